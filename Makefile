@@ -1,0 +1,48 @@
+# `make demo` and `make test` need Python 3.11 or newer with pip, and make: they create .venv themselves.
+# Once .venv is there nothing is downloaded again, until setup.py, pyproject.toml or constraints.txt changes.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+TYPING_LINK := build/typing/arr_coc/modeling
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format typing-link clean
+
+help: ## say what the targets do
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(INSTALLED) ## ask the tiny model about a receipt; writes demo.png
+	$(BIN)/arr-coc ask examples/images/receipt.png "What is the total?" --model hub_configs/arr-coc-tiny --picture demo.png
+
+test: $(INSTALLED) ## run the tests
+	$(BIN)/python -m pytest
+
+lint: $(INSTALLED) typing-link ## check format, style and types; changes nothing
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(INSTALLED) ## format the code and repair what the linter can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+typing-link: ## let mypy find modeling/ as arr_coc.modeling (pyproject.toml says why)
+	@mkdir -p $(dir $(TYPING_LINK))
+	@ln -sfn ../../../modeling $(TYPING_LINK)
+
+clean: ## remove .venv and all that these targets write
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis demo.png
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# torch goes first and by itself: a machine may have a CPU build at hand in its pip configuration, and the packages
+# after it, which ask for any torch, then keep the one that is there.
+$(INSTALLED): setup.py pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ARR-COC needs Python 3.11 or newer, and \
+	$(PYTHON) is " + sys.version.split()[0] + ": make PYTHON=/path/to/python3.11 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(PIP_INSTALL) "torch==2.13.0"
+	$(PIP_INSTALL) -e ".[test,eval]"
+	@touch $@

@@ -1,0 +1,173 @@
+"""Installed fonts, split by family, so that a model is tested on letter shapes that it never saw in training."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from PIL import ImageFont
+
+from .values import Split
+
+logger = logging.getLogger(__name__)
+
+TRAIN_FAMILIES: frozenset[str] = frozenset(
+    {
+        "DejaVu Sans", "DejaVu Sans Condensed", "DejaVu Serif", "DejaVu Serif Condensed", "DejaVu Sans Mono",
+        "Liberation Sans", "Liberation Sans Narrow", "Liberation Mono",
+    }
+)  # fmt: skip
+
+# Left out because their outlines are (nearly) those of a training family: Arimo and Cousine (Liberation Sans and Mono),
+# Hack and Bitstream Vera (DejaVu). Families that are not text fonts, or have no lower case, are not listed either.
+TEST_FAMILIES: frozenset[str] = frozenset(
+    {
+        "Liberation Serif", "Tinos", "FreeSans", "FreeSerif", "FreeMono", "Roboto", "Roboto Condensed", "Open Sans",
+        "Lato", "Inconsolata", "Linux Libertine O", "Linux Biolinum O", "Fira Code", "Cantarell", "Carlito", "Caladea",
+        "Nimbus Sans", "Nimbus Roman", "Nimbus Mono PS", "C059", "P052", "URW Gothic", "URW Bookman", "Cabin",
+        "Noto Sans", "Noto Serif", "Noto Sans Mono", "Ubuntu", "Ubuntu Mono", "Source Sans 3", "Crimson Text",
+    }
+)  # fmt: skip
+
+_FAMILIES = {"train": TRAIN_FAMILIES, "test": TEST_FAMILIES}
+
+# Style names of usual weights, lower case, without the words for width. URW call their regular weights Light and Demi.
+_REGULAR_STYLES = frozenset({"", "regular", "book", "roman", "medium", "bold"})
+_ITALIC_WORDS = frozenset({"italic", "oblique"})
+_URW_STYLES = {"URW Bookman": {"light": "regular", "demi": "bold"}, "URW Gothic": {"demi": "bold"}}
+
+_PACKAGES = {
+    "train": "fonts-dejavu fonts-liberation",
+    "test": "fonts-liberation fonts-freefont-ttf fonts-roboto fonts-lato fonts-open-sans",
+}
+_MIN_PIXELS = 4.0  # FreeType refuses a size of zero; below this nothing is readable anyway
+
+
+@dataclass(frozen=True, order=True)
+class FontFace:
+    """One font file: its family (widths count as families), whether it is bold and italic, and where it lies."""
+
+    family: str
+    bold: bool
+    italic: bool
+    style: str
+    path: str
+
+    @property
+    def name(self) -> str:
+        """Family and style, for people."""
+        return f"{self.family} {self.style}"
+
+
+@lru_cache(maxsize=1)
+def font_directories() -> tuple[Path, ...]:
+    """Directories that are scanned, the system's first; matplotlib's own fonts (DejaVu) come last."""
+    home = Path.home()
+    directories = [
+        Path("/usr/share/fonts"),
+        Path("/usr/local/share/fonts"),
+        home / ".local/share/fonts",
+        home / ".fonts",
+    ]
+    matplotlib = importlib.util.find_spec("matplotlib")  # located, not imported: importing it takes a second
+    if matplotlib is not None and matplotlib.origin is not None:
+        directories.append(Path(matplotlib.origin).parent / "mpl-data/fonts/ttf")
+    return tuple(directories)
+
+
+def _read_face(path: Path) -> FontFace | None:
+    """The face in a file, or None if it is unreadable, in no list, or of an unusual weight."""
+    try:
+        family, style = ImageFont.truetype(str(path), 10, layout_engine=ImageFont.Layout.BASIC).getname()
+    except (OSError, ValueError) as error:
+        logger.debug("skipped unreadable font %s: %s", path, error)
+        return None
+    family, words = family or "", (style or "").lower().split()
+    for width in ("condensed", "narrow"):
+        if width in words:
+            words.remove(width)
+            family = f"{family} {width.capitalize()}"
+    weight = " ".join(word for word in words if word not in _ITALIC_WORDS)
+    weight = _URW_STYLES.get(family, {}).get(weight, weight)
+    if family not in TRAIN_FAMILIES | TEST_FAMILIES or weight not in _REGULAR_STYLES:
+        return None
+    italic = any(word in _ITALIC_WORDS for word in words)
+    return FontFace(family=family, bold=weight == "bold", italic=italic, style=style or "Regular", path=str(path))
+
+
+@lru_cache(maxsize=8)
+def _scan(directories: tuple[Path, ...]) -> tuple[FontFace, ...]:
+    found: dict[tuple[str, str], FontFace] = {}
+    for directory in directories:
+        for path in sorted(directory.rglob("*")) if directory.is_dir() else ():
+            if path.suffix.lower() in {".ttf", ".otf"} and (face := _read_face(path)) is not None:
+                found.setdefault((face.family, face.style), face)  # the same face often lies in several places
+    return tuple(sorted(found.values()))
+
+
+def find_fonts(split: Split, *, directories: Iterable[Path] | None = None) -> tuple[FontFace, ...]:
+    """Installed faces of a split, sorted by family, weight, slant and style.
+
+    Args:
+        split: "train" (DejaVu and Liberation sans and mono families) or "test" (the other known text families).
+        directories: where to look instead of `font_directories()`; searched recursively, cached per process.
+
+    Raises:
+        ValueError: `split` is neither "train" nor "test".
+        FileNotFoundError: none of the split's families is installed; names Debian packages that hold them.
+    """
+    if split not in _PACKAGES:
+        raise ValueError(f'expected split "train" or "test", got {split!r}')
+    searched = font_directories() if directories is None else tuple(directories)
+    faces = _faces(split, searched)
+    if not faces:
+        families = _FAMILIES[split]
+        raise FileNotFoundError(
+            f"no font of the {split} split in {', '.join(map(str, searched))}; expected one of "
+            f"{', '.join(sorted(families))}. On Debian or Ubuntu: apt-get install {_PACKAGES[split]}"
+        )
+    return faces
+
+
+@lru_cache(maxsize=16)
+def _faces(split: Split, directories: tuple[Path, ...]) -> tuple[FontFace, ...]:
+    return tuple(face for face in _scan(directories) if face.family in _FAMILIES[split])
+
+
+@lru_cache(maxsize=8)
+def _by_family(faces: tuple[FontFace, ...]) -> tuple[tuple[FontFace, ...], ...]:
+    families: dict[str, list[FontFace]] = {}
+    for face in faces:
+        families.setdefault(face.family, []).append(face)
+    return tuple(map(tuple, families.values()))
+
+
+def pick_face(rng: np.random.Generator, faces: tuple[FontFace, ...]) -> FontFace:
+    """A face: families uniformly, then 65 % upright and 65 % regular where the family has the choice."""
+    families = _by_family(faces)
+    family = families[int(rng.integers(len(families)))]
+    weights = np.array([(0.35 if face.bold else 0.65) * (0.35 if face.italic else 0.65) for face in family])
+    return family[int(rng.choice(len(family), p=weights / weights.sum()))]
+
+
+def sibling(rng: np.random.Generator, face: FontFace, faces: tuple[FontFace, ...]) -> FontFace:
+    """Another face of the same family, or the same one if it is alone."""
+    family = next(members for members in _by_family(faces) if face in members)
+    return family[int(rng.integers(len(family)))]
+
+
+@lru_cache(maxsize=1024)
+def _load(path: str, pixels: float) -> ImageFont.FreeTypeFont:
+    # The basic engine: no ligatures, which would make one glyph of two characters, and it is faster.
+    return ImageFont.truetype(path, pixels, layout_engine=ImageFont.Layout.BASIC)
+
+
+def load_font(face: FontFace, pixels: float) -> ImageFont.FreeTypeFont:
+    """A PIL font of `pixels` px per em, rounded to half a pixel below 20 px and to one above; cached per process."""
+    step = 0.5 if pixels < 20 else 1.0
+    return _load(face.path, max(_MIN_PIXELS, round(pixels / step) * step))

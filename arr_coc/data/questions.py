@@ -1,0 +1,65 @@
+"""Wordings of the one question that synthetic documents are asked: what stands beside a field?"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .values import Split
+
+SHARED_TEMPLATE = "What is the {field}?"
+
+QUESTION_TEMPLATES_TRAIN: tuple[str, ...] = (
+    SHARED_TEMPLATE,
+    "what is the {field}?",
+    "What is the {field}",
+    "What's the {field}?",
+    "Find the {field}.",
+    "find the {field}",
+    "Read the {field}",
+    "Read the {field}.",
+    "{Field}?",
+    "{field}?",
+    "{field}",
+    "{Field}:",
+    "Which {field} is given?",
+    "Which {field} is on the page?",
+    "What {field} does it say?",
+    "What {field} is shown?",
+    "Tell me the {field}.",
+    "Give me the {field} please.",
+    "Please find the {field}.",
+    "What does the page say for {field}?",
+    "What is written beside {field}?",
+    "What value does the {field} have?",
+    "What is the value of {field}?",
+    "Can you read the {field}?",
+    "I need the {field}.",
+    "Show the {field}.",
+    "{Field} please.",
+)
+QUESTION_TEMPLATES_TEST: tuple[str, ...] = (
+    SHARED_TEMPLATE,
+    "Please read the {field}.",
+    "Can you find the {field}?",
+    "Which {field} does the page show?",
+    "Please tell me the {field}.",
+    "What {field} is written?",
+    "Give me the value of {field}.",
+)
+_SHARED_SHARE = {"train": 0.15, "test": 0.5}
+
+
+def ask(rng: np.random.Generator, field: str, *, split: Split) -> str:
+    """A question about `field` (lower case, one of `FIELDS`) in one of the split's wordings.
+
+    The wording that both splits share is drawn with probability 0.5 in the test split and about 0.15 in training.
+
+    Raises:
+        ValueError: `split` is neither "train" nor "test".
+    """
+    if split not in _SHARED_SHARE:
+        raise ValueError(f'expected split "train" or "test", got {split!r}')
+    templates = QUESTION_TEMPLATES_TRAIN if split == "train" else QUESTION_TEMPLATES_TEST
+    shared = rng.random() < _SHARED_SHARE[split]
+    template = SHARED_TEMPLATE if shared else templates[1 + int(rng.integers(len(templates) - 1))]
+    return template.format(field=field, Field=field.capitalize())

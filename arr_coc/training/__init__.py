@@ -1,0 +1,1 @@
+"""Training: stages that turn a configuration and rendered pages into weights."""

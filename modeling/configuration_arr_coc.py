@@ -1,0 +1,309 @@
+"""Every knob of ARR-COC, validated, with units; and the one function that counts vision tokens.
+
+Notation (the same letters in every file): B batch, G side of the fine grid, N = G*G patches, M = (G/4)^2 base tokens,
+K saccades, C feature channels, T texture channels, L question tokens, D hidden width. Positions are (y, x), row-major.
+"""
+
+from typing import Any
+
+from transformers import AutoConfig
+from transformers.configuration_utils import PretrainedConfig
+
+COMPRESSION = 4
+"""Fine patches per base token along each axis: the compressor's two stride-2 convolutions."""
+
+REFERENCE_PATCHES = 4096
+"""Number of patches (64 x 64: 1024 px, patches of 16 px) that the named budgets are stated for."""
+
+NAMED_BUDGETS = {"fast": 64, "balanced": 180, "standard": 273, "accurate": 400}
+"""Saccades at `REFERENCE_PATCHES` patches; scaled with N on other grids."""
+
+
+def resolve_budget(budget: int | str | None, num_patches: int, default: int | str = "standard") -> int:
+    """Number of saccades K on a grid of `num_patches`.
+
+    Args:
+        budget: a number of patches, a name in `NAMED_BUDGETS` (scaled by N / 4096), "all" (N), or None (`default`).
+        num_patches: N.
+        default: what None stands for.
+
+    Raises:
+        ValueError: unknown name, a negative number, or more patches than the image has.
+    """
+    budget = default if budget is None else budget
+    if isinstance(budget, str) and budget.isdecimal():
+        budget = int(budget)
+    if isinstance(budget, str):
+        if budget == "all":
+            return num_patches
+        if budget not in NAMED_BUDGETS:
+            known = ", ".join([*NAMED_BUDGETS, "all"])
+            raise ValueError(f"budget: expected a number of patches or one of {known}; got {budget!r}")
+        return max(1, round(num_patches * NAMED_BUDGETS[budget] / REFERENCE_PATCHES))
+    if isinstance(budget, bool) or not isinstance(budget, int):
+        raise ValueError(f"budget: expected an integer or a name; got {budget!r} ({type(budget).__name__})")
+    if not 0 <= budget <= num_patches:
+        raise ValueError(f"budget: expected 0 to {num_patches} patches (all that the image has); got {budget}")
+    return budget
+
+
+def grid_size(image_size: int, patch_size: int) -> int:
+    """Side G of the fine grid of an image of `image_size` px.
+
+    Raises:
+        ValueError: the side is not a positive multiple of 4 patches.
+    """
+    unit = COMPRESSION * patch_size
+    if image_size <= 0 or image_size % unit:
+        raise ValueError(f"image side: expected a positive multiple of {unit} px (4 patches); got {image_size}")
+    return image_size // patch_size
+
+
+def count_vision_tokens(
+    image_size: int, patch_size: int, budget: int | str | None = None, *, strategy: str | None = None
+) -> tuple[int, int]:
+    """Tokens that one image takes in the language model: (M base tokens, K saccades), known before the model runs.
+
+    Args:
+        image_size: side of the padded square image, px.
+        patch_size: side of a fine patch, px.
+        budget: see `resolve_budget`.
+        strategy: "none" fetches nothing (K = 0); every other strategy keeps to the budget.
+    """
+    side = grid_size(image_size, patch_size)
+    base = (side // COMPRESSION) ** 2
+    return base, 0 if strategy == "none" else resolve_budget(budget, side * side)
+
+
+def _require(condition: bool, field: str, expected: str, received: Any) -> None:
+    if not condition:
+        raise ValueError(f"{field}: expected {expected}; got {received!r}")
+
+
+class ArrCocVisionConfig(PretrainedConfig):
+    """The grid encoder (SAM ViT) and the compressor. Defaults: DeepSeek-OCR's published sizes.
+
+    Args:
+        image_size: side of the square image that the position table is made for, px; other sides are allowed.
+        patch_size: side of a patch, px.
+        hidden_size, num_hidden_layers, num_attention_heads, mlp_dim: the transformer's sizes.
+        window_size: side of a local attention window, patches.
+        global_attn_indexes: layers that attend over the whole grid.
+        out_channels: C, channels after the neck.
+        stem: "patchify" (one convolution, as published) or "conv" (stride-2 3x3 convolutions, to train from scratch).
+        stem_channels: for "conv": output channels of each stride-2 convolution before the last.
+        compressor: "conv" (DeepSeek's two stride-2 convolutions) or "mask" (top-M of a learned score).
+        compressed_channels: channels after each of the compressor's two stages.
+    """
+
+    model_type = "arr_coc_vision"
+    base_config_key = "vision_config"
+
+    image_size: int = 1024
+    patch_size: int = 16
+    num_channels: int = 3
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    mlp_dim: int | None = None
+    window_size: int = 14
+    global_attn_indexes: list[int] | tuple[int, ...] = (2, 5, 8, 11)
+    out_channels: int = 256
+    layer_norm_eps: float = 1e-6
+    stem: str = "patchify"
+    stem_channels: list[int] | tuple[int, ...] = ()
+    compressor: str = "conv"
+    compressed_channels: list[int] | tuple[int, ...] = (512, 1024)
+    initializer_range: float = 0.02
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        super().__post_init__(**kwargs)
+        self.mlp_dim = 4 * self.hidden_size if self.mlp_dim is None else self.mlp_dim
+        heads, layers = self.num_attention_heads, self.num_hidden_layers
+        grid_size(self.image_size, self.patch_size)
+        _require(self.hidden_size % heads == 0, "hidden_size", f"a multiple of {heads} heads", self.hidden_size)
+        _require(self.window_size > 0, "window_size", "a positive number of patches", self.window_size)
+        outside = [i for i in self.global_attn_indexes if not 0 <= i < layers]
+        _require(not outside, "global_attn_indexes", f"layer numbers below {layers}", self.global_attn_indexes)
+        _require(self.stem in ("patchify", "conv"), "stem", '"patchify" or "conv"', self.stem)
+        if self.stem == "conv":
+            strides = 2 ** (len(self.stem_channels) + 1)
+            expected = f"one entry fewer than the stride-2 steps to a patch of {self.patch_size} px"
+            _require(strides == self.patch_size, "stem_channels", expected, self.stem_channels)
+        _require(len(self.compressed_channels) == 2, "compressed_channels", "two entries", self.compressed_channels)
+
+    @property
+    def grid_size(self) -> int:
+        """Side G of the fine grid at `image_size`."""
+        return grid_size(self.image_size, self.patch_size)
+
+    @property
+    def num_patches(self) -> int:
+        """N at `image_size`."""
+        return self.grid_size**2
+
+
+class ArrCocSemanticConfig(PretrainedConfig):
+    """The semantic encoder (CLIP ViT-L without its patch embedding). Defaults: DeepSeek-OCR's published sizes.
+
+    Args:
+        hidden_size: D', equals the compressor's last channel count.
+        position_grid: side of the stored position table (a CLS row is stored in front).
+    """
+
+    model_type = "arr_coc_semantic"
+    base_config_key = "semantic_config"
+
+    hidden_size: int = 1024
+    intermediate_size: int = 4096
+    num_hidden_layers: int = 24
+    num_attention_heads: int = 16
+    position_grid: int = 16
+    hidden_act: str = "quick_gelu"
+    layer_norm_eps: float = 1e-5
+    initializer_range: float = 0.02
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        super().__post_init__(**kwargs)
+        heads = self.num_attention_heads
+        _require(self.hidden_size % heads == 0, "hidden_size", f"a multiple of {heads} heads", self.hidden_size)
+        _require(self.position_grid > 0, "position_grid", "a positive side", self.position_grid)
+
+
+class ArrCocFetcherConfig(PretrainedConfig):
+    """What is fetched: scorers, allocator, budget.
+
+    Args:
+        strategy: the scorer used when a call names none.
+        scorers: the scorers with weights that this checkpoint holds; those without weights are always there.
+        allocator: turns relevance into indices: "topk" or "window".
+        budget: default number of saccades: see `resolve_budget`.
+        overlap: with the mask compressor: "exclude" never fetches a patch that is already a base token, "allow" may.
+        hidden_size, num_heads, num_layers: the realizer's sizes.
+        position_size: channels of the realizer's 2-D position term per head, a multiple of 4.
+        key_pool: side over which the realizer pools the keys of its patch attention (1: none), patches.
+        shared_size: width of clip_query's shared space.
+        window_size, window_gain: the "window" allocator's neighbourhood (odd, patches) and how much neighbours gain.
+        seed: for random relevance where no generator is given.
+    """
+
+    model_type = "arr_coc_fetcher"
+    base_config_key = "fetcher_config"
+
+    strategy: str = "realizer"
+    scorers: list[str] | tuple[str, ...] = ("realizer", "clip_query")
+    allocator: str = "topk"
+    budget: int | str = "standard"
+    overlap: str = "exclude"
+    hidden_size: int = 256
+    num_heads: int = 4
+    num_layers: int = 2
+    position_size: int = 32
+    key_pool: int = 2
+    shared_size: int = 256
+    window_size: int = 3
+    window_gain: float = 0.5
+    seed: int = 0
+    initializer_range: float = 0.02
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        super().__post_init__(**kwargs)
+        heads = self.num_heads
+        _require(self.overlap in ("exclude", "allow"), "overlap", '"exclude" or "allow"', self.overlap)
+        _require(self.hidden_size % heads == 0, "hidden_size", f"a multiple of {heads} heads", self.hidden_size)
+        _require(self.position_size % 4 == 0, "position_size", "a multiple of 4", self.position_size)
+        _require(self.key_pool >= 1, "key_pool", "at least 1", self.key_pool)
+        _require(self.window_size % 2 == 1, "window_size", "an odd number of patches", self.window_size)
+        if isinstance(self.budget, str):
+            resolve_budget(self.budget, REFERENCE_PATCHES)
+
+
+class ArrCocBridgeConfig(PretrainedConfig):
+    """How vision tokens become language-model embeddings.
+
+    Args:
+        kind: a registered bridge; "linear" is DeepSeek's projector.
+    """
+
+    model_type = "arr_coc_bridge"
+    base_config_key = "bridge_config"
+
+    kind: str = "linear"
+    initializer_range: float = 0.02
+
+
+_PARTS = {
+    "vision_config": ArrCocVisionConfig,
+    "semantic_config": ArrCocSemanticConfig,
+    "fetcher_config": ArrCocFetcherConfig,
+    "bridge_config": ArrCocBridgeConfig,
+}
+
+
+class ArrCocConfig(PretrainedConfig):
+    """The whole model.
+
+    Args:
+        vision_config, semantic_config, fetcher_config, bridge_config: the parts; dicts, configs or None for defaults.
+        text_config: any causal language model's config; Qwen3 by default.
+        image_token_id: the placeholder's id in the tokenizer.
+        relevance_loss_weight: weight of the scorers' relevance loss where `relevance_labels` are given.
+        relevance_positive_weight: how much more a relevant patch weighs in it than any other: relevant ones are few.
+    """
+
+    model_type = "arr_coc"
+    sub_configs = {**_PARTS, "text_config": AutoConfig}
+    keys_to_ignore_at_inference = ["past_key_values"]
+
+    vision_config: dict | PretrainedConfig | None = None
+    semantic_config: dict | PretrainedConfig | None = None
+    fetcher_config: dict | PretrainedConfig | None = None
+    bridge_config: dict | PretrainedConfig | None = None
+    text_config: dict | PretrainedConfig | None = None
+    image_token_id: int = 151655
+    tie_word_embeddings: bool = False
+    relevance_loss_weight: float = 1.0
+    relevance_positive_weight: float = 4.0
+    initializer_range: float = 0.02
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        for name, part in _PARTS.items():
+            given = getattr(self, name)
+            if given is None or isinstance(given, dict):
+                setattr(self, name, part(**(given or {})))
+        text = self.text_config
+        if text is None or isinstance(text, dict):
+            fields = dict(text or {})
+            self.text_config = AutoConfig.for_model(fields.pop("model_type", "qwen3"), **fields)
+        super().__post_init__(**kwargs)
+        # Tying obeys the top level only: copy the language model's own value up.
+        self.tie_word_embeddings = bool(getattr(self.text_config, "tie_word_embeddings", self.tie_word_embeddings))
+        self._check()
+
+    def _check(self) -> None:
+        compressed, semantic = self.vision_config.compressed_channels[-1], self.semantic_config.hidden_size
+        expected = f"the compressor's last channel count ({compressed}), which the semantic encoder reads directly"
+        _require(semantic == compressed, "semantic_config.hidden_size", expected, semantic)
+        vocabulary = self.text_config.vocab_size
+        _require(0 <= self.image_token_id < vocabulary, "image_token_id", f"0 to {vocabulary - 1}", self.image_token_id)
+        resolve_budget(self.fetcher_config.budget, self.vision_config.num_patches)
+
+    def vision_tokens(
+        self, image_size: int | None = None, budget: int | str | None = None, *, strategy: str | None = None
+    ) -> tuple[int, int]:
+        """(M, K) of one image of this model: `count_vision_tokens` with the configured patch size and defaults."""
+        budget = self.fetcher_config.budget if budget is None else budget
+        strategy = self.fetcher_config.strategy if strategy is None else strategy
+        side = self.vision_config.image_size if image_size is None else image_size
+        return count_vision_tokens(side, self.vision_config.patch_size, budget, strategy=strategy)
+
+
+__all__ = [
+    "ArrCocBridgeConfig",
+    "ArrCocConfig",
+    "ArrCocFetcherConfig",
+    "ArrCocSemanticConfig",
+    "ArrCocVisionConfig",
+    "count_vision_tokens",
+    "resolve_budget",
+]

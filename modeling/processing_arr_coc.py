@@ -1,0 +1,286 @@
+"""Prompts in, model inputs out: chat template, image placeholders, and which tokens are the question.
+
+Notation: B batch, L tokens of a prompt, M base tokens and K saccades of one image (M + K placeholders stand for it).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers.image_utils import make_flat_list_of_images
+from transformers.processing_utils import ImagesKwargs, MultiModalData, ProcessingKwargs, ProcessorMixin
+
+from .configuration_arr_coc import count_vision_tokens
+
+IMAGE_TOKEN = "<|image_pad|>"
+TURN_START, TURN_END = "<|im_start|>", "<|im_end|>"
+VISION_START, VISION_END = "<|vision_start|>", "<|vision_end|>"
+QUESTION_ROLE = "user"
+
+# ChatML as Qwen writes it. Blocks are rendered in the order given; one placeholder per image, expanded later. The
+# `generation` tags mark the answers for `return_assistant_tokens_mask=True`.
+CHAT_TEMPLATE = """\
+{%- macro render(content) -%}
+  {%- if content is string -%}
+    {{- content -}}
+  {%- else -%}
+    {%- for block in content or [] -%}
+      {%- if block['type'] == 'text' -%}
+        {{- block['text'] -}}
+      {%- elif block['type'] in ['image', 'image_url'] -%}
+        {{- '<|vision_start|><|image_pad|><|vision_end|>' -}}
+      {%- else -%}
+        {{- raise_exception('message content: expected text, image or image_url, received ' + block['type']) -}}
+      {%- endif -%}
+    {%- endfor -%}
+  {%- endif -%}
+{%- endmacro -%}
+{%- for message in messages -%}
+  {{- '<|im_start|>' + message['role'] + '\\n' -}}
+  {%- if message['role'] == 'assistant' -%}
+    {%- generation -%}
+      {{- render(message['content']) + '<|im_end|>' -}}
+    {%- endgeneration -%}
+  {%- else -%}
+    {{- render(message['content']) + '<|im_end|>' -}}
+  {%- endif -%}
+  {{- '\\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+  {{- '<|im_start|>assistant\\n' -}}
+{%- endif -%}
+"""
+
+
+def find_query_tokens(
+    input_ids: torch.Tensor,
+    *,
+    start_id: int | None,
+    end_id: int | None,
+    role_ids: Sequence[int],
+    newline_ids: Sequence[int],
+    ignored_ids: Sequence[int],
+) -> torch.Tensor:
+    """Which tokens are the text of the user's questions.
+
+    In a chat these are the tokens between `<|im_start|>user\\n` and `<|im_end|>` (of every user turn); in a row without
+    any `<|im_start|>`, all tokens. `ignored_ids` (vision, padding, any special token) never are. Nothing is copied
+    back from the device.
+
+    Args:
+        input_ids: int64 [B, L].
+        start_id, end_id: ids of `<|im_start|>` and `<|im_end|>`; None where the tokenizer has none.
+        role_ids, newline_ids: how "user" and its newline are tokenized. A newline that the tokenizer merged with the
+            question's own first characters counts as question.
+        ignored_ids: ids of special tokens.
+
+    Returns:
+        bool [B, L].
+    """
+    ignored = torch.isin(input_ids, torch.tensor(list(ignored_ids), dtype=input_ids.dtype, device=input_ids.device))
+    if start_id is None or end_id is None:
+        return ~ignored
+    length = input_ids.shape[1]
+    position = torch.arange(length, device=input_ids.device).expand_as(input_ids)
+    starts = input_ids == start_id
+    last_start = torch.where(starts, position, -1).cummax(dim=1).values  # [B, L]; -1 before the first turn
+    last_end = torch.where(input_ids == end_id, position, -1).cummax(dim=1).values
+
+    short, full = [start_id, *role_ids], [start_id, *role_ids, *newline_ids]
+    header = torch.where(_begins_with(input_ids, short), len(short), 0)
+    header = torch.where(_begins_with(input_ids, full), len(full), header)  # [B, L]; its length where one begins
+    turn_header = header.gather(1, last_start.clamp(min=0))
+    in_question = (last_start >= 0) & (turn_header > 0)
+    in_question &= (position >= last_start + turn_header) & (last_end < last_start)
+    return (in_question | ~starts.any(dim=1, keepdim=True)) & ~ignored
+
+
+def _begins_with(input_ids: torch.Tensor, pattern: Sequence[int]) -> torch.Tensor:
+    """bool [B, L]: True at each position where `pattern` begins."""
+    found = torch.ones_like(input_ids, dtype=torch.bool)
+    for offset, token in enumerate(pattern):
+        hit = torch.zeros_like(found)
+        hit[:, : max(0, input_ids.shape[1] - offset)] = input_ids[:, offset:] == token
+        found &= hit
+    return found
+
+
+def query_markers(tokenizer: Any, image_token: str = IMAGE_TOKEN) -> dict[str, Any]:
+    """The keyword arguments of `find_query_tokens` for a tokenizer; plain numbers, fit for a config."""
+    special = {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
+    special.update(tokenizer.all_special_ids)
+    named = [_token_id(tokenizer, token) for token in (image_token, VISION_START, VISION_END, TURN_START, TURN_END)]
+    special.update(index for index in named if index is not None)
+    return {
+        "start_id": _token_id(tokenizer, TURN_START),
+        "end_id": _token_id(tokenizer, TURN_END),
+        "role_ids": tokenizer.encode(QUESTION_ROLE, add_special_tokens=False),
+        "newline_ids": tokenizer.encode("\n", add_special_tokens=False),
+        "ignored_ids": sorted(special),
+    }
+
+
+def _token_id(tokenizer: Any, token: str) -> int | None:
+    """Id of a token that the tokenizer keeps whole, else None."""
+    ids = tokenizer.encode(token, add_special_tokens=False)
+    whole = len(ids) == 1 and tokenizer.convert_ids_to_tokens(ids[0]) == token
+    return ids[0] if whole else None
+
+
+class ArrCocProcessorImagesKwargs(ImagesKwargs, total=False):
+    """budget: saccades per image, a number or a name. strategy: "none" leaves the saccades out."""
+
+    budget: int | str | None
+    strategy: str | None
+    patch_size: int | None
+
+
+class ArrCocProcessorKwargs(ProcessingKwargs, total=False):
+    # No `from __future__ import annotations` in this file: ProcessorMixin reads these annotations as classes.
+    images_kwargs: ArrCocProcessorImagesKwargs  # type: ignore[misc]
+
+
+class ArrCocProcessor(ProcessorMixin):
+    """Images and text -> `input_ids`, `attention_mask`, `query_mask`, `pixel_values`, `patch_mask`.
+
+    Each `<|image_pad|>` in the text becomes M + K of them, as many as the model makes vision tokens of that image.
+    `query_mask` (as `attention_mask` in shape and container; bool as a tensor) is true on the text of the user's
+    questions: not on the template, placeholders, answers or padding. Batches are padded on the left.
+
+    Args:
+        image_processor: an ArrCocImageProcessor.
+        tokenizer: must hold `image_token`.
+        chat_template: ChatML (`CHAT_TEMPLATE`) by default.
+        budget: saccades per image where a call names none: a number or a name, see `resolve_budget`.
+        image_token: the placeholder.
+
+    Calling it: `processor(images=..., text=..., budget="fast", strategy="none", return_tensors="pt")`; to
+    `apply_chat_template` pass the same in `processor_kwargs={...}`.
+
+    Raises (all ValueError, one line):
+        placeholders and images that differ in number, an empty question, a prompt longer than
+        `tokenizer.model_max_length`, an unknown budget, a tokenizer without `image_token`.
+    """
+
+    valid_processor_kwargs: Any = ArrCocProcessorKwargs
+
+    def __init__(
+        self,
+        image_processor: Any = None,
+        tokenizer: Any = None,
+        chat_template: str | dict[str, str] | None = None,
+        budget: int | str = "standard",
+        image_token: str = IMAGE_TOKEN,
+        **kwargs: Any,
+    ) -> None:
+        if chat_template is None:
+            chat_template = CHAT_TEMPLATE.replace(IMAGE_TOKEN, image_token)
+        super().__init__(image_processor, tokenizer, chat_template=chat_template, **kwargs)
+        self.budget = budget
+        self.image_token = image_token
+        token_id = _token_id(tokenizer, image_token)
+        if token_id is None:
+            raise ValueError(f"tokenizer: expected one that holds the image token {image_token!r}, received none in it")
+        self.image_token_id: int = token_id
+        tokenizer.padding_side = "left"  # decoder-only generation continues from the last position
+        self._count(None, None, image_processor.size["height"], image_processor.patch_size)  # refuses a bad budget now
+
+    @property
+    def model_input_names(self) -> list[str]:
+        return [*super().model_input_names, "query_mask"]
+
+    def query_mask(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """bool [B, L] for int64 [B, L]: true on the text of the user's questions."""
+        return find_query_tokens(input_ids, **query_markers(self.tokenizer, self.image_token))
+
+    def replace_image_token(self, image_inputs: dict, image_idx: int, **kwargs: Any) -> str:
+        """The M + K placeholders of one image."""
+        side = int(image_inputs["pixel_values"][image_idx].shape[-1])
+        patch_size = kwargs.get("patch_size") or self.image_processor.patch_size
+        return self.image_token * self._count(kwargs.get("budget"), kwargs.get("strategy"), side, patch_size)
+
+    def validate_inputs(
+        self, images: Any = None, text: Any = None, videos: Any = None, audio: Any = None, **kwargs: Any
+    ) -> None:
+        """Checks the number of images against the placeholders, row by row where images come in rows."""
+        if isinstance(text, list) and all(isinstance(row, str) for row in text):
+            expected = [row.count(self.image_token) for row in text]
+            rows: list[Any] = images if isinstance(images, list) else [] if images is None else [images]
+            if rows and all(isinstance(row, list) for row in rows):
+                received = [len(row) for row in rows]
+            else:
+                expected, received = [sum(expected)], [len(rows)]
+            if expected != received:
+                raise ValueError(
+                    f"images: expected {_listed(expected)} (one per {self.image_token} in the text), "
+                    f"received {_listed(received)}"
+                )
+            if not all(row.strip() for row in text):
+                raise ValueError("text: expected a question, received an empty one")
+        super().validate_inputs(images=images, text=text, videos=videos, audio=audio, **kwargs)
+
+    def _count(self, budget: int | str | None, strategy: str | None, side: int, patch_size: int) -> int:
+        budget = self.budget if budget is None else budget
+        return sum(count_vision_tokens(side, patch_size, budget, strategy=strategy))
+
+    def _process_images(self, images: Any, **kwargs: Any) -> tuple[Any, list[str]]:
+        choice = {name: kwargs.pop(name, None) for name in ("budget", "strategy")}  # not for the image processor
+        processed = self.image_processor(images, **kwargs)
+        flat: Any = make_flat_list_of_images(images)
+        return processed, [self.replace_image_token(processed, i, **choice, **kwargs) for i in range(len(flat))]
+
+    def _merge_kwargs(self, *args: Any, **kwargs: Any) -> dict[str, dict]:
+        merged = super()._merge_kwargs(*args, **kwargs)
+        text_kwargs = merged["text_kwargs"]
+        # Cutting at model_max_length would drop the end of the question unseen; `_check_length` refuses it instead.
+        # A shorter max_length is the caller's own wish, and transformers refuses it when it cuts placeholders.
+        limit = text_kwargs.get("max_length") or self.tokenizer.model_max_length
+        if text_kwargs.get("truncation") and limit >= self.tokenizer.model_max_length:
+            text_kwargs["truncation"] = False
+            text_kwargs["max_length"] = None if text_kwargs.get("padding") != "max_length" else limit
+        return merged
+
+    def _check_special_mm_tokens(self, text: list[str], text_inputs: Any, modalities: list[str]) -> None:
+        """The one hook that ProcessorMixin.__call__ offers between the tokenizer and its result: adds `query_mask`."""
+        super()._check_special_mm_tokens(text, text_inputs, modalities)
+        rows = [torch.as_tensor(row) for row in text_inputs["input_ids"]]
+        self._check_length(text_inputs)
+        markers = query_markers(self.tokenizer, self.image_token)
+        masks = [find_query_tokens(row[None], **markers)[0] for row in rows]
+        for row, mask in zip(rows, masks, strict=True):
+            # Bare placeholders without a chat around them pass: vLLM profiles processors with such prompts.
+            tokens = set(row.tolist())
+            in_chat = self.image_token_id in tokens and markers["start_id"] in tokens
+            if in_chat and not self.tokenizer.decode(row[mask]).strip():
+                raise ValueError("text: expected a question beside the image, received an empty one")
+        if isinstance(text_inputs["input_ids"], list):
+            text_inputs["query_mask"] = [mask.int().tolist() for mask in masks]
+        else:
+            stacked = torch.stack(masks)
+            is_tensor = isinstance(text_inputs["input_ids"], torch.Tensor)
+            text_inputs["query_mask"] = stacked if is_tensor else stacked.numpy()
+
+    def _check_length(self, text_inputs: Any) -> None:
+        limit = self.tokenizer.model_max_length
+        kept = text_inputs.get("attention_mask")
+        lengths = [len(row) for row in text_inputs["input_ids"]] if kept is None else [int(sum(row)) for row in kept]
+        if max(lengths, default=0) > limit:
+            raise ValueError(
+                f"text: expected at most {limit} tokens (tokenizer.model_max_length), received {max(lengths)}, "
+                "images included; shorten the question or lower the budget"
+            )
+
+    def _get_num_multimodal_tokens(self, image_sizes: list[list[int]] | None = None, **kwargs: Any) -> MultiModalData:
+        """Placeholders per image of (height, width) px, for servers. Every image takes as many: all are squared."""
+        if image_sizes is None:
+            return MultiModalData()
+        merged = self._merge_kwargs(**kwargs)["images_kwargs"]
+        size = merged.get("size") or self.image_processor.size
+        side = size if isinstance(size, int) else size["height"]
+        patch_size = merged.get("patch_size") or self.image_processor.patch_size
+        count = self._count(merged.get("budget"), merged.get("strategy"), side, patch_size)
+        return MultiModalData(num_image_tokens=[count] * len(image_sizes), num_image_patches=[1] * len(image_sizes))
+
+
+def _listed(counts: list[int]) -> str:
+    return f"{counts[0]} images" if len(counts) == 1 else f"{counts} images per row"

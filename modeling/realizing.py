@@ -1,0 +1,282 @@
+"""Scorers: how relevant is each fine patch to this question?
+
+A scorer maps a `FetchContext` to scores [B, N] in float32; more is more relevant, and an item's scores never depend on its
+batch neighbours. Trained scorers return logits (relevance = sigmoid); fixed ones return any scale.
+
+Notation: B batch, G side of the fine grid, N = G*G patches, C feature channels, T texture channels, L question tokens,
+D language-model width, H scorer width. Positions are (y, x), row-major.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .configuration_arr_coc import ArrCocFetcherConfig
+from .registry import Registry
+from .texture import TEXTURES
+
+
+@dataclass(frozen=True)
+class FetchContext:
+    """All that a scorer may look at.
+
+    Attributes:
+        features: [B, C, G, G], the grid encoder's output.
+        textures: [B, T, G, G], see `texture.TEXTURES`.
+        patch_mask: [B, N] bool, True on patches that hold some of the image, not only padding.
+        query: [B, L, D], the language model's embeddings of the prompt.
+        query_mask: [B, L] bool, True on the question's own tokens (never on an answer).
+        seeds: [B] int64, what random relevance depends on where no generator is given.
+        oracle: [B, N] relevance known beforehand, or None.
+        generator: for random relevance, or None.
+    """
+
+    features: Tensor
+    textures: Tensor
+    patch_mask: Tensor
+    query: Tensor
+    query_mask: Tensor
+    seeds: Tensor
+    oracle: Tensor | None = None
+    generator: torch.Generator | None = None
+
+    @property
+    def side(self) -> int:
+        """G."""
+        return self.features.shape[-1]
+
+
+class Scorer(nn.Module):
+    """Base of the family. `trained`: has weights and returns logits. `fetches`: False leaves the floor as it is."""
+
+    trained: ClassVar[bool] = False
+    fetches: ClassVar[bool] = True
+
+    def __init__(self, config: ArrCocFetcherConfig, *, feature_size: int, text_size: int) -> None:
+        super().__init__()
+
+    def forward(self, context: FetchContext) -> Tensor:
+        """Scores [B, N], float32."""
+        raise TypeError(f"{type(self).__name__} has no forward: expected a registered scorer")
+
+
+SCORERS: Registry[type[Scorer]] = Registry("strategy")
+
+
+@SCORERS.register("none")
+class NoneScorer(Scorer):
+    """The floor only: nothing is fetched, so every patch scores 0."""
+
+    fetches = False
+
+    def forward(self, context: FetchContext) -> Tensor:
+        return torch.zeros_like(context.patch_mask, dtype=torch.float32)
+
+
+@SCORERS.register("random")
+class RandomScorer(Scorer):
+    """Uniform noise: from the context's generator, else from each item's own seed."""
+
+    def forward(self, context: FetchContext) -> Tensor:
+        shape, device = context.patch_mask.shape, context.patch_mask.device
+        if context.generator is not None:
+            noise = torch.rand(shape, generator=context.generator, device=context.generator.device)
+        else:
+            rows = [torch.rand(shape[1], generator=torch.Generator().manual_seed(s)) for s in context.seeds.tolist()]
+            noise = torch.stack(rows) if rows else torch.zeros(shape)
+        return noise.to(device)
+
+
+@SCORERS.register("saliency")
+class SaliencyScorer(Scorer):
+    """Sobel magnitude averaged over the patch."""
+
+    def forward(self, context: FetchContext) -> Tensor:
+        return context.textures[:, TEXTURES.index("edges")].flatten(1).float()
+
+
+@SCORERS.register("variance")
+class VarianceScorer(Scorer):
+    """A patch's share of the feature variance: squared distance to the mean feature of the image's real patches."""
+
+    def forward(self, context: FetchContext) -> Tensor:
+        patches = context.features.flatten(2).transpose(1, 2).float()
+        real = context.patch_mask[..., None]
+        mean = (patches * real).sum(1, keepdim=True) / real.sum(1, keepdim=True).clamp(min=1)
+        return (patches - mean).square().mean(-1)
+
+
+@SCORERS.register("oracle")
+class OracleScorer(Scorer):
+    """Relevance that is known beforehand (boxes around the answer): the upper bound of any scorer."""
+
+    def forward(self, context: FetchContext) -> Tensor:
+        if context.oracle is None:
+            raise ValueError('strategy "oracle": expected boxes (or relevance_labels) that say where to look; got none')
+        return context.oracle.float()
+
+
+@SCORERS.register("clip_query")
+class ClipQueryScorer(Scorer):
+    """Cosine between a patch and the pooled question in a shared, trained space."""
+
+    trained = True
+
+    def __init__(self, config: ArrCocFetcherConfig, *, feature_size: int, text_size: int) -> None:
+        super().__init__(config, feature_size=feature_size, text_size=text_size)
+        self.patch_norm = nn.LayerNorm(feature_size)
+        self.patch_projection = nn.Linear(feature_size, config.shared_size)
+        self.text_norm = nn.LayerNorm(text_size)
+        self.text_projection = nn.Linear(text_size, config.shared_size)
+        self.temperature = nn.Linear(1, 1)  # logit = temperature * cosine + bias
+
+    def forward(self, context: FetchContext) -> Tensor:
+        patches = F.normalize(self.patch_projection(self.patch_norm(context.features.flatten(2).transpose(1, 2))), dim=-1)
+        weight = context.query_mask[..., None].to(context.query)
+        pooled = (self.text_norm(context.query) * weight).sum(1) / weight.sum(1).clamp(min=1)
+        text = F.normalize(self.text_projection(pooled), dim=-1).to(patches.device)
+        return self.temperature((patches @ text[..., None])).squeeze(-1).float()
+
+
+def wave_code(at: Tensor, size: int) -> Tensor:
+    """Fixed sin-cos code of places on a line: [...] -> [..., size], float32.
+
+    Wavelengths are geometric from 4 to 256 places, so that the dot product of two codes falls with their distance.
+    """
+    waves = torch.logspace(math.log10(4), math.log10(256), size // 2, device=at.device)
+    angle = 2 * math.pi * at[..., None] / waves
+    return torch.cat((angle.sin(), angle.cos()), -1)
+
+
+def position_code(side: int, size: int, *, device: torch.device, pool: int = 1) -> Tensor:
+    """Code of the centres of `pool`-sized cells of the grid: [cells, size]; y in the first half, x in the second."""
+    cells = (side + pool - 1) // pool
+    code = wave_code(torch.arange(cells, device=device) * pool + (pool - 1) / 2, size // 2)
+    return torch.cat((code.repeat_interleave(cells, 0), code.repeat(cells, 1)), -1)
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Tensor | None = None) -> Tensor:
+    """Multi-head attention of [B, Q, H] to [B, S, H]; `mask` [B, S] is True where a key may be seen."""
+    query, key, value = (x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in (query, key, value))
+    if mask is not None:
+        mask = mask[:, None, None, :]
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask).transpose(1, 2).flatten(2)
+
+
+class FeedForward(nn.Sequential):
+    """Norm, widen, GELU, narrow."""
+
+    def __init__(self, size: int, out: int, factor: int = 3) -> None:
+        super().__init__(nn.LayerNorm(size), nn.Linear(size, factor * out), nn.GELU(), nn.Linear(factor * out, out))
+
+
+class QuestionLayer(nn.Module):
+    """One self-attention layer over the question's tokens, so that spelt-out words become words."""
+
+    def __init__(self, size: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.layer_norm = nn.LayerNorm(size)
+        self.qkv = nn.Linear(size, 3 * size)
+        self.out = nn.Linear(size, size)
+        self.feed_forward = FeedForward(size, size)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        order = (mask.long().cumsum(-1) - 1).clamp(min=0)  # a token's place among the question's, whatever the padding
+        normed = self.layer_norm(x) + wave_code(order, x.shape[2]).to(x.dtype)
+        query, key, value = self.qkv(normed).chunk(3, -1)
+        visible = mask | ~mask.any(-1, keepdim=True)  # a row without a question must not divide by zero
+        x = x + self.out(_attend(query, key, value, self.heads, visible))
+        return x + self.feed_forward(x)
+
+
+class PatchLayer(nn.Module):
+    """Self-attention over patches with a 2-D position term: relevance travels from a label to its value.
+
+    Queries and keys carry extra channels: a position code times a small matrix per head. The matrices start so that even
+    heads see their own row and odd heads their own column. Keys may be averaged over `pool` x `pool` patches.
+    """
+
+    def __init__(self, size: int, heads: int, position_size: int, pool: int) -> None:
+        super().__init__()
+        self.heads, self.pool = heads, pool
+        self.layer_norm = nn.LayerNorm(size)
+        self.query = nn.Linear(size, size)
+        self.key_value = nn.Linear(size, 2 * size)
+        self.query_position = nn.Parameter(torch.zeros(heads, position_size, position_size))
+        self.key_position = nn.Parameter(torch.zeros(heads, position_size, position_size))
+        self.out = nn.Linear(size, size)
+        self.feed_forward = FeedForward(size, size)
+
+    def initial_position(self) -> Tensor:
+        """[heads, P, P]: the identity on the y half for even heads, on the x half for odd heads."""
+        heads, size, _ = self.query_position.shape
+        half = torch.arange(size) // (size // 2)
+        return torch.stack([torch.diag((half == head % 2).float()) for head in range(heads)])
+
+    def forward(self, x: Tensor, side: int) -> Tensor:
+        batch, _, width = x.shape
+        normed = self.layer_norm(x)
+        pooled = normed
+        if self.pool > 1:
+            grid = normed.transpose(1, 2).unflatten(2, (side, side))
+            pooled = F.avg_pool2d(grid, self.pool, ceil_mode=True).flatten(2).transpose(1, 2)
+        key, value = self.key_value(pooled).chunk(2, -1)
+        query, key, value = (
+            t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in (self.query(normed), key, value)
+        )
+        size, scale = self.query_position.shape[-1], (width // self.heads) ** -0.5
+        code = position_code(side, size, device=x.device).to(x.dtype)
+        cells = position_code(side, size, device=x.device, pool=self.pool).to(x.dtype)
+        query = torch.cat((query * scale, (code @ self.query_position).expand(batch, -1, -1, -1)), -1)
+        key = torch.cat((key, (cells @ self.key_position).expand(batch, -1, -1, -1)), -1)
+        out = F.scaled_dot_product_attention(query, key, F.pad(value, (0, size)), scale=1.0)
+        x = x + self.out(out[..., : width // self.heads].transpose(1, 2).flatten(2))
+        return x + self.feed_forward(x)
+
+
+@SCORERS.register("realizer")
+class Realizer(Scorer):
+    """The default: patches read the question, then relevance travels over the page.
+
+    Normalised patches cross-attend to the question's normalised tokens (and to one learned "nothing" token), then pass
+    `num_layers` self-attention layers over patches with an explicit 2-D position term.
+    """
+
+    trained = True
+
+    def __init__(self, config: ArrCocFetcherConfig, *, feature_size: int, text_size: int) -> None:
+        super().__init__(config, feature_size=feature_size, text_size=text_size)
+        size = config.hidden_size
+        self.heads = config.num_heads
+        self.patch_norm = nn.LayerNorm(feature_size)
+        self.patch_projection = nn.Linear(feature_size, size)
+        self.text_norm = nn.LayerNorm(text_size)
+        self.text_projection = nn.Linear(text_size, size)
+        self.question_layer = QuestionLayer(size, config.num_heads)
+        self.nothing = nn.Parameter(torch.zeros(1, 1, size))
+        self.cross_query = nn.Linear(size, size)
+        self.cross_key_value = nn.Linear(size, 2 * size)
+        self.couple = FeedForward(3 * size, size, 2)
+        self.layers = nn.ModuleList(
+            PatchLayer(size, config.num_heads, config.position_size, config.key_pool) for _ in range(config.num_layers)
+        )
+        self.final_norm = nn.LayerNorm(size)
+        self.head = nn.Linear(size, 1)
+
+    def forward(self, context: FetchContext) -> Tensor:
+        patches = self.patch_projection(self.patch_norm(context.features.flatten(2).transpose(1, 2)))
+        mask = context.query_mask.to(patches.device)
+        question = self.question_layer(self.text_projection(self.text_norm(context.query)), mask)
+        question = torch.cat((question, self.nothing.expand(question.shape[0], -1, -1)), 1)
+        mask = F.pad(mask, (0, 1), value=True)
+        key, value = self.cross_key_value(question).chunk(2, -1)
+        found = _attend(self.cross_query(patches), key, value, self.heads, mask)
+        x = patches + self.couple(torch.cat((patches, found, patches * found), -1))
+        for layer in self.layers:
+            x = layer(x, context.side)
+        return self.head(self.final_norm(x)).squeeze(-1).float()

@@ -1,0 +1,47 @@
+"""How ARR-COC is packaged: `modeling/`, which also travels with the weights, is installed as `arr_coc.modeling`."""
+
+import runpy
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).resolve().parent
+
+# Run the file, not the package: importing arr_coc needs transformers, which a build environment does not have.
+VERSION = runpy.run_path(str(ROOT / "arr_coc" / "version.py"))["__version__"]
+
+# Tests run with the versions in constraints.txt only. transformers' lower bound is the oldest release that the
+# processor works with (5.22 was tried and fails); torch, accelerate, safetensors and huggingface_hub follow what it
+# requires.
+INSTALL_REQUIRES = [
+    "torch>=2.6",
+    "transformers>=5.23,<6",
+    "accelerate>=1.1",
+    "safetensors>=0.8",
+    "huggingface_hub>=1.31",
+    "peft>=0.18",  # the first release made for transformers 5
+    "pillow>=11",
+    "numpy>=1.26",
+]
+
+EXTRAS_REQUIRE = {
+    "train": ["datasets>=4.0", "tensorboard>=2.18"],
+    "eval": ["datasets>=4.0", "scipy>=1.13", "matplotlib>=3.9", "pandas>=2.2"],
+    "serve": ["fastapi>=0.115.2", "uvicorn>=0.30", "prometheus-client>=0.20", "gradio>=6.0"],
+    "test": ["pytest>=8.3", "hypothesis>=6.100", "ruff>=0.9", "mypy>=1.14"],
+}
+
+setup(
+    name="arr-coc",
+    version=VERSION,
+    description="A vision-language model that runs back into the image for the patches a question needs",
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=[*find_packages(include=["arr_coc", "arr_coc.*"]), "arr_coc.modeling"],
+    package_dir={"arr_coc.modeling": "modeling"},
+    install_requires=INSTALL_REQUIRES,
+    extras_require=EXTRAS_REQUIRE,
+    entry_points={"console_scripts": ["arr-coc = arr_coc.cli:main"]},
+)

@@ -1,0 +1,266 @@
+"""Synthetic documents: what they show is what they say, and nothing of the test split leaks into training."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from arr_coc.data import fonts, layouts, questions, rendering, values
+from arr_coc.data.rendering import Box, Document, Glyph, box_targets, glyph_targets, render_dense_page, render_document
+
+SPLITS = ("train", "test")
+
+
+def need_fonts(split: values.Split) -> None:
+    try:
+        fonts.find_fonts(split)
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+
+
+def generator(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def documents(split: values.Split, count: int, *, size: int = 256, seed: int = 0) -> list[Document]:
+    need_fonts(split)
+    rng = generator(seed)
+    return [render_document(rng, size=size, split=split) for _ in range(count)]
+
+
+def crop(document: Document, box: Box) -> np.ndarray:
+    pixels = np.asarray(document.image.convert("L"), np.float32)
+    x0, y0, x1, y1 = map(round, box)
+    return pixels[y0:y1, x0:x1]
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("render", [render_document, render_dense_page])
+def test_same_seed_gives_the_same_document(render, split):
+    need_fonts(split)
+    first, second = (render(generator(5), split=split) for _ in range(2))
+    assert first.image.tobytes() == second.image.tobytes()
+    assert (first.entries, first.glyphs, first.layout, first.font) == (
+        second.entries,
+        second.glyphs,
+        second.layout,
+        second.font,
+    )
+    assert render(generator(6), split=split).image.tobytes() != first.image.tobytes()
+
+
+@pytest.mark.parametrize("size", [128, 256, 320])
+@pytest.mark.parametrize("split", SPLITS)
+def test_boxes_lie_in_the_image_and_are_not_empty(split, size):
+    for document in documents(split, 25, size=size):
+        assert document.image.size == (size, size) and document.image.mode == "RGB"
+        for entry in document.entries:
+            for x0, y0, x1, y1 in (entry.label_box, entry.value_box):
+                assert 0 <= x0 < x1 <= size and 0 <= y0 < y1 <= size
+            assert entry.label_box[2] <= entry.value_box[0] + 3, "a value begins where its label ends"
+        for glyph in document.glyphs:
+            assert glyph.box[0] >= -1 and glyph.box[2] <= size + 1 and 0 <= glyph.box[1] < glyph.box[3] <= size
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_value_boxes_hold_ink_that_contrasts_with_the_paper(split):
+    for document in documents(split, 40):
+        paper = float(np.median(np.asarray(document.image.convert("L"))))
+        for entry in document.entries:
+            for box in (entry.label_box, entry.value_box):
+                assert np.abs(crop(document, box) - paper).max() > 40
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_rows_do_not_overlap(split):
+    for document in documents(split, 40):
+        middles = [(e.value_box[1] + e.value_box[3]) / 2 for e in document.entries]
+        assert (np.diff(middles) > 7).all(), "at least 11 px text below one another, top to bottom"
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_glyphs_spell_labels_and_values(split):
+    for document in documents(split, 20):
+        for entry in document.entries:
+            for text, (x0, y0, x1, y1) in ((entry.label, entry.label_box), (entry.value, entry.value_box)):
+                inside = [
+                    glyph
+                    for glyph in document.glyphs
+                    if x0 - 1 <= (glyph.box[0] + glyph.box[2]) / 2 <= x1 + 1
+                    and y0 - 1 <= (glyph.box[1] + glyph.box[3]) / 2 <= y1 + 1
+                ]
+                inside.sort(key=lambda glyph: glyph.box[0])
+                assert "".join(glyph.char for glyph in inside).rstrip(":") == text.replace(" ", "")
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_pages_say_distinct_fields_and_values_of_documented_kinds(split):
+    fields = set()
+    for document in documents(split, 60):
+        assert 4 <= len(document.entries) <= 14
+        assert len({entry.field for entry in document.entries}) == len(document.entries)
+        assert len({entry.value for entry in document.entries}) == len(document.entries)
+        for entry in document.entries:
+            assert entry.field in values.FIELDS and entry.label.lower() == entry.field
+            assert any(re.fullmatch(pattern, entry.value) for pattern in values.KIND_PATTERNS.values()), entry.value
+            fields.add(entry.field)
+        assert {glyph.char for glyph in document.glyphs} <= set(rendering.CHARSET)
+    assert fields == set(values.FIELDS)
+
+
+@pytest.mark.parametrize("kind", values.KIND_NAMES)
+@pytest.mark.parametrize("split", SPLITS)
+def test_each_kind_matches_its_pattern_and_the_charset(kind, split):
+    rng = generator()
+    for _ in range(200):
+        value = values.KINDS[kind](rng, split)
+        assert re.fullmatch(values.KIND_PATTERNS[kind], value), value
+        assert set(value) - {" "} <= set(rendering.CHARSET)
+
+
+def test_pools_are_large_ascii_and_partly_held_out():
+    for pool in (values.FIRST_NAMES, values.CITIES):
+        assert len(set(pool)) == len(pool) >= 300
+        assert all(re.fullmatch(r"[A-Z][a-z]+( [A-Z][a-z]+)*", word) for word in pool)
+        assert values.held_out(pool)
+        assert not {*values.held_out(values.FIRST_NAMES), *values.held_out(values.CITIES)} & {
+            *values.training_part(pool)
+        }, "also not a city that is a name, such as Milan"
+    assert any(" " in city for city in values.CITIES)
+    assert all(set(title) - {" "} <= set(rendering.CHARSET) for title in values.TITLES)
+
+
+def test_training_draws_names_and_cities_from_its_part_of_the_pools_only(monkeypatch):
+    monkeypatch.setattr(values, "made_up_word", lambda rng: "Madeup")
+    rng, held = generator(), {*values.held_out(values.FIRST_NAMES), *values.held_out(values.CITIES)}
+    drawn = [values.KINDS[kind](rng, "train") for kind in ("name", "city") for _ in range(1000)]
+    assert not held & set(drawn)
+    assert 0.4 < np.mean([value.startswith("Madeup") for value in drawn]) < 0.6
+
+
+def test_layouts_of_the_splits_are_disjoint_and_each_cover_all_placements():
+    train, test = layouts.TRAIN_LAYOUTS, layouts.TEST_LAYOUTS
+    assert not set(train) & set(test) and not set(train.values()) & set(test.values())
+    for chosen in (train, test):
+        assert {layout.placement for layout in chosen.values()} == {"left", "spaced", "right"}
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_documents_use_the_layouts_of_their_split(split):
+    allowed = layouts.TRAIN_LAYOUTS if split == "train" else layouts.TEST_LAYOUTS
+    seen = {document.layout for document in documents(split, 40)}
+    assert seen <= set(allowed) and len(seen) > 2
+
+
+def test_font_families_of_the_splits_are_disjoint():
+    assert not fonts.TRAIN_FAMILIES & fonts.TEST_FAMILIES
+    assert not {"Arimo", "Cousine", "Hack"} & fonts.TEST_FAMILIES, "the outlines of training families"
+    for split, families in (("train", fonts.TRAIN_FAMILIES), ("test", fonts.TEST_FAMILIES)):
+        need_fonts(split)
+        faces = fonts.find_fonts(split)
+        assert {face.family for face in faces} <= families
+        assert not any(re.search("light|thin|black|hairline", face.style.lower()) for face in faces if
+                       face.family != "URW Bookman")  # fmt: skip
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_missing_fonts_name_the_packages_to_install(split, monkeypatch, tmp_path: Path):
+    monkeypatch.setattr(fonts, "font_directories", lambda: (tmp_path, tmp_path / "absent"))
+    with pytest.raises(FileNotFoundError, match=rf"no font of the {split} split in .*apt-get install fonts-"):
+        render_document(generator(), split=split)
+
+
+def test_a_broken_font_file_is_passed_over(tmp_path: Path):
+    (tmp_path / "broken.ttf").write_bytes(b"not a font")
+    with pytest.raises(FileNotFoundError):
+        fonts.find_fonts("train", directories=[tmp_path])
+
+
+@pytest.mark.parametrize("render", [render_document, render_dense_page])
+def test_bad_arguments_say_what_was_expected(render):
+    with pytest.raises(ValueError, match=r'expected split "train" or "test", got \'dev\''):
+        render(generator(), split="dev")
+    with pytest.raises(ValueError, match=r"expected a size of at least 64 px.*got 32"):
+        render(generator(), size=32)
+
+
+def test_dense_pages_show_letters_and_digits_about_equally_often():
+    need_fonts("train")
+    rng, counts = generator(), dict.fromkeys(rendering.CHARSET, 0)
+    for _ in range(40):
+        page = render_dense_page(rng)
+        assert page.entries == () and page.layout == "dense"
+        for glyph in page.glyphs:
+            counts[glyph.char] += 1
+    alphanumeric = np.array([count for char, count in counts.items() if char.isalnum()])
+    assert alphanumeric.sum() > 40 * 100
+    assert alphanumeric.min() > 0.3 * alphanumeric.mean()
+    assert min(counts.values()) > 0
+
+
+def test_glyph_targets_are_classes_of_centres_from_left_to_right():
+    glyphs = [
+        Glyph("b", (4.0, 8.0, 7.0, 16.0)),
+        Glyph("A", (0.0, 8.0, 4.0, 16.0)),
+        Glyph("7", (30.0, 0.0, 34.0, 6.0)),
+        Glyph("x", (7.0, 9.0, 8.0, 15.0)),
+    ]
+    targets = glyph_targets(glyphs, size=40, grid=5, slots=2)
+    assert targets.shape == (5, 5, 2) and targets.dtype == np.int64
+    code = {char: 1 + rendering.CHARSET.index(char) for char in "Ab7x"}
+    assert targets[1, 0].tolist() == [code["A"], code["b"]], "the third character of the patch is dropped"
+    assert targets[0, 4].tolist() == [code["7"], 0], "its centre, x = 32, is in the fifth column"
+    assert np.count_nonzero(targets) == 3
+    assert not glyph_targets([], size=40, grid=5).any()
+
+
+@pytest.mark.parametrize("grid", [16, 32])
+def test_glyph_targets_of_a_document_read_back_a_value(grid):
+    document = documents("train", 1)[0]
+    targets = glyph_targets(document.glyphs, size=256, grid=grid, slots=8)
+    assert np.count_nonzero(targets) == len(document.glyphs)
+
+
+def test_box_targets_count_patches_that_a_box_really_reaches_into():
+    targets = box_targets([(7.5, 8.0, 18.0, 16.0)], size=40, grid=5)
+    assert targets.dtype == np.float32 and targets.shape == (5, 5)
+    assert np.argwhere(targets).tolist() == [[1, 1], [1, 2]], "half a pixel of the first column is too little"
+
+
+def test_box_targets_keep_the_patch_of_a_box_thinner_than_the_margin():
+    assert np.argwhere(box_targets([(9.0, 20.2, 15.0, 20.6)], size=40, grid=5)).tolist() == [[2, 1]]
+    assert not box_targets([], size=40, grid=5).any()
+
+
+@pytest.mark.parametrize("arguments", [{"size": 0, "grid": 4}, {"size": 40, "grid": 0}])
+def test_targets_refuse_empty_grids(arguments):
+    with pytest.raises(ValueError, match="expected a positive size and grid, got"):
+        box_targets([], **arguments)
+    with pytest.raises(ValueError, match="expected a positive size and grid, got"):
+        glyph_targets([], **arguments)
+    with pytest.raises(ValueError, match="expected at least one slot, got 0"):
+        glyph_targets([], size=40, grid=5, slots=0)
+
+
+def test_question_templates_share_one_wording_and_test_words_occur_in_training():
+    train, test = questions.QUESTION_TEMPLATES_TRAIN, questions.QUESTION_TEMPLATES_TEST
+    assert set(train) & set(test) == {"What is the {field}?"} and len(set(train)) == len(train) >= 15
+
+    def words(templates):
+        return set(re.findall(r"[a-z']+", " ".join(templates).lower()))
+
+    assert words(test) <= words(train)
+
+
+def test_ask_draws_from_its_split():
+    rng = generator()
+    asked = [questions.ask(rng, "gate", split="test") for _ in range(400)]
+    assert 0.4 < np.mean([text == "What is the gate?" for text in asked]) < 0.6
+    assert set(asked) == {text.format(field="gate") for text in questions.QUESTION_TEMPLATES_TEST}
+    trained = {questions.ask(rng, "gate", split="train") for _ in range(600)}
+    assert {"gate", "Gate?", "What's the gate?"} <= trained
+    with pytest.raises(ValueError, match='expected split "train" or "test", got \'dev\''):
+        questions.ask(rng, "gate", split="dev")  # type: ignore[arg-type]
