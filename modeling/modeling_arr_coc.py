@@ -9,7 +9,7 @@ G side of the fine grid, N = G*G patches, M base tokens, K saccades, C feature c
 width. Positions are (y, x), row-major.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from transformers.modeling_utils import PreTrainedModel
 from .asking import AskingMixin
 from .bridging import BRIDGES
 from .configuration_arr_coc import ArrCocConfig, ArrCocSemanticConfig, ArrCocVisionConfig
-from .encoding import COMPRESSORS, GridAttention, GridEncoder, KeyValue, SemanticEncoder
+from .encoding import COMPRESSORS, BaseTokens, GridAttention, GridEncoder, KeyValue, SemanticEncoder
 from .fetching import FetchResult, RunningBackFetcher, gather_patches
 from .realizing import ClipQueryScorer, FetchContext, PatchLayer, Realizer
 from .texture import textures
@@ -122,18 +122,11 @@ class ArrCocVisionTower(nn.Module):
         self.semantic_encoder = SemanticEncoder(semantic)
         self.saccade_projection = nn.Linear(vision.out_channels, semantic.hidden_size, bias=False)
 
-    def forward(self, pixel_values: Tensor, patch_mask: Tensor) -> dict[str, Any]:
-        """Pixels [P, 3, S, S] and mask [P, N] -> the fields of `ImageEncoding` that vision alone decides."""
-        features = self.grid_encoder(pixel_values)
+    def forward(self, features: Tensor, patch_mask: Tensor) -> tuple[BaseTokens, Tensor, list[KeyValue]]:
+        """Features [P, C, G, G] and mask [P, N] -> base tokens, their semantic states [P, M, D'], keys and values."""
         base = self.compressor(features, patch_mask)
         semantic, cache = self.semantic_encoder(base.tokens, features.shape[-1], base.indices)
-        return {
-            "features": features,
-            "compressed": base.compressed,
-            "base_indices": base.indices,
-            "semantic": semantic,
-            "semantic_cache": cache,
-        }
+        return base, semantic, cache
 
     def saccades(self, encoding: ImageEncoding, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Fetched patches [I, K] -> their semantic states and their projected features, each [I, K, D']."""
@@ -223,19 +216,28 @@ class ArrCocModel(ArrCocPreTrainedModel):
         if height != width or height % unit or not height:
             raise ValueError(f"pixel_values: expected square images, side a multiple of {unit} px; got {height} x {width}")
         side = height // vision.patch_size
-        if patch_mask is None:
-            patch_mask = torch.ones(len(pixel_values), side * side, dtype=torch.bool, device=pixel_values.device)
-        elif list(patch_mask.shape) != [len(pixel_values), side * side]:
+        if patch_mask is not None and list(patch_mask.shape) != [len(pixel_values), side * side]:
             expected = [len(pixel_values), side * side]
             raise ValueError(f"patch_mask: expected shape {expected}; got {list(patch_mask.shape)}")
-        seen = self.vision_tower(pixel_values.to(self.dtype), patch_mask.bool())
-        compressed = seen["compressed"].flatten(2).transpose(1, 2)
+        features = self.vision_tower.grid_encoder(pixel_values.to(self.dtype))
+        return self.encode_features(features, pixel_values, patch_mask)
+
+    def encode_features(self, features: Tensor, pixel_values: Tensor, patch_mask: Tensor | None = None) -> ImageEncoding:
+        """The rest of `encode_image`, from the grid encoder's output [P, C, G, G] on."""
+        if patch_mask is None:
+            patch_mask = features.new_ones(len(features), features.shape[-1] ** 2)
+        patch_mask = patch_mask.bool()
+        base, semantic, cache = self.vision_tower(features, patch_mask)
         return ImageEncoding(
-            **seen,
-            textures=textures(pixel_values, side),
-            patch_mask=patch_mask.bool(),
+            features=features,
+            textures=textures(pixel_values, features.shape[-1]),
+            patch_mask=patch_mask,
             seeds=(pixel_values.float() * 127.5).round().long().sum((1, 2, 3)),
-            tokens=self.bridge(seen["semantic"], compressed),
+            compressed=base.compressed,
+            base_indices=base.indices,
+            semantic=semantic,
+            semantic_cache=cache,
+            tokens=self.bridge(semantic, base.tokens),
         )
 
     def _slots(self, input_ids: Tensor, slots: int, base: int) -> tuple[Tensor, int]:
@@ -357,12 +359,16 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, AskingMixin, Generat
             mask = mask & attention_mask[:, -input_ids.shape[1] :].bool()
         return mask if labels is None else mask & (labels == -100)
 
-    def relevance_loss(self, context: FetchContext, labels: Tensor) -> Tensor:
-        """Mean binary cross-entropy of every trained scorer against `labels` [I, N] over patches that hold some image."""
-        fetcher = self.model.fetcher
-        known = [scorer(context) for scorer in fetcher.scorers.values()]
-        if not known:
+    def relevance_loss(self, context: FetchContext, labels: Tensor, fetched: FetchResult | None = None) -> Tensor:
+        """Mean binary cross-entropy of every trained scorer against `labels` [I, N] over patches that hold some image.
+
+        `fetched`: what the same context led to, so that its scorer need not run again.
+        """
+        scorers = self.model.fetcher.scorers
+        if not scorers:
             raise ValueError("relevance_labels: expected a model with trained scorers; this one has none")
+        done = {} if fetched is None else {fetched.strategy: fetched.scores}
+        known = [done[name] if name in done else scorer(context) for name, scorer in scorers.items()]
         weight = torch.full((), self.config.relevance_positive_weight, device=known[0].device)
         target, mask = labels.to(known[0]), context.patch_mask.to(known[0].device)
         losses = [
@@ -440,7 +446,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, AskingMixin, Generat
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.text_config.vocab_size)
         if relevance_labels is not None and context is not None and self.model.fetcher.scorers:
-            relevance_loss = self.relevance_loss(context, relevance_labels)
+            relevance_loss = self.relevance_loss(context, relevance_labels, fetched)
             weighted = self.config.relevance_loss_weight * relevance_loss
             loss = weighted if loss is None else loss + weighted
         output = ArrCocOutput(

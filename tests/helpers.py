@@ -1,7 +1,13 @@
 """Small stand-ins that several test files share."""
 
+from pathlib import Path
+from typing import Any
+
+import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import GenerationConfig, PreTrainedTokenizerFast
+
+from arr_coc import ArrCocConfig, ArrCocForConditionalGeneration, ArrCocImageProcessor, ArrCocProcessor
 
 SPECIAL_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"]
 
@@ -31,3 +37,79 @@ def tiny_tokenizer(
         additional_special_tokens=kept,
         model_max_length=model_max_length,
     )
+
+
+TINY_SIDE, TINY_PATCH = 128, 8
+"""Side of the tiny model's square image and of its patches, px: G = 16, N = 256, M = 16, K = 17."""
+
+_TINY: dict[str, dict[str, Any]] = {
+    "vision": {
+        "image_size": TINY_SIDE, "patch_size": TINY_PATCH, "hidden_size": 32, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "mlp_dim": 64, "window_size": 7, "global_attn_indexes": [1], "out_channels": 16,
+        "compressed_channels": [24, 32],
+    },
+    "semantic": {
+        "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "position_grid": 4,
+    },
+    "fetcher": {
+        "hidden_size": 16, "num_heads": 2, "num_layers": 1, "position_size": 8, "shared_size": 16,
+    },
+    "bridge": {},
+    "text": {
+        "model_type": "qwen3", "hidden_size": 24, "intermediate_size": 48, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 12, "max_position_embeddings": 1024,
+        "tie_word_embeddings": True,
+    },
+}  # fmt: skip
+
+
+def tiny_config(**changes: Any) -> ArrCocConfig:
+    """A config of a few thousand weights for `tiny_tokenizer()`.
+
+    Args:
+        **changes: `vision`, `semantic`, `fetcher`, `bridge`, `text`: dicts laid over that part; others: top-level fields.
+    """
+    tokenizer = tiny_tokenizer()
+    ids = {name: tokenizer.convert_tokens_to_ids(token) for name, token in _TINY_IDS.items()}
+    parts = {name: {**part, **changes.pop(name, {})} for name, part in _TINY.items()}
+    parts["text"] = {"vocab_size": len(tokenizer), **ids, **parts["text"]}
+    named = {f"{name}_config": part for name, part in parts.items()}
+    return ArrCocConfig(**named, image_token_id=tokenizer.convert_tokens_to_ids("<|image_pad|>"), **changes)
+
+
+_TINY_IDS = {"eos_token_id": "<|im_end|>", "pad_token_id": "<|endoftext|>", "bos_token_id": "<|im_start|>"}
+
+
+def tiny_processor(**kwargs: Any) -> ArrCocProcessor:
+    """The processor that goes with `tiny_config()`."""
+    images = ArrCocImageProcessor(size={"height": TINY_SIDE, "width": TINY_SIDE}, patch_size=TINY_PATCH)
+    return ArrCocProcessor(images, tiny_tokenizer(), **kwargs)
+
+
+def tiny_model(seed: int = 0, **changes: Any) -> ArrCocForConditionalGeneration:
+    """A model with random weights (the same for the same seed) and its processor, in eval mode.
+
+    Position tables and embeddings that start at zero are filled, so that no test passes because of zeros.
+    """
+    config = tiny_config(**changes)
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(seed)
+        model = ArrCocForConditionalGeneration(config)
+        for parameter in model.parameters():
+            if not parameter.any():
+                parameter.normal_(std=0.02)
+    tokenizer = tiny_tokenizer()
+    ids = {name: tokenizer.convert_tokens_to_ids(token) for name, token in _TINY_IDS.items()}
+    model.generation_config = GenerationConfig(**ids, max_new_tokens=6)
+    model.processor = tiny_processor()
+    return model.eval()
+
+
+def tiny_checkpoint(folder: Path, **changes: Any) -> Path:
+    """Writes `tiny_model(**changes)` and its processor to `folder`, as `hub_configs/` holds them; returns `folder`."""
+    model = tiny_model(**changes)
+    model.save_pretrained(folder)
+    model.processor.save_pretrained(folder)
+    (folder / "README.md").write_text("# Tiny\n", encoding="utf-8")
+    return folder

@@ -1,0 +1,87 @@
+"""How long does the next question about an image take, against the first?
+
+    python -m arr_coc.profiling.second_question [MODEL] [--rounds 15] [--new-tokens 1]
+
+First: `model.generate(image, question)`, all of it. Second: `model.generate(encoding, question)` on what `encode_image`
+returned. The two alternate in one process; the figures are medians and the median of the ratios, pair by pair.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+
+QUESTIONS = ("What is the total?", "What is the date?")
+
+
+@dataclass(frozen=True)
+class SecondQuestion:
+    """Median seconds of a first and of a second question, and the median ratio second / first."""
+
+    first: float
+    second: float
+    ratio: float
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def second_question(
+    model: ArrCocForConditionalGeneration, image: Image.Image, *, rounds: int = 15, new_tokens: int = 1
+) -> SecondQuestion:
+    """Times both, alternating, after one warm-up of each.
+
+    Args:
+        model: with its processor.
+        image: to ask about.
+        rounds: pairs.
+        new_tokens: tokens generated; 1 is the time to the first token.
+    """
+    settings = {"max_new_tokens": new_tokens, "min_new_tokens": new_tokens}
+    encoding = model.encode_image(image)
+    pairs = []
+    for number in range(rounds + 1):
+        first = _seconds(lambda: model.generate(image, QUESTIONS[0], **settings))
+        second = _seconds(lambda: model.generate(encoding, QUESTIONS[1], **settings))
+        if number:
+            pairs.append((first, second))
+    return SecondQuestion(
+        first=statistics.median(first for first, _ in pairs),
+        second=statistics.median(second for _, second in pairs),
+        ratio=statistics.median(second / first for first, second in pairs),
+    )
+
+
+def main() -> None:
+    """Runs the measurement from the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("model", nargs="?", default="hub_configs/arr-coc-tiny")
+    parser.add_argument("--image", help="default: grey noise of the model's own side")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--new-tokens", type=int, default=1)
+    arguments = parser.parse_args()
+    model = ArrCocForConditionalGeneration.from_pretrained(Path(arguments.model)).eval()
+    side = model.config.vision_config.image_size
+    noise = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
+    image = Image.open(arguments.image) if arguments.image else Image.fromarray(noise)
+    result = second_question(model, image, rounds=arguments.rounds, new_tokens=arguments.new_tokens)
+    tokens = f"{arguments.new_tokens} new token" + ("s" if arguments.new_tokens > 1 else "")
+    print(f"{arguments.model}, {side} px, {tokens}, {torch.get_num_threads()} threads, medians of {arguments.rounds}")
+    print(f"first question   {1000 * result.first:8.1f} ms")
+    print(f"second question  {1000 * result.second:8.1f} ms")
+    print(f"second / first   {result.ratio:8.2f}")
+
+
+if __name__ == "__main__":
+    main()

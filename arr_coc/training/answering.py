@@ -1,0 +1,353 @@
+"""Stage 2: the whole model learns to find, fetch and answer, on rendered documents.
+
+A batch is some pages with several questions each, encoded once. Its strategy and budget are drawn per batch, oracle boxes
+mostly at first (so that reading the fetched patches is learnt at once), the trained scorers more and more; so one set
+of weights serves every strategy. The scorers learn from the boxes of the answer and its label; the encoder keeps naming
+characters, and so do the fetched tokens after the bridge.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset
+from transformers import PreTrainedTokenizerBase
+from transformers.utils import logging
+
+from arr_coc.data import CHARSET, Split, ask, box_targets, glyph_targets, render_document
+from arr_coc.modeling.configuration_arr_coc import ArrCocConfig, resolve_budget
+from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from arr_coc.modeling.processing_arr_coc import CHAT_TEMPLATE, find_query_tokens, query_markers
+from arr_coc.modeling.realizing import FetchContext
+from arr_coc.training.checkpointing import load_state, save_state
+from arr_coc.training.reading import SLOTS, ReadingHead, pixels, reading_loss
+from arr_coc.training.schedules import warmup_cosine
+
+logger = logging.get_logger(__name__)
+
+PLACES = 256
+"""Longest prompt text plus answer, tokens; vision tokens come on top."""
+
+
+@dataclass(frozen=True)
+class AnsweringStage:
+    """Settings of the stage.
+
+    Attributes:
+        steps: optimiser steps.
+        pages, questions: pages per step, and questions about each.
+        learning_rate: of everything but the grid encoder; encoder_rate: of the grid encoder.
+        frozen_steps: steps at the start in which the grid encoder is not trained.
+        start_mix, end_mix: how often each strategy is drawn at the first step and from half of the steps on.
+        budgets: how often each budget is drawn.
+        relevance_share: share of the questions that the scorers are trained on in a step that does not fetch by one.
+        relevance_weight, token_weight, reading_weight: of the losses beside the answer's.
+        evaluate_every: steps between measurements on held-out fonts, and checkpoints.
+    """
+
+    steps: int = 3000
+    pages: int = 12
+    questions: int = 4
+    learning_rate: float = 1.5e-3
+    encoder_rate: float = 3e-4
+    frozen_steps: int = 600
+    weight_decay: float = 0.02
+    warmup: int = 100
+    start_mix: Mapping[str, float] = field(
+        default_factory=lambda: {"oracle": 0.85, "realizer": 0.05, "none": 0.05, "saliency": 0.05}
+    )
+    end_mix: Mapping[str, float] = field(
+        default_factory=lambda: {
+            "oracle": 0.2, "realizer": 0.5, "none": 0.1, "saliency": 0.1, "random": 0.04, "clip_query": 0.04, "variance": 0.02,
+        }  # fmt: skip
+    )
+    budgets: Mapping[str, float] = field(
+        default_factory=lambda: {"standard": 0.6, "balanced": 0.2, "fast": 0.1, "accurate": 0.1}
+    )
+    relevance_share: float = 0.34
+    relevance_weight: float = 2.0
+    token_weight: float = 0.3
+    reading_weight: float = 0.3
+    evaluate_every: int = 200
+    evaluate_questions: int = 192
+    seed: int = 0
+    workers: int = 1
+
+
+@dataclass
+class Batch:
+    """P pages with Q questions each: I = P*Q slots, page-major.
+
+    `pixel_values` [P, 3, S, S]; `glyphs` [P, G, G, SLOTS]; `before`, `after`: [I, *] token ids before and after the
+    vision tokens, padded on the right; `answer`: [I, *] True on the tokens of `after` that are to be predicted; `query`:
+    [I, *] True on the question's tokens of `after`; `relevance`: [I, N].
+    """
+
+    pixel_values: Tensor
+    glyphs: Tensor
+    before: Tensor
+    after: Tensor
+    answer: Tensor
+    query: Tensor
+    relevance: Tensor
+
+
+class Prompts:
+    """Tokenises prompts around the vision tokens, which are put in later, as many as the batch's budget asks for."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, image_token_id: int) -> None:
+        self.tokenizer, self.markers = tokenizer, query_markers(tokenizer)
+        self.image_token_id, self.pad = image_token_id, tokenizer.pad_token_id
+
+    def __call__(self, question: str, answer: str) -> tuple[list[int], list[int], list[bool], list[bool]]:
+        """Ids before and after the image; of the latter, which are the answer and which the question."""
+        turns = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": question}]}]
+        prompt = self.tokenizer.apply_chat_template(
+            turns, chat_template=CHAT_TEMPLATE, tokenize=False, add_generation_prompt=True
+        )
+        ids = self.tokenizer(prompt, add_special_tokens=False).input_ids
+        place = ids.index(self.image_token_id)
+        query = find_query_tokens(torch.tensor([ids]), **self.markers)[0].tolist()
+        spelt = [*self.tokenizer(answer, add_special_tokens=False).input_ids, self.tokenizer.eos_token_id]
+        after = ids[place + 1 :]
+        is_answer = [False] * len(after) + [True] * len(spelt)
+        return ids[:place], after + spelt, is_answer, query[place + 1 :] + [False] * len(spelt)
+
+
+class QuestionPages(IterableDataset):
+    """Endless batches; a function of (seed, split, position)."""
+
+    def __init__(
+        self, stage: AnsweringStage, config: ArrCocConfig, prompts: Prompts, *, split: Split, start: int = 0
+    ) -> None:
+        self.stage, self.prompts, self.split, self.start = stage, prompts, split, start
+        self.size, self.grid = config.vision_config.image_size, config.vision_config.grid_size
+
+    def __iter__(self) -> Iterator[Batch]:
+        info = torch.utils.data.get_worker_info()
+        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
+        step = self.start + worker
+        while True:
+            yield self.batch(step)
+            step += workers
+
+    def batch(self, step: int) -> Batch:
+        """The batch of one step."""
+        rng = np.random.default_rng((self.stage.seed, 2 if self.split == "train" else 3, step))
+        images, glyphs, relevance, texts = [], [], [], []
+        for _ in range(self.stage.pages):
+            document = render_document(rng, size=self.size, split=self.split)
+            images.append(pixels(np.asarray(document.image.convert("RGB"))))
+            glyphs.append(glyph_targets(document.glyphs, size=self.size, grid=self.grid, slots=SLOTS))
+            for index in rng.permutation(np.arange(self.stage.questions) % len(document.entries)):
+                entry = document.entries[int((index + rng.integers(len(document.entries))) % len(document.entries))]
+                texts.append(self.prompts(ask(rng, entry.field, split=self.split), entry.value))
+                boxes = [entry.label_box, entry.value_box]
+                relevance.append(box_targets(boxes, size=self.size, grid=self.grid).reshape(-1))
+        length = max(len(after) for _, after, _, _ in texts)
+        padded = [
+            torch.tensor([list(text[part]) + [fill] * (length - len(text[part])) for text in texts])
+            for part, fill in ((1, self.prompts.pad), (2, False), (3, False))
+        ]
+        return Batch(
+            pixel_values=torch.from_numpy(np.stack(images)),
+            glyphs=torch.from_numpy(np.stack(glyphs)),
+            before=torch.tensor([before for before, *_ in texts]),
+            after=padded[0],
+            answer=padded[1],
+            query=padded[2],
+            relevance=torch.from_numpy(np.stack(relevance)),
+        )
+
+
+class Learner(nn.Module):
+    """The model with the two heads that only training uses."""
+
+    def __init__(self, model: ArrCocForConditionalGeneration) -> None:
+        super().__init__()
+        config = model.config
+        self.model = model
+        self.reading = ReadingHead(config.vision_config.out_channels)
+        self.token_reading = nn.Linear(config.text_config.hidden_size, SLOTS * (1 + len(CHARSET)))
+
+    def forward(
+        self, batch: Batch, *, strategy: str, budget: int, stage: AnsweringStage, generator: torch.Generator, frozen: bool
+    ) -> dict[str, Tensor]:
+        """Losses, and (under "right") whether each question was answered exactly, teacher-forced."""
+        model, count = self.model, len(batch.after)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not frozen):
+            features = model.model.vision_tower.grid_encoder(batch.pixel_values)
+        encoding = model.model.encode_features(features, batch.pixel_values)
+        pages = torch.arange(len(features)).repeat_interleave(count // len(features))
+        base = encoding.tokens.shape[1]
+        vision = torch.full((count, base + budget), model.config.image_token_id)
+        ids = torch.cat((batch.before, vision, batch.after), 1)
+        lead = batch.before.shape[1] + base + budget
+        query = F.pad(batch.query, (lead, 0))
+        noise = torch.rand(batch.relevance.shape, generator=generator)  # the rest of an oracle's budget is drawn
+        embeds, tokens, fetched, context = model.model.embed_prompt(
+            ids, encoding, query_mask=query, image_index=pages, strategy=strategy,
+            oracle=batch.relevance + 0.5 * noise, generator=generator,
+        )  # fmt: skip
+        hidden = model.model(embeds, use_cache=False).last_hidden_state[:, lead - 1 : -1]
+        chosen = batch.answer
+        logits = model.lm_head(hidden[chosen])
+        targets = batch.after[chosen]
+        rows = torch.arange(count)[:, None].expand_as(chosen)[chosen]
+        wrong = torch.zeros(count).index_add_(0, rows, (logits.argmax(-1) != targets).float())
+        losses = {"answer": F.cross_entropy(logits, targets), "right": wrong == 0}
+        if self.training:
+            if strategy in model.model.fetcher.scorers:
+                losses["relevance"] = model.relevance_loss(context, batch.relevance, fetched)
+            else:
+                kept = torch.randperm(count, generator=generator)[: max(1, round(stage.relevance_share * count))]
+                losses["relevance"] = model.relevance_loss(_rows(context, kept), batch.relevance[kept])
+            if not frozen:
+                losses["reading"] = reading_loss(self.reading(features), batch.glyphs)
+            if budget:
+                at = batch.glyphs.flatten(1, 2)[pages].gather(1, fetched.indices[..., None].expand(-1, -1, SLOTS))
+                named = self.token_reading(tokens[:, base:]).unflatten(-1, (SLOTS, -1))
+                losses["token"] = reading_loss(named, at)
+        hit = batch.relevance.gather(1, fetched.indices).sum(1) / batch.relevance.sum(1)
+        losses["recall"] = hit.mean()
+        return losses
+
+
+def _rows(context: FetchContext, index: Tensor) -> FetchContext:
+    picked = {
+        name: getattr(context, name)[index]
+        for name in ("features", "textures", "patch_mask", "query", "query_mask", "seeds")
+    }
+    return FetchContext(**picked)
+
+
+def _mix(stage: AnsweringStage, step: int) -> dict[str, float]:
+    """How often each strategy is drawn at `step`: linear from the start's mix to the end's over half of the steps."""
+    progress = min(1.0, 2 * step / stage.steps)
+    names = {**stage.start_mix, **stage.end_mix}
+    return {n: (1 - progress) * stage.start_mix.get(n, 0.0) + progress * stage.end_mix.get(n, 0.0) for n in names}
+
+
+def _draw(generator: torch.Generator, weights: Mapping[str, float]) -> str:
+    chosen = torch.multinomial(torch.tensor(list(weights.values())), 1, generator=generator)
+    return list(weights)[int(chosen)]
+
+
+@torch.no_grad()
+def measure(learner: Learner, batches: list[Batch], stage: AnsweringStage, strategies: tuple[str, ...]) -> dict[str, Any]:
+    """Exact match and recall per strategy at the standard budget, on batches of held-out fonts and layouts."""
+    learner.eval()
+    budget = resolve_budget("standard", learner.model.config.vision_config.num_patches)
+    scores = {}
+    for strategy in strategies:
+        generator = torch.Generator().manual_seed(0)
+        count = 0 if strategy == "none" else budget
+        outputs = [
+            learner(batch, strategy=strategy, budget=count, stage=stage, generator=generator, frozen=True)
+            for batch in batches
+        ]
+        right = torch.cat([output["right"] for output in outputs]).float().mean().item()
+        recall = torch.stack([output["recall"] for output in outputs]).mean().item() if count else 0.0
+        scores[strategy] = (right, recall)
+    learner.train()
+    return scores
+
+
+def _optimizer(learner: Learner, stage: AnsweringStage) -> torch.optim.Optimizer:
+    encoder = {id(p) for p in learner.model.model.vision_tower.grid_encoder.parameters()}
+    encoder |= {id(p) for p in learner.reading.parameters()}
+    groups = []
+    for inside, rate in ((True, stage.encoder_rate), (False, stage.learning_rate)):
+        parameters = [p for p in learner.parameters() if (id(p) in encoder) == inside]
+        for matrices in (True, False):
+            decay = stage.weight_decay if matrices else 0.0
+            chosen = [p for p in parameters if (p.ndim > 1) == matrices]
+            groups.append({"params": chosen, "weight_decay": decay, "lr": rate, "base_lr": rate})
+    return torch.optim.AdamW(groups, betas=(0.9, 0.98))
+
+
+def _begin_with(learner: Learner, weights: dict[str, Tensor]) -> None:
+    """Takes over an earlier stage's weights: all of an answering stage's, encoder and head of a reading stage's."""
+    if any(name.startswith("model.") for name in weights):
+        learner.load_state_dict(weights)
+        return
+    encoder = learner.model.model.vision_tower.grid_encoder
+    for prefix, part in (("encoder.", encoder), ("head.", learner.reading)):
+        part.load_state_dict({k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)})
+
+
+def train_answering(
+    model: ArrCocForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerBase,
+    stage: AnsweringStage,
+    out: Path,
+    start: Path | None = None,
+) -> ArrCocForConditionalGeneration:
+    """Runs (or resumes) the stage and returns the trained model.
+
+    Args:
+        model: freshly initialised, or trained before.
+        tokenizer: its tokenizer.
+        stage: settings.
+        out: folder for `answering.pt`, from which a killed run goes on.
+        start: checkpoint of the stage before, with whose weights this one begins, or None.
+    """
+    torch.manual_seed(stage.seed)
+    learner = Learner(model).train()
+    optimizer = _optimizer(learner, stage)
+    path, first = out / "answering.pt", 0
+    state = load_state(path)
+    if state is not None:
+        learner.load_state_dict(state["weights"])
+        optimizer.load_state_dict(state["optimizer"])
+        first = state["step"]
+    elif start is not None:
+        _begin_with(learner, (load_state(start) or {})["weights"])
+    prompts = Prompts(tokenizer, model.config.image_token_id)
+    held_out = QuestionPages(stage, model.config, prompts, split="test")
+    test = [held_out.batch(i) for i in range(-(-stage.evaluate_questions // (stage.pages * stage.questions)))]
+    pages = QuestionPages(stage, model.config, prompts, split="train", start=first)
+    loader = iter(DataLoader(pages, batch_size=None, num_workers=stage.workers, prefetch_factor=6))
+    patches = model.config.vision_config.num_patches
+    began, sums, counts = time.monotonic(), {}, {}
+    for step in range(first, stage.steps):
+        generator = torch.Generator().manual_seed(stage.seed * 1_000_003 + step)
+        strategy = _draw(generator, _mix(stage, step))
+        budget = 0 if strategy == "none" else resolve_budget(_draw(generator, stage.budgets), patches)
+        factor = warmup_cosine(step, steps=stage.steps, warmup=stage.warmup)
+        for group in optimizer.param_groups:
+            group["lr"] = group["base_lr"] * factor
+        losses = learner(
+            next(loader), strategy=strategy, budget=budget, stage=stage, generator=generator,
+            frozen=step < stage.frozen_steps,
+        )  # fmt: skip
+        weights = {"answer": 1.0, "relevance": stage.relevance_weight, "token": stage.token_weight}
+        weights["reading"] = stage.reading_weight
+        loss = sum(weight * losses[name] for name, weight in weights.items() if name in losses)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(learner.parameters(), 1.0)
+        optimizer.step()
+        for name in ("relevance", "token", "reading"):
+            if name in losses:
+                sums[name] = sums.get(name, 0.0) + losses[name].item()
+                counts[name] = counts.get(name, 0) + 1
+        sums[f"answer/{strategy}"] = sums.get(f"answer/{strategy}", 0.0) + losses["answer"].item()
+        counts[f"answer/{strategy}"] = counts.get(f"answer/{strategy}", 0) + 1
+        if (step + 1) % 50 == 0:
+            speed = (step + 1 - first) / (time.monotonic() - began)
+            means = ", ".join(f"{name} {sums[name] / counts[name]:.3f}" for name in sorted(sums))
+            logger.info(f"answering step {step + 1}: {means}; {speed:.2f} steps/s")
+            sums, counts = {}, {}
+        if (step + 1) % stage.evaluate_every == 0 or step + 1 == stage.steps:
+            scores = measure(learner, test, stage, ("oracle", "realizer", "saliency", "none"))
+            text = ", ".join(f"{name} {right:.3f} (recall {recall:.3f})" for name, (right, recall) in scores.items())
+            logger.info(f"answering step {step + 1}, exact match on held-out fonts and layouts: {text}")
+            save_state(path, {"weights": learner.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1})
+    return model
