@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from transformers import AutoTokenizer
 from transformers.cache_utils import DynamicCache
 
 from .configuration_arr_coc import resolve_budget
 from .fetching import FetchResult
-from .image_processing_arr_coc import Box, boxes_to_patches, load_image
+from .image_processing_arr_coc import ArrCocImageProcessor, Box, boxes_to_patches, load_image
 from .processing_arr_coc import ArrCocProcessor
 
 if TYPE_CHECKING:
@@ -54,6 +55,32 @@ def _questions(question: Any) -> list[str]:
     return questions
 
 
+def _load_processor(config: Any) -> ArrCocProcessor:
+    """The processor of the checkpoint that `config` was loaded from, put together from its parts.
+
+    `ArrCocProcessor.from_pretrained` would ask again whether remote code may run, to look up the image processor's class
+    by name; here the classes beside this file are taken. `config` is passed on for the same reason.
+    """
+    source = config._name_or_path
+    try:
+        if not source:
+            raise ValueError("a model that was not loaded from a checkpoint")
+        image_processor = ArrCocImageProcessor.from_pretrained(source)
+        tokenizer = AutoTokenizer.from_pretrained(source, config=config)
+        settings, _ = ArrCocProcessor.get_processor_dict(source)
+        processor = ArrCocProcessor.from_args_and_dict([image_processor, tokenizer], settings)
+    except (OSError, ValueError, TypeError) as error:
+        cause = str(error).strip().split("\n")[0]
+        raise ValueError(
+            f"processor: expected {source or 'the checkpoint'!r} to hold one (save it beside the model with "
+            f"processor.save_pretrained, or set model.processor); got {cause}"
+        ) from error
+    if __name__.startswith("transformers_modules."):  # remote code: `save_pretrained` is to copy it
+        ArrCocProcessor.register_for_auto_class()
+        ArrCocImageProcessor.register_for_auto_class()
+    return processor
+
+
 class AskingMixin:
     """`generate(image, question)`, `encode_image(image)` and the processor behind them."""
 
@@ -67,14 +94,7 @@ class AskingMixin:
             ValueError: the checkpoint has none.
         """
         if self._processor is None:
-            source = self.config._name_or_path
-            try:
-                self._processor = ArrCocProcessor.from_pretrained(source)
-            except (OSError, ValueError, TypeError) as error:
-                raise ValueError(
-                    f"processor: expected {source or 'the checkpoint'!r} to hold one (save it beside the model with "
-                    f"processor.save_pretrained, or set model.processor); got {type(error).__name__}: {error}"
-                ) from error
+            self._processor = _load_processor(self.config)
         return self._processor
 
     @processor.setter
@@ -243,7 +263,9 @@ class AskingMixin:
         batch = processor.tokenizer(texts, padding=True, add_special_tokens=False, return_tensors="pt")
         limit, longest = self.config.text_config.max_position_embeddings, int(batch["attention_mask"].sum(1).max())
         if longest >= limit:
-            raise ValueError(f"question: expected a prompt of fewer than {limit} tokens, images included; got {longest}")
+            raise ValueError(
+                f"question: expected a prompt of fewer than {limit} tokens, images included; got {longest}"
+            )
         inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
         inputs["query_mask"] = processor.query_mask(batch["input_ids"])
         return {name: tensor.to(encoding.tokens.device) for name, tensor in inputs.items()}
@@ -292,7 +314,9 @@ class AskingMixin:
             input_ids=prompt, inputs_embeds=embeds, attention_mask=inputs["attention_mask"],
             **{**kwargs, "return_dict_in_generate": True, "output_scores": return_fetch},
         )  # fmt: skip
-        answers = self.processor.tokenizer.batch_decode(output.sequences[:, prompt.shape[1] :], skip_special_tokens=True)
+        answers = self.processor.tokenizer.batch_decode(
+            output.sequences[:, prompt.shape[1] :], skip_special_tokens=True
+        )
         answers = [answer.strip() for answer in answers]
         if not return_fetch:
             return answers
@@ -309,7 +333,10 @@ class AskingMixin:
 
         def move(rows: Tensor) -> Tensor:
             return torch.stack(
-                [torch.cat((row[pad : pad + prefix], row[:pad], row[pad + prefix :])) for row, pad in zip(rows, pads)]
+                [
+                    torch.cat((row[pad : pad + prefix], row[:pad], row[pad + prefix :]))
+                    for row, pad in zip(rows, pads, strict=True)
+                ]
             )
 
         return {name: move(tensor) for name, tensor in inputs.items()}
@@ -341,9 +368,7 @@ class AskingMixin:
             for i, (text, probability) in enumerate(zip(answers, total, strict=True))
         ]
 
-    def _generate_from_inputs(
-        self, *args: Any, strategy: str | None, allocator: str | None, **kwargs: Any
-    ) -> Any:
+    def _generate_from_inputs(self, *args: Any, strategy: str | None, allocator: str | None, **kwargs: Any) -> Any:
         """transformers' `generate`, with the images encoded and fetched from once, before beams repeat the prompts."""
         chosen = {"strategy": strategy, "allocator": allocator}
         kwargs.update({name: value for name, value in chosen.items() if value is not None})

@@ -32,7 +32,8 @@ def window(scores: Tensor, count: int, *, config: ArrCocFetcherConfig) -> Tensor
     """Top-K in which the neighbours of chosen patches gain: scores [B, N] -> indices [B, K], ascending.
 
     Scores become ranks in 0..1, so that the gain means the same for every scorer. The first K choices add to each patch
-    `window_gain` times the share of its `window_size` x `window_size` neighbourhood that they fill; then the choice is made anew.
+    `window_gain` times the share of its `window_size` x `window_size` neighbourhood that they fill; then the choice is
+    made anew.
     Patches that come last (the lowest finite score: padding; -inf: taken) gain nothing.
     """
     batch, patches = scores.shape

@@ -23,4 +23,3 @@ class LinearBridge(nn.Module):
     def forward(self, semantic: Tensor, compressed: Tensor) -> Tensor:
         """Semantic states and compressed features, each [B, S, D'] -> [B, S, D]."""
         return self.projection(torch.cat((semantic, compressed), -1))
-

@@ -4,7 +4,8 @@ Notation: B batch, G side of the fine grid, N = G*G patches, g = G/4, M = g*g ba
 channels, D' semantic width. Positions are (y, x), row-major.
 
 Sources: SAM's image encoder (Kirillov et al. 2023) and CLIP's vision transformer (Radford et al. 2021) with
-DeepSeek-OCR's two-convolution compressor between them (Wei et al. 2025). Module names follow transformers' SAM and CLIP.
+DeepSeek-OCR's two-convolution compressor between them (Wei et al. 2025). Module names are those of
+transformers' SAM and CLIP.
 """
 
 from collections.abc import Callable
@@ -58,7 +59,7 @@ class PatchifyStem(nn.Module):
 
 @STEMS.register("conv")
 class ConvStem(nn.Module):
-    """Stride-2 3x3 convolutions down to a patch: learns to read from far fewer samples than one patchify convolution."""
+    """Stride-2 3x3 convolutions down to a patch: learns to read from far fewer samples than patchify."""
 
     def __init__(self, config: ArrCocVisionConfig) -> None:
         super().__init__()
@@ -76,7 +77,7 @@ class ConvStem(nn.Module):
 class GridAttention(nn.Module):
     """Self-attention over a [S, S] grid with SAM's decomposed relative positions, without an [S*S, S*S] bias.
 
-    The bias of query q and key (i, j) is q.Rh[i] + q.Rw[j]: a dot product. So the two rows of q.Rh and q.Rw are appended
+    The bias of query q and key (i, j) is q.Rh[i] + q.Rw[j]: a dot product. So the rows of q.Rh and q.Rw are appended
     to the query, and one-hot codes of i and j to the key; scaled-dot-product attention does the rest, exactly.
     """
 
@@ -326,7 +327,7 @@ class SemanticLayer(GradientCheckpointingLayer):
 class SemanticEncoder(nn.Module):
     """CLIP's transformer over base tokens, then over saccades that also see the base.
 
-    Base attends to base only; a saccade attends to everything. No mask is needed: the base runs alone, then the saccades
+    Base attends to base only; a saccade attends to everything. No mask is needed: the base runs alone, then saccades
     run with the base's keys and values in front of theirs. So fetching can never change a base token.
     """
 

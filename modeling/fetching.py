@@ -38,7 +38,9 @@ class FetchResult:
 
     def rows(self, start: int, stop: int) -> "FetchResult":
         """The items `start` to `stop` of the batch."""
-        tensors = {n: getattr(self, n)[start:stop] for n in ("indices", "positions", "scores", "relevance", "is_padding")}
+        tensors = {
+            n: getattr(self, n)[start:stop] for n in ("indices", "positions", "scores", "relevance", "is_padding")
+        }
         return replace(self, **tensors)
 
 

@@ -5,8 +5,8 @@ semantic encoder; question -> scorer -> allocator -> saccades gathered from the 
 base; both through the bridge into the language model: [base][saccades][question] -> answer.
 
 Notation: B prompts, P encoded images, I image slots (places in prompts where an image stands), S sequence length,
-G side of the fine grid, N = G*G patches, M base tokens, K saccades, C feature channels, D' semantic width, D language-model
-width. Positions are (y, x), row-major.
+G side of the fine grid, N = G*G patches, M base tokens, K saccades, C feature channels, D' semantic width, D language
+model width. Positions are (y, x), row-major.
 """
 
 from dataclasses import dataclass, fields
@@ -28,7 +28,6 @@ from .encoding import COMPRESSORS, BaseTokens, GridAttention, GridEncoder, KeyVa
 from .fetching import FetchResult, RunningBackFetcher, gather_patches
 from .realizing import ClipQueryScorer, FetchContext, PatchLayer, Realizer
 from .texture import textures
-
 
 PREFILL_ONLY = (
     "pixel_values", "patch_mask", "image_index", "image_encoding", "query_mask", "relevance_labels", "oracle_relevance",
@@ -214,7 +213,9 @@ class ArrCocModel(ArrCocPreTrainedModel):
         height, width = pixel_values.shape[-2:]
         unit = 4 * vision.patch_size
         if height != width or height % unit or not height:
-            raise ValueError(f"pixel_values: expected square images, side a multiple of {unit} px; got {height} x {width}")
+            raise ValueError(
+                f"pixel_values: expected square images, side a multiple of {unit} px; got {height} x {width}"
+            )
         side = height // vision.patch_size
         if patch_mask is not None and list(patch_mask.shape) != [len(pixel_values), side * side]:
             expected = [len(pixel_values), side * side]
@@ -222,7 +223,9 @@ class ArrCocModel(ArrCocPreTrainedModel):
         features = self.vision_tower.grid_encoder(pixel_values.to(self.dtype))
         return self.encode_features(features, pixel_values, patch_mask)
 
-    def encode_features(self, features: Tensor, pixel_values: Tensor, patch_mask: Tensor | None = None) -> ImageEncoding:
+    def encode_features(
+        self, features: Tensor, pixel_values: Tensor, patch_mask: Tensor | None = None
+    ) -> ImageEncoding:
         """The rest of `encode_image`, from the grid encoder's output [P, C, G, G] on."""
         if patch_mask is None:
             patch_mask = features.new_ones(len(features), features.shape[-1] ** 2)
@@ -247,14 +250,14 @@ class ArrCocModel(ArrCocPreTrainedModel):
         size = total // max(1, slots)
         if slots == 0 or total % slots or size < base or bool((per_row % max(1, size)).any()):
             raise ValueError(
-                f"image placeholders: expected {slots} images of {base} base tokens and an equal number of saccades each; "
+                f"image placeholders: expected {slots} images of {base} base tokens and equally many saccades each; "
                 f"got {per_row.tolist()} placeholders per prompt"
             )
         rows = torch.arange(len(per_row), device=per_row.device).repeat_interleave(per_row // size)
         return rows, size - base
 
     def _questions(self, embeds: Tensor, query_mask: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The question's embeddings, packed to the left: [I, L, D] and mask [I, L]; independent of the prompt's padding."""
+        """The question's embeddings, packed to the left, whatever the padding: [I, L, D] and mask [I, L]."""
         longest = max(1, int(query_mask.sum(1).max()))
         order = query_mask.int().sort(dim=1, descending=True, stable=True).indices[:, :longest]
         packed = embeds.gather(1, order[..., None].expand(-1, -1, embeds.shape[-1]))
@@ -404,8 +407,8 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, AskingMixin, Generat
         Args:
             input_ids: [B, S], with M + K placeholders (`config.image_token_id`) for every image; K is read off them.
             pixel_values: [P, 3, side, side]; patch_mask: [P, N]. See `encode_image`.
-            image_index: [I] which image of `pixel_values` (or `image_encoding`) stands in each image slot, in the order of
-                the slots in the prompts; None: each image once.
+            image_index: [I] which image of `pixel_values` (or `image_encoding`) stands in each image slot, in the order
+                of the slots in the prompts; None: each image once.
             image_encoding: what `encode_image` returned, in place of `pixel_values`.
             attention_mask, position_ids, past_key_values, inputs_embeds, logits_to_keep: as in any causal LM.
             query_mask: [B, S] non-zero on the question's tokens; by default all text of the prompt without the answer.
@@ -465,7 +468,9 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, AskingMixin, Generat
         started = past_key_values is not None and past_key_values.get_seq_length() > 0
         if not started and bool((input_ids == self.config.image_token_id).any()):
             count = int((input_ids == self.config.image_token_id).sum())
-            raise ValueError(f"image placeholders: expected images for them; got {count} placeholders and no pixel_values")
+            raise ValueError(
+                f"image placeholders: expected images for them; got {count} placeholders and no pixel_values"
+            )
 
     def prepare_inputs_for_generation(
         self,

@@ -1,7 +1,7 @@
 """Scorers: how relevant is each fine patch to this question?
 
-A scorer maps a `FetchContext` to scores [B, N] in float32; more is more relevant, and an item's scores never depend on its
-batch neighbours. Trained scorers return logits (relevance = sigmoid); fixed ones return any scale.
+A scorer maps a `FetchContext` to scores [B, N] in float32; more is more relevant, and an item's scores never depend on
+its batch neighbours. Trained scorers return logits (relevance = sigmoid); fixed ones return any scale.
 
 Notation: B batch, G side of the fine grid, N = G*G patches, C feature channels, T texture channels, L question tokens,
 D language-model width, H scorer width. Positions are (y, x), row-major.
@@ -135,11 +135,13 @@ class ClipQueryScorer(Scorer):
         self.temperature = nn.Linear(1, 1)  # logit = temperature * cosine + bias
 
     def forward(self, context: FetchContext) -> Tensor:
-        patches = F.normalize(self.patch_projection(self.patch_norm(context.features.flatten(2).transpose(1, 2))), dim=-1)
+        patches = F.normalize(
+            self.patch_projection(self.patch_norm(context.features.flatten(2).transpose(1, 2))), dim=-1
+        )
         weight = context.query_mask[..., None].to(context.query)
         pooled = (self.text_norm(context.query) * weight).sum(1) / weight.sum(1).clamp(min=1)
         text = F.normalize(self.text_projection(pooled), dim=-1).to(patches.device)
-        return self.temperature((patches @ text[..., None])).squeeze(-1).float()
+        return self.temperature(patches @ text[..., None]).squeeze(-1).float()
 
 
 def wave_code(at: Tensor, size: int) -> Tensor:
@@ -197,7 +199,7 @@ class QuestionLayer(nn.Module):
 class PatchLayer(nn.Module):
     """Self-attention over patches with a 2-D position term: relevance travels from a label to its value.
 
-    Queries and keys carry extra channels: a position code times a small matrix per head. The matrices start so that even
+    Queries and keys carry extra channels: a position code times a small matrix per head. They start so that even
     heads see their own row and odd heads their own column. Keys may be averaged over `pool` x `pool` patches.
     """
 

@@ -90,16 +90,21 @@ def tiny_processor(**kwargs: Any) -> ArrCocProcessor:
 def tiny_model(seed: int = 0, **changes: Any) -> ArrCocForConditionalGeneration:
     """A model with random weights (the same for the same seed) and its processor, in eval mode.
 
-    Position tables and embeddings that start at zero are filled, so that no test passes because of zeros.
+    Weights are larger than at the start of a training, none is zero, and unprintable bytes are unlikely: so answers are
+    printable and depend on the image, the question and what is fetched.
     """
-    config = tiny_config(**changes)
+    config, tokenizer = tiny_config(**changes), tiny_tokenizer()
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(seed)
         model = ArrCocForConditionalGeneration(config)
-        for parameter in model.parameters():
+        for name, parameter in model.named_parameters():
             if not parameter.any():
                 parameter.normal_(std=0.02)
-    tokenizer = tiny_tokenizer()
+            if parameter.ndim > 1 and not name.endswith(("query_position", "key_position", "temperature.weight")):
+                parameter.mul_(10)
+        texts = tokenizer.batch_decode([[index] for index in range(len(tokenizer))])
+        shown = torch.tensor([text.isascii() and text.isprintable() for text in texts])
+        model.get_input_embeddings().weight[~shown] = 0.0
     ids = {name: tokenizer.convert_tokens_to_ids(token) for name, token in _TINY_IDS.items()}
     model.generation_config = GenerationConfig(**ids, max_new_tokens=6)
     model.processor = tiny_processor()

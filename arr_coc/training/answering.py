@@ -1,16 +1,14 @@
 """Stage 2: the whole model learns to find, fetch and answer, on rendered documents.
 
-A batch is some pages with several questions each, encoded once. Its strategy and budget are drawn per batch, oracle boxes
-mostly at first (so that reading the fetched patches is learnt at once), the trained scorers more and more; so one set
-of weights serves every strategy. The scorers learn from the boxes of the answer and its label; the encoder keeps naming
-characters, and so do the fetched tokens after the bridge.
+A batch is some pages with several questions each, encoded once. Its strategy and budget are drawn per batch, oracle
+boxes mostly at first (so that reading the fetched patches is learnt at once), the trained scorers more and more; so one
+set of weights serves every strategy. The scorers learn from the boxes of the answer and its label; the encoder
+keeps naming characters, and so do the fetched tokens after the bridge.
 """
 
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,21 +16,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import PreTrainedTokenizerBase
-from transformers.utils import logging
 
 from arr_coc.data import CHARSET, Split, ask, box_targets, glyph_targets, render_document
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig, resolve_budget
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.processing_arr_coc import CHAT_TEMPLATE, find_query_tokens, query_markers
 from arr_coc.modeling.realizing import FetchContext
-from arr_coc.training.checkpointing import load_state, save_state
+from arr_coc.training.checkpointing import load_state
+from arr_coc.training.loop import Loop, adamw
 from arr_coc.training.reading import SLOTS, ReadingHead, pixels, reading_loss
-from arr_coc.training.schedules import warmup_cosine
-
-logger = logging.get_logger(__name__)
-
-PLACES = 256
-"""Longest prompt text plus answer, tokens; vision tokens come on top."""
+from arr_coc.training.streaming import per_step
 
 
 @dataclass(frozen=True)
@@ -64,7 +57,13 @@ class AnsweringStage:
     )
     end_mix: Mapping[str, float] = field(
         default_factory=lambda: {
-            "oracle": 0.2, "realizer": 0.5, "none": 0.1, "saliency": 0.1, "random": 0.04, "clip_query": 0.04, "variance": 0.02,
+            "oracle": 0.2,
+            "realizer": 0.5,
+            "none": 0.1,
+            "saliency": 0.1,
+            "random": 0.04,
+            "clip_query": 0.04,
+            "variance": 0.02,
         }  # fmt: skip
     )
     budgets: Mapping[str, float] = field(
@@ -85,8 +84,8 @@ class Batch:
     """P pages with Q questions each: I = P*Q slots, page-major.
 
     `pixel_values` [P, 3, S, S]; `glyphs` [P, G, G, SLOTS]; `before`, `after`: [I, *] token ids before and after the
-    vision tokens, padded on the right; `answer`: [I, *] True on the tokens of `after` that are to be predicted; `query`:
-    [I, *] True on the question's tokens of `after`; `relevance`: [I, N].
+    vision tokens, padded on the right; `answer`: [I, *] True on the tokens of `after` that are to be predicted; and
+    `query`: [I, *] True on the question's tokens of `after`; `relevance`: [I, N].
     """
 
     pixel_values: Tensor
@@ -130,12 +129,7 @@ class QuestionPages(IterableDataset):
         self.size, self.grid = config.vision_config.image_size, config.vision_config.grid_size
 
     def __iter__(self) -> Iterator[Batch]:
-        info = torch.utils.data.get_worker_info()
-        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
-        step = self.start + worker
-        while True:
-            yield self.batch(step)
-            step += workers
+        return per_step(self.batch, self.start)
 
     def batch(self, step: int) -> Batch:
         """The batch of one step."""
@@ -177,7 +171,14 @@ class Learner(nn.Module):
         self.token_reading = nn.Linear(config.text_config.hidden_size, SLOTS * (1 + len(CHARSET)))
 
     def forward(
-        self, batch: Batch, *, strategy: str, budget: int, stage: AnsweringStage, generator: torch.Generator, frozen: bool
+        self,
+        batch: Batch,
+        *,
+        strategy: str,
+        budget: int,
+        stage: AnsweringStage,
+        generator: torch.Generator,
+        frozen: bool,
     ) -> dict[str, Tensor]:
         """Losses, and (under "right") whether each question was answered exactly, teacher-forced."""
         model, count = self.model, len(batch.after)
@@ -240,7 +241,9 @@ def _draw(generator: torch.Generator, weights: Mapping[str, float]) -> str:
 
 
 @torch.no_grad()
-def measure(learner: Learner, batches: list[Batch], stage: AnsweringStage, strategies: tuple[str, ...]) -> dict[str, Any]:
+def measure(
+    learner: Learner, batches: list[Batch], stage: AnsweringStage, strategies: tuple[str, ...]
+) -> dict[str, tuple[float, float]]:
     """Exact match and recall per strategy at the standard budget, on batches of held-out fonts and layouts."""
     learner.eval()
     budget = resolve_budget("standard", learner.model.config.vision_config.num_patches)
@@ -260,16 +263,10 @@ def measure(learner: Learner, batches: list[Batch], stage: AnsweringStage, strat
 
 
 def _optimizer(learner: Learner, stage: AnsweringStage) -> torch.optim.Optimizer:
-    encoder = {id(p) for p in learner.model.model.vision_tower.grid_encoder.parameters()}
-    encoder |= {id(p) for p in learner.reading.parameters()}
-    groups = []
-    for inside, rate in ((True, stage.encoder_rate), (False, stage.learning_rate)):
-        parameters = [p for p in learner.parameters() if (id(p) in encoder) == inside]
-        for matrices in (True, False):
-            decay = stage.weight_decay if matrices else 0.0
-            chosen = [p for p in parameters if (p.ndim > 1) == matrices]
-            groups.append({"params": chosen, "weight_decay": decay, "lr": rate, "base_lr": rate})
-    return torch.optim.AdamW(groups, betas=(0.9, 0.98))
+    slow = [*learner.model.model.vision_tower.grid_encoder.parameters(), *learner.reading.parameters()]
+    known = {id(parameter) for parameter in slow}
+    fast = [parameter for parameter in learner.parameters() if id(parameter) not in known]
+    return adamw([(slow, stage.encoder_rate), (fast, stage.learning_rate)], stage.weight_decay)
 
 
 def _begin_with(learner: Learner, weights: dict[str, Tensor]) -> None:
@@ -301,53 +298,34 @@ def train_answering(
     torch.manual_seed(stage.seed)
     learner = Learner(model).train()
     optimizer = _optimizer(learner, stage)
-    path, first = out / "answering.pt", 0
-    state = load_state(path)
-    if state is not None:
-        learner.load_state_dict(state["weights"])
-        optimizer.load_state_dict(state["optimizer"])
-        first = state["step"]
-    elif start is not None:
+    loop = Loop("answering", learner, optimizer, out / "answering.pt", stage.steps, stage.warmup, stage.evaluate_every)
+    first = loop.resume()
+    if first is None and start is not None:
         _begin_with(learner, (load_state(start) or {})["weights"])
+    first = first or 0
     prompts = Prompts(tokenizer, model.config.image_token_id)
     held_out = QuestionPages(stage, model.config, prompts, split="test")
     test = [held_out.batch(i) for i in range(-(-stage.evaluate_questions // (stage.pages * stage.questions)))]
     pages = QuestionPages(stage, model.config, prompts, split="train", start=first)
     loader = iter(DataLoader(pages, batch_size=None, num_workers=stage.workers, prefetch_factor=6))
     patches = model.config.vision_config.num_patches
-    began, sums, counts = time.monotonic(), {}, {}
-    for step in range(first, stage.steps):
+
+    def losses(step: int) -> dict[str, Tensor]:
         generator = torch.Generator().manual_seed(stage.seed * 1_000_003 + step)
         strategy = _draw(generator, _mix(stage, step))
         budget = 0 if strategy == "none" else resolve_budget(_draw(generator, stage.budgets), patches)
-        factor = warmup_cosine(step, steps=stage.steps, warmup=stage.warmup)
-        for group in optimizer.param_groups:
-            group["lr"] = group["base_lr"] * factor
-        losses = learner(
-            next(loader), strategy=strategy, budget=budget, stage=stage, generator=generator,
-            frozen=step < stage.frozen_steps,
-        )  # fmt: skip
+        frozen = step < stage.frozen_steps
+        found = learner(next(loader), strategy=strategy, budget=budget, stage=stage, generator=generator, frozen=frozen)
         weights = {"answer": 1.0, "relevance": stage.relevance_weight, "token": stage.token_weight}
         weights["reading"] = stage.reading_weight
-        loss = sum(weight * losses[name] for name, weight in weights.items() if name in losses)
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(learner.parameters(), 1.0)
-        optimizer.step()
-        for name in ("relevance", "token", "reading"):
-            if name in losses:
-                sums[name] = sums.get(name, 0.0) + losses[name].item()
-                counts[name] = counts.get(name, 0) + 1
-        sums[f"answer/{strategy}"] = sums.get(f"answer/{strategy}", 0.0) + losses["answer"].item()
-        counts[f"answer/{strategy}"] = counts.get(f"answer/{strategy}", 0) + 1
-        if (step + 1) % 50 == 0:
-            speed = (step + 1 - first) / (time.monotonic() - began)
-            means = ", ".join(f"{name} {sums[name] / counts[name]:.3f}" for name in sorted(sums))
-            logger.info(f"answering step {step + 1}: {means}; {speed:.2f} steps/s")
-            sums, counts = {}, {}
-        if (step + 1) % stage.evaluate_every == 0 or step + 1 == stage.steps:
-            scores = measure(learner, test, stage, ("oracle", "realizer", "saliency", "none"))
-            text = ", ".join(f"{name} {right:.3f} (recall {recall:.3f})" for name, (right, recall) in scores.items())
-            logger.info(f"answering step {step + 1}, exact match on held-out fonts and layouts: {text}")
-            save_state(path, {"weights": learner.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1})
+        parts = {name: found[name] for name in weights if name in found}
+        total = torch.stack([weights[name] * part for name, part in parts.items()]).sum()
+        logged = {name: part.detach() for name, part in parts.items() if name != "answer"}
+        return {"loss": total, f"answer/{strategy}": found["answer"].detach(), **logged}
+
+    def evaluate() -> str:
+        scores = measure(learner, test, stage, ("oracle", "realizer", "saliency", "none"))
+        return ", ".join(f"{name} {right:.3f} (recall {recall:.3f})" for name, (right, recall) in scores.items())
+
+    loop.run(first, losses, evaluate)
     return model

@@ -1,10 +1,10 @@
 """Stage 1: the grid encoder alone learns to read. Under each patch: which characters have their centre in it?
 
-Pages dense with text give every patch a target, so a small encoder learns letters from tens of thousands of crops instead
-of millions of answers. Crops are a part of the page's side (the position table is resized), which costs less per patch.
+Pages dense with text give every patch a target, so a small encoder learns letters from tens of thousands of crops
+instead of millions of answers. Crops are a part of the page's side (the position table is resized), which costs less
+per patch.
 """
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,18 +14,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
-from transformers.utils import logging
 
 from arr_coc.data import CHARSET, Split, glyph_targets, render_dense_page, render_document
 from arr_coc.modeling.configuration_arr_coc import ArrCocVisionConfig
 from arr_coc.modeling.encoding import GridEncoder
-from arr_coc.training.checkpointing import load_state, save_state
-from arr_coc.training.schedules import warmup_cosine
-
-logger = logging.get_logger(__name__)
+from arr_coc.training.checkpointing import load_state
+from arr_coc.training.loop import Loop, adamw
+from arr_coc.training.streaming import per_step
 
 SLOTS = 3
 """Characters named per patch, left to right: the narrowest letters are about a third of a patch wide."""
+EVALUATED_BATCHES = 6
+"""Batches of held-out crops that a measurement reads."""
 
 
 @dataclass(frozen=True)
@@ -77,30 +77,32 @@ def pixels(image: np.ndarray) -> np.ndarray:
 
 
 class ReadingPages(IterableDataset):
-    """Endless crops with their targets; a function of (seed, worker, position)."""
+    """Endless batches of crops and targets; a function of (seed, split, step)."""
 
-    def __init__(self, stage: ReadingStage, *, size: int, grid: int, split: Split, start: int = 0) -> None:
-        self.stage, self.size, self.grid, self.split, self.start = stage, size, grid, split, start
+    def __init__(self, stage: ReadingStage, config: ArrCocVisionConfig, *, split: Split, start: int = 0) -> None:
+        self.stage, self.split, self.start = stage, split, start
+        self.size, self.grid = config.image_size, config.grid_size
 
-    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        info = torch.utils.data.get_worker_info()
-        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return per_step(self.batch, self.start)
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+        """Pixels [crops, 3, s, s] and targets [crops, s / patch, s / patch, SLOTS] of one step."""
+        rng = np.random.default_rng((self.stage.seed, 0 if self.split == "train" else 1, step))
         parts = round(1 / self.stage.crop)
-        page = self.start + worker
-        while True:
-            rng = np.random.default_rng((self.stage.seed, 0 if self.split == "train" else 1, page))
+        images, targets = [], []
+        for _ in range(-(-self.stage.batch_size // parts**2)):
             render = render_document if rng.random() < self.stage.documents else render_dense_page
             document = render(rng, size=self.size, split=self.split)
-            image = pixels(np.asarray(document.image.convert("RGB")))
-            targets = glyph_targets(document.glyphs, size=self.size, grid=self.grid, slots=SLOTS)
-            side, cells = self.size // parts, self.grid // parts
-            for y in range(parts):
-                for x in range(parts):
-                    yield (
-                        image[:, y * side : (y + 1) * side, x * side : (x + 1) * side].copy(),
-                        targets[y * cells : (y + 1) * cells, x * cells : (x + 1) * cells].copy(),
-                    )
-            page += workers
+            images += [pixels(crop) for crop in _crops(np.asarray(document.image.convert("RGB")), parts)]
+            targets += _crops(glyph_targets(document.glyphs, size=self.size, grid=self.grid, slots=SLOTS), parts)
+        kept = slice(self.stage.batch_size)
+        return torch.from_numpy(np.stack(images[kept])), torch.from_numpy(np.stack(targets[kept]))
+
+
+def _crops(page: np.ndarray, parts: int) -> list[np.ndarray]:
+    """[H, W, ...] -> `parts` x `parts` equal pieces, row by row."""
+    return [piece for row in np.split(page, parts, axis=0) for piece in np.split(row, parts, axis=1)]
 
 
 @torch.no_grad()
@@ -118,54 +120,35 @@ def reading_accuracy(encoder: nn.Module, head: nn.Module, batches: list[tuple[Te
     return {"characters": right / max(1, slots), "patches": perfect / max(1, patches)}
 
 
-def train_reading(config: ArrCocVisionConfig, stage: ReadingStage, out: Path, start: Path | None = None) -> dict[str, Tensor]:
-    """Runs (or resumes) the stage and returns the grid encoder's state.
+def train_reading(config: ArrCocVisionConfig, stage: ReadingStage, out: Path, start: Path | None = None) -> None:
+    """Runs (or resumes) the stage; its result is the checkpoint `out/reading.pt`.
 
     Args:
         config: the encoder's sizes.
         stage: settings.
-        out: folder for `reading.pt`, from which a killed run goes on.
+        out: folder of the checkpoint.
         start: `reading.pt` of an earlier stage to begin with, or None.
     """
     torch.manual_seed(stage.seed)
     encoder, head = GridEncoder(config), ReadingHead(config.out_channels)
-    both = nn.ModuleDict({"encoder": encoder, "head": head})
-    both = both.to(memory_format=torch.channels_last)
-    decay = [p for p in both.parameters() if p.ndim > 1]
-    plain = [p for p in both.parameters() if p.ndim <= 1]
-    groups = [{"params": decay, "weight_decay": stage.weight_decay}, {"params": plain, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=stage.learning_rate, betas=(0.9, 0.98))
-    path, first = out / "reading.pt", 0
-    state = load_state(path)
-    if state is not None:
-        both.load_state_dict(state["weights"])
-        optimizer.load_state_dict(state["optimizer"])
-        first = state["step"]
-    elif start is not None:
+    both = nn.ModuleDict({"encoder": encoder, "head": head}).to(memory_format=torch.channels_last)
+    optimizer = adamw([(list(both.parameters()), stage.learning_rate)], stage.weight_decay)
+    loop = Loop("reading", both, optimizer, out / "reading.pt", stage.steps, stage.warmup, stage.evaluate_every)
+    first = loop.resume()
+    if first is None and start is not None:
         both.load_state_dict((load_state(start) or {})["weights"])
-    sizes = {"size": config.image_size, "grid": config.grid_size}
-    held_out = iter(DataLoader(ReadingPages(stage, **sizes, split="test"), batch_size=stage.batch_size))
-    test = [next(held_out) for _ in range(6)]
-    pages = ReadingPages(stage, **sizes, split="train", start=first * stage.batch_size)
-    loader = iter(DataLoader(pages, stage.batch_size, num_workers=stage.workers, prefetch_factor=8))
-    began, total = time.monotonic(), 0.0
-    for step in range(first, stage.steps):
+    first = first or 0
+    held_out = ReadingPages(stage, config, split="test")
+    test = [held_out.batch(step) for step in range(EVALUATED_BATCHES)]
+    pages = ReadingPages(stage, config, split="train", start=first)
+    loader = iter(DataLoader(pages, batch_size=None, num_workers=stage.workers, prefetch_factor=8))
+
+    def losses(step: int) -> dict[str, Tensor]:
         image, targets = next(loader)
-        for group in optimizer.param_groups:
-            group["lr"] = stage.learning_rate * warmup_cosine(step, steps=stage.steps, warmup=stage.warmup)
-        loss = reading_loss(head(encoder(image.contiguous(memory_format=torch.channels_last))), targets)
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(both.parameters(), 1.0)
-        optimizer.step()
-        total += loss.item()
-        if (step + 1) % stage.evaluate_every == 0 or step + 1 == stage.steps:
-            speed = (step + 1 - first) * stage.batch_size / (time.monotonic() - began)
-            score = reading_accuracy(encoder, head, test)
-            logger.info(
-                f"reading step {step + 1}: loss {total / stage.evaluate_every:.3f}, held-out fonts: "
-                f"characters {score['characters']:.3f}, patches {score['patches']:.3f}; {speed:.0f} crops/s"
-            )
-            total = 0.0
-            save_state(path, {"weights": both.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1})
-    return encoder.state_dict()
+        return {"loss": reading_loss(head(encoder(image.contiguous(memory_format=torch.channels_last))), targets)}
+
+    def evaluate() -> str:
+        score = reading_accuracy(encoder, head, test)
+        return f"characters {score['characters']:.3f}, patches {score['patches']:.3f}"
+
+    loop.run(first, losses, evaluate)

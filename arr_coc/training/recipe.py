@@ -1,12 +1,12 @@
 """Recipes: a YAML file that says which stages make a checkpoint, from nothing to its weights.
 
-    model: .                   # folder with config.json and the tokenizer, relative to the recipe
-    seed: 0
-    stages:
-      - stage: reading         # see ReadingStage
-        steps: 2400
-      - stage: answering       # see AnsweringStage
-        steps: 3000
+model: .                   # folder with config.json and the tokenizer, relative to the recipe
+seed: 0
+stages:
+  - stage: reading         # see ReadingStage
+    steps: 2400
+  - stage: answering       # see AnsweringStage
+    steps: 3000
 """
 
 from dataclasses import dataclass, fields
@@ -30,7 +30,7 @@ STAGES: dict[str, type] = {"reading": ReadingStage, "answering": AnsweringStage}
 
 @dataclass(frozen=True)
 class Recipe:
-    """`model`: folder of the configuration; `stages`: settings in the order they run; `seed`: of the initial weights."""
+    """`model`: the configuration's folder; `stages`: settings in the order they run; `seed`: of the initial weights."""
 
     model: Path
     stages: tuple[ReadingStage | AnsweringStage, ...]

@@ -1,0 +1,3 @@
+"""From a folder of this repository to a repository on the Hub."""
+
+from .building import build as build

@@ -1,0 +1,203 @@
+"""Building a model repository, and running it as remote code where arr_coc is not installed."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers import TINY_SIDE, tiny_model
+from PIL import Image
+
+from arr_coc.publishing.building import AUTO_MAP, CODE, build
+
+QUESTION = "What is the total?"
+LONE = f"""
+import importlib.abc, sys, warnings
+warnings.simplefilter("error", UserWarning)
+
+class Absent(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("arr_coc", "torchvision"):
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Absent())
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText, AutoProcessor
+from transformers import AutoImageProcessor, AutoModelForMultimodalLM, pipeline
+
+source, picture, *rest = sys.argv[1:]
+question = {QUESTION!r}
+"""
+"""The start of a fresh interpreter in which neither arr_coc nor torchvision can be imported."""
+
+
+def run_alone(code: str, *arguments: str | Path, home: Path) -> str:
+    """What `code` prints in a fresh, isolated, offline interpreter without arr_coc, whose Hub cache is `home`."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment |= {"HF_HOME": str(home), "HF_MODULES_CACHE": str(home / "modules"), "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-I", "-c", LONE + code, *map(str, arguments)]
+    result = subprocess.run(command, env=environment, cwd=home, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def built(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(checkpoint, tmp_path_factory.mktemp("built") / "repository")
+
+
+@pytest.fixture(scope="module")
+def expected(picture: Path) -> str:
+    answer: str = tiny_model().generate(picture, QUESTION)
+    assert answer
+    return answer
+
+
+def test_everything_a_repository_needs_is_written(built: Path, checkpoint: Path) -> None:
+    code = {path.name for path in CODE.glob("*.py")} - {"__init__.py"}
+    assert {path.name for path in built.iterdir()} == {path.name for path in checkpoint.iterdir()} | code
+    assert json.loads((built / "config.json").read_text())["auto_map"] == AUTO_MAP
+    settings = json.loads((built / "processor_config.json").read_text())
+    assert set(settings["auto_map"]) == {"AutoProcessor", "AutoImageProcessor"}
+    assert set(settings["image_processor"]["auto_map"]) == {"AutoImageProcessor"}
+    assert list(built.parent.iterdir()) == [built]  # nothing is left beside it
+
+
+def test_a_fresh_interpreter_answers_from_the_folder_and_again_after_saving_elsewhere(
+    built: Path, picture: Path, expected: str, tmp_path: Path
+) -> None:
+    code = """
+model = AutoModel.from_pretrained(source, trust_remote_code=True)
+print(model.generate(picture, question))
+processor = AutoProcessor.from_pretrained(source, trust_remote_code=True)
+print(type(processor).__name__, type(processor.image_processor).__name__, processor.chat_template == model.processor.chat_template)
+model.save_pretrained(rest[0])
+model.processor.save_pretrained(rest[0])
+"""
+    second = tmp_path / "second"
+    said = run_alone(code, built, picture, second, home=tmp_path).splitlines()
+    assert said == [expected, "ArrCocProcessor ArrCocImageProcessor True"]
+    assert json.loads((second / "config.json").read_text())["auto_map"] == AUTO_MAP
+    code = """
+print(AutoModelForCausalLM.from_pretrained(source, trust_remote_code=True).generate(picture, question))
+print(type(AutoProcessor.from_pretrained(source, trust_remote_code=True)).__name__)
+"""
+    home = tmp_path / "home"
+    home.mkdir()
+    assert run_alone(code, second, picture, home=home).splitlines() == [expected, "ArrCocProcessor"]
+
+
+def test_a_fresh_interpreter_answers_from_the_hub_cache_offline(
+    built: Path, picture: Path, expected: str, tmp_path: Path
+) -> None:
+    repository, commit = tmp_path / "hub" / "models--org--arr-coc", "0123456789abcdef0123456789abcdef01234567"
+    shutil.copytree(built, repository / "snapshots" / commit)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    code = """
+model = AutoModel.from_pretrained(source, trust_remote_code=True)
+print(model.generate(picture, question))
+print(type(AutoProcessor.from_pretrained(source, trust_remote_code=True)).__name__)
+model.save_pretrained(rest[0])
+model.processor.save_pretrained(rest[0])
+"""
+    said = run_alone(code, "org/arr-coc", picture, tmp_path / "saved", home=tmp_path)
+    assert said.splitlines() == [expected, "ArrCocProcessor"]
+    code = "print(AutoModel.from_pretrained(source, trust_remote_code=True).generate(picture, question))"
+    assert run_alone(code, tmp_path / "saved", picture, home=tmp_path) == expected
+
+
+def test_every_auto_class_and_the_pipeline_take_the_folder(
+    built: Path, picture: Path, expected: str, tmp_path: Path
+) -> None:
+    code = """
+for auto in (AutoConfig, AutoModelForImageTextToText, AutoModelForMultimodalLM, AutoImageProcessor):
+    print(type(auto.from_pretrained(source, trust_remote_code=True)).__name__)
+ask = pipeline("image-text-to-text", model=source, trust_remote_code=True)
+chat = [{"role": "user", "content": [{"type": "image", "image": picture}, {"type": "text", "text": question}]}]
+print(ask(text=chat, return_full_text=False)[0]["generated_text"].strip())
+"""
+    model, said = "ArrCocForConditionalGeneration", run_alone(code, built, picture, home=tmp_path).splitlines()
+    assert said == ["ArrCocConfig", model, model, "ArrCocImageProcessor", expected]
+
+
+def test_a_model_without_a_processor_says_so_in_one_line(built: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for name in ("config.json", "model.safetensors", *(path.name for path in CODE.glob("*.py"))):
+        if (built / name).exists():
+            shutil.copyfile(built / name, bare / name)
+    code = """
+try:
+    AutoModel.from_pretrained(source, trust_remote_code=True).generate(picture, question)
+except ValueError as error:
+    print(error)
+"""
+    (tmp_path / "grey.png").write_bytes(b"")
+    Image.new("RGB", (8, 8)).save(tmp_path / "grey.png")
+    said = run_alone(code, bare, tmp_path / "grey.png", home=tmp_path)
+    assert said.startswith(f"processor: expected '{bare}' to hold one")
+    assert "\n" not in said
+
+
+def test_shards_are_taken_and_stale_weights_are_not(checkpoint: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    model = tiny_model()
+    model.save_pretrained(source, max_shard_size="100KB")
+    model.processor.save_pretrained(source)
+    shutil.copyfile(checkpoint / "model.safetensors", source / "model-00001-of-00009.safetensors")
+    out = build(source, tmp_path / "out")
+    shards = set(json.loads((source / "model.safetensors.index.json").read_text())["weight_map"].values())
+    assert len(shards) > 1
+    assert {path.name for path in out.glob("*.safetensors")} == shards
+    (source / sorted(shards)[0]).unlink()
+    with pytest.raises(ValueError, match=r"expected the \d+ shards of .*; got no model-00001-of-"):
+        build(source, tmp_path / "again")
+
+
+def test_an_output_in_the_way_is_refused_unless_forced(checkpoint: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    build(checkpoint, out)  # an empty folder is not in the way
+    (out / "mine.txt").write_text("kept")
+    with pytest.raises(ValueError, match=r"expected a new or empty folder \(or --force.*\); got one with files"):
+        build(checkpoint, out)
+    assert (out / "mine.txt").exists()
+    build(checkpoint, out, force=True)
+    assert not (out / "mine.txt").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
+
+
+def test_incomplete_sources_are_refused(checkpoint: Path, tmp_path: Path) -> None:
+    def source(*without: str) -> Path:
+        folder = tmp_path / "source"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(checkpoint, folder, ignore=shutil.ignore_patterns(*without))
+        return folder
+
+    out = tmp_path / "out"
+    with pytest.raises(ValueError, match="expected a folder with a model; got nothing"):
+        build(tmp_path / "missing", out)
+    with pytest.raises(ValueError, match=r"expected weights \(model.safetensors, or shards with .*\); got none"):
+        build(source("*.safetensors"), out)
+    with pytest.raises(ValueError, match="got no processor_config.json"):
+        build(source("processor_config.json"), out)
+    other = source()
+    (other / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(ValueError, match="expected model_type 'arr_coc'; got 'bert'"):
+        build(other, out)
+    with pytest.raises(ValueError, match="expected a folder apart from the source"):
+        build(checkpoint, checkpoint / "out")
+    assert not out.exists()
+
+
+def test_building_again_from_what_was_built_gives_the_same(built: Path, tmp_path: Path) -> None:
+    again = build(built, tmp_path / "again")
+    assert {p.name: p.read_bytes() for p in again.iterdir()} == {p.name: p.read_bytes() for p in built.iterdir()}
+
+
+def test_the_tiny_side_is_what_the_processor_says(built: Path) -> None:
+    settings = json.loads((built / "processor_config.json").read_text())
+    assert settings["image_processor"]["size"] == {"height": TINY_SIDE, "width": TINY_SIDE}
