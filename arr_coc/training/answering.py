@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import IterableDataset
 from transformers import PreTrainedTokenizerBase
 
 from arr_coc.data import CHARSET, Split, ask, box_targets, glyph_targets, render_document
@@ -25,7 +25,7 @@ from arr_coc.modeling.realizing import FetchContext
 from arr_coc.training.checkpointing import load_state
 from arr_coc.training.loop import Loop, adamw
 from arr_coc.training.reading import SLOTS, ReadingHead, pixels, reading_loss
-from arr_coc.training.streaming import per_step
+from arr_coc.training.streaming import per_step, prefetched
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,9 @@ class AnsweringStage:
         budgets: how often each budget is drawn.
         relevance_share: share of the questions that the scorers are trained on in a step that does not fetch by one.
         relevance_weight, token_weight, reading_weight: of the losses beside the answer's.
-        evaluate_every: steps between measurements on held-out fonts, and checkpoints.
+        evaluate_every: steps between measurements and checkpoints.
+        evaluate_questions: questions asked in a measurement.
+        evaluate_split: what is measured on: "test" has held-out fonts and layouts.
     """
 
     steps: int = 3000
@@ -75,6 +77,7 @@ class AnsweringStage:
     reading_weight: float = 0.3
     evaluate_every: int = 200
     evaluate_questions: int = 192
+    evaluate_split: Split = "test"
     seed: int = 0
     workers: int = 1
 
@@ -123,9 +126,17 @@ class QuestionPages(IterableDataset):
     """Endless batches; a function of (seed, split, position)."""
 
     def __init__(
-        self, stage: AnsweringStage, config: ArrCocConfig, prompts: Prompts, *, split: Split, start: int = 0
+        self,
+        stage: AnsweringStage,
+        config: ArrCocConfig,
+        prompts: Prompts,
+        *,
+        split: Split,
+        start: int = 0,
+        held_out: bool = False,
     ) -> None:
         self.stage, self.prompts, self.split, self.start = stage, prompts, split, start
+        self.purpose = 3 if held_out else 2  # pages that are measured on never come up in training, whatever the split
         self.size, self.grid = config.vision_config.image_size, config.vision_config.grid_size
 
     def __iter__(self) -> Iterator[Batch]:
@@ -133,7 +144,7 @@ class QuestionPages(IterableDataset):
 
     def batch(self, step: int) -> Batch:
         """The batch of one step."""
-        rng = np.random.default_rng((self.stage.seed, 2 if self.split == "train" else 3, step))
+        rng = np.random.default_rng((self.stage.seed, self.purpose, step))
         images, glyphs, relevance, texts = [], [], [], []
         for _ in range(self.stage.pages):
             document = render_document(rng, size=self.size, split=self.split)
@@ -304,10 +315,10 @@ def train_answering(
         _begin_with(learner, (load_state(start) or {})["weights"])
     first = first or 0
     prompts = Prompts(tokenizer, model.config.image_token_id)
-    held_out = QuestionPages(stage, model.config, prompts, split="test")
+    held_out = QuestionPages(stage, model.config, prompts, split=stage.evaluate_split, held_out=True)
     test = [held_out.batch(i) for i in range(-(-stage.evaluate_questions // (stage.pages * stage.questions)))]
     pages = QuestionPages(stage, model.config, prompts, split="train", start=first)
-    loader = iter(DataLoader(pages, batch_size=None, num_workers=stage.workers, prefetch_factor=6))
+    loader = prefetched(pages, stage.workers)
     patches = model.config.vision_config.num_patches
 
     def losses(step: int) -> dict[str, Tensor]:

@@ -90,6 +90,6 @@ class Loop:
                 logger.info(f"{self.name} step {step + 1}/{self.steps}: {means}; {speed:.2f} steps/s")
                 sums.clear()
             if (step + 1) % self.evaluate_every == 0 or step + 1 == self.steps:
-                logger.info(f"{self.name} step {step + 1}/{self.steps}, held-out fonts and layouts: {evaluate()}")
+                logger.info(f"{self.name} step {step + 1}/{self.steps}, held out: {evaluate()}")
                 state = {"weights": self.module.state_dict(), "optimizer": self.optimizer.state_dict()}
                 save_state(self.path, {**state, "step": step + 1})

@@ -13,14 +13,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import IterableDataset
 
 from arr_coc.data import CHARSET, Split, glyph_targets, render_dense_page, render_document
 from arr_coc.modeling.configuration_arr_coc import ArrCocVisionConfig
 from arr_coc.modeling.encoding import GridEncoder
 from arr_coc.training.checkpointing import load_state
 from arr_coc.training.loop import Loop, adamw
-from arr_coc.training.streaming import per_step
+from arr_coc.training.streaming import per_step, prefetched
 
 SLOTS = 3
 """Characters named per patch, left to right: the narrowest letters are about a third of a patch wide."""
@@ -38,7 +38,8 @@ class ReadingStage:
         crop: side of a crop as a share of the page's side (1 or 0.5).
         documents: share of pages that are documents of the domain, not dense text.
         learning_rate, weight_decay, warmup: AdamW; warm-up in steps.
-        evaluate_every: steps between measurements on held-out fonts, and checkpoints.
+        evaluate_every: steps between measurements and checkpoints.
+        evaluate_split: what is measured on: "test" has held-out fonts and layouts.
     """
 
     steps: int = 6000
@@ -49,6 +50,7 @@ class ReadingStage:
     weight_decay: float = 0.02
     warmup: int = 200
     evaluate_every: int = 250
+    evaluate_split: Split = "test"
     seed: int = 0
     workers: int = 1
 
@@ -79,8 +81,11 @@ def pixels(image: np.ndarray) -> np.ndarray:
 class ReadingPages(IterableDataset):
     """Endless batches of crops and targets; a function of (seed, split, step)."""
 
-    def __init__(self, stage: ReadingStage, config: ArrCocVisionConfig, *, split: Split, start: int = 0) -> None:
+    def __init__(
+        self, stage: ReadingStage, config: ArrCocVisionConfig, *, split: Split, start: int = 0, held_out: bool = False
+    ) -> None:
         self.stage, self.split, self.start = stage, split, start
+        self.purpose = 1 if held_out else 0  # pages that are measured on never come up in training, whatever the split
         self.size, self.grid = config.image_size, config.grid_size
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -88,7 +93,7 @@ class ReadingPages(IterableDataset):
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """Pixels [crops, 3, s, s] and targets [crops, s / patch, s / patch, SLOTS] of one step."""
-        rng = np.random.default_rng((self.stage.seed, 0 if self.split == "train" else 1, step))
+        rng = np.random.default_rng((self.stage.seed, self.purpose, step))
         parts = round(1 / self.stage.crop)
         images, targets = [], []
         for _ in range(-(-self.stage.batch_size // parts**2)):
@@ -138,10 +143,10 @@ def train_reading(config: ArrCocVisionConfig, stage: ReadingStage, out: Path, st
     if first is None and start is not None:
         both.load_state_dict((load_state(start) or {})["weights"])
     first = first or 0
-    held_out = ReadingPages(stage, config, split="test")
+    held_out = ReadingPages(stage, config, split=stage.evaluate_split, held_out=True)
     test = [held_out.batch(step) for step in range(EVALUATED_BATCHES)]
     pages = ReadingPages(stage, config, split="train", start=first)
-    loader = iter(DataLoader(pages, batch_size=None, num_workers=stage.workers, prefetch_factor=8))
+    loader = prefetched(pages, stage.workers)
 
     def losses(step: int) -> dict[str, Tensor]:
         image, targets = next(loader)

@@ -1,9 +1,9 @@
 """Data that is a function of the step, whatever the number of worker processes."""
 
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from torch.utils.data import get_worker_info
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 Batch = TypeVar("Batch")
 
@@ -16,3 +16,8 @@ def per_step(make: Callable[[int], Batch], start: int) -> Iterator[Batch]:
     while True:
         yield make(step)
         step += workers
+
+
+def prefetched(data: IterableDataset, workers: int) -> Iterator[Any]:
+    """The batches that `data` yields, made ahead by worker processes; in this process where there are none."""
+    return iter(DataLoader(data, batch_size=None, num_workers=workers, prefetch_factor=6 if workers else None))

@@ -1,0 +1,216 @@
+"""Ask a model every question with every strategy; count what it got right and what it fetched.
+
+Notation: M base tokens, K saccades. Every image is encoded once for all of its questions and all strategies.
+"""
+
+import os
+import platform
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+from ..modeling.attending import ALLOCATORS
+from ..modeling.configuration_arr_coc import resolve_budget
+from ..modeling.image_processing_arr_coc import boxes_to_patches
+from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration, ImageEncoding
+from ..version import __version__
+from .metrics import Interval, bootstrap_mean, exact_match, patch_recall, wilson
+from .records import Record
+
+MAX_NEW_TOKENS = 32
+"""Tokens of an answer where the checkpoint's generation config does not say."""
+
+
+class Tally:
+    """What one strategy did, question by question."""
+
+    def __init__(self) -> None:
+        self.correct: list[bool] = []
+        self.recalls: list[float] = []
+        self.recall_images: list[int] = []
+        self.tokens: list[int] = []
+
+    def add(self, correct: bool, tokens: int, recall: float | None, image: int) -> None:
+        self.correct.append(correct)
+        self.tokens.append(tokens)
+        if recall is not None:
+            self.recalls.append(recall)
+            self.recall_images.append(image)
+
+    def summary(self) -> dict[str, Any]:
+        """`recall` is None where no question came with boxes."""
+        matched: Interval = wilson(sum(self.correct), len(self.correct))
+        recall = bootstrap_mean(self.recalls, groups=self.recall_images) if self.recalls else None
+        return {
+            "exact_match": asdict(matched),
+            "recall": None if recall is None else asdict(recall),
+            "tokens": float(np.mean(self.tokens)),
+            "n": len(self.correct),
+        }
+
+
+def evaluate(
+    model: ArrCocForConditionalGeneration,
+    records: Sequence[Record],
+    strategies: Sequence[str],
+    *,
+    batch_size: int = 32,
+    budget: int | str | None = None,
+    allocator: str | None = None,
+    seed: int | None = None,
+    data: str | Path | None = None,
+    progress: bool = True,
+) -> dict[str, Any]:
+    """Greedy answers to all questions, by each strategy, and how good they are.
+
+    Args:
+        model: with a processor.
+        records: the questions; "oracle" needs boxes in all of them.
+        strategies: names of scorers.
+        batch_size: questions answered at a time, and images encoded at a time.
+        budget, allocator: for every strategy; the checkpoint's by default.
+        seed: for "random": None draws for each image and question by itself, whatever the batch.
+        data: where the records come from, for the report.
+        progress: show a progress bar (on standard error).
+
+    Returns:
+        {"strategies": {name: {"exact_match": {"value", "low", "high"}, "recall": the same or None, "tokens": mean image
+        tokens per question, "n": questions}}, "model", "data", "budget", "allocator", "seed", "date", "versions",
+        "machine"}. Intervals are 95 %: Wilson's for exact match; for recall (over the questions with boxes) a bootstrap
+        that draws whole images.
+
+    Raises:
+        ValueError: no records, an unknown strategy, allocator or budget, "oracle" without boxes, an unreadable image.
+    """
+    strategies = list(dict.fromkeys(strategies))
+    _check(model, records, strategies, batch_size, budget, allocator)
+    settings: dict[str, Any] = {"budget": budget, "allocator": allocator, "do_sample": False}
+    if model.generation_config.max_new_tokens is None:
+        settings["max_new_tokens"] = MAX_NEW_TOKENS
+    tallies = {strategy: Tally() for strategy in strategies}
+    draws = {name: None if seed is None else torch.Generator().manual_seed(seed) for name in strategies}
+    was_training = model.training
+    model.eval()
+    try:
+        with tqdm(total=len(records) * len(strategies), unit="answer", disable=not progress) as bar:
+            for batch, index, encoding in _encoded_batches(model, records, batch_size):
+                for strategy in strategies:
+                    _answer(model, batch, index, encoding, strategy, tallies[strategy], settings, draws[strategy])
+                    bar.update(len(batch))
+    finally:
+        model.train(was_training)
+    summaries = {strategy: tally.summary() for strategy, tally in tallies.items()}
+    return {"strategies": summaries, **_circumstances(model, budget, allocator, seed, data)}
+
+
+def _check(
+    model: ArrCocForConditionalGeneration,
+    records: Sequence[Record],
+    strategies: list[str],
+    batch_size: int,
+    budget: int | str | None,
+    allocator: str | None,
+) -> None:
+    """Everything that would otherwise fail only after the first strategies have run."""
+    if not records or not strategies:
+        raise ValueError(f"expected records and strategies; got {len(records)} records, {len(strategies)} strategies")
+    if batch_size < 1:
+        raise ValueError(f"batch_size: expected at least 1; got {batch_size}")
+    for strategy in strategies:
+        model.model.fetcher.check_strategy(strategy)
+    if allocator is not None:
+        ALLOCATORS.named(allocator)
+    resolve_budget(budget, model.config.vision_config.num_patches, model.config.fetcher_config.budget)
+    bare = [record.line for record in records if not record.boxes]
+    if "oracle" in strategies and bare:
+        raise ValueError(f'strategy "oracle": expected boxes in every record; got {len(bare)} without, e.g. line {bare[0]}')
+
+
+def _encoded_batches(
+    model: ArrCocForConditionalGeneration, records: Sequence[Record], batch_size: int
+) -> Iterator[tuple[list[Record], list[int], ImageEncoding]]:
+    """Batches of questions, the number of each one's image, and its encoding; every image is encoded once."""
+    by_image: dict[Path, list[Record]] = {}
+    for record in records:
+        by_image.setdefault(record.image, []).append(record)
+    group: list[Path] = []
+    for number, image in enumerate(by_image):
+        group.append(image)
+        if number + 1 < len(by_image) and sum(len(by_image[one]) for one in group) < batch_size:
+            continue
+        encoding = model.encode_image(group)
+        first = number + 1 - len(group)
+        asked = [(first + i, i, record) for i, one in enumerate(group) for record in by_image[one]]
+        for start in range(0, len(asked), batch_size):
+            batch = asked[start : start + batch_size]
+            slots = torch.tensor([slot for _, slot, _ in batch])
+            yield [record for *_, record in batch], [index for index, *_ in batch], encoding.select(slots)
+        group = []
+
+
+def _answer(
+    model: ArrCocForConditionalGeneration,
+    batch: list[Record],
+    images: list[int],
+    encoding: ImageEncoding,
+    strategy: str,
+    tally: Tally,
+    settings: dict[str, Any],
+    generator: torch.Generator | None,
+) -> None:
+    boxes = [record.boxes for record in batch] if strategy == "oracle" else None
+    answers = model.generate(
+        encoding, [record.question for record in batch], strategy=strategy, boxes=boxes, return_fetch=True,
+        generator=generator, **settings,
+    )  # fmt: skip
+    base = encoding.tokens.shape[1]
+    for i, (record, image, answer) in enumerate(zip(batch, images, answers, strict=True)):
+        recall = None
+        if record.boxes:
+            recall = patch_recall(answer.fetch.indices[0].tolist(), _boxed(model, record, encoding, i))
+        tally.add(exact_match(answer.text, record.answers), base + answer.fetch.budget, recall, image)
+
+
+def _boxed(model: ArrCocForConditionalGeneration, record: Record, encoding: ImageEncoding, i: int) -> np.ndarray:
+    """bool [G, G]: the patches under the record's boxes."""
+    assert encoding.source_sizes is not None  # the images were given as files
+    mapped = model.processor.image_processor.map_boxes(record.boxes, *encoding.source_sizes[i])
+    boxed = boxes_to_patches(mapped, encoding.side, model.config.vision_config.patch_size)
+    if not boxed.any():
+        raise ValueError(f"line {record.line}: boxes: expected boxes that reach into the image; got {record.boxes}")
+    return boxed
+
+
+def _circumstances(
+    model: ArrCocForConditionalGeneration,
+    budget: int | str | None,
+    allocator: str | None,
+    seed: int | None,
+    data: str | Path | None,
+) -> dict[str, Any]:
+    """What the numbers depend on, and when and where they were made."""
+    fetcher, patches = model.config.fetcher_config, model.config.vision_config.num_patches
+    device = model.device
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    return {
+        "model": model.config._name_or_path,
+        "data": None if data is None else str(data),
+        "budget": resolve_budget(budget, patches, fetcher.budget),
+        "allocator": fetcher.allocator if allocator is None else allocator,
+        "seed": seed,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": {
+            "arr_coc": __version__,
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "python": platform.python_version(),
+        },
+        "machine": {"system": platform.platform(), "device": f"{device.type}: {name}", "cpus": os.cpu_count()},
+    }

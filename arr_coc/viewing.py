@@ -1,0 +1,201 @@
+"""A picture of what the model looked at: the image, its base grid, the fetched patches, and the relevance of the rest.
+
+Notation: G side of the fine grid, N = G*G patches, K fetched patches. Positions are (y, x), row-major.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from .modeling.asking import Answer
+from .modeling.configuration_arr_coc import COMPRESSION
+from .modeling.fetching import FetchResult
+from .modeling.image_processing_arr_coc import Placement, fit_square, load_image
+
+SHORTEST, LONGEST = 768, 1536
+"""Bounds on the longer side of the image as drawn, px."""
+
+VIRIDIS = (
+    "440154", "482878", "3e4989", "31688e", "26828e", "1f9e89", "35b779", "6ece58", "b5de2b", "fde725",
+)  # fmt: skip
+"""Ten evenly spaced colours of matplotlib's viridis (CC0), low to high: perceptually even, also in grey."""
+
+CLEAREST, DENSEST = 0.15, 0.6
+"""Opacity of the heat map at relevance 0 and 1: what does not matter stays readable."""
+
+GRID_COLOUR, SEAM_COLOUR = (128, 128, 128, 130), (255, 64, 0, 110)
+OUTLINE_COLOUR, HALO_COLOUR = (255, 64, 0, 255), (255, 255, 255, 200)
+PAPER, INK, SOFT_INK = (255, 255, 255), (20, 20, 20), (90, 90, 90)
+MARGIN, BAR_HEIGHT, NARROWEST = 16, 14, 520  # px
+
+
+def draw_answer(image: Any, answer: Answer, *, question: str) -> Image.Image:
+    """`draw_fetch` of what `generate(..., return_fetch=True)` returned for one image and one question."""
+    return draw_fetch(image, answer.fetch, question=question, text=answer.text, probability=answer.probability)
+
+
+def draw_fetch(
+    image: Any, fetch: FetchResult, *, question: str = "", text: str | None = None, probability: float | None = None
+) -> Image.Image:
+    """The image with relevance as a heat map, the base grid faint, fetched patches outlined, and a caption below.
+
+    Args:
+        image: the source image, in any form that `generate` takes (the padding to a square is undone here).
+        fetch: what was fetched from it; one item (`FetchResult.rows` cuts one out).
+        question, text, probability: for the caption; `text` is the answer, `probability` in 0..1.
+
+    Returns:
+        RGB, the image at `SHORTEST` to `LONGEST` px along its longer side.
+
+    Raises:
+        ValueError: an image that cannot be read, or more or fewer than one item.
+    """
+    source = load_image(image)
+    items, patches = fetch.relevance.shape
+    if items != 1:
+        raise ValueError(f"fetch: expected the result of one image and question; got {items} (take one by rows(i, i + 1))")
+    side = math.isqrt(patches)
+    cell = math.ceil(min(max(SHORTEST, *source.size), LONGEST) / side)  # px of a patch as drawn
+    placed = fit_square(source.height, source.width, cell * side)
+    canvas = source.resize(placed.size[::-1], Image.Resampling.LANCZOS).convert("RGBA")
+    if fetch.budget:
+        relevance = fetch.relevance[0].float().cpu().numpy().reshape(side, side)
+        canvas.alpha_composite(_heat(relevance, cell, placed))
+    canvas.alpha_composite(_lines(fetch.positions[0].tolist(), side, cell, placed))
+    return _with_caption(canvas.convert("RGB"), fetch, question, text, probability)
+
+
+def colours(values: np.ndarray) -> np.ndarray:
+    """Viridis of values in 0..1 (others are clipped): [...] -> uint8 [..., 3]."""
+    table = np.array([[int(code[i : i + 2], 16) for i in (0, 2, 4)] for code in VIRIDIS], dtype=np.float64)
+    at = np.linspace(0, 1, len(table))
+    channels = [np.interp(np.clip(values, 0, 1), at, table[:, channel]) for channel in range(3)]
+    return np.rint(np.stack(channels, -1)).astype(np.uint8)
+
+
+def heat(relevance: np.ndarray) -> np.ndarray:
+    """The heat map's colour and opacity: [...] in 0..1 -> uint8 RGBA [..., 4]."""
+    opacity = CLEAREST + (DENSEST - CLEAREST) * np.clip(relevance, 0, 1)
+    return np.concatenate((colours(relevance), np.rint(255 * opacity).astype(np.uint8)[..., None]), -1)
+
+
+def _heat(relevance: np.ndarray, cell: int, placed: Placement) -> Image.Image:
+    """Relevance [G, G] as a translucent layer over the image inside the square."""
+    layer = Image.fromarray(heat(relevance)).resize((cell * len(relevance),) * 2, Image.Resampling.NEAREST)
+    return layer.crop(_window(placed))
+
+
+def _lines(positions: list[list[int]], side: int, cell: int, placed: Placement) -> Image.Image:
+    """The base grid, faint, and an outline around the fetched (y, x), as a layer over the image inside the square."""
+    layer = Image.new("RGBA", (cell * side,) * 2)
+    draw = ImageDraw.Draw(layer)
+    for at in range(COMPRESSION * cell, side * cell, COMPRESSION * cell):
+        draw.line((at, 0, at, side * cell), GRID_COLOUR)
+        draw.line((0, at, side * cell, at), GRID_COLOUR)
+    fetched = {(y, x) for y, x in positions}
+    borders = []
+    for y, x in sorted(fetched):
+        draw.rectangle((x * cell, y * cell, (x + 1) * cell, (y + 1) * cell), outline=SEAM_COLOUR)
+        for step_y, step_x in ((0, 1), (0, -1), (1, 0), (-1, 0)):
+            if (y + step_y, x + step_x) not in fetched:
+                borders.append(_edge(y, x, step_y, step_x, cell))
+    width = max(2, cell // 8)
+    for colour, thickness in ((HALO_COLOUR, width + 2), (OUTLINE_COLOUR, width)):  # a halo: seen on any background
+        for edge in borders:
+            draw.line(edge, colour, thickness)
+    return layer.crop(_window(placed))
+
+
+def _edge(y: int, x: int, step_y: int, step_x: int, cell: int) -> tuple[int, int, int, int]:
+    """The side of patch (y, x) that faces its neighbour, drawn just inside the patch: x0, y0, x1, y1 in px."""
+    left, top, right, bottom = x * cell + 1, y * cell + 1, (x + 1) * cell - 2, (y + 1) * cell - 2
+    if step_x:
+        at = right if step_x > 0 else left
+        return at, top, at, bottom
+    at = bottom if step_y > 0 else top
+    return left, at, right, at
+
+
+def _window(placed: Placement) -> tuple[int, int, int, int]:
+    (top, left), (height, width) = placed.offset, placed.size
+    return left, top, left + width, top + height
+
+
+# ---- caption ------------------------------------------------------------------------------------------------------
+
+
+def _with_caption(
+    picture: Image.Image, fetch: FetchResult, question: str, text: str | None, probability: float | None
+) -> Image.Image:
+    """The picture on paper, a colour bar below it, then question, answer, confidence and what was fetched."""
+    width = max(picture.width, NARROWEST)
+    large, small = ImageFont.load_default(size=22), ImageFont.load_default(size=16)
+    lines = [(line, large, INK) for entry in _said(question, text, probability) for line in wrap(entry, large, width)]
+    lines += [(line, small, SOFT_INK) for line in wrap(describe(fetch), small, width)]
+    heights = [font.size * 1.35 for _, font, _ in lines]
+    bar = round(BAR_HEIGHT + 2.2 * small.size) if fetch.budget else 0
+    height = 3 * MARGIN + picture.height + bar + round(sum(heights))
+    page = Image.new("RGB", (width + 2 * MARGIN, height), PAPER)
+    page.paste(picture, (MARGIN + (width - picture.width) // 2, MARGIN))
+    y: float = 2 * MARGIN + picture.height
+    if fetch.budget:
+        _draw_bar(page, round(y), width, small)
+        y += bar
+    draw = ImageDraw.Draw(page)
+    for (line, font, ink), step in zip(lines, heights, strict=True):
+        draw.text((MARGIN, y), line, ink, font)
+        y += step
+    return page
+
+
+def _said(question: str, text: str | None, probability: float | None) -> list[str]:
+    confidence = "" if probability is None else f"   (confidence {probability:.1%})"
+    entries = [f"Q: {question}"] if question.strip() else []
+    return entries if text is None else [*entries, f"A: {text or '(nothing)'}{confidence}"]
+
+
+def describe(fetch: FetchResult) -> str:
+    """One sentence: strategy, budget, and how many of the fetched patches are padding."""
+    patches = fetch.relevance.shape[-1]
+    base = patches // COMPRESSION**2
+    if not fetch.budget:
+        return f"strategy {fetch.strategy}: the {base} base tokens only, nothing fetched of {patches} patches"
+    padding = int(fetch.is_padding.sum())
+    beside = f", {padding} of them padding" if padding else ""
+    return (
+        f"strategy {fetch.strategy}, allocator {fetch.allocator}: {fetch.budget} of {patches} patches fetched (outlined"
+        f"{beside}), beside {base} base tokens (grid)"
+    )
+
+
+def _draw_bar(page: Image.Image, y: int, width: int, font: Any) -> None:
+    """A horizontal colour bar with 0, 0.5 and 1 under it, and what it measures."""
+    draw = ImageDraw.Draw(page)
+    label = "relevance"
+    start = MARGIN + round(draw.textlength(label, font)) + 12
+    length = min(320, width + MARGIN - start - 16)
+    draw.text((MARGIN, y + BAR_HEIGHT / 2), label, SOFT_INK, font, anchor="lm")
+    strip = Image.fromarray(np.repeat(heat(np.linspace(0, 1, length))[None], BAR_HEIGHT, 0))
+    page.paste(strip, (start, y), strip)  # as it looks over white
+    draw.rectangle((start - 1, y - 1, start + length, y + BAR_HEIGHT), outline=SOFT_INK)
+    for value in (0.0, 0.5, 1.0):
+        at = (start + value * (length - 1), y + BAR_HEIGHT + 3)
+        draw.text(at, f"{value:g}", SOFT_INK, font, anchor="ma")
+
+
+def wrap(text: str, font: Any, width: float) -> list[str]:
+    """Lines of at most `width` px: broken between words, and inside a word that is wider than a line."""
+    lines = [""]
+    for word in text.split():
+        joined = f"{lines[-1]} {word}".strip()
+        if font.getlength(joined) <= width:
+            lines[-1] = joined
+            continue
+        lines += [""] if lines[-1] else []
+        for character in word:
+            if lines[-1] and font.getlength(lines[-1] + character) > width:
+                lines.append("")
+            lines[-1] += character
+    return lines

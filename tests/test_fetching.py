@@ -1,0 +1,156 @@
+"""The fetcher: exactly K distinct patches, the right ones gathered, and an honest account of it."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arr_coc.modeling.attending import ALLOCATORS
+from arr_coc.modeling.configuration_arr_coc import ArrCocFetcherConfig
+from arr_coc.modeling.fetching import RunningBackFetcher, gather_patches
+from arr_coc.modeling.realizing import SCORERS, FetchContext
+
+C, D, SIDE = 6, 5, 8
+N = SIDE * SIDE
+FETCHING = ["random", "saliency", "variance", "oracle", "clip_query", "realizer"]
+
+
+def fetcher(**changes: Any) -> RunningBackFetcher:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_heads": 2, "num_layers": 1, "position_size": 8, "shared_size": 8}
+    return RunningBackFetcher(ArrCocFetcherConfig(**{**sizes, **changes}), feature_size=C, text_size=D).eval()
+
+
+def context(batch: int = 2, seed: int = 0) -> FetchContext:
+    generator = torch.Generator().manual_seed(seed)
+    return FetchContext(
+        features=torch.randn(batch, C, SIDE, SIDE, generator=generator),
+        textures=torch.rand(batch, 2, SIDE, SIDE, generator=generator),
+        patch_mask=torch.ones(batch, N, dtype=torch.bool),
+        query=torch.randn(batch, 4, D, generator=generator),
+        query_mask=torch.ones(batch, 4, dtype=torch.bool),
+        seeds=torch.arange(batch),
+        oracle=torch.rand(batch, N, generator=generator),
+    )
+
+
+def test_gather_takes_the_patch_at_y_x() -> None:
+    """Swapped axes pass every test on features that are symmetric; these say where they are."""
+    y, x = torch.meshgrid(torch.arange(4), torch.arange(4), indexing="ij")
+    features = torch.stack((y, x)).float()[None].repeat(2, 1, 1, 1)
+    features[1] += 100
+    found = gather_patches(features, torch.tensor([[0, 6], [9, 15]]))
+    assert found.tolist() == [[[0, 0], [1, 2]], [[102, 101], [103, 103]]]
+
+
+@pytest.mark.parametrize("allocator", sorted(ALLOCATORS))
+@pytest.mark.parametrize("strategy", FETCHING)
+@torch.no_grad()
+def test_what_is_said_is_what_was_done(strategy: str, allocator: str) -> None:
+    done = fetcher()(context(), 9, strategy=strategy, allocator=allocator)
+    assert (done.budget, done.strategy, done.allocator) == (9, strategy, allocator)
+    assert done.indices.shape == (2, 9) and (done.indices.diff(dim=1) > 0).all()
+    assert torch.equal(done.positions[..., 0] * SIDE + done.positions[..., 1], done.indices)
+    assert ((done.positions >= 0) & (done.positions < SIDE)).all()
+    assert done.relevance.shape == done.scores.shape == (2, N)
+    assert ((done.relevance >= 0) & (done.relevance <= 1)).all()
+    assert not done.is_padding.any()
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    data=st.data(),
+    strategy=st.sampled_from(FETCHING),
+    allocator=st.sampled_from(sorted(ALLOCATORS)),
+    with_taken=st.booleans(),
+)
+@torch.no_grad()
+def test_the_budget_is_exact_whatever_is_padding_or_taken(
+    data: st.DataObject, strategy: str, allocator: str, with_taken: bool
+) -> None:
+    """Padding only when too few other patches are left, and then marked; what is a base token already, never."""
+    given_context = context()
+    mask = torch.tensor([data.draw(st.lists(st.booleans(), min_size=N, max_size=N)) for _ in range(2)])
+    taken = torch.stack([torch.randperm(N)[:16].sort().values for _ in range(2)]) if with_taken else None
+    budget = data.draw(st.integers(0, N - 16 if with_taken else N))
+    given_context = replace(given_context, patch_mask=mask)
+    done = fetcher()(given_context, budget, strategy=strategy, allocator=allocator, taken=taken)
+    for row in range(2):
+        chosen, blocked = done.indices[row].tolist(), set() if taken is None else set(taken[row].tolist())
+        assert len(chosen) == budget == len(set(chosen)) and chosen == sorted(chosen)
+        assert not blocked & set(chosen)
+        real = sum(bool(mask[row, i]) for i in range(N) if i not in blocked)
+        assert done.is_padding[row].tolist() == [not mask[row, i] for i in chosen]
+        assert int(done.is_padding[row].sum()) == max(0, budget - real)
+
+
+@pytest.mark.parametrize("allocator", sorted(ALLOCATORS))
+def test_all_patches_and_no_patch(allocator: str) -> None:
+    everything = fetcher()(context(), N, strategy="realizer", allocator=allocator)
+    assert everything.indices.tolist() == [list(range(N))] * 2
+    nothing = fetcher()(context(), 0, strategy="realizer", allocator=allocator)
+    assert nothing.indices.shape == (2, 0) and nothing.positions.shape == (2, 0, 2)
+
+
+def test_more_than_the_candidates_is_an_error_never_a_repeat() -> None:
+    with pytest.raises(ValueError, match=f"^budget: expected at most {N} patches.*; got {N + 1}$"):
+        fetcher()(context(), N + 1, strategy="saliency")
+    taken = torch.arange(4).repeat(2, 1)
+    with pytest.raises(ValueError, match=f"^budget: expected at most {N - 4} patches.*; got {N - 3}$"):
+        fetcher()(context(), N - 3, strategy="saliency", taken=taken)
+
+
+def test_strategy_none_with_saccades_to_fill_is_refused() -> None:
+    """It filled them with the first K patches of the top rows, and called the result the floor."""
+    with pytest.raises(ValueError, match="none"):
+        fetcher()(context(), 3, strategy="none")
+    assert fetcher()(context(), 0, strategy="none").indices.shape == (2, 0)
+
+
+def test_unknown_names_are_answered_with_the_known_ones() -> None:
+    known = ", ".join(sorted(SCORERS))
+    with pytest.raises(ValueError, match=f"^strategy: expected one of {known}; got 'telepathy'$"):
+        fetcher()(context(), 3, strategy="telepathy")
+    with pytest.raises(ValueError, match="^allocator: expected one of topk, window; got 'greedy'$"):
+        fetcher()(context(), 3, allocator="greedy")
+
+
+def test_a_scorer_without_weights_here_is_refused_by_name() -> None:
+    """An untrained realizer, made on demand, would answer with noise and nobody would know."""
+    only = fetcher(scorers=["clip_query"], strategy="clip_query")
+    with pytest.raises(ValueError, match=r"^strategy: expected one of clip_query, .* \(held here\); got 'realizer'$"):
+        only(context(), 3, strategy="realizer")
+    assert not [n for n, _ in only.named_parameters() if "realizer" in n]
+
+
+def test_a_relevance_map_of_another_grid_is_refused() -> None:
+    """It was counted as a grid of 7 patches: "budget: expected at most 7 patches"."""
+    with pytest.raises(ValueError, match=rf"relevance.*{N}.*7|boxes.*{N}.*7"):
+        fetcher()(replace(context(), oracle=torch.rand(2, 7)), 9, strategy="oracle")
+
+
+def test_rows_cuts_every_tensor() -> None:
+    done = fetcher()(context(3), 5, strategy="saliency")
+    middle = done.rows(1, 2)
+    for name in ("indices", "positions", "scores", "relevance", "is_padding"):
+        assert torch.equal(getattr(middle, name), getattr(done, name)[1:2])
+    assert (middle.budget, middle.strategy) == (5, "saliency")
+
+
+@torch.no_grad()
+def test_relevance_of_fixed_scores_is_scaled_per_item() -> None:
+    """Scaled over the batch, a faint page beside a bold one had no relevance anywhere."""
+    faint = context()
+    faint.textures[0] *= 1e-3
+    done = fetcher()(faint, 5, strategy="saliency")
+    assert done.relevance.amin(1).tolist() == [0, 0] and done.relevance.amax(1).tolist() == pytest.approx([1, 1])
+
+
+@torch.no_grad()
+def test_relevance_of_a_flat_page_is_finite() -> None:
+    flat = context()
+    flat.textures.zero_()
+    assert not fetcher()(flat, 5, strategy="saliency").relevance.any()

@@ -1,0 +1,53 @@
+"""Every family's registry: names taken or unknown are refused, and what is registered can be built."""
+
+import pytest
+
+from arr_coc.modeling.attending import ALLOCATORS
+from arr_coc.modeling.bridging import BRIDGES
+from arr_coc.modeling.encoding import COMPRESSORS, STEMS
+from arr_coc.modeling.realizing import SCORERS
+from arr_coc.modeling.registry import Registry
+
+REGISTRIES = {
+    "strategy": (SCORERS, {"none", "random", "saliency", "variance", "clip_query", "realizer", "oracle"}),
+    "allocator": (ALLOCATORS, {"topk", "window"}),
+    "compressor": (COMPRESSORS, {"conv", "mask"}),
+    "bridge": (BRIDGES, {"linear"}),
+    "stem": (STEMS, {"patchify", "conv"}),
+}
+
+
+@pytest.mark.parametrize("noun", REGISTRIES)
+def test_every_promised_member_is_there(noun: str) -> None:
+    registry, promised = REGISTRIES[noun]
+    assert registry.noun == noun and promised <= set(registry)
+
+
+@pytest.mark.parametrize("noun", REGISTRIES)
+def test_a_taken_name_is_refused_and_the_first_member_stays(noun: str) -> None:
+    """Silently replacing a member would change what every saved config with that name means."""
+    registry, promised = REGISTRIES[noun]
+    name = sorted(promised)[0]
+    first = registry[name]
+    with pytest.raises(ValueError, match=f"^{noun}: expected a new name; got '{name}', which is taken by"):
+        registry.register(name)(object)
+    assert registry[name] is first
+
+
+@pytest.mark.parametrize("noun", REGISTRIES)
+@pytest.mark.parametrize("name", ["nope", "", None, 3])
+def test_an_unknown_name_is_answered_with_the_known_ones(noun: str, name: object) -> None:
+    registry, _ = REGISTRIES[noun]
+    with pytest.raises(ValueError) as error:
+        registry.named(name)
+    assert str(error.value) == f"{noun}: expected one of {', '.join(sorted(registry))}; got {name!r}"
+
+
+def test_register_returns_the_member_so_that_it_decorates() -> None:
+    registry: Registry[type] = Registry("thing")
+
+    @registry.register("one")
+    class One:
+        pass
+
+    assert registry.named("one") is One and list(registry) == ["one"]

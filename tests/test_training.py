@@ -1,0 +1,214 @@
+"""Training: data as a function of the step, exact resume, recipes, and that both stages run and learn something."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import tiny_config
+from torch import nn
+
+from arr_coc.data import CHARSET
+from arr_coc.data.vocabulary import build_tokenizer, question_words
+from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
+from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from arr_coc.training.answering import AnsweringStage, Learner, Prompts, QuestionPages, _mix, train_answering
+from arr_coc.training.checkpointing import load_state, save_state
+from arr_coc.training.loop import Loop, adamw
+from arr_coc.training.reading import SLOTS, ReadingPages, ReadingStage, reading_loss, train_reading
+from arr_coc.training.recipe import load_recipe
+from arr_coc.training.schedules import warmup_cosine
+
+RECIPE = Path(__file__).parents[1] / "hub_configs" / "arr-coc-tiny" / "train.yaml"
+READING = ReadingStage(steps=4, batch_size=4, warmup=1, evaluate_every=2, workers=0, evaluate_split="train")
+ANSWERING = AnsweringStage(
+    steps=2, pages=2, questions=2, frozen_steps=1, evaluate_every=1, evaluate_questions=4, workers=0,
+    evaluate_split="train",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def config() -> ArrCocConfig:
+    tokenizer = build_tokenizer()
+    given = tiny_config().to_dict()
+    text = {**given["text_config"], "vocab_size": len(tokenizer), "max_position_embeddings": 1024}
+    image = tokenizer.convert_tokens_to_ids("<|image_pad|>")
+    parts = {name: given[name] for name in ("vision_config", "semantic_config", "fetcher_config", "bridge_config")}
+    return ArrCocConfig(**parts, text_config=text, image_token_id=image)
+
+
+# ---- vocabulary ---------------------------------------------------------------------------------------------------
+
+
+def test_fields_are_single_tokens_and_values_are_spelt() -> None:
+    tokenizer = build_tokenizer()
+    assert tokenizer.tokenize("What is the subtotal?")[4:] == ["Ġis", "Ġthe", "Ġsubtotal", "?"]
+    assert tokenizer.tokenize("Brussels") == list("Brussels")
+    assert "subtotal" in question_words()
+
+
+@pytest.mark.parametrize("text", ["$1,204.00", "New York", "naïve ☂ text", "  two  spaces", CHARSET])
+def test_any_text_survives_the_tokenizer(text: str) -> None:
+    tokenizer = build_tokenizer()
+    assert tokenizer.decode(tokenizer(text).input_ids) == text
+
+
+# ---- data ---------------------------------------------------------------------------------------------------------
+
+
+def test_reading_batches_depend_on_the_step_alone(config: ArrCocConfig) -> None:
+    pages = ReadingPages(READING, config.vision_config, split="train")
+    later = ReadingPages(READING, config.vision_config, split="train", start=1)
+    first, second = (batch for batch, _ in zip(iter(pages), range(2), strict=False))
+    resumed = next(iter(later))
+    assert torch.equal(second[0], resumed[0]) and torch.equal(second[1], resumed[1])
+    assert not torch.equal(first[0], second[0])
+    side, grid = config.vision_config.image_size // 2, config.vision_config.grid_size // 2
+    assert first[0].shape == (4, 3, side, side) and first[1].shape == (4, grid, grid, SLOTS)
+
+
+def test_held_out_pages_are_not_the_training_pages(config: ArrCocConfig) -> None:
+    training = ReadingPages(READING, config.vision_config, split="train").batch(0)
+    held_out = ReadingPages(READING, config.vision_config, split="train", held_out=True).batch(0)
+    assert not torch.equal(training[0], held_out[0])
+
+
+def test_prompt_marks_question_and_answer(config: ArrCocConfig) -> None:
+    tokenizer = build_tokenizer()
+    before, after, answer, query = Prompts(tokenizer, config.image_token_id)("What is the tax?", "12.50")
+    chosen = [token for token, is_answer in zip(after, answer, strict=True) if is_answer]
+    asked = [token for token, is_query in zip(after, query, strict=True) if is_query]
+    assert tokenizer.decode(chosen) == "12.50<|im_end|>"
+    assert tokenizer.decode(asked) == "What is the tax?"
+    assert tokenizer.decode(before) == "<|im_start|>user\n<|vision_start|>"
+
+
+def test_question_batch_shapes_and_that_relevance_covers_the_answer(config: ArrCocConfig) -> None:
+    prompts = Prompts(build_tokenizer(), config.image_token_id)
+    batch = QuestionPages(ANSWERING, config, prompts, split="train").batch(0)
+    assert batch.pixel_values.shape[0] == 2 and batch.after.shape[0] == 4
+    assert batch.relevance.shape == (4, config.vision_config.num_patches)
+    assert bool((batch.relevance.sum(1) > 0).all()) and bool((batch.answer & batch.query).sum() == 0)
+
+
+# ---- loop ---------------------------------------------------------------------------------------------------------
+
+
+def test_schedule_warms_up_then_falls_to_its_floor() -> None:
+    factors = [warmup_cosine(step, steps=100, warmup=10) for step in range(100)]
+    assert factors[0] == pytest.approx(0.1) and max(factors) == pytest.approx(1.0)
+    assert factors[9:] == sorted(factors[9:], reverse=True) and factors[-1] == pytest.approx(0.02, abs=1e-2)
+
+
+def test_interrupted_write_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "state.pt"
+    save_state(path, {"step": 1})
+
+    def half(state: object, target: Path) -> None:
+        Path(target).write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch, "save", half)
+    with pytest.raises(KeyboardInterrupt):
+        save_state(path, {"step": 2})
+    assert load_state(path) == {"step": 1}
+
+
+def test_resume_gives_the_same_weights_as_an_uninterrupted_run(tmp_path: Path) -> None:
+    def trained(path: Path, stops: list[int]) -> torch.Tensor:
+        for stop in stops:
+            torch.manual_seed(0)
+            layer = nn.Linear(3, 1)
+            loop = Loop("test", layer, adamw([(list(layer.parameters()), 0.1)], 0.01), path, 6, 2, 2)
+
+            def losses(step: int, layer: nn.Linear = layer, stop: int = stop) -> dict[str, torch.Tensor]:
+                if step == stop:
+                    raise KeyboardInterrupt
+                data = torch.randn(4, 3, generator=torch.Generator().manual_seed(step))
+                return {"loss": (layer(data) - data.sum(1, keepdim=True)).square().mean()}
+
+            try:
+                loop.run(loop.resume() or 0, losses, lambda: "")
+            except KeyboardInterrupt:
+                continue
+        return layer.weight.detach()
+
+    whole, broken = trained(tmp_path / "a.pt", [-1]), trained(tmp_path / "b.pt", [3, 5, -1])
+    assert torch.equal(whole, broken)
+
+
+def test_none_weighs_less_in_the_reading_loss() -> None:
+    logits = torch.zeros(1, 1, 1, 2, 5)
+    logits[..., 1] = 2.0
+    wrong_none, wrong_letter = torch.tensor([0, 1]), torch.tensor([1, 3])
+    assert reading_loss(logits, wrong_none.view(1, 1, 1, 2)) < reading_loss(logits, wrong_letter.view(1, 1, 1, 2))
+
+
+# ---- stages -------------------------------------------------------------------------------------------------------
+
+
+def test_reading_stage_learns_and_resumes(config: ArrCocConfig, tmp_path: Path) -> None:
+    train_reading(config.vision_config, READING, tmp_path)
+    state = load_state(tmp_path / "reading.pt")
+    assert state is not None and state["step"] == READING.steps
+    train_reading(config.vision_config, READING, tmp_path)  # finished: nothing to do
+    again = load_state(tmp_path / "reading.pt")
+    assert again is not None and torch.equal(
+        again["weights"]["head.linear.weight"], state["weights"]["head.linear.weight"]
+    )
+
+
+def test_answering_stage_starts_from_the_reading_encoder(config: ArrCocConfig, tmp_path: Path) -> None:
+    train_reading(config.vision_config, READING, tmp_path)
+    model = ArrCocForConditionalGeneration(config)
+    stage = AnsweringStage(**{**vars(ANSWERING), "learning_rate": 0.0, "encoder_rate": 0.0})
+    train_answering(model, build_tokenizer(), stage, tmp_path, tmp_path / "reading.pt")
+    read = (load_state(tmp_path / "reading.pt") or {})["weights"]["encoder.neck.conv2.weight"]
+    assert torch.equal(model.model.vision_tower.grid_encoder.neck.conv2.weight, read)
+
+
+@pytest.mark.parametrize("strategy", ["none", "random", "saliency", "variance", "clip_query", "realizer", "oracle"])
+def test_every_strategy_has_a_gradient_into_all_that_answers(config: ArrCocConfig, strategy: str) -> None:
+    learner = Learner(ArrCocForConditionalGeneration(config)).train()
+    prompts = Prompts(build_tokenizer(), config.image_token_id)
+    batch = QuestionPages(ANSWERING, config, prompts, split="train").batch(0)
+    budget = 0 if strategy == "none" else 6
+    generator = torch.Generator().manual_seed(0)
+    found = learner(batch, strategy=strategy, budget=budget, stage=ANSWERING, generator=generator, frozen=False)
+    losses = [value for name, value in found.items() if name not in ("right", "recall")]
+    torch.stack(losses).sum().backward()
+    missing = {name.split(".")[0] for name, p in learner.named_parameters() if p.grad is None}
+    left_out = {name for name, p in learner.named_parameters() if p.grad is None}
+    expected = {n for n, _ in learner.named_parameters() if "saccade" in n or "token_reading" in n}
+    assert left_out == (expected if strategy == "none" else set()), missing
+
+
+def test_mix_goes_from_oracle_to_learned() -> None:
+    stage = AnsweringStage(steps=100)
+    first, last = _mix(stage, 0), _mix(stage, 99)
+    assert first["oracle"] > 0.8 and last["realizer"] > last["oracle"]
+    assert sum(first.values()) == pytest.approx(1) and sum(last.values()) == pytest.approx(1)
+
+
+# ---- recipes ------------------------------------------------------------------------------------------------------
+
+
+def test_the_shipped_recipe_loads() -> None:
+    recipe = load_recipe(RECIPE)
+    assert [type(stage).__name__ for stage in recipe.stages] == ["ReadingStage", "AnsweringStage"]
+    assert (recipe.model / "config.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("stages: [{stage: dreaming}]", "expected stage to be one of reading, answering; got 'dreaming'"),
+        ("stages: [{stage: reading, stepz: 3}]", r"expected settings among steps.*got \['stepz'\]"),
+        ("seed: 1", "expected a mapping with a list of stages"),
+        ("just words", "expected a mapping with a list of stages"),
+    ],
+)
+def test_bad_recipes_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        load_recipe(path)
