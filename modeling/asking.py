@@ -58,8 +58,8 @@ def _questions(question: Any) -> list[str]:
 def _load_processor(config: Any) -> ArrCocProcessor:
     """The processor of the checkpoint that `config` was loaded from, put together from its parts.
 
-    `ArrCocProcessor.from_pretrained` would ask again whether remote code may run, to look up the image processor's class
-    by name; here the classes beside this file are taken. `config` is passed on for the same reason.
+    `ArrCocProcessor.from_pretrained` would ask again whether remote code may run, to look up the image processor's
+    class by name; here the classes beside this file are taken. `config` is passed on for the same reason.
     """
     source = config._name_or_path
     try:

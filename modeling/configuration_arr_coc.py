@@ -181,7 +181,7 @@ class ArrCocFetcherConfig(PretrainedConfig):
         overlap: with the mask compressor: "exclude" never fetches a patch that is already a base token, "allow" may.
         hidden_size, num_heads, num_layers: the realizer's sizes.
         position_size: channels of the realizer's 2-D position term per head, a multiple of 4.
-        key_pool: side over which the realizer pools the keys of its patch attention (1: none), patches.
+        key_pool: patches along a row over which the realizer averages the keys of its patch attention (1: none).
         shared_size: width of clip_query's shared space.
         window_size, window_gain: the "window" allocator's neighbourhood (odd, patches) and how much neighbours gain.
         seed: for random relevance where no generator is given.
@@ -199,7 +199,7 @@ class ArrCocFetcherConfig(PretrainedConfig):
     num_heads: int = 4
     num_layers: int = 2
     position_size: int = 32
-    key_pool: int = 2
+    key_pool: int = 4
     shared_size: int = 256
     window_size: int = 3
     window_gain: float = 0.5

@@ -155,10 +155,11 @@ def wave_code(at: Tensor, size: int) -> Tensor:
 
 
 def position_code(side: int, size: int, *, device: torch.device, pool: int = 1) -> Tensor:
-    """Code of the centres of `pool`-sized cells of the grid: [cells, size]; y in the first half, x in the second."""
-    cells = (side + pool - 1) // pool
-    code = wave_code(torch.arange(cells, device=device) * pool + (pool - 1) / 2, size // 2)
-    return torch.cat((code.repeat_interleave(cells, 0), code.repeat(cells, 1)), -1)
+    """Code of the centres of runs of `pool` patches along a row: [runs, size]; y in the first half, x in the second."""
+    runs = (side + pool - 1) // pool
+    y = wave_code(torch.arange(side, device=device), size // 2)
+    x = wave_code(torch.arange(runs, device=device) * pool + (pool - 1) / 2, size // 2)
+    return torch.cat((y.repeat_interleave(runs, 0), x.repeat(side, 1)), -1)
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Tensor | None = None) -> Tensor:
@@ -200,7 +201,8 @@ class PatchLayer(nn.Module):
     """Self-attention over patches with a 2-D position term: relevance travels from a label to its value.
 
     Queries and keys carry extra channels: a position code times a small matrix per head. They start so that even
-    heads see their own row and odd heads their own column. Keys may be averaged over `pool` x `pool` patches.
+    heads see their own row and odd heads their own column. Keys may be averaged over runs of `pool` patches
+    along a row, never over rows: two lines of text must not share a key.
     """
 
     def __init__(self, size: int, heads: int, position_size: int, pool: int) -> None:
@@ -226,7 +228,7 @@ class PatchLayer(nn.Module):
         pooled = normed
         if self.pool > 1:
             grid = normed.transpose(1, 2).unflatten(2, (side, side))
-            pooled = F.avg_pool2d(grid, self.pool, ceil_mode=True).flatten(2).transpose(1, 2)
+            pooled = F.avg_pool2d(grid, (1, self.pool), ceil_mode=True).flatten(2).transpose(1, 2)
         key, value = self.key_value(pooled).chunk(2, -1)
         query, key, value = (
             t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in (self.query(normed), key, value)

@@ -20,10 +20,13 @@ def test_every_allocator_is_tested() -> None:
 def allocations(draw: st.DrawFn) -> tuple[torch.Tensor, int]:
     """Scores [B, N] as the fetcher makes them, with many ties, padding and taken patches; and a budget they allow."""
     side, batch = draw(st.sampled_from([4, 8])), draw(st.integers(1, 3))
-    value = st.one_of(st.integers(-2, 2).map(float), st.sampled_from([PADDING, TAKEN, 1e30, -1e30]))
-    rows = [draw(st.lists(value, min_size=side**2, max_size=side**2)) for _ in range(batch)]
-    candidates = min(sum(v != TAKEN for v in row) for row in rows)
-    return torch.tensor(rows, dtype=torch.float64), draw(st.integers(0, candidates))
+    values = torch.tensor(
+        [-2, -1, 0, 1, 2, PADDING, TAKEN, 1e30, -1e30][: draw(st.integers(1, 9))], dtype=torch.float64
+    )
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 10**6)))
+    scores = values[torch.randint(len(values), (batch, side**2), generator=generator)]
+    candidates = int((scores != TAKEN).sum(1).min())
+    return scores, draw(st.integers(0, candidates))
 
 
 @pytest.mark.parametrize("name", ALLOCATOR_CASES)

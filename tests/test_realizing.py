@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from arr_coc.modeling.configuration_arr_coc import ArrCocFetcherConfig
-from arr_coc.modeling.realizing import SCORERS, FetchContext, PatchLayer, Scorer, position_code
+from arr_coc.modeling.realizing import SCORERS, ClipQueryScorer, FetchContext, PatchLayer, Scorer, position_code
 from arr_coc.modeling.texture import TEXTURES
 
 SCORER_CASES = {
@@ -36,6 +36,9 @@ def build(name: str, **changes: Any) -> Scorer:
         if isinstance(module, PatchLayer):
             module.query_position.data.copy_(module.initial_position())
             module.key_position.data.copy_(module.initial_position())
+        elif isinstance(module, ClipQueryScorer):  # as the model's _init_weights does
+            module.temperature.weight.data.fill_(10.0)
+            module.temperature.bias.data.fill_(-3.0)
     return scorer.eval()
 
 
@@ -225,7 +228,6 @@ def pages(count: int, generator: torch.Generator, *, kinds: int = 6) -> tuple[Fe
     looks = torch.randn(kinds + 1, C, generator=torch.Generator().manual_seed(1))
     words = torch.randn(kinds, D, generator=torch.Generator().manual_seed(2))
     features = 0.1 * torch.randn(count, SIDE, SIDE, C, generator=generator)
-    wanted = torch.zeros(count, 2, dtype=torch.long)
     kind = torch.stack([torch.randperm(kinds, generator=generator)[:4] for _ in range(count)])
     lines = torch.stack([torch.randperm(SIDE, generator=generator)[:4] for _ in range(count)])
     places = torch.randint(2, SIDE, (count, 4), generator=generator)

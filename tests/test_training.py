@@ -168,7 +168,7 @@ def test_answering_stage_starts_from_the_reading_encoder(config: ArrCocConfig, t
 
 @pytest.mark.parametrize("strategy", ["none", "random", "saliency", "variance", "clip_query", "realizer", "oracle"])
 def test_every_strategy_has_a_gradient_into_all_that_answers(config: ArrCocConfig, strategy: str) -> None:
-    learner = Learner(ArrCocForConditionalGeneration(config)).train()
+    learner = Learner(ArrCocForConditionalGeneration(config), build_tokenizer()).train()
     prompts = Prompts(build_tokenizer(), config.image_token_id)
     batch = QuestionPages(ANSWERING, config, prompts, split="train").batch(0)
     budget = 0 if strategy == "none" else 6
@@ -178,7 +178,7 @@ def test_every_strategy_has_a_gradient_into_all_that_answers(config: ArrCocConfi
     torch.stack(losses).sum().backward()
     missing = {name.split(".")[0] for name, p in learner.named_parameters() if p.grad is None}
     left_out = {name for name, p in learner.named_parameters() if p.grad is None}
-    expected = {n for n, _ in learner.named_parameters() if "saccade" in n or "token_reading" in n}
+    expected = {n for n, _ in learner.named_parameters() if "saccade" in n or "token_norm" in n or "next_slots" in n}
     assert left_out == (expected if strategy == "none" else set()), missing
 
 

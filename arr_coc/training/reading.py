@@ -1,11 +1,13 @@
 """Stage 1: the grid encoder alone learns to read. Under each patch: which characters have their centre in it?
 
+And which field's name? (The scorer compares patches with words of the question, so a patch must know its word.)
+
 Pages dense with text give every patch a target, so a small encoder learns letters from tens of thousands of crops
 instead of millions of answers. Crops are a part of the page's side (the position table is resized), which costs less
 per patch.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +17,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import IterableDataset
 
-from arr_coc.data import CHARSET, Split, glyph_targets, render_dense_page, render_document
+from arr_coc.data import (
+    CHARSET,
+    FIELDS,
+    Entry,
+    Split,
+    box_targets,
+    glyph_targets,
+    render_dense_page,
+    render_document,
+)
 from arr_coc.modeling.configuration_arr_coc import ArrCocVisionConfig
 from arr_coc.modeling.encoding import GridEncoder
 from arr_coc.training.checkpointing import load_state
@@ -37,6 +48,7 @@ class ReadingStage:
         batch_size: crops per step.
         crop: side of a crop as a share of the page's side (1 or 0.5).
         documents: share of pages that are documents of the domain, not dense text.
+        word_weight: of the loss on field names, beside the characters'.
         learning_rate, weight_decay, warmup: AdamW; warm-up in steps.
         evaluate_every: steps between measurements and checkpoints.
         evaluate_split: what is measured on: "test" has held-out fonts and layouts.
@@ -46,6 +58,7 @@ class ReadingStage:
     batch_size: int = 32
     crop: float = 0.5
     documents: float = 0.25
+    word_weight: float = 1.0
     learning_rate: float = 2e-3
     weight_decay: float = 0.02
     warmup: int = 200
@@ -56,26 +69,43 @@ class ReadingStage:
 
 
 class ReadingHead(nn.Module):
-    """Names the characters of a patch: features [B, C, G, G] -> logits [B, G, G, SLOTS, 1 + characters]."""
+    """Names the characters of a patch, and the field whose label it belongs to."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.linear = nn.Linear(channels, SLOTS * (1 + len(CHARSET)))
+        self.words = nn.Linear(channels, 1 + len(FIELDS))
 
-    def forward(self, features: Tensor) -> Tensor:
-        return self.linear(features.permute(0, 2, 3, 1)).unflatten(-1, (SLOTS, -1))
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Features [B, C, G, G] -> logits [B, G, G, SLOTS, 1 + characters] and [B, G, G, 1 + fields]."""
+        patches = features.permute(0, 2, 3, 1)
+        return self.linear(patches).unflatten(-1, (SLOTS, -1)), self.words(patches)
 
 
-def reading_loss(logits: Tensor, targets: Tensor, none_weight: float = 0.3) -> Tensor:
-    """Cross-entropy over all slots; "none" (class 0), which most slots are, weighs less."""
+def reading_loss(logits: Tensor, targets: Tensor, none: int = 0, none_weight: float = 0.3) -> Tensor:
+    """Cross-entropy over all slots; the class `none`, which most slots are, weighs less."""
     weight = torch.ones(logits.shape[-1], device=logits.device)
-    weight[0] = none_weight
+    weight[none] = none_weight
     return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), weight=weight)
+
+
+def word_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """`reading_loss` of the field names, over pages that have fields: elsewhere targets are -100."""
+    known = targets >= 0
+    return reading_loss(logits[known], targets[known]) if bool(known.any()) else logits.sum() * 0
 
 
 def pixels(image: np.ndarray) -> np.ndarray:
     """uint8 [H, W, 3] -> float32 [3, H, W] in -1..1: what the image processor does with its default mean and std."""
     return image.astype(np.float32).transpose(2, 0, 1) / 127.5 - 1
+
+
+def word_targets(entries: Sequence[Entry], *, size: int, grid: int) -> np.ndarray:
+    """int64 [grid, grid]: 1 + index in `FIELDS` on the patches of a field's label, else 0; all -100 without entries."""
+    targets = np.full((grid, grid), 0 if entries else -100, np.int64)
+    for entry in entries:
+        targets[box_targets([entry.label_box], size=size, grid=grid) > 0] = 1 + FIELDS.index(entry.field)
+    return targets
 
 
 class ReadingPages(IterableDataset):
@@ -88,21 +118,22 @@ class ReadingPages(IterableDataset):
         self.purpose = 1 if held_out else 0  # pages that are measured on never come up in training, whatever the split
         self.size, self.grid = config.image_size, config.grid_size
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         return per_step(self.batch, self.start)
 
-    def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """Pixels [crops, 3, s, s] and targets [crops, s / patch, s / patch, SLOTS] of one step."""
+    def batch(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Of one step: pixels [crops, 3, s, s], characters [crops, s / patch, s / patch, SLOTS], words [crops, ...]."""
         rng = np.random.default_rng((self.stage.seed, self.purpose, step))
         parts = round(1 / self.stage.crop)
-        images, targets = [], []
+        images, targets, words = [], [], []
         for _ in range(-(-self.stage.batch_size // parts**2)):
             render = render_document if rng.random() < self.stage.documents else render_dense_page
             document = render(rng, size=self.size, split=self.split)
             images += [pixels(crop) for crop in _crops(np.asarray(document.image.convert("RGB")), parts)]
             targets += _crops(glyph_targets(document.glyphs, size=self.size, grid=self.grid, slots=SLOTS), parts)
-        kept = slice(self.stage.batch_size)
-        return torch.from_numpy(np.stack(images[kept])), torch.from_numpy(np.stack(targets[kept]))
+            words += _crops(word_targets(document.entries, size=self.size, grid=self.grid), parts)
+        image, target, word = (np.stack(made[: self.stage.batch_size]) for made in (images, targets, words))
+        return torch.from_numpy(image), torch.from_numpy(target), torch.from_numpy(word)
 
 
 def _crops(page: np.ndarray, parts: int) -> list[np.ndarray]:
@@ -111,18 +142,27 @@ def _crops(page: np.ndarray, parts: int) -> list[np.ndarray]:
 
 
 @torch.no_grad()
-def reading_accuracy(encoder: nn.Module, head: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> dict[str, float]:
-    """Share of right names among the slots that hold a character, and of patches of text with every slot right."""
-    slots = right = patches = perfect = 0
-    for image, targets in batches:
-        named = head(encoder(image)).argmax(-1)
+def reading_accuracy(
+    encoder: nn.Module, head: nn.Module, batches: list[tuple[Tensor, Tensor, Tensor]]
+) -> dict[str, float]:
+    """Share of right names among slots that hold a character, patches of text with every slot right, words right."""
+    slots = right = patches = perfect = labels = known = 0
+    for image, targets, words in batches:
+        characters, fields = head(encoder(image))
+        named = characters.argmax(-1)
+        labels += int((words > 0).sum())
+        known += int(((fields.argmax(-1) == words) & (words > 0)).sum())
         filled = targets > 0
         slots += int(filled.sum())
         right += int(((named == targets) & filled).sum())
         text = filled.any(-1)
         patches += int(text.sum())
         perfect += int(((named == targets).all(-1) & text).sum())
-    return {"characters": right / max(1, slots), "patches": perfect / max(1, patches)}
+    return {
+        "characters": right / max(1, slots),
+        "patches": perfect / max(1, patches),
+        "words": known / max(1, labels),
+    }
 
 
 def train_reading(config: ArrCocVisionConfig, stage: ReadingStage, out: Path, start: Path | None = None) -> None:
@@ -141,7 +181,7 @@ def train_reading(config: ArrCocVisionConfig, stage: ReadingStage, out: Path, st
     loop = Loop("reading", both, optimizer, out / "reading.pt", stage.steps, stage.warmup, stage.evaluate_every)
     first = loop.resume()
     if first is None and start is not None:
-        both.load_state_dict((load_state(start) or {})["weights"])
+        both.load_state_dict((load_state(start) or {})["weights"], strict=False)
     first = first or 0
     held_out = ReadingPages(stage, config, split=stage.evaluate_split, held_out=True)
     test = [held_out.batch(step) for step in range(EVALUATED_BATCHES)]
@@ -149,11 +189,16 @@ def train_reading(config: ArrCocVisionConfig, stage: ReadingStage, out: Path, st
     loader = prefetched(pages, stage.workers)
 
     def losses(step: int) -> dict[str, Tensor]:
-        image, targets = next(loader)
-        return {"loss": reading_loss(head(encoder(image.contiguous(memory_format=torch.channels_last))), targets)}
+        image, targets, words = next(loader)
+        characters, fields = head(encoder(image.contiguous(memory_format=torch.channels_last)))
+        parts = {"characters": reading_loss(characters, targets), "words": word_loss(fields, words)}
+        return {
+            "loss": parts["characters"] + stage.word_weight * parts["words"],
+            **{n: p.detach() for n, p in parts.items()},
+        }
 
     def evaluate() -> str:
         score = reading_accuracy(encoder, head, test)
-        return f"characters {score['characters']:.3f}, patches {score['patches']:.3f}"
+        return ", ".join(f"{name} {value:.3f}" for name, value in score.items())
 
     loop.run(first, losses, evaluate)

@@ -1,0 +1,78 @@
+"""The command line: `arr-coc COMMAND ...`. One module per command, listed in `COMMANDS`.
+
+Exit codes: 0 done, 1 a fault of ours (with a traceback), 2 a mistake in what was asked for (one line on standard error),
+130 interrupted.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NoReturn
+
+from ..version import __version__
+from . import ask, build, evaluate, info
+from .common import Command, quiet
+
+COMMANDS: tuple[Command, ...] = (ask.COMMAND, evaluate.COMMAND, info.COMMAND, build.COMMAND)
+
+DESCRIPTION = "Ask a vision-language model that runs back into the image for the patches a question needs."
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, without the usage text."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"arr-coc: error: {message} (see {self.prog} --help)\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    listed = "\n".join(f"  {command.examples[0]}" for command in COMMANDS)
+    top = Parser(
+        prog="arr-coc",
+        description=DESCRIPTION,
+        epilog=f"examples:\n{listed}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version=f"arr-coc {__version__}")
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        sub = commands.add_parser(
+            command.name,
+            help=command.summary,
+            description=f"{command.description}",
+            epilog="\n".join(("examples:", *(f"  {example}" for example in command.examples))),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        command.add_arguments(sub)
+        sub.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        sub.set_defaults(run=command.run)
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; returns the exit code."""
+    try:
+        args = parser().parse_args(argv)
+    except SystemExit as stop:  # argparse has said what it had to say
+        return int(stop.code or 0)
+    try:
+        with quiet():
+            args.run(args)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader of our output left; nothing may be written to it at exit either
+        with suppress(OSError):  # where standard output is no file
+            output = sys.stdout.fileno()
+            os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+        return 1
+    except (ValueError, OSError) as error:
+        if args.debug:
+            raise
+        message = " ".join(str(error).split()) or type(error).__name__
+        print(f"arr-coc: error: {message}", file=sys.stderr)
+        return 2
+    return 0

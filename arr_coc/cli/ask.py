@@ -1,0 +1,96 @@
+"""`arr-coc ask`: one question about one image."""
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from ..modeling.asking import Answer
+from ..modeling.image_processing_arr_coc import Box, load_image
+from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from ..viewing import describe, draw_answer
+from .common import Command, add_choice_arguments, add_device_argument, add_model_argument, load_model, writable
+
+PICTURES = (".png", ".jpg", ".jpeg", ".webp")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("image", metavar="IMAGE", help="an image file, an http(s) URL or a data: URL")
+    parser.add_argument("question", metavar="QUESTION", help="what to ask, in quotes")
+    add_model_argument(parser)
+    strategies = 'what decides which patches are fetched: "realizer", "saliency", "none", ... (default: the model\'s)'
+    parser.add_argument("--strategy", metavar="S", help=strategies)
+    add_choice_arguments(parser)
+    boxes = 'for --strategy oracle: where the answer stands, px of the image; may be repeated'
+    parser.add_argument("--box", metavar="X0,Y0,X1,Y1", action="append", type=_box, help=boxes)
+    picture = f"draw the image, the fetched patches and their relevance to this file ({', '.join(PICTURES)})"
+    parser.add_argument("--picture", metavar="FILE", help=picture)
+    parser.add_argument("--json", action="store_true", help="print the answer and what was fetched as JSON")
+    add_device_argument(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    picture = None if args.picture is None else writable(args.picture, "--picture", PICTURES)
+    image = load_image(args.image)
+    model = load_model(args.model, args.device)
+    answer = model.generate(
+        image,
+        args.question,
+        strategy=args.strategy,
+        budget=args.budget,
+        allocator=args.allocator,
+        boxes=args.box,
+        return_fetch=True,
+    )
+    if picture is not None:
+        draw_answer(image, answer, question=args.question).save(picture)
+    if args.json:
+        print(json.dumps(_as_json(args, model, answer), ensure_ascii=False))
+        return
+    print(answer.text)
+    drawn = "" if picture is None else f"; picture in {picture}"
+    print(f"confidence {answer.probability:.1%}; {describe(answer.fetch)}{drawn}", file=sys.stderr)
+
+
+def _as_json(args: argparse.Namespace, model: ArrCocForConditionalGeneration, answer: Answer) -> dict[str, Any]:
+    fetch = answer.fetch
+    base, _ = model.config.vision_tokens(budget=0)
+    return {
+        "answer": answer.text,
+        "confidence": answer.probability,
+        "image": args.image if len(args.image) < 1000 else f"{args.image[:80]}...",  # a data: URL is the image itself
+        "question": args.question,
+        "model": model.config._name_or_path,
+        "strategy": fetch.strategy,
+        "allocator": fetch.allocator,
+        "budget": fetch.budget,
+        "patches": fetch.relevance.shape[-1],
+        "tokens": {"base": base, "fetched": fetch.budget},
+        "positions": fetch.positions[0].tolist(),  # (y, x) in the fine grid
+        "padding": fetch.is_padding[0].tolist(),
+    }
+
+
+def _box(text: str) -> Box:
+    try:
+        x0, y0, x1, y1 = (float(edge) for edge in text.split(","))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"expected four numbers X0,Y0,X1,Y1; got {text!r}") from error
+    return x0, y0, x1, y1
+
+
+COMMAND = Command(
+    name="ask",
+    summary="ask a question about an image",
+    description=(
+        "Ask a question about an image. The answer goes to standard output; how sure the model is, and what it\n"
+        "fetched, to standard error."
+    ),
+    examples=(
+        'arr-coc ask receipt.png "What is the total?"',
+        'arr-coc ask receipt.png "What is the total?" --picture fetched.png',
+        'arr-coc ask receipt.png "What is the total?" --strategy none --json',
+    ),
+    add_arguments=add_arguments,
+    run=run,
+)

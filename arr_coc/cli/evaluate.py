@@ -1,0 +1,97 @@
+"""`arr-coc evaluate`: how well a model answers, strategy by strategy."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from ..evaluating import evaluate, read_records
+from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from ..modeling.realizing import SCORERS
+from .common import Command, add_choice_arguments, add_device_argument, add_model_argument, load_model, writable
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    form = '{"image": path, "question": str, "answers": [str], "boxes": [[x0, y0, x1, y1]]} per line; boxes are optional'
+    parser.add_argument("data", metavar="DATA.jsonl", help=form)
+    add_model_argument(parser)
+    strategies = "comma-separated, or all (default: all; oracle among them where every line has boxes)"
+    parser.add_argument("--strategies", metavar="A,B", default="all", help=strategies)
+    add_choice_arguments(parser)
+    parser.add_argument("--batch-size", metavar="N", type=int, default=32, help="questions at a time (default: 32)")
+    parser.add_argument("--limit", metavar="N", type=int, help="only the first N questions")
+    parser.add_argument("--seed", metavar="N", type=int, help="of random relevance (default: each question has its own)")
+    parser.add_argument("--json", metavar="FILE", help="write the results to this file")
+    add_device_argument(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    target = None if args.json is None else writable(args.json, "--json")
+    records = read_records(args.data, limit=args.limit)
+    model = load_model(args.model, args.device)
+    every = all(record.boxes for record in records)
+    strategies = usable_strategies(model, oracle=every) if args.strategies == "all" else _split(args.strategies)
+    result = evaluate(
+        model,
+        records,
+        strategies,
+        batch_size=args.batch_size,
+        budget=args.budget,
+        allocator=args.allocator,
+        seed=args.seed,
+        data=Path(args.data),
+    )
+    if target is not None:
+        target.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    print(table(result["strategies"]))
+
+
+def usable_strategies(model: ArrCocForConditionalGeneration, *, oracle: bool) -> list[str]:
+    """The strategies that this checkpoint can run, fixed rules and trained scorers, in the registry's order."""
+    held = model.config.fetcher_config.scorers
+    return [name for name, kind in SCORERS.items() if (not kind.trained or name in held) and (oracle or name != "oracle")]
+
+
+def _split(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise ValueError(f"--strategies: expected names with commas between them; got {text!r}")
+    return names
+
+
+def table(strategies: dict[str, dict[str, Any]]) -> str:
+    """The results as aligned text, intervals in brackets."""
+    head = ["strategy", "exact match", "recall of boxed patches", "tokens", "n"]
+    rows = [
+        [name, _share(row["exact_match"]), _share(row["recall"]), f"{row['tokens']:g}", str(row["n"])]
+        for name, row in strategies.items()
+    ]
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    lines = [
+        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))])
+        for row in [head, *rows]
+    ]
+    return "\n".join([*lines, "In brackets: 95 % intervals."])
+
+
+def _share(interval: dict[str, float] | None) -> str:
+    if interval is None:
+        return "-"
+    value, low, high = (100 * interval[name] for name in ("value", "low", "high"))
+    return f"{value:.1f} % [{low:.1f}, {high:.1f}]"
+
+
+COMMAND = Command(
+    name="evaluate",
+    summary="measure exact match and recall on questions with known answers",
+    description=(
+        "Ask every question of a JSONL file by every strategy, and print exact match (but for white space; case matters),\n"
+        "recall of the patches under the boxes, and image tokens per question, with 95 % intervals."
+    ),
+    examples=(
+        "arr-coc evaluate held_out.jsonl --strategies none,random,realizer",
+        "arr-coc evaluate held_out.jsonl --model ./my-model --limit 100 --json results.json",
+    ),
+    add_arguments=add_arguments,
+    run=run,
+)

@@ -1,0 +1,113 @@
+"""`arr-coc info`: what a model is made of and what it costs."""
+
+import argparse
+import json
+from typing import Any
+
+from ..modeling.configuration_arr_coc import NAMED_BUDGETS, ArrCocConfig
+from .common import Command, find_model, load_config
+from .counting import count_flops, count_parameters, on_meta
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="M", nargs="?", help="folder or org/name (default: the shipped model)")
+    parser.add_argument("--budget", metavar="K", help="patches to fetch, for the FLOPs (default: the model's)")
+    length = "length of the question, for the FLOPs (default: 16)"
+    parser.add_argument("--question-tokens", metavar="L", type=int, default=16, help=length)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> None:
+    if args.question_tokens < 1:
+        raise ValueError(f"--question-tokens: expected at least 1; got {args.question_tokens}")
+    name = find_model(args.model)
+    found = describe_model(name, load_config(name), args.budget, args.question_tokens)
+    print(json.dumps(found, indent=2) if args.json else report(found))
+
+
+def describe_model(name: str, config: ArrCocConfig, budget: int | str | None, question_tokens: int) -> dict[str, Any]:
+    """Geometry, tokens, parameters and FLOPs, from the config alone."""
+    vision, text, fetcher = config.vision_config, config.text_config, config.fetcher_config
+    base, fetched = config.vision_tokens(budget=budget)
+    model = on_meta(config)
+    return {
+        "model": name,
+        "geometry": {
+            "image_side_px": vision.image_size,
+            "patch_side_px": vision.patch_size,
+            "grid": [vision.grid_size, vision.grid_size],
+            "patches": vision.num_patches,
+            "feature_channels": vision.out_channels,
+            "compressor": vision.compressor,
+            "bridge": config.bridge_config.kind,
+            "language_model": text.model_type,
+            "language_width": text.hidden_size,
+            "context_tokens": text.max_position_embeddings,
+        },
+        "fetching": {
+            "strategy": fetcher.strategy,
+            "trained_scorers": list(fetcher.scorers),
+            "allocator": fetcher.allocator,
+            "budgets": {n: config.vision_tokens(budget=n, strategy="oracle")[1] for n in NAMED_BUDGETS},
+        },
+        "tokens": {"base": base, "fetched": fetched, "question": question_tokens},
+        "parameters": count_parameters(model),
+        "flops": count_flops(model, budget=budget, question_tokens=question_tokens),
+    }
+
+
+def report(found: dict[str, Any]) -> str:
+    """`describe_model`'s answer for people."""
+    geometry, fetching, tokens = found["geometry"], found["fetching"], found["tokens"]
+    budgets = ", ".join(f"{name} {count}" for name, count in fetching["budgets"].items())
+    trained = ", ".join(fetching["trained_scorers"]) or "none"
+    lines = [
+        found["model"],
+        "",
+        "geometry",
+        f"  image             {geometry['image_side_px']} px square, patches of {geometry['patch_side_px']} px",
+        f"  fine grid         {geometry['grid'][0]} x {geometry['grid'][1]} = {geometry['patches']} patches, "
+        f"{geometry['feature_channels']} channels",
+        f"  parts             compressor {geometry['compressor']}, bridge {geometry['bridge']}, language model "
+        f"{geometry['language_model']} ({geometry['language_width']} wide, {geometry['context_tokens']} tokens of context)",
+        "",
+        "tokens per image",
+        f"  always            {tokens['base']} base tokens",
+        f"  fetched           {tokens['fetched']} (strategy {fetching['strategy']}, allocator {fetching['allocator']})",
+        f"  named budgets     {budgets}",
+        f"  trained scorers   {trained}",
+        "",
+        "parameters",
+        *_shares(found["parameters"], found["parameters"]["total"], _count),
+        "",
+        f"FLOPs for one image and a question of {tokens['question']} tokens, counted (a multiply-add is 2)",
+        *_shares(found["flops"], sum(n for stage, n in found["flops"].items() if stage != "one decode step"), _flops),
+        "  shares are of the work up to the first token; the first two stages run once per image",
+    ]
+    return "\n".join(lines)
+
+
+def _shares(counts: dict[str, int], whole: int, show: Any) -> list[str]:
+    return [f"  {name:<20}{show(count):>12}{100 * count / max(1, whole):>8.1f} %" for name, count in counts.items()]
+
+
+def _count(number: int) -> str:
+    return f"{number:,}"
+
+
+def _flops(number: int) -> str:
+    unit, name = next(((u, n) for u, n in ((1e12, "T"), (1e9, "G"), (1e6, "M")) if number >= u), (1e3, "k"))
+    return f"{number / unit:.2f} {name}"
+
+
+COMMAND = Command(
+    name="info",
+    summary="show a model's parts, tokens and cost",
+    description=(
+        "Parameters per part, geometry, tokens per image, and floating-point operations per stage. Everything follows from\n"
+        "the config: no weights are read, and the operations are counted by running the model on shapes alone."
+    ),
+    examples=("arr-coc info hub_configs/arr-coc-tiny", "arr-coc info hub_configs/arr-coc-tiny --budget all --json"),
+    add_arguments=add_arguments,
+    run=run,
+)

@@ -1,0 +1,343 @@
+"""The command line: what it prints, its exit codes, and one line for a user's mistake."""
+
+import json
+import runpy
+import shutil
+import socket
+import struct
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers import tiny_config, tiny_model
+from PIL import Image
+from transformers.utils import logging
+
+from arr_coc.cli import COMMANDS, main
+from arr_coc.cli.counting import count_flops, count_parameters, on_meta
+from arr_coc.cli.evaluate import table
+from arr_coc.version import __version__
+
+QUESTION = "What is the total?"
+Cli = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """Runs a command line; gives exit code, standard output and standard error. Any use of the network fails."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("the network was used")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+
+    def run(*arguments: Any) -> tuple[int, str, str]:
+        capsys.readouterr()  # what the test's own preparations said
+        code = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def data(picture: Path, tmp_path: Path) -> Path:
+    shutil.copyfile(picture, tmp_path / "noise.png")
+    line = {"image": "noise.png", "question": QUESTION, "answers": ["12"], "boxes": [[8, 8, 20, 16]]}
+    path = tmp_path / "data.jsonl"
+    path.write_text("".join(json.dumps({**line, "question": QUESTION + "?" * i}) + "\n" for i in range(3)))
+    return path
+
+
+# ---- ask ----------------------------------------------------------------------------------------------------------
+
+
+def test_ask_prints_the_answer_and_draws_it(cli: Cli, checkpoint: Path, picture: Path, tmp_path: Path) -> None:
+    drawn = tmp_path / "out.png"
+    code, out, err = cli("ask", picture, QUESTION, "--model", checkpoint, "--picture", drawn)
+    assert (code, out) == (0, tiny_model().generate(picture, QUESTION) + "\n")
+    assert "strategy realizer, allocator topk: 17 of 256 patches fetched" in err and str(drawn) in err
+    with Image.open(drawn) as image:
+        assert image.width >= 768
+
+
+def test_ask_as_json_says_what_was_fetched(cli: Cli, checkpoint: Path, picture: Path) -> None:
+    options = ("--strategy", "saliency", "--budget", "fast", "--allocator", "window", "--json")
+    code, out, err = cli("ask", picture, QUESTION, "--model", checkpoint, *options)
+    found = json.loads(out)
+    expected = tiny_model().generate(
+        picture, QUESTION, strategy="saliency", budget="fast", allocator="window", return_fetch=True
+    )
+    assert (code, err) == (0, "")
+    assert (found["answer"], found["confidence"]) == (expected.text, pytest.approx(expected.probability))
+    assert found["positions"] == expected.fetch.positions[0].tolist()
+    assert found["tokens"] == {"base": 16, "fetched": 4} and found["patches"] == 256
+    assert (found["strategy"], found["allocator"], found["budget"]) == ("saliency", "window", 4)
+
+
+def test_ask_with_boxes(cli: Cli, checkpoint: Path, picture: Path) -> None:
+    options = ("--strategy", "oracle", "--budget", "4", "--json")
+    found = json.loads(cli("ask", picture, QUESTION, "--model", checkpoint, *options, "--box", "0,4,10,12")[1])
+    assert found["positions"] == [[3, 0], [3, 1], [4, 0], [4, 1]]  # 21 px of padding above
+    code, _, err = cli("ask", picture, QUESTION, "--model", checkpoint, *options)
+    assert code == 2 and 'strategy "oracle": expected boxes' in err
+
+
+# ---- mistakes -----------------------------------------------------------------------------------------------------
+
+
+def refused(result: tuple[int, str, str]) -> str:
+    """Checks that this was one line about a user's mistake; gives the line."""
+    code, out, err = result
+    assert (code, out) == (2, "")
+    assert err.startswith("arr-coc: error: ") and err.endswith("\n") and err.count("\n") == 1, err
+    return err.removeprefix("arr-coc: error: ").strip()
+
+
+@pytest.mark.parametrize(
+    ("image", "question", "options", "message"),
+    [
+        ("missing.png", QUESTION, (), "missing.png: expected an image file, received a missing path"),
+        ("text.png", QUESTION, (), "text.png: expected an image in a format that Pillow reads"),
+        ("empty.png", QUESTION, (), "empty.png: expected an image in a format that Pillow reads, received an empty file"),
+        ("cut.png", QUESTION, (), "cut.png: expected a whole image, received a corrupt one"),
+        ("huge.png", QUESTION, (), "huge.png: expected at most 89478485 pixels"),
+        ("noise.png", "", (), "question: expected a non-empty string; got ''"),
+        ("noise.png", "why " * 400, (), "question: expected a prompt of fewer than 1024 tokens"),
+        ("noise.png", QUESTION, ("--strategy", "luck"), "strategy: expected one of"),
+        ("noise.png", QUESTION, ("--allocator", "luck"), "allocator: expected one of topk, window; got 'luck'"),
+        ("noise.png", QUESTION, ("--budget", "lots"), "budget: expected a number of patches or one of fast"),
+        ("noise.png", QUESTION, ("--budget", "257"), "budget: expected 0 to 256 patches"),
+        ("noise.png", QUESTION, ("--budget", "-1"), "budget: expected a number of patches or one of"),
+        ("noise.png", QUESTION, ("--box", "1,2,3"), "argument --box: expected four numbers X0,Y0,X1,Y1; got '1,2,3'"),
+        ("noise.png", QUESTION, ("--picture", "no/such/out.png"), "--picture: expected a file in a folder that exists"),
+        ("noise.png", QUESTION, ("--picture", "out.txt"), "--picture: expected a name ending in .png"),
+        ("noise.png", QUESTION, ("--picture", "."), "--picture: expected a file to write; got a folder"),
+        ("noise.png", QUESTION, ("--device", "abacus"), "--device: expected one that this machine has; got 'abacus'"),
+    ],
+)
+def test_ask_refuses_in_one_line(
+    cli: Cli,
+    checkpoint: Path,
+    picture: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    image: str,
+    question: str,
+    options: tuple[str, ...],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    content = picture.read_bytes()
+    Path("noise.png").write_bytes(content)
+    Path("text.png").write_text("not an image, but some text")
+    Path("empty.png").touch()
+    Path("cut.png").write_bytes(content[: len(content) // 2])
+    header = b"IHDR" + struct.pack(">IIBBBBB", 20_000, 20_000, 8, 2, 0, 0, 0)  # all that is read of it
+    start = struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header))
+    Path("huge.png").write_bytes(b"\x89PNG\r\n\x1a\n" + start + struct.pack(">I", 0) + b"IDAT" + bytes(4))
+    assert message in refused(cli("ask", image, question, "--model", checkpoint, *options))
+
+
+def test_a_model_that_is_not_there_is_never_looked_up(cli: Cli, picture: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hub_configs").mkdir()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    for name, message in [
+        ("./missing/model", "model: expected a folder, or org/name on the Hub; got './missing/model'"),
+        ("hub_configs/typo", "got 'hub_configs/typo', which does not exist"),
+        ("typo", "got 'typo', which does not exist"),
+        ("/nowhere/at/all", "got '/nowhere/at/all', which does not exist"),
+        ("file", "model: expected a folder or org/name; got a file: file"),
+        ("empty", f"{tmp_path / 'empty'}: expected an ARR-COC checkpoint; got "),
+        ("org/name", "org/name: expected an ARR-COC checkpoint; got "),  # offline
+    ]:
+        assert message in refused(cli("ask", picture, QUESTION, "--model", name))
+        assert message in refused(cli("info", name))
+
+
+def test_damaged_checkpoints_are_refused(cli: Cli, checkpoint: Path, picture: Path, tmp_path: Path) -> None:
+    def ask(folder: Path) -> str:
+        return refused(cli("ask", picture, QUESTION, "--model", folder))
+
+    def copy(name: str, *without: str) -> Path:
+        return Path(shutil.copytree(checkpoint, tmp_path / name, ignore=shutil.ignore_patterns(*without)))
+
+    assert "no file named model.safetensors" in ask(copy("weightless", "*.safetensors"))
+    cut = copy("cut")
+    content = (cut / "model.safetensors").read_bytes()
+    (cut / "model.safetensors").write_bytes(content[: len(content) // 2])
+    assert "expected an ARR-COC checkpoint; got " in ask(cut)
+    bare = copy("bare", "processor_config.json")
+    assert f"processor: expected '{bare}' to hold one" in ask(bare)
+    assert f"processor: expected '{tmp_path / 'mute'}' to hold one" in ask(copy("mute", "tokenizer*"))
+    other = copy("other")
+    (other / "config.json").write_text('{"model_type": "bert"}')
+    assert "expected an ARR-COC model; got a model of type 'bert'" in ask(other)
+    (other / "config.json").write_text("{")
+    assert f"{other}: expected an ARR-COC checkpoint; got " in ask(other)
+    model = tiny_model()
+    partial = {name: tensor for name, tensor in model.state_dict().items() if "bridge" not in name}
+    model.save_pretrained(tmp_path / "partial", state_dict=partial)
+    model.processor.save_pretrained(tmp_path / "partial")
+    assert "expected weights for every part; got none for 2, e.g. model.bridge.projection.bias" in ask(tmp_path / "partial")
+
+
+def test_no_model_named_and_none_shipped(cli: Cli, picture: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("arr_coc.cli.common.SHIPPED", Path("hub_configs") / "not-shipped")
+    message = refused(cli("ask", picture, QUESTION))
+    assert message == "--model: expected a folder or org/name; got none, and hub_configs/not-shipped is not here"
+
+
+def test_the_shipped_model_is_the_default(cli: Cli, checkpoint: Path, picture: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("arr_coc.cli.common.SHIPPED", Path("models") / "tiny")
+    shutil.copytree(checkpoint, tmp_path / "models" / "tiny")
+    monkeypatch.chdir(tmp_path)
+    assert cli("ask", picture, QUESTION)[0] == 0
+
+
+def test_wrong_arguments_are_one_line_too(cli: Cli) -> None:
+    assert "the following arguments are required: QUESTION (see arr-coc ask --help)" in refused(cli("ask", "a.png"))
+    assert "invalid choice: 'dance'" in refused(cli("dance"))
+    assert "COMMAND" in refused(cli())
+    assert "--batch-size: invalid int value: 'x'" in refused(cli("evaluate", "d", "--batch-size", "x"))
+
+
+def test_debug_shows_the_traceback(picture: Path) -> None:
+    with pytest.raises(ValueError, match="which does not exist"):
+        main(["ask", str(picture), QUESTION, "--model", "typo", "--debug"])
+
+
+def test_a_reader_that_leaves_is_no_error(cli: Cli, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`arr-coc info ... | head -0` must not end in a traceback."""
+
+    def leave(_: Any) -> str:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("arr_coc.cli.info.report", leave)
+    assert cli("info", checkpoint) == (1, "", "")
+
+
+# ---- evaluate, info, build ----------------------------------------------------------------------------------------
+
+
+def test_evaluate_prints_a_table_and_writes_json(cli: Cli, checkpoint: Path, data: Path, tmp_path: Path) -> None:
+    target = tmp_path / "results.json"
+    options = ("--strategies", "none,random, oracle", "--limit", "2", "--batch-size", "2", "--json", target)
+    code, out, err = cli("evaluate", data, "--model", checkpoint, *options)
+    found = json.loads(target.read_text())
+    assert code == 0 and "6/6" in err
+    assert list(found["strategies"]) == ["none", "random", "oracle"]
+    assert found["strategies"]["oracle"]["n"] == 2 and found["strategies"]["oracle"]["tokens"] == 33
+    assert out == table(found["strategies"]) + "\n"
+    assert [line.split()[0] for line in out.splitlines()[1:-1]] == ["none", "random", "oracle"]
+
+
+def test_evaluate_runs_everything_by_default(cli: Cli, checkpoint: Path, data: Path) -> None:
+    _, out, _ = cli("evaluate", data, "--model", checkpoint, "--limit", "1")
+    names = {line.split()[0] for line in out.splitlines()[1:-1]}
+    assert names >= {"none", "random", "saliency", "variance", "clip_query", "realizer", "oracle"}
+    data.write_text(data.read_text().replace("boxes", "unknown"))
+    _, out, _ = cli("evaluate", data, "--model", checkpoint, "--limit", "1")
+    assert {line.split()[0] for line in out.splitlines()[1:-1]} == names - {"oracle"}
+    assert out.splitlines()[1].split()[-3:] == ["-", "16", "1"]
+
+
+def test_evaluate_refuses_in_one_line(cli: Cli, checkpoint: Path, data: Path, tmp_path: Path) -> None:
+    def evaluate(path: Path, *options: Any) -> str:
+        return refused(cli("evaluate", path, "--model", checkpoint, *options))
+
+    assert "none.jsonl" in evaluate(tmp_path / "none.jsonl")
+    assert "got 'luck'" in evaluate(data, "--strategies", "none,luck")
+    assert "--strategies: expected names with commas between them; got ','" in evaluate(data, "--strategies", ",")
+    assert "limit: expected at least 1 record; got 0" in evaluate(data, "--limit", "0")
+    assert "batch_size: expected at least 1; got 0" in evaluate(data, "--batch-size", "0")
+    (tmp_path / "noise.png").write_text("text")
+    code, out, err = cli("evaluate", data, "--model", checkpoint, "--strategies", "none")
+    assert (code, out) == (2, "") and "noise.png: expected an image" in err.splitlines()[-1]  # below the progress bar
+
+
+def test_info_counts_without_weights(cli: Cli, checkpoint: Path, tmp_path: Path) -> None:
+    shutil.copyfile(checkpoint / "config.json", tmp_path / "config.json")
+    code, out, _ = cli("info", tmp_path, "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["parameters"]["total"] == sum(parameter.numel() for parameter in tiny_model().parameters())
+    assert found["tokens"] == {"base": 16, "fetched": 17, "question": 16}
+    assert found["geometry"]["grid"] == [16, 16] and found["fetching"]["budgets"]["fast"] == 4
+    _, text, _ = cli("info", tmp_path)
+    assert f"{found['parameters']['total']:,}" in text
+    assert all(stage in text for stage in found["flops"])
+    assert "budget: expected" in refused(cli("info", tmp_path, "--budget", "999"))
+    assert "--question-tokens: expected at least 1; got 0" in refused(cli("info", tmp_path, "--question-tokens", "0"))
+
+
+def test_flops_are_those_of_the_matrices() -> None:
+    """The prefill and decode step by hand: projections, attention in full, and the head at one position."""
+    config = tiny_config()
+    text, length = config.text_config, 16 + 17 + 16
+    flops = count_flops(on_meta(config), question_tokens=16)
+    heads, head = text.num_attention_heads * text.head_dim, text.vocab_size * text.hidden_size
+    keys = text.num_key_value_heads * text.head_dim
+    linear = text.hidden_size * (2 * heads + 2 * keys + 3 * text.intermediate_size)
+
+    def expected(new: int, seen: int) -> int:
+        return 2 * (text.num_hidden_layers * (new * linear + 2 * new * seen * heads) + head)
+
+    # rotary embedding: transformers forms the angles by a matrix product of head_dim / 2 x new
+    assert flops["prefill"] == pytest.approx(expected(length, length), rel=2e-3)
+    assert flops["one decode step"] == pytest.approx(expected(1, length + 1), rel=2e-3)
+
+
+def test_the_fetcher_costs_nothing_extra_where_nothing_is_fetched() -> None:
+    model = on_meta(tiny_config())
+    fetched, bare = count_flops(model), count_flops(model, budget=0)
+    assert bare["saccades"] == 0 < fetched["saccades"]
+    assert bare["grid encoder"] == fetched["grid encoder"] and bare["prefill"] < fetched["prefill"]
+
+
+@pytest.mark.parametrize("strategy", ["none", "random", "oracle", "variance", "clip_query"])
+@pytest.mark.parametrize("compressor", ["conv", "mask"])
+def test_every_strategy_and_compressor_can_be_counted(strategy: str, compressor: str) -> None:
+    config = tiny_config(fetcher={"strategy": strategy}, vision={"compressor": compressor})
+    model = on_meta(config)
+    assert count_flops(model)["prefill"] > 0
+    assert count_parameters(model)["total"] == sum(parameter.numel() for parameter in model.parameters())
+    assert all(parameter.device == torch.device("meta") for parameter in model.parameters())
+
+
+def test_build_writes_a_repository(cli: Cli, checkpoint: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    code, said, _ = cli("build", checkpoint, out)
+    assert code == 0 and said.startswith(str(out)) and (out / "modeling_arr_coc.py").is_file()
+    assert "(or --force, which replaces it); got one with files" in refused(cli("build", checkpoint, out))
+    assert cli("build", checkpoint, out, "--force")[0] == 0
+
+
+# ---- help ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_help_describes_and_shows_examples(cli: Cli, command: Any) -> None:
+    code, out, _ = cli(command.name, "--help")
+    assert code == 0 and all(example in out for example in command.examples)
+    assert command.name in cli("--help")[1]
+
+
+def test_version_and_module(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["arr-coc", "--version"])
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_module("arr_coc.cli", run_name="__main__")
+    assert (stop.value.code, capsys.readouterr().out) == (0, f"arr-coc {__version__}\n")
+
+
+def test_libraries_are_as_loud_afterwards_as_before(cli: Cli, picture: Path) -> None:
+    before = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    cli("ask", picture, QUESTION, "--model", "typo")
+    assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before

@@ -1,0 +1,227 @@
+"""Evaluation: records, metrics, and that every image is encoded once whatever the batches."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import tiny_model
+from PIL import Image
+
+from arr_coc.evaluating import evaluate, read_records
+from arr_coc.evaluating.metrics import bootstrap_mean, exact_match, patch_recall, wilson
+
+QUESTIONS = ["What is it?", "Why?", "How many of them are there?"]
+SIZES = [(60, 90), (80, 40), (50, 50)]  # height, width
+
+
+def write(folder: Path, lines: list[dict[str, Any]]) -> Path:
+    path = folder / "data.jsonl"
+    path.write_text("\n".join(json.dumps(line) for line in lines) + "\n\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> list[dict[str, Any]]:
+    """Nine questions about three images, in an order that separates an image's questions."""
+    (tmp_path / "images").mkdir()
+    for i, (height, width) in enumerate(SIZES):
+        pixels = np.random.default_rng(i).integers(0, 256, (height, width, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "images" / f"{i}.png")
+    return [
+        {"image": f"images/{i}.png", "question": question, "answers": ["?"], "boxes": [[10, 10, 30, 18]]}
+        for question in QUESTIONS
+        for i in range(len(SIZES))
+    ]
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return tiny_model()
+
+
+def test_what_the_model_says_alone_is_what_evaluation_counts(model: Any, lines: list[Any], tmp_path: Path) -> None:
+    """Answers taken one by one are all right in batches, and the wrong strategy's answers are not."""
+    for line in lines:
+        line["answers"] = ["no", model.generate(tmp_path / line["image"], line["question"], strategy="realizer") + " "]
+    records = read_records(write(tmp_path, lines))
+    found = evaluate(model, records, ["realizer", "none"], batch_size=4, progress=False)["strategies"]
+    assert found["realizer"]["exact_match"]["value"] == 1.0
+    assert found["none"]["exact_match"]["value"] < 1.0
+    assert (found["realizer"]["tokens"], found["none"]["tokens"]) == (16 + 17, 16)
+    assert found["realizer"]["n"] == found["none"]["n"] == 9
+
+
+def test_results_do_not_depend_on_the_batch_size(model: Any, lines: list[Any], tmp_path: Path) -> None:
+    records, names = read_records(write(tmp_path, lines)), ["realizer", "random", "oracle"]
+    one, many = (evaluate(model, records, names, batch_size=n, progress=False)["strategies"] for n in (1, 64))
+    for name in names:
+        assert one[name]["recall"]["value"] == pytest.approx(many[name]["recall"]["value"])
+        assert one[name]["n"] == many[name]["n"] == 9
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 4, 64])
+def test_every_image_is_encoded_once(
+    model: Any, lines: list[Any], tmp_path: Path, batch_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded: list[int] = []
+    encode = model.model.encode_image
+
+    def counting(pixel_values: Any, mask: Any) -> Any:
+        encoded.append(len(pixel_values))
+        return encode(pixel_values, mask)
+
+    monkeypatch.setattr(model.model, "encode_image", counting)
+    records = read_records(write(tmp_path, lines))
+    evaluate(model, records, ["none", "saliency"], batch_size=batch_size, progress=False)
+    assert sum(encoded) == len(SIZES)
+
+
+def test_recall_is_of_the_patches_under_the_boxes(model: Any, lines: list[Any], tmp_path: Path) -> None:
+    del lines[0]["boxes"]
+    lines[1]["boxes"] = []
+    records = read_records(write(tmp_path, lines))
+    found = evaluate(model, records, ["none", "variance"], progress=False)["strategies"]
+    assert found["none"]["recall"] == {"value": 0.0, "low": 0.0, "high": 0.0}
+    assert 0 <= found["variance"]["recall"]["low"] <= found["variance"]["recall"]["value"] < 1
+    with pytest.raises(ValueError, match='strategy "oracle": expected boxes in every record; got 2 without, e.g. line 1'):
+        evaluate(model, records, ["oracle"], progress=False)
+    found = evaluate(model, records[2:], ["oracle"], budget=64, progress=False)["strategies"]
+    assert found["oracle"]["recall"] == {"value": 1.0, "low": 1.0, "high": 1.0}
+    bare = [record for record in records if not record.boxes]
+    assert evaluate(model, bare, ["none"], progress=False)["strategies"]["none"]["recall"] is None
+
+
+def test_the_report_says_what_was_measured_and_is_json(model: Any, lines: list[Any], tmp_path: Path) -> None:
+    records = read_records(write(tmp_path, lines), limit=2)
+    found = evaluate(model, records, ["random"], budget="fast", allocator="window", seed=3, data="d.jsonl", progress=False)
+    assert json.loads(json.dumps(found)) == found
+    assert set(found["strategies"]["random"]) == {"exact_match", "recall", "tokens", "n"}
+    assert set(found["strategies"]["random"]["exact_match"]) == {"value", "low", "high"}
+    assert (found["budget"], found["allocator"], found["seed"], found["data"]) == (4, "window", 3, "d.jsonl")
+    assert {"date", "versions", "machine", "model"} <= set(found)
+
+
+def test_progress_is_drawn_on_standard_error_only(
+    model: Any, lines: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluate(model, read_records(write(tmp_path, lines), limit=2), ["none"])
+    captured = capsys.readouterr()
+    assert captured.out == "" and "2/2" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"strategies": ["luck"]}, r"strategy: expected one of .*; got 'luck'"),
+        ({"strategies": []}, "expected records and strategies; got 1 records, 0 strategies"),
+        ({"strategies": ["none"], "allocator": "all"}, r"allocator: expected one of topk, window; got 'all'"),
+        ({"strategies": ["none"], "budget": 257}, "budget: expected 0 to 256 patches"),
+        ({"strategies": ["none"], "batch_size": 0}, "batch_size: expected at least 1; got 0"),
+    ],
+)
+def test_bad_choices_are_refused_before_anything_runs(
+    model: Any, lines: list[Any], tmp_path: Path, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        evaluate(model, read_records(write(tmp_path, lines), limit=1), **arguments, progress=False)
+
+
+def test_boxes_outside_the_image_are_refused_with_their_line(model: Any, lines: list[Any], tmp_path: Path) -> None:
+    lines[0]["boxes"] = [[1000, 1000, 1010, 1010]]
+    with pytest.raises(ValueError, match="line 1: boxes: expected boxes that reach into the image"):
+        evaluate(model, read_records(write(tmp_path, lines)), ["none"], progress=False)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"image": "images/9.png"}, r"image: expected a file, relative to .*; got 'images/9.png'"),
+        ({"image": 3}, "image: expected a non-empty string; got 3"),
+        ({"question": "  "}, "question: expected a non-empty string; got ''"),
+        ({"answers": "yes"}, "answers: expected a non-empty list of strings; got 'yes'"),
+        ({"answers": []}, r"answers: expected a non-empty list of strings; got \[\]"),
+        ({"boxes": [[1, 2, 3]]}, r"boxes: expected \[x0, y0, x1, y1\] with .*; got \[1, 2, 3\]"),
+        ({"boxes": [[5, 0, 1, 9]]}, r"boxes: expected .* with x0 <= x1 and y0 <= y1; got \[5, 0, 1, 9\]"),
+        ({"boxes": [[0, 0, True, 9]]}, r"boxes: expected .*; got \[0, 0, True, 9\]"),
+        ({"boxes": {"x": 1}}, "boxes: expected a list of"),
+    ],
+)
+def test_a_bad_record_is_refused_with_its_line(
+    lines: list[Any], tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    lines[4] = {**lines[4], **change}
+    with pytest.raises(ValueError, match=rf"data.jsonl, line 5: {message}"):
+        read_records(write(tmp_path, lines))
+    assert len(read_records(tmp_path / "data.jsonl", limit=4)) == 4
+
+
+def test_bad_files_are_refused(lines: list[Any], tmp_path: Path) -> None:
+    path = write(tmp_path, lines)
+    del lines[1]["answers"]
+    with pytest.raises(ValueError, match="line 2: expected image, question and answers; got no answers"):
+        read_records(write(tmp_path, lines))
+    for text, message in [
+        ("", "expected one JSON object per line; got an empty file"),
+        ("\n[1]\n", r"line 2: expected a JSON object; got '\[1\]'"),
+        ('{"image": ', "line 1: expected a JSON object; got "),
+    ]:
+        path.write_text(text)
+        with pytest.raises(ValueError, match=message):
+            read_records(path)
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match="expected UTF-8 text"):
+        read_records(path)
+    with pytest.raises(FileNotFoundError):
+        read_records(tmp_path / "none.jsonl")
+    with pytest.raises(ValueError, match="limit: expected at least 1 record; got 0"):
+        read_records(path, limit=0)
+
+
+def test_paths_are_relative_to_the_file(lines: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, lines)
+    monkeypatch.chdir(tmp_path.parent)
+    record = read_records(path.relative_to(tmp_path.parent))[1]
+    assert record.image == tmp_path / "images" / "1.png"
+    assert record.boxes == ((10.0, 10.0, 30.0, 18.0),) and record.line == 2
+
+
+def test_exact_match_forgives_white_space_only() -> None:
+    assert exact_match(" New  York\n", ["Boston", "New York"])
+    assert not exact_match("new york", ["New York"])
+    assert not exact_match("", ["New York"])
+
+
+def test_wilson_agrees_with_published_values() -> None:
+    """81 of 263: 0.2553 to 0.3662 (Newcombe 1998, table I); at the edges the interval stays inside 0..1."""
+    interval = wilson(81, 263)
+    assert (interval.low, interval.high) == (pytest.approx(0.2553, abs=5e-5), pytest.approx(0.3662, abs=5e-5))
+    assert wilson(0, 20).low == 0 and wilson(20, 20).high == 1 and wilson(20, 20).low < 1
+    with pytest.raises(ValueError, match="expected 0 to n, n at least 1; got 3 of 2"):
+        wilson(3, 2)
+
+
+def test_the_bootstrap_covers_the_mean_and_repeats() -> None:
+    values = np.random.default_rng(0).random(400).tolist()
+    interval = bootstrap_mean(values)
+    half = 1.96 * np.std(values) / 20
+    assert interval == bootstrap_mean(values)
+    assert interval.high - interval.value == pytest.approx(half, rel=0.1)
+    assert interval.value - interval.low == pytest.approx(half, rel=0.1)
+
+
+def test_questions_of_one_image_are_not_independent() -> None:
+    """Ten copies of each value say no more than one."""
+    values = np.random.default_rng(0).random(50)
+    alone = bootstrap_mean(values.tolist())
+    copied = bootstrap_mean(np.repeat(values, 10).tolist(), groups=np.repeat(np.arange(50), 10).tolist())
+    assert copied.high - copied.low == pytest.approx(alone.high - alone.low, rel=0.1)
+
+
+def test_recall_counts_patches() -> None:
+    boxed = np.zeros((4, 4), dtype=bool)
+    boxed[1, 1:3] = True
+    assert patch_recall([5, 0, 15], boxed) == 0.5
+    with pytest.raises(ValueError, match="boxed: expected at least one patch; got none"):
+        patch_recall([1], ~np.ones((4, 4), dtype=bool))

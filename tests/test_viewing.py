@@ -1,0 +1,131 @@
+"""The picture of what was fetched: geometry, colours, caption."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import tiny_model
+from PIL import Image, ImageFont
+
+from arr_coc.modeling.fetching import FetchResult
+from arr_coc.viewing import (
+    MARGIN,
+    NARROWEST,
+    OUTLINE_COLOUR,
+    SHORTEST,
+    colours,
+    describe,
+    draw_answer,
+    draw_fetch,
+    heat,
+    wrap,
+)
+
+
+def fetch(indices: list[int], side: int = 8, **changes: Any) -> FetchResult:
+    """One item in which the fetched patches are relevant and no others."""
+    index = torch.tensor([indices], dtype=torch.long)
+    relevance = torch.zeros(1, side * side).scatter(1, index, 1.0)
+    values = {
+        "indices": index, "positions": torch.stack((index // side, index % side), -1), "scores": relevance,
+        "relevance": relevance, "is_padding": torch.zeros_like(index, dtype=torch.bool), "budget": len(indices),
+        "strategy": "realizer", "allocator": "topk",
+    }  # fmt: skip
+    return FetchResult(**{**values, **changes})
+
+
+def outlined(picture: Image.Image) -> np.ndarray:
+    """bool [H, W]: pixels in the outline's colour."""
+    return (np.asarray(picture) == OUTLINE_COLOUR[:3]).all(-1)
+
+
+def test_a_fetched_patch_is_outlined_where_it_lies_and_nothing_else_is() -> None:
+    picture = draw_fetch(Image.new("RGB", (64, 64), "white"), fetch([8 + 2]), question="?", text="a")
+    cell = SHORTEST // 8
+    rows, columns = np.nonzero(outlined(picture))
+    assert picture.width == SHORTEST + 2 * MARGIN
+    assert (rows.min() // cell, columns.min() // cell) == (1, 2)
+    top, left = MARGIN + cell, MARGIN + 2 * cell
+    assert top <= rows.min() and rows.max() < top + cell
+    assert left <= columns.min() and columns.max() < left + cell
+
+
+@pytest.mark.parametrize(("width", "height"), [(64, 16), (16, 64)])
+def test_padding_is_cut_off_and_patches_stay_over_their_part_of_the_image(width: int, height: int) -> None:
+    """A 64 x 16 image fills rows 3 and 4 of an 8 x 8 grid; its upper left patch is (3, 0)."""
+    image = Image.new("RGB", (width, height), "white")
+    first = 3 * 8 if width > height else 3
+    padding = torch.tensor([[False, True]])
+    picture = draw_fetch(image, fetch([first, 63], is_padding=padding), question="?", text="a")
+    rows, columns = np.nonzero(outlined(picture))
+    cell = SHORTEST // 8
+    left = MARGIN + (0 if width > height else (NARROWEST - 2 * cell) // 2)
+    assert MARGIN <= rows.min() and rows.max() < MARGIN + cell
+    assert left <= columns.min() and columns.max() < left + cell
+
+
+def test_the_image_shows_through_and_relevance_tints_it() -> None:
+    image = Image.new("RGB", (64, 64), "white")
+    pixels = np.asarray(draw_fetch(image, fetch([27]), question="?")).astype(int)
+    cell = SHORTEST // 8
+    at = {y * 8 + x: pixels[MARGIN + y * cell + cell // 2, MARGIN + x * cell + cell // 2] for y in (3, 5) for x in (3, 5)}
+    assert np.abs(at[27] - [254, 240, 124]).max() < 8  # 60 % of viridis' yellow over white
+    assert (at[45] > 210).all()  # far less of its violet
+
+
+def test_nothing_fetched_draws_neither_heat_nor_outline() -> None:
+    image = Image.new("RGB", (64, 64), "white")
+    picture = draw_fetch(image, fetch([], strategy="none"), question="?", text="a", probability=0.5)
+    assert not outlined(picture).any()
+    assert (np.asarray(picture)[MARGIN + 10, MARGIN + 10] == 255).all()
+    assert describe(fetch([], strategy="none")) == (
+        "strategy none: the 4 base tokens only, nothing fetched of 64 patches"
+    )
+
+
+def test_the_caption_says_how_many_patches_are_padding() -> None:
+    said = describe(fetch([1, 2], is_padding=torch.tensor([[False, True]])))
+    assert said == (
+        "strategy realizer, allocator topk: 2 of 64 patches fetched (outlined, 1 of them padding), beside 4 base tokens "
+        "(grid)"
+    )
+
+
+@pytest.mark.parametrize("question", ["word " * 80, "w" * 400, "short", ""])
+def test_the_caption_never_leaves_the_page(question: str) -> None:
+    picture = draw_fetch(Image.new("RGB", (20, 30), "black"), fetch([5]), question=question, text="yes " * 40, probability=1)
+    pixels = np.asarray(picture)
+    assert (pixels[:, -MARGIN + 2 :] == 255).all() and (pixels[:, : MARGIN - 2] == 255).all()
+    assert (pixels[-3:] == 255).all()
+
+
+def test_wrapped_lines_fit_and_lose_nothing() -> None:
+    font: Any = ImageFont.load_default(size=20)
+    text = "one two  three " + "x" * 100 + " four"
+    lines = wrap(text, font, 200)
+    assert all(font.getlength(line) <= 200 for line in lines)
+    assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+
+
+def test_colours_are_viridis_and_clip() -> None:
+    assert colours(np.array([-1.0, 0.0, 1.0, 2.0])).tolist() == [[68, 1, 84]] * 2 + [[253, 231, 37]] * 2
+    luma = colours(np.linspace(0, 1, 50)) @ np.array([0.299, 0.587, 0.114])
+    assert (np.diff(luma) > 0).all()
+    opacity = heat(np.linspace(0, 1, 50))[:, 3].astype(int)
+    assert (np.diff(opacity) >= 0).all() and opacity[0] < opacity[-1] < 255
+
+
+def test_large_images_are_not_blown_up_and_several_items_are_refused() -> None:
+    picture = draw_fetch(Image.new("RGB", (4000, 1000)), fetch([3 * 8]))
+    assert picture.width <= 1536 + 2 * MARGIN
+    two = fetch([3])
+    two.relevance = two.relevance.repeat(2, 1)
+    with pytest.raises(ValueError, match="fetch: expected the result of one image and question; got 2"):
+        draw_fetch(Image.new("RGB", (8, 8)), two)
+
+
+def test_an_answer_of_the_model_can_be_drawn() -> None:
+    model, image = tiny_model(), Image.new("RGB", (90, 60), "white")
+    answer = model.generate(image, "What is it?", return_fetch=True)
+    assert draw_answer(image, answer, question="What is it?").width == SHORTEST + 2 * MARGIN
