@@ -55,7 +55,8 @@ def draw_fetch(
     source = load_image(image)
     items, patches = fetch.relevance.shape
     if items != 1:
-        raise ValueError(f"fetch: expected the result of one image and question; got {items} (take one by rows(i, i + 1))")
+        expected = "the result of one image and question (take it by rows(i, i + 1))"
+        raise ValueError(f"fetch: expected {expected}; got {items}")
     side = math.isqrt(patches)
     cell = math.ceil(min(max(SHORTEST, *source.size), LONGEST) / side)  # px of a patch as drawn
     placed = fit_square(source.height, source.width, cell * side)
@@ -131,7 +132,8 @@ def _with_caption(
 ) -> Image.Image:
     """The picture on paper, a colour bar below it, then question, answer, confidence and what was fetched."""
     width = max(picture.width, NARROWEST)
-    large, small = ImageFont.load_default(size=22), ImageFont.load_default(size=16)
+    large: Any = ImageFont.load_default(size=22)
+    small: Any = ImageFont.load_default(size=16)
     lines = [(line, large, INK) for entry in _said(question, text, probability) for line in wrap(entry, large, width)]
     lines += [(line, small, SOFT_INK) for line in wrap(describe(fetch), small, width)]
     heights = [font.size * 1.35 for _, font, _ in lines]

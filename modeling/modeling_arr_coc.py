@@ -158,8 +158,8 @@ class ArrCocPreTrainedModel(PreTrainedModel):
         elif isinstance(module, GridEncoder):
             initialization.normal_(module.pos_embed, std=std)
         elif isinstance(module, SemanticEncoder):
-            initialization.normal_(module.class_embedding, std=std)
-            initialization.normal_(module.position_embedding, std=std)
+            initialization.normal_(module.class_embedding, std=module.config.initializer_range)
+            initialization.normal_(module.position_embedding, std=module.config.initializer_range)
             initialization.zeros_(module.saccade_embedding)
         elif isinstance(module, PatchLayer):
             initialization.copy_(module.query_position, module.initial_position())

@@ -68,7 +68,7 @@ def tiny_config(**changes: Any) -> ArrCocConfig:
     """A config of a few thousand weights for `tiny_tokenizer()`.
 
     Args:
-        **changes: `vision`, `semantic`, `fetcher`, `bridge`, `text`: dicts laid over that part; others: top-level fields.
+        **changes: `vision`, `semantic`, `fetcher`, `bridge`, `text`: dicts laid over that part; others: top level.
     """
     tokenizer = tiny_tokenizer()
     ids = {name: tokenizer.convert_tokens_to_ids(token) for name, token in _TINY_IDS.items()}

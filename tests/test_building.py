@@ -72,13 +72,14 @@ def test_a_fresh_interpreter_answers_from_the_folder_and_again_after_saving_else
 model = AutoModel.from_pretrained(source, trust_remote_code=True)
 print(model.generate(picture, question))
 processor = AutoProcessor.from_pretrained(source, trust_remote_code=True)
-print(type(processor).__name__, type(processor.image_processor).__name__, processor.chat_template == model.processor.chat_template)
+print(type(processor).__name__, type(processor.image_processor).__name__)
+print(processor.chat_template == model.processor.chat_template)
 model.save_pretrained(rest[0])
 model.processor.save_pretrained(rest[0])
 """
     second = tmp_path / "second"
     said = run_alone(code, built, picture, second, home=tmp_path).splitlines()
-    assert said == [expected, "ArrCocProcessor ArrCocImageProcessor True"]
+    assert said == [expected, "ArrCocProcessor ArrCocImageProcessor", "True"]
     assert json.loads((second / "config.json").read_text())["auto_map"] == AUTO_MAP
     code = """
 print(AutoModelForCausalLM.from_pretrained(source, trust_remote_code=True).generate(picture, question))

@@ -54,11 +54,11 @@ def test_what_the_model_says_alone_is_what_evaluation_counts(model: Any, lines: 
 
 
 def test_results_do_not_depend_on_the_batch_size(model: Any, lines: list[Any], tmp_path: Path) -> None:
-    records, names = read_records(write(tmp_path, lines)), ["realizer", "random", "oracle"]
+    records, names = read_records(write(tmp_path, lines), limit=4), ["realizer", "random"]
     one, many = (evaluate(model, records, names, batch_size=n, progress=False)["strategies"] for n in (1, 64))
     for name in names:
         assert one[name]["recall"]["value"] == pytest.approx(many[name]["recall"]["value"])
-        assert one[name]["n"] == many[name]["n"] == 9
+        assert one[name]["n"] == many[name]["n"] == 4
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 4, 64])
@@ -85,7 +85,7 @@ def test_recall_is_of_the_patches_under_the_boxes(model: Any, lines: list[Any], 
     found = evaluate(model, records, ["none", "variance"], progress=False)["strategies"]
     assert found["none"]["recall"] == {"value": 0.0, "low": 0.0, "high": 0.0}
     assert 0 <= found["variance"]["recall"]["low"] <= found["variance"]["recall"]["value"] < 1
-    with pytest.raises(ValueError, match='strategy "oracle": expected boxes in every record; got 2 without, e.g. line 1'):
+    with pytest.raises(ValueError, match=r'"oracle": expected boxes in every record; got 2 without, e.g. line 1'):
         evaluate(model, records, ["oracle"], progress=False)
     found = evaluate(model, records[2:], ["oracle"], budget=64, progress=False)["strategies"]
     assert found["oracle"]["recall"] == {"value": 1.0, "low": 1.0, "high": 1.0}
@@ -95,7 +95,9 @@ def test_recall_is_of_the_patches_under_the_boxes(model: Any, lines: list[Any], 
 
 def test_the_report_says_what_was_measured_and_is_json(model: Any, lines: list[Any], tmp_path: Path) -> None:
     records = read_records(write(tmp_path, lines), limit=2)
-    found = evaluate(model, records, ["random"], budget="fast", allocator="window", seed=3, data="d.jsonl", progress=False)
+    found = evaluate(
+        model, records, ["random"], budget="fast", allocator="window", seed=3, data="d.jsonl", progress=False
+    )
     assert json.loads(json.dumps(found)) == found
     assert set(found["strategies"]["random"]) == {"exact_match", "recall", "tokens", "n"}
     assert set(found["strategies"]["random"]["exact_match"]) == {"value", "low", "high"}

@@ -202,13 +202,14 @@ def test_oracle_needs_boxes_and_returns_them() -> None:
 
 @pytest.mark.parametrize("pool", [1, 2, 3])
 def test_position_codes_are_y_then_x_and_near_places_are_alike(pool: int) -> None:
+    """Runs of `pool` patches along a row share a key; rows stay apart, so that the lines of a page do."""
     code = position_code(8, 16, device=torch.device("cpu"), pool=pool)
-    side = -(-8 // pool)
-    grid = code.view(side, side, 16)
+    grid = code.view(8, -1, 16)
+    assert grid.shape[1] == -(-8 // pool)
     assert torch.equal(grid[1, 0, :8], grid[1, 2, :8]), "the first half says y"
     assert torch.equal(grid[0, 1, 8:], grid[2, 1, 8:]), "the second half says x"
     likeness = code @ code.t()
-    assert likeness.argmax(-1).tolist() == list(range(side * side))
+    assert likeness.argmax(-1).tolist() == list(range(len(code)))
 
 
 def test_even_heads_start_with_their_row_and_odd_heads_with_their_column() -> None:

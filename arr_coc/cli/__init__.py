@@ -1,7 +1,7 @@
 """The command line: `arr-coc COMMAND ...`. One module per command, listed in `COMMANDS`.
 
-Exit codes: 0 done, 1 a fault of ours (with a traceback), 2 a mistake in what was asked for (one line on standard error),
-130 interrupted.
+Exit codes: 0 done, 1 a fault of ours (with a traceback), 2 a mistake in what was asked for (one line on standard
+error), 130 interrupted.
 """
 
 import argparse

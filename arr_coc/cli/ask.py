@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     strategies = 'what decides which patches are fetched: "realizer", "saliency", "none", ... (default: the model\'s)'
     parser.add_argument("--strategy", metavar="S", help=strategies)
     add_choice_arguments(parser)
-    boxes = 'for --strategy oracle: where the answer stands, px of the image; may be repeated'
+    boxes = "for --strategy oracle: where the answer stands, px of the image; may be repeated"
     parser.add_argument("--box", metavar="X0,Y0,X1,Y1", action="append", type=_box, help=boxes)
     picture = f"draw the image, the fetched patches and their relevance to this file ({', '.join(PICTURES)})"
     parser.add_argument("--picture", metavar="FILE", help=picture)

@@ -21,8 +21,8 @@ COMMAND = Command(
     name="build",
     summary="write a model repository that loads without this package",
     description=(
-        "Write a complete model repository: the files of SOURCE, the model's code and the maps by which transformers' Auto\n"
-        "classes find it (trust_remote_code=True). OUT appears in one step or not at all."
+        "Write a complete model repository: the files of SOURCE, the model's code and the maps by which transformers'\n"
+        "Auto classes find it (trust_remote_code=True). OUT appears in one step or not at all."
     ),
     examples=("arr-coc build hub_configs/arr-coc-tiny OUT", "arr-coc build hub_configs/arr-coc-tiny OUT --force"),
     add_arguments=add_arguments,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -112,7 +113,8 @@ def load_model(name: str | None, device: str | None = None) -> ArrCocForConditio
     config = load_config(source)
     target = find_device(device)
     with _refused(source):
-        model, report = ArrCocForConditionalGeneration.from_pretrained(source, config=config, output_loading_info=True)
+        loaded: Any = ArrCocForConditionalGeneration.from_pretrained(source, config=config, output_loading_info=True)
+    model, report = loaded
     missing = sorted(report["missing_keys"])
     if missing:
         raise ValueError(f"{source}: expected weights for every part; got none for {len(missing)}, e.g. {missing[0]}")

@@ -12,7 +12,7 @@ from .common import Command, add_choice_arguments, add_device_argument, add_mode
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    form = '{"image": path, "question": str, "answers": [str], "boxes": [[x0, y0, x1, y1]]} per line; boxes are optional'
+    form = '{"image": path, "question": str, "answers": [str], "boxes": [[x0, y0, x1, y1]]} per line; boxes optional'
     parser.add_argument("data", metavar="DATA.jsonl", help=form)
     add_model_argument(parser)
     strategies = "comma-separated, or all (default: all; oracle among them where every line has boxes)"
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_choice_arguments(parser)
     parser.add_argument("--batch-size", metavar="N", type=int, default=32, help="questions at a time (default: 32)")
     parser.add_argument("--limit", metavar="N", type=int, help="only the first N questions")
-    parser.add_argument("--seed", metavar="N", type=int, help="of random relevance (default: each question has its own)")
+    parser.add_argument("--seed", metavar="N", type=int, help="of random relevance (default: one per question)")
     parser.add_argument("--json", metavar="FILE", help="write the results to this file")
     add_device_argument(parser)
 
@@ -49,7 +49,8 @@ def run(args: argparse.Namespace) -> None:
 def usable_strategies(model: ArrCocForConditionalGeneration, *, oracle: bool) -> list[str]:
     """The strategies that this checkpoint can run, fixed rules and trained scorers, in the registry's order."""
     held = model.config.fetcher_config.scorers
-    return [name for name, kind in SCORERS.items() if (not kind.trained or name in held) and (oracle or name != "oracle")]
+    usable = [name for name, kind in SCORERS.items() if not kind.trained or name in held]
+    return [name for name in usable if oracle or name != "oracle"]
 
 
 def _split(text: str) -> list[str]:
@@ -67,11 +68,11 @@ def table(strategies: dict[str, dict[str, Any]]) -> str:
         for name, row in strategies.items()
     ]
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-    lines = [
-        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))])
+    aligned = [
+        [cell.rjust(width) if i else cell.ljust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True))]
         for row in [head, *rows]
     ]
-    return "\n".join([*lines, "In brackets: 95 % intervals."])
+    return "\n".join([*("  ".join(row) for row in aligned), "In brackets: 95 % intervals."])
 
 
 def _share(interval: dict[str, float] | None) -> str:
@@ -85,8 +86,8 @@ COMMAND = Command(
     name="evaluate",
     summary="measure exact match and recall on questions with known answers",
     description=(
-        "Ask every question of a JSONL file by every strategy, and print exact match (but for white space; case matters),\n"
-        "recall of the patches under the boxes, and image tokens per question, with 95 % intervals."
+        "Ask every question of a JSONL file by every strategy, and print exact match (but for white space; case\n"
+        "matters), recall of the patches under the boxes, and image tokens per question, with 95 % intervals."
     ),
     examples=(
         "arr-coc evaluate held_out.jsonl --strategies none,random,realizer",

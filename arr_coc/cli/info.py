@@ -4,7 +4,7 @@ import argparse
 import json
 from typing import Any
 
-from ..modeling.configuration_arr_coc import NAMED_BUDGETS, ArrCocConfig
+from ..modeling.configuration_arr_coc import NAMED_BUDGETS
 from .common import Command, find_model, load_config
 from .counting import count_flops, count_parameters, on_meta
 
@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> None:
     print(json.dumps(found, indent=2) if args.json else report(found))
 
 
-def describe_model(name: str, config: ArrCocConfig, budget: int | str | None, question_tokens: int) -> dict[str, Any]:
+def describe_model(name: str, config: Any, budget: int | str | None, question_tokens: int) -> dict[str, Any]:
     """Geometry, tokens, parameters and FLOPs, from the config alone."""
     vision, text, fetcher = config.vision_config, config.text_config, config.fetcher_config
     base, fetched = config.vision_tokens(budget=budget)
@@ -68,8 +68,9 @@ def report(found: dict[str, Any]) -> str:
         f"  image             {geometry['image_side_px']} px square, patches of {geometry['patch_side_px']} px",
         f"  fine grid         {geometry['grid'][0]} x {geometry['grid'][1]} = {geometry['patches']} patches, "
         f"{geometry['feature_channels']} channels",
-        f"  parts             compressor {geometry['compressor']}, bridge {geometry['bridge']}, language model "
-        f"{geometry['language_model']} ({geometry['language_width']} wide, {geometry['context_tokens']} tokens of context)",
+        f"  parts             compressor {geometry['compressor']}, bridge {geometry['bridge']}",
+        f"  language model    {geometry['language_model']}, {geometry['language_width']} wide, "
+        f"{geometry['context_tokens']} tokens of context",
         "",
         "tokens per image",
         f"  always            {tokens['base']} base tokens",
@@ -104,8 +105,8 @@ COMMAND = Command(
     name="info",
     summary="show a model's parts, tokens and cost",
     description=(
-        "Parameters per part, geometry, tokens per image, and floating-point operations per stage. Everything follows from\n"
-        "the config: no weights are read, and the operations are counted by running the model on shapes alone."
+        "Parameters per part, geometry, tokens per image, and floating-point operations per stage. Everything follows\n"
+        "from the config: no weights are read, and the operations are counted by running the model on shapes alone."
     ),
     examples=("arr-coc info hub_configs/arr-coc-tiny", "arr-coc info hub_configs/arr-coc-tiny --budget all --json"),
     add_arguments=add_arguments,

@@ -130,7 +130,8 @@ def _check(
     resolve_budget(budget, model.config.vision_config.num_patches, model.config.fetcher_config.budget)
     bare = [record.line for record in records if not record.boxes]
     if "oracle" in strategies and bare:
-        raise ValueError(f'strategy "oracle": expected boxes in every record; got {len(bare)} without, e.g. line {bare[0]}')
+        expected = 'strategy "oracle": expected boxes in every record'
+        raise ValueError(f"{expected}; got {len(bare)} without, e.g. line {bare[0]}")
 
 
 def _encoded_batches(

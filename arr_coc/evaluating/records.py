@@ -1,7 +1,7 @@
 """Questions with known answers, one JSON object per line.
 
-`{"image": path, "question": str, "answers": [str], "boxes": [[x0, y0, x1, y1]]}`: the path is relative to the file, boxes
-(where the answer stands, px of the image, ends exclusive) are optional, and any of the answers is right.
+`{"image": path, "question": str, "answers": [str], "boxes": [[x0, y0, x1, y1]]}`: the path is relative to the file,
+boxes (where the answer stands, px of the image, ends exclusive) are optional, and any of the answers is right.
 """
 
 import json

@@ -25,7 +25,7 @@ AUTO_MAP = {
     **dict.fromkeys(AUTO_MODELS, "modeling_arr_coc.ArrCocForConditionalGeneration"),
     **PROCESSOR_MAP,
 }
-"""Which class each of transformers' Auto classes takes from the repository (`register_for_auto_class` stores one only)."""
+"""Which class each of transformers' Auto classes takes (`register_for_auto_class` would store one of them only)."""
 
 WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
 REQUIRED = ("config.json", "processor_config.json", "tokenizer_config.json")

@@ -1,36 +1,32 @@
-"""Stage 2: the whole model learns to find, fetch and answer, on rendered documents.
+"""Stage: the whole model learns to find, fetch and answer, on rendered documents.
 
-A batch is some pages with several questions each, encoded once. Its strategy and budget are drawn per batch, oracle
-boxes mostly at first (so that reading the fetched patches is learnt at once), the trained scorers more and more; so one
-set of weights serves every strategy. The scorers learn from the boxes of the answer and its label. Two things make
-reading what was fetched quick to learn: oracle batches also transcribe, in a second turn, all lines that they fetched
-(many more characters than an answer has); and after the bridge a fetched token names its characters through the
-language model's own vocabulary, so that copying a character is a matter of looking at the right token.
+A batch is some pages with several questions each, encoded once. At first no answers are asked for: fetched tokens learn
+to be the perfect ones of the copying stage, and the scorers learn relevance from the boxes of the answer and its label.
+Then strategy and budget are drawn per batch, oracle boxes mostly at first (so that the reader sees what it is to read),
+the trained scorers more and more; so one set of weights serves every strategy. Oracle batches also transcribe, in a
+second turn, all lines that they fetched: many more characters than an answer has.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import IterableDataset
 from transformers import PreTrainedTokenizerBase
 
-from arr_coc.data import CHARSET, Entry, Split, ask, box_targets, glyph_targets, render_document
-from arr_coc.modeling.configuration_arr_coc import ArrCocConfig, resolve_budget
+from arr_coc.data import Split
+from arr_coc.modeling.attending import best
+from arr_coc.modeling.configuration_arr_coc import resolve_budget
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from arr_coc.modeling.processing_arr_coc import CHAT_TEMPLATE, find_query_tokens, query_markers
 from arr_coc.modeling.realizing import FetchContext
 from arr_coc.training.checkpointing import load_state
+from arr_coc.training.copying import PatchLanguage, at_patches, right_rows
 from arr_coc.training.loop import Loop, adamw
-from arr_coc.training.reading import SLOTS, ReadingHead, pixels, reading_loss, word_loss, word_targets
-from arr_coc.training.streaming import per_step, prefetched
-
-TRANSCRIBE = "Read the page."
-"""What the second turn of a transcribing batch asks for: the fetched lines, top to bottom."""
+from arr_coc.training.questions import Batch, Prompts, QuestionPages
+from arr_coc.training.reading import ReadingHead, reading_loss, word_loss
+from arr_coc.training.streaming import prefetched
 
 
 @dataclass(frozen=True)
@@ -40,7 +36,9 @@ class AnsweringStage:
     Attributes:
         steps: optimiser steps.
         pages, questions: pages per step, and questions about each.
-        learning_rate: of everything but the grid encoder; encoder_rate: of the grid encoder.
+        learning_rate: of all but the grid encoder (encoder_rate) and the language model (language_rate).
+        aligned_steps: steps at the start in which no answers are asked for: fetched tokens learn to be perfect ones,
+            and the scorers relevance.
         frozen_steps: steps at the start in which the grid encoder is not trained.
         start_mix, end_mix: how often each strategy is drawn at the first step and from half of the steps on.
         budgets: how often each budget is drawn.
@@ -58,6 +56,8 @@ class AnsweringStage:
     questions: int = 4
     learning_rate: float = 1.5e-3
     encoder_rate: float = 3e-4
+    language_rate: float = 5e-4
+    aligned_steps: int = 300
     frozen_steps: int = 600
     weight_decay: float = 0.02
     warmup: int = 100
@@ -91,168 +91,57 @@ class AnsweringStage:
     workers: int = 1
 
 
-@dataclass
-class Batch:
-    """P pages with Q questions each: I = P*Q slots, page-major.
-
-    `pixel_values` [P, 3, S, S]; `glyphs` [P, G, G, SLOTS]; `words` [P, G, G]; `before`, `after`: [I, *] token ids before and
-    after the
-    vision tokens, padded on the right; `answer`: [I, *] True on the tokens of `after` that are to be predicted; and
-    `query`: [I, *] True on the question's tokens of `after`; `relevance`: [I, N] patches of the
-    answer and its label; `oracle`: [I, N] what strategy "oracle" fetches; `transcript`: the same with a second turn.
-    """
-
-    pixel_values: Tensor
-    glyphs: Tensor
-    words: Tensor
-    before: Tensor
-    after: Tensor
-    answer: Tensor
-    query: Tensor
-    relevance: Tensor
-    oracle: Tensor
-    transcript: "Batch | None" = None
-
-
-class Prompts:
-    """Tokenises prompts around the vision tokens, which are put in later, as many as the batch's budget asks for."""
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, image_token_id: int) -> None:
-        self.tokenizer, self.markers = tokenizer, query_markers(tokenizer)
-        self.image_token_id, self.pad = image_token_id, tokenizer.pad_token_id
-
-    def _turn(self, content: list[dict[str, str]]) -> list[int]:
-        prompt = self.tokenizer.apply_chat_template(
-            [{"role": "user", "content": content}],
-            chat_template=CHAT_TEMPLATE,
-            tokenize=False,
-            add_generation_prompt=True,
-        )
-        return self.tokenizer(prompt, add_special_tokens=False).input_ids
-
-    def _spelt(self, answer: str) -> list[int]:
-        return [*self.tokenizer(answer, add_special_tokens=False).input_ids, self.tokenizer.eos_token_id]
-
-    def __call__(
-        self, question: str, answer: str, transcript: str | None = None
-    ) -> tuple[list[int], list[int], list[bool], list[bool]]:
-        """Ids before and after the image; of the latter, which are to be predicted and which are the question.
-
-        With `transcript`, a second turn asks for it.
-        """
-        ids = self._turn([{"type": "image"}, {"type": "text", "text": question}])
-        place = ids.index(self.image_token_id)
-        query = find_query_tokens(torch.tensor([ids]), **self.markers)[0].tolist()[place + 1 :]
-        after, spelt = ids[place + 1 :], self._spelt(answer)
-        predicted = [False] * len(after) + [True] * len(spelt)
-        after = after + spelt
-        if transcript is not None:
-            asked, read = self._turn([{"type": "text", "text": TRANSCRIBE}]), self._spelt(transcript)
-            after += self.tokenizer("\n", add_special_tokens=False).input_ids + asked + read
-            predicted += [False] * (len(after) - len(predicted) - len(read)) + [True] * len(read)
-        return ids[:place], after, predicted, query + [False] * (len(after) - len(query))
-
-
-class QuestionPages(IterableDataset):
-    """Endless batches; a function of (seed, split, position)."""
-
-    def __init__(
-        self,
-        stage: AnsweringStage,
-        config: ArrCocConfig,
-        prompts: Prompts,
-        *,
-        split: Split,
-        start: int = 0,
-        held_out: bool = False,
-    ) -> None:
-        self.stage, self.prompts, self.split, self.start = stage, prompts, split, start
-        self.purpose = 3 if held_out else 2  # pages that are measured on never come up in training, whatever the split
-        self.size, self.grid = config.vision_config.image_size, config.vision_config.grid_size
-
-    def __iter__(self) -> Iterator[Batch]:
-        return per_step(self.batch, self.start)
-
-    def batch(self, step: int) -> Batch:
-        """The batch of one step."""
-        rng = np.random.default_rng((self.stage.seed, self.purpose, step))
-        images, glyphs, words, short, long, relevance, unions = [], [], [], [], [], [], []
-        for _ in range(self.stage.pages):
-            document = render_document(rng, size=self.size, split=self.split)
-            images.append(pixels(np.asarray(document.image.convert("RGB"))))
-            glyphs.append(glyph_targets(document.glyphs, size=self.size, grid=self.grid, slots=SLOTS))
-            words.append(word_targets(document.entries, size=self.size, grid=self.grid))
-            order = rng.permutation(len(document.entries))
-            for number in range(self.stage.questions):
-                turned = np.roll(order, -number)  # the one asked about first, then the others in a drawn order
-                entries = [document.entries[int(index)] for index in turned]
-                asked = (ask(rng, entries[0].field, split=self.split), entries[0].value)
-                kept, union = self._fitting(entries)
-                lines = "\n".join(f"{entry.label} {entry.value}" for entry in kept)
-                short.append(self.prompts(*asked))
-                long.append(self.prompts(*asked, lines))
-                relevance.append(self._patches(entries[0]))
-                unions.append(union)
-        shared = {"pixel_values": images, "glyphs": glyphs, "words": words, "relevance": relevance}
-        tensors = {name: torch.from_numpy(np.stack(arrays)) for name, arrays in shared.items()}
-        transcript = Batch(**tensors, **self._padded(long), oracle=torch.from_numpy(np.stack(unions)))
-        return Batch(**tensors, **self._padded(short), oracle=tensors["relevance"], transcript=transcript)
-
-    def _patches(self, entry: Entry) -> np.ndarray:
-        """[N] 1 on the patches of an entry's label and value."""
-        return box_targets([entry.label_box, entry.value_box], size=self.size, grid=self.grid).reshape(-1)
-
-    def _fitting(self, entries: list[Entry]) -> tuple[list[Entry], np.ndarray]:
-        """The first entry and those after it that fit into the transcript's budget, top to bottom; their patches."""
-        kept, union = [entries[0]], self._patches(entries[0])
-        for entry in entries[1:]:
-            more = np.maximum(union, self._patches(entry))
-            if more.sum() > self.stage.transcript_budget:
-                break
-            kept.append(entry)
-            union = more
-        return sorted(kept, key=lambda entry: entry.value_box[1]), union
-
-    def _padded(self, texts: list[tuple[list[int], list[int], list[bool], list[bool]]]) -> dict[str, Tensor]:
-        length = max(len(after) for _, after, _, _ in texts)
-        after, answer, query = (
-            torch.tensor([list(text[part]) + [fill] * (length - len(text[part])) for text in texts])
-            for part, fill in ((1, self.prompts.pad), (2, False), (3, False))
-        )
-        before = torch.tensor([before for before, *_ in texts])
-        return {"before": before, "after": after, "answer": answer, "query": query}
-
-
 class Learner(nn.Module):
-    """The model with the heads that only training uses.
-
-    A fetched token names its first character through the language model's vocabulary as it is, the next ones after a
-    linear map each.
-    """
+    """The model with what only training uses: the reading stage's head, and the perfect tokens of the copying stage."""
 
     def __init__(self, model: ArrCocForConditionalGeneration, tokenizer: PreTrainedTokenizerBase) -> None:
         super().__init__()
-        config = model.config
         self.model = model
-        self.reading = ReadingHead(config.vision_config.out_channels)
-        size = config.text_config.hidden_size
-        self.token_norm = nn.RMSNorm(size)
-        self.next_slots = nn.Linear(size, (SLOTS - 1) * size, bias=False)
-        names = [" ", *CHARSET]
-        ids = [tokenizer(name, add_special_tokens=False).input_ids[0] for name in names]
-        self.character_ids: Tensor
-        self.register_buffer("character_ids", torch.tensor(ids))
+        self.reading = ReadingHead(model.config.vision_config.out_channels)
+        self.language = PatchLanguage(model, tokenizer).requires_grad_(False)
 
     def reading_loss(self, features: Tensor, batch: Batch) -> Tensor:
         """What the reading stage minimised, on this batch's pages."""
         characters, fields = self.reading(features)
         return reading_loss(characters, batch.glyphs) + word_loss(fields, batch.words)
 
-    def token_loss(self, tokens: Tensor, glyphs: Tensor) -> Tensor:
-        """Fetched tokens [I, K, D] must name the characters of their patches, `glyphs` [I, K, SLOTS]."""
-        following = self.next_slots(tokens).unflatten(-1, (SLOTS - 1, -1))
-        slots = self.token_norm(torch.cat((tokens[:, :, None], following), 2))
-        return reading_loss(self.model.lm_head(slots), self.character_ids[glyphs], none=int(self.character_ids[0]))
+    def token_loss(self, tokens: Tensor, batch: Batch, indices: Tensor) -> Tensor:
+        """Squared distance of fetched tokens [I, K, D] to the perfect ones, as a share of the latter's mean square."""
+        with torch.no_grad():
+            embed = self.model.get_input_embeddings()
+            perfect = self.language(*at_patches(batch, indices), indices, batch.glyphs.shape[1], embed)
+        return (tokens - perfect).square().mean() / perfect.square().mean()
+
+    def features(self, batch: Batch, *, frozen: bool) -> Tensor:
+        """The grid encoder's output [P, C, G, G]."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not frozen):
+            return self.model.model.vision_tower.grid_encoder(batch.pixel_values)
+
+    def prompt(self, batch: Batch, vision_tokens: int) -> tuple[Tensor, Tensor, int]:
+        """Ids [I, S] with placeholders, the question's mask [I, S], and where the text after the image begins."""
+        vision = torch.full((len(batch.after), vision_tokens), self.model.config.image_token_id)
+        ids = torch.cat((batch.before, vision, batch.after), 1)
+        lead = batch.before.shape[1] + vision_tokens
+        return ids, F.pad(batch.query, (lead, 0)), lead
+
+    def align(self, batch: Batch, budget: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """Losses that need no language model in the loop, and leave it as it is: perfect tokens, relevance."""
+        core = self.model.model
+        features = self.features(batch, frozen=True)
+        encoding = core.encode_features(features, batch.pixel_values)
+        pages = torch.arange(len(features)).repeat_interleave(len(batch.after) // len(features))
+        encoding = encoding.select(pages)
+        ids, query, _ = self.prompt(batch, 0)
+        with torch.no_grad():
+            embeds = core.get_input_embeddings()(ids)
+        rows = torch.arange(len(ids))
+        context = core.fetch_context(encoding, ids, embeds, rows, query, None, None)
+        indices = best(batch.oracle + 0.5 * torch.rand(batch.oracle.shape, generator=generator), budget)
+        tokens = core.bridge(*core.vision_tower.saccades(encoding, indices))
+        return {
+            "token": self.token_loss(tokens, batch, indices),
+            "relevance": self.model.relevance_loss(context, batch.relevance),
+        }
 
     def forward(
         self,
@@ -266,15 +155,11 @@ class Learner(nn.Module):
     ) -> dict[str, Tensor]:
         """Losses, and (under "right") whether each question was answered exactly, teacher-forced."""
         model, count = self.model, len(batch.after)
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not frozen):
-            features = model.model.vision_tower.grid_encoder(batch.pixel_values)
+        features = self.features(batch, frozen=frozen)
         encoding = model.model.encode_features(features, batch.pixel_values)
         pages = torch.arange(len(features)).repeat_interleave(count // len(features))
         base = encoding.tokens.shape[1]
-        vision = torch.full((count, base + budget), model.config.image_token_id)
-        ids = torch.cat((batch.before, vision, batch.after), 1)
-        lead = batch.before.shape[1] + base + budget
-        query = F.pad(batch.query, (lead, 0))
+        ids, query, lead = self.prompt(batch, base + budget)
         noise = torch.rand(batch.oracle.shape, generator=generator)  # the rest of an oracle's budget is drawn
         embeds, tokens, fetched, context = model.model.embed_prompt(
             ids, encoding, query_mask=query, image_index=pages, strategy=strategy,
@@ -282,11 +167,8 @@ class Learner(nn.Module):
         )  # fmt: skip
         hidden = model.model(embeds, use_cache=False).last_hidden_state[:, lead - 1 : -1]
         chosen = batch.answer
-        logits = model.lm_head(hidden[chosen])
-        targets = batch.after[chosen]
-        rows = torch.arange(count)[:, None].expand_as(chosen)[chosen]
-        wrong = torch.zeros(count).index_add_(0, rows, (logits.argmax(-1) != targets).float())
-        losses = {"answer": F.cross_entropy(logits, targets), "right": wrong == 0}
+        logits, targets = model.lm_head(hidden[chosen]), batch.after[chosen]
+        losses = {"answer": F.cross_entropy(logits, targets), "right": right_rows(logits, targets, chosen)}
         if self.training:
             if strategy in model.model.fetcher.scorers:
                 losses["relevance"] = model.relevance_loss(context, batch.relevance, fetched)
@@ -296,8 +178,7 @@ class Learner(nn.Module):
             if not frozen:
                 losses["reading"] = self.reading_loss(features, batch)
             if budget:
-                at = batch.glyphs.flatten(1, 2)[pages].gather(1, fetched.indices[..., None].expand(-1, -1, SLOTS))
-                losses["token"] = self.token_loss(tokens[:, base:], at)
+                losses["token"] = self.token_loss(tokens[:, base:], batch, fetched.indices)
         hit = batch.relevance.gather(1, fetched.indices).sum(1) / batch.relevance.sum(1)
         losses["recall"] = hit.mean()
         return losses
@@ -346,19 +227,25 @@ def measure(
 
 
 def _optimizer(learner: Learner, stage: AnsweringStage) -> torch.optim.Optimizer:
-    slow = [*learner.model.model.vision_tower.grid_encoder.parameters(), *learner.reading.parameters()]
-    known = {id(parameter) for parameter in slow}
+    core = learner.model.model
+    slow = [*core.vision_tower.grid_encoder.parameters(), *learner.reading.parameters()]
+    spoken = list(core.language_model.parameters())
+    known = {id(parameter) for parameter in [*slow, *spoken, *learner.language.parameters()]}
     fast = [parameter for parameter in learner.parameters() if id(parameter) not in known]
-    return adamw([(slow, stage.encoder_rate), (fast, stage.learning_rate)], stage.weight_decay)
+    rates = [(slow, stage.encoder_rate), (spoken, stage.language_rate), (fast, stage.learning_rate)]
+    return adamw(rates, stage.weight_decay)
 
 
 def _begin_with(learner: Learner, weights: dict[str, Tensor]) -> None:
-    """Takes over an earlier stage's weights: all of an answering stage's, encoder and head of a reading stage's."""
-    if any(name.startswith("model.") for name in weights):
-        learner.load_state_dict(weights)
-        return
-    encoder = learner.model.model.vision_tower.grid_encoder
-    for prefix, part in (("encoder.", encoder), ("head.", learner.reading)):
+    """Takes over what an earlier stage trained: a reading, a copying or an answering stage."""
+    core = learner.model.model
+    if any(name.startswith("encoder.") for name in weights):
+        parts = {"encoder.": core.vision_tower.grid_encoder, "head.": learner.reading}
+    elif any(name.startswith("reading.") for name in weights):
+        parts = {"": learner}
+    else:
+        parts = {"model.model.language_model.": core.language_model, "language.": learner.language}
+    for prefix, part in parts.items():
         part.load_state_dict({k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)})
 
 
@@ -367,7 +254,7 @@ def train_answering(
     tokenizer: PreTrainedTokenizerBase,
     stage: AnsweringStage,
     out: Path,
-    start: Path | None = None,
+    start: Sequence[Path] = (),
 ) -> ArrCocForConditionalGeneration:
     """Runs (or resumes) the stage and returns the trained model.
 
@@ -376,20 +263,22 @@ def train_answering(
         tokenizer: its tokenizer.
         stage: settings.
         out: folder for `answering.pt`, from which a killed run goes on.
-        start: checkpoint of the stage before, with whose weights this one begins, or None.
+        start: checkpoints of the stages before, taken over in this order.
     """
     torch.manual_seed(stage.seed)
     learner = Learner(model, tokenizer).train()
     optimizer = _optimizer(learner, stage)
     loop = Loop("answering", learner, optimizer, out / "answering.pt", stage.steps, stage.warmup, stage.evaluate_every)
     first = loop.resume()
-    if first is None and start is not None:
-        _begin_with(learner, (load_state(start) or {})["weights"])
+    if first is None:
+        for path in start:
+            _begin_with(learner, (load_state(path) or {})["weights"])
     first = first or 0
     prompts = Prompts(tokenizer, model.config.image_token_id)
-    held_out = QuestionPages(stage, model.config, prompts, split=stage.evaluate_split, held_out=True)
+    fits = {"transcript_budget": stage.transcript_budget}
+    held_out = QuestionPages(stage, model.config, prompts, split=stage.evaluate_split, held_out=True, **fits)
     test = [held_out.batch(i) for i in range(-(-stage.evaluate_questions // (stage.pages * stage.questions)))]
-    pages = QuestionPages(stage, model.config, prompts, split="train", start=first)
+    pages = QuestionPages(stage, model.config, prompts, split="train", start=first, **fits)
     loader = prefetched(pages, stage.workers)
     patches = model.config.vision_config.num_patches
 
@@ -398,6 +287,10 @@ def train_answering(
         strategy = _draw(generator, _mix(stage, step))
         budget = 0 if strategy == "none" else resolve_budget(_draw(generator, stage.budgets), patches)
         batch, name = next(loader), f"answer/{strategy}"
+        if step < stage.aligned_steps:
+            found = learner.align(batch.transcript or batch, stage.transcript_budget, generator)
+            logged = {part: value.detach() for part, value in found.items()}
+            return {"loss": found["token"] + stage.relevance_weight * found["relevance"], **logged}
         if strategy == "oracle" and torch.rand((), generator=generator) < stage.transcribed:
             batch, budget, name = batch.transcript, stage.transcript_budget, "transcript"
         frozen = step < stage.frozen_steps

@@ -9,6 +9,7 @@ stages:
     steps: 3000
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,16 @@ from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.processing_arr_coc import ArrCocProcessor
 from arr_coc.training.answering import AnsweringStage, train_answering
+from arr_coc.training.copying import CopyingStage, train_copying
 from arr_coc.training.reading import ReadingStage, train_reading
 
 logger = logging.get_logger(__name__)
 
-STAGES: dict[str, type] = {"reading": ReadingStage, "answering": AnsweringStage}
+READ = "reading.pt"
+"""Name of a reading stage's checkpoint, which the next reading stage goes on from."""
+
+STAGES: dict[str, type] = {"reading": ReadingStage, "copying": CopyingStage, "answering": AnsweringStage}
+Stage = ReadingStage | CopyingStage | AnsweringStage
 
 
 @dataclass(frozen=True)
@@ -33,11 +39,11 @@ class Recipe:
     """`model`: the configuration's folder; `stages`: settings in the order they run; `seed`: of the initial weights."""
 
     model: Path
-    stages: tuple[ReadingStage | AnsweringStage, ...]
+    stages: tuple[Stage, ...]
     seed: int = 0
 
 
-def _stage(number: int, given: Any) -> ReadingStage | AnsweringStage:
+def _stage(number: int, given: Any) -> Stage:
     if not isinstance(given, dict) or given.get("stage") not in STAGES:
         received = given.get("stage") if isinstance(given, dict) else given
         raise ValueError(f"stages[{number}]: expected stage to be one of {', '.join(STAGES)}; got {received!r}")
@@ -50,8 +56,21 @@ def _stage(number: int, given: Any) -> ReadingStage | AnsweringStage:
     return kind(**settings)
 
 
-def load_recipe(path: Path) -> Recipe:
+def _override(stages: list[Any], setting: str) -> None:
+    """Applies "2.steps=100" to the stage of that number."""
+    key, equals, value = setting.partition("=")
+    number, dot, name = key.partition(".")
+    if not (equals and dot and number.isdecimal() and int(number) < len(stages)):
+        raise ValueError(f"setting: expected STAGE.NAME=VALUE with a stage of 0 to {len(stages) - 1}; got {setting!r}")
+    stages[int(number)][name] = yaml.safe_load(value)
+
+
+def load_recipe(path: Path, settings: Sequence[str] = ()) -> Recipe:
     """Reads a recipe.
+
+    Args:
+        path: the YAML file.
+        settings: overrides such as "2.steps=100": the stage's number, the setting, the value.
 
     Raises:
         ValueError: unknown stages or settings, or no stages.
@@ -59,6 +78,8 @@ def load_recipe(path: Path) -> Recipe:
     given = yaml.safe_load(path.read_text(encoding="utf-8"))
     if not isinstance(given, dict) or not given.get("stages"):
         raise ValueError(f"{path}: expected a mapping with a list of stages; got {type(given).__name__}")
+    for setting in settings:
+        _override(given["stages"], setting)
     stages = tuple(_stage(number, stage) for number, stage in enumerate(given["stages"]))
     return Recipe(path.parent / given.get("model", "."), stages, int(given.get("seed", 0)))
 
@@ -72,15 +93,18 @@ def train(recipe: Recipe, out: Path) -> None:
     processor = ArrCocProcessor.from_pretrained(recipe.model)
     torch.manual_seed(recipe.seed)
     model = ArrCocForConditionalGeneration(config)
-    before: Path | None = None
+    done: list[Path] = []
     for number, stage in enumerate(recipe.stages):
         folder = out / f"stage{number}"
         logger.info(f"stage {number}: {stage}")
         if isinstance(stage, ReadingStage):
-            train_reading(config.vision_config, stage, folder, before)
-            before = folder / "reading.pt"
+            train_reading(config.vision_config, stage, folder, next((p for p in done[::-1] if p.name == READ), None))
+            done.append(folder / READ)
+        elif isinstance(stage, CopyingStage):
+            train_copying(model, processor.tokenizer, stage, folder)
+            done.append(folder / "copying.pt")
         else:
-            train_answering(model, processor.tokenizer, stage, folder, before)
-            before = folder / "answering.pt"
+            train_answering(model, processor.tokenizer, stage, folder, done)
+            done.append(folder / "answering.pt")
     model.save_pretrained(out / "model")
     processor.save_pretrained(out / "model")

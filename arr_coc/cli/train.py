@@ -1,0 +1,46 @@
+"""`arr-coc train`: runs a recipe, from a configuration to weights."""
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+
+from ..training.recipe import load_recipe, train
+from .common import Command
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("recipe", metavar="RECIPE.yaml", help="the stages and their settings")
+    parser.add_argument("--out", metavar="DIR", default="runs/train", help="checkpoints and OUT/model (default: runs/train)")
+    settings = "overrides, as STAGE.SETTING=VALUE with the stage's number: 2.steps=100"
+    parser.add_argument("settings", metavar="SETTING", nargs="*", help=settings)
+
+
+def run(args: argparse.Namespace) -> None:
+    recipe = load_recipe(Path(args.recipe), args.settings)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    logger = logging.getLogger("arr_coc.training")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        train(recipe, Path(args.out))
+    finally:
+        logger.removeHandler(handler)
+    print(Path(args.out) / "model")
+
+
+COMMAND = Command(
+    name="train",
+    summary="train a model by a recipe; goes on where a killed run stopped",
+    description=(
+        "Run the stages of a recipe. Every stage keeps a checkpoint in its own folder of OUT, so the same command goes on\n"
+        "with a run that was killed. The trained model is written to OUT/model."
+    ),
+    examples=(
+        "arr-coc train hub_configs/arr-coc-tiny/train.yaml --out runs/tiny",
+        "arr-coc train hub_configs/arr-coc-tiny/train.yaml 0.steps=10 1.steps=10 2.steps=10 --out runs/try",
+    ),
+    add_arguments=add_arguments,
+    run=run,
+)

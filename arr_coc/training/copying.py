@@ -1,0 +1,159 @@
+"""Stage: the language model learns to read patch tokens that are perfect, before any vision is in the loop.
+
+A patch token is perfect if it says, in the language model's own embeddings, which characters stand in the patch, which
+field's name they belong to, and where the patch is. Pages are sketched, not rendered, and no image is encoded, so steps
+are cheap, and copying (find the label, go along the row, spell what stands there) is learnt in minutes. The answering
+stage then has a target for every fetched token: the perfect one.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
+
+from arr_coc.data import CHARSET, FIELDS
+from arr_coc.modeling.attending import best
+from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from arr_coc.modeling.realizing import position_code
+from arr_coc.training.loop import Loop, adamw
+from arr_coc.training.questions import Batch, Prompts, QuestionPages
+from arr_coc.training.reading import SLOTS
+from arr_coc.training.streaming import prefetched
+
+POSITION_SIZE = 64
+"""Channels of the fixed position code that perfect tokens carry."""
+
+
+@dataclass(frozen=True)
+class CopyingStage:
+    """Settings of the stage.
+
+    Attributes:
+        steps: optimiser steps.
+        pages, questions: sketched pages per step, and questions about each.
+        budget: patch tokens per question; lines are taken along and transcribed as long as they fit.
+        learning_rate, weight_decay, warmup: AdamW; warm-up in steps.
+        evaluate_every: steps between measurements and checkpoints.
+    """
+
+    steps: int = 1200
+    pages: int = 16
+    questions: int = 2
+    budget: int = 64
+    learning_rate: float = 2e-3
+    weight_decay: float = 0.02
+    warmup: int = 100
+    evaluate_every: int = 200
+    seed: int = 0
+    workers: int = 1
+
+
+class PatchLanguage(nn.Module):
+    """What a perfect patch token says, in the language model's embeddings."""
+
+    def __init__(self, model: ArrCocForConditionalGeneration, tokenizer: PreTrainedTokenizerBase) -> None:
+        super().__init__()
+        size = model.config.text_config.hidden_size
+        self.slots = nn.ModuleList(nn.Linear(size, size, bias=False) for _ in range(SLOTS - 1))
+        self.word = nn.Linear(size, size, bias=False)
+        self.position = nn.Linear(POSITION_SIZE, size, bias=False)
+        self.empty = nn.Parameter(torch.zeros(size))
+        nn.init.normal_(self.position.weight, std=0.02)
+        characters = [tokenizer(character, add_special_tokens=False).input_ids[0] for character in CHARSET]
+        fields = [tokenizer(" " + field, add_special_tokens=False).input_ids[0] for field in FIELDS]
+        self.characters: Tensor
+        self.fields: Tensor
+        self.register_buffer("characters", torch.tensor([0, *characters]))
+        self.register_buffer("fields", torch.tensor([0, *fields]))
+
+    def forward(self, glyphs: Tensor, words: Tensor, indices: Tensor, side: int, embed: nn.Module) -> Tensor:
+        """Tokens [I, K, D] of patches at `indices` [I, K] with characters [I, K, SLOTS] and field names [I, K]."""
+        spelt = embed(self.characters[glyphs]) * (glyphs > 0)[..., None]
+        token = spelt[:, :, 0] + sum(part(spelt[:, :, 1 + slot]) for slot, part in enumerate(self.slots))
+        word = words.clamp(min=0)
+        token = token + self.word(embed(self.fields[word])) * (word > 0)[..., None]
+        token = token + self.empty * (glyphs[..., 0] == 0)[..., None]
+        return token + self.position(position_code(side, POSITION_SIZE, device=indices.device))[indices]
+
+
+def at_patches(batch: Batch, indices: Tensor) -> tuple[Tensor, Tensor]:
+    """Characters [I, K, SLOTS] and field names [I, K] of the patches at `indices` [I, K]."""
+    pages = torch.arange(len(batch.glyphs)).repeat_interleave(len(indices) // len(batch.glyphs))
+    glyphs = batch.glyphs.flatten(1, 2)[pages].gather(1, indices[..., None].expand(-1, -1, SLOTS))
+    return glyphs, batch.words.flatten(1)[pages].gather(1, indices)
+
+
+def right_rows(logits: Tensor, targets: Tensor, chosen: Tensor) -> Tensor:
+    """[I] True where every predicted token of a row is right: teacher-forced, the same as an exact greedy answer.
+
+    `logits` [T, vocabulary] and `targets` [T] of the T places where `chosen` [I, S] is True.
+    """
+    rows = torch.arange(len(chosen))[:, None].expand_as(chosen)[chosen]
+    return torch.zeros(len(chosen)).index_add_(0, rows, (logits.argmax(-1) != targets).float()) == 0
+
+
+class Copying(nn.Module):
+    """The language model reading perfect patch tokens."""
+
+    def __init__(self, model: ArrCocForConditionalGeneration, tokenizer: PreTrainedTokenizerBase) -> None:
+        super().__init__()
+        self.model = model
+        self.language = PatchLanguage(model, tokenizer)
+
+    def trained(self) -> list[nn.Parameter]:
+        """Language model and patch language; nothing of the vision."""
+        return [*self.model.model.language_model.parameters(), *self.language.parameters()]
+
+    def forward(self, batch: Batch, budget: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Mean loss of what is to be predicted, and whether each row was right throughout, teacher-forced."""
+        embed = self.model.get_input_embeddings()
+        side = batch.glyphs.shape[1]
+        indices = best(batch.oracle + 0.5 * torch.rand(batch.oracle.shape, generator=generator), budget)
+        tokens = self.language(*at_patches(batch, indices), indices, side, embed)
+        embeds = torch.cat((embed(batch.before), tokens, embed(batch.after)), 1)
+        lead = batch.before.shape[1] + budget
+        hidden = self.model.model(embeds, use_cache=False).last_hidden_state[:, lead - 1 : -1]
+        logits, targets = self.model.lm_head(hidden[batch.answer]), batch.after[batch.answer]
+        return F.cross_entropy(logits, targets), right_rows(logits, targets, batch.answer)
+
+
+def train_copying(
+    model: ArrCocForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, stage: CopyingStage, out: Path
+) -> Copying:
+    """Runs (or resumes) the stage; its checkpoint is `out/copying.pt`.
+
+    Args:
+        model: whose language model is trained, in place.
+        tokenizer: its tokenizer.
+        stage: settings.
+        out: folder of the checkpoint.
+    """
+    torch.manual_seed(stage.seed)
+    copying = Copying(model, tokenizer).train()
+    optimizer = adamw([(copying.trained(), stage.learning_rate)], stage.weight_decay)
+    loop = Loop("copying", copying, optimizer, out / "copying.pt", stage.steps, stage.warmup, stage.evaluate_every)
+    first = loop.resume() or 0
+    prompts = Prompts(tokenizer, model.config.image_token_id)
+    common = {"split": "train", "transcript_budget": stage.budget, "sketched": True}
+    pages = QuestionPages(stage, model.config, prompts, start=first, **common)
+    unseen = QuestionPages(stage, model.config, prompts, held_out=True, **common)
+    test = [unseen.batch(step) for step in range(4)]
+    loader = prefetched(pages, stage.workers)
+
+    def losses(step: int) -> dict[str, Tensor]:
+        generator = torch.Generator().manual_seed(stage.seed * 1_000_003 + step)
+        batch = next(loader)
+        transcribing = step % 4 != 3
+        loss, _ = copying(batch.transcript if transcribing else batch, stage.budget, generator)
+        return {"loss": loss, "transcript" if transcribing else "answer": loss.detach()}
+
+    @torch.no_grad()
+    def evaluate() -> str:
+        right = [copying(batch, stage.budget, torch.Generator().manual_seed(0))[1] for batch in test]
+        return f"exact match {torch.cat(right).float().mean().item():.3f}"
+
+    loop.run(first, losses, evaluate)
+    return copying

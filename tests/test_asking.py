@@ -1,0 +1,434 @@
+"""Asking: every kind of image, of question and of decoding, and what is refused."""
+
+import base64
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from test_modeling import CARD, PAGE, QUESTION, loud_model, noise, prompt
+from transformers import GenerationConfig, TextIteratorStreamer
+
+from arr_coc import ArrCocForConditionalGeneration
+from arr_coc.modeling.asking import Answer
+from arr_coc.modeling.image_processing_arr_coc import boxes_to_patches
+
+THIRD = noise(50, 120, 3)
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return loud_model()
+
+
+@pytest.fixture(scope="module")
+def expected(model: Any) -> str:
+    return model.generate(PAGE, QUESTION)
+
+
+def png() -> bytes:
+    stream = BytesIO()
+    PAGE.save(stream, "PNG")
+    return stream.getvalue()
+
+
+# ---- what comes back
+
+
+def test_a_string_for_one_and_a_list_for_lists(model: Any, expected: str) -> None:
+    assert isinstance(expected, str)
+    assert model.generate(image=PAGE, question=QUESTION) == expected
+    assert model.generate([PAGE], QUESTION) == model.generate(PAGE, [QUESTION]) == [expected]
+    other = model.generate(CARD, "Who?")
+    assert model.generate([PAGE, CARD], [QUESTION, "Who?"]) == [expected, other]
+    assert model.generate((PAGE, CARD), (QUESTION, "Who?")) == [expected, other]
+
+
+def test_several_questions_of_one_image_and_one_question_of_several(model: Any, expected: str) -> None:
+    assert model.generate(PAGE, [QUESTION, "Who?"]) == [expected, model.generate(PAGE, "Who?")]
+    assert model.generate([PAGE, CARD], QUESTION) == [expected, model.generate(CARD, QUESTION)]
+    assert model.generate(model.encode_image([PAGE, CARD]), [QUESTION] * 2) == [
+        expected,
+        model.generate(CARD, QUESTION),
+    ]
+
+
+def test_one_question_of_an_encoding_of_several_images(model: Any, expected: str) -> None:
+    """As for a list of images; it said "expected 1 or 1 (one per question)"."""
+    assert model.generate(model.encode_image([PAGE, CARD]), QUESTION) == [expected, model.generate(CARD, QUESTION)]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        lambda folder: str(folder / "page.png"),
+        lambda folder: folder / "page.png",
+        lambda folder: (folder / "page.png").as_uri(),
+        lambda folder: "data:image/png;base64," + base64.b64encode(png()).decode(),
+        lambda folder: np.asarray(PAGE),
+        lambda folder: torch.from_numpy(np.array(PAGE)),
+        lambda folder: torch.from_numpy(np.array(PAGE)).permute(2, 0, 1),
+    ],
+    ids=["path", "Path", "file URL", "data URL", "array", "tensor", "tensor CHW"],
+)
+def test_every_kind_of_image_gives_the_same_answer(model: Any, expected: str, source: Any, tmp_path: Path) -> None:
+    (tmp_path / "page.png").write_bytes(png())
+    assert model.generate(source(tmp_path), QUESTION) == expected
+
+
+def test_several_images_in_one_prompt(model: Any) -> None:
+    inputs = prompt(model, ([PAGE, CARD], QUESTION), (THIRD, "Who?"))
+    tokens = model.generate(**inputs)[:, inputs.input_ids.shape[1] :]
+    decoded = [a.strip() for a in model.processor.tokenizer.batch_decode(tokens, skip_special_tokens=True)]
+    asked = model.generate([[PAGE, CARD], THIRD], [QUESTION, "Who?"], return_fetch=True)
+    assert [answer.text for answer in asked] == decoded
+    assert [len(answer.fetch.indices) for answer in asked] == [2, 1]
+    # the second image of the prompt has its own fetch, the same as if it were first
+    assert torch.equal(
+        asked[0].fetch.indices[1], model.generate([[CARD, PAGE]], QUESTION, return_fetch=True)[0].fetch.indices[0]
+    )
+
+
+def test_bare_pixels_and_other_sides(model: Any, expected: str) -> None:
+    inputs = prompt(model, (PAGE, QUESTION))
+    encoding = model.encode_image(pixel_values=inputs.pixel_values, patch_mask=inputs.patch_mask)
+    assert model.generate(encoding, QUESTION) == expected
+    for side in (32, 96, 160):
+        small = model.encode_image(pixel_values=torch.randn(2, 3, side, side))
+        grid, config = side // 8, model.config
+        assert small.features.shape == (2, config.vision_config.out_channels, grid, grid)
+        assert small.compressed.shape == (2, config.semantic_config.hidden_size, grid // 4, grid // 4)
+        assert small.semantic.shape == (2, (grid // 4) ** 2, config.semantic_config.hidden_size)
+        assert small.tokens.shape == (2, (grid // 4) ** 2, config.text_config.hidden_size)
+        answers = model.generate(small, [QUESTION, "Who?"], return_fetch=True)
+        assert answers[0].fetch.budget == config.vision_tokens(side)[1] and len(small) == 2
+
+
+@pytest.mark.parametrize("budget", [0, 5, "7", "fast", "balanced", "accurate", "all"])
+@pytest.mark.parametrize("allocator", ["topk", "window"])
+def test_budgets_and_allocators_per_call(model: Any, budget: Any, allocator: str) -> None:
+    answer = model.generate(PAGE, QUESTION, budget=budget, allocator=allocator, return_fetch=True, max_new_tokens=1)
+    assert answer.fetch.budget == model.config.vision_tokens(budget=budget)[1] == answer.fetch.indices.shape[1]
+    assert answer.fetch.allocator == allocator
+
+
+@pytest.mark.parametrize("strategy", ["none", "random", "saliency", "variance", "clip_query", "realizer"])
+def test_strategies_per_call(model: Any, strategy: str) -> None:
+    answer = model.generate(PAGE, QUESTION, strategy=strategy, return_fetch=True, max_new_tokens=1)
+    assert answer.fetch.strategy == strategy
+    assert answer.fetch.budget == (0 if strategy == "none" else model.config.vision_tokens()[1])
+
+
+# ---- oracle boxes
+
+
+def test_oracle_fetches_what_lies_under_the_boxes(model: Any) -> None:
+    box = (20, 10, 50, 30)
+    answer = model.generate(PAGE, QUESTION, strategy="oracle", boxes=[box], return_fetch=True, max_new_tokens=1)
+    under = boxes_to_patches(model.processor.image_processor.map_boxes([box], PAGE.height, PAGE.width), 16, 8)
+    inside = set(np.flatnonzero(under).tolist())
+    assert inside
+    fetched = set(answer.fetch.indices[0].tolist())
+    assert inside <= fetched or fetched <= inside
+
+
+@pytest.mark.parametrize(
+    "boxes",
+    [[[(0, 0, 9, 9)], [(5, 5, 20, 20)]], [[], [(5, 5, 20, 20)]], [[(0, 0, 9, 9)], []], [[], []]],
+    ids=["both", "second", "first", "neither"],
+)
+def test_a_list_of_boxes_per_question(model: Any, boxes: Any) -> None:
+    """An item without boxes in front ended in an IndexError."""
+    answers = model.generate(
+        [PAGE, CARD], [QUESTION, "Who?"], strategy="oracle", boxes=boxes, return_fetch=True, max_new_tokens=1
+    )
+    assert [bool(a.fetch.scores.any()) for a in answers] == [bool(given) for given in boxes]
+
+
+def test_boxes_may_be_numpy_integers(model: Any) -> None:
+    box = tuple(np.array([20, 10, 50, 30]))
+    fetched = [
+        model.generate(PAGE, QUESTION, strategy="oracle", boxes=[b], return_fetch=True, max_new_tokens=1).fetch.indices
+        for b in (box, (20, 10, 50, 30))
+    ]
+    assert torch.equal(*fetched)
+
+
+# ---- probability
+
+
+def by_hand(model: Any, image: Any, question: str, answer_tokens: torch.Tensor) -> float:
+    """The product of the answer's softmax probabilities in one forward pass over prompt and answer."""
+    inputs = prompt(model, (image, question))
+    length = inputs.input_ids.shape[1]
+    ids = torch.cat((inputs.input_ids, answer_tokens[None]), 1)
+    query_mask = torch.nn.functional.pad(inputs.query_mask, (0, len(answer_tokens)))
+    with torch.no_grad():
+        logits = model(
+            input_ids=ids, pixel_values=inputs.pixel_values, patch_mask=inputs.patch_mask, query_mask=query_mask
+        ).logits
+    chosen = logits[0, length - 1 : -1].log_softmax(-1).gather(1, answer_tokens[:, None])
+    return float(chosen.sum().exp())
+
+
+@pytest.mark.parametrize("decoding", [{}, {"num_beams": 3}], ids=["greedy", "beams"])
+def test_the_probability_is_the_product_of_the_tokens_probabilities(model: Any, decoding: dict[str, Any]) -> None:
+    answer = model.generate(PAGE, QUESTION, return_fetch=True, **decoding)
+    assert isinstance(answer, Answer) and 0 <= answer.probability <= 1
+    inputs = prompt(model, (PAGE, QUESTION))
+    tokens = model.generate(**inputs, **decoding)[0, inputs.input_ids.shape[1] :]
+    assert answer.probability == pytest.approx(by_hand(model, PAGE, QUESTION, tokens), rel=1e-3)
+
+
+def test_the_probability_is_the_models_not_the_samplers(model: Any) -> None:
+    """At a temperature of 0.01 every answer was certain."""
+    answer = model.generate(PAGE, QUESTION, return_fetch=True, do_sample=True, temperature=0.01)
+    greedy = model.generate(PAGE, QUESTION, return_fetch=True)
+    assert answer.text == greedy.text
+    assert answer.probability == pytest.approx(greedy.probability, rel=1e-3)
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["pad is end", "pad is another"])
+def test_the_end_counts_once_in_a_batch_of_unequal_answers(same: bool) -> None:
+    """With one token for padding and end, as many checkpoints have it, the end's own probability was left out."""
+    model = loud_model()
+    inputs = prompt(model, (PAGE, QUESTION))
+    tokens = model.generate(**inputs)[0, inputs.input_ids.shape[1] :].tolist()
+    end = tokens[2]
+    assert end not in tokens[:2]
+    pad = end if same else model.generation_config.pad_token_id
+    model.generation_config = GenerationConfig(eos_token_id=end, pad_token_id=pad, max_new_tokens=6)
+    answers = model.generate([PAGE, CARD], [QUESTION, "Who?"], return_fetch=True)
+    assert answers[0].probability == pytest.approx(by_hand(model, PAGE, QUESTION, torch.tensor(tokens[:3])), rel=1e-3)
+
+
+# ---- decoding
+
+
+def test_the_standard_call_gives_the_same_answer_behind_its_prompt(model: Any, expected: str) -> None:
+    inputs = prompt(model, (PAGE, QUESTION))
+    length = inputs.input_ids.shape[1]
+    output = model.generate(**inputs)
+    assert torch.equal(output[:, :length], inputs.input_ids)
+    assert model.processor.tokenizer.decode(output[0, length:], skip_special_tokens=True).strip() == expected
+    positional = model.generate(inputs.input_ids, **{n: t for n, t in inputs.items() if n != "input_ids"})
+    assert torch.equal(positional, output)
+    full = model.generate(**inputs, return_dict_in_generate=True, output_scores=True)
+    assert torch.equal(full.sequences, output) and len(full.scores) == output.shape[1] - length
+
+
+@pytest.mark.parametrize(
+    "decoding",
+    [
+        {"use_cache": False},
+        {"cache_implementation": "static"},
+        {"generation_config": {"use_cache": False}},
+        {"generation_config": {"cache_implementation": "static"}},
+    ],
+    ids=["no cache", "static cache", "configured no cache", "configured static cache"],
+)
+@pytest.mark.parametrize("convenience", [True, False], ids=["question", "inputs"])
+@pytest.mark.filterwarnings("ignore")
+def test_every_cache_gives_the_same_tokens(model: Any, decoding: dict[str, Any], convenience: bool) -> None:
+    """A cache set in the GenerationConfig met the prefix's own cache: "Passing both ... is unsupported"."""
+    config = decoding.get("generation_config")
+    if config is not None:
+        decoding = {"generation_config": GenerationConfig(**{**model.generation_config.to_diff_dict(), **config})}
+    if convenience:
+        pairs = [PAGE, THIRD], [QUESTION, "total price"]
+        assert model.generate(*pairs, **decoding) == model.generate(*pairs)
+    else:
+        inputs = prompt(model, (PAGE, QUESTION), (THIRD, "total price"))
+        assert torch.equal(model.generate(**inputs, **decoding), model.generate(**inputs))
+
+
+def test_sampling_obeys_the_seed(model: Any) -> None:
+    def sample(seed: int) -> list[str]:
+        torch.manual_seed(seed)
+        return model.generate([PAGE, CARD], QUESTION, do_sample=True, temperature=3.0)
+
+    assert sample(0) == sample(0) != sample(1)
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_beams_with_several_images_per_prompt(model: Any, cached: bool) -> None:
+    """Beams repeat every tensor along the batch: images that belong to prompts in unequal numbers got mixed up."""
+    inputs = prompt(model, ([PAGE, CARD], QUESTION), (THIRD, "Who?"))
+    length, options = inputs.input_ids.shape[1], {"num_beams": 3, "num_return_sequences": 2, "use_cache": cached}
+    together = model.generate(**inputs, **options)[:, length:]
+    assert together.shape[0] == 4
+    for i, pair in enumerate([([PAGE, CARD], QUESTION), (THIRD, "Who?")]):
+        single = prompt(model, pair)
+        alone = model.generate(**single, **options)[:, single.input_ids.shape[1] :]
+        width = min(alone.shape[1], together.shape[1])
+        assert torch.equal(together[2 * i : 2 * i + 2, :width], alone[:, :width])
+
+
+def test_beams_of_the_convenience_are_those_of_the_standard_call(model: Any) -> None:
+    inputs = prompt(model, (PAGE, QUESTION), (THIRD, "total price"))
+    tokens = model.generate(**inputs, num_beams=3)[:, inputs.input_ids.shape[1] :]
+    decoded = [a.strip() for a in model.processor.tokenizer.batch_decode(tokens, skip_special_tokens=True)]
+    assert model.generate([PAGE, THIRD], [QUESTION, "total price"], num_beams=3) == decoded
+    assert model.generate(model.encode_image(PAGE), QUESTION, num_beams=3) == decoded[0]
+
+
+def test_several_returned_sequences_are_all_returned(model: Any) -> None:
+    """For one image and one question only the first of them came back."""
+    answers = model.generate(PAGE, QUESTION, num_beams=3, num_return_sequences=2)
+    assert isinstance(answers, list) and len(answers) == 2 and answers[0] != answers[1]
+    detailed = model.generate([PAGE, CARD], QUESTION, num_beams=3, num_return_sequences=2, return_fetch=True)
+    assert [answer.text for answer in detailed[:2]] == answers
+    assert torch.equal(detailed[0].fetch.indices, detailed[1].fetch.indices)
+    assert not torch.equal(detailed[1].fetch.indices, detailed[2].fetch.indices)
+
+
+@pytest.mark.parametrize("convenience", [True, False], ids=["question", "inputs"])
+def test_streaming(model: Any, expected: str, convenience: bool) -> None:
+    streamer = TextIteratorStreamer(model.processor.tokenizer, skip_prompt=True, timeout=120, skip_special_tokens=True)
+    inputs = {"image": PAGE, "question": QUESTION} if convenience else dict(prompt(model, (PAGE, QUESTION)))
+    thread = Thread(target=model.generate, kwargs={**inputs, "streamer": streamer})
+    thread.start()
+    streamed = "".join(streamer)
+    thread.join()
+    assert streamed.strip() == expected
+
+
+def test_encodings_in_forward_and_in_the_standard_call(model: Any) -> None:
+    inputs = prompt(model, (PAGE, QUESTION), (CARD, "Who?"))
+    encoding = model.encode_image([PAGE, CARD])
+    text = {n: t for n, t in inputs.items() if n not in ("pixel_values", "patch_mask")}
+    with torch.no_grad():
+        assert torch.allclose(model(**text, image_encoding=encoding).logits, model(**inputs).logits, atol=1e-4)
+        swapped = model(**text, image_encoding=encoding, image_index=torch.tensor([1, 0])).image_tokens
+        other = prompt(model, (CARD, QUESTION), (PAGE, "Who?"))
+        assert torch.allclose(swapped, model(**other).image_tokens, atol=1e-4)
+    assert torch.equal(model.generate(**text, image_encoding=encoding), model.generate(**inputs))
+
+
+def test_a_question_is_read_as_it_is_written(model: Any) -> None:
+    """Case, spaces within and any alphabet belong to the question; Unicode must not break the prefix either."""
+    encoding = model.encode_image(PAGE)
+    for question in ("Wie heißt das?", "总计是多少？", "  what?  ", "a" * 300):
+        assert model.generate(encoding, question) == model.generate(PAGE, question)
+
+
+# ---- what is refused
+
+
+def zero_size(m: Any, folder: Path) -> Any:
+    return m.generate(np.zeros((0, 5, 3), np.uint8), QUESTION)
+
+
+def text_file(m: Any, folder: Path) -> Any:
+    (folder / "notes.txt").write_text("no image here")
+    return m.generate(folder / "notes.txt", QUESTION)
+
+
+def corrupt(m: Any, folder: Path) -> Any:
+    (folder / "cut.png").write_bytes(png()[:200])
+    return m.generate(folder / "cut.png", QUESTION)
+
+
+def huge(m: Any, folder: Path) -> Any:
+    Image.new("1", (20_000, 20_000)).save(folder / "huge.png")
+    return m.generate(folder / "huge.png", QUESTION)
+
+
+def above_the_processors_limit(m: Any, folder: Path) -> Any:
+    processor, limit = m.processor.image_processor, m.processor.image_processor.max_image_pixels
+    try:
+        processor.max_image_pixels = 100
+        return m.generate(PAGE, QUESTION)
+    finally:
+        processor.max_image_pixels = limit
+
+
+BAD: dict[str, tuple[Callable[[Any, Path], Any], str]] = {
+    "missing file": (lambda m, f: m.generate(f / "no.png", QUESTION), "no.png: expected an image file"),
+    "corrupt file": (corrupt, "cut.png: expected"),
+    "zero size": (zero_size, "expected at least 1x1 pixels .*0x5"),
+    "text file": (text_file, "notes.txt: expected an image"),
+    "20,000 px": (huge, "expected at most .* pixels"),
+    "the processor's own limit": (above_the_processors_limit, "expected at most 100 pixels"),
+    "no image": (lambda m, f: m.generate(None, QUESTION), "image"),
+    "no images": (lambda m, f: m.generate([], QUESTION), "images: expected at least one"),
+    "an empty prompt of images": (lambda m, f: m.generate([[]], QUESTION), "images: expected at least one"),
+    "a number": (lambda m, f: m.generate(7, QUESTION), "received int"),
+    "no question": (lambda m, f: m.generate(PAGE), "question: expected one beside the image; got none"),
+    "empty question": (lambda m, f: m.generate(PAGE, ""), "question: expected a non-empty string; got ''"),
+    "blank question": (lambda m, f: m.generate(PAGE, [QUESTION, " \n"]), "question: expected a non-empty string"),
+    "no questions": (lambda m, f: m.generate(PAGE, []), "question: expected"),
+    "not a question": (lambda m, f: m.generate(PAGE, 3), "question: expected a non-empty string; got 3"),
+    "a placeholder in the question": (lambda m, f: m.generate(PAGE, "a <|image_pad|> b"), "<|image_pad|>|placeholder"),
+    "long question": (lambda m, f: m.generate(PAGE, "w " * 800), "fewer than 1024 tokens, images included; got"),
+    "unknown strategy": (lambda m, f: m.generate(PAGE, QUESTION, strategy="x"), "strategy: expected one of .* got 'x'"),
+    "unknown allocator": (lambda m, f: m.generate(PAGE, QUESTION, allocator="x"), "allocator: expected one .* got 'x'"),
+    "unknown budget": (lambda m, f: m.generate(PAGE, QUESTION, budget="x"), "budget: expected .*; got 'x'"),
+    "too large a budget": (lambda m, f: m.generate(PAGE, QUESTION, budget=257), "budget: expected 0 to 256 .* got 257"),
+    "negative budget": (lambda m, f: m.generate(PAGE, QUESTION, budget=-1), "budget: expected 0 to 256 .* got -1"),
+    "two images, three questions": (
+        lambda m, f: m.generate([PAGE, CARD], ["a", "b", "c"]),
+        "images: expected 1 or 3 .*; got 2",
+    ),
+    "oracle without boxes": (lambda m, f: m.generate(PAGE, QUESTION, strategy="oracle"), "expected boxes"),
+    "boxes that do not match": (
+        lambda m, f: m.generate([PAGE, CARD], QUESTION, strategy="oracle", boxes=[[(0, 0, 1, 1)]]),
+        "boxes: expected one list per question and image .2.; got 1",
+    ),
+    "a box that ends before it starts": (
+        lambda m, f: m.generate(PAGE, QUESTION, strategy="oracle", boxes=[(9, 9, 0, 0)]),
+        "box: expected",
+    ),
+    "boxes of bare pixels": (
+        lambda m, f: m.generate(
+            m.encode_image(pixel_values=torch.zeros(1, 3, 128, 128)), QUESTION, strategy="oracle", boxes=[(0, 0, 9, 9)]
+        ),
+        "boxes: expected an image whose size is known",
+    ),
+    "nothing to encode": (lambda m, f: m.encode_image(), "expected exactly one of image and pixel_values"),
+    "both to encode": (
+        lambda m, f: m.encode_image(PAGE, pixel_values=torch.zeros(1, 3, 128, 128)),
+        "expected exactly one of image and pixel_values",
+    ),
+    "pixels of a wrong side": (
+        lambda m, f: m.encode_image(pixel_values=torch.zeros(1, 3, 100, 100)),
+        "side a multiple of 32 px; got 100 x 100",
+    ),
+    "a budget beside the inputs": (lambda m, f: m.generate(**prompt(m, (PAGE, QUESTION)), budget=5), "budget"),
+    "boxes beside the inputs": (lambda m, f: m.generate(**prompt(m, (PAGE, QUESTION)), boxes=[(0, 0, 9, 9)]), "boxes"),
+    "return_fetch beside the inputs": (
+        lambda m, f: m.generate(**prompt(m, (PAGE, QUESTION)), return_fetch=True),
+        "return_fetch",
+    ),
+    "pixels without a prompt": (lambda m, f: m.generate(pixel_values=torch.zeros(1, 3, 128, 128)), "input_ids"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_line_of_expected_and_got(model: Any, tmp_path: Path, case: str) -> None:
+    call, message = BAD[case]
+    with pytest.raises((ValueError, FileNotFoundError), match=message) as error:
+        call(model, tmp_path)
+    assert "\n" not in str(error.value) and "expected" in str(error.value)
+
+
+def test_a_checkpoint_without_a_processor_says_so(model: Any, tmp_path: Path) -> None:
+    model.save_pretrained(tmp_path)
+    alone = ArrCocForConditionalGeneration.from_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="^processor: expected .* to hold one") as error:
+        alone.generate(PAGE, QUESTION)
+    assert "\n" not in str(error.value)
+    inputs = prompt(model, (PAGE, QUESTION))  # the standard call does not need it
+    assert torch.equal(alone.generate(**inputs, max_new_tokens=3), model.generate(**inputs, max_new_tokens=3))
+    assert alone.encode_image(pixel_values=inputs.pixel_values).prefix_cache is None
+
+
+def test_the_processor_is_found_beside_the_weights(model: Any, expected: str, tmp_path: Path) -> None:
+    model.save_pretrained(tmp_path)
+    model.processor.save_pretrained(tmp_path)
+    assert ArrCocForConditionalGeneration.from_pretrained(tmp_path).generate(PAGE, QUESTION) == expected

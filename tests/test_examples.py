@@ -1,0 +1,33 @@
+"""Each script in examples/ runs as its first lines say."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SCRIPTS = {"ask.py": ["--picture", "OUT/fetched.png"], "many_questions.py": [], "make_receipt.py": ["OUT/receipt.png"]}
+
+
+def test_the_list_is_complete() -> None:
+    assert {path.name for path in (ROOT / "examples").glob("*.py")} == set(SCRIPTS)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_script_runs(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [argument.replace("OUT", str(tmp_path)) for argument in SCRIPTS[script]]
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", [script, *arguments])
+    if script == "make_receipt.py":
+        from arr_coc.data import find_fonts
+
+        try:
+            find_fonts("test")
+        except FileNotFoundError as error:
+            pytest.skip(str(error))
+    runpy.run_path(str(ROOT / "examples" / script), run_name="__main__")
+    written = [Path(argument) for argument in arguments if argument.startswith(str(tmp_path))]
+    assert all(path.is_file() for path in written) and (written or capsys.readouterr().out)

@@ -1,0 +1,72 @@
+"""README: every Python block runs, in order, and so does every `arr-coc` command, at a small size."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from arr_coc.cli import main
+
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+SMALL = {
+    "evaluate": ["--limit", "4"],
+    "render": ["--pages", "1", "--split", "train"],
+    "train": [
+        "0.steps=1", "0.batch_size=4", "0.evaluate_split=train", "0.workers=0",
+        "1.steps=1", "1.batch_size=4", "1.evaluate_split=train", "1.workers=0",
+        "2.steps=1", "2.pages=1", "2.evaluate_questions=3", "2.evaluate_split=train", "2.workers=0",
+    ],
+}  # fmt: skip
+"""Options that make a documented command quick; its own options come first, so these win."""
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
+
+
+def commands() -> list[str]:
+    lines = "\n".join(blocks("bash")).splitlines()
+    return [line.split(" #")[0].strip() for line in lines if line.startswith("arr-coc ")]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that looks like the repository's root, for commands that write beside what they read."""
+    for name in ("examples", "hub_configs"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_first_screen_names_the_two_commands() -> None:
+    assert "make demo" in TEXT and "make test" in TEXT
+    makefile = (ROOT / "Makefile").read_text()
+    assert "\ndemo:" in makefile and "\ntest:" in makefile
+
+
+def test_python_blocks_run_in_order(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = blocks("python")
+    assert len(found) >= 3
+    space: dict[str, object] = {}
+    for block in found:
+        exec(compile(block, "README.md", "exec"), space)
+    assert capsys.readouterr().out.strip()
+
+
+@pytest.mark.parametrize("command", commands())
+def test_commands_run(command: str, checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = shlex.split(command)[1:]
+    small = SMALL.get(words[0], [])
+    words = [*words[:2], *small, *words[2:]] if words[0] == "train" else [*words, *small]
+    assert main(words) == 0, capsys.readouterr().err
+    for word in words:
+        if word.endswith(".png") and not word.startswith("examples"):
+            assert max(Image.open(checkout / word).size) >= 512
+
+
+def test_every_linked_file_exists() -> None:
+    links = re.findall(r"\]\((?!http)([^)#]+)\)", TEXT)
+    assert links and all((ROOT / link).exists() for link in links), links
