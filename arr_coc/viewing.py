@@ -95,28 +95,25 @@ def _lines(positions: list[list[int]], side: int, cell: int, placed: Placement) 
     for at in range(COMPRESSION * cell, side * cell, COMPRESSION * cell):
         draw.line((at, 0, at, side * cell), GRID_COLOUR)
         draw.line((0, at, side * cell, at), GRID_COLOUR)
-    fetched = {(y, x) for y, x in positions}
-    width = max(2, cell // 8)
-    borders = []
-    for y, x in sorted(fetched):
+    fetched = np.zeros((side, side), dtype=bool)
+    for y, x in positions:
+        fetched[y, x] = True
         draw.rectangle((x * cell, y * cell, (x + 1) * cell, (y + 1) * cell), outline=SEAM_COLOUR)
-        for step_y, step_x in ((0, 1), (0, -1), (1, 0), (-1, 0)):
-            if (y + step_y, x + step_x) not in fetched:
-                borders.append(_edge(y, x, step_y, step_x, cell, inset=width // 2 + 1))
-    for colour, thickness in ((HALO_COLOUR, width + 2), (OUTLINE_COLOUR, width)):  # a halo: seen on any background
-        for edge in borders:
-            draw.line(edge, colour, thickness)
+    inside = fetched.repeat(cell, 0).repeat(cell, 1)
+    width = max(2, cell // 8)
+    for colour, reach in ((HALO_COLOUR, width + 1), (OUTLINE_COLOUR, width)):  # a halo: seen on any background
+        layer.paste(colour, mask=Image.fromarray(inside & ~_eroded(inside, reach)))
     return layer.crop(_window(placed))
 
 
-def _edge(y: int, x: int, step_y: int, step_x: int, cell: int, *, inset: int) -> tuple[int, int, int, int]:
-    """The side of patch (y, x) that faces its neighbour, `inset` px inside the patch: x0, y0, x1, y1 in px."""
-    left, top, right, bottom = x * cell, y * cell, (x + 1) * cell - 1, (y + 1) * cell - 1
-    if step_x:
-        at = right - inset if step_x > 0 else left + inset
-        return at, top, at, bottom
-    at = bottom - inset if step_y > 0 else top + inset
-    return left, at, right, at
+def _eroded(mask: np.ndarray, reach: int) -> np.ndarray:
+    """Pixels of `mask` farther than `reach` from all others and from the edge; gaps are at least `reach` wide."""
+    height, width = mask.shape
+    wide, kept = np.pad(mask, reach), mask.copy()
+    for top in (0, reach, 2 * reach):
+        for left in (0, reach, 2 * reach):
+            kept &= wide[top : top + height, left : left + width]
+    return kept
 
 
 def _window(placed: Placement) -> tuple[int, int, int, int]:

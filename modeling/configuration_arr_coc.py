@@ -149,7 +149,7 @@ class ArrCocSemanticConfig(PretrainedConfig):
     Args:
         hidden_size: D', equals the compressor's last channel count.
         position_grid: side of the stored position table (a CLS row is stored in front).
-        initializer_range: of the position table and CLS; trained from scratch, positions must not drown in the features.
+        initializer_range: of position table and CLS; trained from scratch, positions must not drown in features.
     """
 
     model_type = "arr_coc_semantic"

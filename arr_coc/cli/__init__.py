@@ -12,10 +12,17 @@ from contextlib import suppress
 from typing import NoReturn
 
 from ..version import __version__
-from . import ask, build, evaluate, info
+from . import ask, build, evaluate, info, render, train
 from .common import Command, quiet
 
-COMMANDS: tuple[Command, ...] = (ask.COMMAND, evaluate.COMMAND, info.COMMAND, build.COMMAND)
+COMMANDS: tuple[Command, ...] = (
+    ask.COMMAND,
+    evaluate.COMMAND,
+    info.COMMAND,
+    build.COMMAND,
+    render.COMMAND,
+    train.COMMAND,
+)
 
 DESCRIPTION = "Ask a vision-language model that runs back into the image for the patches a question needs."
 

@@ -32,9 +32,9 @@ COMMAND = Command(
     name="render",
     summary="write rendered documents to train on or to be asked about",
     description=(
-        "Write pages of `field value` lines as images and a JSONL file of questions, answers and boxes: what arr-coc-tiny\n"
-        "is trained on (--split train) and measured on (--split test: other fonts, layouts and words). The same options\n"
-        "and fonts give the same files."
+        "Write pages of `field value` lines as images and a JSONL file of questions, answers and boxes: what\n"
+        "arr-coc-tiny is trained on (--split train) and measured on (--split test: other fonts, layouts and words).\n"
+        "The same options and fonts give the same files."
     ),
     examples=("arr-coc render out/pages --pages 100", "arr-coc render out/train --split train --seed 1"),
     add_arguments=add_arguments,

@@ -11,7 +11,8 @@ from .common import Command
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", metavar="RECIPE.yaml", help="the stages and their settings")
-    parser.add_argument("--out", metavar="DIR", default="runs/train", help="checkpoints and OUT/model (default: runs/train)")
+    out = "folder for checkpoints and the trained model (default: runs/train)"
+    parser.add_argument("--out", metavar="OUT", default="runs/train", help=out)
     settings = "overrides, as STAGE.SETTING=VALUE with the stage's number: 2.steps=100"
     parser.add_argument("settings", metavar="SETTING", nargs="*", help=settings)
 
@@ -34,8 +35,8 @@ COMMAND = Command(
     name="train",
     summary="train a model by a recipe; goes on where a killed run stopped",
     description=(
-        "Run the stages of a recipe. Every stage keeps a checkpoint in its own folder of OUT, so the same command goes on\n"
-        "with a run that was killed. The trained model is written to OUT/model."
+        "Run the stages of a recipe. Every stage keeps a checkpoint in its own folder of OUT, so the same command\n"
+        "goes on with a run that was killed. The trained model is written to OUT/model."
     ),
     examples=(
         "arr-coc train hub_configs/arr-coc-tiny/train.yaml --out runs/tiny",

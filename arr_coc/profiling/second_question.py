@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,7 +49,7 @@ def second_question(
         rounds: pairs.
         new_tokens: tokens generated; 1 is the time to the first token.
     """
-    settings = {"max_new_tokens": new_tokens, "min_new_tokens": new_tokens}
+    settings: dict[str, Any] = {"max_new_tokens": new_tokens, "min_new_tokens": new_tokens}
     encoding = model.encode_image(image)
     pairs = []
     for number in range(rounds + 1):

@@ -9,6 +9,7 @@ second turn, all lines that they fetched: many more characters than an answer ha
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -22,7 +23,7 @@ from arr_coc.modeling.configuration_arr_coc import resolve_budget
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.realizing import FetchContext
 from arr_coc.training.checkpointing import load_state
-from arr_coc.training.copying import PatchLanguage, at_patches, right_rows
+from arr_coc.training.copying import PatchLanguage, at_patches, pointer_loss, pointing, right_rows
 from arr_coc.training.loop import Loop, adamw
 from arr_coc.training.questions import Batch, Prompts, QuestionPages
 from arr_coc.training.reading import ReadingHead, reading_loss, word_loss
@@ -45,7 +46,7 @@ class AnsweringStage:
         transcribed: share of the oracle batches that also transcribe.
         transcript_budget: their number of saccades; lines are fetched and transcribed as long as they fit.
         relevance_share: share of the questions that the scorers are trained on in a step that does not fetch by one.
-        relevance_weight, token_weight, reading_weight: of the losses beside the answer's.
+        relevance_weight, token_weight, reading_weight, pointer_weight: of the losses beside the answer's.
         evaluate_every: steps between measurements and checkpoints.
         evaluate_questions: questions asked in a measurement.
         evaluate_split: what is measured on: "test" has held-out fonts and layouts.
@@ -84,6 +85,7 @@ class AnsweringStage:
     relevance_weight: float = 2.0
     token_weight: float = 0.3
     reading_weight: float = 0.3
+    pointer_weight: float = 0.3
     evaluate_every: int = 200
     evaluate_questions: int = 192
     evaluate_split: Split = "test"
@@ -165,7 +167,8 @@ class Learner(nn.Module):
             ids, encoding, query_mask=query, image_index=pages, strategy=strategy,
             oracle=batch.oracle + 0.5 * noise, generator=generator,
         )  # fmt: skip
-        hidden = model.model(embeds, use_cache=False).last_hidden_state[:, lead - 1 : -1]
+        output = model.model(embeds, use_cache=False, output_attentions=self.training)
+        hidden = output.last_hidden_state[:, lead - 1 : -1]
         chosen = batch.answer
         logits, targets = model.lm_head(hidden[chosen]), batch.after[chosen]
         losses = {"answer": F.cross_entropy(logits, targets), "right": right_rows(logits, targets, chosen)}
@@ -179,6 +182,8 @@ class Learner(nn.Module):
                 losses["reading"] = self.reading_loss(features, batch)
             if budget:
                 losses["token"] = self.token_loss(tokens[:, base:], batch, fetched.indices)
+                attention = pointing(output.attentions, steps=slice(lead - 1, -1), patches=slice(lead - budget, lead))
+                losses["pointer"] = pointer_loss(attention, fetched.indices, batch.places)
         hit = batch.relevance.gather(1, fetched.indices).sum(1) / batch.relevance.sum(1)
         losses["recall"] = hit.mean()
         return losses
@@ -275,10 +280,10 @@ def train_answering(
             _begin_with(learner, (load_state(path) or {})["weights"])
     first = first or 0
     prompts = Prompts(tokenizer, model.config.image_token_id)
-    fits = {"transcript_budget": stage.transcript_budget}
-    held_out = QuestionPages(stage, model.config, prompts, split=stage.evaluate_split, held_out=True, **fits)
+    make = partial(QuestionPages, stage, model.config, prompts, transcript_budget=stage.transcript_budget)
+    held_out = make(split=stage.evaluate_split, held_out=True)
     test = [held_out.batch(i) for i in range(-(-stage.evaluate_questions // (stage.pages * stage.questions)))]
-    pages = QuestionPages(stage, model.config, prompts, split="train", start=first, **fits)
+    pages = make(split="train", start=first)
     loader = prefetched(pages, stage.workers)
     patches = model.config.vision_config.num_patches
 
@@ -296,7 +301,7 @@ def train_answering(
         frozen = step < stage.frozen_steps
         found = learner(batch, strategy=strategy, budget=budget, stage=stage, generator=generator, frozen=frozen)
         weights = {"answer": 1.0, "relevance": stage.relevance_weight, "token": stage.token_weight}
-        weights["reading"] = stage.reading_weight
+        weights |= {"reading": stage.reading_weight, "pointer": stage.pointer_weight}
         parts = {part: found[part] for part in weights if part in found}
         total = torch.stack([weights[part] * value for part, value in parts.items()]).sum()
         logged = {part: value.detach() for part, value in parts.items() if part != "answer"}
@@ -306,5 +311,7 @@ def train_answering(
         scores = measure(learner, test, stage, ("oracle", "realizer", "none"))
         return ", ".join(f"{name} {right:.3f} (recall {recall:.3f})" for name, (right, recall) in scores.items())
 
+    model.model.language_model.set_attn_implementation("eager")  # the only one that shows its attention
     loop.run(first, losses, evaluate)
+    model.model.language_model.set_attn_implementation("sdpa")
     return model

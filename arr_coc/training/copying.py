@@ -7,6 +7,7 @@ stage then has a target for every fetched token: the perfect one.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -23,6 +24,9 @@ from arr_coc.training.questions import Batch, Prompts, QuestionPages
 from arr_coc.training.reading import SLOTS
 from arr_coc.training.streaming import prefetched
 
+POINTING_LAYER, POINTING_HEADS = 2, 2
+"""Where the language model is taught to look: the first heads of its third layer, which two layers can prepare."""
+
 POSITION_SIZE = 64
 """Channels of the fixed position code that perfect tokens carry."""
 
@@ -35,6 +39,7 @@ class CopyingStage:
         steps: optimiser steps.
         pages, questions: sketched pages per step, and questions about each.
         budget: patch tokens per question; lines are taken along and transcribed as long as they fit.
+        pointer_weight: of the loss that tells where to look for each character.
         learning_rate, weight_decay, warmup: AdamW; warm-up in steps.
         evaluate_every: steps between measurements and checkpoints.
     """
@@ -43,6 +48,7 @@ class CopyingStage:
     pages: int = 16
     questions: int = 2
     budget: int = 64
+    pointer_weight: float = 0.5
     learning_rate: float = 2e-3
     weight_decay: float = 0.02
     warmup: int = 100
@@ -95,6 +101,25 @@ def right_rows(logits: Tensor, targets: Tensor, chosen: Tensor) -> Tensor:
     return torch.zeros(len(chosen)).index_add_(0, rows, (logits.argmax(-1) != targets).float()) == 0
 
 
+def pointing(attentions: tuple[Tensor, ...], *, steps: slice, patches: slice) -> Tensor:
+    """The attention [I, S, K] that the pointing heads pay to patch tokens at the steps that predict."""
+    return attentions[POINTING_LAYER][:, :POINTING_HEADS, steps, patches].mean(1)
+
+
+def pointer_loss(attention: Tensor, indices: Tensor, places: Tensor) -> Tensor:
+    """Minus the log of the attention that each step pays to the patch which shows its character.
+
+    Args:
+        attention: [I, S, K] of steps to patch tokens.
+        indices: [I, K] their patches.
+        places: [I, S] the patch to look at; steps without one, or whose patch was not fetched, do not count.
+    """
+    match = (indices[:, None] == places[..., None]) & (places >= 0)[..., None]
+    known = match.any(-1)
+    paid = (attention * match).sum(-1)[known]
+    return -paid.clamp(min=1e-6).log().mean() if len(paid) else attention.sum() * 0
+
+
 class Copying(nn.Module):
     """The language model reading perfect patch tokens."""
 
@@ -107,17 +132,24 @@ class Copying(nn.Module):
         """Language model and patch language; nothing of the vision."""
         return [*self.model.model.language_model.parameters(), *self.language.parameters()]
 
-    def forward(self, batch: Batch, budget: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Mean loss of what is to be predicted, and whether each row was right throughout, teacher-forced."""
+    def forward(self, batch: Batch, budget: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """Loss of what is to be predicted, of where to look for it, and whether each row was right, teacher-forced."""
         embed = self.model.get_input_embeddings()
         side = batch.glyphs.shape[1]
         indices = best(batch.oracle + 0.5 * torch.rand(batch.oracle.shape, generator=generator), budget)
         tokens = self.language(*at_patches(batch, indices), indices, side, embed)
+        start = batch.before.shape[1]
         embeds = torch.cat((embed(batch.before), tokens, embed(batch.after)), 1)
-        lead = batch.before.shape[1] + budget
-        hidden = self.model.model(embeds, use_cache=False).last_hidden_state[:, lead - 1 : -1]
-        logits, targets = self.model.lm_head(hidden[batch.answer]), batch.after[batch.answer]
-        return F.cross_entropy(logits, targets), right_rows(logits, targets, batch.answer)
+        output = self.model.model(embeds, use_cache=False, output_attentions=True)
+        steps = slice(start + budget - 1, -1)  # the position before each token of `after`, which predicts it
+        logits = self.model.lm_head(output.last_hidden_state[:, steps][batch.answer])
+        targets = batch.after[batch.answer]
+        attention = pointing(output.attentions, steps=steps, patches=slice(start, start + budget))
+        return {
+            "answer": F.cross_entropy(logits, targets),
+            "pointer": pointer_loss(attention, indices, batch.places),
+            "right": right_rows(logits, targets, batch.answer),
+        }
 
 
 def train_copying(
@@ -133,13 +165,15 @@ def train_copying(
     """
     torch.manual_seed(stage.seed)
     copying = Copying(model, tokenizer).train()
+    model.model.language_model.set_attn_implementation("eager")  # the only one that shows its attention
     optimizer = adamw([(copying.trained(), stage.learning_rate)], stage.weight_decay)
     loop = Loop("copying", copying, optimizer, out / "copying.pt", stage.steps, stage.warmup, stage.evaluate_every)
     first = loop.resume() or 0
     prompts = Prompts(tokenizer, model.config.image_token_id)
-    common = {"split": "train", "transcript_budget": stage.budget, "sketched": True}
-    pages = QuestionPages(stage, model.config, prompts, start=first, **common)
-    unseen = QuestionPages(stage, model.config, prompts, held_out=True, **common)
+    make = partial(
+        QuestionPages, stage, model.config, prompts, split="train", transcript_budget=stage.budget, sketched=True
+    )
+    pages, unseen = make(start=first), make(held_out=True)
     test = [unseen.batch(step) for step in range(4)]
     loader = prefetched(pages, stage.workers)
 
@@ -147,13 +181,17 @@ def train_copying(
         generator = torch.Generator().manual_seed(stage.seed * 1_000_003 + step)
         batch = next(loader)
         transcribing = step % 4 != 3
-        loss, _ = copying(batch.transcript if transcribing else batch, stage.budget, generator)
-        return {"loss": loss, "transcript" if transcribing else "answer": loss.detach()}
+        found = copying(batch.transcript if transcribing else batch, stage.budget, generator)
+        name = "transcript" if transcribing else "answer"
+        pointer = found["pointer"]
+        loss = found["answer"] + stage.pointer_weight * pointer
+        return {"loss": loss, name: found["answer"].detach(), "pointer": pointer.detach()}
 
     @torch.no_grad()
     def evaluate() -> str:
-        right = [copying(batch, stage.budget, torch.Generator().manual_seed(0))[1] for batch in test]
+        right = [copying(batch, stage.budget, torch.Generator().manual_seed(0))["right"] for batch in test]
         return f"exact match {torch.cat(right).float().mean().item():.3f}"
 
     loop.run(first, losses, evaluate)
+    model.model.language_model.set_attn_implementation("sdpa")
     return copying

@@ -1,8 +1,8 @@
 """Batches of questions about pages, rendered or sketched, for the stages that train the language model."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 from transformers import PreTrainedTokenizerBase
 
-from arr_coc.data import Entry, Glyph, Split, ask, box_targets, glyph_targets, render_document
+from arr_coc.data import Box, Entry, Glyph, Split, ask, box_targets, glyph_targets, render_document
 from arr_coc.data.sketching import sketch_document
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.processing_arr_coc import CHAT_TEMPLATE, find_query_tokens, query_markers
@@ -19,6 +19,28 @@ from arr_coc.training.streaming import per_step
 
 TRANSCRIBE = "Read the page."
 """What the second turn of a transcribing batch asks for: the fetched lines, top to bottom."""
+
+
+Spelling = list[tuple[str, int]]
+"""Characters in order, each with the patch that shows it (-1: none, for spaces and line ends)."""
+
+
+@dataclass
+class Text:
+    """Ids before and after an image; of the latter, which are to be predicted, which ask, and where each is shown."""
+
+    before: list[int]
+    after: list[int]
+    answer: list[bool]
+    query: list[bool]
+    places: list[int]
+
+    def extend(self, ids: list[int], answer: list[bool], places: list[int]) -> None:
+        """Appends tokens that are not part of the question."""
+        self.after += ids
+        self.answer += answer
+        self.places += places
+        self.query += [False] * len(ids)
 
 
 class Pages(Protocol):
@@ -41,6 +63,7 @@ class Batch:
         glyphs, words: [P, G, G, SLOTS] and [P, G, G], see the reading stage.
         before, after: [I, *] token ids before and after the vision tokens, the latter padded on the right.
         answer, query: [I, *] True on the tokens of `after` that are to be predicted, and on the question's.
+        places: [I, *] for each token of `after` the patch that shows its character, -1 where none does.
         relevance: [I, N] patches of the answer and its label.
         oracle: [I, N] what strategy "oracle" fetches.
         transcript: the same with a second turn that transcribes the lines fetched.
@@ -53,6 +76,7 @@ class Batch:
     after: Tensor
     answer: Tensor
     query: Tensor
+    places: Tensor
     relevance: Tensor
     oracle: Tensor
     transcript: "Batch | None" = None
@@ -66,35 +90,34 @@ class Prompts:
         self.image_token_id, self.pad = image_token_id, tokenizer.pad_token_id
 
     def _turn(self, content: list[dict[str, str]]) -> list[int]:
+        turns: list[dict[str, Any]] = [{"role": "user", "content": content}]
         prompt = self.tokenizer.apply_chat_template(
-            [{"role": "user", "content": content}],
+            turns,
             chat_template=CHAT_TEMPLATE,
             tokenize=False,
             add_generation_prompt=True,
         )
         return self.tokenizer(prompt, add_special_tokens=False).input_ids
 
-    def _spelt(self, answer: str) -> list[int]:
-        return [*self.tokenizer(answer, add_special_tokens=False).input_ids, self.tokenizer.eos_token_id]
-
-    def __call__(
-        self, question: str, answer: str, transcript: str | None = None
-    ) -> tuple[list[int], list[int], list[bool], list[bool]]:
-        """Ids before and after the image; of the latter, which are to be predicted and which are the question.
-
-        With `transcript`, a second turn asks for it.
-        """
+    def __call__(self, question: str, answer: Spelling, transcript: Spelling | None = None) -> Text:
+        """Tokens around an image: a question, its answer, and with `transcript` a second turn that asks for it."""
         ids = self._turn([{"type": "image"}, {"type": "text", "text": question}])
         place = ids.index(self.image_token_id)
         query = find_query_tokens(torch.tensor([ids]), **self.markers)[0].tolist()[place + 1 :]
-        after, spelt = ids[place + 1 :], self._spelt(answer)
-        predicted = [False] * len(after) + [True] * len(spelt)
-        after = after + spelt
+        text = Text(ids[:place], ids[place + 1 :], [False] * len(query), query, [-1] * len(query))
+        self._append(text, answer)
         if transcript is not None:
-            asked, read = self._turn([{"type": "text", "text": TRANSCRIBE}]), self._spelt(transcript)
-            after += self.tokenizer("\n", add_special_tokens=False).input_ids + asked + read
-            predicted += [False] * (len(after) - len(predicted) - len(read)) + [True] * len(read)
-        return ids[:place], after, predicted, query + [False] * (len(after) - len(query))
+            asked = self.tokenizer("\n", add_special_tokens=False).input_ids
+            asked = asked + self._turn([{"type": "text", "text": TRANSCRIBE}])
+            text.extend(asked, [False] * len(asked), [-1] * len(asked))
+            self._append(text, transcript)
+        return text
+
+    def _append(self, text: "Text", spelling: Spelling) -> None:
+        """Adds what is to be predicted: the spelling's tokens and the end."""
+        ids = self.tokenizer("".join(char for char, _ in spelling), add_special_tokens=False).input_ids
+        places = [place for _, place in spelling] if len(ids) == len(spelling) else [-1] * len(ids)
+        text.extend([*ids, self.tokenizer.eos_token_id], [True] * (len(ids) + 1), [*places, -1])
 
 
 class QuestionPages(IterableDataset):
@@ -129,21 +152,24 @@ class QuestionPages(IterableDataset):
             images.append(image)
             glyphs.append(glyph_targets(drawn, size=self.size, grid=self.grid, slots=SLOTS))
             words.append(word_targets(listed, size=self.size, grid=self.grid))
+            spelt = self._spelt(listed, drawn)
             order = rng.permutation(len(listed))
             for number in range(self.stage.questions):
                 turned = np.roll(order, -number)  # the one asked about first, then the others in a drawn order
                 entries = [listed[int(index)] for index in turned]
-                asked = (ask(rng, entries[0].field, split=self.split), entries[0].value)
+                question = ask(rng, entries[0].field, split=self.split)
                 kept, union = self._fitting(entries)
-                lines = "\n".join(f"{entry.label} {entry.value}" for entry in kept)
-                short.append(self.prompts(*asked))
-                long.append(self.prompts(*asked, lines))
+                lines = [spelt[entry.field][0] + [(" ", -1)] + spelt[entry.field][1] + [("\n", -1)] for entry in kept]
+                answer, transcript = spelt[entries[0].field][1], sum(lines, [])[:-1]
+                short.append(self.prompts(question, answer))
+                long.append(self.prompts(question, answer, transcript))
                 relevance.append(self._patches(entries[0]))
                 unions.append(union)
         shared = {"pixel_values": images, "glyphs": glyphs, "words": words, "relevance": relevance}
         tensors = {name: torch.from_numpy(np.stack(arrays)) for name, arrays in shared.items()}
-        transcript = Batch(**tensors, **self._padded(long), oracle=torch.from_numpy(np.stack(unions)))
-        return Batch(**tensors, **self._padded(short), oracle=tensors["relevance"], transcript=transcript)
+        union = torch.from_numpy(np.stack(unions))
+        read = Batch(**{**tensors, **self._padded(long), "oracle": union}, transcript=None)
+        return Batch(**{**tensors, **self._padded(short), "oracle": tensors["relevance"]}, transcript=read)
 
     def _page(self, rng: np.random.Generator) -> tuple[np.ndarray, tuple[Entry, ...], tuple[Glyph, ...]]:
         if self.sketched:
@@ -166,11 +192,37 @@ class QuestionPages(IterableDataset):
             union = more
         return sorted(kept, key=lambda entry: entry.value_box[1]), union
 
-    def _padded(self, texts: list[tuple[list[int], list[int], list[bool], list[bool]]]) -> dict[str, Tensor]:
-        length = max(len(after) for _, after, _, _ in texts)
-        after, answer, query = (
-            torch.tensor([list(text[part]) + [fill] * (length - len(text[part])) for text in texts])
-            for part, fill in ((1, self.prompts.pad), (2, False), (3, False))
-        )
-        before = torch.tensor([before for before, *_ in texts])
-        return {"before": before, "after": after, "answer": answer, "query": query}
+    def _spelt(self, entries: Sequence[Entry], glyphs: Sequence[Glyph]) -> dict[str, tuple[Spelling, Spelling]]:
+        """Label and value of each field, spelt with the patches that show them."""
+        return {
+            entry.field: (
+                self._spelling(entry.label, entry.label_box, glyphs),
+                self._spelling(entry.value, entry.value_box, glyphs),
+            )
+            for entry in entries
+        }
+
+    def _spelling(self, text: str, box: Box, glyphs: Sequence[Glyph]) -> Spelling:
+        """`text` with the patches of the glyphs in `box`, from left to right; a colon behind a label is passed over."""
+        x0, y0, x1, y1 = box
+        centres = [((g.box[0] + g.box[2]) / 2, (g.box[1] + g.box[3]) / 2, g) for g in glyphs]
+        inside = [(x, glyph) for x, y, glyph in centres if x0 - 1 <= x <= x1 + 1 and y0 <= y <= y1]
+        shown = iter([glyph for _, glyph in sorted(inside, key=lambda pair: pair[0])])
+        return [(char, -1 if char == " " else self._patch(next(shown, None), char)) for char in text]
+
+    def _patch(self, glyph: Glyph | None, char: str) -> int:
+        """The patch that holds the glyph's centre; -1 where the glyph is not the character that was expected."""
+        if glyph is None or glyph.char != char:
+            return -1
+        x0, y0, x1, y1 = glyph.box
+        column, row = (min(self.grid - 1, max(0, int(c * self.grid / self.size / 2))) for c in (x0 + x1, y0 + y1))
+        return row * self.grid + column
+
+    def _padded(self, texts: list[Text]) -> dict[str, Tensor]:
+        length = max(len(text.after) for text in texts)
+        fills = {"after": self.prompts.pad, "answer": False, "query": False, "places": -1}
+        padded = {
+            name: torch.tensor([getattr(text, name) + [fill] * (length - len(text.after)) for text in texts])
+            for name, fill in fills.items()
+        }
+        return {"before": torch.tensor([text.before for text in texts]), **padded}

@@ -176,7 +176,8 @@ def train_reading(config: ArrCocVisionConfig, stage: ReadingStage, out: Path, st
     """
     torch.manual_seed(stage.seed)
     encoder, head = GridEncoder(config), ReadingHead(config.out_channels)
-    both = nn.ModuleDict({"encoder": encoder, "head": head}).to(memory_format=torch.channels_last)
+    both: nn.ModuleDict = nn.ModuleDict({"encoder": encoder, "head": head})
+    both.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch leaves it out of its stubs
     optimizer = adamw([(list(both.parameters()), stage.learning_rate)], stage.weight_decay)
     loop = Loop("reading", both, optimizer, out / "reading.pt", stage.steps, stage.warmup, stage.evaluate_every)
     first = loop.resume()
