@@ -5,22 +5,29 @@ Notation: B questions, P encoded images, I image slots, S prompt length, N patch
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import Tensor
-from transformers import AutoTokenizer
+from torch import Tensor, nn
+from transformers import AutoTokenizer, GenerationConfig
 from transformers.cache_utils import DynamicCache
 
+from .attending import ALLOCATORS
 from .configuration_arr_coc import resolve_budget
 from .fetching import FetchResult
-from .image_processing_arr_coc import ArrCocImageProcessor, Box, boxes_to_patches, load_image
+from .image_encoding import ImageEncoding
+from .image_processing_arr_coc import ArrCocImageProcessor, Box, boxes_to_patches
+from .loading import load_image
 from .processing_arr_coc import ArrCocProcessor
 
-if TYPE_CHECKING:
-    from .modeling_arr_coc import ImageEncoding
+IMAGE_ARGUMENTS = (
+    "pixel_values", "patch_mask", "image_index", "image_encoding", "query_mask", "relevance_labels", "oracle_relevance",
+    "strategy", "allocator", "generator",
+)  # fmt: skip
+"""Arguments of `forward` about images and what is fetched of them: the first pass over a prompt uses them up."""
 
-_PROMPT_ONLY = ("image_index", "patch_mask", "query_mask", "strategy", "allocator", "oracle_relevance", "generator")
+_POSITIONAL = ("inputs", "generation_config", "logits_processor", "stopping_criteria", "prefix_allowed_tokens_fn")
+"""The first parameters of transformers' `generate`, in order."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +54,36 @@ def _prompt(question: str, images: int) -> list[dict[str, Any]]:
     return [{"role": "user", "content": [{"type": "image"}] * images + [{"type": "text", "text": question}]}]
 
 
-def _questions(question: Any) -> list[str]:
+def _questions(question: Any, image_token: str) -> list[str]:
     questions = list(question) if isinstance(question, list | tuple) else [question]
+    if not questions:
+        raise ValueError("question: expected at least one; got an empty list")
     for one in questions:
         if not isinstance(one, str) or not one.strip():
             raise ValueError(f"question: expected a non-empty string; got {one!r}")
+        if image_token in one:
+            raise ValueError(f"question: expected text without the placeholder {image_token}; got {one!r}")
     return questions
+
+
+def _boxes_per_slot(boxes: Any) -> list[Any]:
+    """A list of boxes for one slot, or a list of such lists -> one list of boxes per slot."""
+    rows = list(boxes)
+    single = not rows or any(len(row) and not hasattr(row[0], "__len__") for row in rows)
+    return [rows] if single else rows
+
+
+def _device_of(module: nn.Module) -> torch.device:
+    """Where inputs of `module` go. Offloaded weights are on "meta" between calls: then where accelerate runs it."""
+    device = next(module.parameters()).device
+    if device.type != "meta":
+        return device
+    for part in module.modules():
+        hook = getattr(part, "_hf_hook", None)
+        for one in getattr(hook, "hooks", (hook,)):
+            if getattr(one, "execution_device", None) is not None:
+                return torch.device(one.execution_device)
+    return torch.device("cpu")
 
 
 def _load_processor(config: Any) -> ArrCocProcessor:
@@ -106,7 +137,7 @@ class AskingMixin:
     @torch.no_grad()
     def encode_image(
         self, image: Any = None, *, pixel_values: Tensor | None = None, patch_mask: Tensor | None = None
-    ) -> "ImageEncoding":
+    ) -> ImageEncoding:
         """Everything about an image that no question changes; pass it to `generate` in place of the image.
 
         Saves the grid encoder, the base half of the semantic encoder and the language model's prefill of the prompt up
@@ -121,17 +152,21 @@ class AskingMixin:
         """
         if (image is None) == (pixel_values is None):
             raise ValueError("encode_image: expected exactly one of image and pixel_values; got both or neither")
-        sizes = None
-        if pixel_values is None:
-            images = [load_image(one) for one in (image if isinstance(image, list | tuple) else [image])]
-            sizes = [(one.height, one.width) for one in images]
-            inputs = self.processor.image_processor(images, return_tensors="pt")
-            pixel_values, patch_mask = inputs["pixel_values"], inputs["patch_mask"]
-        device = self.get_input_embeddings().weight.device
-        device = self.device if device.type == "meta" else device
+        if pixel_values is not None:
+            return self._with_prefix(self._encode_pixels(pixel_values, patch_mask))
+        return self._with_prefix(self._encode_sources(image if isinstance(image, list | tuple) else [image]))
+
+    def _encode_sources(self, sources: Sequence[Any]) -> ImageEncoding:
+        processor = self.processor.image_processor
+        images = [load_image(one, max_image_pixels=processor.max_image_pixels) for one in sources]
+        inputs = processor(images, return_tensors="pt")
+        encoding = self._encode_pixels(inputs["pixel_values"], inputs["patch_mask"])
+        return replace(encoding, source_sizes=[(one.height, one.width) for one in images])
+
+    def _encode_pixels(self, pixel_values: Tensor, patch_mask: Tensor | None) -> ImageEncoding:
+        device = _device_of(self.get_input_embeddings())
         mask = None if patch_mask is None else patch_mask.to(device)
-        encoding = replace(self.model.encode_image(pixel_values.to(device), mask), source_sizes=sizes)
-        return self._with_prefix(encoding) if self._can_cache_prefix() else encoding
+        return self.model.encode_image(pixel_values.to(device), mask)
 
     def _can_cache_prefix(self) -> bool:
         """Only full-attention language models keep a plain cache of every position; and a prompt needs a processor."""
@@ -145,8 +180,10 @@ class AskingMixin:
     def _fresh_cache(self) -> DynamicCache:
         return DynamicCache(config=self.config.text_config)
 
-    def _with_prefix(self, encoding: "ImageEncoding") -> "ImageEncoding":
-        """Prefills the language model with the prompt up to and including the base tokens."""
+    def _with_prefix(self, encoding: ImageEncoding) -> ImageEncoding:
+        """Prefills the language model with the prompt up to and including the base tokens, where that can be kept."""
+        if not self._can_cache_prefix():
+            return encoding
         text = self.processor.apply_chat_template(_prompt("?", 1), add_generation_prompt=True)
         before = text[: text.index(self.processor.image_token)]
         ids = self.processor.tokenizer(before, add_special_tokens=False, return_tensors="pt").input_ids[0]
@@ -195,54 +232,58 @@ class AskingMixin:
         Raises:
             ValueError: bad input; the message says what was expected and what came.
         """
-        if question is None:
+        if question is None or isinstance(question, GenerationConfig):
+            for name, given in (("budget", budget), ("boxes", boxes), ("return_fetch", return_fetch or None)):
+                if given is not None:
+                    raise ValueError(f"{name}: expected only with a question; got it beside model inputs")
             if image is not None and not (isinstance(image, Tensor) and image.ndim == 2):
                 raise ValueError("question: expected one beside the image; got none")
-            positional = () if image is None else (image,)
-            return self._generate_from_inputs(*positional, *args, strategy=strategy, allocator=allocator, **kwargs)
-        single = isinstance(question, str) and not isinstance(image, list | tuple)
-        questions = _questions(question)
+            positional = zip(_POSITIONAL, (image, question, *args), strict=False)
+            kwargs.update({name: value for name, value in positional if value is not None})
+            return self._generate_from_inputs(strategy=strategy, allocator=allocator, **kwargs)
+        kwargs.update(zip(_POSITIONAL[2:], args, strict=False))
         self._check_choices(strategy, allocator)
-        encoding, index, questions = self._encode_for(image, questions)
+        single = isinstance(question, str) and not isinstance(image, list | tuple)
+        encoding, index, questions = self._encode_for(image, _questions(question, self.processor.image_token), kwargs)
         inputs = self._prompt_inputs(encoding, index, questions, budget, strategy)
-        oracle = self._oracle(encoding, index, boxes, strategy)
+        oracle = self._oracle(encoding, index, boxes)
         answers = self._answer(encoding, index, inputs, strategy, allocator, oracle, return_fetch, kwargs)
-        return answers[0] if single else answers
+        return answers[0] if single and len(answers) == 1 else answers
 
     def _check_choices(self, strategy: str | None, allocator: str | None) -> None:
-        from .attending import ALLOCATORS
-
         if strategy is not None:
             self.model.fetcher.check_strategy(strategy)
         if allocator is not None:
             ALLOCATORS.named(allocator)
 
-    def _encode_for(self, image: Any, questions: list[str]) -> tuple["ImageEncoding", list[list[int]], list[str]]:
-        """The encodings, and for each question which of them its prompt shows."""
+    def _encode_for(
+        self, image: Any, questions: list[str], kwargs: dict[str, Any]
+    ) -> tuple[ImageEncoding, list[list[int]], list[str]]:
+        """The encodings, for each question which of them its prompt shows, and as many questions as prompts."""
         if is_encoding(image):
-            if len(image) not in (1, len(questions)):
-                raise ValueError(f"images: expected 1 or {len(questions)} (one per question); got {len(image)}")
-            index = [[0] if len(image) == 1 else [i] for i in range(len(questions))]
-            return image, index, questions
-        if not isinstance(image, list | tuple):
-            prompts = [[image]]
+            spans = [[i] for i in range(len(image))]
         else:
-            prompts = [list(one) if isinstance(one, list | tuple) else [one] for one in image]
-        if not prompts or not all(prompts):
+            prompts = image if isinstance(image, list | tuple) else [image]
+            prompts = [list(one) if isinstance(one, list | tuple) else [one] for one in prompts]
+            ends = torch.tensor([len(prompt) for prompt in prompts]).cumsum(0).tolist()
+            spans = [list(range(end - len(prompt), end)) for prompt, end in zip(prompts, ends, strict=True)]
+        if not spans or not all(spans):
             raise ValueError("images: expected at least one; got an empty list")
         if len(questions) == 1:
-            questions = questions * len(prompts)
-        if len(prompts) not in (1, len(questions)):
-            raise ValueError(f"images: expected 1 or {len(questions)} (one per question); got {len(prompts)}")
-        flat = [one for prompt in prompts for one in prompt]
-        ends = torch.tensor([len(prompt) for prompt in prompts]).cumsum(0).tolist()
-        spans = [list(range(end - len(prompt), end)) for prompt, end in zip(prompts, ends, strict=True)]
+            questions = questions * len(spans)
+        if len(spans) not in (1, len(questions)):
+            raise ValueError(f"images: expected 1 or {len(questions)} (one per question); got {len(spans)}")
         index = spans * len(questions) if len(spans) == 1 else spans
-        return self.encode_image(flat), index, questions
+        if is_encoding(image):
+            return image, index, questions
+        encoding = self._encode_sources([one for prompt in prompts for one in prompt])
+        # A prefix pays where several questions share it.
+        shared = len(encoding) == 1 < len(questions) and self._cache_is_plain(kwargs)
+        return self._with_prefix(encoding) if shared else encoding, index, questions
 
     def _prompt_inputs(
         self,
-        encoding: "ImageEncoding",
+        encoding: ImageEncoding,
         index: list[list[int]],
         questions: list[str],
         budget: int | str | None,
@@ -250,9 +291,10 @@ class AskingMixin:
     ) -> dict[str, Tensor]:
         """input_ids, attention_mask and query_mask [B, S], left-padded, with placeholders for every vision token."""
         strategy = self.config.fetcher_config.strategy if strategy is None else strategy
-        count = encoding.tokens.shape[1]
+        base = count = encoding.tokens.shape[1]
         if self.model.fetcher.check_strategy(strategy).fetches:
-            count += resolve_budget(budget, encoding.side**2, default=self.config.fetcher_config.budget)
+            default, taken = self.config.fetcher_config.budget, base if self.config.excludes_base else 0
+            count += resolve_budget(budget, encoding.side**2, default=default, taken=taken)
         processor = self.processor
         texts = [
             processor.apply_chat_template(_prompt(question, len(images)), add_generation_prompt=True).replace(
@@ -261,8 +303,9 @@ class AskingMixin:
             for question, images in zip(questions, index, strict=True)
         ]
         batch = processor.tokenizer(texts, padding=True, add_special_tokens=False, return_tensors="pt")
-        limit, longest = self.config.text_config.max_position_embeddings, int(batch["attention_mask"].sum(1).max())
-        if longest >= limit:
+        limit = getattr(self.config.text_config, "max_position_embeddings", None)  # BLOOM knows no limit
+        longest = int(batch["attention_mask"].sum(1).max())
+        if limit is not None and longest >= limit:
             raise ValueError(
                 f"question: expected a prompt of fewer than {limit} tokens, images included; got {longest}"
             )
@@ -270,12 +313,12 @@ class AskingMixin:
         inputs["query_mask"] = processor.query_mask(batch["input_ids"])
         return {name: tensor.to(encoding.tokens.device) for name, tensor in inputs.items()}
 
-    def _oracle(self, encoding: "ImageEncoding", index: list[list[int]], boxes: Any, strategy: str | None) -> Any:
+    def _oracle(self, encoding: ImageEncoding, index: list[list[int]], boxes: Any) -> Tensor | None:
         """[I, N] 1 on the patches under the given boxes; None without boxes."""
         if boxes is None:
             return None
         slots = [i for images in index for i in images]
-        nested = boxes if boxes and not isinstance(boxes[0][0], int | float) else [boxes]
+        nested = _boxes_per_slot(boxes)
         if len(nested) != len(slots):
             raise ValueError(f"boxes: expected one list per question and image ({len(slots)}); got {len(nested)}")
         side, patch = encoding.side, self.config.vision_config.patch_size
@@ -289,7 +332,7 @@ class AskingMixin:
 
     def _answer(
         self,
-        encoding: "ImageEncoding",
+        encoding: ImageEncoding,
         index: list[list[int]],
         inputs: dict[str, Tensor],
         strategy: str | None,
@@ -300,7 +343,7 @@ class AskingMixin:
     ) -> list[str] | list[Answer]:
         slots = torch.tensor([i for images in index for i in images])
         cache = None
-        if all(len(images) == 1 for images in index) and self._prefix_usable(encoding, kwargs):
+        if self._cache_is_plain(kwargs) and self._begins_with_prefix(encoding, inputs):
             inputs = self._pad_after_prefix(inputs, len(encoding.prefix_ids))
             cache = self._prefix(encoding, slots, kwargs)
         embeds, _, fetched, _ = self.model.embed_prompt(
@@ -312,7 +355,7 @@ class AskingMixin:
         prompt = inputs["input_ids"]
         output = super().generate(
             input_ids=prompt, inputs_embeds=embeds, attention_mask=inputs["attention_mask"],
-            **{**kwargs, "return_dict_in_generate": True, "output_scores": return_fetch},
+            **{**kwargs, "return_dict_in_generate": True, "output_logits": return_fetch},
         )  # fmt: skip
         answers = self.processor.tokenizer.batch_decode(
             output.sequences[:, prompt.shape[1] :], skip_special_tokens=True
@@ -320,11 +363,36 @@ class AskingMixin:
         answers = [answer.strip() for answer in answers]
         if not return_fetch:
             return answers
-        return self._with_fetch(answers, output, prompt, index, fetched)
+        probabilities = self._probabilities(output, prompt.shape[1], kwargs)
+        repeats = len(answers) // len(index)
+        first = [0, *torch.tensor([len(images) for images in index]).cumsum(0).tolist()]
+        return [
+            Answer(text, probability, fetched.rows(first[i // repeats], first[i // repeats + 1]))
+            for i, (text, probability) in enumerate(zip(answers, probabilities, strict=True))
+        ]
 
-    def _prefix_usable(self, encoding: "ImageEncoding", kwargs: dict[str, Any]) -> bool:
-        plain = kwargs.get("use_cache", True) and kwargs.get("cache_implementation") is None
-        return encoding.prefix_cache is not None and bool(plain) and "past_key_values" not in kwargs
+    def _setting(self, kwargs: dict[str, Any], name: str, default: Any = None) -> Any:
+        """A setting of the generation as transformers will see it: the call's, its GenerationConfig's, the model's."""
+        configs = (kwargs.get("generation_config"), self.generation_config)
+        given = (kwargs.get(name), *(getattr(config, name, None) for config in configs))
+        return next((value for value in given if value is not None), default)
+
+    def _cache_is_plain(self, kwargs: dict[str, Any]) -> bool:
+        """Whether this generation keeps the cache that a prefix is kept in."""
+        static = self._setting(kwargs, "cache_implementation") is not None
+        return bool(self._setting(kwargs, "use_cache", True)) and not static and "past_key_values" not in kwargs
+
+    @staticmethod
+    def _begins_with_prefix(encoding: ImageEncoding, inputs: dict[str, Tensor]) -> bool:
+        """Whether every prompt begins with the tokens that the encoding holds keys and values of."""
+        prefix, ids = encoding.prefix_ids, inputs["input_ids"]
+        if prefix is None or encoding.prefix_cache is None:
+            return False
+        pads = (inputs["attention_mask"] == 0).sum(1, keepdim=True)
+        at = pads + torch.arange(len(prefix), device=ids.device)
+        if int(at.max()) >= ids.shape[1]:
+            return False
+        return bool((ids.gather(1, at) == prefix.to(ids.device)).all())
 
     @staticmethod
     def _pad_after_prefix(inputs: dict[str, Tensor], prefix: int) -> dict[str, Tensor]:
@@ -341,53 +409,35 @@ class AskingMixin:
 
         return {name: move(tensor) for name, tensor in inputs.items()}
 
-    def _prefix(self, encoding: "ImageEncoding", slots: Tensor, kwargs: dict[str, Any]) -> DynamicCache:
+    def _prefix(self, encoding: ImageEncoding, slots: Tensor, kwargs: dict[str, Any]) -> DynamicCache:
         """A cache holding the prefix of each prompt's image, repeated for beams and returned sequences."""
-        settings = kwargs.get("generation_config") or self.generation_config
-        beams = kwargs.get("num_beams") or settings.num_beams or 1
-        repeats = max(beams, kwargs.get("num_return_sequences") or settings.num_return_sequences or 1)
+        repeats = max(self._setting(kwargs, name, 1) for name in ("num_beams", "num_return_sequences"))
         cache = self._fresh_cache()
         for layer, (key, value) in enumerate(encoding.prefix_cache):
             rows = slots.to(key.device).repeat_interleave(repeats)
             cache.update(key[rows], value[rows], layer)
         return cache
 
-    def _with_fetch(
-        self, answers: list[str], output: Any, prompt: Tensor, index: list[list[int]], fetched: FetchResult
-    ) -> list[Answer]:
-        tokens = output.sequences[:, prompt.shape[1] :]
-        beams = getattr(output, "beam_indices", None)
-        scores = self.compute_transition_scores(output.sequences, output.scores, beams, normalize_logits=beams is None)
-        pad = self.generation_config.pad_token_id
-        ended = torch.zeros_like(tokens, dtype=torch.bool) if pad is None else tokens == pad
-        total = scores.masked_fill(ended[:, : scores.shape[1]] | scores.isinf(), 0.0).sum(1).exp().tolist()
-        repeats = len(answers) // len(index)
-        first = [0, *torch.tensor([len(images) for images in index]).cumsum(0).tolist()]
-        return [
-            Answer(text, probability, fetched.rows(first[i // repeats], first[i // repeats + 1]))
-            for i, (text, probability) in enumerate(zip(answers, total, strict=True))
-        ]
+    def _probabilities(self, output: Any, start: int, kwargs: dict[str, Any]) -> list[float]:
+        """Of each answer, which begins at `start`: the product of the model's own probabilities, first end included."""
+        tokens, beams = output.sequences[:, start:], getattr(output, "beam_indices", None)
+        scores = self.compute_transition_scores(output.sequences, output.logits, beams, normalize_logits=True)
+        end, pad = self._setting(kwargs, "eos_token_id", []), self._setting(kwargs, "pad_token_id", -1)
+        ends = torch.isin(tokens, torch.as_tensor(end, dtype=tokens.dtype, device=tokens.device).reshape(-1))
+        behind = ends.cumsum(1) - ends.int() > 0
+        behind |= (tokens == torch.as_tensor(pad, device=tokens.device)) & ~ends  # stopped by something else
+        return scores.masked_fill(behind[:, : scores.shape[1]], 0.0).sum(1).exp().tolist()
 
-    def _generate_from_inputs(self, *args: Any, strategy: str | None, allocator: str | None, **kwargs: Any) -> Any:
+    def _generate_from_inputs(self, *, strategy: str | None, allocator: str | None, **kwargs: Any) -> Any:
         """transformers' `generate`, with the images encoded and fetched from once, before beams repeat the prompts."""
         chosen = {"strategy": strategy, "allocator": allocator}
         kwargs.update({name: value for name, value in chosen.items() if value is not None})
-        pixel_values, encoding = kwargs.get("pixel_values"), kwargs.get("image_encoding")
-        if (pixel_values is None and encoding is None) or kwargs.get("use_cache") is False:
-            return super().generate(*args, **kwargs)
-        given = [*args[:1], kwargs.pop("inputs", None), kwargs.pop("input_ids", None)]
+        if kwargs.get("pixel_values") is None and kwargs.get("image_encoding") is None:
+            return super().generate(**kwargs)
+        given = (kwargs.pop("inputs", None), kwargs.pop("input_ids", None))
         input_ids = next((ids for ids in given if ids is not None), None)
         if input_ids is None:
             raise ValueError("input_ids: expected the prompt beside the images; got none")
-        kwargs.pop("pixel_values", None)
-        kwargs.pop("image_encoding", None)
-        prompt = {name: kwargs.pop(name, None) for name in _PROMPT_ONLY}
-        mask, query_mask = prompt.pop("patch_mask"), prompt.pop("query_mask")
-        labels = kwargs.pop("relevance_labels", None)
-        prompt["oracle"] = prompt.pop("oracle_relevance") if prompt["oracle_relevance"] is not None else labels
-        prompt.pop("oracle_relevance", None)
-        if query_mask is None:
-            query_mask = self.default_query_mask(input_ids, kwargs.get("attention_mask"))
-        encoding = self.model.encode_image(pixel_values, mask) if encoding is None else encoding
-        embeds, *_ = self.model.embed_prompt(input_ids, encoding, query_mask=query_mask.bool(), **prompt)
-        return super().generate(*args[1:], input_ids=input_ids, inputs_embeds=embeds, **kwargs)
+        about_images = {name: kwargs.pop(name) for name in IMAGE_ARGUMENTS if name in kwargs}
+        embeds, *_ = self.embed_images(input_ids, attention_mask=kwargs.get("attention_mask"), **about_images)
+        return super().generate(input_ids=input_ids, inputs_embeds=embeds, **kwargs)

@@ -19,31 +19,35 @@ NAMED_BUDGETS = {"fast": 64, "balanced": 180, "standard": 273, "accurate": 400}
 """Saccades at `REFERENCE_PATCHES` patches; scaled with N on other grids."""
 
 
-def resolve_budget(budget: int | str | None, num_patches: int, default: int | str = "standard") -> int:
+def resolve_budget(
+    budget: int | str | None, num_patches: int, default: int | str = "standard", *, taken: int = 0
+) -> int:
     """Number of saccades K on a grid of `num_patches`.
 
     Args:
-        budget: a number of patches, a name in `NAMED_BUDGETS` (scaled by N / 4096), "all" (N), or None (`default`).
+        budget: a number of patches, a name in `NAMED_BUDGETS` (scaled by N / 4096), "all" (N - taken), None (`default`).
         num_patches: N.
         default: what None stands for.
+        taken: patches that are base tokens already and never fetched again (`ArrCocConfig.excludes_base`).
 
     Raises:
-        ValueError: unknown name, a negative number, or more patches than the image has.
+        ValueError: unknown name, a negative number, or more patches than there are to fetch.
     """
+    candidates = num_patches - taken
     budget = default if budget is None else budget
     if isinstance(budget, str) and budget.isdecimal():
         budget = int(budget)
     if isinstance(budget, str):
         if budget == "all":
-            return num_patches
+            return candidates
         if budget not in NAMED_BUDGETS:
             known = ", ".join([*NAMED_BUDGETS, "all"])
             raise ValueError(f"budget: expected a number of patches or one of {known}; got {budget!r}")
-        return max(1, round(num_patches * NAMED_BUDGETS[budget] / REFERENCE_PATCHES))
+        return min(candidates, max(1, round(num_patches * NAMED_BUDGETS[budget] / REFERENCE_PATCHES)))
     if isinstance(budget, bool) or not isinstance(budget, int):
         raise ValueError(f"budget: expected an integer or a name; got {budget!r} ({type(budget).__name__})")
-    if not 0 <= budget <= num_patches:
-        raise ValueError(f"budget: expected 0 to {num_patches} patches (all that the image has); got {budget}")
+    if not 0 <= budget <= candidates:
+        raise ValueError(f"budget: expected 0 to {candidates} patches (all that can be fetched); got {budget}")
     return budget
 
 
@@ -60,7 +64,12 @@ def grid_size(image_size: int, patch_size: int) -> int:
 
 
 def count_vision_tokens(
-    image_size: int, patch_size: int, budget: int | str | None = None, *, strategy: str | None = None
+    image_size: int,
+    patch_size: int,
+    budget: int | str | None = None,
+    *,
+    strategy: str | None = None,
+    excludes_base: bool = False,
 ) -> tuple[int, int]:
     """Tokens that one image takes in the language model: (M base tokens, K saccades), known before the model runs.
 
@@ -69,10 +78,19 @@ def count_vision_tokens(
         patch_size: side of a fine patch, px.
         budget: see `resolve_budget`.
         strategy: "none" fetches nothing (K = 0); every other strategy keeps to the budget.
+        excludes_base: whether base tokens are patches that are never fetched again: `ArrCocConfig.excludes_base`.
     """
     side = grid_size(image_size, patch_size)
     base = (side // COMPRESSION) ** 2
-    return base, 0 if strategy == "none" else resolve_budget(budget, side * side)
+    taken = base if excludes_base else 0
+    return base, 0 if strategy == "none" else resolve_budget(budget, side * side, taken=taken)
+
+
+def _require_heads(config: PretrainedConfig, field: str) -> None:
+    """At least one attention head, and a width that divides into them."""
+    heads = getattr(config, field)
+    _require(heads >= 1, field, "at least 1", heads)
+    _require(config.hidden_size % heads == 0, "hidden_size", f"a multiple of {heads} heads", config.hidden_size)
 
 
 def _require(condition: bool, field: str, expected: str, received: Any) -> None:
@@ -119,9 +137,13 @@ class ArrCocVisionConfig(PretrainedConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
         self.mlp_dim = 4 * self.hidden_size if self.mlp_dim is None else self.mlp_dim
-        heads, layers = self.num_attention_heads, self.num_hidden_layers
+        layers = self.num_hidden_layers
+        _require(self.patch_size >= 1, "patch_size", "at least 1 px", self.patch_size)
         grid_size(self.image_size, self.patch_size)
-        _require(self.hidden_size % heads == 0, "hidden_size", f"a multiple of {heads} heads", self.hidden_size)
+        _require(
+            self.num_channels == 3, "num_channels", "3 (red, green, blue: luminance reads them)", self.num_channels
+        )
+        _require_heads(self, "num_attention_heads")
         _require(self.window_size > 0, "window_size", "a positive number of patches", self.window_size)
         outside = [i for i in self.global_attn_indexes if not 0 <= i < layers]
         _require(not outside, "global_attn_indexes", f"layer numbers below {layers}", self.global_attn_indexes)
@@ -166,8 +188,7 @@ class ArrCocSemanticConfig(PretrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
-        heads = self.num_attention_heads
-        _require(self.hidden_size % heads == 0, "hidden_size", f"a multiple of {heads} heads", self.hidden_size)
+        _require_heads(self, "num_attention_heads")
         _require(self.position_grid > 0, "position_grid", "a positive side", self.position_grid)
 
 
@@ -209,12 +230,13 @@ class ArrCocFetcherConfig(PretrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
-        heads = self.num_heads
         _require(self.overlap in ("exclude", "allow"), "overlap", '"exclude" or "allow"', self.overlap)
-        _require(self.hidden_size % heads == 0, "hidden_size", f"a multiple of {heads} heads", self.hidden_size)
+        _require_heads(self, "num_heads")
+        _require(self.hidden_size % 2 == 0, "hidden_size", "an even width (sines and cosines)", self.hidden_size)
         _require(self.position_size % 4 == 0, "position_size", "a multiple of 4", self.position_size)
         _require(self.key_pool >= 1, "key_pool", "at least 1", self.key_pool)
-        _require(self.window_size % 2 == 1, "window_size", "an odd number of patches", self.window_size)
+        odd = self.window_size > 0 and self.window_size % 2 == 1
+        _require(odd, "window_size", "an odd number of patches", self.window_size)
         if isinstance(self.budget, str):
             resolve_budget(self.budget, REFERENCE_PATCHES)
 
@@ -254,7 +276,8 @@ class ArrCocConfig(PretrainedConfig):
 
     model_type = "arr_coc"
     sub_configs = {**_PARTS, "text_config": AutoConfig}
-    keys_to_ignore_at_inference = ["past_key_values"]
+    # Trainer gathers every other output over batches: these are no tensors, or do not go together.
+    keys_to_ignore_at_inference = ["past_key_values", "fetch", "image_tokens", "relevance_loss"]
 
     vision_config: dict | PretrainedConfig | None = None
     semantic_config: dict | PretrainedConfig | None = None
@@ -287,7 +310,13 @@ class ArrCocConfig(PretrainedConfig):
         _require(semantic == compressed, "semantic_config.hidden_size", expected, semantic)
         vocabulary = self.text_config.vocab_size
         _require(0 <= self.image_token_id < vocabulary, "image_token_id", f"0 to {vocabulary - 1}", self.image_token_id)
-        resolve_budget(self.fetcher_config.budget, self.vision_config.num_patches)
+        patches, budget = self.vision_config.num_patches, self.fetcher_config.budget
+        resolve_budget(budget, patches, taken=patches // COMPRESSION**2 if self.excludes_base else 0)
+
+    @property
+    def excludes_base(self) -> bool:
+        """Whether base tokens are patches (mask compressor) that are never fetched again."""
+        return self.vision_config.compressor == "mask" and self.fetcher_config.overlap == "exclude"
 
     def vision_tokens(
         self, image_size: int | None = None, budget: int | str | None = None, *, strategy: str | None = None
@@ -296,7 +325,8 @@ class ArrCocConfig(PretrainedConfig):
         budget = self.fetcher_config.budget if budget is None else budget
         strategy = self.fetcher_config.strategy if strategy is None else strategy
         side = self.vision_config.image_size if image_size is None else image_size
-        return count_vision_tokens(side, self.vision_config.patch_size, budget, strategy=strategy)
+        patch, excludes = self.vision_config.patch_size, self.excludes_base
+        return count_vision_tokens(side, patch, budget, strategy=strategy, excludes_base=excludes)
 
 
 __all__ = [

@@ -103,18 +103,24 @@ class RunningBackFetcher(nn.Module):
             taken: [B, M] patches that are base tokens already and must not be fetched again, or None.
 
         Raises:
-            ValueError: unknown names, or K above the number of candidates.
+            ValueError: unknown names, K above the number of candidates, or any K for a strategy that fetches nothing.
         """
         strategy = self.config.strategy if strategy is None else strategy
         allocator = self.config.allocator if allocator is None else allocator
         allocate = ALLOCATORS.named(allocator)
         scorer = self.scorer(strategy)
+        if budget and not scorer.fetches:
+            raise ValueError(f'strategy "{strategy}": expected no saccades to fill; got a budget of {budget}')
         scores = scorer(context).to(context.features.device)
         candidates = scores.shape[1] - (0 if taken is None else taken.shape[1])
         if budget > candidates:
             raise ValueError(f"budget: expected at most {candidates} patches that are not base tokens; got {budget}")
-        # Padding comes after every real patch, what is taken comes last of all.
-        ranked = scores.double().masked_fill(~context.patch_mask, torch.finfo(torch.float64).min)
+        # Ranks, N down to 1: whatever the scale of scores, padding comes after every real patch, and what is taken last
+        # of all. In float32, which every device has.
+        order = scores.sort(dim=-1, descending=True, stable=True).indices
+        places = torch.arange(scores.shape[1], 0, -1, dtype=torch.float32, device=scores.device)
+        ranked = torch.empty_like(scores, dtype=torch.float32).scatter(1, order, places.expand_as(scores))
+        ranked = ranked.masked_fill(~context.patch_mask, torch.finfo(torch.float32).min)
         if taken is not None:
             ranked = ranked.scatter(1, taken, float("-inf"))
         indices = allocate(ranked, budget, config=self.config)

@@ -9,7 +9,7 @@ G side of the fine grid, N = G*G patches, M base tokens, K saccades, C feature c
 model width. Positions are (y, x), row-major.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,76 +21,14 @@ from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutputWithPast, ModelOutput
 from transformers.modeling_utils import PreTrainedModel
 
-from .asking import AskingMixin
+from .asking import IMAGE_ARGUMENTS, AskingMixin
 from .bridging import BRIDGES
 from .configuration_arr_coc import ArrCocConfig, ArrCocSemanticConfig, ArrCocVisionConfig
 from .encoding import COMPRESSORS, BaseTokens, GridAttention, GridEncoder, KeyValue, SemanticEncoder
 from .fetching import FetchResult, RunningBackFetcher, gather_patches
-from .realizing import ClipQueryScorer, FetchContext, PatchLayer, Realizer
+from .image_encoding import ImageEncoding
+from .realizing import FetchContext, PatchLayer, Realizer, Temperature
 from .texture import textures
-
-PREFILL_ONLY = (
-    "pixel_values", "patch_mask", "image_index", "image_encoding", "query_mask", "relevance_labels", "oracle_relevance",
-    "strategy", "allocator", "generator",
-)  # fmt: skip
-"""Arguments of `forward` that the first pass over a prompt uses up."""
-
-
-@dataclass
-class ImageEncoding:
-    """Everything about images that no question changes; pass it in place of the images for any number of questions.
-
-    Attributes:
-        features: [P, C, G, G], the grid encoder's output.
-        textures: [P, T, G, G].
-        patch_mask: [P, N] bool, True on patches that hold some of the image.
-        seeds: [P] int64, a checksum of the pixels (for random relevance).
-        compressed: [P, D', G/4, G/4], the compressor's output.
-        base_indices: [P, M] which patches the base tokens are (mask compressor), or None.
-        semantic: [P, M, D'], base states after the semantic encoder, without CLS.
-        semantic_cache: its keys and values of the base, per layer.
-        tokens: [P, M, D], base tokens in the language model's space.
-        prefix_ids: [p] the prompt's tokens up to and including the base, or None where it was not prefilled.
-        prefix_cache: the language model's keys and values of that prefix, per layer [P, heads, p, d].
-        source_sizes: (height, width) of each source image in px, where known.
-    """
-
-    features: Tensor
-    textures: Tensor
-    patch_mask: Tensor
-    seeds: Tensor
-    compressed: Tensor
-    base_indices: Tensor | None
-    semantic: Tensor
-    semantic_cache: list[KeyValue]
-    tokens: Tensor
-    prefix_ids: Tensor | None = None
-    prefix_cache: list[KeyValue] | None = None
-    source_sizes: list[tuple[int, int]] | None = None
-
-    @property
-    def side(self) -> int:
-        """G."""
-        return self.features.shape[-1]
-
-    def __len__(self) -> int:
-        return self.features.shape[0]
-
-    def select(self, index: Tensor) -> "ImageEncoding":
-        """The encodings at `index` [I], in that order; repeats are allowed."""
-
-        def pick(value: Any) -> Any:
-            if isinstance(value, Tensor):
-                return value.index_select(0, index.to(value.device))
-            if isinstance(value, list):
-                return [tuple(pick(t) for t in pair) for pair in value]
-            return value
-
-        named = {f.name: getattr(self, f.name) for f in fields(self)}
-        kept = {name: named.pop(name) for name in ("prefix_ids", "source_sizes")}
-        if kept["source_sizes"] is not None:
-            kept["source_sizes"] = [kept["source_sizes"][i] for i in index.tolist()]
-        return ImageEncoding(**{name: pick(value) for name, value in named.items()}, **kept)
 
 
 @dataclass
@@ -111,6 +49,10 @@ class ArrCocOutput(ModelOutput):
     image_tokens: Tensor | None = None
 
 
+class SaccadeProjection(nn.Linear):
+    """Features of a fetched patch -> a token; a class of its own because it starts as the compressor's twin."""
+
+
 class ArrCocVisionTower(nn.Module):
     """Grid encoder, compressor and semantic encoder, and the projection that makes a patch a token."""
 
@@ -119,7 +61,7 @@ class ArrCocVisionTower(nn.Module):
         self.grid_encoder = GridEncoder(vision)
         self.compressor = COMPRESSORS.named(vision.compressor)(vision)
         self.semantic_encoder = SemanticEncoder(semantic)
-        self.saccade_projection = nn.Linear(vision.out_channels, semantic.hidden_size, bias=False)
+        self.saccade_projection = SaccadeProjection(vision.out_channels, semantic.hidden_size, bias=False)
 
     def forward(self, features: Tensor, patch_mask: Tensor) -> tuple[BaseTokens, Tensor, list[KeyValue]]:
         """Features [P, C, G, G] and mask [P, N] -> base tokens, their semantic states [P, M, D'], keys and values."""
@@ -166,12 +108,13 @@ class ArrCocPreTrainedModel(PreTrainedModel):
             initialization.copy_(module.key_position, module.initial_position())
         elif isinstance(module, Realizer):
             initialization.normal_(module.nothing, std=std)
-        elif isinstance(module, ClipQueryScorer):
-            initialization.constant_(module.temperature.weight, 10.0)
-            initialization.constant_(module.temperature.bias, -3.0)
-        elif isinstance(module, ArrCocVisionTower):
-            # A fetched patch speaks the base tokens' language before any training.
-            initialization.copy_(module.saccade_projection.weight, module.compressor.warm_start())
+        elif isinstance(module, Temperature):
+            initialization.constant_(module.weight, 10.0)
+            initialization.constant_(module.bias, -3.0)
+        elif isinstance(module, SaccadeProjection):
+            # A fetched patch speaks the base tokens' language before any training. The compressor comes before it.
+            tower = getattr(self, "model", self).vision_tower
+            initialization.copy_(module.weight, tower.compressor.warm_start())
 
 
 class ArrCocModel(ArrCocPreTrainedModel):
@@ -314,7 +257,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
             Embeddings [B, S, D], image tokens [I, M + K, D], what was fetched, and what the scorer saw.
         """
         if image_index is not None:
-            encoding = encoding.select(image_index)
+            encoding = replace(encoding, prefix_ids=None, prefix_cache=None).select(image_index)  # no copy of the cache
         rows, budget = self._slots(input_ids, len(encoding), encoding.tokens.shape[1])
         placeholder = input_ids == self.config.image_token_id
         embeds = self.get_input_embeddings()(input_ids.masked_fill(placeholder, 0))
@@ -336,12 +279,13 @@ class ArrCocModel(ArrCocPreTrainedModel):
 class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, AskingMixin, GenerationMixin):
     """ARR-COC with its vocabulary head: training by `forward`, answers by `generate(image, question)`."""
 
-    _tied_weights_keys = {"lm_head.weight": "model.language_model.embed_tokens.weight"}
-
     def __init__(self, config: ArrCocConfig) -> None:
         super().__init__(config)
         self.model = ArrCocModel(config)
         self.lm_head = nn.Linear(config.text_config.hidden_size, config.text_config.vocab_size, bias=False)
+        embedding = self.get_input_embeddings()
+        name = next(name for name, module in self.named_modules() if module is embedding)
+        self._tied_weights_keys = {"lm_head.weight": f"{name}.weight"}  # each language model calls it differently
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
@@ -423,19 +367,20 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, AskingMixin, Generat
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("expected exactly one of input_ids and inputs_embeds; got both or neither")
+        num_items = kwargs.pop("num_items_in_batch", None)
         fetched = tokens = context = None
-        if inputs_embeds is None and (pixel_values is not None or image_encoding is not None):
-            if query_mask is None:
-                query_mask = self.default_query_mask(input_ids, attention_mask, labels)
-            # Without a cache the sequence grows past the prompt that the mask was made for.
-            query_mask = F.pad(query_mask.bool(), (0, input_ids.shape[1] - query_mask.shape[1]))
-            encoding = self.model.encode_image(pixel_values, patch_mask) if image_encoding is None else image_encoding
-            oracle = relevance_labels if oracle_relevance is None else oracle_relevance
-            inputs_embeds, tokens, fetched, context = self.model.embed_prompt(
-                input_ids, encoding, query_mask=query_mask, image_index=image_index,
-                strategy=strategy, allocator=allocator, oracle=oracle, generator=generator,
+        if pixel_values is not None or image_encoding is not None:
+            if input_ids is None:
+                raise ValueError(
+                    "inputs_embeds: expected input_ids beside pixel_values or image_encoding; got embeddings"
+                )
+            inputs_embeds, tokens, fetched, context = self.embed_images(
+                input_ids, pixel_values=pixel_values, patch_mask=patch_mask, image_index=image_index,
+                image_encoding=image_encoding, attention_mask=attention_mask, query_mask=query_mask, labels=labels,
+                relevance_labels=relevance_labels, oracle_relevance=oracle_relevance,
+                strategy=strategy, allocator=allocator, generator=generator,
             )  # fmt: skip
-        elif inputs_embeds is None:
+        elif input_ids is not None:
             self._refuse_placeholders_without_images(input_ids, past_key_values)
             inputs_embeds = self.get_input_embeddings()(input_ids)
         outputs = self.model(
@@ -443,15 +388,10 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, AskingMixin, Generat
             attention_mask=attention_mask, position_ids=position_ids, past_key_values=past_key_values, **kwargs,
         )  # fmt: skip
         keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) and logits_to_keep else slice(None)
-        hidden = outputs.last_hidden_state[:, logits_to_keep if isinstance(logits_to_keep, Tensor) else keep]
-        logits = self.lm_head(hidden)
-        loss = relevance_loss = None
-        if labels is not None:
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.text_config.vocab_size)
-        if relevance_labels is not None and context is not None and self.model.fetcher.scorers:
-            relevance_loss = self.relevance_loss(context, relevance_labels, fetched)
-            weighted = self.config.relevance_loss_weight * relevance_loss
-            loss = weighted if loss is None else loss + weighted
+        logits = self.lm_head(
+            outputs.last_hidden_state[:, logits_to_keep if isinstance(logits_to_keep, Tensor) else keep]
+        )
+        loss, relevance_loss = self._losses(logits, labels, num_items, relevance_labels, context, fetched)
         output = ArrCocOutput(
             loss=loss,
             logits=logits,
@@ -463,6 +403,72 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, AskingMixin, Generat
             image_tokens=tokens,
         )
         return output if return_dict is not False else output.to_tuple()
+
+    def embed_images(
+        self,
+        input_ids: Tensor,
+        *,
+        pixel_values: Tensor | None = None,
+        patch_mask: Tensor | None = None,
+        image_index: Tensor | None = None,
+        image_encoding: ImageEncoding | None = None,
+        attention_mask: Tensor | None = None,
+        query_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        relevance_labels: Tensor | None = None,
+        oracle_relevance: Tensor | None = None,
+        **choices: Any,
+    ) -> tuple[Tensor, Tensor, FetchResult, FetchContext]:
+        """`ArrCocModel.embed_prompt` for the arguments of `forward`, which it checks."""
+        if pixel_values is not None and image_encoding is not None:
+            raise ValueError("images: expected pixel_values or image_encoding; got both")
+        if query_mask is None:
+            query_mask = self.default_query_mask(input_ids, attention_mask, labels)
+        if query_mask.shape != input_ids.shape:
+            expected = f"shape {list(input_ids.shape)}, that of input_ids"
+            raise ValueError(f"query_mask: expected {expected}; got {list(query_mask.shape)}")
+        if pixel_values is not None:
+            image_encoding = self.model.encode_image(pixel_values, patch_mask)
+        assert image_encoding is not None
+        images = len(image_encoding)
+        if image_index is not None and not all(0 <= i < images for i in image_index.tolist()):
+            raise ValueError(f"image_index: expected numbers of {images} images, from 0; got {image_index.tolist()}")
+        shape = [images if image_index is None else len(image_index), image_encoding.side**2]
+        for name, given in (("relevance_labels", relevance_labels), ("oracle_relevance", oracle_relevance)):
+            if given is not None and list(given.shape) != shape:
+                raise ValueError(f"{name}: expected shape {shape} (image slots, patches); got {list(given.shape)}")
+        oracle = relevance_labels if oracle_relevance is None else oracle_relevance
+        return self.model.embed_prompt(
+            input_ids, image_encoding, query_mask=query_mask.bool(), image_index=image_index, oracle=oracle, **choices
+        )
+
+    def _losses(
+        self,
+        logits: Tensor,
+        labels: Tensor | None,
+        num_items: Tensor | int | None,
+        relevance_labels: Tensor | None,
+        context: FetchContext | None,
+        fetched: FetchResult | None,
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """The loss to minimise, and the relevance loss alone; None where nothing asks for them.
+
+        `num_items`: answer tokens of all accumulated batches, as Trainer counts them: the losses of those batches are
+        then to be summed, so each batch counts by its share of the tokens.
+        """
+        loss = relevance = None
+        if labels is not None:
+            vocabulary = self.config.text_config.vocab_size
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=vocabulary, num_items_in_batch=num_items)
+        if relevance_labels is not None:
+            if context is None:
+                raise ValueError("relevance_labels: expected images beside them; got none")
+            relevance = self.relevance_loss(context, relevance_labels, fetched)
+            weighted = self.config.relevance_loss_weight * relevance
+            if labels is not None and num_items is not None:
+                weighted = weighted * ((labels[:, 1:] != -100).sum() / num_items)
+            loss = weighted if loss is None else loss + weighted
+        return loss, relevance
 
     def _refuse_placeholders_without_images(self, input_ids: Tensor, past_key_values: Cache | None) -> None:
         started = past_key_values is not None and past_key_values.get_seq_length() > 0
@@ -479,33 +485,20 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, AskingMixin, Generat
         is_first_iteration: bool | None = False,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """Drops what only the prefill needs from later steps: the images are in the cache by then."""
+        """Drops what only the prefill needs from later steps: the images are in the cache, or in the embeddings."""
         inputs = super().prepare_inputs_for_generation(
             input_ids, inputs_embeds=inputs_embeds, is_first_iteration=is_first_iteration, **kwargs
         )
-        if not is_first_iteration and kwargs.get("use_cache", True):
-            for name in PREFILL_ONLY:
-                inputs.pop(name, None)
+        if is_first_iteration:
+            return inputs
+        for name in IMAGE_ARGUMENTS:
+            inputs.pop(name, None)
+        if inputs_embeds is not None and not kwargs.get("use_cache", True):
+            # Without a cache the whole sequence runs again: the prompt as it was embedded, images included.
+            answered = kwargs["attention_mask"].shape[1] - inputs_embeds.shape[1]
+            answer = self.get_input_embeddings()(input_ids[:, input_ids.shape[1] - answered :])
+            inputs.update(input_ids=None, inputs_embeds=torch.cat((inputs_embeds, answer.to(inputs_embeds)), 1))
         return inputs
-
-    def _expand_inputs_for_generation(
-        self, expand_size: int = 1, is_encoder_decoder: bool = False, input_ids: Tensor | None = None, **kwargs: Any
-    ) -> tuple[Tensor, dict[str, Any]]:
-        """Repeats prompts for beams. Images are not repeated: `image_index` says which one each repeated slot shows."""
-        images = {name: kwargs.pop(name) for name in PREFILL_ONLY if name != "query_mask" and name in kwargs}
-        if expand_size > 1 and (images.get("pixel_values") is not None or images.get("image_encoding") is not None):
-            encoded = images.get("pixel_values") if images.get("image_encoding") is None else images["image_encoding"]
-            index = images.get("image_index")
-            index = torch.arange(len(encoded), device=input_ids.device) if index is None else index
-            rows, _ = self.model._slots(input_ids, len(index), 0)
-            groups = [torch.nonzero(rows == row)[:, 0] for row in range(len(input_ids))]
-            slots = torch.cat([group.repeat(expand_size) for group in groups])
-            images["image_index"] = index[slots]
-            for name in ("relevance_labels", "oracle_relevance"):
-                if images.get(name) is not None:
-                    images[name] = images[name][slots]
-        input_ids, kwargs = super()._expand_inputs_for_generation(expand_size, is_encoder_decoder, input_ids, **kwargs)
-        return input_ids, {**kwargs, **images}
 
 
 __all__ = ["ArrCocForConditionalGeneration", "ArrCocModel", "ArrCocPreTrainedModel", "ImageEncoding"]

@@ -138,6 +138,7 @@ class ArrCocProcessorImagesKwargs(ImagesKwargs, total=False):
 class ArrCocProcessorKwargs(ProcessingKwargs, total=False):
     # No `from __future__ import annotations` in this file: ProcessorMixin reads these annotations as classes.
     images_kwargs: ArrCocProcessorImagesKwargs  # type: ignore[misc]
+    _defaults = {}  # type: ignore[misc, var-annotated]  # releases of transformers 5 before 5.23 look for it
 
 
 class ArrCocProcessor(ProcessorMixin):
@@ -153,6 +154,7 @@ class ArrCocProcessor(ProcessorMixin):
         chat_template: ChatML (`CHAT_TEMPLATE`) by default.
         budget: saccades per image where a call names none: a number or a name, see `resolve_budget`.
         image_token: the placeholder.
+        excludes_base: the model's `config.excludes_base`: with it, budget "all" leaves out the M base patches.
 
     Calling it: `processor(images=..., text=..., budget="fast", strategy="none", return_tensors="pt")`; to
     `apply_chat_template` pass the same in `processor_kwargs={...}`.
@@ -171,6 +173,7 @@ class ArrCocProcessor(ProcessorMixin):
         chat_template: str | dict[str, str] | None = None,
         budget: int | str = "standard",
         image_token: str = IMAGE_TOKEN,
+        excludes_base: bool = False,
         **kwargs: Any,
     ) -> None:
         if chat_template is None:
@@ -178,6 +181,7 @@ class ArrCocProcessor(ProcessorMixin):
         super().__init__(image_processor, tokenizer, chat_template=chat_template, **kwargs)
         self.budget = budget
         self.image_token = image_token
+        self.excludes_base = excludes_base
         token_id = _token_id(tokenizer, image_token)
         if token_id is None:
             raise ValueError(f"tokenizer: expected one that holds the image token {image_token!r}, received none in it")
@@ -221,7 +225,8 @@ class ArrCocProcessor(ProcessorMixin):
 
     def _count(self, budget: int | str | None, strategy: str | None, side: int, patch_size: int) -> int:
         budget = self.budget if budget is None else budget
-        return sum(count_vision_tokens(side, patch_size, budget, strategy=strategy))
+        count = count_vision_tokens(side, patch_size, budget, strategy=strategy, excludes_base=self.excludes_base)
+        return sum(count)
 
     def _process_images(self, images: Any, **kwargs: Any) -> tuple[Any, list[str]]:
         choice = {name: kwargs.pop(name, None) for name in ("budget", "strategy")}  # not for the image processor

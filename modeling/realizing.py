@@ -93,10 +93,17 @@ class RandomScorer(Scorer):
 
 @SCORERS.register("saliency")
 class SaliencyScorer(Scorer):
-    """Sobel magnitude averaged over the patch."""
+    """Sobel magnitude averaged over the patch; 0 beside padding, whose border would be the strongest edge of a page.
+
+    An image too thin to have a patch that touches no padding keeps its edges.
+    """
 
     def forward(self, context: FetchContext) -> Tensor:
-        return context.textures[:, TEXTURES.index("edges")].flatten(1).float()
+        edges = context.textures[:, TEXTURES.index("edges")].float()
+        padding = (~context.patch_mask).view(edges.shape).float()
+        inner = F.max_pool2d(padding[:, None], 3, stride=1, padding=1)[:, 0] == 0
+        inner = inner | ~inner.any((1, 2), keepdim=True)
+        return torch.where(inner, edges, 0.0).flatten(1)
 
 
 @SCORERS.register("variance")
@@ -117,7 +124,20 @@ class OracleScorer(Scorer):
     def forward(self, context: FetchContext) -> Tensor:
         if context.oracle is None:
             raise ValueError('strategy "oracle": expected boxes (or relevance_labels) that say where to look; got none')
+        expected, received = list(context.patch_mask.shape), list(context.oracle.shape)
+        if expected != received:
+            raise ValueError(f'strategy "oracle": expected relevance of shape {expected}; got {received}')
         return context.oracle.float()
+
+
+class Temperature(nn.Linear):
+    """Cosines [..., 1] -> logits [..., 1], temperature * cosine + bias, in float32: half precision blurs cosines."""
+
+    def __init__(self) -> None:
+        super().__init__(1, 1)
+
+    def forward(self, cosine: Tensor) -> Tensor:
+        return F.linear(cosine.float(), self.weight.float(), self.bias.float())
 
 
 @SCORERS.register("clip_query")
@@ -132,16 +152,15 @@ class ClipQueryScorer(Scorer):
         self.patch_projection = nn.Linear(feature_size, config.shared_size)
         self.text_norm = nn.LayerNorm(text_size)
         self.text_projection = nn.Linear(text_size, config.shared_size)
-        self.temperature = nn.Linear(1, 1)  # logit = temperature * cosine + bias
+        self.temperature = Temperature()
 
     def forward(self, context: FetchContext) -> Tensor:
-        patches = F.normalize(
-            self.patch_projection(self.patch_norm(context.features.flatten(2).transpose(1, 2))), dim=-1
-        )
+        patches = self.patch_projection(self.patch_norm(context.features.flatten(2).transpose(1, 2)))
         weight = context.query_mask[..., None].to(context.query)
         pooled = (self.text_norm(context.query) * weight).sum(1) / weight.sum(1).clamp(min=1)
-        text = F.normalize(self.text_projection(pooled), dim=-1).to(patches.device)
-        return self.temperature(patches @ text[..., None]).squeeze(-1).float()
+        text = self.text_projection(pooled).to(patches.device)
+        cosine = F.normalize(patches.float(), dim=-1) @ F.normalize(text.float(), dim=-1)[..., None]
+        return self.temperature(cosine).squeeze(-1)
 
 
 def wave_code(at: Tensor, size: int) -> Tensor:
@@ -157,8 +176,10 @@ def wave_code(at: Tensor, size: int) -> Tensor:
 def position_code(side: int, size: int, *, device: torch.device, pool: int = 1) -> Tensor:
     """Code of the centres of runs of `pool` patches along a row: [runs, size]; y in the first half, x in the second."""
     runs = (side + pool - 1) // pool
+    first = torch.arange(runs, device=device) * pool
+    last = (first + pool - 1).clamp(max=side - 1)  # the last run of a row may be shorter
     y = wave_code(torch.arange(side, device=device), size // 2)
-    x = wave_code(torch.arange(runs, device=device) * pool + (pool - 1) / 2, size // 2)
+    x = wave_code((first + last) / 2, size // 2)
     return torch.cat((y.repeat_interleave(runs, 0), x.repeat(side, 1)), -1)
 
 

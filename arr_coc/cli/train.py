@@ -40,7 +40,7 @@ COMMAND = Command(
     ),
     examples=(
         "arr-coc train hub_configs/arr-coc-tiny/train.yaml --out runs/tiny",
-        "arr-coc train hub_configs/arr-coc-tiny/train.yaml 0.steps=10 1.steps=10 2.steps=10 --out runs/try",
+        "arr-coc train hub_configs/arr-coc-tiny/train.yaml 0.steps=10 1.steps=10 2.steps=10 3.steps=10 --out runs/try",
     ),
     add_arguments=add_arguments,
     run=run,

@@ -24,8 +24,8 @@ from arr_coc.training.questions import Batch, Prompts, QuestionPages
 from arr_coc.training.reading import SLOTS
 from arr_coc.training.streaming import prefetched
 
-POINTING_LAYER, POINTING_HEADS = 2, 2
-"""Where the language model is taught to look: the first heads of its third layer, which two layers can prepare."""
+POINTING_LAYER, POINTING_HEADS = -2, 2
+"""Where the language model is taught to look: the first heads of its last layer but one."""
 
 POSITION_SIZE = 64
 """Channels of the fixed position code that perfect tokens carry."""
