@@ -25,7 +25,7 @@ def resolve_budget(
     """Number of saccades K on a grid of `num_patches`.
 
     Args:
-        budget: a number of patches, a name in `NAMED_BUDGETS` (scaled by N / 4096), "all" (N - taken), None (`default`).
+        budget: a number of patches, a name in `NAMED_BUDGETS` (scaled by N / 4096), "all" (N - taken), None (default).
         num_patches: N.
         default: what None stands for.
         taken: patches that are base tokens already and never fetched again (`ArrCocConfig.excludes_base`).

@@ -23,12 +23,13 @@ from transformers.modeling_utils import PreTrainedModel
 
 from .asking import IMAGE_ARGUMENTS, AskingMixin
 from .bridging import BRIDGES
-from .configuration_arr_coc import ArrCocConfig, ArrCocSemanticConfig, ArrCocVisionConfig
-from .encoding import COMPRESSORS, BaseTokens, GridAttention, GridEncoder, KeyValue, SemanticEncoder
-from .fetching import FetchResult, RunningBackFetcher, gather_patches
+from .configuration_arr_coc import ArrCocConfig
+from .encoding import GridAttention, GridEncoder, SemanticEncoder
+from .fetching import FetchResult, RunningBackFetcher
 from .image_encoding import ImageEncoding
 from .realizing import FetchContext, PatchLayer, Realizer, Temperature
 from .texture import textures
+from .tower import ArrCocVisionTower, SaccadeProjection
 
 
 @dataclass
@@ -47,33 +48,6 @@ class ArrCocOutput(ModelOutput):
     relevance_loss: Tensor | None = None
     fetch: FetchResult | None = None
     image_tokens: Tensor | None = None
-
-
-class SaccadeProjection(nn.Linear):
-    """Features of a fetched patch -> a token; a class of its own because it starts as the compressor's twin."""
-
-
-class ArrCocVisionTower(nn.Module):
-    """Grid encoder, compressor and semantic encoder, and the projection that makes a patch a token."""
-
-    def __init__(self, vision: ArrCocVisionConfig, semantic: ArrCocSemanticConfig) -> None:
-        super().__init__()
-        self.grid_encoder = GridEncoder(vision)
-        self.compressor = COMPRESSORS.named(vision.compressor)(vision)
-        self.semantic_encoder = SemanticEncoder(semantic)
-        self.saccade_projection = SaccadeProjection(vision.out_channels, semantic.hidden_size, bias=False)
-
-    def forward(self, features: Tensor, patch_mask: Tensor) -> tuple[BaseTokens, Tensor, list[KeyValue]]:
-        """Features [P, C, G, G] and mask [P, N] -> base tokens, their semantic states [P, M, D'], keys and values."""
-        base = self.compressor(features, patch_mask)
-        semantic, cache = self.semantic_encoder(base.tokens, features.shape[-1], base.indices)
-        return base, semantic, cache
-
-    def saccades(self, encoding: ImageEncoding, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Fetched patches [I, K] -> their semantic states and their projected features, each [I, K, D']."""
-        projected = self.saccade_projection(gather_patches(encoding.features, indices))
-        states, _ = self.semantic_encoder(projected, encoding.side, indices, encoding.semantic_cache)
-        return states, projected
 
 
 class ArrCocPreTrainedModel(PreTrainedModel):

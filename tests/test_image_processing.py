@@ -130,13 +130,13 @@ def test_boxes_follow_the_image() -> None:
     """A white rectangle drawn in the source lies where the mapped box says, whatever the shape."""
     for height, width in [(200, 100), (100, 200), (77, 77), (640, 128)]:
         source = np.zeros((height, width, 3), dtype=np.uint8)
-        box = (height // 4, width // 4, height // 2, width // 2)
-        source[box[0] : box[2], box[1] : box[3]] = 255
+        box = (width // 4, height // 4, width // 2, height // 2)  # x first
+        source[box[1] : box[3], box[0] : box[2]] = 255
         ready = processor()
         pixels = ready(Image.fromarray(source), return_tensors="np")["pixel_values"][0, 0]
         ys, xs = np.nonzero(pixels > 0.2)
         mapped = ready.to_model_box(box, (height, width))
-        drawn = (ys.min(), xs.min(), ys.max() + 1, xs.max() + 1)
+        drawn = (xs.min(), ys.min(), xs.max() + 1, ys.max() + 1)
         assert np.allclose(mapped, drawn, atol=1.0)
         assert ready.map_boxes([box], height, width) == map_boxes([box], height, width, SIDE) == [mapped]
 
@@ -145,11 +145,11 @@ def test_boxes_follow_the_image() -> None:
     ("box", "patches"),
     [
         ((0, 0, 16, 16), {(0, 0)}),
-        ((0, 0, 17, 16), {(0, 0)}),  # 1 px of the next patch: below the margin
-        ((0, 0, 20, 16), {(0, 0), (1, 0)}),  # 4 px: above it
-        ((15, 0, 17, 48), {(1, 0), (1, 1), (1, 2)}),  # a thin line between two rows: the row under its centre
+        ((0, 0, 16, 17), {(0, 0)}),  # 1 px of the next patch: below the margin
+        ((0, 0, 16, 20), {(0, 0), (1, 0)}),  # 4 px: above it
+        ((0, 15, 48, 17), {(1, 0), (1, 1), (1, 2)}),  # a thin line between two rows: the row under its centre
         ((20, 20, 20, 20), {(1, 1)}),  # a point
-        ((64, 0, 64, 16), {(3, 0)}),  # on the far edge
+        ((0, 64, 16, 64), {(3, 0)}),  # on the far edge
         ((-50, -50, 8, 8), {(0, 0)}),  # clipped
         ((70, 70, 90, 90), set()),  # outside
         ((-9, -9, -1, -1), set()),
@@ -167,7 +167,7 @@ def test_boxes_to_patches_unites_boxes_and_accepts_none() -> None:
 
 
 def test_reversed_box() -> None:
-    with pytest.raises(ValueError, match=r"expected \(y0, x0, y1, x1\) with y0 <= y1 .* received \(9, 0, 3, 4\)"):
+    with pytest.raises(ValueError, match=r"expected \(x0, y0, x1, y1\) with x0 <= x1 .* received \(9, 0, 3, 4\)"):
         boxes_to_patches([(9, 0, 3, 4)], 4)
 
 

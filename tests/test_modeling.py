@@ -262,6 +262,7 @@ def test_a_fetched_patch_speaks_the_base_tokens_language_before_training() -> No
         assert torch.allclose(tower.saccade_projection(colour), base.compressed[0, :, 2, 2], atol=1e-6)
 
 
+@torch.no_grad()
 def test_clip_query_starts_with_a_temperature_that_can_tell_cosines_apart() -> None:
     """transformers passes over modules of custom code without parameters of their own: it started at 0.02 x cosine."""
     scorer = ArrCocForConditionalGeneration(tiny_config()).model.fetcher.scorers["clip_query"]
