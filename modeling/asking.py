@@ -5,7 +5,7 @@ Notation: B questions, P encoded images, I image slots, S prompt length, N patch
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -82,7 +82,7 @@ def _device_of(module: nn.Module) -> torch.device:
         hook = getattr(part, "_hf_hook", None)
         for one in getattr(hook, "hooks", (hook,)):
             if getattr(one, "execution_device", None) is not None:
-                return torch.device(one.execution_device)
+                return torch.device(one.execution_device)  # type: ignore[union-attr]
     return torch.device("cpu")
 
 
@@ -116,6 +116,14 @@ class AskingMixin:
     """`generate(image, question)`, `encode_image(image)` and the processor behind them."""
 
     _processor: ArrCocProcessor | None = None
+
+    if TYPE_CHECKING:  # what the model class it is mixed into has
+        config: Any
+        model: Any
+        generation_config: Any
+        get_input_embeddings: Any
+        compute_transition_scores: Any
+        embed_images: Any
 
     @property
     def processor(self) -> ArrCocProcessor:
@@ -193,8 +201,8 @@ class AskingMixin:
         prompt = torch.cat((embeds.expand(len(encoding), -1, -1), base), 1)
         self.model(prompt, past_key_values=cache, use_cache=True)
         placeholders = torch.full((base.shape[1],), self.config.image_token_id)
-        kept = [(layer.keys, layer.values) for layer in cache.layers]
-        return replace(encoding, prefix_ids=torch.cat((ids, placeholders)), prefix_cache=kept)
+        kept = [(layer.keys, layer.values) for layer in cache.layers]  # type: ignore[union-attr]
+        return replace(encoding, prefix_ids=torch.cat((ids, placeholders)), prefix_cache=kept)  # type: ignore[arg-type]
 
     # ---- generate -------------------------------------------------------------------------------------------------
 
@@ -344,7 +352,7 @@ class AskingMixin:
         slots = torch.tensor([i for images in index for i in images])
         cache = None
         if self._cache_is_plain(kwargs) and self._begins_with_prefix(encoding, inputs):
-            inputs = self._pad_after_prefix(inputs, len(encoding.prefix_ids))
+            inputs = self._pad_after_prefix(inputs, len(encoding.prefix_ids))  # type: ignore[arg-type]
             cache = self._prefix(encoding, slots, kwargs)
         embeds, _, fetched, _ = self.model.embed_prompt(
             inputs["input_ids"], encoding, query_mask=inputs["query_mask"], image_index=slots,
@@ -353,7 +361,7 @@ class AskingMixin:
         if cache is not None:
             kwargs = {**kwargs, "past_key_values": cache}
         prompt = inputs["input_ids"]
-        output = super().generate(
+        output = super().generate(  # type: ignore[misc]
             input_ids=prompt, inputs_embeds=embeds, attention_mask=inputs["attention_mask"],
             **{**kwargs, "return_dict_in_generate": True, "output_logits": return_fetch},
         )  # fmt: skip
@@ -413,7 +421,7 @@ class AskingMixin:
         """A cache holding the prefix of each prompt's image, repeated for beams and returned sequences."""
         repeats = max(self._setting(kwargs, name, 1) for name in ("num_beams", "num_return_sequences"))
         cache = self._fresh_cache()
-        for layer, (key, value) in enumerate(encoding.prefix_cache):
+        for layer, (key, value) in enumerate(encoding.prefix_cache):  # type: ignore[arg-type]
             rows = slots.to(key.device).repeat_interleave(repeats)
             cache.update(key[rows], value[rows], layer)
         return cache
@@ -433,11 +441,11 @@ class AskingMixin:
         chosen = {"strategy": strategy, "allocator": allocator}
         kwargs.update({name: value for name, value in chosen.items() if value is not None})
         if kwargs.get("pixel_values") is None and kwargs.get("image_encoding") is None:
-            return super().generate(**kwargs)
+            return super().generate(**kwargs)  # type: ignore[misc]
         given = (kwargs.pop("inputs", None), kwargs.pop("input_ids", None))
         input_ids = next((ids for ids in given if ids is not None), None)
         if input_ids is None:
             raise ValueError("input_ids: expected the prompt beside the images; got none")
         about_images = {name: kwargs.pop(name) for name in IMAGE_ARGUMENTS if name in kwargs}
         embeds, *_ = self.embed_images(input_ids, attention_mask=kwargs.get("attention_mask"), **about_images)
-        return super().generate(input_ids=input_ids, inputs_embeds=embeds, **kwargs)
+        return super().generate(input_ids=input_ids, inputs_embeds=embeds, **kwargs)  # type: ignore[misc]

@@ -123,7 +123,7 @@ class ArrCocVisionConfig(PretrainedConfig):
     hidden_size: int = 768
     num_hidden_layers: int = 12
     num_attention_heads: int = 12
-    mlp_dim: int | None = None
+    mlp_dim: Any = None
     window_size: int = 14
     global_attn_indexes: list[int] | tuple[int, ...] = (2, 5, 8, 11)
     out_channels: int = 256
@@ -279,11 +279,11 @@ class ArrCocConfig(PretrainedConfig):
     # Trainer gathers every other output over batches: these are no tensors, or do not go together.
     keys_to_ignore_at_inference = ["past_key_values", "fetch", "image_tokens", "relevance_loss"]
 
-    vision_config: dict | PretrainedConfig | None = None
-    semantic_config: dict | PretrainedConfig | None = None
-    fetcher_config: dict | PretrainedConfig | None = None
-    bridge_config: dict | PretrainedConfig | None = None
-    text_config: dict | PretrainedConfig | None = None
+    vision_config: Any = None
+    semantic_config: Any = None
+    fetcher_config: Any = None
+    bridge_config: Any = None
+    text_config: Any = None
     image_token_id: int = 151655
     tie_word_embeddings: bool = False
     relevance_loss_weight: float = 1.0

@@ -379,7 +379,7 @@ class SemanticEncoder(nn.Module):
             x = x + self.saccade_embedding
         x = self.pre_layrnorm(x)
         own: list[KeyValue] = []
-        for layer, past in zip(self.layers, base or [None] * len(self.layers), strict=True):
+        for layer, past in zip(self.layers, base or (None,) * len(self.layers), strict=True):
             x, key_value = layer(x, past)
             own.append(key_value)
         return (x[:, 1:] if base is None else x), own

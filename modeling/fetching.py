@@ -4,6 +4,7 @@ Notation: B batch, G side of the fine grid, N = G*G patches, C feature channels,
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -83,7 +84,8 @@ class RunningBackFetcher(nn.Module):
     def scorer(self, strategy: str) -> Scorer:
         """The scorer itself: this checkpoint's weights, or a fixed rule."""
         kind = self.check_strategy(strategy)
-        return self.scorers[strategy] if kind.trained else kind(self.config, **self.sizes)
+        held: Any = self.scorers
+        return held[strategy] if kind.trained else kind(self.config, **self.sizes)
 
     def forward(
         self,

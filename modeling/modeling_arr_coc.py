@@ -53,10 +53,11 @@ class ArrCocOutput(ModelOutput):
 class ArrCocPreTrainedModel(PreTrainedModel):
     """Initialisation and capabilities shared by the model classes."""
 
+    config: ArrCocConfig
     config_class = ArrCocConfig
     base_model_prefix = "model"
     main_input_name = "input_ids"
-    input_modalities = ("image", "text")
+    input_modalities = ["image", "text"]
     supports_gradient_checkpointing = True
     _no_split_modules = ["GridLayer", "SemanticLayer", "PatchLayer"]
     _skip_keys_device_placement = ["past_key_values"]
@@ -87,7 +88,7 @@ class ArrCocPreTrainedModel(PreTrainedModel):
             initialization.constant_(module.bias, -3.0)
         elif isinstance(module, SaccadeProjection):
             # A fetched patch speaks the base tokens' language before any training. The compressor comes before it.
-            tower = getattr(self, "model", self).vision_tower
+            tower: Any = getattr(self, "model", self).vision_tower
             initialization.copy_(module.weight, tower.compressor.warm_start())
 
 
@@ -135,8 +136,8 @@ class ArrCocModel(ArrCocPreTrainedModel):
             )
         side = height // vision.patch_size
         if patch_mask is not None and list(patch_mask.shape) != [len(pixel_values), side * side]:
-            expected = [len(pixel_values), side * side]
-            raise ValueError(f"patch_mask: expected shape {expected}; got {list(patch_mask.shape)}")
+            shape = [len(pixel_values), side * side]
+            raise ValueError(f"patch_mask: expected shape {shape}; got {list(patch_mask.shape)}")
         features = self.vision_tower.grid_encoder(pixel_values.to(self.dtype))
         return self.encode_features(features, pixel_values, patch_mask)
 
@@ -250,7 +251,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         return self.language_model(inputs_embeds=inputs_embeds, **kwargs)
 
 
-class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, AskingMixin, GenerationMixin):
+class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, AskingMixin, GenerationMixin):  # type: ignore[misc]
     """ARR-COC with its vocabulary head: training by `forward`, answers by `generate(image, question)`."""
 
     def __init__(self, config: ArrCocConfig) -> None:
@@ -452,7 +453,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, AskingMixin, Generat
                 f"image placeholders: expected images for them; got {count} placeholders and no pixel_values"
             )
 
-    def prepare_inputs_for_generation(
+    def prepare_inputs_for_generation(  # type: ignore[override]
         self,
         input_ids: Tensor,
         inputs_embeds: Tensor | None = None,
@@ -460,8 +461,11 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, AskingMixin, Generat
         **kwargs: Any,
     ) -> dict[str, Any]:
         """Drops what only the prefill needs from later steps: the images are in the cache, or in the embeddings."""
-        inputs = super().prepare_inputs_for_generation(
-            input_ids, inputs_embeds=inputs_embeds, is_first_iteration=is_first_iteration, **kwargs
+        inputs = super().prepare_inputs_for_generation(  # type: ignore[misc]
+            input_ids,
+            inputs_embeds=inputs_embeds,
+            is_first_iteration=is_first_iteration,
+            **kwargs,  # type: ignore[arg-type]
         )
         if is_first_iteration:
             return inputs

@@ -138,7 +138,7 @@ class ArrCocProcessorImagesKwargs(ImagesKwargs, total=False):
 class ArrCocProcessorKwargs(ProcessingKwargs, total=False):
     # No `from __future__ import annotations` in this file: ProcessorMixin reads these annotations as classes.
     images_kwargs: ArrCocProcessorImagesKwargs  # type: ignore[misc]
-    _defaults = {}  # type: ignore[misc, var-annotated]  # releases of transformers 5 before 5.23 look for it
+    _defaults = {}  # type: ignore[misc]  # releases of transformers 5 before 5.23 look for it
 
 
 class ArrCocProcessor(ProcessorMixin):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from tqdm import tqdm  # type: ignore[import-untyped]
+from tqdm import tqdm
 
 from ..modeling.attending import ALLOCATORS
 from ..modeling.configuration_arr_coc import resolve_budget

@@ -166,10 +166,11 @@ class QuestionPages(IterableDataset):
                 relevance.append(self._patches(entries[0]))
                 unions.append(union)
         shared = {"pixel_values": images, "glyphs": glyphs, "words": words, "relevance": relevance}
-        tensors = {name: torch.from_numpy(np.stack(arrays)) for name, arrays in shared.items()}
-        union = torch.from_numpy(np.stack(unions))
-        read = Batch(**{**tensors, **self._padded(long), "oracle": union}, transcript=None)
-        return Batch(**{**tensors, **self._padded(short), "oracle": tensors["relevance"]}, transcript=read)
+        tensors: dict[str, Any] = {name: torch.from_numpy(np.stack(arrays)) for name, arrays in shared.items()}
+        tensors["oracle"] = torch.from_numpy(np.stack(unions))
+        read = Batch(**tensors, **self._padded(long), transcript=None)
+        tensors["oracle"] = tensors["relevance"]
+        return Batch(**tensors, **self._padded(short), transcript=read)
 
     def _page(self, rng: np.random.Generator) -> tuple[np.ndarray, tuple[Entry, ...], tuple[Glyph, ...]]:
         if self.sketched:
@@ -218,7 +219,7 @@ class QuestionPages(IterableDataset):
         column, row = (min(self.grid - 1, max(0, int(c * self.grid / self.size / 2))) for c in (x0 + x1, y0 + y1))
         return row * self.grid + column
 
-    def _padded(self, texts: list[Text]) -> dict[str, Tensor]:
+    def _padded(self, texts: list[Text]) -> dict[str, Any]:
         length = max(len(text.after) for text in texts)
         fills = {"after": self.prompts.pad, "answer": False, "query": False, "places": -1}
         padded = {
