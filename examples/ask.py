@@ -1,6 +1,6 @@
 """Ask one question about one image, and save the picture of what was fetched for it.
 
-    python examples/ask.py [IMAGE] [QUESTION] [--model hub_configs/arr-coc-tiny] [--picture fetched.png]
+python examples/ask.py [IMAGE] [QUESTION] [--model hub_configs/arr-coc-tiny] [--picture fetched.png]
 """
 
 import argparse

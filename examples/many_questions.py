@@ -1,6 +1,6 @@
 """Encode an image once, then ask many questions, with several strategies and budgets.
 
-    python examples/many_questions.py [IMAGE] [--model hub_configs/arr-coc-tiny]
+python examples/many_questions.py [IMAGE] [--model hub_configs/arr-coc-tiny]
 """
 
 import argparse

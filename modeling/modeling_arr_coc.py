@@ -462,10 +462,10 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, AskingMixin, Generat
     ) -> dict[str, Any]:
         """Drops what only the prefill needs from later steps: the images are in the cache, or in the embeddings."""
         inputs = super().prepare_inputs_for_generation(  # type: ignore[misc]
-            input_ids,
+            input_ids,  # type: ignore[arg-type]
             inputs_embeds=inputs_embeds,
             is_first_iteration=is_first_iteration,
-            **kwargs,  # type: ignore[arg-type]
+            **kwargs,
         )
         if is_first_iteration:
             return inputs
