@@ -66,7 +66,8 @@ def test_commands_run(command: str, checkout: Path, capsys: pytest.CaptureFixtur
     assert main(words) == 0, capsys.readouterr().err
     for word in words:
         if word.endswith(".png") and not word.startswith("examples"):
-            assert max(Image.open(checkout / word).size) >= 512
+            with Image.open(checkout / word) as picture:
+                assert max(picture.size) >= 512
 
 
 def test_every_linked_file_exists() -> None:
