@@ -189,6 +189,14 @@ def _boxed(model: ArrCocForConditionalGeneration, record: Record, encoding: Imag
     return boxed
 
 
+def _shown(source: str) -> str:
+    """A folder's path from here where it lies below, else its name alone: results are published, home folders are not."""
+    path = Path(source)
+    if not path.is_absolute():
+        return source
+    return path.relative_to(Path.cwd()).as_posix() if path.is_relative_to(Path.cwd()) else path.name
+
+
 def _circumstances(
     model: ArrCocForConditionalGeneration,
     budget: int | str | None,
@@ -201,7 +209,7 @@ def _circumstances(
     device = model.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     return {
-        "model": model.config._name_or_path,
+        "model": _shown(model.config._name_or_path),
         "data": None if data is None else str(data),
         "budget": resolve_budget(budget, patches, fetcher.budget),
         "allocator": fetcher.allocator if allocator is None else allocator,
@@ -213,5 +221,5 @@ def _circumstances(
             "transformers": transformers.__version__,
             "python": platform.python_version(),
         },
-        "machine": {"system": platform.platform(), "device": f"{device.type}: {name}", "cpus": os.cpu_count()},
+        "machine": {"system": platform.system(), "device": f"{device.type}: {name}", "cpus": os.cpu_count()},
     }
