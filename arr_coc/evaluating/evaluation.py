@@ -190,7 +190,7 @@ def _boxed(model: ArrCocForConditionalGeneration, record: Record, encoding: Imag
 
 
 def _shown(source: str) -> str:
-    """A folder's path from here where it lies below, else its name alone: results are published, home folders are not."""
+    """A folder's path from here where it lies below, else its name: results are published, home folders are not."""
     path = Path(source)
     if not path.is_absolute():
         return source
