@@ -78,11 +78,13 @@ class GridAttention(nn.Module):
     """Self-attention over a [S, S] grid with SAM's decomposed relative positions, without an [S*S, S*S] bias.
 
     The bias of query q and key (i, j) is q.Rh[i] + q.Rw[j]: a dot product. So the rows of q.Rh and q.Rw are appended
-    to the query, and one-hot codes of i and j to the key; scaled-dot-product attention does the rest, exactly.
+    to the query, and one-hot codes of i and j to the key; scaled-dot-product attention does the rest, exactly. With
+    `attn_implementation="eager"` it is written out, which trains several times faster in bfloat16 on a CPU.
     """
 
     def __init__(self, config: ArrCocVisionConfig, side: int) -> None:
         super().__init__()
+        self.config = config
         self.num_heads = config.num_attention_heads
         self.head_dim = config.hidden_size // self.num_heads
         self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
@@ -109,8 +111,11 @@ class GridAttention(nn.Module):
         code = torch.cat((eye.repeat_interleave(side, 0), eye.repeat(side, 1)), -1)  # [S*S, 2S]: row and column
         query = torch.cat((query * self.head_dim**-0.5, bias), -1)
         key = torch.cat((key, code.expand(batch, self.num_heads, -1, -1)), -1)
-        value = F.pad(value, (0, 2 * side))  # the fused kernels want one head width
-        out = F.scaled_dot_product_attention(query, key, value, scale=1.0)[..., : self.head_dim]
+        if self.config._attn_implementation == "eager":
+            out = (query @ key.transpose(-1, -2)).softmax(-1) @ value
+        else:
+            padded = F.pad(value, (0, 2 * side))  # the fused kernels want one head width
+            out = F.scaled_dot_product_attention(query, key, padded, scale=1.0)[..., : self.head_dim]
         return self.proj(out.transpose(1, 2).reshape(batch, side, side, width))
 
 

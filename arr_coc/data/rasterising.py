@@ -20,6 +20,8 @@ from .values import Split
 Box = tuple[float, float, float, float]
 Colour = tuple[float, float, float]  # red, green, blue in 0..255
 
+_WARPED = 0.5  # share of training pages whose letters are bent
+_MESH = 28  # cells of the mesh per side: about one per letter
 MIN_STRETCH = 0.8  # narrower letters would need a wider page to draw on
 _INK_THRESHOLD = 64  # of 255: fainter pixels (interpolation, dilation) do not count as visible ink
 _RAMP = np.linspace(0.0, 1.0, 256)  # the levels of coverage as fractions
@@ -276,6 +278,23 @@ def _unevenness(rng: np.random.Generator, size: int, train: bool) -> np.ndarray 
     return total
 
 
+def _warped(rng: np.random.Generator, page: Image.Image, strength: float) -> Image.Image:
+    """The page with every letter bent a little differently: a mesh whose corners move by about `strength` px."""
+    size, cells = page.width, _MESH
+    at = np.linspace(0, size, cells + 1)
+    corners = np.stack(np.meshgrid(at, at), -1)
+    corners[1:-1, 1:-1] += strength * rng.standard_normal((cells - 1, cells - 1, 2))
+    # The source quadrilateral of each cell: upper left, lower left, lower right, upper right.
+    quads = np.concatenate((corners[:-1, :-1], corners[1:, :-1], corners[1:, 1:], corners[:-1, 1:]), -1)
+    edges = at.round().astype(int).tolist()
+    mesh = [
+        ((edges[x], edges[y], edges[x + 1], edges[y + 1]), tuple(quads[y, x].tolist()))
+        for y in range(cells)
+        for x in range(cells)
+    ]
+    return page.transform(page.size, Image.Transform.MESH, mesh, Image.Resampling.BILINEAR)
+
+
 def compose(rng: np.random.Generator, layers: list[tuple[Ink, Colour]], paper: Colour, *, split: Split) -> Image.Image:
     """The RGB page: ink layers, first at the bottom, over the paper; blur, shading, noise, and in training JPEG."""
     train = split == "train"
@@ -301,6 +320,8 @@ def compose(rng: np.random.Generator, layers: list[tuple[Ink, Colour]], paper: C
     if uneven is not None:
         pixels = np.asarray(page) + uneven
         page = Image.fromarray(np.clip(pixels, 0, 255, out=pixels).astype(np.uint8))
+    if train and rng.random() < _WARPED:
+        page = _warped(rng, page, size / 256 * float(rng.uniform(0.2, 0.8)))
     if train and rng.random() < 0.08:
         buffer = io.BytesIO()
         page.save(buffer, "JPEG", quality=int(rng.integers(35, 90)))

@@ -50,6 +50,7 @@ class AnsweringStage:
         evaluate_every: steps between measurements and checkpoints.
         evaluate_questions: questions asked in a measurement.
         evaluate_split: what is measured on: "test" has held-out fonts and layouts.
+        bf16: compute in bfloat16.
     """
 
     steps: int = 3000
@@ -89,6 +90,7 @@ class AnsweringStage:
     evaluate_every: int = 200
     evaluate_questions: int = 192
     evaluate_split: Split = "test"
+    bf16: bool = True
     seed: int = 0
     workers: int = 1
 
@@ -171,7 +173,7 @@ class Learner(nn.Module):
         hidden = output.last_hidden_state[:, lead - 1 : -1]
         chosen = batch.answer
         logits, targets = model.lm_head(hidden[chosen]), batch.after[chosen]
-        losses = {"answer": F.cross_entropy(logits, targets), "right": right_rows(logits, targets, chosen)}
+        losses = {"answer": F.cross_entropy(logits.float(), targets), "right": right_rows(logits, targets, chosen)}
         if self.training:
             if strategy in model.model.fetcher.scorers:
                 losses["relevance"] = model.relevance_loss(context, batch.relevance, fetched)
@@ -273,7 +275,8 @@ def train_answering(
     torch.manual_seed(stage.seed)
     learner = Learner(model, tokenizer).train()
     optimizer = _optimizer(learner, stage)
-    loop = Loop("answering", learner, optimizer, out / "answering.pt", stage.steps, stage.warmup, stage.evaluate_every)
+    path = out / "answering.pt"
+    loop = Loop("answering", learner, optimizer, path, stage.steps, stage.warmup, stage.evaluate_every, stage.bf16)
     first = loop.resume()
     if first is None:
         for path in start:

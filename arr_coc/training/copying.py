@@ -42,6 +42,7 @@ class CopyingStage:
         pointer_weight: of the loss that tells where to look for each character.
         learning_rate, weight_decay, warmup: AdamW; warm-up in steps.
         evaluate_every: steps between measurements and checkpoints.
+        bf16: compute in bfloat16.
     """
 
     steps: int = 1200
@@ -53,6 +54,7 @@ class CopyingStage:
     weight_decay: float = 0.02
     warmup: int = 100
     evaluate_every: int = 200
+    bf16: bool = True
     seed: int = 0
     workers: int = 1
 
@@ -116,7 +118,7 @@ def pointer_loss(attention: Tensor, indices: Tensor, places: Tensor) -> Tensor:
     """
     match = (indices[:, None] == places[..., None]) & (places >= 0)[..., None]
     known = match.any(-1)
-    paid = (attention * match).sum(-1)[known]
+    paid = (attention.float() * match).sum(-1)[known]
     return -paid.clamp(min=1e-6).log().mean() if len(paid) else attention.sum() * 0
 
 
@@ -146,7 +148,7 @@ class Copying(nn.Module):
         targets = batch.after[batch.answer]
         attention = pointing(output.attentions, steps=steps, patches=slice(start, start + budget))
         return {
-            "answer": F.cross_entropy(logits, targets),
+            "answer": F.cross_entropy(logits.float(), targets),
             "pointer": pointer_loss(attention, indices, batch.places),
             "right": right_rows(logits, targets, batch.answer),
         }
@@ -167,7 +169,8 @@ def train_copying(
     copying = Copying(model, tokenizer).train()
     model.model.language_model.set_attn_implementation("eager")  # the only one that shows its attention
     optimizer = adamw([(copying.trained(), stage.learning_rate)], stage.weight_decay)
-    loop = Loop("copying", copying, optimizer, out / "copying.pt", stage.steps, stage.warmup, stage.evaluate_every)
+    path = out / "copying.pt"
+    loop = Loop("copying", copying, optimizer, path, stage.steps, stage.warmup, stage.evaluate_every, stage.bf16)
     first = loop.resume() or 0
     prompts = Prompts(tokenizer, model.config.image_token_id)
     make = partial(

@@ -44,6 +44,7 @@ class Loop:
         path: the checkpoint, written at every measurement; a killed run goes on from it.
         steps, warmup: of the schedule.
         evaluate_every: steps between measurements.
+        bf16: compute in bfloat16 where autocast allows it; weights and optimiser stay in float32.
     """
 
     name: str
@@ -53,6 +54,10 @@ class Loop:
     steps: int
     warmup: int
     evaluate_every: int
+    bf16: bool = False
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(next(self.module.parameters()).device.type, torch.bfloat16, enabled=self.bf16)
 
     def resume(self) -> int | None:
         """Loads the checkpoint and returns the step it was written at; None where there is none."""
@@ -77,7 +82,8 @@ class Loop:
             factor = warmup_cosine(step, steps=self.steps, warmup=self.warmup)
             for group in self.optimizer.param_groups:
                 group["lr"] = group["base_lr"] * factor
-            values = losses(step)
+            with self._autocast():
+                values = losses(step)
             self.optimizer.zero_grad()
             values["loss"].backward()
             nn.utils.clip_grad_norm_(self.module.parameters(), CLIP)
@@ -90,6 +96,8 @@ class Loop:
                 logger.info(f"{self.name} step {step + 1}/{self.steps}: {means}; {speed:.2f} steps/s")
                 sums.clear()
             if (step + 1) % self.evaluate_every == 0 or step + 1 == self.steps:
-                logger.info(f"{self.name} step {step + 1}/{self.steps}, held out: {evaluate()}")
+                with self._autocast():
+                    score = evaluate()
+                logger.info(f"{self.name} step {step + 1}/{self.steps}, held out: {score}")
                 state = {"weights": self.module.state_dict(), "optimizer": self.optimizer.state_dict()}
                 save_state(self.path, {**state, "step": step + 1})

@@ -23,12 +23,9 @@ from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.processing_arr_coc import ArrCocProcessor
 from arr_coc.training.answering import AnsweringStage, train_answering
 from arr_coc.training.copying import CopyingStage, train_copying
-from arr_coc.training.reading import ReadingStage, train_reading
+from arr_coc.training.reading import READ, ReadingStage, train_reading
 
 logger = logging.get_logger(__name__)
-
-READ = "reading.pt"
-"""Name of a reading stage's checkpoint, which the next reading stage goes on from."""
 
 STAGES: dict[str, type] = {"reading": ReadingStage, "copying": CopyingStage, "answering": AnsweringStage}
 Stage = ReadingStage | CopyingStage | AnsweringStage
