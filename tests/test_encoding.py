@@ -76,6 +76,17 @@ def test_the_grid_encoder_gives_sams_numbers(window: int) -> None:
     assert (ours(pixels) - theirs(pixels).last_hidden_state).abs().max() < TOLERANCE
 
 
+def test_eager_grid_attention_gives_the_numbers_of_sdpa() -> None:
+    config = vision(window_size=3)
+    encoder = randomise(GridEncoder(config))
+    pixels = torch.rand(2, 3, config.image_size, config.image_size)
+    fused = encoder(pixels)
+    config._attn_implementation = "eager"
+    written_out = encoder(pixels)
+    assert not torch.equal(written_out, fused), "the other path ran"
+    assert (written_out - fused).abs().max() < 2e-5
+
+
 @pytest.mark.parametrize("size", [32, 96, 160])
 @torch.no_grad()
 def test_other_sides_than_the_configured_give_sams_numbers_with_resized_tables(size: int) -> None:

@@ -93,6 +93,23 @@ def test_recall_is_of_the_patches_under_the_boxes(model: Any, lines: list[Any], 
     assert evaluate(model, bare, ["none"], progress=False)["strategies"]["none"]["recall"] is None
 
 
+def test_oracle_fetches_the_label_too(model: Any, lines: list[Any], tmp_path: Path) -> None:
+    lines[3]["boxes"], lines[3]["label_box"] = [[0, 0, 8, 8]], [20, 0, 28, 8]
+    record = read_records(write(tmp_path, lines))[3]
+    assert record.boxes == ((0, 0, 8, 8),) and record.label_boxes == ((20, 0, 28, 8),)
+    given = []
+    generate = model.generate
+
+    def spy(*args: Any, **settings: Any) -> Any:
+        given.append(settings["boxes"])
+        return generate(*args, **settings)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model, "generate", spy)
+        evaluate(model, [record], ["oracle", "none"], progress=False)
+    assert given == [[((0, 0, 8, 8), (20, 0, 28, 8))], None]
+
+
 def test_the_report_says_what_was_measured_and_is_json(model: Any, lines: list[Any], tmp_path: Path) -> None:
     records = read_records(write(tmp_path, lines), limit=2)
     found = evaluate(

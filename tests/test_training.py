@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 from helpers import tiny_config
-from torch import nn
+from torch import Tensor, nn
 
-from arr_coc.data import CHARSET
+from arr_coc.data import CHARSET, box_targets, glyph_targets, render_document
 from arr_coc.data.sketching import sketch_document
 from arr_coc.data.vocabulary import build_tokenizer, question_words
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
@@ -18,7 +18,7 @@ from arr_coc.training.checkpointing import load_state, save_state
 from arr_coc.training.copying import Copying, CopyingStage, pointer_loss, train_copying
 from arr_coc.training.loop import Loop, adamw
 from arr_coc.training.questions import Batch, Prompts, QuestionPages
-from arr_coc.training.reading import SLOTS, ReadingPages, ReadingStage, reading_loss, train_reading
+from arr_coc.training.reading import SLOTS, ReadingPages, ReadingStage, reading_loss, train_reading, values_read
 from arr_coc.training.recipe import load_recipe
 from arr_coc.training.schedules import warmup_cosine
 
@@ -200,6 +200,28 @@ def test_reading_stage_learns_and_resumes(config: ArrCocConfig, tmp_path: Path) 
     )
 
 
+def test_values_read_counts_values_with_every_character_right() -> None:
+    document = render_document(np.random.default_rng(0), size=256, split="train")
+    truth = glyph_targets(document.glyphs, size=256, grid=32, slots=SLOTS)
+
+    class Answers(nn.Module):
+        """A head that names what it was told, whatever the encoder says."""
+
+        def __init__(self, named: np.ndarray) -> None:
+            super().__init__()
+            self.logits = nn.functional.one_hot(torch.from_numpy(named), 1 + len(CHARSET)).float()[None]
+
+        def forward(self, features: Tensor) -> tuple[Tensor, None]:
+            return self.logits, None
+
+    assert values_read(nn.Identity(), Answers(truth), [document]) == 1.0
+    value = document.entries[1].value_box
+    y, x = np.argwhere((truth[..., 0] > 0) & (box_targets([value], size=256, grid=32) > 0))[0]
+    truth[y, x, 0] = 1 + truth[y, x, 0] % len(CHARSET)
+    wrong = values_read(nn.Identity(), Answers(truth), [document])
+    assert wrong == pytest.approx(1 - 1 / len(document.entries))
+
+
 def test_pointer_loss_is_the_attention_paid_to_the_right_patch() -> None:
     attention = torch.tensor([[[0.5, 0.25, 0.25], [0.2, 0.2, 0.6], [1.0, 0.0, 0.0]]])
     indices, places = torch.tensor([[3, 8, 9]]), torch.tensor([[3, 9, 7]])  # 7 was not fetched
@@ -217,7 +239,7 @@ def test_copying_stage_lowers_its_loss(config: ArrCocConfig, tmp_path: Path) -> 
 
     def loss(copying: Copying) -> float:
         model.model.language_model.set_attn_implementation("eager")
-        return copying(batch, BUDGET, torch.Generator().manual_seed(0))["answer"].item()
+        return copying(batch, BUDGET, torch.Generator().manual_seed(0), base=True)["answer"].item()
 
     before = loss(Copying(model, tokenizer))
     copying = train_copying(model, tokenizer, stage, tmp_path)

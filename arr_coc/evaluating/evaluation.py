@@ -72,7 +72,7 @@ def evaluate(
 
     Args:
         model: with a processor.
-        records: the questions; "oracle" needs boxes in all of them.
+        records: the questions; "oracle" needs boxes in all of them, and fetches what they and the labels' boxes cover.
         strategies: names of scorers.
         batch_size: questions answered at a time, and images encoded at a time.
         budget, allocator: for every strategy; the checkpoint's by default.
@@ -166,7 +166,7 @@ def _answer(
     settings: dict[str, Any],
     generator: torch.Generator | None,
 ) -> None:
-    boxes = [record.boxes for record in batch] if strategy == "oracle" else None
+    boxes = [(*record.boxes, *record.label_boxes) for record in batch] if strategy == "oracle" else None
     answers = model.generate(
         encoding, [record.question for record in batch], strategy=strategy, boxes=boxes, return_fetch=True,
         generator=generator, **settings,

@@ -1,7 +1,8 @@
 """Questions with known answers, one JSON object per line.
 
-`{"image": path, "question": str, "answers": [str], "boxes": [[x0, y0, x1, y1]]}`: the path is relative to the file,
-boxes (where the answer stands, px of the image, ends exclusive) are optional, and any of the answers is right.
+`{"image": path, "question": str, "answers": [str], "boxes": [[x0, y0, x1, y1]], "label_box": [x0, y0, x1, y1]}`: the
+path is relative to the file, any of the answers is right. Optional, in px of the image, ends exclusive: `boxes` (where
+the answer stands) and `label_box` (the words beside it that say it is the answer: strategy "oracle" fetches them too).
 """
 
 import json
@@ -15,13 +16,14 @@ from ..modeling.image_processing_arr_coc import Box
 
 @dataclass(frozen=True)
 class Record:
-    """One question: `image` as an absolute path, `boxes` empty where none are known, `line` counted from 1."""
+    """One question: `image` as an absolute path, boxes empty where none are known, `line` counted from 1."""
 
     image: Path
     question: str
     answers: tuple[str, ...]
     boxes: tuple[Box, ...] = ()
     line: int = 0
+    label_boxes: tuple[Box, ...] = ()
 
 
 def read_records(path: str | Path, *, limit: int | None = None) -> list[Record]:
@@ -73,7 +75,8 @@ def _record(text: str, folder: Path, where: str, number: int) -> Record:
     if not image.is_file():
         raise ValueError(f"{where}: image: expected a file, relative to {folder}; got {content['image']!r}")
     boxes = tuple(_box(box, where) for box in _list(content.get("boxes"), where))
-    return Record(image, content["question"], tuple(answers), boxes, number)
+    labels = () if content.get("label_box") is None else (_box(content["label_box"], where, "label_box"),)
+    return Record(image, content["question"], tuple(answers), boxes, number, labels)
 
 
 def _list(boxes: Any, where: str) -> list[Any]:
@@ -84,10 +87,10 @@ def _list(boxes: Any, where: str) -> list[Any]:
     return boxes
 
 
-def _box(box: Any, where: str) -> Box:
+def _box(box: Any, where: str, name: str = "boxes") -> Box:
     numbers = isinstance(box, list) and len(box) == 4 and all(type(edge) in (int, float) for edge in box)
     if not numbers or not all(map(math.isfinite, box)) or box[0] > box[2] or box[1] > box[3]:
-        raise ValueError(f"{where}: boxes: expected [x0, y0, x1, y1] with x0 <= x1 and y0 <= y1; got {_shorten(box)}")
+        raise ValueError(f"{where}: {name}: expected [x0, y0, x1, y1] with x0 <= x1 and y0 <= y1; got {_shorten(box)}")
     return (float(box[0]), float(box[1]), float(box[2]), float(box[3]))
 
 

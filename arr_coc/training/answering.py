@@ -46,7 +46,7 @@ class AnsweringStage:
         transcribed: share of the oracle batches that also transcribe.
         transcript_budget: their number of saccades; lines are fetched and transcribed as long as they fit.
         relevance_share: share of the questions that the scorers are trained on in a step that does not fetch by one.
-        relevance_weight, token_weight, reading_weight, pointer_weight: of the losses beside the answer's.
+        relevance_weight, token_weight, base_weight, reading_weight, pointer_weight: of the losses beside the answer's.
         evaluate_every: steps between measurements and checkpoints.
         evaluate_questions: questions asked in a measurement.
         evaluate_split: what is measured on: "test" has held-out fonts and layouts.
@@ -85,6 +85,7 @@ class AnsweringStage:
     relevance_share: float = 0.34
     relevance_weight: float = 2.0
     token_weight: float = 0.3
+    base_weight: float = 0.1
     reading_weight: float = 0.3
     pointer_weight: float = 0.3
     evaluate_every: int = 200
@@ -114,7 +115,13 @@ class Learner(nn.Module):
         with torch.no_grad():
             embed = self.model.get_input_embeddings()
             perfect = self.language(*at_patches(batch, indices), indices, batch.glyphs.shape[1], embed)
-        return (tokens - perfect).square().mean() / perfect.square().mean()
+        return _relative_error(tokens, perfect)
+
+    def base_loss(self, tokens: Tensor, batch: Batch) -> Tensor:
+        """Log of 1 + the same for base tokens [P, M, D]: perfect is the mean of their cell's perfect patch tokens."""
+        with torch.no_grad():
+            perfect = self.language.cells(batch, self.model.get_input_embeddings())
+        return _relative_error(tokens, perfect).log1p()  # they begin far off the scale
 
     def features(self, batch: Batch, *, frozen: bool) -> Tensor:
         """The grid encoder's output [P, C, G, G]."""
@@ -133,6 +140,7 @@ class Learner(nn.Module):
         core = self.model.model
         features = self.features(batch, frozen=True)
         encoding = core.encode_features(features, batch.pixel_values)
+        base_loss = self.base_loss(encoding.tokens, batch)
         pages = torch.arange(len(features)).repeat_interleave(len(batch.after) // len(features))
         encoding = encoding.select(pages)
         ids, query, _ = self.prompt(batch, 0)
@@ -144,6 +152,7 @@ class Learner(nn.Module):
         tokens = core.bridge(*core.vision_tower.saccades(encoding, indices))
         return {
             "token": self.token_loss(tokens, batch, indices),
+            "base": base_loss,
             "relevance": self.model.relevance_loss(context, batch.relevance),
         }
 
@@ -164,7 +173,8 @@ class Learner(nn.Module):
         pages = torch.arange(len(features)).repeat_interleave(count // len(features))
         base = encoding.tokens.shape[1]
         ids, query, lead = self.prompt(batch, base + budget)
-        noise = torch.rand(batch.oracle.shape, generator=generator)  # the rest of an oracle's budget is drawn
+        noise = torch.rand(batch.oracle.shape, generator=generator)  # the rest of an oracle's budget is drawn,
+        noise *= torch.rand(len(noise), 1, generator=generator) < 0.5  # or is the page's first patches
         embeds, tokens, fetched, context = model.model.embed_prompt(
             ids, encoding, query_mask=query, image_index=pages, strategy=strategy,
             oracle=batch.oracle + 0.5 * noise, generator=generator,
@@ -180,6 +190,7 @@ class Learner(nn.Module):
             else:
                 kept = torch.randperm(count, generator=generator)[: max(1, round(stage.relevance_share * count))]
                 losses["relevance"] = model.relevance_loss(_rows(context, kept), batch.relevance[kept])
+            losses["base"] = self.base_loss(encoding.tokens, batch)
             if not frozen:
                 losses["reading"] = self.reading_loss(features, batch)
             if budget:
@@ -189,6 +200,10 @@ class Learner(nn.Module):
         hit = batch.relevance.gather(1, fetched.indices).sum(1) / batch.relevance.sum(1)
         losses["recall"] = hit.mean()
         return losses
+
+
+def _relative_error(tokens: Tensor, perfect: Tensor) -> Tensor:
+    return (tokens.float() - perfect.float()).square().mean() / perfect.float().square().mean()
 
 
 def _rows(context: FetchContext, index: Tensor) -> FetchContext:
@@ -298,13 +313,13 @@ def train_answering(
         if step < stage.aligned_steps:
             found = learner.align(batch.transcript or batch, stage.transcript_budget, generator)
             logged = {part: value.detach() for part, value in found.items()}
-            return {"loss": found["token"] + stage.relevance_weight * found["relevance"], **logged}
+            return {"loss": found["token"] + found["base"] + stage.relevance_weight * found["relevance"], **logged}
         if strategy == "oracle" and torch.rand((), generator=generator) < stage.transcribed:
             batch, budget, name = batch.transcript, stage.transcript_budget, "transcript"
         frozen = step < stage.frozen_steps
         found = learner(batch, strategy=strategy, budget=budget, stage=stage, generator=generator, frozen=frozen)
         weights = {"answer": 1.0, "relevance": stage.relevance_weight, "token": stage.token_weight}
-        weights |= {"reading": stage.reading_weight, "pointer": stage.pointer_weight}
+        weights |= {"base": stage.base_weight, "reading": stage.reading_weight, "pointer": stage.pointer_weight}
         parts = {part: found[part] for part in weights if part in found}
         total = torch.stack([weights[part] * value for part, value in parts.items()]).sum()
         logged = {part: value.detach() for part, value in parts.items() if part != "answer"}
@@ -314,7 +329,13 @@ def train_answering(
         scores = measure(learner, test, stage, ("oracle", "realizer", "none"))
         return ", ".join(f"{name} {right:.3f} (recall {recall:.3f})" for name, (right, recall) in scores.items())
 
-    model.model.language_model.set_attn_implementation("eager")  # the only one that shows its attention
+    # Written out: the language model's attention is looked at, and the others' trains faster in bfloat16 on a CPU.
+    configs = (model.config.vision_config, model.config.semantic_config)
+    model.model.language_model.set_attn_implementation("eager")
+    for config in configs:
+        config._attn_implementation = "eager"
     loop.run(first, losses, evaluate)
     model.model.language_model.set_attn_implementation("sdpa")
+    for config in configs:
+        config._attn_implementation = "sdpa"
     return model

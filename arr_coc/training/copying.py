@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from arr_coc.data import CHARSET, FIELDS
 from arr_coc.modeling.attending import best
+from arr_coc.modeling.configuration_arr_coc import COMPRESSION
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.realizing import position_code
 from arr_coc.training.loop import Loop, adamw
@@ -40,6 +41,7 @@ class CopyingStage:
         pages, questions: sketched pages per step, and questions about each.
         budget: patch tokens per question; lines are taken along and transcribed as long as they fit.
         pointer_weight: of the loss that tells where to look for each character.
+        base_steps: steps at the end in which perfect base tokens stand before the patches, as in the whole model.
         learning_rate, weight_decay, warmup: AdamW; warm-up in steps.
         evaluate_every: steps between measurements and checkpoints.
         bf16: compute in bfloat16.
@@ -50,6 +52,7 @@ class CopyingStage:
     questions: int = 2
     budget: int = 64
     pointer_weight: float = 0.5
+    base_steps: int = 1500
     learning_rate: float = 2e-3
     weight_decay: float = 0.02
     warmup: int = 100
@@ -85,6 +88,13 @@ class PatchLanguage(nn.Module):
         token = token + self.word(embed(self.fields[word])) * (word > 0)[..., None]
         token = token + self.empty * (glyphs[..., 0] == 0)[..., None]
         return token + self.position(position_code(side, POSITION_SIZE, device=indices.device))[indices]
+
+    def cells(self, batch: Batch, embed: nn.Module) -> Tensor:
+        """Perfect base tokens [P, M, D]: the mean of the perfect tokens of each cell's 4x4 patches."""
+        side = batch.glyphs.shape[1]
+        patches = torch.arange(side * side, device=batch.glyphs.device).expand(len(batch.glyphs), -1)
+        tokens = self(batch.glyphs.flatten(1, 2), batch.words.flatten(1), patches, side, embed)
+        return F.avg_pool2d(tokens.transpose(1, 2).unflatten(2, (side, side)), COMPRESSION).flatten(2).transpose(1, 2)
 
 
 def at_patches(batch: Batch, indices: Tensor) -> tuple[Tensor, Tensor]:
@@ -123,7 +133,7 @@ def pointer_loss(attention: Tensor, indices: Tensor, places: Tensor) -> Tensor:
 
 
 class Copying(nn.Module):
-    """The language model reading perfect patch tokens."""
+    """The language model reading perfect tokens: base tokens or not, then patches."""
 
     def __init__(self, model: ArrCocForConditionalGeneration, tokenizer: PreTrainedTokenizerBase) -> None:
         super().__init__()
@@ -134,13 +144,16 @@ class Copying(nn.Module):
         """Language model and patch language; nothing of the vision."""
         return [*self.model.model.language_model.parameters(), *self.language.parameters()]
 
-    def forward(self, batch: Batch, budget: int, generator: torch.Generator) -> dict[str, Tensor]:
+    def forward(self, batch: Batch, budget: int, generator: torch.Generator, *, base: bool) -> dict[str, Tensor]:
         """Loss of what is to be predicted, of where to look for it, and whether each row was right, teacher-forced."""
         embed = self.model.get_input_embeddings()
         side = batch.glyphs.shape[1]
         indices = best(batch.oracle + 0.5 * torch.rand(batch.oracle.shape, generator=generator), budget)
         tokens = self.language(*at_patches(batch, indices), indices, side, embed)
-        start = batch.before.shape[1]
+        if base:
+            cells = self.language.cells(batch, embed)
+            tokens = torch.cat((cells.repeat_interleave(len(tokens) // len(cells), 0), tokens), 1)
+        start = batch.before.shape[1] + tokens.shape[1] - budget
         embeds = torch.cat((embed(batch.before), tokens, embed(batch.after)), 1)
         output = self.model.model(embeds, use_cache=False, output_attentions=True)
         steps = slice(start + budget - 1, -1)  # the position before each token of `after`, which predicts it
@@ -184,7 +197,8 @@ def train_copying(
         generator = torch.Generator().manual_seed(stage.seed * 1_000_003 + step)
         batch = next(loader)
         transcribing = step % 4 != 3
-        found = copying(batch.transcript if transcribing else batch, stage.budget, generator)
+        base = step >= stage.steps - stage.base_steps
+        found = copying(batch.transcript if transcribing else batch, stage.budget, generator, base=base)
         name = "transcript" if transcribing else "answer"
         pointer = found["pointer"]
         loss = found["answer"] + stage.pointer_weight * pointer
@@ -192,8 +206,11 @@ def train_copying(
 
     @torch.no_grad()
     def evaluate() -> str:
-        right = [copying(batch, stage.budget, torch.Generator().manual_seed(0))["right"] for batch in test]
-        return f"exact match {torch.cat(right).float().mean().item():.3f}"
+        scores = {}
+        for name, base in (("patches", False), ("base and patches", True)):
+            found = [copying(batch, stage.budget, torch.Generator().manual_seed(0), base=base) for batch in test]
+            scores[name] = torch.cat([one["right"] for one in found]).float().mean().item()
+        return "exact match, " + ", ".join(f"{name} {score:.3f}" for name, score in scores.items())
 
     loop.run(first, losses, evaluate)
     model.model.language_model.set_attn_implementation("sdpa")
