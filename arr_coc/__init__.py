@@ -5,6 +5,7 @@ Importing it registers its classes, so that transformers' Auto classes and pipel
 
 import transformers
 
+from .adapters import scorer_lora_config as scorer_lora_config
 from .modeling.configuration_arr_coc import ArrCocConfig as ArrCocConfig
 from .modeling.image_processing_arr_coc import ArrCocImageProcessor as ArrCocImageProcessor
 from .modeling.modeling_arr_coc import ArrCocForConditionalGeneration as ArrCocForConditionalGeneration

@@ -1,0 +1,118 @@
+"""Adapters: exactly the layers of a part, nothing of the base changes, and every way to load one gives the same."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers import tiny_model, tiny_processor
+from peft import AutoPeftModelForCausalLM, IA3Config, PeftModel, get_peft_model
+from torch import nn
+
+from arr_coc import scorer_lora_config
+from arr_coc.adapters import PARTS, linear_layers
+
+QUESTION = "What is the total?"
+
+
+def inputs(side: int = 128) -> dict[str, Any]:
+    processor = tiny_processor()
+    torch.manual_seed(1)
+    image = torch.rand(3, side, side)
+    turn = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": QUESTION}]}]
+    text = processor.apply_chat_template(turn, add_generation_prompt=True)
+    return dict(processor(images=[image], text=[text], return_tensors="pt"))
+
+
+def relevance(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        return model(**inputs()).fetch.scores
+
+
+def trained(model: Any, steps: int = 3) -> Any:
+    """Moves the adapter away from zero by its relevance loss."""
+    batch = inputs()
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=5.0)
+    labels = torch.zeros(1, 256)
+    labels[:, 40:60] = 1
+    for _ in range(steps):
+        loss = model(**batch, relevance_labels=labels).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model
+
+
+@pytest.mark.parametrize("part", [*PARTS, "scorer.realizer", "scorer.clip_query"])
+def test_a_part_means_exactly_its_linear_layers(part: str) -> None:
+    model = tiny_model()
+    names = linear_layers(model, part)
+    place = PARTS[part.split(".")[0]] + part.removeprefix(part.split(".")[0])
+    inside = [n for n, m in model.named_modules() if type(m) is nn.Linear and f"model.{place}" in n]
+    assert names == inside
+    adapted = get_peft_model(model, scorer_lora_config(model, r=2, part=part))
+    hit = {
+        n.split(".lora_A")[0].removeprefix("base_model.model.") for n, _ in adapted.named_modules() if ".lora_A." in n
+    }
+    assert hit == set(names)
+
+
+def test_only_the_adapter_is_trained_and_the_base_stays_as_it_is() -> None:
+    model = tiny_model()
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    fetched = relevance(model)
+    adapted = trained(get_peft_model(model, scorer_lora_config(model, r=2)))
+    moved = relevance(adapted)
+    assert not torch.allclose(moved, fetched, atol=1e-4), "the adapter learnt something"
+    assert all("lora_" in name for name, weight in adapted.named_parameters() if weight.requires_grad)
+    plain = adapted.unload()
+    assert all(torch.equal(weight, before[name]) for name, weight in plain.state_dict().items())
+
+
+def test_every_way_to_load_an_adapter_gives_the_same(tmp_path: Path) -> None:
+    base, folder = tmp_path / "base", tmp_path / "adapter"
+    tiny_model().save_pretrained(base)
+    model = tiny_model()
+    adapted = trained(get_peft_model(model, scorer_lora_config(model, r=2)))
+    expected = relevance(adapted)
+    adapted.peft_config["default"].base_model_name_or_path = str(base)
+    adapted.save_pretrained(folder)
+    assert relevance(PeftModel.from_pretrained(tiny_model(), folder)).equal(expected)
+    inplace = tiny_model()
+    inplace.load_adapter(str(folder))
+    assert relevance(inplace).equal(expected)
+    assert relevance(AutoPeftModelForCausalLM.from_pretrained(str(folder))).equal(expected)
+
+
+def test_adapters_are_swapped_per_request_and_merge_to_a_plain_checkpoint(tmp_path: Path) -> None:
+    model = tiny_model()
+    plain = relevance(model)
+    adapted = trained(get_peft_model(model, scorer_lora_config(model, r=2), adapter_name="receipts"))
+    adapted.add_adapter("forms", scorer_lora_config(tiny_model(), r=4))
+    receipts = relevance(adapted)
+    adapted.set_adapter("forms")  # untrained: as without an adapter
+    assert relevance(adapted).equal(plain)
+    adapted.set_adapter("receipts")
+    assert relevance(adapted).equal(receipts)
+    merged = adapted.merge_and_unload()
+    merged.save_pretrained(tmp_path)
+    again = type(merged).from_pretrained(tmp_path)
+    assert not any("lora" in name for name in again.state_dict())
+    torch.testing.assert_close(relevance(again), receipts, atol=1e-5, rtol=1e-4)
+
+
+def test_dora_and_ia3_work_too() -> None:
+    model = tiny_model()
+    dora = get_peft_model(model, scorer_lora_config(model, r=2, use_dora=True))
+    assert relevance(dora).isfinite().all()
+    model = tiny_model()
+    names = scorer_lora_config(model).target_modules
+    ia3 = get_peft_model(model, IA3Config(target_modules=names, feedforward_modules=[], task_type="CAUSAL_LM"))
+    assert any("ia3" in name for name, weight in ia3.named_parameters() if weight.requires_grad)
+    assert relevance(ia3).isfinite().all()
+
+
+@pytest.mark.parametrize("part", ["scorers", "scorer.none", "bridge.linear", "vision"])
+def test_an_unknown_part_is_refused(part: str) -> None:
+    with pytest.raises(ValueError, match="part: expected"):
+        scorer_lora_config(tiny_model(), part=part)
