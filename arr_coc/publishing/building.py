@@ -3,15 +3,25 @@
 The result loads with `trust_remote_code=True` where `arr_coc` is not installed.
 """
 
+import glob
 import json
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from .. import AUTO_MODELS, modeling
 from ..modeling.configuration_arr_coc import ArrCocConfig
+
+fcntl: ModuleType | None
+try:
+    import fcntl
+except ImportError:  # not on Windows: there, what a killed run left stays
+    fcntl = None
 
 CODE = Path(modeling.__file__).parent
 """The folder whose files travel with the weights."""
@@ -44,7 +54,7 @@ def weight_files(source: Path) -> list[str]:
     index = source / WEIGHTS_INDEX
     if not index.is_file():
         raise ValueError(f"{source}: expected weights ({WEIGHTS}, or shards with {WEIGHTS_INDEX}); got none")
-    shards = sorted(set(_read_json(index)["weight_map"].values()))
+    shards = sorted(set(read_json(index)["weight_map"].values()))
     missing = [name for name in shards if not (source / name).is_file()]
     if missing:
         raise ValueError(f"{source}: expected the {len(shards)} shards of {WEIGHTS_INDEX}; got no {', '.join(missing)}")
@@ -68,9 +78,7 @@ def build(source: str | Path, out: str | Path, *, force: bool = False) -> Path:
     source, out = Path(source).absolute(), Path(out).absolute()
     _check(source, out, force)
     kept = {*weight_files(source), WEIGHTS_INDEX} if not (source / WEIGHTS).is_file() else {WEIGHTS}
-    out.parent.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    try:
+    with fresh_folder(out, force=force) as beside:
         for path in sorted(source.iterdir()):
             weights = path.suffix == ".safetensors" or path.name == WEIGHTS_INDEX
             if path.is_file() and path.suffix in _TAKEN and (not weights or path.name in kept):
@@ -79,11 +87,54 @@ def build(source: str | Path, out: str | Path, *, force: bool = False) -> Path:
             if path.name != "__init__.py":
                 shutil.copyfile(path, beside / path.name)
         _write_auto_maps(beside)
-        beside.chmod(0o777 & ~_umask())  # mkdtemp's folder is its owner's only
-        _replace(beside, out)
+    return out
+
+
+@contextmanager
+def fresh_folder(out: Path, *, force: bool = False) -> Iterator[Path]:
+    """A folder beside `out` to write into, which becomes `out` when the block ends without an error, else goes away.
+
+    What a killed run left beside is cleared away first; the folder of a run that still writes is left alone.
+
+    Args:
+        out: an absolute path.
+        force: replace `out` if it is there and not empty.
+
+    Raises:
+        ValueError: `out` is in the way (`check_free`).
+    """
+    check_free(out, force)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    for left in out.parent.glob(f"{glob.escape(f'.{out.name}.new.')}*"):
+        with suppress(FileNotFoundError), _locked(left) as stale:
+            if stale:
+                shutil.rmtree(left, ignore_errors=True)
+    beside = Path(tempfile.mkdtemp(prefix=f".{out.name}.new.", dir=out.parent))
+    try:
+        with _locked(beside):
+            yield beside
+            beside.chmod(0o777 & ~_umask())  # mkdtemp's folder is its owner's only
+            _replace(beside, out)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
-    return out
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[bool]:
+    """Whether this process has `folder` for itself; the lock ends with the block, or with a killed process."""
+    if fcntl is None:
+        yield False
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            ours = True
+        except BlockingIOError:
+            ours = False
+        yield ours
+    finally:
+        os.close(descriptor)
 
 
 def _check(source: Path, out: Path, force: bool) -> None:
@@ -92,11 +143,20 @@ def _check(source: Path, out: Path, force: bool) -> None:
     missing = [name for name in REQUIRED if not (source / name).is_file()]
     if missing:
         raise ValueError(f"{source}: expected {', '.join(REQUIRED)}; got no {', '.join(missing)}")
-    model_type = _read_json(source / "config.json").get("model_type")
+    model_type = read_json(source / "config.json").get("model_type")
     if model_type != ArrCocConfig.model_type:
         raise ValueError(f"{source}: expected model_type {ArrCocConfig.model_type!r}; got {model_type!r}")
     if out == source or out in source.parents or source in out.parents:
         raise ValueError(f"{out}: expected a folder apart from the source; got one that holds it or lies in it")
+    check_free(out, force)
+
+
+def check_free(out: Path, force: bool = False) -> None:
+    """Refuses an output folder that is a file, or that has files and is not to be replaced.
+
+    Raises:
+        ValueError: it is.
+    """
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out}: expected a folder to make; got a file")
     if out.is_dir() and any(out.iterdir()) and not force:
@@ -105,17 +165,17 @@ def _check(source: Path, out: Path, force: bool) -> None:
 
 def _write_auto_maps(folder: Path) -> None:
     """Every Auto class looks into one of these files: the model's, the processor's, the image processor's in it."""
-    config = _read_json(folder / "config.json")
+    config = read_json(folder / "config.json")
     config["auto_map"] = dict(AUTO_MAP)
-    _write_json(folder / "config.json", config)
+    write_json(folder / "config.json", config)
     for name in ("processor_config.json", "preprocessor_config.json"):
         path = folder / name
         if path.is_file():
-            settings = _read_json(path)
+            settings = read_json(path)
             settings["auto_map"] = dict(PROCESSOR_MAP)
             if isinstance(settings.get("image_processor"), dict):
                 settings["image_processor"]["auto_map"] = {"AutoImageProcessor": PROCESSOR_MAP["AutoImageProcessor"]}
-            _write_json(path, settings)
+            write_json(path, settings)
 
 
 def _replace(made: Path, out: Path) -> None:
@@ -139,7 +199,12 @@ def _umask() -> int:
     return mask
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file.
+
+    Raises:
+        ValueError: no JSON, or no object.
+    """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -149,5 +214,6 @@ def _read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _write_json(path: Path, content: dict[str, Any]) -> None:
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Writes a JSON object for people to read."""
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
