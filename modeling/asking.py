@@ -19,10 +19,11 @@ from .image_encoding import ImageEncoding
 from .image_processing_arr_coc import ArrCocImageProcessor, Box, boxes_to_patches
 from .loading import load_image
 from .processing_arr_coc import ArrCocProcessor
+from .prompting import begins_with, pad_after_prefix
 
 IMAGE_ARGUMENTS = (
     "pixel_values", "patch_mask", "image_index", "image_encoding", "query_mask", "relevance_labels", "oracle_relevance",
-    "strategy", "allocator", "generator",
+    "strategy", "allocator", "generator", "bridge_bypass",
 )  # fmt: skip
 """Arguments of `forward` about images and what is fetched of them: the first pass over a prompt uses them up."""
 
@@ -194,7 +195,7 @@ class AskingMixin:
             return encoding
         text = self.processor.apply_chat_template(_prompt("?", 1), add_generation_prompt=True)
         before = text[: text.index(self.processor.image_token)]
-        ids = self.processor.tokenizer(before, add_special_tokens=False, return_tensors="pt").input_ids[0]
+        ids = self.processor.tokenizer(before, add_special_tokens=False, return_tensors="pt").input_ids[0].long()
         embeds = self.get_input_embeddings()(ids.to(encoding.tokens.device))
         base = encoding.tokens.to(embeds)
         cache = self._fresh_cache()
@@ -216,6 +217,7 @@ class AskingMixin:
         budget: int | str | None = None,
         allocator: str | None = None,
         boxes: Sequence[Box] | Sequence[Sequence[Box]] | None = None,
+        bridge_bypass: bool | None = None,
         return_fetch: bool = False,
         **kwargs: Any,
     ) -> Any:
@@ -231,6 +233,7 @@ class AskingMixin:
             allocator: "topk" or "window".
             boxes: for strategy "oracle": (x0, y0, x1, y1) in px of the source image; a list of lists for several
                 questions.
+            bridge_bypass: whether the bridge gives way to its linear projection; None as configured.
             return_fetch: give `Answer` objects (text, probability, what was fetched) in place of strings.
             **kwargs: to transformers' `generate` (`max_new_tokens`, `num_beams`, `streamer`, ...).
 
@@ -248,11 +251,13 @@ class AskingMixin:
                 raise ValueError("question: expected one beside the image; got none")
             positional = zip(_POSITIONAL, (image, question, *args), strict=False)
             kwargs.update({name: value for name, value in positional if value is not None})
-            return self._generate_from_inputs(strategy=strategy, allocator=allocator, **kwargs)
+            chosen = {"strategy": strategy, "allocator": allocator, "bridge_bypass": bridge_bypass}
+            return self._generate_from_inputs(chosen, **kwargs)
         kwargs.update(zip(_POSITIONAL[2:], args, strict=False))
         self._check_choices(strategy, allocator)
         single = isinstance(question, str) and not isinstance(image, list | tuple)
-        encoding, index, questions = self._encode_for(image, _questions(question, self.processor.image_token), kwargs)
+        questions = _questions(question, self.processor.image_token)
+        encoding, index, questions = self._encode_for(image, questions, bridge_bypass, kwargs)
         inputs = self._prompt_inputs(encoding, index, questions, budget, strategy)
         oracle = self._oracle(encoding, index, boxes)
         answers = self._answer(encoding, index, inputs, strategy, allocator, oracle, return_fetch, kwargs)
@@ -265,7 +270,7 @@ class AskingMixin:
             ALLOCATORS.named(allocator)
 
     def _encode_for(
-        self, image: Any, questions: list[str], kwargs: dict[str, Any]
+        self, image: Any, questions: list[str], bypass: bool | None, kwargs: dict[str, Any]
     ) -> tuple[ImageEncoding, list[list[int]], list[str]]:
         """The encodings, for each question which of them its prompt shows, and as many questions as prompts."""
         if is_encoding(image):
@@ -283,8 +288,9 @@ class AskingMixin:
             raise ValueError(f"images: expected 1 or {len(questions)} (one per question); got {len(spans)}")
         index = spans * len(questions) if len(spans) == 1 else spans
         if is_encoding(image):
-            return image, index, questions
+            return self.model.with_bypass(image, bypass), index, questions
         encoding = self._encode_sources([one for prompt in prompts for one in prompt])
+        encoding = self.model.with_bypass(encoding, bypass)
         # A prefix pays where several questions share it.
         shared = len(encoding) == 1 < len(questions) and self._cache_is_plain(kwargs)
         return self._with_prefix(encoding) if shared else encoding, index, questions
@@ -299,7 +305,7 @@ class AskingMixin:
     ) -> dict[str, Tensor]:
         """input_ids, attention_mask and query_mask [B, S], left-padded, with placeholders for every vision token."""
         strategy = self.config.fetcher_config.strategy if strategy is None else strategy
-        base = count = encoding.tokens.shape[1]
+        base, count = encoding.semantic.shape[1], encoding.base_positions
         if self.model.fetcher.check_strategy(strategy).fetches:
             default, taken = self.config.fetcher_config.budget, base if self.config.excludes_base else 0
             count += resolve_budget(budget, encoding.side**2, default=default, taken=taken)
@@ -352,9 +358,9 @@ class AskingMixin:
         slots = torch.tensor([i for images in index for i in images])
         cache = None
         if self._cache_is_plain(kwargs) and self._begins_with_prefix(encoding, inputs):
-            inputs = self._pad_after_prefix(inputs, len(encoding.prefix_ids))  # type: ignore[arg-type]
+            inputs = pad_after_prefix(inputs, len(encoding.prefix_ids))  # type: ignore[arg-type]
             cache = self._prefix(encoding, slots, kwargs)
-        embeds, _, fetched, _ = self.model.embed_prompt(
+        embedded = self.model.compose(
             inputs["input_ids"], encoding, query_mask=inputs["query_mask"], image_index=slots,
             strategy=strategy, allocator=allocator, oracle=oracle, generator=kwargs.pop("generator", None),
         )  # fmt: skip
@@ -362,7 +368,7 @@ class AskingMixin:
             kwargs = {**kwargs, "past_key_values": cache}
         prompt = inputs["input_ids"]
         output = super().generate(  # type: ignore[misc]
-            input_ids=prompt, inputs_embeds=embeds, attention_mask=inputs["attention_mask"],
+            input_ids=prompt, inputs_embeds=embedded.embeds, attention_mask=inputs["attention_mask"],
             **{**kwargs, "return_dict_in_generate": True, "output_logits": return_fetch},
         )  # fmt: skip
         answers = self.processor.tokenizer.batch_decode(
@@ -375,7 +381,7 @@ class AskingMixin:
         repeats = len(answers) // len(index)
         first = [0, *torch.tensor([len(images) for images in index]).cumsum(0).tolist()]
         return [
-            Answer(text, probability, fetched.rows(first[i // repeats], first[i // repeats + 1]))
+            Answer(text, probability, embedded.fetch.rows(first[i // repeats], first[i // repeats + 1]))
             for i, (text, probability) in enumerate(zip(answers, probabilities, strict=True))
         ]
 
@@ -393,29 +399,9 @@ class AskingMixin:
     @staticmethod
     def _begins_with_prefix(encoding: ImageEncoding, inputs: dict[str, Tensor]) -> bool:
         """Whether every prompt begins with the tokens that the encoding holds keys and values of."""
-        prefix, ids = encoding.prefix_ids, inputs["input_ids"]
-        if prefix is None or encoding.prefix_cache is None:
+        if encoding.prefix_ids is None or encoding.prefix_cache is None:
             return False
-        pads = (inputs["attention_mask"] == 0).sum(1, keepdim=True)
-        at = pads + torch.arange(len(prefix), device=ids.device)
-        if int(at.max()) >= ids.shape[1]:
-            return False
-        return bool((ids.gather(1, at) == prefix.to(ids.device)).all())
-
-    @staticmethod
-    def _pad_after_prefix(inputs: dict[str, Tensor], prefix: int) -> dict[str, Tensor]:
-        """[pad][prefix][rest] -> [prefix][pad][rest], so that one cached prefix serves prompts of any length."""
-        pads = (inputs["attention_mask"] == 0).sum(1).tolist()
-
-        def move(rows: Tensor) -> Tensor:
-            return torch.stack(
-                [
-                    torch.cat((row[pad : pad + prefix], row[:pad], row[pad + prefix :]))
-                    for row, pad in zip(rows, pads, strict=True)
-                ]
-            )
-
-        return {name: move(tensor) for name, tensor in inputs.items()}
+        return begins_with(encoding.prefix_ids, inputs["input_ids"], inputs["attention_mask"])
 
     def _prefix(self, encoding: ImageEncoding, slots: Tensor, kwargs: dict[str, Any]) -> DynamicCache:
         """A cache holding the prefix of each prompt's image, repeated for beams and returned sequences."""
@@ -436,9 +422,8 @@ class AskingMixin:
         behind |= (tokens == torch.as_tensor(pad, device=tokens.device)) & ~ends  # stopped by something else
         return scores.masked_fill(behind[:, : scores.shape[1]], 0.0).sum(1).exp().tolist()
 
-    def _generate_from_inputs(self, *, strategy: str | None, allocator: str | None, **kwargs: Any) -> Any:
+    def _generate_from_inputs(self, chosen: dict[str, Any], **kwargs: Any) -> Any:
         """transformers' `generate`, with the images encoded and fetched from once, before beams repeat the prompts."""
-        chosen = {"strategy": strategy, "allocator": allocator}
         kwargs.update({name: value for name, value in chosen.items() if value is not None})
         if kwargs.get("pixel_values") is None and kwargs.get("image_encoding") is None:
             return super().generate(**kwargs)  # type: ignore[misc]
@@ -447,5 +432,6 @@ class AskingMixin:
         if input_ids is None:
             raise ValueError("input_ids: expected the prompt beside the images; got none")
         about_images = {name: kwargs.pop(name) for name in IMAGE_ARGUMENTS if name in kwargs}
-        embeds, *_ = self.embed_images(input_ids, attention_mask=kwargs.get("attention_mask"), **about_images)
+        mask = kwargs.get("attention_mask")
+        embeds = self.embed_images(input_ids, attention_mask=mask, **about_images).embeds
         return super().generate(input_ids=input_ids, inputs_embeds=embeds, **kwargs)  # type: ignore[misc]

@@ -1,25 +1,211 @@
 """Bridges: vision tokens -> language-model embeddings.
 
-Notation: B batch, S tokens, D' semantic width, D language-model width.
+Notation: B batch, S tokens (M base tokens of an image, or its K saccades), D' semantic width, D language-model width, V
+rows of a table.
+
+Base tokens cross first and alone; saccades may read what the base left behind (`Bridged.cache`), never the reverse. So
+no bridge can change a base token because of what is fetched.
 """
 
+from dataclasses import dataclass, field
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .configuration_arr_coc import ArrCocBridgeConfig
+from .configuration_arr_coc import INDICATORS, ArrCocBridgeConfig, ArrCocSemanticConfig
+from .encoding import KeyValue, SemanticLayer
 from .registry import Registry
 
-BRIDGES: Registry[type[nn.Module]] = Registry("bridge")
+BRIDGES: Registry[type["Bridge"]] = Registry("bridge")
+
+
+@dataclass(frozen=True)
+class Bridged:
+    """What a bridge made of tokens.
+
+    Attributes:
+        tokens: [B, S, D].
+        quality: [B, S] float32 in 0..1, 1 where a projected token passed as it was; None from bridges without it.
+        cache: keys and values of these tokens, per layer of attention across tokens.
+    """
+
+    tokens: Tensor
+    quality: Tensor | None = None
+    cache: list[KeyValue] = field(default_factory=list)
+
+
+class Bridge(nn.Module):
+    """What bridges have in common: `cross` is the whole answer; a call gives base tokens' embeddings alone."""
+
+    def cross(
+        self, semantic: Tensor, compressed: Tensor, *, base: list[KeyValue] | None = None, bypass: bool = False
+    ) -> Bridged:
+        """Takes tokens across.
+
+        Args:
+            semantic, compressed: semantic states and compressed features (saccades: projected ones), each [B, S, D'].
+            base: None for base tokens; for saccades, the `cache` that their base tokens left.
+            bypass: give way to the linear projection.
+
+        Raises:
+            ValueError: `bypass` of a bridge without a linear projection.
+        """
+        raise NotImplementedError
+
+    def forward(self, semantic: Tensor, compressed: Tensor) -> Tensor:
+        """Semantic states and compressed features of base tokens, each [B, M, D'] -> [B, M, D]."""
+        return self.cross(semantic, compressed).tokens
+
+    def indicators(self, device: torch.device) -> Tensor | None:
+        """[4, D] image-start, image-end, video-start, video-end; None from bridges that hold no such rows."""
+        return None
 
 
 @BRIDGES.register("linear")
-class LinearBridge(nn.Module):
+class LinearBridge(Bridge):
     """DeepSeek's projector: one linear layer over [semantic state, compressed feature]."""
 
     def __init__(self, config: ArrCocBridgeConfig, *, vision_size: int, text_size: int) -> None:
         super().__init__()
         self.projection = nn.Linear(2 * vision_size, text_size)
 
-    def forward(self, semantic: Tensor, compressed: Tensor) -> Tensor:
-        """Semantic states and compressed features, each [B, S, D'] -> [B, S, D]."""
-        return self.projection(torch.cat((semantic, compressed), -1))
+    def cross(
+        self, semantic: Tensor, compressed: Tensor, *, base: list[KeyValue] | None = None, bypass: bool = False
+    ) -> Bridged:
+        return Bridged(self.projection(torch.cat((semantic, compressed), -1)))
+
+
+# ---- corrections of the linear projection, weighed by quality -----------------------------------------------------
+
+
+def like_text(tokens: Tensor, mean: float, std: float) -> Tensor:
+    """Tokens [..., D], each shifted and scaled so that its channels have this mean and standard deviation."""
+    return (F.layer_norm(tokens.float(), tokens.shape[-1:], eps=1e-12) * std + mean).to(tokens.dtype)
+
+
+class Correction(nn.Linear):
+    """The last layer of an adapter; a class of its own because it starts at zero, the adapter as the identity."""
+
+
+class LevelEmbedding(nn.Embedding):
+    """A token's level of detail (0: base, 1: saccade); a class of its own because it starts at zero."""
+
+
+class QualityAdapter(nn.Module):
+    """Corrects projected tokens: x + (1 - quality) * gate * correction; quality per token, gate per channel."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.hidden = nn.Linear(width, width)
+        self.score = nn.Linear(width, 1)
+        self.gate = nn.Linear(width, width)
+        self.correction = Correction(width, width)
+
+    def forward(self, x: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Tokens and what is known of them, each [B, S, D] -> corrected tokens [B, S, D], quality [B, S]."""
+        hidden = F.gelu(self.hidden(self.norm(states)))
+        quality = self.score(hidden).sigmoid()
+        weight = (1 - quality) * self.gate(hidden).sigmoid()
+        return x + weight * self.correction(hidden), quality[..., 0].float()
+
+
+@BRIDGES.register("quality")
+class QualityBridge(LinearBridge):
+    """The linear projection, each token corrected by itself as far as its quality asks for; then made like text."""
+
+    def __init__(self, config: ArrCocBridgeConfig, *, vision_size: int, text_size: int) -> None:
+        super().__init__(config, vision_size=vision_size, text_size=text_size)
+        self.config = config
+        self.adapter = QualityAdapter(text_size)
+
+    def states(self, projected: Tensor, base: list[KeyValue] | None) -> tuple[Tensor, list[KeyValue]]:
+        """What the adapter is to know of each token [B, S, D], and keys and values for tokens behind these."""
+        return projected, []
+
+    def cross(
+        self, semantic: Tensor, compressed: Tensor, *, base: list[KeyValue] | None = None, bypass: bool = False
+    ) -> Bridged:
+        projected = super().cross(semantic, compressed).tokens
+        if bypass:
+            return Bridged(projected)
+        states, cache = self.states(projected, base)
+        tokens, quality = self.adapter(projected, states)
+        mean, std = self.config.text_embedding_mean, self.config.text_embedding_std
+        if mean is not None and std is not None:
+            tokens = like_text(tokens, mean, std)
+        return Bridged(tokens, quality, cache)
+
+
+@BRIDGES.register("transformer")
+class TransformerBridge(QualityBridge):
+    """As "quality", and tokens are known by attention: base tokens to base tokens, saccades to everything."""
+
+    def __init__(self, config: ArrCocBridgeConfig, *, vision_size: int, text_size: int) -> None:
+        super().__init__(config, vision_size=vision_size, text_size=text_size)
+        sizes = ArrCocSemanticConfig(
+            hidden_size=text_size,
+            intermediate_size=text_size,
+            num_hidden_layers=config.num_layers,
+            num_attention_heads=config.num_heads,
+            hidden_act="gelu",
+        )
+        sizes._attn_implementation = config._attn_implementation
+        self.norm = nn.LayerNorm(text_size)
+        self.level = LevelEmbedding(2, text_size)
+        self.layers = nn.ModuleList(SemanticLayer(sizes) for _ in range(config.num_layers))
+
+    def states(self, projected: Tensor, base: list[KeyValue] | None) -> tuple[Tensor, list[KeyValue]]:
+        level = torch.full((1,), int(base is not None), device=projected.device)
+        x = self.norm(projected) + self.level(level)
+        own: list[KeyValue] = []
+        for layer, past in zip(self.layers, base or (None,) * len(self.layers), strict=True):
+            x, key_value = layer(x, past)
+            own.append(key_value)
+        return x, own
+
+
+# ---- visual embedding table ---------------------------------------------------------------------------------------
+
+
+class VisualEmbeddingTable(nn.Embedding):
+    """Ovis' table of visual words [V, D]; its last rows are indicators, which no token can be."""
+
+    def forward(self, words: Tensor) -> Tensor:
+        """Row numbers [...] -> those rows; probabilities [..., V - 4] -> their mixture of rows, each [..., D]."""
+        if not words.is_floating_point():
+            return super().forward(words)
+        return words.to(self.weight.dtype) @ self.weight[: words.shape[-1]]
+
+
+@BRIDGES.register("vet")
+class VisualTableBridge(Bridge):
+    """Ovis2.5's visual tokenizer: which visual word a token is, as probabilities, and that mixture of a table's rows.
+
+    Source: Ovis (Lu et al. 2024): Linear, LayerNorm, softmax in float32, table.
+    """
+
+    def __init__(self, config: ArrCocBridgeConfig, *, vision_size: int, text_size: int) -> None:
+        super().__init__()
+        self.lookup = config.lookup
+        words = config.table_size - INDICATORS
+        self.head = nn.Sequential(nn.Linear(2 * vision_size, words, bias=False), nn.LayerNorm(words))
+        self.table = VisualEmbeddingTable(config.table_size, text_size)
+
+    def cross(
+        self, semantic: Tensor, compressed: Tensor, *, base: list[KeyValue] | None = None, bypass: bool = False
+    ) -> Bridged:
+        if bypass:
+            raise ValueError('bridge_bypass: expected a bridge with a linear projection in it; got "vet", without')
+        logits = self.head(torch.cat((semantic, compressed), -1))
+        if self.lookup == "hard":
+            return Bridged(self.table(logits.argmax(-1)))
+        soft = self.table(logits.softmax(-1, dtype=torch.float32))
+        if self.lookup == "soft":
+            return Bridged(soft)
+        return Bridged(self.table(logits.argmax(-1)) + (soft - soft.detach()))  # in this order: exactly the hard rows
+
+    def indicators(self, device: torch.device) -> Tensor:
+        rows = self.table.num_embeddings
+        return self.table(torch.arange(rows - INDICATORS, rows, device=device))

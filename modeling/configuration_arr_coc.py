@@ -19,6 +19,10 @@ NAMED_BUDGETS = {"fast": 64, "balanced": 180, "standard": 273, "accurate": 400}
 """Saccades at `REFERENCE_PATCHES` patches; scaled with N on other grids."""
 
 
+INDICATORS = 4
+"""Rows at the end of a visual embedding table that are no visual words: start and end of an image and of a video."""
+
+
 def resolve_budget(
     budget: int | str | None, num_patches: int, default: int | str = "standard", *, taken: int = 0
 ) -> int:
@@ -63,6 +67,17 @@ def grid_size(image_size: int, patch_size: int) -> int:
     return image_size // patch_size
 
 
+def layout_positions(layout: str, rows: int) -> int:
+    """Positions that a layout adds to an image of `rows` rows of base tokens.
+
+    Raises:
+        ValueError: unknown layout.
+    """
+    added = {"plain": 0, "rows": rows + 1, "indicators": 2}
+    _require(layout in added, "layout", f"one of {', '.join(added)}", layout)
+    return added[layout]
+
+
 def count_vision_tokens(
     image_size: int,
     patch_size: int,
@@ -70,8 +85,11 @@ def count_vision_tokens(
     *,
     strategy: str | None = None,
     excludes_base: bool = False,
+    layout: str = "plain",
 ) -> tuple[int, int]:
-    """Tokens that one image takes in the language model: (M base tokens, K saccades), known before the model runs.
+    """Positions that one image takes in the language model: (base, K saccades), known before the model runs.
+
+    Base are the M base tokens and what the layout puts between and around them.
 
     Args:
         image_size: side of the padded square image, px.
@@ -79,10 +97,12 @@ def count_vision_tokens(
         budget: see `resolve_budget`.
         strategy: "none" fetches nothing (K = 0); every other strategy keeps to the budget.
         excludes_base: whether base tokens are patches that are never fetched again: `ArrCocConfig.excludes_base`.
+        layout: `ArrCocBridgeConfig.layout`.
     """
     side = grid_size(image_size, patch_size)
-    base = (side // COMPRESSION) ** 2
-    taken = base if excludes_base else 0
+    rows = side // COMPRESSION
+    base = rows**2 + layout_positions(layout, rows)
+    taken = rows**2 if excludes_base else 0
     return base, 0 if strategy == "none" else resolve_budget(budget, side * side, taken=taken)
 
 
@@ -244,15 +264,56 @@ class ArrCocFetcherConfig(PretrainedConfig):
 class ArrCocBridgeConfig(PretrainedConfig):
     """How vision tokens become language-model embeddings.
 
+    Parameters, by their names in the whole model's state dict: every bridge but "vet" has `model.bridge.projection`;
+    "quality" and "transformer" add `model.bridge.adapter.{norm,hidden,score,gate,correction}`, "transformer" also
+    `model.bridge.{norm,level,layers.i}`; "vet" has `model.bridge.head.0` (no bias), `model.bridge.head.1` and
+    `model.bridge.table`; layout "rows" has `model.layout.image_newline` and `model.layout.view_seperator`, each [D].
+
     Args:
-        kind: a registered bridge; "linear" is DeepSeek's projector.
+        kind: a registered bridge. "linear": DeepSeek's projector; "quality": each token of it corrected as far as its
+            quality asks for; "transformer": the same with attention across tokens; "vet": Ovis' visual embedding table.
+        layout: what stands around an image's tokens. "plain": nothing; "rows": DeepSeek-OCR's `image_newline` after
+            each row of base tokens and `view_seperator` after the last, saccades behind it (256 base tokens take 273
+            positions); "indicators": Ovis' image-start before the base and image-end behind the saccades, rows of
+            `table`.
+        bypass: whether "quality" and "transformer" give way to their linear projection where a call does not say.
+        num_layers, num_heads: of the attention in "transformer".
+        table_size: V, rows of the table of "vet"; the last 4 are indicators (start and end of an image, of a video).
+        lookup: of "vet": "soft" (mixture of rows by probability), "hard" (the most probable row; its choice learns
+            nothing), "straight_through" (the hard row forwards, the soft mixture's gradient backwards).
+        text_embedding_mean, text_embedding_std: over all weights of the language model's text embeddings; "quality" and
+            "transformer" give each token this mean and standard deviation over its channels. None: left as they are.
     """
 
     model_type = "arr_coc_bridge"
     base_config_key = "bridge_config"
 
     kind: str = "linear"
+    layout: str = "plain"
+    bypass: bool = False
+    num_layers: int = 4
+    num_heads: int = 8
+    table_size: int = 65536
+    lookup: str = "soft"
+    text_embedding_mean: float | None = None
+    text_embedding_std: float | None = None
     initializer_range: float = 0.02
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        super().__post_init__(**kwargs)
+        layout_positions(self.layout, 1)
+        vet = self.kind == "vet"
+        _require(vet or self.layout != "indicators", "layout", '"indicators" with bridge "vet" only', self.layout)
+        _require(not (vet and self.bypass), "bypass", 'a bridge with a linear projection, not "vet"', self.bypass)
+        _require(self.num_layers >= 1, "num_layers", "at least 1", self.num_layers)
+        _require(self.num_heads >= 1, "num_heads", "at least 1", self.num_heads)
+        _require(self.table_size > INDICATORS, "table_size", f"more than {INDICATORS} rows", self.table_size)
+        lookups = ("soft", "hard", "straight_through")
+        _require(self.lookup in lookups, "lookup", f"one of {', '.join(lookups)}", self.lookup)
+        mean, std = self.text_embedding_mean, self.text_embedding_std
+        both = (mean is None) == (std is None)
+        _require(both, "text_embedding_mean", "a number beside text_embedding_std, or None for both", mean)
+        _require(std is None or std > 0, "text_embedding_std", "a positive number", std)
 
 
 _PARTS = {
@@ -277,7 +338,7 @@ class ArrCocConfig(PretrainedConfig):
     model_type = "arr_coc"
     sub_configs = {**_PARTS, "text_config": AutoConfig}
     # Trainer gathers every other output over batches: these are no tensors, or do not go together.
-    keys_to_ignore_at_inference = ["past_key_values", "fetch", "image_tokens", "relevance_loss"]
+    keys_to_ignore_at_inference = ["past_key_values", "fetch", "image_tokens", "token_quality", "relevance_loss"]
 
     vision_config: Any = None
     semantic_config: Any = None
@@ -310,6 +371,11 @@ class ArrCocConfig(PretrainedConfig):
         _require(semantic == compressed, "semantic_config.hidden_size", expected, semantic)
         vocabulary = self.text_config.vocab_size
         _require(0 <= self.image_token_id < vocabulary, "image_token_id", f"0 to {vocabulary - 1}", self.image_token_id)
+        bridge, width, compressor = self.bridge_config, self.text_config.hidden_size, self.vision_config.compressor
+        rows = bridge.layout != "rows" or compressor == "conv"
+        _require(rows, "bridge_config.layout", f'"plain" with compressor "{compressor}" (no rows)', bridge.layout)
+        fits = bridge.kind != "transformer" or width % bridge.num_heads == 0
+        _require(fits, "bridge_config.num_heads", f"a divisor of the language model's width {width}", bridge.num_heads)
         patches, budget = self.vision_config.num_patches, self.fetcher_config.budget
         resolve_budget(budget, patches, taken=patches // COMPRESSION**2 if self.excludes_base else 0)
 
@@ -321,12 +387,12 @@ class ArrCocConfig(PretrainedConfig):
     def vision_tokens(
         self, image_size: int | None = None, budget: int | str | None = None, *, strategy: str | None = None
     ) -> tuple[int, int]:
-        """(M, K) of one image of this model: `count_vision_tokens` with the configured patch size and defaults."""
+        """(base, K) of one image of this model: `count_vision_tokens` with the configured sizes and defaults."""
         budget = self.fetcher_config.budget if budget is None else budget
         strategy = self.fetcher_config.strategy if strategy is None else strategy
         side = self.vision_config.image_size if image_size is None else image_size
-        patch, excludes = self.vision_config.patch_size, self.excludes_base
-        return count_vision_tokens(side, patch, budget, strategy=strategy, excludes_base=excludes)
+        patch, excludes, layout = self.vision_config.patch_size, self.excludes_base, self.bridge_config.layout
+        return count_vision_tokens(side, patch, budget, strategy=strategy, excludes_base=excludes, layout=layout)
 
 
 __all__ = [
@@ -336,5 +402,6 @@ __all__ = [
     "ArrCocSemanticConfig",
     "ArrCocVisionConfig",
     "count_vision_tokens",
+    "layout_positions",
     "resolve_budget",
 ]

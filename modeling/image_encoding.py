@@ -25,7 +25,12 @@ class ImageEncoding:
         base_indices: [P, M] which patches the base tokens are (mask compressor), or None.
         semantic: [P, M, D'], base states after the semantic encoder, without CLS.
         semantic_cache: its keys and values of the base, per layer.
-        tokens: [P, M, D], base tokens in the language model's space.
+        tokens: [P, M, D], base tokens in the language model's space; where the layout puts something before or between
+            them, with that: [P, positions, D].
+        closing: [P, positions, D] what the layout puts behind the saccades, or None.
+        quality: [P, M] of the base tokens, from bridges that score tokens, else None.
+        bridge_cache: the bridge's keys and values of the base, per layer, where it attends across tokens.
+        bypass: whether `tokens` come from the bridge's linear projection alone.
         prefix_ids: [p] the prompt's tokens up to and including the base, or None where it was not prefilled.
         prefix_cache: the language model's keys and values of that prefix, per layer [P, heads, p, d].
         source_sizes: (height, width) of each source image in px, where known.
@@ -40,6 +45,10 @@ class ImageEncoding:
     semantic: Tensor
     semantic_cache: list[KeyValue]
     tokens: Tensor
+    closing: Tensor | None = None
+    quality: Tensor | None = None
+    bridge_cache: list[KeyValue] | None = None
+    bypass: bool = False
     prefix_ids: Tensor | None = None
     prefix_cache: list[KeyValue] | None = None
     source_sizes: list[tuple[int, int]] | None = None
@@ -48,6 +57,11 @@ class ImageEncoding:
     def side(self) -> int:
         """G."""
         return self.features.shape[-1]
+
+    @property
+    def base_positions(self) -> int:
+        """Positions that an image takes in a prompt when nothing is fetched: M, and those of the layout."""
+        return self.tokens.shape[1] + (0 if self.closing is None else self.closing.shape[1])
 
     def __len__(self) -> int:
         return self.features.shape[0]

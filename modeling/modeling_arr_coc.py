@@ -13,21 +13,23 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import AutoModel, initialization
+from transformers import initialization
 from transformers.cache_utils import Cache
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutputWithPast, ModelOutput
 from transformers.modeling_utils import PreTrainedModel
 
 from .asking import IMAGE_ARGUMENTS, AskingMixin
-from .bridging import BRIDGES
+from .bridging import BRIDGES, Bridged
 from .configuration_arr_coc import ArrCocConfig
-from .encoding import GridAttention, GridEncoder, SemanticEncoder
 from .fetching import FetchResult, RunningBackFetcher
+from .hosting import LAYOUTS, build_language_model
 from .image_encoding import ImageEncoding
-from .realizing import FetchContext, PatchLayer, Realizer, Temperature
+from .prompting import EmbeddedPrompt, find_slots, pack_questions, refuse_placeholders
+from .realizing import FetchContext
+from .scoring import relevance_loss
+from .starting import start_weights
 from .texture import textures
 from .tower import ArrCocVisionTower, SaccadeProjection
 
@@ -37,7 +39,8 @@ class ArrCocOutput(ModelOutput):
     """Output of `ArrCocForConditionalGeneration.forward`.
 
     `loss`: answer loss plus weighted relevance loss, those that were asked for; `relevance_loss` alone; `logits`
-    [B, S, vocabulary]; `fetch`: what was fetched for each image slot; `image_tokens` [I, M + K, D] after the bridge.
+    [B, S, vocabulary]; `fetch`: what was fetched for each image slot; `image_tokens`, `token_quality`: see
+    `EmbeddedPrompt`.
     """
 
     loss: Tensor | None = None
@@ -48,6 +51,7 @@ class ArrCocOutput(ModelOutput):
     relevance_loss: Tensor | None = None
     fetch: FetchResult | None = None
     image_tokens: Tensor | None = None
+    token_quality: Tensor | None = None
 
 
 class ArrCocPreTrainedModel(PreTrainedModel):
@@ -59,7 +63,9 @@ class ArrCocPreTrainedModel(PreTrainedModel):
     main_input_name = "input_ids"
     input_modalities = ["image", "text"]
     supports_gradient_checkpointing = True
-    _no_split_modules = ["GridLayer", "SemanticLayer", "PatchLayer"]
+    _no_split_modules = [
+        "GridLayer", "SemanticLayer", "PatchLayer", "QualityBridge", "TransformerBridge", "VisualTableBridge",
+    ]  # fmt: skip
     _skip_keys_device_placement = ["past_key_values"]
     _supports_sdpa = True
     _supports_flash_attn = True
@@ -68,25 +74,8 @@ class ArrCocPreTrainedModel(PreTrainedModel):
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
-        std = self.config.initializer_range
-        if isinstance(module, GridAttention):
-            initialization.zeros_(module.rel_pos_h)
-            initialization.zeros_(module.rel_pos_w)
-        elif isinstance(module, GridEncoder):
-            initialization.normal_(module.pos_embed, std=std)
-        elif isinstance(module, SemanticEncoder):
-            initialization.normal_(module.class_embedding, std=module.config.initializer_range)
-            initialization.normal_(module.position_embedding, std=module.config.initializer_range)
-            initialization.zeros_(module.saccade_embedding)
-        elif isinstance(module, PatchLayer):
-            initialization.copy_(module.query_position, module.initial_position())
-            initialization.copy_(module.key_position, module.initial_position())
-        elif isinstance(module, Realizer):
-            initialization.normal_(module.nothing, std=std)
-        elif isinstance(module, Temperature):
-            initialization.constant_(module.weight, 10.0)
-            initialization.constant_(module.bias, -3.0)
-        elif isinstance(module, SaccadeProjection):
+        start_weights(module, self.config.initializer_range)
+        if isinstance(module, SaccadeProjection):
             # A fetched patch speaks the base tokens' language before any training. The compressor comes before it.
             tower: Any = getattr(self, "model", self).vision_tower
             initialization.copy_(module.weight, tower.compressor.warm_start())
@@ -105,7 +94,8 @@ class ArrCocModel(ArrCocPreTrainedModel):
         self.bridge = BRIDGES.named(config.bridge_config.kind)(
             config.bridge_config, vision_size=semantic.hidden_size, text_size=text.hidden_size
         )
-        self.language_model = AutoModel.from_config(text)
+        self.layout = LAYOUTS.named(config.bridge_config.layout)(text.hidden_size)
+        self.language_model = build_language_model(text)
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
@@ -158,28 +148,37 @@ class ArrCocModel(ArrCocPreTrainedModel):
             base_indices=base.indices,
             semantic=semantic,
             semantic_cache=cache,
-            tokens=self.bridge(semantic, base.tokens),
+            **self._bridge_base(semantic, base.tokens, self.config.bridge_config.bypass),
         )
 
-    def _slots(self, input_ids: Tensor, slots: int, base: int) -> tuple[Tensor, int]:
-        """Which prompt each image slot stands in [I], and K: from the placeholders alone."""
-        per_row = (input_ids == self.config.image_token_id).sum(1)
-        total = int(per_row.sum())
-        size = total // max(1, slots)
-        if slots == 0 or total % slots or size < base or bool((per_row % max(1, size)).any()):
-            raise ValueError(
-                f"image placeholders: expected {slots} images of {base} base tokens and equally many saccades each; "
-                f"got {per_row.tolist()} placeholders per prompt"
-            )
-        rows = torch.arange(len(per_row), device=per_row.device).repeat_interleave(per_row // size)
-        return rows, size - base
+    def _bridge_base(self, semantic: Tensor, compressed: Tensor, bypass: bool) -> dict[str, Any]:
+        """What an `ImageEncoding` holds of its base tokens, each [P, M, D'], on the language model's side."""
+        bridged = self.bridge.cross(semantic, compressed, bypass=bypass)
+        tokens, closing = self.layout(bridged.tokens, self.bridge.indicators(bridged.tokens.device))
+        return {
+            "tokens": tokens,
+            "closing": closing,
+            "quality": bridged.quality,
+            "bridge_cache": bridged.cache,
+            "bypass": bypass,
+        }
 
-    def _questions(self, embeds: Tensor, query_mask: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The question's embeddings, packed to the left, whatever the padding: [I, L, D] and mask [I, L]."""
-        longest = max(1, int(query_mask.sum(1).max()))
-        order = query_mask.int().sort(dim=1, descending=True, stable=True).indices[:, :longest]
-        packed = embeds.gather(1, order[..., None].expand(-1, -1, embeds.shape[-1]))
-        return packed[rows], query_mask.gather(1, order)[rows]
+    def with_bypass(self, encoding: ImageEncoding, bypass: bool | None) -> ImageEncoding:
+        """The encoding with base tokens from the bridge's linear projection alone (True), all of it, or as they are.
+
+        Raises:
+            ValueError: a bridge without a linear projection.
+        """
+        if bypass is None or bypass == encoding.bypass:
+            return encoding
+        compressed = encoding.compressed.flatten(2).transpose(1, 2)
+        bridged = self._bridge_base(encoding.semantic, compressed, bypass)
+        return replace(encoding, prefix_ids=None, prefix_cache=None, **bridged)
+
+    def bridge_saccades(self, encoding: ImageEncoding, indices: Tensor) -> Bridged:
+        """Fetched patches [I, K] of the encoded images, one each, on the language model's side: tokens [I, K, D]."""
+        states, projected = self.vision_tower.saccades(encoding, indices)
+        return self.bridge.cross(states, projected, base=encoding.bridge_cache or [], bypass=encoding.bypass)
 
     def fetch_context(
         self,
@@ -192,7 +191,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         generator: torch.Generator | None,
     ) -> FetchContext:
         """What the scorers see of each image slot and its question."""
-        query, mask = self._questions(embeds, query_mask, rows)
+        query, mask = pack_questions(embeds, query_mask, rows)
         question_seed = (input_ids * query_mask).sum(1)[rows].to(encoding.seeds.device)
         return FetchContext(
             features=encoding.features,
@@ -206,6 +205,13 @@ class ArrCocModel(ArrCocPreTrainedModel):
         )
 
     def embed_prompt(
+        self, input_ids: Tensor, encoding: ImageEncoding, **choices: Any
+    ) -> tuple[Tensor, Tensor, FetchResult, FetchContext]:
+        """`compose` as a tuple: embeddings, image tokens, what was fetched, and what the scorer saw."""
+        made = self.compose(input_ids, encoding, **choices)
+        return made.embeds, made.image_tokens, made.fetch, made.context
+
+    def compose(
         self,
         input_ids: Tensor,
         encoding: ImageEncoding,
@@ -216,35 +222,40 @@ class ArrCocModel(ArrCocPreTrainedModel):
         allocator: str | None = None,
         oracle: Tensor | None = None,
         generator: torch.Generator | None = None,
-    ) -> tuple[Tensor, Tensor, FetchResult, FetchContext]:
+        bridge_bypass: bool | None = None,
+    ) -> EmbeddedPrompt:
         """Prompt embeddings with every placeholder replaced by its image's base tokens, then its saccades.
 
         Args:
-            input_ids: [B, S] with M + K placeholders per image.
+            input_ids: [B, S] with M + K placeholders per image, and those that the layout adds.
             encoding: the images.
             query_mask: [B, S], True on the question's tokens.
             image_index: [I] which encoded image stands in each slot; None: each once, in order.
             strategy, allocator: names; the config's by default.
             oracle: [I, N] known relevance, for strategy "oracle".
             generator: for strategy "random".
-
-        Returns:
-            Embeddings [B, S, D], image tokens [I, M + K, D], what was fetched, and what the scorer saw.
+            bridge_bypass: see `with_bypass`.
         """
+        encoding = self.with_bypass(encoding, bridge_bypass)
         if image_index is not None:
             encoding = replace(encoding, prefix_ids=None, prefix_cache=None).select(image_index)  # no copy of the cache
-        rows, budget = self._slots(input_ids, len(encoding), encoding.tokens.shape[1])
-        placeholder = input_ids == self.config.image_token_id
+        image_token = self.config.image_token_id
+        rows, budget = find_slots(input_ids, image_token, len(encoding), encoding.base_positions)
+        placeholder = input_ids == image_token
         embeds = self.get_input_embeddings()(input_ids.masked_fill(placeholder, 0))
         context = self.fetch_context(encoding, input_ids, embeds, rows, query_mask, oracle, generator)
         taken = encoding.base_indices if self.config.fetcher_config.overlap == "exclude" else None
         fetched = self.fetcher(context, budget, strategy=strategy, allocator=allocator, taken=taken)
-        tokens = encoding.tokens
+        tokens, quality = encoding.tokens, encoding.quality
         if budget:
-            states, projected = self.vision_tower.saccades(encoding, fetched.indices)
-            tokens = torch.cat((tokens, self.bridge(states, projected).to(tokens.device)), 1)
+            saccades = self.bridge_saccades(encoding, fetched.indices)
+            tokens = torch.cat((tokens, saccades.tokens.to(tokens.device)), 1)
+            if quality is not None and saccades.quality is not None:
+                quality = torch.cat((quality, saccades.quality.to(quality.device)), 1)
+        if encoding.closing is not None:
+            tokens = torch.cat((tokens, encoding.closing.to(tokens.device)), 1)
         embeds = embeds.masked_scatter(placeholder[..., None], tokens.to(embeds))
-        return embeds, tokens, fetched, context
+        return EmbeddedPrompt(embeds, tokens, quality, fetched, context)
 
     def forward(self, inputs_embeds: Tensor, **kwargs: Any) -> BaseModelOutputWithPast:
         """The language model over prompt embeddings [B, S, D]."""
@@ -286,18 +297,8 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, AskingMixin, Generat
 
         `fetched`: what the same context led to, so that its scorer need not run again.
         """
-        scorers = self.model.fetcher.scorers
-        if not scorers:
-            raise ValueError("relevance_labels: expected a model with trained scorers; this one has none")
-        done = {} if fetched is None else {fetched.strategy: fetched.scores}
-        known = [done[name] if name in done else scorer(context) for name, scorer in scorers.items()]
-        weight = torch.full((), self.config.relevance_positive_weight, device=known[0].device)
-        target, mask = labels.to(known[0]), context.patch_mask.to(known[0].device)
-        losses = [
-            F.binary_cross_entropy_with_logits(scores, target, pos_weight=weight, reduction="none")[mask].mean()
-            for scores in known
-        ]
-        return torch.stack(losses).mean()
+        weight = self.config.relevance_positive_weight
+        return relevance_loss(self.model.fetcher.scorers, context, labels, fetched, weight)
 
     def forward(
         self,
@@ -317,6 +318,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, AskingMixin, Generat
         strategy: str | None = None,
         allocator: str | None = None,
         generator: torch.Generator | None = None,
+        bridge_bypass: bool | None = None,
         logits_to_keep: int | Tensor = 0,
         return_dict: bool | None = None,
         **kwargs: Any,
@@ -324,7 +326,8 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, AskingMixin, Generat
         """One pass over prompts with images.
 
         Args:
-            input_ids: [B, S], with M + K placeholders (`config.image_token_id`) for every image; K is read off them.
+            input_ids: [B, S], with M + K placeholders (`config.image_token_id`) for every image, and those that the
+                layout adds; K is read off them.
             pixel_values: [P, 3, side, side]; patch_mask: [P, N]. See `encode_image`.
             image_index: [I] which image of `pixel_values` (or `image_encoding`) stands in each image slot, in the order
                 of the slots in the prompts; None: each image once.
@@ -336,6 +339,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, AskingMixin, Generat
                 "oracle" fetches where `oracle_relevance` [I, N] is not given.
             strategy, allocator: names; the config's by default.
             generator: for strategy "random".
+            bridge_bypass: whether the bridge gives way to its linear projection; None as configured or as encoded.
 
         Raises:
             ValueError: placeholders and images that do not match, unknown names, a budget above the candidates.
@@ -343,20 +347,22 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, AskingMixin, Generat
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("expected exactly one of input_ids and inputs_embeds; got both or neither")
         num_items = kwargs.pop("num_items_in_batch", None)
-        fetched = tokens = context = None
+        made = None
         if pixel_values is not None or image_encoding is not None:
             if input_ids is None:
                 raise ValueError(
                     "inputs_embeds: expected input_ids beside pixel_values or image_encoding; got embeddings"
                 )
-            inputs_embeds, tokens, fetched, context = self.embed_images(
+            made = self.embed_images(
                 input_ids, pixel_values=pixel_values, patch_mask=patch_mask, image_index=image_index,
                 image_encoding=image_encoding, attention_mask=attention_mask, query_mask=query_mask, labels=labels,
                 relevance_labels=relevance_labels, oracle_relevance=oracle_relevance,
-                strategy=strategy, allocator=allocator, generator=generator,
+                strategy=strategy, allocator=allocator, generator=generator, bridge_bypass=bridge_bypass,
             )  # fmt: skip
+            inputs_embeds = made.embeds
         elif input_ids is not None:
-            self._refuse_placeholders_without_images(input_ids, past_key_values)
+            if past_key_values is None or past_key_values.get_seq_length() == 0:
+                refuse_placeholders(input_ids, self.config.image_token_id)
             inputs_embeds = self.get_input_embeddings()(input_ids)
         outputs = self.model(
             inputs_embeds,
@@ -366,7 +372,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, AskingMixin, Generat
         logits = self.lm_head(
             outputs.last_hidden_state[:, logits_to_keep if isinstance(logits_to_keep, Tensor) else keep]
         )
-        loss, relevance_loss = self._losses(logits, labels, num_items, relevance_labels, context, fetched)
+        loss, relevance_loss = self._losses(logits, labels, num_items, relevance_labels, made)
         output = ArrCocOutput(
             loss=loss,
             logits=logits,
@@ -374,8 +380,9 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, AskingMixin, Generat
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
             relevance_loss=relevance_loss,
-            fetch=fetched,
-            image_tokens=tokens,
+            fetch=None if made is None else made.fetch,
+            image_tokens=None if made is None else made.image_tokens,
+            token_quality=None if made is None else made.token_quality,
         )
         return output if return_dict is not False else output.to_tuple()
 
@@ -393,8 +400,8 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, AskingMixin, Generat
         relevance_labels: Tensor | None = None,
         oracle_relevance: Tensor | None = None,
         **choices: Any,
-    ) -> tuple[Tensor, Tensor, FetchResult, FetchContext]:
-        """`ArrCocModel.embed_prompt` for the arguments of `forward`, which it checks."""
+    ) -> EmbeddedPrompt:
+        """`ArrCocModel.compose` for the arguments of `forward`, which it checks."""
         if pixel_values is not None and image_encoding is not None:
             raise ValueError("images: expected pixel_values or image_encoding; got both")
         if query_mask is None:
@@ -413,7 +420,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, AskingMixin, Generat
             if given is not None and list(given.shape) != shape:
                 raise ValueError(f"{name}: expected shape {shape} (image slots, patches); got {list(given.shape)}")
         oracle = relevance_labels if oracle_relevance is None else oracle_relevance
-        return self.model.embed_prompt(
+        return self.model.compose(
             input_ids, image_encoding, query_mask=query_mask.bool(), image_index=image_index, oracle=oracle, **choices
         )
 
@@ -423,8 +430,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, AskingMixin, Generat
         labels: Tensor | None,
         num_items: Tensor | int | None,
         relevance_labels: Tensor | None,
-        context: FetchContext | None,
-        fetched: FetchResult | None,
+        made: EmbeddedPrompt | None,
     ) -> tuple[Tensor | None, Tensor | None]:
         """The loss to minimise, and the relevance loss alone; None where nothing asks for them.
 
@@ -436,22 +442,14 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, AskingMixin, Generat
             vocabulary = self.config.text_config.vocab_size
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=vocabulary, num_items_in_batch=num_items)
         if relevance_labels is not None:
-            if context is None:
+            if made is None:
                 raise ValueError("relevance_labels: expected images beside them; got none")
-            relevance = self.relevance_loss(context, relevance_labels, fetched)
+            relevance = self.relevance_loss(made.context, relevance_labels, made.fetch)
             weighted = self.config.relevance_loss_weight * relevance
             if labels is not None and num_items is not None:
                 weighted = weighted * ((labels[:, 1:] != -100).sum() / num_items)
             loss = weighted if loss is None else loss + weighted
         return loss, relevance
-
-    def _refuse_placeholders_without_images(self, input_ids: Tensor, past_key_values: Cache | None) -> None:
-        started = past_key_values is not None and past_key_values.get_seq_length() > 0
-        if not started and bool((input_ids == self.config.image_token_id).any()):
-            count = int((input_ids == self.config.image_token_id).sum())
-            raise ValueError(
-                f"image placeholders: expected images for them; got {count} placeholders and no pixel_values"
-            )
 
     def prepare_inputs_for_generation(  # type: ignore[override]
         self,

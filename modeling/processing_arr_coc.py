@@ -144,7 +144,7 @@ class ArrCocProcessorKwargs(ProcessingKwargs, total=False):
 class ArrCocProcessor(ProcessorMixin):
     """Images and text -> `input_ids`, `attention_mask`, `query_mask`, `pixel_values`, `patch_mask`.
 
-    Each `<|image_pad|>` in the text becomes M + K of them, as many as the model makes vision tokens of that image.
+    Each `<|image_pad|>` in the text becomes as many as the model fills for that image: M + K, and those of the layout.
     `query_mask` (as `attention_mask` in shape and container; bool as a tensor) is true on the text of the user's
     questions: not on the template, placeholders, answers or padding. Batches are padded on the left.
 
@@ -155,6 +155,7 @@ class ArrCocProcessor(ProcessorMixin):
         budget: saccades per image where a call names none: a number or a name, see `resolve_budget`.
         image_token: the placeholder.
         excludes_base: the model's `config.excludes_base`: with it, budget "all" leaves out the M base patches.
+        layout: the model's `config.bridge_config.layout`: what takes positions beside the M + K tokens of an image.
 
     Calling it: `processor(images=..., text=..., budget="fast", strategy="none", return_tensors="pt")`; to
     `apply_chat_template` pass the same in `processor_kwargs={...}`.
@@ -174,6 +175,7 @@ class ArrCocProcessor(ProcessorMixin):
         budget: int | str = "standard",
         image_token: str = IMAGE_TOKEN,
         excludes_base: bool = False,
+        layout: str = "plain",
         **kwargs: Any,
     ) -> None:
         if chat_template is None:
@@ -182,6 +184,7 @@ class ArrCocProcessor(ProcessorMixin):
         self.budget = budget
         self.image_token = image_token
         self.excludes_base = excludes_base
+        self.layout = layout
         token_id = _token_id(tokenizer, image_token)
         if token_id is None:
             raise ValueError(f"tokenizer: expected one that holds the image token {image_token!r}, received none in it")
@@ -198,7 +201,7 @@ class ArrCocProcessor(ProcessorMixin):
         return find_query_tokens(input_ids, **query_markers(self.tokenizer, self.image_token))
 
     def replace_image_token(self, image_inputs: dict, image_idx: int, **kwargs: Any) -> str:
-        """The M + K placeholders of one image."""
+        """The placeholders of one image: M + K, and those that the layout adds."""
         side = int(image_inputs["pixel_values"][image_idx].shape[-1])
         patch_size = kwargs.get("patch_size") or self.image_processor.patch_size
         return self.image_token * self._count(kwargs.get("budget"), kwargs.get("strategy"), side, patch_size)
@@ -225,8 +228,10 @@ class ArrCocProcessor(ProcessorMixin):
 
     def _count(self, budget: int | str | None, strategy: str | None, side: int, patch_size: int) -> int:
         budget = self.budget if budget is None else budget
-        count = count_vision_tokens(side, patch_size, budget, strategy=strategy, excludes_base=self.excludes_base)
-        return sum(count)
+        base, saccades = count_vision_tokens(
+            side, patch_size, budget, strategy=strategy, excludes_base=self.excludes_base, layout=self.layout
+        )
+        return base + saccades
 
     def _process_images(self, images: Any, **kwargs: Any) -> tuple[Any, list[str]]:
         choice = {name: kwargs.pop(name, None) for name in ("budget", "strategy")}  # not for the image processor

@@ -107,7 +107,7 @@ def tiny_model(seed: int = 0, **changes: Any) -> ArrCocForConditionalGeneration:
         model.get_input_embeddings().weight[~shown] = 0.0
     ids = {name: tokenizer.convert_tokens_to_ids(token) for name, token in _TINY_IDS.items()}
     model.generation_config = GenerationConfig(**ids, max_new_tokens=6)
-    model.processor = tiny_processor()
+    model.processor = tiny_processor(layout=config.bridge_config.layout)
     return model.eval()
 
 

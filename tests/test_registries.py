@@ -5,6 +5,7 @@ import pytest
 from arr_coc.modeling.attending import ALLOCATORS
 from arr_coc.modeling.bridging import BRIDGES
 from arr_coc.modeling.encoding import COMPRESSORS, STEMS
+from arr_coc.modeling.hosting import LAYOUTS
 from arr_coc.modeling.realizing import SCORERS
 from arr_coc.modeling.registry import Registry
 
@@ -12,7 +13,8 @@ REGISTRIES = {
     "strategy": (SCORERS, {"none", "random", "saliency", "variance", "clip_query", "realizer", "oracle"}),
     "allocator": (ALLOCATORS, {"topk", "window"}),
     "compressor": (COMPRESSORS, {"conv", "mask"}),
-    "bridge": (BRIDGES, {"linear"}),
+    "bridge": (BRIDGES, {"linear", "quality", "transformer", "vet"}),
+    "layout": (LAYOUTS, {"plain", "rows", "indicators"}),
     "stem": (STEMS, {"patchify", "conv"}),
 }
 

@@ -1,0 +1,73 @@
+"""Hosts: language models, and what each expects around an image's tokens in its prompt.
+
+Notation: P images, M base tokens in g rows of g, D language-model width.
+"""
+
+from math import isqrt
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModel
+from transformers.modeling_utils import PreTrainedModel
+
+from .registry import Registry
+
+
+def build_language_model(config: Any) -> PreTrainedModel:
+    """The language model, without a vocabulary head, of any causal language model's config."""
+    if config.model_type == "deepseek_ocr2_text":  # in transformers, but only as a part: AutoModel does not know it
+        from transformers.models.deepseek_ocr2.modeling_deepseek_ocr2 import DeepseekOcr2TextModel
+
+        return DeepseekOcr2TextModel._from_config(config)
+    return AutoModel.from_config(config)
+
+
+LAYOUTS: Registry[type[nn.Module]] = Registry("layout")
+
+Framed = tuple[Tensor, Tensor | None]
+"""What stands before an image's saccades [P, positions, D], its base tokens among it, and what stands behind them."""
+
+
+@LAYOUTS.register("plain")
+class PlainLayout(nn.Module):
+    """Nothing but the image's tokens."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+
+    def forward(self, base: Tensor, indicators: Tensor | None) -> Framed:
+        """Base tokens [P, M, D] and the bridge's indicator rows [4, D] -> what stands before and behind saccades."""
+        return base, None
+
+
+@LAYOUTS.register("rows")
+class RowLayout(nn.Module):
+    """DeepSeek-OCR's: `image_newline` [D] after each row, `view_seperator` [D] (so spelt) after the last."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.image_newline = nn.Parameter(torch.zeros(width))
+        self.view_seperator = nn.Parameter(torch.zeros(width))
+
+    def forward(self, base: Tensor, indicators: Tensor | None) -> Framed:
+        """As `PlainLayout.forward`; M + g + 1 positions before the saccades."""
+        images, tokens, width = base.shape
+        rows = base.unflatten(1, (isqrt(tokens), -1))
+        newline = self.image_newline.to(base).expand(images, rows.shape[1], 1, width)
+        end = self.view_seperator.to(base).expand(images, 1, width)
+        return torch.cat((torch.cat((rows, newline), 2).flatten(1, 2), end), 1), None
+
+
+@LAYOUTS.register("indicators")
+class IndicatorLayout(nn.Module):
+    """Ovis': the image-start row before the base tokens, the image-end row behind the saccades."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+
+    def forward(self, base: Tensor, indicators: Tensor | None) -> Framed:
+        """As `PlainLayout.forward`; M + 1 positions before the saccades, 1 behind them."""
+        assert indicators is not None, "the config allows this layout with the vet bridge only"
+        start, end = (row.to(base).expand(base.shape[0], 1, -1) for row in indicators[:2])
+        return torch.cat((start, base), 1), end
