@@ -2,10 +2,12 @@
 
 import argparse
 import json
+from dataclasses import asdict
 from typing import Any
 
 from ..modeling.configuration_arr_coc import NAMED_BUDGETS
-from .common import Command, find_model, load_config
+from ..profiling.stages import stage_statistics
+from .common import Command, add_device_argument, find_model, load_config, load_model
 from .counting import count_flops, count_parameters, on_meta
 
 
@@ -14,6 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--budget", metavar="K", help="patches to fetch, for the FLOPs (default: the model's)")
     length = "length of the question, for the FLOPs (default: 16)"
     parser.add_argument("--question-tokens", metavar="L", type=int, default=16, help=length)
+    stats = "run the model on a generated image: mean and standard deviation of every stage (reads the weights)"
+    parser.add_argument("--stats", action="store_true", help=stats)
+    add_device_argument(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -22,6 +27,9 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError(f"--question-tokens: expected at least 1; got {args.question_tokens}")
     name = find_model(args.model)
     found = describe_model(name, load_config(name), args.budget, args.question_tokens)
+    if args.stats:
+        statistics = stage_statistics(load_model(name, args.device), budget=args.budget)
+        found["statistics"] = {stage: asdict(of) for stage, of in statistics.items()}
     print(json.dumps(found, indent=2) if args.json else report(found))
 
 
@@ -84,8 +92,19 @@ def report(found: dict[str, Any]) -> str:
         f"FLOPs for one image and a question of {tokens['question']} tokens, counted (a multiply-add is 2)",
         *_shares(found["flops"], sum(n for stage, n in found["flops"].items() if stage != "one decode step"), _flops),
         "  shares are of the work up to the first token; the first two stages run once per image",
+        *_statistics(found.get("statistics")),
     ]
     return "\n".join(lines)
+
+
+def _statistics(found: dict[str, dict[str, Any]] | None) -> list[str]:
+    if found is None:
+        return []
+    rows = [
+        f"  {stage:<20}{of['mean']:>12.5f}{of['std']:>12.5f}  {' x '.join(map(str, of['shape']))}"
+        for stage, of in found.items()
+    ]
+    return ["", f"{'outputs on a generated image':<28}{'mean':>6}{'std':>12}  shape", *rows]
 
 
 def _shares(counts: dict[str, int], whole: int, show: Any) -> list[str]:
@@ -105,10 +124,16 @@ COMMAND = Command(
     name="info",
     summary="show a model's parts, tokens and cost",
     description=(
-        "Parameters per part, geometry, tokens per image, and floating-point operations per stage. Everything follows\n"
-        "from the config: no weights are read, and the operations are counted by running the model on shapes alone."
+        "Parameters per part, geometry, tokens per image, and floating-point operations per stage. All of it follows\n"
+        "from the config: no weights are read, and the operations are counted by running the model on shapes alone.\n"
+        "With --stats the model itself runs, on an image made on the spot, and what comes out of each stage is summed\n"
+        "up: the same weights give the same numbers on every machine, up to rounding."
     ),
-    examples=("arr-coc info hub_configs/arr-coc-tiny", "arr-coc info hub_configs/arr-coc-tiny --budget all --json"),
+    examples=(
+        "arr-coc info hub_configs/arr-coc-tiny",
+        "arr-coc info hub_configs/arr-coc-tiny --budget all --json",
+        "arr-coc info hub_configs/arr-coc-tiny --stats",
+    ),
     add_arguments=add_arguments,
     run=run,
 )

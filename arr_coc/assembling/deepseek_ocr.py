@@ -1,0 +1,237 @@
+"""DeepSeek-OCR (deepseek-ai/DeepSeek-OCR): the vision encoder, the projector, and a mixture-of-experts language model.
+
+Notation: G side of the grid, D' semantic width. `sam_model` is our grid encoder and, with its last two convolutions,
+our compressor; `vision_model` is our semantic encoder.
+"""
+
+from math import isqrt
+from typing import Any
+
+from .families import FAMILIES, Family, Prompting, Shapes, map_decoder
+from .mapping import Mapping
+from .sources import Source
+
+_GRID, _SEMANTIC = "model.vision_tower.grid_encoder.", "model.vision_tower.semantic_encoder."
+_COMPRESSOR = "model.vision_tower.compressor."
+_SAM, _CLIP = r"model\.sam_model\.", r"model\.vision_model\."
+
+VISION = {
+    _SAM + r"patch_embed\.proj\.(weight|bias)": _GRID + r"patch_embed.projection.\1",
+    _SAM + r"pos_embed": _GRID + r"pos_embed",
+    _SAM + r"blocks\.(\d+)\.norm([12])\.(weight|bias)": _GRID + r"layers.\1.layer_norm\2.\3",
+    _SAM + r"blocks\.(\d+)\.(attn|mlp)\.(.+)": _GRID + r"layers.\1.\2.\3",
+    _SAM + r"neck\.0\.weight": _GRID + r"neck.conv1.weight",
+    _SAM + r"neck\.1\.(weight|bias)": _GRID + r"neck.layer_norm1.\1",
+    _SAM + r"neck\.2\.weight": _GRID + r"neck.conv2.weight",
+    _SAM + r"neck\.3\.(weight|bias)": _GRID + r"neck.layer_norm2.\1",
+    _SAM + r"net_2\.weight": _COMPRESSOR + "conv1.weight",
+    _SAM + r"net_3\.weight": _COMPRESSOR + "conv2.weight",
+    _CLIP + r"embeddings\.class_embedding": _SEMANTIC + "class_embedding",
+    _CLIP + r"embeddings\.position_embedding\.weight": _SEMANTIC + "position_embedding",
+    _CLIP + r"pre_layrnorm\.(weight|bias)": _SEMANTIC + r"pre_layrnorm.\1",
+    _CLIP + r"transformer\.layers\.(\d+)\.(layer_norm[12]|mlp\.fc[12]|self_attn\.out_proj)\.(weight|bias)": (
+        _SEMANTIC + r"layers.\1.\2.\3"
+    ),
+}
+FUSED = _CLIP + r"transformer\.layers\.(\d+)\.self_attn\.qkv_proj\.(weight|bias)"
+SPLIT = [_SEMANTIC + rf"layers.\1.self_attn.{part}_proj.\2" for part in "qkv"]
+
+# Its prompts are plain: no roles, the image first. "<image>\nFree OCR." is what it was trained to read.
+CHAT_TEMPLATE = """\
+{%- macro render(content) -%}
+  {%- if content is string -%}
+    {{- content -}}
+  {%- else -%}
+    {%- for block in content or [] -%}
+      {%- if block['type'] == 'text' -%}
+        {{- block['text'] -}}
+      {%- elif block['type'] in ['image', 'image_url'] -%}
+        {{- '<image>\\n' -}}
+      {%- else -%}
+        {{- raise_exception('message content: expected text, image or image_url, received ' + block['type']) -}}
+      {%- endif -%}
+    {%- endfor -%}
+  {%- endif -%}
+{%- endmacro -%}
+{{- bos_token -}}
+{%- for message in messages -%}
+  {%- if message['role'] == 'assistant' -%}
+    {%- generation -%}
+      {{- render(message['content']) + eos_token -}}
+    {%- endgeneration -%}
+  {%- else -%}
+    {{- render(message['content']) -}}
+  {%- endif -%}
+{%- endfor -%}
+"""
+
+
+@FAMILIES.register("deepseek_vl_v2")
+class DeepseekOcr(Family):
+    """Vision encoder with projector; language model with the embeddings that end an image's rows."""
+
+    roles = ("vision", "llm")
+    prompting = Prompting(image_token="<image>", needed=(), added=("<image>",), chat_template=CHAT_TEMPLATE)
+
+    def vision_configs(self, source: Source) -> tuple[dict[str, Any], dict[str, Any]]:
+        semantic = _semantic_config(source)
+        rows, columns = source.shape("model.projector.layers.weight")
+        source.agree("projector_config.input_dim", columns, source.field("projector_config.input_dim"))
+        source.agree("projector_config.n_embed", rows, source.field("projector_config.n_embed"))
+        return _grid_config(source), semantic
+
+    def text_config(self, source: Source) -> dict[str, Any]:
+        return _text_config(source)
+
+    def bridge_config(self, source: Source, kind: str) -> dict[str, Any]:
+        return {**super().bridge_config(source, kind), "layout": "rows"}
+
+    def map(self, source: Source, roles: set[str], wanted: Shapes) -> Mapping:
+        mapping = Mapping(source)
+        if "vision" in roles:
+            mapping.rename(VISION)
+            mapping.split(FUSED, SPLIT)
+            _map_projector(mapping, wanted, own="llm" in roles)
+            mapping.leave_out(_CLIP + r"embeddings\.patch_embedding\.weight", "stored, but never used")
+        else:
+            names = _SAM + ".+|" + _CLIP + r".+|model\.projector\..+"
+            mapping.leave_out(names, "its vision encoder, which is not asked for")
+        if "llm" in roles:
+            _map_experts(mapping, wanted)
+            map_decoder(mapping, wanted)
+            mapping.rename({r"model\.(image_newline|view_seperator)": r"model.layout.\1"})
+        else:
+            names = r"model\.(embed_tokens|norm|layers)\..+|lm_head\.weight"
+            mapping.leave_out(names, "its language model, which is not asked for")
+            mapping.leave_out(r"model\.(image_newline|view_seperator)", "only its own language model reads it")
+        return mapping
+
+
+def _grid_config(source: Source) -> dict[str, Any]:
+    """Sizes of the grid encoder and compressor: window and grid from the position tables, heads from their width."""
+    published = "vision_config.width.sam_vit_b."
+    prefix = "model.sam_model."
+    _, side, other, width = _ranked(source, prefix + "pos_embed", 4)
+    source.agree("the sides of pos_embed", side, other)
+    patch = _ranked(source, prefix + "patch_embed.proj.weight", 4)[-1]
+    layers = _count(source, prefix + "blocks.{}.attn.qkv.weight")
+    tables = [_ranked(source, f"{prefix}blocks.{i}.attn.rel_pos_h", 2) for i in range(layers)]
+    whole = [int(i) for i in source.field(published + "global_attn_indexes")]
+    reach = {(rows + 1) // 2 for i, (rows, _) in enumerate(tables) if i in whole}
+    source.agree("the side of the grid (relative position tables)", sorted(reach), [side] * bool(whole))
+    windows = {(rows + 1) // 2 for i, (rows, _) in enumerate(tables) if i not in whole}
+    if len(windows) > 1:
+        raise ValueError(f"{source}: expected one window size in the relative position tables; got {sorted(windows)}")
+    head = tables[0][1]
+    channels = [_ranked(source, f"{prefix}{name}.weight", 4)[0] for name in ("net_2", "net_3")]
+    heads = source.agree("grid encoder heads", width / head, source.field(published + "heads"))
+    return {
+        "image_size": source.agree("image size", side * patch, source.field("vision_config.image_size")),
+        "patch_size": patch,
+        "hidden_size": source.agree("grid encoder width", width, source.field(published + "width")),
+        "num_hidden_layers": source.agree("grid encoder layers", layers, source.field(published + "layers")),
+        "num_attention_heads": int(heads),
+        "mlp_dim": _ranked(source, prefix + "blocks.0.mlp.lin1.weight", 2)[0],
+        "window_size": windows.pop() if windows else side,
+        "global_attn_indexes": whole,
+        "out_channels": _ranked(source, prefix + "neck.0.weight", 4)[0],
+        "compressed_channels": source.agree(
+            "compressor channels", channels, list(source.field(published + "downsample_channels"))
+        ),
+        "compressor": "conv",
+        "stem": "patchify",
+    }
+
+
+def _semantic_config(source: Source) -> dict[str, Any]:
+    """Sizes of the semantic encoder; the head count alone is not to be seen in its tensors."""
+    published = "vision_config.width.clip-l-14-224."
+    prefix = "model.vision_model."
+    rows, width = _ranked(source, prefix + "embeddings.position_embedding.weight", 2)
+    layers = _count(source, prefix + "transformer.layers.{}.self_attn.qkv_proj.weight")
+    side = source.field(published + "image_size") // source.field(published + "patch_size")
+    source.agree("rows of the semantic position table (a square and a class token)", rows, side * side + 1)
+    return {
+        "hidden_size": source.agree("semantic encoder width", width, source.field(published + "width")),
+        "intermediate_size": _ranked(source, prefix + "transformer.layers.0.mlp.fc1.weight", 2)[0],
+        "num_hidden_layers": source.agree("semantic encoder layers", layers, source.field(published + "layers")),
+        "num_attention_heads": source.field(published + "heads"),
+        "position_grid": isqrt(rows - 1),
+        "hidden_act": "quick_gelu",
+    }
+
+
+_TEXT = (
+    "hidden_size", "vocab_size", "intermediate_size", "moe_intermediate_size", "num_hidden_layers",
+    "num_attention_heads", "num_key_value_heads", "n_routed_experts", "num_experts_per_tok", "n_shared_experts",
+    "max_position_embeddings",
+)  # fmt: skip
+"""Fields of `language_config` that must be there."""
+_DEFAULTS = {
+    "n_group": 1, "topk_group": 1, "topk_method": "greedy", "routed_scaling_factor": 1.0, "rms_norm_eps": 1e-6,
+    "hidden_act": "silu", "attention_bias": False, "tie_word_embeddings": False, "bos_token_id": 0, "eos_token_id": 1,
+    "pad_token_id": None,
+}  # fmt: skip
+"""Fields that may be, and what DeepSeek's own code takes where they are not."""
+
+
+def _text_config(source: Source) -> dict[str, Any]:
+    part = "language_config."
+    if source.field(part + "use_mla", False):
+        raise ValueError(f"{source}: expected plain attention (use_mla false) in language_config; got use_mla true")
+    fields = {name: source.field(part + name) for name in _TEXT}
+    fields.update({name: source.field(part + name, default) for name, default in _DEFAULTS.items()})
+    dense, layers = source.field(part + "first_k_dense_replace"), fields["num_hidden_layers"]
+    theta = source.field(part + "rope_theta", 10000.0)
+    return {
+        **fields,
+        "model_type": "deepseek_ocr2_text",
+        "mlp_layer_types": ["dense"] * dense + ["sparse"] * (layers - dense),
+        "rope_parameters": {"rope_type": "default", "rope_theta": float(theta)},
+    }
+
+
+def _map_projector(mapping: Mapping, wanted: Shapes, *, own: bool) -> None:
+    """The projector, into a bridge that has its place and a language model that is as wide.
+
+    Raises:
+        ValueError: `own`, the language model is this source's too, and it is not as wide.
+    """
+    target = "model.bridge.projection.weight"
+    rows, columns = mapping.source.shape("model.projector.layers.weight")
+    ours = wanted.get(target)
+    if ours is not None and (own or (rows, columns) == ours):
+        mapping.rename({r"model\.projector\.layers\.(weight|bias)": r"model.bridge.projection.\1"})
+        return
+    why = (
+        "this bridge has no projection"
+        if ours is None
+        else f"leads to {rows} channels, not to the {ours[0]} of this LLM"
+    )
+    mapping.leave_out(r"model\.projector\.layers\.(weight|bias)", why)
+
+
+def _map_experts(mapping: Mapping, wanted: Shapes) -> None:
+    """Single experts -> stacks, as transformers holds them: [E, 2I, H] of gate above up, and [E, H, I] of down."""
+    for target in [name for name in wanted if name.endswith((".experts.gate_up_proj", ".experts.down_proj"))]:
+        path, _, kind = target.removeprefix("model.language_model.").rpartition(".")
+        parts = ("gate_proj", "up_proj") if kind == "gate_up_proj" else ("down_proj",)
+        experts = range(wanted[target][0])
+        mapping.take(target, *(f"model.{path}.{i}.{part}.weight" for i in experts for part in parts))
+
+
+def _ranked(source: Source, name: str, rank: int) -> tuple[int, ...]:
+    shape = source.shape(name)
+    if len(shape) != rank:
+        raise ValueError(f"{source}: expected {name} with {rank} axes; got shape {list(shape)}")
+    return shape
+
+
+def _count(source: Source, pattern: str) -> int:
+    """How many layers follow one another from 0 on."""
+    count = 0
+    while pattern.format(count) in source.tensors:
+        count += 1
+    if not count:
+        raise ValueError(f"{source}: expected tensor {pattern.format(0)}; got none")
+    return count

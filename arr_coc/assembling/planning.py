@@ -1,0 +1,290 @@
+"""The whole plan of a checkpoint, made from headers and configs alone; whatever does not fit is refused here.
+
+Afterwards every published tensor is loaded or left out for a reason, and every tensor of ours is loaded, or new with a
+recipe.
+"""
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from huggingface_hub import split_state_dict_into_shards_factory
+from transformers import GenerationConfig
+
+from ..modeling.configuration_arr_coc import ArrCocConfig
+from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from ..modeling.processing_arr_coc import ArrCocProcessor
+from ..modeling.realizing import SCORERS
+from .clip_text import CLIP_RECIPE, CLIP_TEXT, QUESTION, WORDS, words_in_common
+from .families import EMBEDDINGS, HEAD, Family, family_of
+from .mapping import Mapping, Rows
+from .sources import Source
+from .tokenizing import load_tokenizer, make_generation_config, make_processor
+
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+_STORED = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}
+"""Types that weights may be published in, by safetensors' names."""
+
+NEW = {
+    r"model\.vision_tower\.saccade_projection\.weight": "the compressor's two convolutions as one matrix",
+    r"model\.vision_tower\.semantic_encoder\.saccade_embedding": "zero",
+    r"model\.bridge\.level\.weight": "zero",
+    r"model\.bridge\.adapter\.correction\.(weight|bias)": "zero: the adapter starts as the identity",
+    r"model\.(bridge|fetcher)\..+": "the model's own random start",
+}
+"""What may be new, and its recipe; the first pattern that matches counts."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked for.
+
+    Attributes:
+        sources: by role: "vision", "llm", and for scorer "clip_query" maybe "clip-text".
+        bridge: a registered bridge.
+        scorers: registered scorers, the first one is the default strategy.
+        dtype: a name in `DTYPES`; None: as the vision encoder is stored.
+        max_shard_size: bytes, or text such as "5GB".
+        seed: of what starts at random.
+    """
+
+    sources: dict[str, Source]
+    bridge: str = "linear"
+    scorers: tuple[str, ...] = ("realizer",)
+    dtype: str | None = None
+    max_shard_size: int | str = "5GB"
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Target:
+    """A tensor of the checkpoint.
+
+    `rows`: the published rows that it is made of, none where it is new; `recipe`: how it starts where it is new;
+    `extra_rows`: rows behind the published ones, for added tokens, each the mean of those.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    rows: tuple[Rows, ...] = ()
+    recipe: str | None = None
+    extra_rows: int = 0
+
+    @property
+    def numel(self) -> int:
+        return torch.Size(self.shape).numel()
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel * self.dtype.itemsize
+
+    @property
+    def input_nbytes(self) -> int:
+        """Bytes of the published rows that it is made of."""
+        return sum(torch.Size(part.shape).numel() * _STORED[part.info.dtype].itemsize for part in self.rows)
+
+
+@dataclass
+class Plan:
+    """Everything that `writing.write` needs, and `reporting.report` shows.
+
+    `targets`: in the order of the state dict; `shards`: file names and the targets in each; `left_out`: source, name,
+    reason.
+    """
+
+    request: Request
+    config: ArrCocConfig
+    targets: dict[str, Target]
+    shards: dict[str, list[str]]
+    processor: ArrCocProcessor
+    generation: GenerationConfig
+    left_out: list[tuple[Source, str, str]] = field(default_factory=list)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(target.nbytes for target in self.targets.values())
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return DTYPES[str(self.config.dtype).removeprefix("torch.")]
+
+
+def skeleton(config: ArrCocConfig) -> ArrCocForConditionalGeneration:
+    """The model without memory for its weights."""
+    with torch.device("meta"):
+        return ArrCocForConditionalGeneration(config).eval()
+
+
+def make_plan(request: Request) -> Plan:
+    """Plans a checkpoint; reads headers, configs and the tokenizer, no weights.
+
+    Raises:
+        ValueError: whatever would keep the result from being a whole and right checkpoint.
+    """
+    families = {role: _family(role, source) for role, source in request.sources.items()}
+    llm = request.sources["llm"]
+    prompting = families["llm"].prompting
+    tokenizer = load_tokenizer(llm, prompting)
+    config = _config(request, families, len(tokenizer), tokenizer.convert_tokens_to_ids(prompting.image_token))
+    model = skeleton(config)
+    held = model.state_dict()
+    tied = model._tied_weights_keys if config.tie_word_embeddings else {}
+    wanted = {name: tuple(tensor.shape) for name, tensor in held.items() if name not in (tied or {})}
+    mappings = _mappings(request, families, wanted)
+    loaded = _merge(mappings, wanted)
+    dtype = DTYPES[str(config.dtype).removeprefix("torch.")]
+    targets = {
+        name: _target(name, shape, dtype if held[name].is_floating_point() else held[name].dtype, loaded.get(name))
+        for name, shape in wanted.items()
+    }
+    if CLIP_TEXT in request.sources:
+        words_in_common(request.sources[CLIP_TEXT], tokenizer)  # refuses now what fitting would refuse later
+        targets[QUESTION] = replace(targets[QUESTION], recipe=CLIP_RECIPE)
+    shards = split_state_dict_into_shards_factory(
+        targets,
+        get_storage_size=lambda target: target.nbytes,
+        filename_pattern="model{suffix}.safetensors",
+        max_shard_size=request.max_shard_size,
+    )
+    return Plan(
+        request=request,
+        config=config,
+        targets=targets,
+        shards=shards.filename_to_tensors,
+        processor=make_processor(config, tokenizer, prompting),
+        generation=make_generation_config(llm, tokenizer),
+        left_out=[(m.source, name, reason) for m in mappings for name, reason in m.left_out.items()],
+    )
+
+
+def _family(role: str, source: Source) -> Family:
+    family = family_of(source)
+    if role not in family.roles:
+        raise ValueError(
+            f"--{role}: expected a model that can be {role}; got {source}, which can be {', '.join(family.roles)}"
+        )
+    return family
+
+
+def _config(request: Request, families: dict[str, Family], tokens: int, image_token_id: int) -> ArrCocConfig:
+    vision, llm = request.sources["vision"], request.sources["llm"]
+    grid, semantic = families["vision"].vision_configs(vision)
+    text = families["llm"].text_config(llm)
+    text["vocab_size"] = _vocabulary(llm, text, tokens)
+    kinds = {name: SCORERS.named(name) for name in request.scorers}
+    trained = [name for name, kind in kinds.items() if kind.trained]
+    fetcher: dict[str, Any] = {"strategy": request.scorers[0], "scorers": trained}
+    if CLIP_TEXT in request.sources:
+        if "clip_query" not in trained:
+            raise ValueError(f'--{CLIP_TEXT}: expected scorer "clip_query" beside it; got {", ".join(request.scorers)}')
+        fetcher["shared_size"] = request.sources[CLIP_TEXT].shape(WORDS)[1]
+    bridge = {"kind": request.bridge, **families["llm"].bridge_config(llm, request.bridge)}
+    try:
+        config = ArrCocConfig(
+            vision_config=grid,
+            semantic_config=semantic,
+            text_config=text,
+            fetcher_config=fetcher,
+            bridge_config=bridge,
+            image_token_id=image_token_id,
+        )
+    except (TypeError, AttributeError, KeyError) as error:  # a published config of another form than its family's
+        raise ValueError(f"{llm}: expected a config of {text['model_type']}; got {error}") from error
+    config.dtype = DTYPES[request.dtype] if request.dtype else _stored_dtype(vision)
+    config.architectures = [ArrCocForConditionalGeneration.__name__]
+    return config
+
+
+def _vocabulary(llm: Source, text: dict[str, Any], tokens: int) -> int:
+    """Rows of the embeddings: as published where that is enough for the tokenizer, else as many as it has tokens.
+
+    Raises:
+        ValueError: config.json says nothing of it, or the table has other sizes than config.json says.
+    """
+    for name in ("vocab_size", "hidden_size"):
+        if not isinstance(text.get(name), int):
+            raise ValueError(f"{llm}: expected {name} of the language model in config.json; got {text.get(name)!r}")
+    for table in (name for name in llm.tensors if name.endswith("model.embed_tokens.weight")):
+        llm.agree("vocabulary and width", list(llm.shape(table)), [text["vocab_size"], text["hidden_size"]])
+    return max(tokens, text["vocab_size"])
+
+
+def _stored_dtype(source: Source) -> torch.dtype:
+    """The type that most weights of `source` are stored in."""
+    counts: Counter[str] = Counter()
+    for info in source.tensors.values():
+        counts[info.dtype] += info.numel
+    stored = _STORED.get(counts.most_common(1)[0][0])
+    return stored if stored in DTYPES.values() else torch.float32
+
+
+def _mappings(request: Request, families: dict[str, Family], wanted: dict[str, tuple[int, ...]]) -> list[Mapping]:
+    """One mapping for each source; a source that is asked for twice is mapped once.
+
+    Raises:
+        ValueError: a published tensor that is neither loaded nor left out, or that goes where there is no place.
+    """
+    mappings = []
+    for source in dict.fromkeys(request.sources.values()):
+        roles = {role for role, given in request.sources.items() if given is source}
+        family = families[next(iter(sorted(roles)))]
+        mapping = family.map(source, roles, wanted)
+        homeless = [target for target in mapping.loaded if target not in wanted]
+        placed = {rows.name for name, parts in mapping.loaded.items() if name in wanted for rows in parts}
+        unknown = sorted(source.tensors.keys() - placed - mapping.left_out.keys())
+        if unknown:
+            raise ValueError(
+                f"{source}: expected only tensors with a place here; got {len(unknown)} without, e.g. {unknown[0]}"
+            )
+        assert not homeless, homeless
+        mappings.append(mapping)
+    return mappings
+
+
+def _merge(mappings: list[Mapping], wanted: dict[str, tuple[int, ...]]) -> dict[str, tuple[Rows, ...]]:
+    loaded: dict[str, tuple[Rows, ...]] = {}
+    for mapping in mappings:
+        for name, rows in mapping.loaded.items():
+            if name in loaded:
+                raise ValueError(f"{name}: expected one source; got {loaded[name][0].source} and {mapping.source}")
+            loaded[name] = rows
+    missing = [name for name in wanted if name not in loaded and _recipe(name) is None]
+    if missing:
+        sources = ", ".join(str(mapping.source) for mapping in mappings)
+        raise ValueError(
+            f"{sources}: expected a tensor for each of ours; got none for {len(missing)}, e.g. {missing[0]}"
+        )
+    return loaded
+
+
+def _recipe(name: str) -> str | None:
+    return next((recipe for pattern, recipe in NEW.items() if re.fullmatch(pattern, name)), None)
+
+
+def _target(name: str, shape: tuple[int, ...], dtype: torch.dtype, rows: tuple[Rows, ...] | None) -> Target:
+    """Checks that the rows make up exactly this tensor, or (embeddings) all but the rows of added tokens.
+
+    Raises:
+        ValueError: they do not.
+    """
+    if rows is None:
+        return Target(name, shape, dtype, recipe=_recipe(name))
+    first = rows[0]
+    if name in (EMBEDDINGS, HEAD) and first.whole and first.shape[1:] == shape[1:] and first.shape[0] < shape[0]:
+        return Target(name, shape, dtype, rows, extra_rows=shape[0] - first.shape[0])
+    expected = shape
+    if len(rows) > 1:  # a stack: equal parts of all rows below its first axis
+        expected = (shape[0] * shape[1] // len(rows), *shape[2:])
+    for part in rows:
+        if part.info.dtype not in _STORED:
+            kinds = ", ".join(_STORED)
+            raise ValueError(f"{part.source}: expected {part.name} stored as one of {kinds}; got {part.info.dtype}")
+        if part.shape != expected:
+            raise ValueError(
+                f"{part.source}: expected {part.name} of shape {list(expected)} (config.json); got {list(part.shape)}"
+                + ("" if part.whole else f", rows {part.start} to {part.stop}")
+            )
+    return Target(name, shape, dtype, rows)

@@ -1,0 +1,269 @@
+"""Where published weights lie: a local folder, or a repository on the Hub. Headers first, bytes only when asked for."""
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import HfApi, constants, hf_hub_download, try_to_load_from_cache
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    GatedRepoError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+    SafetensorsParsingError,
+)
+from safetensors import SafetensorError, safe_open
+
+from ..publishing.building import WEIGHTS, WEIGHTS_INDEX, read_json, weight_files
+
+_HUB_NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w./-]+))?")
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """What a header says of a tensor: its shape, its type by safetensors' name, and the file it lies in."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    file: str
+
+    @property
+    def numel(self) -> int:
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+
+class Source:
+    """Published weights in a local folder.
+
+    Attributes:
+        name: how errors and reports call it.
+        revision: the commit on the Hub; None for a folder.
+    """
+
+    revision: str | None = None
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.name = str(folder)
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def published_name(self) -> str:
+        """A name fit for publishing: a folder's own name without its path."""
+        return self.folder.name
+
+    def optional(self, name: str) -> Path | None:
+        """The file called `name`, or None where there is none."""
+        path = self.folder / name
+        return path if path.is_file() else None
+
+    def file(self, name: str) -> Path:
+        """The file called `name`.
+
+        Raises:
+            ValueError: there is none, or it cannot be had.
+        """
+        path = self.optional(name)
+        if path is None:
+            raise ValueError(f"{self}: expected {name}; got none")
+        return path
+
+    def weight_files(self) -> list[str]:
+        """Names of the safetensors files.
+
+        Raises:
+            ValueError: there are none, or a shard is missing.
+        """
+        return weight_files(self.folder)
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The published config.json."""
+        return read_json(self.file("config.json"))
+
+    @cached_property
+    def tensors(self) -> dict[str, TensorInfo]:
+        """Every tensor of every file, from the headers alone.
+
+        Raises:
+            ValueError: a missing shard, a damaged file, an index that does not tell the truth.
+        """
+        found: dict[str, TensorInfo] = {}
+        for file in self.weight_files():
+            for name, info in self._header(file).items():
+                if name in found:
+                    raise ValueError(f"{self}: expected {name} in one file; got it in {found[name].file} and {file}")
+                found[name] = info
+        index = self.optional(WEIGHTS_INDEX)
+        for name, file in ({} if index is None else _weight_map(index)).items():
+            if name not in found or found[name].file not in (file, WEIGHTS):
+                where = found[name].file if name in found else "none"
+                raise ValueError(f"{self}: expected {name} in {file}, as {WEIGHTS_INDEX} says; got {where}")
+        return found
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor that must be there.
+
+        Raises:
+            ValueError: it is not.
+        """
+        if name not in self.tensors:
+            raise ValueError(f"{self}: expected tensor {name}; got none")
+        return self.tensors[name].shape
+
+    def field(self, path: str, default: Any = ...) -> Any:
+        """A field of config.json; nested ones with dots.
+
+        Raises:
+            ValueError: it is not there and has no default.
+        """
+        value: Any = self.config
+        for step in path.split("."):
+            if not isinstance(value, dict) or step not in value:
+                if default is not ...:
+                    return default
+                raise ValueError(f"{self}: expected {path} in config.json; got none")
+            value = value[step]
+        return value
+
+    def agree(self, what: str, tensors: Any, published: Any) -> Any:
+        """The value that tensors and config.json give alike.
+
+        Raises:
+            ValueError: they differ.
+        """
+        if tensors != published:
+            raise ValueError(
+                f"{self}: expected config.json and tensors to agree on {what}; got {published} and {tensors}"
+            )
+        return tensors
+
+    def fetch(self, names: set[str]) -> None:
+        """Brings the files of these tensors onto this machine and checks that they are what their headers said.
+
+        Raises:
+            ValueError: they cannot be had, or are damaged.
+        """
+        for file in sorted({self.tensors[name].file for name in names}):
+            held = _local_header(self.file(file), file)
+            changed = [
+                name for name in names if self.tensors[name].file == file and held.get(name) != self.tensors[name]
+            ]
+            if changed:
+                raise ValueError(f"{self}: expected {file} as its header was; got another {changed[0]}")
+
+    def _header(self, file: str) -> dict[str, TensorInfo]:
+        return _local_header(self.file(file), file)
+
+
+class HubSource(Source):
+    """Published weights on the Hub: files come through huggingface_hub's cache, headers without the bytes behind them.
+
+    The commit is fixed by the first file: all others are of the same.
+    """
+
+    def __init__(self, repo: str, revision: str | None = None) -> None:
+        self.repo, self.revision = repo, revision
+        self.name = repo if revision is None else f"{repo}@{revision}"
+        path = self.file("config.json")
+        if path.parent.parent.name == "snapshots":
+            self.revision = path.parent.name
+
+    @property
+    def published_name(self) -> str:
+        return self.repo
+
+    def optional(self, name: str) -> Path | None:
+        try:
+            return self._download(name)
+        except LocalEntryNotFoundError as error:  # "no such file" only where nobody was asked
+            if constants.HF_HUB_OFFLINE:
+                return None
+            raise ValueError(f"{self}: expected {name}; got {_reason(error)}") from error
+        except EntryNotFoundError:
+            return None
+
+    def file(self, name: str) -> Path:
+        try:
+            return self._download(name)
+        except EntryNotFoundError as error:
+            raise ValueError(f"{self}: expected {name}; got {_reason(error)}") from error
+
+    def weight_files(self) -> list[str]:
+        index = self.optional(WEIGHTS_INDEX)
+        return [WEIGHTS] if index is None else sorted(set(_weight_map(index).values()))
+
+    def _download(self, name: str) -> Path:
+        try:
+            return Path(hf_hub_download(self.repo, name, revision=self.revision))
+        except EntryNotFoundError:
+            raise
+        except (OSError, HFValidationError) as error:
+            raise ValueError(f"{self}: expected a repository on the Hub; got {_reason(error)}") from error
+
+    def _header(self, file: str) -> dict[str, TensorInfo]:
+        cached = try_to_load_from_cache(self.repo, file, revision=self.revision)
+        if isinstance(cached, str) or constants.HF_HUB_OFFLINE:
+            return super()._header(file)
+        try:
+            read = HfApi().parse_safetensors_file_metadata(self.repo, file, revision=self.revision)
+        except (OSError, EntryNotFoundError, SafetensorsParsingError) as error:
+            raise ValueError(f"{self}: expected {file}; got {_reason(error)}") from error
+        return {name: TensorInfo(tuple(t.shape), str(t.dtype), file) for name, t in read.tensors.items()}
+
+
+def open_source(text: str, revision: str | None = None, *, option: str) -> Source:
+    """The weights that `text` names: a folder, or `org/name` or `org/name@revision` on the Hub.
+
+    Raises:
+        ValueError: neither, two revisions, or a repository that cannot be had; the message names `option`.
+    """
+    path = Path(text).expanduser()
+    if path.is_dir():
+        if revision is not None:
+            raise ValueError(f"{option}: expected no revision of a folder; got {revision!r}")
+        return Source(path.absolute())
+    match = _HUB_NAME.fullmatch(text)
+    if match is None or path.exists() or path.parent.is_dir():
+        raise ValueError(f"{option}: expected a folder, or org/name on the Hub; got {text!r}, which is neither")
+    repo, own = match.groups()
+    if own is not None and revision not in (None, own):
+        raise ValueError(f"{option}: expected one revision; got {own!r} and {revision!r}")
+    return HubSource(repo, own or revision)
+
+
+def _local_header(path: Path, file: str) -> dict[str, TensorInfo]:
+    try:
+        with safe_open(path, framework="pt") as opened:
+            slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118  not a dict
+            return {name: TensorInfo(tuple(s.get_shape()), s.get_dtype(), file) for name, s in slices.items()}
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path}: expected a whole safetensors file; got {_reason(error)}") from error
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    found = read_json(index).get("weight_map")
+    if not isinstance(found, dict) or not all(isinstance(file, str) for file in found.values()):
+        raise ValueError(f"{index}: expected a weight_map from tensors to files; got none")
+    return found
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, GatedRepoError):
+        return "a gated repository: accept its terms on its page, then log in (hf auth login)"
+    if isinstance(error, RepositoryNotFoundError):
+        return "none of that name, or a private one without a login (hf auth login)"
+    if isinstance(error, RevisionNotFoundError):
+        return "no such revision"
+    if isinstance(error, LocalEntryNotFoundError):
+        return "none in the cache, and the Hub cannot be reached"
+    return " ".join(str(error).split()) or type(error).__name__

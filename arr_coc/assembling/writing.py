@@ -1,0 +1,152 @@
+"""From a plan to a folder: one shard of the output at a time, each tensor read when its shard is made.
+
+Memory: the shard, and the published tensors that one of its tensors is made of.
+"""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from tqdm import tqdm
+
+from ..modeling.configuration_arr_coc import ArrCocConfig
+from ..publishing.building import WEIGHTS_INDEX, check_free, fresh_folder, write_json
+from .clip_text import CLIP_RECIPE, CLIP_TEXT, WORDS, fit
+from .families import EMBEDDINGS
+from .initialising import Initialiser
+from .planning import Plan, Target, skeleton
+
+CONFIG = "config.json"
+RECORD = "assembly.json"
+"""Says where every part of an assembled checkpoint comes from."""
+
+
+def write(plan: Plan, out: Path, *, force: bool = False, progress: bool = False) -> Path:
+    """Writes the checkpoint to `out`, in one step: beside it first, then renamed.
+
+    Args:
+        plan: what to write; its config gets the statistics of the text embeddings.
+        out: the folder to make.
+        force: replace `out` if it is there and not empty.
+        progress: draw a progress bar.
+
+    Raises:
+        ValueError: `out` is in the way, there is no space for it, or a file changed since the plan was made.
+        OSError: writing failed; nothing stays behind.
+    """
+    out = out.absolute()
+    check_free(out, force)
+    check_space(out, plan.nbytes)
+    for source, names in _needed(plan):
+        source.fetch(names)
+    with fresh_folder(out, force=force) as folder:
+        set_statistics(plan.config, plan.targets[EMBEDDINGS])
+        _write_shards(plan, folder, progress)
+        plan.config.save_pretrained(folder)
+        plan.generation.save_pretrained(folder)
+        plan.processor.save_pretrained(folder)
+        for file in plan.shards:
+            shutil.copymode(folder / CONFIG, folder / file)  # safetensors' own files are their owner's only
+        write_json(folder / RECORD, record(plan))
+    return out
+
+
+def check_space(out: Path, needed: int) -> None:
+    """Refuses an output that its disk has no room for.
+
+    Raises:
+        ValueError: it has not.
+    """
+    there = next(folder for folder in (out, *out.parents) if folder.is_dir())
+    free = shutil.disk_usage(there).free
+    if free < needed:
+        raise ValueError(f"{out}: expected {needed:,} bytes of free disk space; got {free:,}")
+
+
+def _needed(plan: Plan) -> Iterator[tuple[Any, set[str]]]:
+    for source in dict.fromkeys(plan.request.sources.values()):
+        parts = (rows for target in plan.targets.values() for rows in target.rows)
+        names = {rows.name for rows in parts if rows.source is source}
+        if source is plan.request.sources.get(CLIP_TEXT):
+            names.add(WORDS)
+        if names:
+            yield source, names
+
+
+def _write_shards(plan: Plan, folder: Path, progress: bool) -> None:
+    new = [name for name, target in plan.targets.items() if not target.rows]
+    start = Initialiser(
+        skeleton(plan.config), new, lambda name: read(plan.targets[name], torch.float32), seed=plan.request.seed
+    )
+    with tqdm(total=plan.nbytes, desc="assembling", unit="B", unit_scale=True, disable=not progress) as bar:
+        for file, names in plan.shards.items():
+            shard: dict[str, Tensor] = {}
+            for name in names:
+                target = plan.targets[name]
+                shard[name] = read(target) if target.rows else start.take(name).to(target.dtype)
+                if target.recipe == CLIP_RECIPE:
+                    source = plan.request.sources[CLIP_TEXT]
+                    shard[name].copy_(fit(source, plan.targets[EMBEDDINGS].rows[0], plan.processor.tokenizer))
+                bar.update(target.nbytes)
+            save_file(shard, folder / file, metadata={"format": "pt"})
+    if len(plan.shards) > 1:
+        count = sum(target.numel for target in plan.targets.values())
+        where = {name: file for file, names in plan.shards.items() for name in names}
+        sizes = {"total_parameters": count, "total_size": plan.nbytes}
+        write_json(folder / WEIGHTS_INDEX, {"metadata": sizes, "weight_map": dict(sorted(where.items()))})
+
+
+def read(target: Target, dtype: torch.dtype | None = None) -> Tensor:
+    """A loaded tensor, from its published rows; `dtype`: the target's by default."""
+    out = torch.empty(target.shape, dtype=dtype or target.dtype)
+    flat, at = out.view(-1), 0
+    with ExitStack() as stack:
+        opened: dict[Path, Any] = {}
+        for rows in target.rows:
+            path = rows.source.file(rows.info.file)
+            if path not in opened:
+                opened[path] = stack.enter_context(safe_open(path, framework="pt"))
+            block = opened[path].get_slice(rows.name)[rows.start : rows.stop]
+            flat[at : at + block.numel()].copy_(block.reshape(-1))
+            at += block.numel()
+    if target.extra_rows:
+        known = out[: -target.extra_rows]
+        out[-target.extra_rows :] = known.float().mean(0)
+    return out
+
+
+def set_statistics(config: ArrCocConfig, target: Target) -> None:
+    """Records mean and standard deviation over all published weights of the text embeddings, in `bridge_config`."""
+    count, total, squares = 0, 0.0, 0.0
+    for _, part in target.rows[0].blocks():
+        block = part.double()
+        count += block.numel()
+        total += float(block.sum())
+        squares += float(block.square().sum())
+    mean = total / count
+    config.bridge_config.text_embedding_mean = mean
+    config.bridge_config.text_embedding_std = max(squares / count - mean**2, 0.0) ** 0.5
+
+
+def record(plan: Plan) -> dict[str, Any]:
+    """Sources with their revisions, what was left out of them and what is new; no paths of this machine."""
+    sources = {
+        role: {"name": source.published_name, "revision": source.revision}
+        for role, source in plan.request.sources.items()
+    }
+    left: dict[str, dict[str, list[str]]] = {}
+    for source, name, reason in plan.left_out:
+        left.setdefault(source.published_name, {}).setdefault(reason, []).append(name)
+    new: dict[str, list[str]] = {}
+    for name, target in plan.targets.items():
+        if target.recipe is not None:
+            new.setdefault(target.recipe, []).append(name)
+        elif target.extra_rows:
+            new.setdefault(f"{target.extra_rows} rows for added tokens: the mean of the others", []).append(name)
+    return {"sources": sources, "seed": plan.request.seed, "new": new, "left_out": left}
