@@ -5,6 +5,8 @@ import logging
 import sys
 from pathlib import Path
 
+import torch
+
 from ..training.recipe import load_recipe, train
 from .common import Command
 
@@ -13,19 +15,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", metavar="RECIPE.yaml", help="the stages and their settings")
     out = "folder for checkpoints and the trained model (default: runs/train)"
     parser.add_argument("--out", metavar="OUT", default="runs/train", help=out)
+    parser.add_argument("--device", default="cpu", help="where to train, as torch names it (default: cpu)")
     settings = "overrides, as STAGE.SETTING=VALUE with the stage's number: 2.steps=100"
     parser.add_argument("settings", metavar="SETTING", nargs="*", help=settings)
 
 
 def run(args: argparse.Namespace) -> None:
     recipe = load_recipe(Path(args.recipe), args.settings)
+    try:
+        device = torch.empty(0, device=args.device).device
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"--device: expected a device of this machine; got {args.device!r}") from error
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logger = logging.getLogger("arr_coc.training")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     try:
-        train(recipe, Path(args.out))
+        train(recipe, Path(args.out), device)
     finally:
         logger.removeHandler(handler)
     print(Path(args.out) / "model")

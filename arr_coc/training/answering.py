@@ -23,7 +23,7 @@ from arr_coc.modeling.configuration_arr_coc import resolve_budget
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.realizing import FetchContext
 from arr_coc.training.checkpointing import load_state
-from arr_coc.training.copying import PatchLanguage, at_patches, pointer_loss, pointing, right_rows
+from arr_coc.training.copying import PatchLanguage, at_patches, drawn_like, pointer_loss, pointing, right_rows
 from arr_coc.training.loop import Loop, adamw
 from arr_coc.training.questions import Batch, Prompts, QuestionPages
 from arr_coc.training.reading import ReadingHead, reading_loss, word_loss
@@ -130,7 +130,9 @@ class Learner(nn.Module):
 
     def prompt(self, batch: Batch, vision_tokens: int) -> tuple[Tensor, Tensor, int]:
         """Ids [I, S] with placeholders, the question's mask [I, S], and where the text after the image begins."""
-        vision = torch.full((len(batch.after), vision_tokens), self.model.config.image_token_id)
+        vision = torch.full(
+            (len(batch.after), vision_tokens), self.model.config.image_token_id, device=batch.after.device
+        )
         ids = torch.cat((batch.before, vision, batch.after), 1)
         lead = batch.before.shape[1] + vision_tokens
         return ids, F.pad(batch.query, (lead, 0)), lead
@@ -141,14 +143,14 @@ class Learner(nn.Module):
         features = self.features(batch, frozen=True)
         encoding = core.encode_features(features, batch.pixel_values)
         base_loss = self.base_loss(encoding.tokens, batch)
-        pages = torch.arange(len(features)).repeat_interleave(len(batch.after) // len(features))
+        pages = _pages(features, len(batch.after))
         encoding = encoding.select(pages)
         ids, query, _ = self.prompt(batch, 0)
         with torch.no_grad():
             embeds = core.get_input_embeddings()(ids)
-        rows = torch.arange(len(ids))
+        rows = torch.arange(len(ids), device=ids.device)
         context = core.fetch_context(encoding, ids, embeds, rows, query, None, None)
-        indices = best(batch.oracle + 0.5 * torch.rand(batch.oracle.shape, generator=generator), budget)
+        indices = best(batch.oracle + 0.5 * drawn_like(batch.oracle, generator), budget)
         tokens = core.bridge(*core.vision_tower.saccades(encoding, indices))
         return {
             "token": self.token_loss(tokens, batch, indices),
@@ -170,11 +172,11 @@ class Learner(nn.Module):
         model, count = self.model, len(batch.after)
         features = self.features(batch, frozen=frozen)
         encoding = model.model.encode_features(features, batch.pixel_values)
-        pages = torch.arange(len(features)).repeat_interleave(count // len(features))
+        pages = _pages(features, count)
         base = encoding.tokens.shape[1]
         ids, query, lead = self.prompt(batch, base + budget)
-        noise = torch.rand(batch.oracle.shape, generator=generator)  # the rest of an oracle's budget is drawn,
-        noise *= torch.rand(len(noise), 1, generator=generator) < 0.5  # or is the page's first patches
+        noise = drawn_like(batch.oracle, generator)  # the rest of an oracle's budget is drawn,
+        noise *= drawn_like(noise[:, :1], generator) < 0.5  # or is the page's first patches
         embeds, tokens, fetched, context = model.model.embed_prompt(
             ids, encoding, query_mask=query, image_index=pages, strategy=strategy,
             oracle=batch.oracle + 0.5 * noise, generator=generator,
@@ -189,6 +191,7 @@ class Learner(nn.Module):
                 losses["relevance"] = model.relevance_loss(context, batch.relevance, fetched)
             else:
                 kept = torch.randperm(count, generator=generator)[: max(1, round(stage.relevance_share * count))]
+                kept = kept.to(features.device)
                 losses["relevance"] = model.relevance_loss(_rows(context, kept), batch.relevance[kept])
             losses["base"] = self.base_loss(encoding.tokens, batch)
             if not frozen:
@@ -200,6 +203,11 @@ class Learner(nn.Module):
         hit = batch.relevance.gather(1, fetched.indices).sum(1) / batch.relevance.sum(1)
         losses["recall"] = hit.mean()
         return losses
+
+
+def _pages(features: Tensor, count: int) -> Tensor:
+    """[I] the page of each of `count` image slots, equally many each."""
+    return torch.arange(len(features), device=features.device).repeat_interleave(count // len(features))
 
 
 def _relative_error(tokens: Tensor, perfect: Tensor) -> Tensor:
@@ -288,7 +296,7 @@ def train_answering(
         start: checkpoints of the stages before, taken over in this order.
     """
     torch.manual_seed(stage.seed)
-    learner = Learner(model, tokenizer).train()
+    learner = Learner(model, tokenizer).to(model.device).train()
     optimizer = _optimizer(learner, stage)
     path = out / "answering.pt"
     loop = Loop("answering", learner, optimizer, path, stage.steps, stage.warmup, stage.evaluate_every, stage.bf16)
@@ -300,7 +308,10 @@ def train_answering(
     prompts = Prompts(tokenizer, model.config.image_token_id)
     make = partial(QuestionPages, stage, model.config, prompts, transcript_budget=stage.transcript_budget)
     held_out = make(split=stage.evaluate_split, held_out=True)
-    test = [held_out.batch(i) for i in range(-(-stage.evaluate_questions // (stage.pages * stage.questions)))]
+    test = [
+        held_out.batch(i).to(model.device)
+        for i in range(-(-stage.evaluate_questions // (stage.pages * stage.questions)))
+    ]
     pages = make(split="train", start=first)
     loader = prefetched(pages, stage.workers)
     patches = model.config.vision_config.num_patches
@@ -309,7 +320,7 @@ def train_answering(
         generator = torch.Generator().manual_seed(stage.seed * 1_000_003 + step)
         strategy = _draw(generator, _mix(stage, step))
         budget = 0 if strategy == "none" else resolve_budget(_draw(generator, stage.budgets), patches)
-        batch, name = next(loader), f"answer/{strategy}"
+        batch, name = next(loader).to(model.device), f"answer/{strategy}"
         if step < stage.aligned_steps:
             found = learner.align(batch.transcript or batch, stage.transcript_budget, generator)
             logged = {part: value.detach() for part, value in found.items()}

@@ -97,9 +97,15 @@ class PatchLanguage(nn.Module):
         return F.avg_pool2d(tokens.transpose(1, 2).unflatten(2, (side, side)), COMPRESSION).flatten(2).transpose(1, 2)
 
 
+def drawn_like(tensor: Tensor, generator: torch.Generator) -> Tensor:
+    """Uniform numbers in 0..1 of the tensor's shape, the same on every device."""
+    return torch.rand(tensor.shape, generator=generator).to(tensor.device)
+
+
 def at_patches(batch: Batch, indices: Tensor) -> tuple[Tensor, Tensor]:
     """Characters [I, K, SLOTS] and field names [I, K] of the patches at `indices` [I, K]."""
-    pages = torch.arange(len(batch.glyphs)).repeat_interleave(len(indices) // len(batch.glyphs))
+    pages = torch.arange(len(batch.glyphs), device=indices.device)
+    pages = pages.repeat_interleave(len(indices) // len(batch.glyphs))
     glyphs = batch.glyphs.flatten(1, 2)[pages].gather(1, indices[..., None].expand(-1, -1, SLOTS))
     return glyphs, batch.words.flatten(1)[pages].gather(1, indices)
 
@@ -109,8 +115,9 @@ def right_rows(logits: Tensor, targets: Tensor, chosen: Tensor) -> Tensor:
 
     `logits` [T, vocabulary] and `targets` [T] of the T places where `chosen` [I, S] is True.
     """
-    rows = torch.arange(len(chosen))[:, None].expand_as(chosen)[chosen]
-    return torch.zeros(len(chosen)).index_add_(0, rows, (logits.argmax(-1) != targets).float()) == 0
+    rows = torch.arange(len(chosen), device=chosen.device)[:, None].expand_as(chosen)[chosen]
+    wrong = (logits.argmax(-1) != targets).float()
+    return torch.zeros(len(chosen), device=chosen.device).index_add_(0, rows, wrong) == 0
 
 
 def pointing(attentions: tuple[Tensor, ...], *, steps: slice, patches: slice) -> Tensor:
@@ -148,7 +155,7 @@ class Copying(nn.Module):
         """Loss of what is to be predicted, of where to look for it, and whether each row was right, teacher-forced."""
         embed = self.model.get_input_embeddings()
         side = batch.glyphs.shape[1]
-        indices = best(batch.oracle + 0.5 * torch.rand(batch.oracle.shape, generator=generator), budget)
+        indices = best(batch.oracle + 0.5 * drawn_like(batch.oracle, generator), budget)
         tokens = self.language(*at_patches(batch, indices), indices, side, embed)
         if base:
             cells = self.language.cells(batch, embed)
@@ -179,7 +186,7 @@ def train_copying(
         out: folder of the checkpoint.
     """
     torch.manual_seed(stage.seed)
-    copying = Copying(model, tokenizer).train()
+    copying = Copying(model, tokenizer).to(model.device).train()
     model.model.language_model.set_attn_implementation("eager")  # the only one that shows its attention
     optimizer = adamw([(copying.trained(), stage.learning_rate)], stage.weight_decay)
     path = out / "copying.pt"
@@ -190,12 +197,12 @@ def train_copying(
         QuestionPages, stage, model.config, prompts, split="train", transcript_budget=stage.budget, sketched=True
     )
     pages, unseen = make(start=first), make(held_out=True)
-    test = [unseen.batch(step) for step in range(4)]
+    test = [unseen.batch(step).to(model.device) for step in range(4)]
     loader = prefetched(pages, stage.workers)
 
     def losses(step: int) -> dict[str, Tensor]:
         generator = torch.Generator().manual_seed(stage.seed * 1_000_003 + step)
-        batch = next(loader)
+        batch = next(loader).to(model.device)
         transcribing = step % 4 != 3
         base = step >= stage.steps - stage.base_steps
         found = copying(batch.transcript if transcribing else batch, stage.budget, generator, base=base)

@@ -81,6 +81,10 @@ class Batch:
     oracle: Tensor
     transcript: "Batch | None" = None
 
+    def to(self, device: torch.device) -> "Batch":
+        """The same with every tensor on `device`."""
+        return Batch(**{name: None if part is None else part.to(device) for name, part in vars(self).items()})
+
 
 class Prompts:
     """Tokenises prompts around the vision tokens, which are put in later, as many as the batch's budget asks for."""

@@ -154,9 +154,7 @@ def _crops(page: np.ndarray, parts: int) -> list[np.ndarray]:
 
 
 @torch.no_grad()
-def reading_accuracy(
-    encoder: nn.Module, head: nn.Module, batches: list[tuple[Tensor, Tensor, Tensor]]
-) -> dict[str, float]:
+def reading_accuracy(encoder: nn.Module, head: nn.Module, batches: Sequence[tuple[Tensor, ...]]) -> dict[str, float]:
     """Share of right names among slots that hold a character, patches of text with every slot right, words right."""
     slots = right = patches = perfect = labels = known = 0
     for image, targets, words in batches:
@@ -178,12 +176,14 @@ def reading_accuracy(
 
 
 @torch.no_grad()
-def values_read(encoder: nn.Module, head: nn.Module, documents: Sequence[Document]) -> float:
+def values_read(
+    encoder: nn.Module, head: nn.Module, documents: Sequence[Document], device: torch.device | str = "cpu"
+) -> float:
     """Share of the documents' values of which every character is named right: a bound on exact answers."""
     right = count = 0
     for document in documents:
-        image = torch.from_numpy(pixels(np.asarray(document.image.convert("RGB"))))[None]
-        named = head(encoder(image))[0][0].argmax(-1).numpy()  # [G, G, SLOTS]
+        image = torch.from_numpy(pixels(np.asarray(document.image.convert("RGB"))))[None].to(device)
+        named = head(encoder(image))[0][0].argmax(-1).cpu().numpy()  # [G, G, SLOTS]
         truth = glyph_targets(document.glyphs, size=document.image.width, grid=len(named), slots=SLOTS)
         wrong = ((named != truth) & (truth > 0)).any(-1)
         for entry in document.entries:
@@ -193,7 +193,13 @@ def values_read(encoder: nn.Module, head: nn.Module, documents: Sequence[Documen
     return right / count
 
 
-def train_reading(config: ArrCocVisionConfig, stage: ReadingStage, out: Path, start: Path | None = None) -> None:
+def train_reading(
+    config: ArrCocVisionConfig,
+    stage: ReadingStage,
+    out: Path,
+    start: Path | None = None,
+    device: torch.device | str = "cpu",
+) -> None:
     """Runs (or resumes) the stage; its result is the checkpoint `out/reading.pt`.
 
     Args:
@@ -201,13 +207,14 @@ def train_reading(config: ArrCocVisionConfig, stage: ReadingStage, out: Path, st
         stage: settings.
         out: folder of the checkpoint.
         start: `reading.pt` of an earlier stage to begin with, or None.
+        device: where to train.
     """
     torch.manual_seed(stage.seed)
     config = copy.deepcopy(config)
     config._attn_implementation = "eager"  # trains several times faster on a CPU
     encoder, head = GridEncoder(config), ReadingHead(config.out_channels)
     both: nn.ModuleDict = nn.ModuleDict({"encoder": encoder, "head": head})
-    both.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch leaves it out of its stubs
+    both.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch leaves it out of its stubs
     optimizer = adamw([(list(both.parameters()), stage.learning_rate)], stage.weight_decay)
     loop = Loop(
         "reading", both, optimizer, out / "reading.pt", stage.steps, stage.warmup, stage.evaluate_every, stage.bf16
@@ -217,12 +224,12 @@ def train_reading(config: ArrCocVisionConfig, stage: ReadingStage, out: Path, st
         both.load_state_dict((load_state(start) or {})["weights"], strict=False)
     first = first or 0
     held_out = ReadingPages(stage, config, split=stage.evaluate_split, held_out=True)
-    test = [held_out.batch(step) for step in range(EVALUATED_BATCHES)]
+    test = [tuple(part.to(device) for part in held_out.batch(step)) for step in range(EVALUATED_BATCHES)]
     pages = ReadingPages(stage, config, split="train", start=first)
     loader = prefetched(pages, stage.workers)
 
     def losses(step: int) -> dict[str, Tensor]:
-        image, targets, words = next(loader)
+        image, targets, words = (part.to(device) for part in next(loader))
         characters, fields = head(encoder(image.contiguous(memory_format=torch.channels_last)))
         parts = {"characters": reading_loss(characters, targets), "words": word_loss(fields, words)}
         return {
@@ -233,7 +240,7 @@ def train_reading(config: ArrCocVisionConfig, stage: ReadingStage, out: Path, st
     documents = [held_out.document(number) for number in range(EVALUATED_DOCUMENTS)]
 
     def evaluate() -> str:
-        score = reading_accuracy(encoder, head, test) | {"values": values_read(encoder, head, documents)}
+        score = reading_accuracy(encoder, head, test) | {"values": values_read(encoder, head, documents, device)}
         return ", ".join(f"{name} {value:.3f}" for name, value in score.items())
 
     loop.run(first, losses, evaluate)

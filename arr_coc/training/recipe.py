@@ -81,7 +81,7 @@ def load_recipe(path: Path, settings: Sequence[str] = ()) -> Recipe:
     return Recipe(path.parent / given.get("model", "."), stages, int(given.get("seed", 0)))
 
 
-def train(recipe: Recipe, out: Path) -> None:
+def train(recipe: Recipe, out: Path, device: torch.device | str = "cpu") -> None:
     """Runs a recipe, or goes on with one that was killed: every stage keeps its checkpoints in `out`.
 
     Writes the trained checkpoint (weights, configuration, processor) to `out/model`.
@@ -89,13 +89,14 @@ def train(recipe: Recipe, out: Path) -> None:
     config = ArrCocConfig.from_pretrained(recipe.model)
     processor = ArrCocProcessor.from_pretrained(recipe.model)
     torch.manual_seed(recipe.seed)
-    model = ArrCocForConditionalGeneration(config)
+    model = ArrCocForConditionalGeneration(config).to(device)
     done: list[Path] = []
     for number, stage in enumerate(recipe.stages):
         folder = out / f"stage{number}"
         logger.info(f"stage {number}: {stage}")
         if isinstance(stage, ReadingStage):
-            train_reading(config.vision_config, stage, folder, next((p for p in done[::-1] if p.name == READ), None))
+            before = next((path for path in done[::-1] if path.name == READ), None)
+            train_reading(config.vision_config, stage, folder, before, device)
             done.append(folder / READ)
         elif isinstance(stage, CopyingStage):
             train_copying(model, processor.tokenizer, stage, folder)
