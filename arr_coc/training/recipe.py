@@ -89,7 +89,8 @@ def train(recipe: Recipe, out: Path, device: torch.device | str = "cpu") -> None
     config = ArrCocConfig.from_pretrained(recipe.model)
     processor = ArrCocProcessor.from_pretrained(recipe.model)
     torch.manual_seed(recipe.seed)
-    model = ArrCocForConditionalGeneration(config).to(device)
+    model = ArrCocForConditionalGeneration(config)
+    model.to(torch.device(device))  # type: ignore[arg-type]  # transformers wraps `to` and loses its types
     done: list[Path] = []
     for number, stage in enumerate(recipe.stages):
         folder = out / f"stage{number}"
