@@ -12,13 +12,14 @@ from contextlib import suppress
 from typing import NoReturn
 
 from ..version import __version__
-from . import ask, build, evaluate, info, render, train
+from . import ask, assemble, build, evaluate, info, render, train
 from .common import Command, quiet
 
 COMMANDS: tuple[Command, ...] = (
     ask.COMMAND,
     evaluate.COMMAND,
     info.COMMAND,
+    assemble.COMMAND,
     build.COMMAND,
     render.COMMAND,
     train.COMMAND,
