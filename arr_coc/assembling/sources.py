@@ -259,7 +259,7 @@ def _weight_map(index: Path) -> dict[str, str]:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, GatedRepoError):
-        return "a gated repository: accept its terms on its page, then log in (hf auth login)"
+        return "a gated one: accept its terms on its page, then log in (hf auth login)"
     if isinstance(error, RepositoryNotFoundError):
         return "none of that name, or a private one without a login (hf auth login)"
     if isinstance(error, RevisionNotFoundError):

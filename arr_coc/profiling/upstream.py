@@ -159,9 +159,10 @@ def qwen3(
     head: int = 128,
     inner: int = 3072,
     prefix: str = "",
+    tied: bool = True,
     stored_head: bool = True,
 ) -> Upstream:
-    """Qwen3 with tied embeddings; `groups`: key-value heads; `stored_head`: whether the head is stored even so."""
+    """Qwen3; `groups`: key-value heads; `tied`: the embeddings stand for the head; `stored_head`: it is in the file."""
     shapes: Shapes = {"model.embed_tokens.weight": (vocabulary, width), "model.norm.weight": (width,)}
     if stored_head:
         shapes["lm_head.weight"] = (vocabulary, width)
@@ -178,7 +179,7 @@ def qwen3(
         "model_type": "qwen3", "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads,
         "num_key_value_heads": groups, "head_dim": head, "intermediate_size": inner, "vocab_size": vocabulary,
         "rms_norm_eps": 1e-6, "rope_theta": 1000000, "max_position_embeddings": 40960, "attention_bias": False,
-        "tie_word_embeddings": True,
+        "tie_word_embeddings": tied,
     }  # fmt: skip
     return Upstream(config, {prefix + name: shape for name, shape in shapes.items()})
 
