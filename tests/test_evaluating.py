@@ -10,7 +10,8 @@ from helpers import tiny_model
 from PIL import Image
 
 from arr_coc.evaluating import evaluate, read_records
-from arr_coc.evaluating.metrics import bootstrap_mean, exact_match, patch_recall, wilson
+from arr_coc.evaluating.metrics import exact_match, patch_recall
+from arr_coc.evaluating.statistics import bootstrap_mean, wilson
 
 QUESTIONS = ["What is it?", "Why?", "How many of them are there?"]
 SIZES = [(60, 90), (80, 40), (50, 50)]  # height, width

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..evaluating import evaluate, read_records
+from ..evaluating import METRICS, evaluate, read_records
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.realizing import SCORERS
 from .common import Command, add_choice_arguments, add_device_argument, add_model_argument, load_model, writable
@@ -18,6 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     strategies = "comma-separated, or all (default: all; oracle among them where every line has boxes)"
     parser.add_argument("--strategies", metavar="A,B", default="all", help=strategies)
     add_choice_arguments(parser)
+    metrics = f"how answers are scored: {', '.join(METRICS)} (default: exact_match)"
+    parser.add_argument("--metric", metavar="M", default="exact_match", help=metrics)
     parser.add_argument("--batch-size", metavar="N", type=int, default=32, help="questions at a time (default: 32)")
     parser.add_argument("--limit", metavar="N", type=int, help="only the first N questions")
     parser.add_argument("--seed", metavar="N", type=int, help="of random relevance (default: one per question)")
@@ -26,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    METRICS.named(args.metric)
     target = None if args.json is None else writable(args.json, "--json")
     records = read_records(args.data, limit=args.limit)
     model = load_model(args.model, args.device)
@@ -39,11 +42,12 @@ def run(args: argparse.Namespace) -> None:
         budget=args.budget,
         allocator=args.allocator,
         seed=args.seed,
+        metric=args.metric,
         data=Path(args.data),
     )
     if target is not None:
         target.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    print(table(result["strategies"]))
+    print(table(result["strategies"], args.metric))
 
 
 def usable_strategies(model: ArrCocForConditionalGeneration, *, oracle: bool) -> list[str]:
@@ -60,11 +64,11 @@ def _split(text: str) -> list[str]:
     return names
 
 
-def table(strategies: dict[str, dict[str, Any]]) -> str:
+def table(strategies: dict[str, dict[str, Any]], metric: str = "exact_match") -> str:
     """The results as aligned text, intervals in brackets."""
-    head = ["strategy", "exact match", "recall of boxed patches", "tokens", "n"]
+    head = ["strategy", METRICS[metric].title, "recall of boxed patches", "tokens", "n"]
     rows = [
-        [name, _share(row["exact_match"]), _share(row["recall"]), f"{row['tokens']:g}", str(row["n"])]
+        [name, _share(row[metric]), _share(row["recall"]), f"{row['tokens']:g}", str(row["n"])]
         for name, row in strategies.items()
     ]
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
@@ -84,14 +88,15 @@ def _share(interval: dict[str, float] | None) -> str:
 
 COMMAND = Command(
     name="evaluate",
-    summary="measure exact match and recall on questions with known answers",
+    summary="score answers and recall on questions with known answers",
     description=(
-        "Ask every question of a JSONL file by every strategy, and print exact match (but for white space; case\n"
-        "matters), recall of the patches under the boxes, and image tokens per question, with 95 % intervals."
+        "Ask every question of a JSONL file by every strategy, and print the metric (by default exact match: but for\n"
+        "white space; case matters), recall of the patches under the boxes, and image tokens per question, with 95 %\n"
+        "intervals."
     ),
     examples=(
         "arr-coc evaluate held_out.jsonl --strategies none,random,realizer",
-        "arr-coc evaluate held_out.jsonl --model ./my-model --limit 100 --json results.json",
+        "arr-coc evaluate held_out.jsonl --model ./my-model --limit 100 --metric anls --json results.json",
     ),
     add_arguments=add_arguments,
     run=run,

@@ -21,8 +21,9 @@ from ..modeling.configuration_arr_coc import resolve_budget
 from ..modeling.image_processing_arr_coc import boxes_to_patches
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration, ImageEncoding
 from ..version import __version__
-from .metrics import Interval, bootstrap_mean, exact_match, patch_recall, wilson
+from .metrics import METRICS, patch_recall
 from .records import Record
+from .statistics import bootstrap_mean, wilson
 
 MAX_NEW_TOKENS = 32
 """Tokens of an answer where the checkpoint's generation config does not say."""
@@ -31,14 +32,17 @@ MAX_NEW_TOKENS = 32
 class Tally:
     """What one strategy did, question by question."""
 
-    def __init__(self) -> None:
-        self.correct: list[bool] = []
+    def __init__(self, metric: str) -> None:
+        self.metric = metric
+        self.scores: list[float] = []
+        self.images: list[int] = []
         self.recalls: list[float] = []
         self.recall_images: list[int] = []
         self.tokens: list[int] = []
 
-    def add(self, correct: bool, tokens: int, recall: float | None, image: int) -> None:
-        self.correct.append(correct)
+    def add(self, score: float, tokens: int, recall: float | None, image: int) -> None:
+        self.scores.append(score)
+        self.images.append(image)
         self.tokens.append(tokens)
         if recall is not None:
             self.recalls.append(recall)
@@ -46,13 +50,16 @@ class Tally:
 
     def summary(self) -> dict[str, Any]:
         """`recall` is None where no question came with boxes."""
-        matched: Interval = wilson(sum(self.correct), len(self.correct))
+        if METRICS[self.metric].graded:
+            score = bootstrap_mean(self.scores, groups=self.images)
+        else:
+            score = wilson(round(sum(self.scores)), len(self.scores))
         recall = bootstrap_mean(self.recalls, groups=self.recall_images) if self.recalls else None
         return {
-            "exact_match": asdict(matched),
+            self.metric: asdict(score),
             "recall": None if recall is None else asdict(recall),
             "tokens": float(np.mean(self.tokens)),
-            "n": len(self.correct),
+            "n": len(self.scores),
         }
 
 
@@ -65,6 +72,7 @@ def evaluate(
     budget: int | str | None = None,
     allocator: str | None = None,
     seed: int | None = None,
+    metric: str = "exact_match",
     data: str | Path | None = None,
     progress: bool = True,
 ) -> dict[str, Any]:
@@ -77,24 +85,27 @@ def evaluate(
         batch_size: questions answered at a time, and images encoded at a time.
         budget, allocator: for every strategy; the checkpoint's by default.
         seed: for "random": None draws for each image and question by itself, whatever the batch.
+        metric: of `METRICS`.
         data: where the records come from, for the report.
         progress: show a progress bar (on standard error).
 
     Returns:
-        {"strategies": {name: {"exact_match": {"value", "low", "high"}, "recall": the same or None, "tokens": mean image
-        tokens per question, "n": questions}}, "model", "data", "budget", "allocator", "seed", "date", "versions",
-        "machine"}. Intervals are 95 %: Wilson's for exact match; for recall (over the questions with boxes) a bootstrap
-        that draws whole images.
+        {"strategies": {name: {metric: {"value", "low", "high"}, "recall": the same or None, "tokens": mean image tokens
+        per question, "n": questions}}, "metric", "model", "data", "budget", "allocator", "seed", "date", "versions",
+        "machine"}. Intervals are 95 %: Wilson's where an answer is right or wrong; for graded scores and for recall
+        (over the questions with boxes) a bootstrap that draws whole images.
 
     Raises:
-        ValueError: no records, an unknown strategy, allocator or budget, "oracle" without boxes, an unreadable image.
+        ValueError: no records, an unknown strategy, metric, allocator or budget, "oracle" without boxes, an unreadable
+            image, answers that the metric cannot score.
     """
     strategies = list(dict.fromkeys(strategies))
+    METRICS.named(metric)
     _check(model, records, strategies, batch_size, budget, allocator)
     settings: dict[str, Any] = {"budget": budget, "allocator": allocator, "do_sample": False}
     if model.generation_config.max_new_tokens is None:
         settings["max_new_tokens"] = MAX_NEW_TOKENS
-    tallies = {strategy: Tally() for strategy in strategies}
+    tallies = {strategy: Tally(metric) for strategy in strategies}
     draws = {name: None if seed is None else torch.Generator().manual_seed(seed) for name in strategies}
     was_training = model.training
     model.eval()
@@ -107,7 +118,7 @@ def evaluate(
     finally:
         model.train(was_training)
     summaries = {strategy: tally.summary() for strategy, tally in tallies.items()}
-    return {"strategies": summaries, **_circumstances(model, budget, allocator, seed, data)}
+    return {"strategies": summaries, "metric": metric, **_circumstances(model, budget, allocator, seed, data)}
 
 
 def _check(
@@ -176,7 +187,8 @@ def _answer(
         recall = None
         if record.boxes:
             recall = patch_recall(answer.fetch.indices[0].tolist(), _boxed(model, record, encoding, i))
-        tally.add(exact_match(answer.text, record.answers), base + answer.fetch.budget, recall, image)
+        score = float(METRICS[tally.metric].score(answer.text, record.answers))
+        tally.add(score, base + answer.fetch.budget, recall, image)
 
 
 def _boxed(model: ArrCocForConditionalGeneration, record: Record, encoding: ImageEncoding, i: int) -> np.ndarray:
@@ -189,7 +201,7 @@ def _boxed(model: ArrCocForConditionalGeneration, record: Record, encoding: Imag
     return boxed
 
 
-def _shown(source: str) -> str:
+def shown(source: str) -> str:
     """A folder's path from here where it lies below, else its name: results are published, home folders are not."""
     path = Path(source)
     if not path.is_absolute():
@@ -206,14 +218,20 @@ def _circumstances(
 ) -> dict[str, Any]:
     """What the numbers depend on, and when and where they were made."""
     fetcher, patches = model.config.fetcher_config, model.config.vision_config.num_patches
-    device = model.device
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     return {
-        "model": _shown(model.config._name_or_path),
+        "model": shown(model.config._name_or_path),
         "data": None if data is None else str(data),
         "budget": resolve_budget(budget, patches, fetcher.budget),
         "allocator": fetcher.allocator if allocator is None else allocator,
         "seed": seed,
+        **environment(model.device),
+    }
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Date, versions and machine."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": {
             "arr_coc": __version__,

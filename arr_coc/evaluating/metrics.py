@@ -1,25 +1,50 @@
-"""Exact match and recall of boxed patches, with 95 % intervals. Shares are in 0..1."""
+"""How right an answer is, by the rules of each benchmark: one registry, scores in 0..1. And recall of boxed patches."""
 
-import math
-from collections.abc import Iterable, Sequence
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-Z = 1.959963984540054
-"""Standard normal quantile of 0.975: two-sided 95 %."""
+from ..modeling.registry import Registry
+from .normalising import normalise_textvqa, normalise_vqa, strip_spaces
 
-RESAMPLES = 2000
-"""Bootstrap resamples: the ends of a 95 % interval then rest on 50 of them each."""
+ANLS_THRESHOLD = 0.5
+"""Less similar answers score 0; exactly this counts (Biten et al. 2019, in the reference code's reading)."""
+
+RELAXED_TOLERANCE = 0.05
+"""Share of the target that a number may be off (Masry et al. 2022, after Methani et al. 2020)."""
+
+FEWEST_HUMANS = 4
+"""VQA accuracy needs three others who say the same: with fewer answers no prediction could score 1."""
 
 
 @dataclass(frozen=True)
-class Interval:
-    """A value and its 95 % interval."""
+class Metric:
+    """A member of the family.
 
-    value: float
-    low: float
-    high: float
+    Attributes:
+        score: (the model's answer, the right answers) -> 0..1.
+        title: for tables.
+        graded: whether scores between 0 and 1 occur; else an answer is right or wrong.
+    """
+
+    score: Callable[[str, Sequence[str]], float]
+    title: str
+    graded: bool
+
+
+METRICS: Registry[Metric] = Registry("metric")
+
+
+def _metric(name: str, title: str, *, graded: bool) -> Callable[[Callable[..., float]], Callable[..., float]]:
+    def add(score: Callable[..., float]) -> Callable[..., float]:
+        METRICS.register(name)(Metric(score, title, graded))
+        return score
+
+    return add
 
 
 def normalise(text: str) -> str:
@@ -27,9 +52,112 @@ def normalise(text: str) -> str:
     return " ".join(text.split())
 
 
+@_metric("exact_match", "exact match", graded=False)
 def exact_match(text: str, answers: Iterable[str]) -> bool:
     """Whether `text` is one of `answers`, but for white space."""
     return normalise(text) in {normalise(answer) for answer in answers}
+
+
+@_metric("vqa_accuracy", "VQA accuracy", graded=True)
+def vqa_accuracy(text: str, answers: Sequence[str]) -> float:
+    """Mean over the people asked of min(1, how many of the others said `text` / 3) (Antol et al. 2015).
+
+    As the scorer does it, answers are normalised only where they are not all the same.
+
+    Raises:
+        ValueError: fewer than `FEWEST_HUMANS` answers.
+    """
+    given, humans = strip_spaces(text), [strip_spaces(answer) for answer in answers]
+    if len(set(humans)) > 1:
+        given, humans = normalise_vqa(given), [normalise_vqa(human) for human in humans]
+    return _agreement(given, humans, "vqa_accuracy")
+
+
+@_metric("textvqa_accuracy", "TextVQA accuracy", graded=True)
+def textvqa_accuracy(text: str, answers: Sequence[str]) -> float:
+    """As `vqa_accuracy`, by the TextVQA scorer's normalisation, always applied (Singh et al. 2019)."""
+    humans = [normalise_textvqa(answer) for answer in answers]
+    return _agreement(normalise_textvqa(text), humans, "textvqa_accuracy")
+
+
+def _agreement(given: str, humans: Sequence[str], metric: str) -> float:
+    if len(humans) < FEWEST_HUMANS:
+        expected = f"at least {FEWEST_HUMANS} answers, by as many people"
+        raise ValueError(f"answers: {metric} expected {expected}; got {len(humans)}: {humans[0]!r}")
+    matches = [human == given for human in humans]
+    shares = [min(1, (sum(matches) - match) / 3) for match in matches]
+    return sum(shares) / len(shares)
+
+
+@_metric("anls", "ANLS", graded=True)
+def anls(text: str, answers: Iterable[str]) -> float:
+    """Similarity to the nearest answer: 1 - edit distance / length, 0 below `ANLS_THRESHOLD` (Biten et al. 2019).
+
+    Case and runs of white space do not count in the distance; the length is that of the longer string as it was given,
+    in upper case, as in the reference code.
+    """
+    shares = []
+    for answer in answers:
+        length = max(len(text.upper()), len(answer.upper()))
+        distance = edit_distance(normalise(text).lower(), normalise(answer).lower())
+        shares.append(distance / length if length else 0.0)
+    similarity = 1 - min(shares)
+    return similarity if similarity >= ANLS_THRESHOLD else 0.0
+
+
+def edit_distance(first: str, second: str) -> int:
+    """Fewest insertions, deletions and substitutions that make one of the other (Levenshtein 1966)."""
+    if len(first) < len(second):
+        first, second = second, first
+    row = list(range(len(second) + 1))
+    for i, ours in enumerate(first, 1):
+        before, row = row, [i]
+        for j, theirs in enumerate(second, 1):
+            row.append(min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (ours != theirs)))
+    return row[-1]
+
+
+@_metric("relaxed_accuracy", "relaxed accuracy", graded=False)
+def relaxed_accuracy(text: str, answers: Iterable[str]) -> bool:
+    """Whether a number is within `RELAXED_TOLERANCE` of an answer, or a text equals one but for case (ChartQA).
+
+    A target of 0 is compared as text, as in the reference code; "12%" is 0.12.
+    """
+    return any(_nearly(text, answer) for answer in answers)
+
+
+def _nearly(text: str, answer: str) -> bool:
+    given, target = _number(text), _number(answer)
+    if given is not None and target:
+        return abs(given - target) / abs(target) <= RELAXED_TOLERANCE
+    return text.lower() == answer.lower()
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text.rstrip("%")) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        return None
+
+
+@_metric("token_f1", "token F1", graded=True)
+def token_f1(text: str, answers: Iterable[str]) -> float:
+    """Harmonic mean of precision and recall of words, of the best answer (SQuAD 2.0, Rajpurkar et al. 2018).
+
+    Case, ASCII punctuation and articles do not count; where nothing is left of either, only nothing is right.
+    """
+    return max(_f1(_words(text), _words(answer)) for answer in answers)
+
+
+def _words(text: str) -> Counter[str]:
+    bare = text.lower().translate(str.maketrans("", "", string.punctuation))
+    return Counter(re.sub(r"\b(a|an|the)\b", " ", bare).split())
+
+
+def _f1(given: Counter[str], wanted: Counter[str]) -> float:
+    if not given or not wanted:
+        return float(given == wanted)
+    return 2 * (given & wanted).total() / (given.total() + wanted.total())
 
 
 def patch_recall(fetched: Iterable[int], boxed: np.ndarray) -> float:
@@ -38,43 +166,3 @@ def patch_recall(fetched: Iterable[int], boxed: np.ndarray) -> float:
     if not wanted:
         raise ValueError("boxed: expected at least one patch; got none")
     return len(wanted.intersection(fetched)) / len(wanted)
-
-
-def wilson(successes: int, n: int) -> Interval:
-    """Wilson's score interval of a proportion (Wilson 1927): sensible also at 0 and 1 and for small n.
-
-    Raises:
-        ValueError: not 0 <= successes <= n with n > 0.
-    """
-    if not 0 <= successes <= n or n == 0:
-        raise ValueError(f"successes: expected 0 to n, n at least 1; got {successes} of {n}")
-    share = successes / n
-    middle = share + Z**2 / (2 * n)
-    spread = Z * math.sqrt(share * (1 - share) / n + Z**2 / (4 * n**2))
-    low, high = ((middle + sign * spread) / (1 + Z**2 / n) for sign in (-1, 1))
-    return Interval(share, max(0.0, low), min(1.0, high))
-
-
-def bootstrap_mean(values: Sequence[float], *, groups: Sequence[int] | None = None, seed: int = 0) -> Interval:
-    """Mean with a percentile bootstrap interval (Efron 1979); the same for the same values and seed.
-
-    Args:
-        values: at least one.
-        groups: which values belong together (questions of one image) and are drawn together; None: each by itself.
-        seed: of the resampling.
-
-    Raises:
-        ValueError: no values.
-    """
-    if not len(values):
-        raise ValueError("values: expected at least one; got none")
-    given = np.asarray(values, dtype=np.float64)
-    _, group = np.unique(np.arange(len(given)) if groups is None else np.asarray(groups), return_inverse=True)
-    sums, counts = np.bincount(group, given), np.bincount(group)
-    rng = np.random.default_rng(seed)
-    means = np.empty(RESAMPLES)
-    for i in range(RESAMPLES):
-        drawn = rng.integers(len(sums), size=len(sums))
-        means[i] = sums[drawn].sum() / counts[drawn].sum()
-    low, high = np.quantile(means, (0.025, 0.975))
-    return Interval(float(given.mean()), float(low), float(high))

@@ -3,6 +3,7 @@
 `{"image": path, "question": str, "answers": [str], "boxes": [[x0, y0, x1, y1]], "label_box": [x0, y0, x1, y1]}`: the
 path is relative to the file, any of the answers is right. Optional, in px of the image, ends exclusive: `boxes` (where
 the answer stands) and `label_box` (the words beside it that say it is the answer: strategy "oracle" fetches them too).
+Any other fields that hold a string are tags: `arr-coc experiment` tells scores apart by them.
 """
 
 import json
@@ -13,10 +14,15 @@ from typing import Any
 
 from ..modeling.image_processing_arr_coc import Box
 
+_FIELDS = ("image", "question", "answers", "boxes", "label_box")
+
 
 @dataclass(frozen=True)
 class Record:
-    """One question: `image` as an absolute path, boxes empty where none are known, `line` counted from 1."""
+    """One question: `image` as an absolute path, boxes empty where none are known, `line` counted from 1.
+
+    `tags`: other fields of the record that hold a string, by name.
+    """
 
     image: Path
     question: str
@@ -24,6 +30,7 @@ class Record:
     boxes: tuple[Box, ...] = ()
     line: int = 0
     label_boxes: tuple[Box, ...] = ()
+    tags: tuple[tuple[str, str], ...] = ()
 
 
 def read_records(path: str | Path, *, limit: int | None = None) -> list[Record]:
@@ -76,7 +83,8 @@ def _record(text: str, folder: Path, where: str, number: int) -> Record:
         raise ValueError(f"{where}: image: expected a file, relative to {folder}; got {content['image']!r}")
     boxes = tuple(_box(box, where) for box in _list(content.get("boxes"), where))
     labels = () if content.get("label_box") is None else (_box(content["label_box"], where, "label_box"),)
-    return Record(image, content["question"], tuple(answers), boxes, number, labels)
+    tags = tuple((name, value) for name, value in content.items() if isinstance(value, str) and name not in _FIELDS)
+    return Record(image, content["question"], tuple(answers), boxes, number, labels, tags)
 
 
 def _list(boxes: Any, where: str) -> list[Any]:

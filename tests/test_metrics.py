@@ -1,0 +1,202 @@
+"""Metrics: vectors worked by hand from each benchmark's rules, the faults of their scorers included, and properties."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arr_coc.evaluating.metrics import (
+    METRICS,
+    Metric,
+    anls,
+    edit_distance,
+    exact_match,
+    relaxed_accuracy,
+    token_f1,
+    vqa_accuracy,
+)
+from arr_coc.evaluating.metrics import textvqa_accuracy as textvqa
+from arr_coc.evaluating.normalising import CONTRACTIONS, normalise_textvqa, normalise_vqa
+
+ANSWERS = st.lists(st.text("aAb ,.'?-19\n", max_size=8), min_size=10, max_size=10)
+TEXT = st.text("aAb ,.'?-19\n", max_size=8)
+
+
+@pytest.mark.parametrize(
+    ("text", "normalised"),
+    [
+        ("The Cat", "cat"),
+        ("two dogs and an ox", "2 dogs and ox"),
+        ("None", "0"),
+        ("eleven", "eleven"),
+        ("dont", "don't"),
+        ("couldnt've couldn'tve", "couldn't've couldn't've"),
+        ("yall'd've y'alld've y'all'dve", "y'all'd've y'all'd've y'all'd've"),
+        ("somebody'd", "somebodyd"),
+        ("Im", "im"),  # the scorer's "Im" can never be met: words are in lower case by then
+        ("shed", "shed"),  # not in the scorer's table
+        ("black/white", "black white"),  # a sign between words becomes a space
+        ("black / white", "black white"),  # beside a space it goes, and the spaces stay
+        ("t-shirt - red", "tshirt red"),  # one dash beside a space, and every dash goes
+        ("1,000", "1000"),
+        ("1,000 x-ray", "1000 xray"),  # a comma between digits: every sign goes
+        ("1, 2", "1 2"),
+        ("a,b", "b"),  # "a b", and "a" is an article
+        ("3.5", "3.5"),
+        (".5", ".5"),
+        ("5.", "5"),  # the scorer means to keep it and does not
+        ("u.s.a.", "usa"),
+        ("." * 33, "."),  # the scorer removes 32 at most
+        ("what?!", "what"),
+        ("é—ß", "é—ß"),  # signs beyond ASCII stay
+        ("١,٢ a-b", "١٢ ab"),  # any digits count as digits
+        ("", ""),
+        ("the", ""),
+    ],
+)
+def test_vqa_normalisation(text: str, normalised: str) -> None:
+    assert normalise_vqa(text) == normalised
+
+
+@pytest.mark.parametrize(
+    ("text", "normalised"),
+    [
+        ("McDonald's", "mcdonald 's"),
+        ("it's", "it 's"),
+        ("1,000 x-ray", "1000 x ray"),  # commas went first: the dash stands between words
+        ("yes?no", "yesno"),
+        (" The\tend\n", "end"),
+        ("a-", ""),
+        ("Ten", "10"),
+    ],
+)
+def test_textvqa_normalisation(text: str, normalised: str) -> None:
+    assert normalise_textvqa(text) == normalised
+
+
+def test_every_contraction_is_as_the_scorer_spells_it() -> None:
+    assert len(CONTRACTIONS) == 114
+    assert CONTRACTIONS["'ows'at"] == CONTRACTIONS["ow's'at"] == CONTRACTIONS["'ow'sat"] == "'ow's'at"
+    assert CONTRACTIONS["twas"] == "'twas" and CONTRACTIONS["oclock"] == "o'clock"
+
+
+@pytest.mark.parametrize(
+    ("same", "score"),
+    [(0, 0.0), (1, 0.3), (2, 0.6), (3, 0.9), (4, 1.0), (10, 1.0)],
+)
+def test_vqa_accuracy_leaves_each_person_out(same: int, score: float) -> None:
+    """With 2 of 10: two people see one other (1/3), eight see two (2/3): (2/3 + 16/3) / 10 = 0.6."""
+    answers = ["red"] * same + [f"other {i}" for i in range(10 - same)]
+    assert vqa_accuracy("Red.", answers) == pytest.approx(score if same < 10 else 0.0)
+    assert textvqa("Red.", answers) == pytest.approx(score)
+
+
+def test_vqa_accuracy_takes_unanimous_answers_as_they_are() -> None:
+    """The scorer normalises only where answers differ: then the letter's case counts."""
+    assert vqa_accuracy("yes", ["yes"] * 10) == 1.0
+    assert vqa_accuracy("Yes", ["yes"] * 10) == 0.0
+    assert vqa_accuracy("Yes", ["yes"] * 9 + ["no"]) == 1.0
+    assert textvqa("Yes", ["yes"] * 10) == 1.0
+
+
+@pytest.mark.parametrize("metric", [vqa_accuracy, textvqa])
+def test_too_few_people_are_refused(metric: Any) -> None:
+    with pytest.raises(ValueError, match="answers: .*vqa_accuracy expected at least 4 answers.*; got 1: 'red'"):
+        metric("red", ["red"])
+
+
+@pytest.mark.parametrize(
+    ("text", "answers", "score"),
+    [
+        ("New York", ["new  york"], 1.0),
+        ("kitten", ["sitting"], 1 - 3 / 7),
+        ("ab", ["ax"], 0.5),  # exactly the threshold counts
+        ("ab", ["axy"], 0.0),
+        ("ab", ["zz", "abc"], 1 - 1 / 3),
+        ("", [""], 1.0),
+        ("", ["a"], 0.0),
+        ("ab  ", ["ax"], 0.75),  # spaces lengthen, though they do not count in the distance
+        ("ß", ["s"], 0.5),  # in upper case two letters long
+    ],
+)
+def test_anls(text: str, answers: list[str], score: float) -> None:
+    assert anls(text, answers) == pytest.approx(score)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "right"),
+    [
+        ("105", "100", True),
+        ("95", "100", True),
+        ("105.1", "100", False),
+        ("-100", "-104", True),
+        ("12%", "0.12", True),
+        ("12%", "12", False),
+        ("1,000", "1000", False),  # no comma: as the reference code
+        ("0", "0", True),
+        ("0.0", "0", False),  # a target of 0 is text
+        ("Blue", "blue", True),
+        ("100", "blue", False),
+        ("nan", "nan", False),  # numbers, and not near
+        ("%", "%", True),
+    ],
+)
+def test_relaxed_accuracy(text: str, answer: str, right: bool) -> None:
+    assert relaxed_accuracy(text, [answer]) is right
+    assert relaxed_accuracy(text, ["something else", answer]) is right
+
+
+@pytest.mark.parametrize(
+    ("text", "answers", "score"),
+    [
+        ("The cat sat.", ["a cat sat"], 1.0),
+        ("cat cat", ["cat"], 2 / 3),
+        ("red cat", ["blue cat", "dog"], 0.5),
+        ("", ["the"], 1.0),
+        ("x", ["the"], 0.0),
+    ],
+)
+def test_token_f1(text: str, answers: list[str], score: float) -> None:
+    assert token_f1(text, answers) == pytest.approx(score)
+
+
+def test_edit_distance() -> None:
+    assert edit_distance("kitten", "sitting") == edit_distance("sitting", "kitten") == 3
+    assert edit_distance("", "abc") == 3 and edit_distance("abc", "abc") == 0
+
+
+# ---- properties ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
+@given(text=TEXT, answers=ANSWERS)
+@settings(max_examples=60, deadline=None)
+def test_scores_are_shares(metric: Metric, text: str, answers: list[str]) -> None:
+    score = float(metric.score(text, answers))
+    assert 0 <= score <= 1 and (metric.graded or score in (0, 1))
+    assert float(metric.score(text, answers[::-1])) == pytest.approx(score)
+
+
+@pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
+@given(answer=TEXT, others=ANSWERS)
+@settings(max_examples=60, deadline=None)
+def test_what_most_people_said_is_right(metric: Metric, answer: str, others: list[str]) -> None:
+    if metric.score is not METRICS["relaxed_accuracy"].score or answer.strip() not in ("nan", "inf"):
+        assert float(metric.score(answer, [answer] * 6 + others[:4])) == 1.0
+
+
+@given(TEXT, TEXT, TEXT)
+@settings(max_examples=60, deadline=None)
+def test_edit_distance_is_a_metric(a: str, b: str, c: str) -> None:
+    assert edit_distance(a, b) == edit_distance(b, a) and (edit_distance(a, b) == 0) == (a == b)
+    assert edit_distance(a, c) <= edit_distance(a, b) + edit_distance(b, c)
+
+
+def test_the_registry_refuses_unknown_names() -> None:
+    assert set(METRICS) == {
+        "exact_match", "vqa_accuracy", "textvqa_accuracy", "anls", "relaxed_accuracy", "token_f1",
+    }  # fmt: skip
+    assert METRICS.named("exact_match").score is exact_match
+    with pytest.raises(ValueError, match="metric: expected one of anls, .*; got 'luck'"):
+        METRICS.named("luck")
