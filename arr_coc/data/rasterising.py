@@ -20,7 +20,7 @@ from .values import Split
 Box = tuple[float, float, float, float]
 Colour = tuple[float, float, float]  # red, green, blue in 0..255
 
-_WARPED = 0.5  # share of training pages whose letters are bent
+_WARPED = 0.65  # share of training pages whose letters are bent
 _MESH = 28  # cells of the mesh per side: about one per letter
 MIN_STRETCH = 0.8  # narrower letters would need a wider page to draw on
 _INK_THRESHOLD = 64  # of 255: fainter pixels (interpolation, dilation) do not count as visible ink
@@ -321,7 +321,7 @@ def compose(rng: np.random.Generator, layers: list[tuple[Ink, Colour]], paper: C
         pixels = np.asarray(page) + uneven
         page = Image.fromarray(np.clip(pixels, 0, 255, out=pixels).astype(np.uint8))
     if train and rng.random() < _WARPED:
-        page = _warped(rng, page, size / 256 * float(rng.uniform(0.2, 0.8)))
+        page = _warped(rng, page, size / 256 * float(rng.uniform(0.25, 1.0)))
     if train and rng.random() < 0.08:
         buffer = io.BytesIO()
         page.save(buffer, "JPEG", quality=int(rng.integers(35, 90)))
