@@ -9,9 +9,28 @@ from pathlib import Path
 
 import pytest
 from helpers import TINY_SIDE, tiny_model
+from huggingface_hub import ModelCard
 from PIL import Image
 
+from arr_coc.cli import main
 from arr_coc.publishing.building import AUTO_MAP, CODE, build
+from arr_coc.publishing.cards import complete_card, evaluation_results, missing_metadata, read_card, tested_transformers
+
+SHIPPED = Path(__file__).parents[1] / "hub_configs" / "arr-coc-tiny"
+EVALUATION = {
+    "strategies": {
+        "none": {"exact_match": {"value": 0.0, "low": 0.0, "high": 0.1}, "recall": None, "tokens": 64.0, "n": 30},
+        "realizer": {
+            "exact_match": {"value": 0.0433, "low": 0.03, "high": 0.05},
+            "recall": {"value": 0.96477, "low": 0.95, "high": 0.98},
+            "tokens": 132.0,
+            "n": 30,
+        },
+    },
+    "data": "/home/me/examples/held_out/data.jsonl",
+    "budget": 68,
+    "allocator": "topk",
+}
 
 QUESTION = "What is the total?"
 LONE = f"""
@@ -202,3 +221,91 @@ def test_building_again_from_what_was_built_gives_the_same(built: Path, tmp_path
 def test_the_tiny_side_is_what_the_processor_says(built: Path) -> None:
     settings = json.loads((built / "processor_config.json").read_text())
     assert settings["image_processor"]["size"] == {"height": TINY_SIDE, "width": TINY_SIDE}
+
+
+# ---- the card
+
+
+def test_the_shipped_models_card_says_all_that_the_hub_shows(tmp_path: Path) -> None:
+    folder = build(SHIPPED, tmp_path / "out")
+    card, evaluation = ModelCard.load(folder / "README.md"), json.loads((SHIPPED / "evaluation.json").read_text())
+    assert (card.data.library_name, card.data.pipeline_tag) == ("transformers", "image-text-to-text")
+    assert card.data.license == "apache-2.0"
+    assert card.data["transformers_version"] == tested_transformers()
+    assert missing_metadata(card) == []
+    row = evaluation["strategies"]["realizer"]
+    assert {result.metric_type: result.metric_value for result in card.data.eval_results} == {
+        "exact_match": round(100 * row["exact_match"]["value"], 1),
+        "recall": round(100 * row["recall"]["value"], 1),
+    }
+    assert {result.dataset_name for result in card.data.eval_results} == {"held_out"}
+    assert card.data.model_name == "arr-coc-tiny"
+    own = ModelCard.load(SHIPPED / "README.md").text.strip()
+    assert card.text.strip() == f"{own}\n\nTested with transformers `{tested_transformers()}`."
+
+
+def test_what_the_card_says_itself_stays_and_completing_it_again_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "README.md"
+    path.write_bytes(
+        b"---\r\nlicense: mit\r\npipeline_tag: visual-question-answering\r\ntags: [mine]\r\nbase_model: org/one\r\n"
+        b"model-index:\r\n- name: Mine\r\n  results:\r\n  - task: {type: t}\r\n"
+        b"    dataset: {name: Other, type: other}\r\n    metrics: [{type: f1, value: 3}]\r\n"
+        b"---\r\n# Title\r\n\r\nTested with transformers `>=1`.\r\n"
+    )
+    options = {"strategy": "realizer", "evaluation": EVALUATION, "base_model": ("org/two",)}
+    card = complete_card(path, "name", **options)  # type: ignore[arg-type]
+    first = path.read_bytes()
+    assert (card.data.license, card.data.pipeline_tag, card.data.base_model) == (
+        "mit",
+        "visual-question-answering",
+        "org/one",
+    )
+    assert card.data.tags == ["mine", "arr_coc", "custom_code"]
+    assert [(r.dataset_name, r.metric_value) for r in card.data.eval_results] == [
+        ("Other", 3),
+        ("held_out", 4.3),
+        ("held_out", 96.5),
+    ]
+    assert card.data.model_name == "Mine"
+    assert f"# Title\r\n\r\nTested with transformers `{tested_transformers()}`.\r\n".encode() in first
+    assert b"/home" not in first
+    complete_card(path, "name", **options)  # type: ignore[arg-type]
+    assert path.read_bytes() == first
+
+
+def test_a_missing_card_is_written_and_an_assembled_models_base_models_are_named(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "my-model"
+    shutil.copytree(checkpoint, source, ignore=shutil.ignore_patterns("README.md"))
+    roles = {"vision": "deepseek-ai/DeepSeek-OCR", "llm": "folder", "clip-text": "deepseek-ai/DeepSeek-OCR"}
+    record = {"sources": {role: {"name": name, "revision": None} for role, name in roles.items()}}
+    (source / "assembly.json").write_text(json.dumps(record))
+    assert main(["build", str(source), str(tmp_path / "out")]) == 0
+    assert "arr-coc push will ask for license" in capsys.readouterr().err
+    card = read_card(tmp_path / "out" / "README.md")
+    assert card.data.base_model == ["deepseek-ai/DeepSeek-OCR"]
+    assert "# my-model" in card.text
+    assert missing_metadata(card) == ["license"]
+    given = tmp_path / "given.md"
+    given.write_text("---\nlicense: mit\n---\n# Given\n")
+    assert main(["build", str(source), str(tmp_path / "out"), "--card", str(given), "--force"]) == 0
+    assert capsys.readouterr().err == ""
+    card = read_card(tmp_path / "out" / "README.md")
+    assert (card.data.license, card.data.base_model) == ("mit", ["deepseek-ai/DeepSeek-OCR"])
+    (source / "assembly.json").write_text('{"sources": 3}')
+    with pytest.raises(ValueError, match="assembly.json: expected what arr-coc assemble writes"):
+        build(source, tmp_path / "third")
+    with pytest.raises(ValueError, match=r"card: expected a README.md; got '.*missing.md', which is no file"):
+        build(source, tmp_path / "third", card=tmp_path / "missing.md")
+    assert not (tmp_path / "third").exists()
+
+
+def test_a_card_or_an_evaluation_of_another_form_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "README.md"
+    path.write_text("---\nlicense: [\n---\n")
+    with pytest.raises(ValueError, match="README.md: expected a card with YAML metadata; got "):
+        read_card(path)
+    assert evaluation_results(EVALUATION, "oracle") == []
+    with pytest.raises(ValueError, match="evaluation.json: expected what arr-coc evaluate --json writes; got KeyError"):
+        evaluation_results({"strategies": EVALUATION["strategies"]}, "realizer")

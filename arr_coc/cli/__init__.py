@@ -12,15 +12,17 @@ from contextlib import suppress
 from typing import NoReturn
 
 from ..version import __version__
-from . import ask, assemble, build, evaluate, info, render, train
+from . import ask, assemble, build, evaluate, experiment, info, push, render, train
 from .common import Command, quiet
 
 COMMANDS: tuple[Command, ...] = (
     ask.COMMAND,
     evaluate.COMMAND,
+    experiment.COMMAND,
     info.COMMAND,
     assemble.COMMAND,
     build.COMMAND,
+    push.COMMAND,
     render.COMMAND,
     train.COMMAND,
 )

@@ -1,30 +1,40 @@
 """`arr-coc build`: a complete model repository, for the Hub or for use without this package."""
 
 import argparse
+import sys
 
 from ..publishing import build
+from ..publishing.cards import CARD, missing_metadata, read_card
 from .common import Command
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="SOURCE", help="folder with config, processor, tokenizer, weights and card")
     parser.add_argument("out", metavar="OUT", help="folder to write; must not exist or be empty")
+    parser.add_argument("--card", metavar="FILE", help="a README.md to take instead of the one in SOURCE")
     parser.add_argument("--force", action="store_true", help="replace OUT if it has files")
 
 
 def run(args: argparse.Namespace) -> None:
-    out = build(args.source, args.out, force=args.force)
+    out = build(args.source, args.out, card=args.card, force=args.force)
     print(f'{out}\nload it by AutoModel.from_pretrained("{out}", trust_remote_code=True)')
+    missing = missing_metadata(read_card(out / CARD))
+    if missing:
+        print(f"arr-coc push will ask for {', '.join(missing)} in the metadata of the card", file=sys.stderr)
 
 
 COMMAND = Command(
     name="build",
     summary="write a model repository that loads without this package",
     description=(
-        "Write a complete model repository: the files of SOURCE, the model's code and the maps by which transformers'\n"
-        "Auto classes find it (trust_remote_code=True). OUT appears in one step or not at all."
+        "Write a complete model repository: the files of SOURCE, the model's code, the maps by which transformers'\n"
+        "Auto classes find it (trust_remote_code=True), and a card whose metadata has library, task, base models, the\n"
+        "tested range of transformers and the results in evaluation.json. OUT appears in one step or not at all."
     ),
-    examples=("arr-coc build hub_configs/arr-coc-tiny OUT", "arr-coc build hub_configs/arr-coc-tiny OUT --force"),
+    examples=(
+        "arr-coc build hub_configs/arr-coc-tiny OUT",
+        "arr-coc build ASSEMBLED OUT --card hub_configs/arr-coc-qwen3-0.6b/README.md --force",
+    ),
     add_arguments=add_arguments,
     run=run,
 )

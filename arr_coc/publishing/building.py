@@ -16,6 +16,7 @@ from typing import Any
 
 from .. import AUTO_MODELS, modeling
 from ..modeling.configuration_arr_coc import ArrCocConfig
+from .cards import ASSEMBLY, CARD, EVALUATION, base_models, complete_card, default_strategy
 
 fcntl: ModuleType | None
 try:
@@ -61,22 +62,26 @@ def weight_files(source: Path) -> list[str]:
     return shards
 
 
-def build(source: str | Path, out: str | Path, *, force: bool = False) -> Path:
+def build(source: str | Path, out: str | Path, *, card: str | Path | None = None, force: bool = False) -> Path:
     """Writes the complete model repository of `source` to `out`, in one step: beside it first, then renamed.
 
     Args:
         source: a folder with config, processor, tokenizer, weights (one file or shards) and, for people, a README.md.
         out: the folder to make.
+        card: a README.md to take instead of the source's. Either is completed, a missing one written (`complete_card`).
         force: replace `out` if it is there and not empty.
 
     Returns:
         `out`.
 
     Raises:
-        ValueError: `source` is incomplete or no ARR-COC model, or `out` is in the way.
+        ValueError: `source` is incomplete or no ARR-COC model, a card or an evaluation has another form, `card` is no
+            file, or `out` is in the way.
     """
     source, out = Path(source).absolute(), Path(out).absolute()
     _check(source, out, force)
+    if card is not None and not Path(card).is_file():
+        raise ValueError(f"card: expected a README.md; got {str(card)!r}, which is no file")
     kept = {*weight_files(source), WEIGHTS_INDEX} if not (source / WEIGHTS).is_file() else {WEIGHTS}
     with fresh_folder(out, force=force) as beside:
         for path in sorted(source.iterdir()):
@@ -87,7 +92,21 @@ def build(source: str | Path, out: str | Path, *, force: bool = False) -> Path:
             if path.name != "__init__.py":
                 shutil.copyfile(path, beside / path.name)
         _write_auto_maps(beside)
+        if card is not None:
+            shutil.copyfile(card, beside / CARD)
+        _complete_card(beside, source.name)
     return out
+
+
+def _complete_card(folder: Path, name: str) -> None:
+    evaluation, assembly = folder / EVALUATION, folder / ASSEMBLY
+    complete_card(
+        folder / CARD,
+        name,
+        strategy=default_strategy(read_json(folder / "config.json")),
+        evaluation=read_json(evaluation) if evaluation.is_file() else None,
+        base_model=base_models(read_json(assembly)) if assembly.is_file() else (),
+    )
 
 
 @contextmanager

@@ -1,0 +1,67 @@
+"""Loads a model folder as people without this package do, and says what is wrong with it. Run as a script, by path.
+
+    python -P alone.py FOLDER
+
+prints one JSON object: `problem` (null, or one line), `parameters` (their number). Weights are read tensor by tensor
+and not kept: a model larger than memory can be checked.
+"""
+
+import importlib.abc
+import json
+import sys
+from typing import Any
+
+
+class Absent(importlib.abc.MetaPathFinder):
+    """Makes arr_coc impossible to import: once imported, its classes would stand in for the folder's code."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        if name.partition(".")[0] == "arr_coc":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+def check(folder: str) -> int:
+    """The number of parameters of the model in `folder`.
+
+    Raises:
+        Exception: whatever its code or transformers raise, with a note that says what was being loaded.
+        ValueError: weights are missing, left over or of other shapes than the model's.
+    """
+    import transformers
+
+    model = None
+    for name, options in {
+        "AutoConfig": {},
+        "AutoProcessor": {},
+        "AutoImageProcessor": {},
+        "AutoModel": {"device_map": "meta", "output_loading_info": True, "ignore_mismatched_sizes": True},
+    }.items():
+        try:
+            loaded = getattr(transformers, name).from_pretrained(folder, trust_remote_code=True, **options)
+        except Exception as error:
+            error.add_note(name)
+            raise
+        if name == "AutoModel":
+            model, report = loaded
+            for kind in ("missing", "unexpected", "mismatched"):
+                keys = sorted(str(key[0] if isinstance(key, tuple) else key) for key in report[f"{kind}_keys"])
+                if keys:
+                    raise ValueError(f"weights: expected the model's own; got {len(keys)} {kind}, e.g. {keys[0]}")
+    assert model is not None
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def main(folder: str) -> None:
+    sys.meta_path.insert(0, Absent())
+    parameters, problem = 0, None
+    try:
+        parameters = check(folder)
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        where = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))
+        problem = f"{where}{lines[0] if lines else ''} ({type(error).__name__})"
+    print(json.dumps({"problem": problem, "parameters": parameters}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,269 @@
+"""What a folder must be before it may be published: whole, loadable, without pickles and machine paths."""
+
+import io
+import json
+import os
+import pickletools
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from ..modeling.configuration_arr_coc import ArrCocConfig
+from .building import AUTO_MAP, PROCESSOR_MAP, REQUIRED, read_json, weight_files
+from .cards import CARD, EVALUATION, default_strategy, evaluation_results, missing_metadata, read_card
+
+PICKLES = (".bin", ".ckpt", ".joblib", ".pickle", ".pkl", ".pt", ".pt2", ".pth")
+"""Endings of files that hold pickles."""
+
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model")
+"""One of them holds the tokenizer's vocabulary."""
+
+VOCABULARIES = ("vocab.json", "vocab.txt", "merges.txt")
+"""Files of pieces of words, which may look like paths; so may the pieces in tokenizer.json."""
+
+IGNORED = ("__pycache__", ".git", ".cache")
+"""Folders that are no part of a repository; the Hub would refuse the last two."""
+
+_ROOTS = (
+    "home|Users|Volumes|cluster|content|data|export|gpfs|kaggle|lustre|media|mnt|nfs|opt|private|root|scratch|srv|"
+    "storage|tmp|var|work|workspaces?"
+)
+_DRIVES = "Documents and Settings|Program Files|ProgramData|Users|Windows|code|data|dev|home|models|projects|temp|tmp"
+_PATH = re.compile(
+    rf"(?:(?<![\w./:~)\]}}>%$-])|file://)/(?:{_ROOTS})/[\w.~@+-][\w.~@+/-]*"
+    rf"|(?<![A-Za-z0-9])[A-Za-z]:(?:\\{{1,2}}|/)(?:{_DRIVES})\b[\w.~ \\/-]*"
+)
+"""A path of someone's machine within a text: below the folders that people, jobs and mounts live in."""
+
+_WHOLE_PATH = re.compile(r"/[\w.@+ -]+(?:/[\w.@+ -]+)+/?|[A-Za-z]:[\\/].+|\\\\[^\\]+\\.+")
+"""A JSON string that is an absolute path and nothing else, below any folder."""
+
+_MAX_TEXT = 256 * 2**20
+"""Bytes; a larger file that is no weights is refused rather than read."""
+
+
+def files_of(folder: Path) -> dict[str, Path]:
+    """The files to publish by their names in the repository, sorted; links to files count as those files.
+
+    Raises:
+        ValueError: no folder, no files, a link to nothing or to a folder, a hidden file, something that is no file.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: expected a folder to publish; got {'a file' if folder.exists() else 'nothing'}")
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if any(part in IGNORED for part in name.split("/")):
+            continue
+        if path.is_symlink() and not path.is_file():
+            raise ValueError(f"{name}: expected a file; got a link to a folder or to nothing")
+        if path.is_dir():
+            continue
+        if not path.is_file():
+            raise ValueError(f"{name}: expected a file; got a device, a pipe or a socket")
+        if any(part.startswith(".") for part in name.split("/")) and name != ".gitattributes":
+            raise ValueError(f"{name}: expected no hidden files; got one (it may hold secrets; remove it)")
+        found[name] = path
+    if not found:
+        raise ValueError(f"{folder}: expected files to publish; got an empty folder")
+    return found
+
+
+def check_contents(files: dict[str, Path]) -> None:
+    """Refuses pickles, by ending and by content, and paths of someone's machine.
+
+    Raises:
+        ValueError: there is one, with file and line.
+    """
+    for name, path in files.items():
+        if path.suffix.lower() in PICKLES:
+            raise ValueError(f"{name}: expected no pickles (loading one runs its code); got a {path.suffix} file")
+        if path.suffix == ".safetensors":
+            where = _find_in_json(_metadata(name, path))
+            if where:
+                raise ValueError(f"{name}: expected no absolute paths; got {where!r} in its metadata")
+            continue
+        if path.stat().st_size > _MAX_TEXT:
+            raise ValueError(f"{name}: expected weights in .safetensors files only; got {path.stat().st_size:,} bytes")
+        content = path.read_bytes()
+        if holds_pickle(content):
+            raise ValueError(f"{name}: expected no pickles (loading one runs its code); got one by its content")
+        _check_text(name, content)
+
+
+def holds_pickle(content: bytes) -> bool:
+    """Whether `content` is a pickle of any protocol, or an archive with one, as torch.save writes."""
+    if zipfile.is_zipfile(io.BytesIO(content)):
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            return any(item.filename.endswith(".pkl") or _is_pickle(archive.read(item)) for item in archive.infolist())
+    return _is_pickle(content)
+
+
+def _is_pickle(content: bytes) -> bool:
+    """Whether it reads as a pickle's instructions: with one that imports or calls, or up to its very end."""
+    opcodes = set()
+    try:
+        for opcode, _, place in pickletools.genops(content):
+            opcodes.add(opcode.name)
+            if opcode.name == "STOP":
+                whole = place is not None and place + 1 >= len(content.rstrip())
+                return whole or bool(opcodes & {"PROTO", "GLOBAL", "STACK_GLOBAL", "INST", "REDUCE", "BUILD"})
+    except Exception:  # whatever a reader of instructions stumbles over in a file of another form
+        return False
+    return False
+
+
+def _check_text(name: str, content: bytes) -> None:
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return  # no text: a picture, a SentencePiece model
+    if "\0" in text or name in VOCABULARIES:
+        return
+    if name.endswith(".json"):
+        try:
+            held = json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"{name}: expected JSON; got {error}") from error
+        if name == "tokenizer.json" and isinstance(held, dict):
+            held.pop("model", None)
+        where = _find_in_json(held)
+        if where:
+            raise ValueError(f"{name}: expected no absolute paths; got {where!r}")
+        return
+    for number, line in enumerate(text.splitlines(), start=1):
+        found = _PATH.search(line)
+        if found:
+            raise ValueError(f"{name}: expected no absolute paths; got {found[0]!r} in line {number}")
+
+
+def _find_in_json(held: Any) -> str | None:
+    """The first absolute path among the strings of `held`, keys included."""
+    for string, key in _strings(held, ""):
+        place = key.endswith(("path", "file", "dir", "folder"))
+        if _WHOLE_PATH.fullmatch(string) or (place and string.startswith("/")):
+            return string
+        found = _PATH.search(string)
+        if found:
+            return found[0]
+    return None
+
+
+def _strings(held: Any, key: str) -> Iterator[tuple[str, str]]:
+    """Every string in `held`, with the key it stands under."""
+    if isinstance(held, str):
+        yield held, key
+    elif isinstance(held, dict):
+        for name, value in held.items():
+            yield name, ""
+            yield from _strings(value, name)
+    elif isinstance(held, list):
+        for value in held:
+            yield from _strings(value, key)
+
+
+def _metadata(name: str, path: Path) -> dict[str, str]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            return dict(file.metadata() or {})
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{name}: expected a whole .safetensors file; got {error}") from error
+
+
+def check_complete(folder: Path) -> None:
+    """Refuses a folder from which a part is missing: what `arr-coc build` writes is complete.
+
+    Raises:
+        ValueError: no config, processor, tokenizer, chat template, generation config, weights, code, Auto class entry
+            or card metadata.
+    """
+    missing = [name for name in (*REQUIRED, "generation_config.json", CARD) if not (folder / name).is_file()]
+    if missing:
+        raise ValueError(f"{folder}: expected a complete repository (arr-coc build); got no {', '.join(missing)}")
+    config = read_json(folder / "config.json")
+    if config.get("model_type") != ArrCocConfig.model_type:
+        raise ValueError(
+            f"config.json: expected model_type {ArrCocConfig.model_type!r}; got {config.get('model_type')!r}"
+        )
+    _check_auto_map(folder, "config.json", config, tuple(AUTO_MAP))
+    _check_auto_map(folder, "processor_config.json", read_json(folder / "processor_config.json"), tuple(PROCESSOR_MAP))
+    if not any((folder / name).is_file() for name in TOKENIZERS):
+        raise ValueError(f"{folder}: expected a tokenizer ({', '.join(TOKENIZERS)}); got none")
+    settings = ("processor_config.json", "tokenizer_config.json")
+    if not (folder / "chat_template.jinja").is_file() and not any(
+        read_json(folder / name).get("chat_template") for name in settings
+    ):
+        raise ValueError(f"{folder}: expected a chat template (chat_template.jinja); got none")
+    weights = weight_files(folder)
+    left = sorted(path.name for path in folder.glob("*.safetensors") if path.name not in weights)
+    if left:
+        raise ValueError(f"{folder}: expected the model's weights only; got {', '.join(left)} too")
+    _check_card(folder, default_strategy(config))
+
+
+def _check_auto_map(folder: Path, name: str, held: dict[str, Any], classes: tuple[str, ...]) -> None:
+    auto_map = held.get("auto_map")
+    given = auto_map if isinstance(auto_map, dict) else {}
+    missing = [auto for auto in classes if not isinstance(given.get(auto), str)]
+    if missing:
+        raise ValueError(f"{name}: expected an auto_map for {', '.join(classes)}; got none for {', '.join(missing)}")
+    for auto in classes:
+        module = given[auto].rpartition(".")[0]
+        if not (folder / f"{module}.py").is_file():
+            raise ValueError(
+                f"{name}: expected {auto} in a file of the folder; got {given[auto]!r}, which is not there"
+            )
+
+
+def _check_card(folder: Path, strategy: str) -> None:
+    card = read_card(folder / CARD)
+    missing = missing_metadata(card)
+    if missing:
+        raise ValueError(f"{CARD}: expected metadata on {', '.join(missing)}; got none")
+    evaluation = folder / EVALUATION
+    found = evaluation_results(read_json(evaluation), strategy) if evaluation.is_file() else []
+    if found and not card.data.get("eval_results"):
+        raise ValueError(f"{CARD}: expected the results of {EVALUATION} in its metadata (arr-coc build); got none")
+
+
+def check_loads(folder: Path) -> int:
+    """Loads the folder in a fresh, offline Python without this package; returns its number of parameters.
+
+    Config, processor and code run as they will for whoever downloads them; every weight is read and compared with the
+    model's parameters by name and shape.
+
+    Raises:
+        ValueError: it does not load, or weights are missing, left over, damaged or of another shape.
+    """
+    hidden = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "HF_HUB_CACHE", "HF_MODULES_CACHE", "HF_ENDPOINT")
+    with tempfile.TemporaryDirectory(prefix="arr-coc-") as home:
+        environment = {name: value for name, value in os.environ.items() if name not in hidden}
+        environment |= {
+            "HF_HOME": home,
+            "HF_HUB_OFFLINE": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "TRANSFORMERS_VERBOSITY": "error",
+        }
+        script = Path(__file__).with_name("alone.py")
+        result = subprocess.run(
+            [sys.executable, "-P", str(script), str(folder.absolute())],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    try:
+        report = json.loads(result.stdout.strip().splitlines()[-1])
+    except (IndexError, ValueError):
+        last = (result.stderr.strip().splitlines() or ["no output"])[-1]
+        raise ValueError(f"{folder}: expected it to load; Python ended with {result.returncode}: {last}") from None
+    if report["problem"]:
+        raise ValueError(f"{folder}: expected it to load; got {report['problem']}")
+    return int(report["parameters"])

@@ -1,0 +1,274 @@
+"""Publishing a model repository: checked and loaded first, then sent in one commit, or not at all.
+
+`HfApi.upload_folder` may cut a folder into several commits; `create_commit` makes one. Uploaded weights wait on the Hub
+until a commit names them, so a run that was cut off is resumed by running it again.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_token
+from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabled
+from huggingface_hub.hf_api import CommitInfo, ModelInfo
+from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+from ..version import __version__
+from .building import WEIGHTS_INDEX
+from .checking import check_complete, check_contents, check_loads, files_of
+
+TRIES = 4
+"""How often a call is made that huggingface_hub itself makes once only (it repeats uploads, up to six times)."""
+
+_PASSING = (408, 429, 500, 502, 503, 504)
+"""Status codes of troubles that pass, as huggingface_hub has them."""
+
+_MAX_WAIT = 300
+"""Seconds; the longest wait that the Hub may ask for between two tries."""
+
+MAIN = "main"
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What would be published.
+
+    Attributes:
+        files: bytes of each file by its name in the repository, sorted.
+        parameters: number of the model's parameters.
+    """
+
+    files: dict[str, int]
+    parameters: int
+
+    @property
+    def nbytes(self) -> int:
+        return sum(self.files.values())
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What was published.
+
+    Attributes:
+        url: of the commit, or of the pull request.
+        checked: the files.
+        removed: weights of another shape of the model that lay in the repository and are gone from it.
+        changed: False where the repository held these very files.
+    """
+
+    url: str
+    checked: Checked
+    removed: tuple[str, ...]
+    changed: bool
+
+
+def check(folder: str | Path) -> Checked:
+    """Everything that can be said against publishing `folder`, without the network.
+
+    Raises:
+        ValueError: no folder, an incomplete or damaged one, one that does not load, pickles, machine paths.
+    """
+    folder = Path(folder).absolute()
+    files = files_of(folder)
+    check_contents(files)
+    check_complete(folder)
+    return Checked({name: path.stat().st_size for name, path in files.items()}, check_loads(folder))
+
+
+def check_name(name: str) -> str:
+    """The name of a repository, as given.
+
+    Raises:
+        ValueError: it is not org/name, or not one that the Hub allows.
+    """
+    try:
+        validate_repo_id(name)
+    except HFValidationError as error:
+        raise ValueError(f"name: expected org/name; got {name!r} ({_line(error)})") from error
+    if name.count("/") != 1:
+        raise ValueError(f"name: expected org/name; got {name!r}")
+    return name
+
+
+def push(
+    folder: str | Path,
+    name: str,
+    *,
+    private: bool = True,
+    revision: str | None = None,
+    create_pr: bool = False,
+    message: str | None = None,
+) -> Pushed:
+    """Checks `folder` and makes it the content of the model repository `name`, in one commit.
+
+    The repository and the branch are made where there are none. Weights that the folder does not have are removed, for
+    `from_pretrained` prefers one file to shards; other files stay. Stops where somebody else commits meanwhile.
+
+    Args:
+        folder: what `arr-coc build` wrote.
+        name: org/name.
+        private: who may see the repository. One that is there must agree.
+        revision: a branch (default: main).
+        create_pr: open a pull request instead.
+        message: of the commit.
+
+    Raises:
+        ValueError: the folder, the name, the token, the branch or the visibility is refused.
+        ConnectionError: the Hub cannot be reached, or still fails after several tries. The repository then is as it
+            was, or whole; the next run does not send again what has arrived of the weights.
+    """
+    check_name(name)
+    if get_token() is None:
+        raise ValueError("token: expected one that may write, in HF_TOKEN (or hf auth login); got none")
+    checked = check(folder)
+    api = HfApi(library_name="arr-coc", library_version=__version__)
+    branch = revision or MAIN
+    with _told(name, create_pr):
+        _patiently(lambda: api.create_repo(name, private=private, exist_ok=True))
+        found = _patiently(lambda: api.model_info(name))
+    _check_visibility(name, private, found)
+    with _told(name, create_pr):
+        if branch != MAIN and not create_pr and not branch.startswith("refs/"):
+            _patiently(lambda: api.create_branch(name, branch=branch, exist_ok=True))
+        before, commit, removed = _send(api, Path(folder).absolute(), checked, name, branch, create_pr, message)
+        place = commit.pr_revision or commit.oid
+        after = _patiently(lambda: api.model_info(name, revision=place, files_metadata=True))
+    _check_arrived(name, checked, after)
+    return Pushed(commit.pr_url or commit.commit_url, checked, removed, changed=commit.oid != before)
+
+
+def _send(
+    api: HfApi, folder: Path, checked: Checked, name: str, branch: str, create_pr: bool, message: str | None
+) -> tuple[str | None, CommitInfo, tuple[str, ...]]:
+    """One commit on top of what is there; the commit before, this one, and what it removes.
+
+    The commit names its parent, so that a repeated one whose answer was lost cannot be made twice.
+    """
+    first: str | None = None
+    for tried in range(1, TRIES + 1):
+        head = _patiently(lambda: api.model_info(name, revision=branch))
+        first = first or head.sha
+        removed = tuple(file for file in _names(head) if _is_weight(file) and file not in checked.files)
+        additions = [CommitOperationAdd(file, str(folder / file)) for file in checked.files]
+        api.preupload_lfs_files(name, additions, revision=branch, create_pr=create_pr, free_memory=False)
+        try:
+            commit = api.create_commit(
+                name,
+                [*additions, *map(CommitOperationDelete, removed)],
+                commit_message=message or "Upload model by arr-coc push",
+                revision=branch,
+                create_pr=create_pr,
+                parent_commit=head.sha,
+            )
+        except (HTTPError, json.JSONDecodeError) as error:
+            # A pull request whose answer was lost would be opened a second time.
+            if create_pr or tried == TRIES or not _passes(error):
+                raise
+            time.sleep(_pause(error, tried))
+        else:
+            return first, commit, removed
+    raise AssertionError("unreachable")
+
+
+def _names(info: ModelInfo) -> list[str]:
+    return [sibling.rfilename for sibling in info.siblings or ()]
+
+
+def _is_weight(name: str) -> bool:
+    return "/" not in name and (name.endswith(".safetensors") or name == WEIGHTS_INDEX)
+
+
+def _check_visibility(name: str, private: bool, found: ModelInfo) -> None:
+    kinds = {True: "private", False: "public"}
+    if found.private is not None and bool(found.private) != private:
+        raise ValueError(
+            f"{name}: expected a {kinds[private]} repository; got a {kinds[not private]} one "
+            f"(push with --{kinds[not private]}, or change it in its settings)"
+        )
+
+
+def _check_arrived(name: str, checked: Checked, after: ModelInfo) -> None:
+    sizes = {sibling.rfilename: sibling.size for sibling in after.siblings or ()}
+    wrong = [file for file, size in checked.files.items() if file not in sizes or sizes[file] not in (size, None)]
+    if wrong:
+        raise ValueError(f"{name}: expected every file to arrive; got no {', '.join(wrong)} (see its .gitignore)")
+
+
+def _patiently(call: Callable[[], Result]) -> Result:
+    """What `call` returns, repeated while its troubles may pass. It must do no harm when repeated."""
+    for tried in range(1, TRIES):
+        try:
+            return call()
+        except HTTPError as error:
+            if not _passes(error):
+                raise
+            time.sleep(_pause(error, tried))
+    return call()
+
+
+def _passes(error: Exception) -> bool:
+    response = _response(error)
+    return response is None or response.status_code in _PASSING
+
+
+def _pause(error: Exception, tried: int) -> float:
+    """Seconds to wait after try number `tried`: what the server asks for, else 1, 2, 4."""
+    response = _response(error)
+    asked = "" if response is None else response.headers.get("Retry-After", "")
+    return min(float(asked), _MAX_WAIT) if asked.isdigit() else 2.0 ** (tried - 1)
+
+
+def _response(error: BaseException) -> Any:
+    return error.response if isinstance(error, HfHubHTTPError) else None
+
+
+@contextmanager
+def _told(name: str, create_pr: bool) -> Iterator[None]:
+    """What the Hub and the way to it raise, as one line without addresses: those may be signed."""
+    try:
+        yield
+    except OfflineModeIsEnabled as error:
+        raise ValueError("push: expected to use the network; got HF_HUB_OFFLINE in the environment") from error
+    except (HTTPError, OSError, RuntimeError, json.JSONDecodeError) as error:
+        cause = error.__cause__ if isinstance(error, RuntimeError) and error.__cause__ else error
+        during = f" ({_line(error).rstrip('.')})" if cause is not error else ""
+        response = _response(cause)
+        if response is not None and response.status_code not in _PASSING:
+            raise ValueError(f"{name}: {_refusal(name, cause, response)}{during}") from error
+        got = f"{response.status_code} {response.reason_phrase}" if response is not None else _line(cause)
+        raise ConnectionError(
+            f"{name}: expected the Hub to take it; got {got}{during}. {_advice(create_pr)}"
+        ) from error
+    except ValueError as error:  # the Hub's word on a card, or on a name
+        raise ValueError(f"{name}: {' '.join(str(error).split())}") from error
+
+
+def _advice(create_pr: bool) -> str:
+    again = "Run it again: weights that have arrived are not sent again"
+    if create_pr:
+        return f"See whether a pull request is open; if not: {again[0].lower()}{again[1:]}"
+    return f"Nothing is committed in part. {again}"
+
+
+def _refusal(name: str, error: BaseException, response: Any) -> str:
+    status = f"{response.status_code} {response.reason_phrase}"
+    said = _line(getattr(error, "server_message", None) or "")
+    got = f"{status} ({said})" if said else status
+    if response.status_code in (401, 403):
+        return f"expected a token that may write there (HF_TOKEN, or hf auth login); got {got}"
+    if response.status_code == 404:
+        return f"expected a repository and a branch that are there; got {got}"
+    if response.status_code in (409, 412):
+        return f"expected nobody else to write there meanwhile; got {got}. Run it again"
+    return f"expected the Hub to take it; got {got}"
+
+
+def _line(error: BaseException | str) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].strip() if lines else "" if isinstance(error, str) else type(error).__name__

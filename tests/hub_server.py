@@ -1,0 +1,291 @@
+"""The Hub's HTTP API as far as a push needs it, in a process of its own, with failures on request.
+
+    python hub_server.py      prints its port, then serves 127.0.0.1 until it is ended
+
+It is strict where the Hub is: a commit is taken whole or not at all, names files by what was uploaded before, and must
+stand on the commit that it names as its parent. Beyond the Hub's API: `POST /_fail` (see `Failure`), `GET /_heal` (no
+failures any more), `GET /_state` (repositories, commits, uploaded objects), `GET /_log` (every request and the status
+of its answer; 0: cut off), `GET /_reset` (an empty Hub again).
+"""
+
+import base64
+import hashlib
+import json
+import re
+import socket
+import struct
+import threading
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+TOKEN = "hf_test"
+"""The only token that may write."""
+
+MODEL = r"/api/models/(?P<name>[^/]+/[^/]+)"
+
+
+class Refused(Exception):
+    """An answer that is no success."""
+
+    def __init__(self, status: int, message: str, code: str | None = None, **more: Any) -> None:
+        super().__init__(message)
+        self.status, self.body = status, {"error": message, **more}
+        self.code = code
+
+
+@dataclass
+class Failure:
+    """The next `times` requests of this method whose path has `path` (a pattern) in it fail.
+
+    `how`: a status code; "cut": the connection breaks within the request's body; "lost": within the answer, after the
+    request has been done.
+    """
+
+    method: str
+    path: str
+    times: int
+    how: int | str
+    headers: dict[str, str]
+
+
+class Hub:
+    """Repositories: {name: {private, refs: {ref: oid}, commits: {oid: {parent, message, files}}}}; uploaded objects."""
+
+    def __init__(self) -> None:
+        self.repositories: dict[str, dict[str, Any]] = {}
+        self.objects: dict[str, int] = {}
+        self.failures: list[Failure] = []
+        self.log: list[tuple[str, str, int]] = []
+        self.lock = threading.RLock()
+
+    def failure(self, method: str, path: str) -> Failure | None:
+        with self.lock:
+            for failure in self.failures:
+                if failure.times and failure.method == method and re.search(failure.path, path):
+                    failure.times -= 1
+                    return failure
+        return None
+
+    def repository(self, name: str) -> dict[str, Any]:
+        if name not in self.repositories:
+            raise Refused(404, "Repository not found", "RepoNotFound")
+        return self.repositories[name]
+
+    def commit_of(self, repository: dict[str, Any], revision: str) -> str:
+        oid = repository["refs"].get(revision, revision)
+        if oid not in repository["commits"]:
+            raise Refused(404, f"Invalid rev id: {revision}", "RevisionNotFound")
+        return str(oid)
+
+    def commit(self, repository: dict[str, Any], parent: str | None, message: str, files: dict[str, Any]) -> str:
+        text = json.dumps([len(repository["commits"]), parent, message, files])
+        oid = hashlib.sha1(text.encode()).hexdigest()
+        repository["commits"][oid] = {"parent": parent, "message": message, "files": files}
+        return oid
+
+    # ---- the calls, in the order of a push
+
+    def create(self, base: str, body: dict[str, Any]) -> dict[str, Any]:
+        name = f"{body['organization']}/{body['name']}"
+        if name in self.repositories:
+            raise Refused(409, "You already created this model repo", url=f"{base}/{name}")
+        repository: dict[str, Any] = {"private": body.get("visibility") == "private", "refs": {}, "commits": {}}
+        repository["refs"]["main"] = self.commit(repository, None, "initial commit", {".gitattributes": regular(b"")})
+        self.repositories[name] = repository
+        return {"url": f"{base}/{name}", "name": name}
+
+    def info(self, name: str, revision: str) -> dict[str, Any]:
+        repository = self.repository(name)
+        oid = self.commit_of(repository, revision)
+        files = repository["commits"][oid]["files"]
+        siblings = [{"rfilename": path, "size": file["size"]} for path, file in sorted(files.items())]
+        return {"id": name, "sha": oid, "private": repository["private"], "siblings": siblings}
+
+    def branch(self, name: str, branch: str, body: dict[str, Any]) -> dict[str, Any]:
+        repository = self.repository(name)
+        if branch in repository["refs"]:
+            raise Refused(409, "Reference already exists")
+        repository["refs"][branch] = self.commit_of(repository, body.get("startingPoint", "main"))
+        return {}
+
+    def preupload(self, name: str, revision: str, body: dict[str, Any]) -> dict[str, Any]:
+        repository = self.repository(name)
+        there = repository["commits"][self.commit_of(repository, revision)]["files"]
+        files = []
+        for file in body["files"]:
+            mode = "lfs" if file["path"].endswith((".safetensors", ".png")) else "regular"
+            oid = there.get(file["path"], {}).get("oid")
+            files.append({"path": file["path"], "uploadMode": mode, "shouldIgnore": False, "oid": oid})
+        return {"files": files}
+
+    def batch(self, base: str, name: str, body: dict[str, Any]) -> dict[str, Any]:
+        self.repository(name)
+        found = []
+        for item in body["objects"]:
+            entry = {"oid": item["oid"], "size": item["size"]}
+            if item["oid"] not in self.objects:
+                verify = {"href": f"{base}/{name}.git/info/lfs/verify"}
+                entry["actions"] = {"upload": {"href": f"{base}/lfs/{item['oid']}?signed=secret"}, "verify": verify}
+            found.append(entry)
+        return {"transfer": "basic", "objects": found}
+
+    def upload(self, oid: str, content: bytes) -> dict[str, Any]:
+        if hashlib.sha256(content).hexdigest() != oid:
+            raise Refused(400, "The content has another SHA-256 than announced")
+        self.objects[oid] = len(content)
+        return {}
+
+    def verify(self, body: dict[str, Any]) -> dict[str, Any]:
+        if self.objects.get(body["oid"]) != body["size"]:
+            raise Refused(404, "Object not found")
+        return {}
+
+    def take(self, base: str, name: str, revision: str, lines: list[dict[str, Any]], create_pr: bool) -> dict[str, Any]:
+        repository = self.repository(name)
+        parent = self.commit_of(repository, revision)
+        files, header = dict(repository["commits"][parent]["files"]), lines[0]["value"]
+        if header.get("parentCommit", parent) != parent:
+            raise Refused(412, "A commit has happened since. Please refresh and try again.")
+        for line in lines[1:]:
+            value = line["value"]
+            if line["key"] == "file":
+                files[value["path"]] = regular(base64.b64decode(value["content"]))
+            elif line["key"] == "lfsFile":
+                if self.objects.get(value["oid"]) != value["size"]:
+                    raise Refused(400, f"{value['path']}: its content was not uploaded")
+                files[value["path"]] = {"oid": value["oid"], "size": value["size"]}
+            elif line["key"] == "deletedFile":
+                if value["path"] not in files:
+                    raise Refused(404, "A file with this name doesn't exist", "EntryNotFound")
+                del files[value["path"]]
+        oid = self.commit(repository, parent, header["summary"], files)
+        if not create_pr:
+            repository["refs"][revision] = oid
+            return {"commitUrl": f"{base}/{name}/commit/{oid}", "commitOid": oid}
+        number = 1 + sum(ref.startswith("refs/pr/") for ref in repository["refs"])
+        repository["refs"][f"refs/pr/{number}"] = oid
+        opened = f"{base}/{name}/discussions/{number}"
+        return {"commitUrl": f"{base}/{name}/commit/{oid}", "commitOid": oid, "pullRequestUrl": opened}
+
+
+def regular(content: bytes) -> dict[str, Any]:
+    """A file that git itself holds, by git's name for its content."""
+    return {"oid": hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest(), "size": len(content)}
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    hub = Hub()
+
+    def answer(self) -> None:
+        address = urlsplit(self.path)
+        if address.path.startswith("/_"):
+            self.send(200, self.steer(address.path))
+            return
+        failure = self.hub.failure(self.command, self.path)
+        if failure is not None and failure.how == "cut":
+            self.rfile.read(min(1000, int(self.headers.get("Content-Length", 0))))
+            self.cut()
+            return
+        body = self.body()
+        if failure is not None and isinstance(failure.how, int):
+            self.send(failure.how, {"error": "told to fail"}, failure.headers)
+            return
+        try:
+            with self.hub.lock:
+                status, found, headers = 200, self.route(address.path, parse_qs(address.query), body), {}
+        except Refused as refused:
+            status, found = refused.status, refused.body
+            headers = {"X-Error-Message": str(refused), **({"X-Error-Code": refused.code} if refused.code else {})}
+        if failure is not None:
+            self.cut()
+        else:
+            self.send(status, found, headers)
+
+    do_GET = do_POST = do_PUT = answer
+
+    def steer(self, path: str) -> Any:
+        if path == "/_fail":
+            self.hub.failures.append(Failure(**json.loads(self.body())))
+            return {}
+        if path == "/_heal":
+            self.hub.failures.clear()
+            return {}
+        if path == "/_reset":
+            self.hub.__init__()  # type: ignore[misc]
+            return {}
+        if path == "/_log":
+            return self.hub.log
+        return {"repositories": self.hub.repositories, "objects": self.hub.objects}
+
+    def route(self, path: str, query: dict[str, list[str]], body: bytes) -> dict[str, Any]:
+        hub, base, method = self.hub, f"http://{self.headers['Host']}", self.command
+        if method == "PUT":  # a signed address: no token
+            return hub.upload(path.removeprefix("/lfs/"), body)
+        if self.headers.get("Authorization") != f"Bearer {TOKEN}":
+            raise Refused(401, "Invalid credentials in Authorization header")
+        if path == "/api/repos/create":
+            return hub.create(base, json.loads(body))
+        if path == "/api/validate-yaml":
+            if "license:" not in json.loads(body)["content"]:
+                raise Refused(400, "invalid", errors=[{"message": '"license" is required'}], warnings=[])
+            return {"errors": [], "warnings": []}
+        if found := re.fullmatch(rf"{MODEL}(?:/revision/(?P<revision>[^/]+))?", path):
+            return hub.info(found["name"], unquote(found["revision"] or "main"))
+        if found := re.fullmatch(rf"{MODEL}/branch/(?P<branch>[^/]+)", path):
+            return hub.branch(found["name"], unquote(found["branch"]), json.loads(body or b"{}"))
+        if found := re.fullmatch(rf"{MODEL}/preupload/(?P<revision>[^/]+)", path):
+            return hub.preupload(found["name"], unquote(found["revision"]), json.loads(body))
+        if found := re.fullmatch(r"/(?P<name>.+)\.git/info/lfs/objects/batch", path):
+            return hub.batch(base, found["name"], json.loads(body))
+        if path.endswith(".git/info/lfs/verify"):
+            return hub.verify(json.loads(body))
+        if found := re.fullmatch(rf"{MODEL}/commit/(?P<revision>[^/]+)", path):
+            lines = [json.loads(line) for line in body.splitlines()]
+            return hub.take(base, found["name"], unquote(found["revision"]), lines, "create_pr" in query)
+        raise Refused(404, f"no such call: {method} {path}")
+
+    def body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding") == "chunked":
+            parts = []
+            while size := int(self.rfile.readline(), 16):
+                parts.append(self.rfile.read(size))
+                self.rfile.readline()
+            self.rfile.readline()
+            return b"".join(parts)
+        return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+
+    def send(self, status: int, found: Any, headers: dict[str, str] | None = None) -> None:
+        self.note(status)
+        content = json.dumps(found).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def cut(self) -> None:
+        """Breaks the connection at once, with a reset."""
+        self.note(0)
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close_connection = True
+        self.connection.shutdown(socket.SHUT_RDWR)
+        self.connection.close()
+
+    def note(self, status: int) -> None:
+        path = urlsplit(self.path).path
+        if not path.startswith("/_"):
+            self.hub.log.append((self.command, path, status))
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the base class's name
+        """Says nothing: whoever started the server reads its port only."""
+
+
+if __name__ == "__main__":
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    print(server.server_port, flush=True)
+    server.serve_forever()

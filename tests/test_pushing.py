@@ -1,0 +1,464 @@
+"""Publishing: what is refused, and one whole commit or none whatever the network does.
+
+The Hub is `hub_server.py` in a process of its own.
+"""
+
+import json
+import os
+import pickle
+import re
+import shutil
+import subprocess
+import sys
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import hub_server
+import huggingface_hub
+import pytest
+import torch
+from helpers import tiny_model
+from huggingface_hub import constants
+from safetensors.torch import load_file, save_file
+
+from arr_coc.cli import main
+from arr_coc.publishing import alone, build, check, checking, push, pushing
+
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # huggingface_hub 2.4's own upload
+
+CARD = "---\nlicense: apache-2.0\n---\n# Tiny\n"
+NAME = "org/tiny"
+FILES = f"/api/models/{NAME}"
+
+
+class Hub:
+    """The server, seen from a test."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(urllib.request.Request(self.url + path, data), timeout=60) as answer:
+            return json.load(answer)
+
+    def fail(self, method: str, path: str, how: int | str, times: int = 1, **headers: str) -> None:
+        self.ask("/_fail", {"method": method, "path": path, "how": how, "times": times, "headers": headers})
+
+    def repository(self, name: str = NAME) -> dict[str, Any]:
+        found: dict[str, Any] = self.ask("/_state")["repositories"][name]
+        return found
+
+    def sizes(self, revision: str = "main") -> dict[str, int]:
+        """Bytes of the files at a branch, but for the Hub's own."""
+        repository = self.repository()
+        files = repository["commits"][repository["refs"][revision]]["files"]
+        return {path: file["size"] for path, file in files.items() if path != ".gitattributes"}
+
+    def objects(self) -> set[str]:
+        return set(self.ask("/_state")["objects"])
+
+    def requests(self) -> Counter[str]:
+        return Counter(f"{method} {path}" for method, path, _ in self.ask("/_log"))
+
+    def uploads(self) -> list[str]:
+        """The weights that were sent, by SHA-256, whatever became of them."""
+        return [path.removeprefix("/lfs/") for method, path, _ in self.ask("/_log") if method == "PUT"]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    command = [sys.executable, "-u", str(Path(hub_server.__file__))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+        finally:
+            process.terminate()
+
+
+@pytest.fixture
+def hub(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """An empty Hub that this process may use, without waiting between tries and without loading what is pushed."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    monkeypatch.setattr(constants, "ENDPOINT", server)
+    monkeypatch.setenv("HF_TOKEN", hub_server.TOKEN)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    monkeypatch.setattr(pushing, "check_loads", lambda folder: 1)
+    huggingface_hub.close_session()
+    made = Hub(server)
+    made.ask("/_reset")
+    yield made
+    huggingface_hub.close_session()
+
+
+@pytest.fixture(scope="module")
+def folder(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `arr-coc build` makes of the tiny model. Read only."""
+    place = tmp_path_factory.mktemp("pushing")
+    (place / "card.md").write_text(CARD)
+    return build(checkpoint, place / "repository", card=place / "card.md")
+
+
+@pytest.fixture(scope="module")
+def shards(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with weights in several files. Read only."""
+    place = tmp_path_factory.mktemp("shards")
+    shutil.copytree(folder, place / "source", ignore=shutil.ignore_patterns("*.safetensors"))
+    tiny_model().save_pretrained(place / "saved", max_shard_size="150KB")
+    for path in (place / "saved").glob("model*"):
+        shutil.copyfile(path, place / "source" / path.name)
+    made = build(place / "source", place / "repository")
+    assert 2 <= len(list(made.glob("*.safetensors"))) <= 5  # all are sent at once
+    return made
+
+
+def sizes_of(folder: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_size for path in folder.iterdir()}
+
+
+def digests(folder: Path) -> set[str]:
+    """SHA-256 of the weights' files."""
+    return {sha256(path.read_bytes()).hexdigest() for path in folder.glob("*.safetensors")}
+
+
+# ---- one commit, or none
+
+
+def test_a_push_makes_a_private_repository_in_one_commit_and_again_changes_nothing(hub: Hub, folder: Path) -> None:
+    pushed = push(folder, NAME)
+    repository = hub.repository()
+    assert repository["private"] and len(repository["commits"]) == 2  # the Hub's own first one, and ours
+    assert hub.sizes() == sizes_of(folder) == pushed.checked.files
+    assert pushed.changed and pushed.removed == ()
+    assert pushed.url == f"{hub.url}/{NAME}/commit/{repository['refs']['main']}"
+    again = push(folder, NAME)
+    assert not again.changed and again.url == pushed.url
+    assert len(hub.repository()["commits"]) == 2 and len(hub.uploads()) == 1
+
+
+@pytest.mark.parametrize("how", [500, 429, "cut"])
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/api/repos/create"),
+        ("GET", f"{FILES}$"),
+        ("GET", f"{FILES}/revision/main$"),
+        ("POST", f"{FILES}/preupload/"),
+        ("POST", "/info/lfs/objects/batch"),
+        ("PUT", "/lfs/"),
+        ("POST", "/api/validate-yaml"),
+        ("POST", f"{FILES}/commit/"),
+    ],
+)
+def test_a_trouble_that_passes_is_sat_out(hub: Hub, folder: Path, method: str, path: str, how: int | str) -> None:
+    hub.fail(method, path, how, times=2, **({"Retry-After": "1"} if how == 429 else {}))
+    assert push(folder, NAME).changed
+    assert hub.sizes() == sizes_of(folder)
+    assert len(hub.repository()["commits"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("how", "got"),
+    [(500, "got 500 Internal Server Error"), (429, "got 429 Too Many Requests"), ("cut", r"got (?!\d)")],
+)
+def test_an_upload_that_fails_for_good_commits_nothing_and_the_next_run_sends_only_the_rest(
+    hub: Hub, shards: Path, how: int | str, got: str
+) -> None:
+    hub.fail("PUT", f"/lfs/{min(digests(shards))}", how, times=1000)
+    with pytest.raises(ConnectionError) as caught:
+        push(shards, NAME)
+    said = str(caught.value)
+    assert re.match(rf"{NAME}: expected the Hub to take it; {got}", said)
+    assert re.search(r"\(Error while uploading 'model-0000\d-of-0000\d\.safetensors' to the Hub\)", said)
+    assert said.endswith("Nothing is committed in part. Run it again: weights that have arrived are not sent again")
+    assert "signed" not in said and "\n" not in said
+    assert hub.sizes() == {}
+    arrived, sent = hub.objects(), len(hub.uploads())
+    assert arrived == digests(shards) - {min(digests(shards))}
+    hub.ask("/_heal")
+    push(shards, NAME)
+    assert hub.uploads()[sent:] == [min(digests(shards))]
+    assert hub.sizes() == sizes_of(shards)
+
+
+def test_a_commit_that_fails_for_good_leaves_the_repository_as_it_was(hub: Hub, folder: Path, shards: Path) -> None:
+    push(folder, NAME)
+    before, sent = hub.repository(), len(hub.uploads())
+    hub.fail("POST", f"{FILES}/commit/", 503, times=pushing.TRIES)
+    with pytest.raises(ConnectionError, match="got 503 Service Unavailable.* Nothing is committed in part"):
+        push(shards, NAME)
+    assert hub.repository() == before
+    assert len(hub.uploads()) == sent + len(digests(shards))
+    pushed = push(shards, NAME)
+    assert len(hub.uploads()) == sent + len(digests(shards))  # resumed: nothing sent twice
+    assert pushed.removed == ("model.safetensors",)  # from_pretrained would prefer it to the shards
+    assert hub.sizes() == sizes_of(shards)
+
+
+def test_a_commit_whose_answer_is_lost_is_not_made_twice(hub: Hub, folder: Path) -> None:
+    hub.fail("POST", f"{FILES}/commit/", "lost")
+    assert push(folder, NAME).changed
+    assert len(hub.repository()["commits"]) == 2
+    assert hub.sizes() == sizes_of(folder)
+
+
+def test_a_pull_request_leaves_the_branch_alone_and_is_opened_once(hub: Hub, folder: Path) -> None:
+    hub.fail("POST", f"{FILES}/commit/", "lost")
+    with pytest.raises(ConnectionError, match="See whether a pull request is open; if not: run it again"):
+        push(folder, NAME, create_pr=True)
+    assert [ref for ref in hub.repository()["refs"] if ref != "main"] == ["refs/pr/1"]
+    pushed = push(folder, NAME, create_pr=True)
+    assert pushed.url == f"{hub.url}/{NAME}/discussions/2"
+    assert hub.sizes() == {} and hub.sizes("refs/pr/2") == sizes_of(folder)
+
+
+def test_a_branch_is_made_and_the_others_stay(hub: Hub, folder: Path) -> None:
+    push(folder, NAME, revision="v2/new", message="Second")
+    repository = hub.repository()
+    assert hub.sizes() == {} and hub.sizes("v2/new") == sizes_of(folder)
+    assert repository["commits"][repository["refs"]["v2/new"]]["message"] == "Second"
+    assert not push(folder, NAME, revision="v2/new").changed
+
+
+@pytest.mark.parametrize(("private", "other"), [(True, "public"), (False, "private")])
+def test_a_repository_of_another_visibility_is_refused_before_anything_is_sent(
+    hub: Hub, folder: Path, private: bool, other: str
+) -> None:
+    push(folder, NAME, private=not private)
+    requests = hub.requests()
+    with pytest.raises(ValueError, match=rf"got a {other} one \(push with --{other}, or change it in its settings\)"):
+        push(folder, NAME, private=private)
+    assert set(hub.requests() - requests) == {"POST /api/repos/create", f"GET {FILES}"}
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (401, r"expected a token that may write there \(HF_TOKEN, or hf auth login\); got 401"),
+        (403, r"expected a token that may write there \(HF_TOKEN, or hf auth login\); got 403"),
+        (404, r"expected a repository and a branch that are there; got 404"),
+        (412, r"expected nobody else to write there meanwhile; got 412 .*Run it again"),
+        (400, r"expected the Hub to take it; got 400 Bad Request \(told to fail\)"),
+    ],
+)
+def test_what_the_hub_refuses_is_told_in_one_line_and_not_tried_again(
+    hub: Hub, folder: Path, status: int, expected: str
+) -> None:
+    hub.fail("POST", f"{FILES}/commit/", status)
+    with pytest.raises(ValueError, match=f"^{NAME}: {expected}") as caught:
+        push(folder, NAME)
+    assert "\n" not in str(caught.value) and hub_server.TOKEN not in str(caught.value)
+    assert hub.sizes() == {} and hub.requests()[f"POST {FILES}/commit/main"] == 1
+
+
+def test_token_network_and_name_are_asked_for_first(
+    hub: Hub, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("tiny", "a/b/c", "org/..", "../tiny"):
+        with pytest.raises(ValueError, match="^name: expected org/name; got "):
+            push(folder, name)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(ValueError, match="expected to use the network; got HF_HUB_OFFLINE in the environment"):
+        push(folder, NAME)
+    monkeypatch.delenv("HF_TOKEN")
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "none"))
+    with pytest.raises(ValueError, match=r"token: expected one that may write, in HF_TOKEN .*; got none"):
+        push(folder, NAME)
+    assert hub.requests() == Counter()
+
+
+# ---- what may not be published
+
+
+def _edit(name: str, **changes: Any) -> Callable[[Path], None]:
+    """Lays `changes` over a JSON file; None takes a key away."""
+
+    def apply(folder: Path) -> None:
+        held = {**json.loads((folder / name).read_text()), **changes}
+        (folder / name).write_text(json.dumps({key: value for key, value in held.items() if value is not None}))
+
+    return apply
+
+
+def _write(name: str, content: str | bytes) -> Callable[[Path], None]:
+    def apply(folder: Path) -> None:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    return apply
+
+
+def _append(name: str, content: str) -> Callable[[Path], None]:
+    return lambda folder: _write(name, (folder / name).read_text() + content)(folder)
+
+
+def _remove(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).unlink()
+
+
+def _torch_save(folder: Path) -> None:
+    torch.save({"weight": torch.zeros(2)}, folder / "weights.dat")
+
+
+def _name_path_in_weights(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    save_file(load_file(path), path, metadata={"format": "pt", "source": "/home/me/run"})
+
+
+def _truncate(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-10])
+
+
+AUTO = "auto_map"
+PATHS = "expected no absolute paths; got"
+REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
+    "pickle by ending": (_write("sub/model.bin", b"x"), r"sub/model.bin: expected no pickles .*; got a .bin file"),
+    "pickle by capital ending": (_write("MODEL.PT", b"x"), "MODEL.PT: expected no pickles"),
+    "torch archive": (_torch_save, "weights.dat: expected no pickles .*; got one by its content"),
+    "pickle": (_write("data.txt", pickle.dumps({"a": os.getcwd}, 4)), "data.txt: expected no pickles"),
+    "textual pickle": (_write("data.txt", pickle.dumps([1, "a"], 0)), "data.txt: expected no pickles"),
+    "path in a config": (_edit("config.json", _name_or_path="/srv1/x/model"), rf"config.json: {PATHS} '/srv1/x/model'"),
+    "short path in a config": (_edit("config.json", _name_or_path="/model"), rf"config.json: {PATHS} '/model'"),
+    "Windows path": (_edit("generation_config.json", x=["D:\\models"]), rf"generation_config.json: {PATHS} 'D:"),
+    "path in a value": (_edit("config.json", x={"y": "made in /home/me/run 3"}), rf"{PATHS} '/home/me/run'"),
+    "path in the card": (_append("README.md", "\n\nsee `/mnt/data/x`\n"), rf"README.md: {PATHS} '/mnt/data/x' in line"),
+    "Windows path in the card": (_append("README.md", "C:\\Users\\me\\x\n"), rf"README.md: {PATHS} 'C:"),
+    "path in an address": (_append("README.md", "file:///home/me/x\n"), rf"README.md: {PATHS} 'file:///home/me/x'"),
+    "path in code": (_append("texture.py", '\nX = "/Users/me/x"\n'), rf"texture.py: {PATHS} '/Users/me/x' in line"),
+    "path in weights": (_name_path_in_weights, rf"model.safetensors: {PATHS} '/home/me/run' in its metadata"),
+    "truncated weights": (_truncate, "model.safetensors: expected a whole .safetensors file"),
+    "no JSON": (_write("more.json", "{"), "more.json: expected JSON"),
+    "hidden file": (_write(".env", "HF_TOKEN=x"), ".env: expected no hidden files"),
+    "broken link": (lambda folder: (folder / "x.txt").symlink_to("gone"), "x.txt: expected a file; got a link"),
+    "no auto_map": (
+        _edit("config.json", **{AUTO: None}),
+        "config.json: expected an auto_map for .* got none for A",
+    ),
+    "part of an auto_map": (
+        _edit("processor_config.json", **{AUTO: {"AutoProcessor": "processing_arr_coc.ArrCocProcessor"}}),
+        "processor_config.json: expected an auto_map .* got none for AutoImageProcessor",
+    ),
+    "code elsewhere": (_remove("modeling_arr_coc.py"), "config.json: expected AutoModel in a file of the folder"),
+    "another model": (_edit("config.json", model_type="bert"), "expected model_type 'arr_coc'; got 'bert'"),
+    "no tokenizer": (_remove("tokenizer.json"), r"expected a tokenizer \(tokenizer.json, .*; got none"),
+    "no processor": (_remove("processor_config.json"), r"complete repository .*; got no processor_config.json"),
+    "no generation config": (_remove("generation_config.json"), "got no generation_config.json"),
+    "no chat template": (_remove("chat_template.jinja"), "expected a chat template"),
+    "no weights": (_remove("model.safetensors"), "expected weights .*; got none"),
+    "weights of another": (
+        lambda folder: _write("old.safetensors", (folder / "model.safetensors").read_bytes())(folder),
+        "expected the model's weights only; got old.safetensors too",
+    ),
+    "no card": (_remove("README.md"), "got no README.md"),
+    "no licence": (
+        _write("README.md", "# Tiny\n"),
+        r"README.md: expected metadata on library_name.* license",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_folder_unfit_to_be_published_is_refused(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    monkeypatch.setattr(pushing, "check_loads", lambda folder: pytest.fail("loaded"))
+    spoil, expected = REFUSED[case]
+    spoiled = tmp_path / "spoiled"
+    shutil.copytree(folder, spoiled)
+    spoil(spoiled)
+    with pytest.raises(ValueError, match=expected):
+        check(spoiled)
+
+
+def test_what_only_looks_like_a_pickle_or_a_path_is_let_through(folder: Path, tmp_path: Path) -> None:
+    files = {
+        "README.md": b"See [a](https://x.org/home/me/page), `data/work/x`, `./tmp/x`, file:///path; C: or D:\\n.\n",
+        "template.jinja": b"{{ 'Q:\\nWhat\\nA:\\n' }}",
+        "vocab.txt": b"/home/me\n",
+        "picture.png": b"\x89PNG\r\n\x1a\n\x00\x01\xff",
+        "tokenizer.json": json.dumps({"model": {"vocab": [["/usr/bin/x", 0.1]]}, "x": "\\p{N}/+"}).encode(),
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / ".cache").mkdir()
+    (tmp_path / ".cache" / "notes").write_bytes(b"not published")
+    found = checking.files_of(tmp_path)
+    assert sorted(found) == sorted(files)
+    checking.check_contents(found)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda held, name: held.pop(name), "got 1 missing, e.g. {name}"),
+        (lambda held, name: held.update({name: held[name][:1].clone()}), "got 1 mismatched, e.g. {name}"),
+        (lambda held, name: held.update({"extra.weight": torch.zeros(2)}), "got 1 unexpected, e.g. extra.weight"),
+    ],
+)
+def test_every_weight_is_compared_with_the_model(
+    folder: Path, tmp_path: Path, change: Callable[[dict[str, torch.Tensor], str], Any], expected: str
+) -> None:
+    spoiled = tmp_path / "spoiled"
+    shutil.copytree(folder, spoiled)
+    held = load_file(spoiled / "model.safetensors")
+    name = next(name for name, tensor in held.items() if tensor.ndim == 2 and "embed" not in name)
+    change(held, name)
+    save_file(held, spoiled / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=re.escape(expected.format(name=name))):
+        alone.check(str(spoiled))
+
+
+def test_code_that_needs_this_package_is_refused(folder: Path, tmp_path: Path) -> None:
+    """It would load here, and nowhere else."""
+    spoiled = tmp_path / "spoiled"
+    shutil.copytree(folder, spoiled)
+    path = spoiled / "processing_arr_coc.py"
+    path.write_text(
+        path.read_text()
+        + "\ntry:\n    import arr_coc\nexcept ImportError as error:\n    raise OSError('no') from error\n"
+    )
+    with pytest.raises(ValueError, match=r"expected it to load; got AutoProcessor: no \(OSError\)"):
+        check(spoiled)
+
+
+# ---- the command
+
+
+def test_dry_run_lists_files_and_bytes_without_the_network(
+    hub: Hub, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_TOKEN")
+    assert main(["push", str(folder), NAME, "--dry-run", "--public"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line.split(maxsplit=1) for line in lines[:-2]]
+    assert {name: int(size.replace(",", "")) for size, name in rows} == sizes_of(folder)
+    assert lines[-2].strip() == f"{sum(sizes_of(folder).values()):,}  in {len(rows)} files, 1 parameters"
+    assert lines[-1] == f"to {NAME} (public), branch main; nothing was sent"
+    assert hub.requests() == Counter()
+    assert main(["push", str(folder / "missing"), NAME, "--dry-run"]) == 2
+    assert "expected a folder to publish; got nothing" in capsys.readouterr().err
+
+
+def test_the_command_loads_what_it_pushes_and_takes_endpoint_and_token_from_the_environment(
+    hub: Hub, folder: Path, tmp_path: Path
+) -> None:
+    environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
+    command = [sys.executable, "-m", "arr_coc.cli", "push", str(folder), NAME]
+    hub.fail("PUT", "/lfs/", 500)
+    result = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+    count, size = len(sizes_of(folder)), sum(sizes_of(folder).values())
+    assert result.stdout.splitlines() == [
+        f"{hub.url}/{NAME}/commit/{hub.repository()['refs']['main']}",
+        f"{count} files, {size:,} bytes pushed to {NAME} (private), branch main",
+    ]
+    assert hub.sizes() == sizes_of(folder)
