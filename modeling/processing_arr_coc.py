@@ -18,7 +18,7 @@ VISION_START, VISION_END = "<|vision_start|>", "<|vision_end|>"
 QUESTION_ROLE = "user"
 
 # ChatML as Qwen writes it. Blocks are rendered in the order given; one placeholder per image, expanded later. The
-# `generation` tags mark the answers for `return_assistant_tokens_mask=True`.
+# `generation` tags mark the answers for `return_assistant_tokens_mask=True`; `enable_thinking=False` is Qwen3's switch.
 CHAT_TEMPLATE = """\
 {%- macro render(content) -%}
   {%- if content is string -%}
@@ -48,6 +48,9 @@ CHAT_TEMPLATE = """\
 {%- endfor -%}
 {%- if add_generation_prompt -%}
   {{- '<|im_start|>assistant\\n' -}}
+  {%- if enable_thinking is defined and enable_thinking is false -%}
+    {{- '<think>\\n\\n</think>\\n\\n' -}}
+  {%- endif -%}
 {%- endif -%}
 """
 
@@ -180,6 +183,8 @@ class ArrCocProcessor(ProcessorMixin):
     ) -> None:
         if chat_template is None:
             chat_template = CHAT_TEMPLATE.replace(IMAGE_TOKEN, image_token)
+            if layout == "indicators":  # its own rows stand for these tokens
+                chat_template = chat_template.replace(VISION_START, "").replace(VISION_END, "")
         super().__init__(image_processor, tokenizer, chat_template=chat_template, **kwargs)
         self.budget = budget
         self.image_token = image_token

@@ -1,45 +1,212 @@
-"""Bridges: vision tokens to language-model embeddings, each token by itself."""
+"""Bridges: vision tokens to language-model embeddings; base tokens first and alone, saccades behind them."""
+
+import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+import torch.nn.functional as F
+from helpers import tiny_config
+from safetensors.torch import load_file
 
-from arr_coc.modeling.bridging import BRIDGES
+from arr_coc import ArrCocForConditionalGeneration
+from arr_coc.modeling.bridging import BRIDGES, Bridge, like_text
 from arr_coc.modeling.configuration_arr_coc import ArrCocBridgeConfig
 
-BRIDGE_CASES = ["linear"]
+BRIDGE_CASES: list[tuple[str, dict[str, Any]]] = [
+    ("linear", {}),
+    ("quality", {}),
+    ("transformer", {"num_layers": 2, "num_heads": 2}),
+    ("vet", {"table_size": 24}),
+    ("vet", {"table_size": 24, "lookup": "straight_through"}),
+    ("vet", {"table_size": 24, "lookup": "hard"}),
+]
+SETTINGS = dict(reversed(BRIDGE_CASES))
+"""By kind: the first case of each."""
+SCORED = ["quality", "transformer"]
+FIXTURE = Path(__file__).parents[2] / "shared" / "fixtures" / "ovis_vet_small"
 
 
-def build(kind: str) -> nn.Module:
+def build(kind: str, settings: dict[str, Any] | None = None) -> Any:
+    """A bridge of random weights, none of them zero, from 8 channels to 6."""
     torch.manual_seed(0)
-    return BRIDGES.named(kind)(ArrCocBridgeConfig(kind=kind), vision_size=8, text_size=6)
+    settings = SETTINGS[kind] if settings is None else settings
+    return BRIDGES.named(kind)(ArrCocBridgeConfig(kind=kind, **settings), vision_size=8, text_size=6)
+
+
+def tokens(count: int = 5, seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(2, count, 8, generator=generator), torch.randn(2, count, 8, generator=generator)
 
 
 def test_every_bridge_is_tested() -> None:
-    assert set(BRIDGE_CASES) == set(BRIDGES)
+    assert {kind for kind, _ in BRIDGE_CASES} == set(BRIDGES)
 
 
-@pytest.mark.parametrize("kind", BRIDGE_CASES)
-def test_shapes_and_gradients(kind: str) -> None:
-    bridge = build(kind)
-    out = bridge(torch.randn(2, 5, 8), torch.randn(2, 5, 8))
-    assert out.shape == (2, 5, 6)
-    out.square().sum().backward()
-    assert all(p.grad is not None and p.grad.any() for p in bridge.parameters())
+@pytest.mark.parametrize(("kind", "settings"), BRIDGE_CASES, ids=str)
+def test_shapes_and_gradients(kind: str, settings: dict[str, Any]) -> None:
+    bridge: Bridge = build(kind, settings)
+    base = bridge.cross(*tokens())
+    saccades = bridge.cross(*tokens(3, seed=2), base=base.cache)
+    assert base.tokens.shape == (2, 5, 6) and saccades.tokens.shape == (2, 3, 6)
+    assert torch.equal(bridge(*tokens()), base.tokens)
+    weights = torch.randn(2, 8, 6, generator=torch.Generator().manual_seed(3))
+    (torch.cat((base.tokens, saccades.tokens), 1) * weights).sum().backward()
+    without = {n for n, p in bridge.named_parameters() if p.grad is None or not p.grad.any()}
+    assert without == (
+        {n for n, _ in bridge.named_parameters() if "head" in n} if "hard" in settings.values() else set()
+    )
 
 
-@pytest.mark.parametrize("kind", BRIDGE_CASES)
-def test_base_tokens_through_the_bridge_do_not_depend_on_what_is_fetched(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["linear", "quality", "vet"])
+def test_without_attention_each_token_crosses_by_itself(kind: str) -> None:
     """A bridge that mixed tokens, or normalised over them, would lift the floor when something is fetched."""
     bridge = build(kind)
-    semantic, compressed = torch.randn(2, 9, 8), torch.randn(2, 9, 8)
-    assert torch.equal(bridge(semantic[:, :4], compressed[:, :4]), bridge(semantic, compressed)[:, :4])
+    semantic, compressed = tokens(9)
+    assert torch.allclose(bridge(semantic[:, :4], compressed[:, :4]), bridge(semantic, compressed)[:, :4], atol=1e-6)
+
+
+def test_saccades_attend_to_everything_and_items_to_themselves() -> None:
+    bridge = build("transformer")
+    base, other = bridge.cross(*tokens()), bridge.cross(*tokens(seed=4))
+    fetched = tokens(3, seed=2)
+    seen = bridge.cross(*fetched, base=base.cache).tokens
+    assert not torch.allclose(seen, bridge.cross(*fetched, base=other.cache).tokens), "the base is not read"
+    fewer = bridge.cross(*(t[:, :2] for t in fetched), base=base.cache).tokens
+    assert not torch.allclose(seen[:, :2], fewer), "saccades do not read one another"
+    alone = bridge.cross(*(t[:1] for t in fetched), base=[(k[:1], v[:1]) for k, v in base.cache]).tokens
+    assert torch.allclose(seen[:1], alone, atol=1e-6)
+
+
+def test_the_level_of_detail_tells_a_base_token_from_a_saccade() -> None:
+    bridge = build("transformer")
+    as_base, as_saccade = bridge.cross(*tokens()).tokens, bridge.cross(*tokens(), base=[]).tokens
+    assert not torch.allclose(as_base, as_saccade)
+    with torch.no_grad():
+        bridge.level.weight.zero_()
+    assert torch.equal(bridge.cross(*tokens()).tokens, bridge.cross(*tokens(), base=[]).tokens)
 
 
 def test_linear_reads_the_semantic_state_first() -> None:
     """DeepSeek's projector is trained on [CLIP, conv] in this order; swapped, its weights read noise."""
     bridge = build("linear")
-    semantic, compressed = torch.randn(1, 3, 8), torch.randn(1, 3, 8)
+    semantic, compressed = tokens()
     weight, bias = bridge.projection.weight, bridge.projection.bias
     by_hand = semantic @ weight[:, :8].t() + compressed @ weight[:, 8:].t() + bias
     assert torch.allclose(bridge(semantic, compressed), by_hand, atol=1e-6)
+
+
+# ---- quality
+
+
+@pytest.mark.parametrize("kind", SCORED)
+def test_quality_weighs_the_correction(kind: str) -> None:
+    bridge = build(kind)
+    base = bridge.cross(*tokens())
+    assert base.quality.shape == (2, 5) and base.quality.dtype == torch.float32
+    assert base.quality.min() >= 0 and base.quality.max() <= 1 and base.quality.std() > 0
+    projected = bridge.cross(*tokens(), bypass=True)
+    assert projected.quality is None
+    assert torch.equal(projected.tokens, bridge.projection(torch.cat(tokens(), -1)))
+    with torch.no_grad():
+        bridge.adapter.score.weight.zero_()
+        bridge.adapter.score.bias.fill_(200.0)  # a quality of 1: nothing to correct
+    assert torch.equal(bridge.cross(*tokens()).tokens, projected.tokens)
+    assert not torch.allclose(base.tokens, projected.tokens)
+
+
+@pytest.mark.parametrize("kind", SCORED)
+def test_a_new_adapter_is_the_identity(kind: str) -> None:
+    """An assembled checkpoint must begin with its projector's own tokens, whatever bridge is around it."""
+    bridge = ArrCocForConditionalGeneration(tiny_config(bridge={"kind": kind})).model.bridge
+    assert not bridge.adapter.correction.weight.any() and bridge.adapter.gate.weight.any()
+    given = (torch.randn(1, 5, 32), torch.randn(1, 5, 32))
+    base = bridge.cross(*given)
+    assert torch.equal(base.tokens, bridge.cross(*given, bypass=True).tokens)
+    saccades = bridge.cross(*given, base=base.cache)
+    assert torch.equal(saccades.tokens, base.tokens)
+
+
+@pytest.mark.parametrize("kind", SCORED)
+def test_tokens_keep_within_the_statistics_of_text(kind: str) -> None:
+    settings = {"text_embedding_mean": 0.01, "text_embedding_std": 0.03, **SETTINGS[kind]}
+    bridge, plain = build(kind, settings), build(kind)
+    base = bridge.cross(*tokens())
+    for out in (base.tokens, bridge.cross(*tokens(3, seed=2), base=base.cache).tokens):
+        assert torch.allclose(out.mean(-1), torch.tensor(0.01), atol=1e-6)
+        assert torch.allclose(out.std(-1, correction=0), torch.tensor(0.03), atol=1e-6)
+    assert torch.allclose(base.tokens, like_text(plain.cross(*tokens()).tokens, 0.01, 0.03))
+    assert torch.equal(bridge.cross(*tokens(), bypass=True).tokens, plain.cross(*tokens(), bypass=True).tokens)
+
+
+def test_statistics_of_small_and_constant_tokens_are_finite() -> None:
+    """With a norm's usual eps of 1e-5, tokens as small as text embeddings came out a tenth too small."""
+    small = like_text(1e-3 * torch.randn(4, 64), 0.0, 0.02)
+    assert torch.allclose(small.std(-1, correction=0), torch.tensor(0.02), atol=1e-5)
+    assert like_text(torch.ones(2, 6), 0.5, 0.02).isfinite().all()
+
+
+# ---- visual embedding table
+
+
+def test_vet_is_softmax_times_table() -> None:
+    bridge = build("vet")
+    x = torch.cat(tokens(), -1)
+    linear, norm = bridge.head
+    logits = F.layer_norm(x @ linear.weight.t(), (20,), norm.weight, norm.bias)
+    by_hand = torch.cat((logits.softmax(-1), torch.zeros(2, 5, 4)), -1) @ bridge.table.weight
+    assert linear.bias is None and torch.allclose(bridge(*tokens()), by_hand, atol=1e-6)
+    assert torch.equal(bridge.indicators(torch.device("cpu")), bridge.table.weight[-4:])
+    hard = build("vet", {"table_size": 24, "lookup": "hard"})(*tokens())
+    assert torch.equal(hard, bridge.table.weight[logits.argmax(-1)])
+
+
+def test_indicator_rows_have_no_probability() -> None:
+    bridge = build("vet")
+    before = bridge(*tokens())
+    with torch.no_grad():
+        bridge.table.weight[-4:] = 1e9
+    assert torch.equal(bridge(*tokens()), before)
+
+
+def test_straight_through_is_hard_forwards_and_soft_backwards() -> None:
+    found = {}
+    for lookup in ("soft", "hard", "straight_through"):
+        bridge = build("vet", {"table_size": 24, "lookup": lookup})
+        out = bridge(*tokens())
+        out.sum().backward()
+        found[lookup] = (out, bridge.head[0].weight.grad)
+    assert torch.equal(found["straight_through"][0], found["hard"][0])
+    assert torch.allclose(found["straight_through"][1], found["soft"][1]) and found["soft"][1].any()
+    assert found["hard"][1] is None
+
+
+def test_probabilities_are_in_float32() -> None:
+    """In bfloat16 a softmax over 65,532 words rounds most of them away."""
+    bridge = build("vet").bfloat16()
+    seen: list[torch.Tensor] = []
+    bridge.table.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    out = bridge(*(t.bfloat16() for t in tokens()))
+    assert seen[0].dtype == torch.float32 and out.dtype == torch.bfloat16 and out.isfinite().all()
+
+
+def test_vet_cannot_be_bypassed() -> None:
+    with pytest.raises(ValueError, match=r"^bridge_bypass: expected a bridge with a linear projection .*; got \"vet\""):
+        build("vet").cross(*tokens(), bypass=True)
+
+
+@pytest.mark.skipif(not FIXTURE.with_suffix(".json").is_file(), reason="needs the worked case of Ovis' table")
+def test_the_worked_case_of_ovis() -> None:
+    sizes = json.loads(FIXTURE.with_suffix(".json").read_text(encoding="utf-8"))
+    held = load_file(FIXTURE.with_suffix(".safetensors"))
+    features, expected = held["sharp.merged_features"][None], held["sharp.visual_embeds"][None]
+    half = features.shape[-1] // 2
+    config = ArrCocBridgeConfig(kind="vet", table_size=sizes["visual_vocab_size"])
+    bridge = BRIDGES.named("vet")(config, vision_size=half, text_size=sizes["llm_hidden"])
+    ours = {f"head.{i}": held[f"sharp.weights.visual_tokenizer.head.{i}"] for i in ("0.weight", "1.weight", "1.bias")}
+    bridge.load_state_dict({**ours, "table.weight": held["sharp.weights.vte.weight"]})
+    with torch.no_grad():
+        out = bridge(features[..., :half], features[..., half:])
+        assert (out - expected).abs().max() < 1e-5
+        assert torch.equal(bridge.indicators(torch.device("cpu")), held["sharp.indicator_embeds"])

@@ -99,6 +99,17 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "budget ": ({"fetcher": {"budget": -1}}, "-1"),
     "budget  ": ({"fetcher": {"budget": 257}}, "257"),
     "bridge": ({"bridge": {"kind": "ferry"}}, "ferry"),
+    "layout": ({"bridge": {"layout": "circle"}}, "circle"),
+    "layout ": ({"bridge": {"layout": "indicators"}}, "indicators"),
+    "bypass": ({"bridge": {"kind": "vet", "bypass": True}}, "True"),
+    "num_layers": ({"bridge": {"num_layers": 0}}, "0"),
+    "num_heads": ({"bridge": {"num_heads": 0}}, "0"),
+    "table_size": ({"bridge": {"table_size": 4}}, "4"),
+    "lookup": ({"bridge": {"kind": "vet", "lookup": "random"}}, "random"),
+    "text_embedding_mean": ({"bridge": {"text_embedding_std": 0.1}}, "None"),
+    "text_embedding_std": ({"bridge": {"text_embedding_mean": 0.0, "text_embedding_std": 0.0}}, "0.0"),
+    "bridge_config.layout": ({"bridge": {"layout": "rows"}, "vision": {"compressor": "mask"}}, "rows"),
+    "bridge_config.num_heads": ({"bridge": {"kind": "transformer", "num_heads": 7}}, "7"),
 }
 
 
@@ -144,6 +155,18 @@ def test_parts_may_be_configs_or_dicts_and_are_not_changed() -> None:
 def test_tying_obeys_the_language_models_own_value(tied: bool) -> None:
     """transformers ties by the top level's value only: a tied Qwen3 would have answered with an untrained head."""
     assert tiny_config(text={"tie_word_embeddings": tied}).tie_word_embeddings is tied
+
+
+@pytest.mark.parametrize(("layout", "added"), [("plain", 0), ("rows", 5), ("indicators", 2)])
+def test_vision_tokens_counts_what_the_layout_adds(layout: str, added: int) -> None:
+    config = tiny_config(bridge={"kind": "vet" if layout == "indicators" else "linear", "layout": layout})
+    assert config.vision_tokens() == (16 + added, 17)
+    assert count_vision_tokens(128, 8, 3, layout=layout) == (16 + added, 3)
+
+
+def test_all_that_can_be_fetched_does_not_depend_on_the_layout() -> None:
+    """Newlines are no patches: with them among the base, "all" left out as many patches that nothing had taken."""
+    assert count_vision_tokens(128, 8, "all", layout="rows", excludes_base=True) == (21, 240)
 
 
 def test_vision_tokens_uses_the_configured_defaults() -> None:

@@ -71,6 +71,29 @@ def test_placeholders_equal_the_models_count(budget: int | str | None, strategy:
     assert (out["input_ids"] == processor.image_token_id).sum() == base + saccades
 
 
+@pytest.mark.parametrize("layout", ["plain", "rows", "indicators"])
+def test_the_layout_takes_placeholders_and_is_saved(layout: str) -> None:
+    processor = make_processor(layout=layout)
+    out = processor(images=picture(), text="<|image_pad|>What?", budget=3)
+    base, saccades = count_vision_tokens(SIDE, PATCH, 3, layout=layout)
+    assert out["input_ids"][0].count(processor.image_token_id) == base + saccades
+    assert processor._get_num_multimodal_tokens([[20, 30]], budget=3).num_image_tokens == [base + saccades]
+    assert processor.to_dict()["layout"] == layout
+
+
+def test_an_unknown_layout_is_refused() -> None:
+    with pytest.raises(ValueError, match="^layout: expected one of plain, rows, indicators; got 'circle'$"):
+        make_processor(layout="circle")
+
+
+def test_thinking_is_switched_off_as_qwen3_does() -> None:
+    processor, messages = make_processor(), [{"role": "user", "content": "Why?"}]
+    usual = processor.apply_chat_template(messages, add_generation_prompt=True)
+    quick = processor.apply_chat_template(messages, add_generation_prompt=True, enable_thinking=False)
+    assert quick == usual + "<think>\n\n</think>\n\n"
+    assert processor.apply_chat_template(messages, add_generation_prompt=True, enable_thinking=True) == usual
+
+
 def test_default_budget_and_published_geometry() -> None:
     processor = ArrCocProcessor(ArrCocImageProcessor(), tiny_tokenizer())
     out = processor(images=picture(), text="<|image_pad|>What?", return_tensors="pt")

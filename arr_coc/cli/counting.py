@@ -36,7 +36,7 @@ def count_parameters(model: ArrCocForConditionalGeneration) -> dict[str, int]:
         "semantic encoder": tower.semantic_encoder,
         "saccade projection": tower.saccade_projection,
         "fetcher": body.fetcher,
-        "bridge": body.bridge,
+        "bridge": nn.ModuleList((body.bridge, body.layout)),
         "language model": body.language_model,
         "vocabulary head": model.lm_head,
     }
@@ -71,6 +71,8 @@ def count_flops(
     config, body, tower = model.config, model.model, model.model.vision_tower
     vision = config.vision_config
     base, fetched = config.vision_tokens(budget=budget)
+    if body.language_model._can_set_experts_implementation():
+        body.language_model.set_experts_implementation("batched_mm")  # the one that meta runs in float32; the same work
     side, width = vision.grid_size, config.text_config.hidden_size
     flops: dict[str, int] = {}
 

@@ -1,0 +1,278 @@
+"""Each bridge and each host, small: the floor, the layout around an image, training, saving, half precision."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers import TINY_PATCH, TINY_SIDE, tiny_config
+from safetensors.torch import load_file
+from test_modeling import CARD, PAGE, QUESTION, loud_model, prompt
+
+from arr_coc import ArrCocForConditionalGeneration
+from arr_coc.modeling.bridging import BRIDGES
+from arr_coc.modeling.configuration_arr_coc import count_vision_tokens
+from arr_coc.modeling.hosting import LAYOUTS
+
+MIXTURE = {
+    "model_type": "deepseek_ocr2_text", "num_key_value_heads": 2, "moe_intermediate_size": 8, "n_routed_experts": 4,
+    "num_experts_per_tok": 2, "n_shared_experts": 1, "mlp_layer_types": ["dense", "sparse"], "n_group": 1,
+    "topk_group": 1, "tie_word_embeddings": False,
+}  # fmt: skip
+CASES: dict[str, dict[str, Any]] = {
+    "qwen3, linear": {},
+    "qwen3, quality": {"bridge": {"kind": "quality"}},
+    "qwen3, transformer": {"bridge": {"kind": "transformer", "num_layers": 2}},
+    "qwen3, vet": {"bridge": {"kind": "vet", "table_size": 40}},
+    "qwen3, mask, transformer": {"bridge": {"kind": "transformer"}, "vision": {"compressor": "mask"}},
+    "ovis2.5": {"bridge": {"kind": "vet", "table_size": 40, "layout": "indicators"}},
+    "deepseek-ocr": {"bridge": {"layout": "rows"}, "text": MIXTURE},
+    "deepseek-ocr, transformer": {"bridge": {"kind": "transformer", "layout": "rows"}, "text": MIXTURE},
+}
+HOSTS = ["qwen3, transformer", "ovis2.5", "deepseek-ocr"]
+FIXTURE = Path(__file__).parents[2] / "shared" / "fixtures" / "ovis_vet_small"
+
+
+@pytest.fixture(scope="module")
+def models() -> dict[str, Any]:
+    return {name: loud_model(**changes) for name, changes in CASES.items()}
+
+
+@pytest.fixture(params=CASES)
+def model(request: pytest.FixtureRequest, models: dict[str, Any]) -> Any:
+    return models[request.param]
+
+
+@pytest.fixture(params=HOSTS)
+def host(request: pytest.FixtureRequest, models: dict[str, Any]) -> Any:
+    return models[request.param]
+
+
+def test_every_bridge_and_layout_has_a_host_here() -> None:
+    bridges = [changes.get("bridge", {}) for changes in CASES.values()]
+    assert {bridge.get("kind", "linear") for bridge in bridges} == set(BRIDGES)
+    assert {bridge.get("layout", "plain") for bridge in bridges} == set(LAYOUTS)
+
+
+# ---- the floor
+
+
+@torch.no_grad()
+def test_base_tokens_are_the_same_bits_whatever_is_fetched(model: Any) -> None:
+    inputs = prompt(model, (PAGE, QUESTION))
+    encoding = model.model.encode_image(inputs.pixel_values, inputs.patch_mask)
+    floor = encoding.tokens
+    for budget in (0, 1, "standard", 200):
+        output = model(**prompt(model, (PAGE, QUESTION), budget=budget), strategy="saliency")
+        assert torch.equal(output.image_tokens[:, : floor.shape[1]], floor)
+        if encoding.quality is not None:
+            assert torch.equal(output.token_quality[:, : encoding.quality.shape[1]], encoding.quality)
+    off = model(**prompt(model, (PAGE, QUESTION), strategy="none"), strategy="none").image_tokens
+    assert torch.equal(off, floor if encoding.closing is None else torch.cat((floor, encoding.closing), 1))
+
+
+@torch.no_grad()
+def test_batch_equals_single(model: Any) -> None:
+    pairs = [(PAGE, "What is it?"), (CARD, "Who?")]
+    together = model(**prompt(model, *pairs))
+    for i, pair in enumerate(pairs):
+        alone = model(**prompt(model, pair))
+        assert torch.equal(together.fetch.indices[i], alone.fetch.indices[0])
+        assert torch.allclose(together.image_tokens[i], alone.image_tokens[0], atol=1e-4)
+
+
+# ---- what stands around an image
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("side", [8, 12, 16, 20])
+def test_counted_placeholders_and_tokens_agree_on_every_grid(model: Any, side: int) -> None:
+    pixels, config = side * TINY_PATCH, model.config
+    settings = {"layout": config.bridge_config.layout, "excludes_base": config.excludes_base}
+    for budget in (0, 5):
+        inputs = prompt(model, (PAGE, QUESTION), size={"height": pixels, "width": pixels}, budget=budget)
+        counted = count_vision_tokens(pixels, TINY_PATCH, budget, **settings)
+        assert int((inputs.input_ids == config.image_token_id).sum()) == sum(counted)
+        assert model.config.vision_tokens(pixels, budget) == counted and counted[1] == budget
+        output = model(**inputs)
+        assert output.image_tokens.shape[1] == sum(counted) and output.fetch.budget == budget
+
+
+@pytest.mark.parametrize(("side", "positions"), [(512, 73), (640, 111), (1024, 273), (1280, 421)])
+def test_published_modes_of_deepseek_ocr(side: int, positions: int) -> None:
+    assert count_vision_tokens(side, 16, layout="rows")[0] == positions
+    assert count_vision_tokens(side, 16, layout="indicators")[0] == (side // 64) ** 2 + 2
+    assert count_vision_tokens(1024, 16, 7, layout="rows") == (273, 7)
+
+
+@torch.no_grad()
+def test_rows_end_with_newlines_and_the_last_with_the_separator(models: dict[str, Any]) -> None:
+    model = models["deepseek-ocr"]
+    inputs = prompt(model, (PAGE, QUESTION), (CARD, "Who?"), budget=3)
+    output = model(**inputs)
+    core, side = model.model, TINY_SIDE // TINY_PATCH // 4
+    encoding = core.encode_image(inputs.pixel_values, inputs.patch_mask)
+    base = core.bridge(encoding.semantic, encoding.compressed.flatten(2).transpose(1, 2))
+    expected = []
+    for row in base.split(side, 1):
+        expected += [row, core.layout.image_newline.expand(2, 1, -1)]
+    expected += [core.layout.view_seperator.expand(2, 1, -1)]
+    assert torch.equal(output.image_tokens[:, :-3], torch.cat(expected, 1))
+    states, projected = core.vision_tower.saccades(encoding, output.fetch.indices)
+    assert torch.equal(output.image_tokens[:, -3:], core.bridge(states, projected))
+
+
+@torch.no_grad()
+def test_indicators_stand_around_base_and_saccades(models: dict[str, Any]) -> None:
+    model = models["ovis2.5"]
+    inputs = prompt(model, (PAGE, QUESTION), budget=3)
+    output, table = model(**inputs), model.model.bridge.table.weight
+    assert output.image_tokens.shape[1] == 1 + 16 + 3 + 1
+    assert torch.equal(output.image_tokens[0, 0], table[-4]) and torch.equal(output.image_tokens[0, -1], table[-3])
+    text = model.processor.apply_chat_template([{"role": "user", "content": [{"type": "image"}]}])
+    assert "<|image_pad|>" in text and "<|vision_" not in text, "they are Qwen's, and stand for the same"
+
+
+@pytest.mark.skipif(not FIXTURE.with_suffix(".json").is_file(), reason="needs the worked case of Ovis' table")
+def test_the_worked_case_of_ovis_is_laid_out_alike() -> None:
+    sizes = json.loads(FIXTURE.with_suffix(".json").read_text(encoding="utf-8"))
+    held = load_file(FIXTURE.with_suffix(".safetensors"))
+    layout = LAYOUTS.named("indicators")(sizes["llm_hidden"])
+    opening, closing = layout(held["sharp.visual_embeds"][None], held["sharp.indicator_embeds"])
+    assert torch.equal(torch.cat((opening, closing), 1), held["sharp.inputs_embeds"][:, 2:12])
+
+
+# ---- asking
+
+
+def test_convenience_standard_call_and_encoding_answer_alike(host: Any) -> None:
+    expected = host.generate(PAGE, QUESTION)
+    encoding = host.encode_image(PAGE)
+    assert encoding.prefix_ids is not None
+    assert host.generate(encoding, [QUESTION, "Who?"])[0] == expected
+    inputs = prompt(host, (PAGE, QUESTION))
+    tokens = host.generate(**inputs, num_beams=1)[:, inputs.input_ids.shape[1] :]
+    assert host.processor.tokenizer.batch_decode(tokens, skip_special_tokens=True)[0].strip() == expected
+    assert len(host.generate(PAGE, [QUESTION, "Who?"], num_beams=2)) == 2
+
+
+def test_wrong_placeholders_are_counted_with_the_layout(models: dict[str, Any]) -> None:
+    """With the 16 base tokens alone there was room for no newline: a wrong scatter, or a negative budget."""
+    model = models["deepseek-ocr"]
+    inputs = prompt(models["qwen3, linear"], (PAGE, QUESTION), budget=0)
+    with pytest.raises(ValueError, match=r"expected 1 images of 21 base tokens .*; got \[16\] placeholders"):
+        model(**inputs)
+
+
+# ---- training, precision, storage
+
+
+def test_gradients_reach_every_parameter(model: Any) -> None:
+    model.zero_grad()
+    inputs = prompt(model, (PAGE, QUESTION), (CARD, "Who?"))
+    labels = inputs.input_ids.masked_fill(inputs.query_mask.bool(), -100)
+    relevant = torch.rand(2, model.config.vision_config.num_patches).round()
+    model(**inputs, labels=labels, relevance_labels=relevant).loss.backward()
+    without = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()]
+    model.zero_grad()
+    masked = "compressor" if model.config.vision_config.compressor == "mask" else "nothing"
+    assert not [name for name in without if masked not in name]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", CASES)
+def test_bfloat16_is_finite(name: str) -> None:
+    model = loud_model(**CASES[name]).bfloat16()
+    output = model(**prompt(model, (PAGE, QUESTION)))
+    assert output.logits.isfinite().all() and output.logits.dtype == output.image_tokens.dtype == torch.bfloat16
+    assert isinstance(model.generate(PAGE, QUESTION, max_new_tokens=2), str)
+
+
+def test_saving_and_loading_changes_nothing(model: Any, tmp_path: Path) -> None:
+    model.save_pretrained(tmp_path)
+    model.processor.save_pretrained(tmp_path)
+    again = ArrCocForConditionalGeneration.from_pretrained(tmp_path)
+    state = again.state_dict()
+    assert state.keys() == model.state_dict().keys()
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+    assert again.processor.layout == model.config.bridge_config.layout
+    assert again.generate(PAGE, QUESTION) == model.generate(PAGE, QUESTION)
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_offloaded_to_disk_the_answers_are_the_same(name: str, models: dict[str, Any], tmp_path: Path) -> None:
+    """Parameters that are read outside their module's own forward stay on the meta device."""
+    model = models[name]
+    model.save_pretrained(tmp_path / "model")
+    model.processor.save_pretrained(tmp_path / "model")
+    parts = ("model.vision_tower", "model.fetcher", "model.bridge", "model.layout", "model.language_model", "lm_head")
+    placed = {part: "disk" if part in ("model.bridge", "model.layout") else "cpu" for part in parts}
+    again = ArrCocForConditionalGeneration.from_pretrained(
+        tmp_path / "model", device_map=placed, offload_folder=tmp_path / "offload"
+    )
+    assert again.generate(PAGE, QUESTION) == model.generate(PAGE, QUESTION)
+
+
+@pytest.mark.parametrize(
+    "lost", ["layout.image_newline", "bridge.table.weight", "adapter.correction.weight", "level.weight"]
+)
+def test_new_parts_begin_as_they_should(lost: str) -> None:
+    name = {"layout": "deepseek-ocr", "bridge": "ovis2.5"}.get(lost.split(".")[0], "qwen3, transformer")
+    model = ArrCocForConditionalGeneration(tiny_config(**CASES[name]))
+    (weight,) = [t.detach() for n, t in model.named_parameters() if n.endswith(lost)]
+    if "layout" in lost:
+        assert 0.5 < float(weight.std() * weight.shape[0] ** 0.5) < 2.0
+    elif "table" in lost:
+        assert 0.01 < float(weight.std()) < 0.03
+    else:
+        assert not weight.any()
+
+
+# ---- bypass and quality
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["qwen3, quality", "qwen3, transformer", "qwen3, mask, transformer"])
+def test_bypass_falls_back_to_the_linear_projection(name: str, models: dict[str, Any]) -> None:
+    model = models[name]
+    inputs = prompt(model, (PAGE, QUESTION), budget=7)
+    output = model(**inputs)
+    base, saccades = model.config.vision_tokens(budget=7)
+    assert output.token_quality.shape == (1, base + saccades)
+    assert 0 <= output.token_quality.min() <= output.token_quality.max() <= 1
+    bypassed = model(**inputs, bridge_bypass=True)
+    encoding = model.model.encode_image(inputs.pixel_values, inputs.patch_mask)
+    given = torch.cat((encoding.semantic, encoding.compressed.flatten(2).transpose(1, 2)), -1)
+    fetched = torch.cat(model.model.vision_tower.saccades(encoding, bypassed.fetch.indices), -1)
+    linear = torch.cat((model.model.bridge.projection(given), model.model.bridge.projection(fetched)), 1)
+    assert bypassed.token_quality is None and torch.equal(bypassed.image_tokens, linear)
+    assert not torch.allclose(output.image_tokens, linear)
+    again = model(**inputs, image_encoding=None, bridge_bypass=False)
+    assert torch.equal(again.image_tokens, output.image_tokens)
+
+
+def test_bypass_by_call_by_encoding_and_by_config_answer_alike(models: dict[str, Any]) -> None:
+    """An encoding holds the base tokens, and a prefix of them, as they crossed the whole bridge."""
+    model = models["qwen3, transformer"]
+    config, encoding = model.config.bridge_config, model.encode_image(PAGE)
+    usual = model.generate(PAGE, QUESTION)
+    called = model.generate(PAGE, QUESTION, bridge_bypass=True)
+    assert model.generate(encoding, QUESTION, bridge_bypass=True) == called != usual
+    assert model.generate(PAGE, [QUESTION, QUESTION], bridge_bypass=True) == [called, called]
+    inputs = prompt(model, (PAGE, QUESTION))
+    tokens = model.generate(**inputs, bridge_bypass=True)[:, inputs.input_ids.shape[1] :]
+    assert model.processor.tokenizer.batch_decode(tokens, skip_special_tokens=True)[0].strip() == called
+    try:
+        config.bypass = True
+        assert model.generate(PAGE, QUESTION) == called
+        assert model.generate(PAGE, QUESTION, bridge_bypass=False) == usual
+    finally:
+        config.bypass = False
+    assert model.generate(encoding, QUESTION) == usual
+
+
+def test_a_bridge_without_a_projection_cannot_be_bypassed(models: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=re.escape("bridge_bypass: expected a bridge with a linear projection")):
+        models["qwen3, vet"].generate(PAGE, QUESTION, bridge_bypass=True)

@@ -1,0 +1,185 @@
+"""The published variants: what their configs build has the sizes of the published weights, and their cards say how."""
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from helpers import tiny_tokenizer
+from tokenizers import AddedToken
+from transformers import GenerationConfig
+
+from arr_coc import ArrCocConfig, ArrCocImageProcessor, ArrCocProcessor
+from arr_coc.cli.counting import on_meta
+
+ROOT = Path(__file__).parents[1]
+FIXTURES = Path(__file__).parents[2] / "shared" / "fixtures"
+DEEPSEEK = "deepseek-ai/DeepSeek-OCR"
+
+VISION = 398_144_768
+"""DeepSeek-OCR's 476 tensors without projector, `image_newline`, `view_seperator` and CLIP's unused patch embedding."""
+SACCADES = 1024 + 1024 * 256
+"""What is new in the vision tower: the saccades' embedding and projection."""
+
+# Language model with its vocabulary head (once where tied); bridge with layout; positions of base tokens.
+VARIANTS: dict[str, tuple[str, str, int, int, int]] = {
+    "arr-coc-qwen3-0.6b": ("Qwen/Qwen3-0.6B", "linear", 596_049_920, 2_098_176, 256),
+    "arr-coc-qwen3-1.7b": ("Qwen/Qwen3-1.7B", "linear", 1_720_574_976, 4_196_352, 256),
+    "arr-coc-ovis2.5-2b": ("AIDC-AI/Ovis2.5-2B", "vet", 1_720_574_976, 268_558_328, 258),
+    "arr-coc-ovis2.5-9b": ("AIDC-AI/Ovis2.5-9B", "vet", 8_190_735_360, 402_776_056, 258),
+    "arr-coc-deepseek-ocr-3b": (DEEPSEEK, "linear", 2_934_734_080, 2_622_720 + 2 * 1280, 273),
+}
+
+
+def config_of(name: str) -> ArrCocConfig:
+    return ArrCocConfig.from_pretrained(ROOT / "hub_configs" / name)
+
+
+def fixture(name: str) -> Any:
+    path = FIXTURES / f"{name}.json"
+    if not path.is_file():
+        pytest.skip(f"needs {path.name}")
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def shapes(model: Any) -> dict[str, list[int]]:
+    return {name: list(parameter.shape) for name, parameter in model.named_parameters()}
+
+
+@pytest.fixture(scope="module")
+def models() -> dict[str, Any]:
+    return {name: on_meta(config_of(name)) for name in VARIANTS}
+
+
+def test_every_folder_without_weights_is_a_variant() -> None:
+    folders = {path.parent for path in (ROOT / "hub_configs").glob("*/config.json")}
+    assert {path.name for path in folders if not (path / "model.safetensors").exists()} == set(VARIANTS)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_parameters_are_those_of_the_published_weights(name: str, models: dict[str, Any]) -> None:
+    model, (_, _, language, bridge, _) = models[name], VARIANTS[name]
+
+    def count(*parts: Any) -> int:
+        return sum(p.numel() for p in {id(p): p for part in parts for p in part.parameters()}.values())
+
+    body = model.model
+    assert count(body.vision_tower) == VISION + SACCADES
+    assert count(body.language_model, model.lm_head) == language
+    assert count(body.bridge, body.layout) == bridge
+    assert count(model) == VISION + SACCADES + language + bridge + count(body.fetcher)
+
+
+def test_vision_has_the_shapes_of_the_upstream_list(models: dict[str, Any]) -> None:
+    upstream = fixture("deepseek_ocr_vision_keys")
+    left_out = ("projector", "image_newline", "view_seperator", "patch_embedding")
+    kept = [shape for name, shape in upstream.items() if not any(part in name for part in left_out)]
+    assert len(upstream) == 476 and sum(map(math.prod, kept)) == VISION
+    ours = shapes(models["arr-coc-deepseek-ocr-3b"])
+    assert ours["model.bridge.projection.weight"] == upstream["model.projector.layers.weight"]
+    for name in ("image_newline", "view_seperator"):
+        assert ours[f"model.layout.{name}"] == upstream[f"model.{name}"]
+    tower = {name: shape for name, shape in ours.items() if "vision_tower" in name and "saccade" not in name}
+    # Upstream keeps queries, keys and values of CLIP in one tensor, 2 x 24 of them.
+    assert len(tower) == len(kept) + 2 * 2 * 24
+
+
+def test_deepseeks_language_model_has_the_shapes_of_the_upstream_list(models: dict[str, Any]) -> None:
+    upstream, ours = fixture("deepseek_ocr_language_keys"), shapes(models["arr-coc-deepseek-ocr-3b"])
+    assert len(upstream) == 2234
+    for name, shape in upstream.items():
+        if ".mlp.experts." not in name:
+            assert (
+                ours[name if name == "lm_head.weight" else name.replace("model.", "model.language_model.", 1)] == shape
+            )
+    experts = [math.prod(shape) for name, shape in upstream.items() if ".mlp.experts." in name]
+    assert sum(math.prod(shape) for name, shape in ours.items() if ".mlp.experts." in name) == sum(experts)
+
+
+def test_deepseeks_sizes_are_those_of_its_published_config() -> None:
+    published, config = fixture("deepseek_ocr_config"), config_of("arr-coc-deepseek-ocr-3b")
+    language, text = published["language_config"], config.text_config
+    dense = language.pop("first_k_dense_replace")
+    assert text.mlp_layer_types == ["dense"] * dense + ["sparse"] * (text.num_hidden_layers - dense)
+    assert not language.pop("use_mla")
+    assert {name: getattr(text, name) for name in language} == language
+    sam, clip = (published["vision_config"]["width"][name] for name in ("sam_vit_b", "clip-l-14-224"))
+    vision, semantic = config.vision_config, config.semantic_config
+    assert list(vision.compressed_channels) == sam["downsample_channels"]
+    assert list(vision.global_attn_indexes) == sam["global_attn_indexes"]
+    assert (vision.num_hidden_layers, vision.num_attention_heads) == (sam["layers"], sam["heads"])
+    assert (semantic.num_hidden_layers, semantic.num_attention_heads) == (clip["layers"], clip["heads"])
+    assert semantic.position_grid == clip["image_size"] // clip["patch_size"]
+
+
+def test_qwen_has_the_shapes_of_the_upstream_list(models: dict[str, Any]) -> None:
+    upstream, ours = fixture("qwen3_0_6b_keys"), shapes(models["arr-coc-qwen3-0.6b"])
+    for name, shape in upstream["top"].items():
+        if name != "lm_head.weight":  # tied
+            assert ours[name.replace("model.", "model.language_model.", 1)] == shape
+    for layer in range(upstream["num_layers"]):
+        for name, shape in upstream["per_layer"].items():
+            assert ours[f"model.language_model.layers.{layer}.{name}"] == shape
+    text = config_of("arr-coc-qwen3-0.6b").text_config
+    theta = upstream["config"].pop("rope_theta")
+    assert text.rope_parameters["rope_theta"] == theta
+    assert {name: getattr(text, name) for name in upstream["config"]} == upstream["config"]
+
+
+def test_ovis_table_has_the_rows_of_the_upstream_list(models: dict[str, Any]) -> None:
+    upstream, ours = fixture("ovis2_5_2b_visual_keys"), shapes(models["arr-coc-ovis2.5-2b"])
+    for name in ("weight", "bias"):
+        assert ours[f"model.bridge.head.1.{name}"] == upstream[f"visual_tokenizer.head.1.{name}"]
+    assert ours["model.bridge.head.0.weight"] == [upstream["visual_tokenizer.head.0.weight"][0], 2 * 1024]
+    assert ours["model.bridge.table.weight"] == upstream.get("vte.weight", [65536, 2048])
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_model_and_processor_count_alike(name: str) -> None:
+    """Two files say how many positions an image takes; where they differ no prompt fits the model."""
+    config, base = config_of(name), VARIANTS[name][-1]
+    settings = json.loads((ROOT / "hub_configs" / name / "processor_config.json").read_text(encoding="utf-8"))
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_tokens([AddedToken(settings["image_token"], special=True)], special_tokens=True)
+    images = ArrCocImageProcessor(**settings.pop("image_processor"))
+    assert settings.pop("processor_class") == "ArrCocProcessor"
+    processor = ArrCocProcessor(images, tokenizer, **settings)
+    assert processor.layout == config.bridge_config.layout and processor.excludes_base == config.excludes_base
+    (count,) = processor._get_num_multimodal_tokens([[20, 30]]).num_image_tokens
+    fetched = 0 if config.fetcher_config.strategy == "none" else 273
+    assert config.vision_tokens() == (base, fetched) and count == base + fetched
+    assert images.size["height"] == config.vision_config.image_size and images.patch_size == 16
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_config_says_all_there_is_to_say(name: str) -> None:
+    """What a later default would change silently has to be written down."""
+    held = json.loads((ROOT / "hub_configs" / name / "config.json").read_text(encoding="utf-8"))
+    config = config_of(name)
+    for part in ("vision_config", "semantic_config", "fetcher_config", "bridge_config"):
+        fields = set(type(getattr(config, part)).__annotations__) | {"model_type"}
+        assert set(held[part]) == fields, part
+    assert held["dtype"] == "bfloat16" and held["architectures"] == ["ArrCocForConditionalGeneration"]
+    generation = GenerationConfig.from_pretrained(ROOT / "hub_configs" / name)
+    ends = generation.eos_token_id if isinstance(generation.eos_token_id, list) else [generation.eos_token_id]
+    assert config.text_config.eos_token_id in ends and not generation.do_sample
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_card_says_what_it_is_made_of_and_how(name: str) -> None:
+    language, bridge, *_ = VARIANTS[name]
+    text = (ROOT / "hub_configs" / name / "README.md").read_text(encoding="utf-8")
+    _, front, body = text.split("---\n", 2)
+    front = yaml.safe_load(front)
+    assert (front["library_name"], front["pipeline_tag"]) == ("transformers", "image-text-to-text")
+    assert front["base_model"] == list(dict.fromkeys((DEEPSEEK, language)))
+    assert front["license"] == ("mit" if language == DEEPSEEK else "apache-2.0")
+    (block,) = re.findall(r"```bash\n(.*?)```", body, re.DOTALL)
+    assemble, build, push = block.strip().splitlines()
+    assert assemble.startswith(f"arr-coc assemble --vision {DEEPSEEK} --llm {language} --bridge {bridge} ")
+    assert assemble.endswith(f" --out assembled/{name}")
+    assert build == f"arr-coc build assembled/{name} built/{name} --card hub_configs/{name}/README.md"
+    assert push == f"arr-coc push built/{name} org/{name}"
