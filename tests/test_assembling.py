@@ -435,7 +435,7 @@ def test_the_published_table_gives_its_numbers_through_assembling(tmp_path: Path
 
 
 def test_memory_holds_one_file_and_one_group(tmp_path: Path, tokenizer: Path) -> None:
-    """90 MB in files of 4 MB: whoever held the model, or all pages of an input, would need many times the limit."""
+    """67 MB in files of 4 MB: whoever held the model, or all pages of an input, would need many times the limit."""
     if not Path("/proc/self/clear_refs").exists():
         pytest.skip("peak memory is read from Linux' /proc")
     wide = {"width": 512, "vocabulary": 2048, "layers": 8, "heads": 4, "groups": 2, "head": 64, "inner": 1024}

@@ -237,7 +237,7 @@ def write_upstream(
         settings = json.loads((folder / "tokenizer_config.json").read_text()) | (special_tokens or {})
         (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     split = split_state_dict_into_shards_factory(
-        dict(sorted(upstream.shapes.items())),  # type: ignore[arg-type]  # shapes stand for tensors here
+        dict(sorted(upstream.shapes.items())),  # shapes stand for tensors here
         get_storage_size=lambda shape: torch.Size(shape).numel() * dtype.itemsize,
         filename_pattern="model{suffix}.safetensors",
         max_shard_size=max_shard_size,
