@@ -14,7 +14,7 @@ from arr_coc.data.vocabulary import build_tokenizer, question_words
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.training.answering import AnsweringStage, Learner, _mix, train_answering
-from arr_coc.training.checkpointing import load_state, save_state
+from arr_coc.training.checkpointing import load_state, load_weights, save_learner, save_state
 from arr_coc.training.copying import Copying, CopyingStage, pointer_loss, train_copying
 from arr_coc.training.loop import Loop, adamw
 from arr_coc.training.questions import Batch, Prompts, QuestionPages
@@ -260,6 +260,40 @@ def test_answering_stage_takes_over_what_was_trained(config: ArrCocConfig, tmp_p
     spoken = (load_state(tmp_path / "copying.pt") or {})["weights"]["model.lm_head.weight"]
     assert torch.equal(model.model.vision_tower.grid_encoder.neck.conv2.weight, read)
     assert torch.equal(model.lm_head.weight, spoken)
+
+
+def test_training_goes_on_from_a_trained_models_folder(config: ArrCocConfig, tmp_path: Path) -> None:
+    """Every stage begins with what the folder holds: with learning rates of zero it gives the same weights back."""
+    model, tokenizer, trained = ArrCocForConditionalGeneration(config), build_tokenizer(), tmp_path / "trained"
+    learner = Learner(model, tokenizer)
+    model.save_pretrained(trained)
+    save_learner(learner.state_dict(), trained)
+    expected = {name: weight.clone() for name, weight in learner.state_dict().items()}
+    assert load_weights(trained).keys() == expected.keys() - {"model.lm_head.weight"}, "tied"
+
+    still = {"learning_rate": 0.0, "weight_decay": 0.0}
+    train_reading(config.vision_config, ReadingStage(**{**vars(READING), **still}), tmp_path / "read", trained)
+    read = load_weights(tmp_path / "read" / "reading.pt")
+    assert torch.equal(read["head.words.weight"], expected["reading.words.weight"])
+    prefix = "model.model.vision_tower.grid_"
+    assert all(torch.equal(w, expected[prefix + n]) for n, w in read.items() if n.startswith("encoder."))
+
+    other = ArrCocForConditionalGeneration(config)
+    stage = CopyingStage(
+        steps=1, pages=1, questions=1, budget=BUDGET, warmup=1, evaluate_every=1, workers=0, **still
+    )  # fmt: skip
+    copying = train_copying(other, tokenizer, stage, tmp_path / "copied", trained)
+    assert torch.equal(copying.language.word.weight, expected["language.word.weight"])
+    assert torch.equal(other.lm_head.weight, expected["model.lm_head.weight"])
+
+    rates = {**still, "encoder_rate": 0.0, "language_rate": 0.0}
+    other = ArrCocForConditionalGeneration(config)
+    train_answering(other, tokenizer, AnsweringStage(**{**vars(ANSWERING), **rates}), tmp_path / "all", [trained])
+    assert all(torch.equal(weight, expected["model." + name]) for name, weight in other.state_dict().items())
+
+    (trained / "learner.safetensors").unlink()
+    with pytest.raises(ValueError, match="without learner.safetensors"):
+        load_weights(trained)
 
 
 @pytest.mark.parametrize("strategy", ["none", "random", "saliency", "variance", "clip_query", "realizer", "oracle"])

@@ -22,12 +22,15 @@ from arr_coc.modeling.attending import best
 from arr_coc.modeling.configuration_arr_coc import resolve_budget
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.realizing import FetchContext
-from arr_coc.training.checkpointing import load_state
-from arr_coc.training.copying import PatchLanguage, at_patches, drawn_like, pointer_loss, pointing, right_rows
+from arr_coc.training.checkpointing import load_weights, part_of
+from arr_coc.training.copying import SPOKEN, PatchLanguage, at_patches, drawn_like, pointer_loss, pointing, right_rows
 from arr_coc.training.loop import Loop, adamw
 from arr_coc.training.questions import Batch, Prompts, QuestionPages
 from arr_coc.training.reading import ReadingHead, reading_loss, word_loss
 from arr_coc.training.streaming import prefetched
+
+ANSWERED = "answering.pt"
+"""Name of the stage's checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -267,16 +270,16 @@ def _optimizer(learner: Learner, stage: AnsweringStage) -> torch.optim.Optimizer
 
 
 def _begin_with(learner: Learner, weights: dict[str, Tensor]) -> None:
-    """Takes over what an earlier stage trained: a reading, a copying or an answering stage."""
+    """Takes over what an earlier stage trained: a reading, a copying or an answering stage, or a whole model."""
     core = learner.model.model
+    parts: dict[str, nn.Module] = {SPOKEN: core.language_model, "language.": learner.language}
     if any(name.startswith("encoder.") for name in weights):
         parts = {"encoder.": core.vision_tower.grid_encoder, "head.": learner.reading}
     elif any(name.startswith("reading.") for name in weights):
-        parts = {"": learner}
-    else:
-        parts = {"model.model.language_model.": core.language_model, "language.": learner.language}
+        parts = {"model.model.": core, "reading.": learner.reading, "language.": learner.language}
     for prefix, part in parts.items():
-        part.load_state_dict({k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)})
+        part.load_state_dict(part_of(weights, prefix))
+    learner.model.tie_weights()
 
 
 def train_answering(
@@ -293,17 +296,17 @@ def train_answering(
         tokenizer: its tokenizer.
         stage: settings.
         out: folder for `answering.pt`, from which a killed run goes on.
-        start: checkpoints of the stages before, taken over in this order.
+        start: checkpoints of the stages before, or a trained model's folder, taken over in this order.
     """
     torch.manual_seed(stage.seed)
     learner = Learner(model, tokenizer).to(model.device).train()
     optimizer = _optimizer(learner, stage)
-    path = out / "answering.pt"
+    path = out / ANSWERED
     loop = Loop("answering", learner, optimizer, path, stage.steps, stage.warmup, stage.evaluate_every, stage.bf16)
     first = loop.resume()
     if first is None:
         for path in start:
-            _begin_with(learner, (load_state(path) or {})["weights"])
+            _begin_with(learner, load_weights(path))
     first = first or 0
     prompts = Prompts(tokenizer, model.config.image_token_id)
     make = partial(QuestionPages, stage, model.config, prompts, transcript_budget=stage.transcript_budget)

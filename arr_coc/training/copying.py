@@ -20,13 +20,20 @@ from arr_coc.modeling.attending import best
 from arr_coc.modeling.configuration_arr_coc import COMPRESSION
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.realizing import position_code
+from arr_coc.training.checkpointing import load_weights, part_of
 from arr_coc.training.loop import Loop, adamw
 from arr_coc.training.questions import Batch, Prompts, QuestionPages
 from arr_coc.training.reading import SLOTS
 from arr_coc.training.streaming import prefetched
 
+COPIED = "copying.pt"
+"""Name of the stage's checkpoint, which the next copying stage goes on from."""
+
 POINTING_LAYER, POINTING_HEADS = -2, 2
 """Where the language model is taught to look: the first heads of its last layer but one."""
+
+SPOKEN = "model.model.language_model."
+"""Where a checkpoint's weights of the language model are."""
 
 POSITION_SIZE = 64
 """Channels of the fixed position code that perfect tokens carry."""
@@ -175,7 +182,11 @@ class Copying(nn.Module):
 
 
 def train_copying(
-    model: ArrCocForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, stage: CopyingStage, out: Path
+    model: ArrCocForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerBase,
+    stage: CopyingStage,
+    out: Path,
+    start: Path | None = None,
 ) -> Copying:
     """Runs (or resumes) the stage; its checkpoint is `out/copying.pt`.
 
@@ -184,14 +195,20 @@ def train_copying(
         tokenizer: its tokenizer.
         stage: settings.
         out: folder of the checkpoint.
+        start: `copying.pt` of an earlier stage, or a trained model's folder, to begin with; or None.
     """
     torch.manual_seed(stage.seed)
     copying = Copying(model, tokenizer).to(model.device).train()
     model.model.language_model.set_attn_implementation("eager")  # the only one that shows its attention
     optimizer = adamw([(copying.trained(), stage.learning_rate)], stage.weight_decay)
-    path = out / "copying.pt"
+    path = out / COPIED
     loop = Loop("copying", copying, optimizer, path, stage.steps, stage.warmup, stage.evaluate_every, stage.bf16)
-    first = loop.resume() or 0
+    first = loop.resume()
+    if first is None and start is not None:
+        weights = load_weights(start)
+        model.model.language_model.load_state_dict(part_of(weights, SPOKEN))
+        copying.language.load_state_dict(part_of(weights, "language."))
+    first = first or 0
     prompts = Prompts(tokenizer, model.config.image_token_id)
     make = partial(
         QuestionPages, stage, model.config, prompts, split="train", transcript_budget=stage.budget, sketched=True

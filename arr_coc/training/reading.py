@@ -31,7 +31,7 @@ from arr_coc.data import (
 )
 from arr_coc.modeling.configuration_arr_coc import ArrCocVisionConfig
 from arr_coc.modeling.encoding import GridEncoder
-from arr_coc.training.checkpointing import load_state
+from arr_coc.training.checkpointing import load_weights, part_of
 from arr_coc.training.loop import Loop, adamw
 from arr_coc.training.streaming import per_step, prefetched
 
@@ -206,7 +206,7 @@ def train_reading(
         config: the encoder's sizes.
         stage: settings.
         out: folder of the checkpoint.
-        start: `reading.pt` of an earlier stage to begin with, or None.
+        start: `reading.pt` of an earlier stage, or a trained model's folder, to begin with; or None.
         device: where to train.
     """
     torch.manual_seed(stage.seed)
@@ -221,7 +221,9 @@ def train_reading(
     )
     first = loop.resume()
     if first is None and start is not None:
-        both.load_state_dict((load_state(start) or {})["weights"], strict=False)
+        weights = load_weights(start)
+        encoder.load_state_dict(part_of(weights, "encoder.", "model.model.vision_tower.grid_encoder."))
+        head.load_state_dict(part_of(weights, "head.", "reading."))
     first = first or 0
     held_out = ReadingPages(stage, config, split=stage.evaluate_split, held_out=True)
     test = [tuple(part.to(device) for part in held_out.batch(step)) for step in range(EVALUATED_BATCHES)]

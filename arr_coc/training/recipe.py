@@ -21,8 +21,9 @@ from transformers.utils import logging
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.processing_arr_coc import ArrCocProcessor
-from arr_coc.training.answering import AnsweringStage, train_answering
-from arr_coc.training.copying import CopyingStage, train_copying
+from arr_coc.training.answering import ANSWERED, AnsweringStage, train_answering
+from arr_coc.training.checkpointing import load_weights, save_learner
+from arr_coc.training.copying import COPIED, CopyingStage, train_copying
 from arr_coc.training.reading import READ, ReadingStage, train_reading
 
 logger = logging.get_logger(__name__)
@@ -33,11 +34,19 @@ Stage = ReadingStage | CopyingStage | AnsweringStage
 
 @dataclass(frozen=True)
 class Recipe:
-    """`model`: the configuration's folder; `stages`: settings in the order they run; `seed`: of the initial weights."""
+    """What to train.
+
+    Attributes:
+        model: the configuration's folder.
+        stages: settings in the order they run.
+        seed: of the initial weights.
+        start: a trained model's folder (with its `LEARNER`) to go on from, or None: from nothing.
+    """
 
     model: Path
     stages: tuple[Stage, ...]
     seed: int = 0
+    start: Path | None = None
 
 
 def _stage(number: int, given: Any) -> Stage:
@@ -78,32 +87,39 @@ def load_recipe(path: Path, settings: Sequence[str] = ()) -> Recipe:
     for setting in settings:
         _override(given["stages"], setting)
     stages = tuple(_stage(number, stage) for number, stage in enumerate(given["stages"]))
-    return Recipe(path.parent / given.get("model", "."), stages, int(given.get("seed", 0)))
+    start = None if given.get("start") is None else path.parent / given["start"]
+    return Recipe(path.parent / given.get("model", "."), stages, int(given.get("seed", 0)), start)
 
 
 def train(recipe: Recipe, out: Path, device: torch.device | str = "cpu") -> None:
     """Runs a recipe, or goes on with one that was killed: every stage keeps its checkpoints in `out`.
 
-    Writes the trained checkpoint (weights, configuration, processor) to `out/model`.
+    Writes the trained checkpoint to `out/model`: weights, configuration, processor, and what training it further needs.
     """
     config = ArrCocConfig.from_pretrained(recipe.model)
     processor = ArrCocProcessor.from_pretrained(recipe.model)
     torch.manual_seed(recipe.seed)
     model = ArrCocForConditionalGeneration(config)
     model.to(torch.device(device))  # type: ignore[arg-type]  # transformers wraps `to` and loses its types
-    done: list[Path] = []
+    done: list[Path] = [] if recipe.start is None else [recipe.start]
     for number, stage in enumerate(recipe.stages):
         folder = out / f"stage{number}"
         logger.info(f"stage {number}: {stage}")
         if isinstance(stage, ReadingStage):
-            before = next((path for path in done[::-1] if path.name == READ), None)
-            train_reading(config.vision_config, stage, folder, before, device)
+            train_reading(config.vision_config, stage, folder, _last(done, READ), device)
             done.append(folder / READ)
         elif isinstance(stage, CopyingStage):
-            train_copying(model, processor.tokenizer, stage, folder)
-            done.append(folder / "copying.pt")
+            train_copying(model, processor.tokenizer, stage, folder, _last(done, COPIED))
+            done.append(folder / COPIED)
         else:
             train_answering(model, processor.tokenizer, stage, folder, done)
-            done.append(folder / "answering.pt")
+            done.append(folder / ANSWERED)
     model.save_pretrained(out / "model")
     processor.save_pretrained(out / "model")
+    if done and done[-1].name == ANSWERED:
+        save_learner(load_weights(done[-1]), out / "model")
+
+
+def _last(done: list[Path], name: str) -> Path | None:
+    """The last checkpoint of that name, or the folder that all began with."""
+    return next((path for path in done[::-1] if path.name == name or path.is_dir()), None)
