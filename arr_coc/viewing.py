@@ -37,7 +37,13 @@ def draw_answer(image: Any, answer: Answer, *, question: str) -> Image.Image:
 
 
 def draw_fetch(
-    image: Any, fetch: FetchResult, *, question: str = "", text: str | None = None, probability: float | None = None
+    image: Any,
+    fetch: FetchResult,
+    *,
+    question: str = "",
+    text: str | None = None,
+    probability: float | None = None,
+    with_relevance: bool = True,
 ) -> Image.Image:
     """The image with relevance as a heat map, the base grid faint, fetched patches outlined, and a caption below.
 
@@ -45,6 +51,7 @@ def draw_fetch(
         image: the source image, in any form that `generate` takes (the padding to a square is undone here).
         fetch: what was fetched from it; one item (`FetchResult.rows` cuts one out).
         question, text, probability: for the caption; `text` is the answer, `probability` in 0..1.
+        with_relevance: draw the heat map; without it, outlines only.
 
     Returns:
         RGB, the image at `SHORTEST` to `LONGEST` px along its longer side.
@@ -61,11 +68,12 @@ def draw_fetch(
     cell = math.ceil(min(max(SHORTEST, *source.size), LONGEST) / side)  # px of a patch as drawn
     placed = fit_square(source.height, source.width, cell * side)
     canvas = source.resize(placed.size[::-1], Image.Resampling.LANCZOS).convert("RGBA")
-    if fetch.budget:
+    heated = bool(fetch.budget) and with_relevance
+    if heated:
         relevance = fetch.relevance[0].float().cpu().numpy().reshape(side, side)
         canvas.alpha_composite(_heat(relevance, cell, placed))
     canvas.alpha_composite(_lines(fetch.positions[0].tolist(), side, cell, placed))
-    return _with_caption(canvas.convert("RGB"), fetch, question, text, probability)
+    return _with_caption(canvas.convert("RGB"), fetch, question, text, probability, heated)
 
 
 def colours(values: np.ndarray) -> np.ndarray:
@@ -125,21 +133,21 @@ def _window(placed: Placement) -> tuple[int, int, int, int]:
 
 
 def _with_caption(
-    picture: Image.Image, fetch: FetchResult, question: str, text: str | None, probability: float | None
+    picture: Image.Image, fetch: FetchResult, question: str, text: str | None, probability: float | None, heated: bool
 ) -> Image.Image:
-    """The picture on paper, a colour bar below it, then question, answer, confidence and what was fetched."""
+    """The picture on paper; below it a colour bar if `heated`, question, answer, confidence and what was fetched."""
     width = max(picture.width, NARROWEST)
     large: Any = ImageFont.load_default(size=22)
     small: Any = ImageFont.load_default(size=16)
     lines = [(line, large, INK) for entry in _said(question, text, probability) for line in wrap(entry, large, width)]
     lines += [(line, small, SOFT_INK) for line in wrap(describe(fetch), small, width)]
     heights = [font.size * 1.35 for _, font, _ in lines]
-    bar = round(BAR_HEIGHT + 2.2 * small.size) if fetch.budget else 0
+    bar = round(BAR_HEIGHT + 2.2 * small.size) if heated else 0
     height = 3 * MARGIN + picture.height + bar + round(sum(heights))
     page = Image.new("RGB", (width + 2 * MARGIN, height), PAPER)
     page.paste(picture, (MARGIN + (width - picture.width) // 2, MARGIN))
     y: float = 2 * MARGIN + picture.height
-    if fetch.budget:
+    if heated:
         _draw_bar(page, round(y), width, small)
         y += bar
     draw = ImageDraw.Draw(page)

@@ -132,3 +132,11 @@ def test_an_answer_of_the_model_can_be_drawn() -> None:
     model, image = tiny_model(), Image.new("RGB", (90, 60), "white")
     answer = model.generate(image, "What is it?", return_fetch=True)
     assert draw_answer(image, answer, question="What is it?").width == SHORTEST + 2 * MARGIN
+
+
+def test_without_relevance_only_outlines_are_drawn() -> None:
+    blank = Image.new("RGB", (64, 64), "white")
+    plain, tinted = (np.asarray(draw_fetch(blank, fetch([9]), with_relevance=shown)) for shown in (False, True))
+    at = MARGIN + 5 * SHORTEST // 8 + 10  # within a patch that was not fetched
+    assert (plain[at, at] == 255).all() and (tinted[at, at] < 255).any()
+    assert outlined(Image.fromarray(plain)).any() and len(plain) < len(tinted)  # no colour bar

@@ -12,12 +12,13 @@ from contextlib import suppress
 from typing import NoReturn
 
 from ..version import __version__
-from . import ask, assemble, build, evaluate, info, push, render, train
+from . import ask, assemble, build, evaluate, experiment, info, push, render, train
 from .common import Command, quiet
 
 COMMANDS: tuple[Command, ...] = (
     ask.COMMAND,
     evaluate.COMMAND,
+    experiment.COMMAND,
     info.COMMAND,
     assemble.COMMAND,
     build.COMMAND,

@@ -235,7 +235,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": {
             "arr_coc": __version__,
-            "torch": torch.__version__,
+            "torch": str(torch.__version__),
             "transformers": transformers.__version__,
             "python": platform.python_version(),
         },

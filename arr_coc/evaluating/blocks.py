@@ -1,0 +1,126 @@
+"""A report's parts, written as one self-contained HTML page and as Markdown with its pictures beside it."""
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+STYLE = """
+:root { color-scheme: light dark; --line: #8886; }
+body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 60rem; padding: 1rem; }
+h1 { line-height: 1.2; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
+th, td { border-bottom: 1px solid var(--line); padding: .3rem .6rem; text-align: right; white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; }
+th { vertical-align: bottom; }
+svg, img { display: block; height: auto; max-width: 100%; }
+svg { width: 40rem; }
+figure { margin: 1.5rem 0; }
+figcaption { font-size: .9rem; overflow-wrap: anywhere; }
+pre { overflow-x: auto; padding: .6rem; border: 1px solid var(--line); }
+strong { font-size: 1.2em; }
+"""
+
+
+@dataclass(frozen=True)
+class Heading:
+    text: str
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """`strong`: a word or two in front, in bold."""
+
+    text: str
+    strong: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells as text; the first column is aligned left."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """`content`: SVG text or JPEG bytes; `name`: of the file beside the Markdown, without its ending."""
+
+    name: str
+    content: str | bytes
+    caption: str
+
+
+@dataclass(frozen=True)
+class Code:
+    text: str
+
+
+Block = Heading | Paragraph | Table | Figure | Code
+
+
+def to_html(title: str, blocks: Sequence[Block]) -> str:
+    """One page that needs nothing else."""
+    body = "\n".join(_html(block) for block in blocks)
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{escape(title)}</h1>\n"
+        f"{body}\n</body>\n</html>\n"
+    )
+
+
+def _html(block: Block) -> str:
+    match block:
+        case Heading(text):
+            return f"<h2>{escape(text)}</h2>"
+        case Paragraph(text, strong):
+            lead = f"<strong>{escape(strong)}</strong> " if strong else ""
+            return f"<p>{lead}{escape(text)}</p>"
+        case Code(text):
+            return f"<pre>{escape(text)}</pre>"
+        case Table(head, rows):
+            first = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+            rest = "\n".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+            return (
+                f'<div class="scroll"><table>\n<thead><tr>{first}</tr></thead>\n<tbody>\n{rest}\n</tbody>\n'
+                "</table></div>"
+            )
+        case Figure(_, content, caption):
+            if isinstance(content, bytes):
+                data = base64.b64encode(content).decode()
+                content = f'<img alt="{escape(caption)}" src="data:image/jpeg;base64,{data}">'
+            return f"<figure>\n{content}\n<figcaption>{escape(caption)}</figcaption>\n</figure>"
+
+
+def to_markdown(title: str, blocks: Sequence[Block], folder: Path) -> str:
+    """The same as Markdown; figures are written into `folder`."""
+    return "\n\n".join([f"# {_plain(title)}", *(_markdown(block, folder) for block in blocks)]) + "\n"
+
+
+def _markdown(block: Block, folder: Path) -> str:
+    match block:
+        case Heading(text):
+            return f"## {_plain(text)}"
+        case Paragraph(text, strong):
+            return (f"**{_plain(strong)}** " if strong else "") + _plain(text)
+        case Code(text):
+            return f"```\n{text}\n```"
+        case Table(head, rows):
+            lines = [head, ["---", *("---:" for _ in head[1:])], *rows]
+            return "\n".join("| " + " | ".join(_plain(cell, "|") for cell in line) + " |" for line in lines)
+        case Figure(name, content, caption):
+            picture = isinstance(content, bytes)
+            path = folder / f"{name}.{'jpg' if picture else 'svg'}"
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+            return f"![{_plain(name, '[]')}]({path.name})\n\n{_plain(caption)}"
+
+
+def _plain(text: str, more: str = "") -> str:
+    """Text that Markdown shows as it is."""
+    for sign in "\\`*_<>#" + more:
+        text = text.replace(sign, f"\\{sign}") if sign != "<" else text.replace("<", "&lt;")
+    return " ".join(text.split())

@@ -1,0 +1,129 @@
+"""What an arm costs: operations, time to the first token, memory; of one image and one question, encoder included."""
+
+import copy
+import time
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from ..modeling.configuration_arr_coc import ArrCocConfig
+from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from .arms import Arm, ask, encode, load_images
+from .records import Record
+
+
+class LiveTensors(TorchDispatchMode):
+    """Counts the bytes of the tensors that operations make while they live: the same on every device and machine.
+
+    Weights and whatever else existed before do not count, nor does scratch space inside an operation.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0
+        self.peak = 0
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        arguments = (args, kwargs or {})
+        before = {_storage(tensor) for tensor in tree_leaves(arguments) if isinstance(tensor, torch.Tensor)}
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, torch.Tensor) and _storage(tensor) not in before | self._known:
+                self._add(tensor.untyped_storage())
+        return result
+
+    def _add(self, storage: torch.UntypedStorage) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        self._known.add(key)
+        self.now += size
+        self.peak = max(self.peak, self.now)
+
+        def gone() -> None:
+            self._known.discard(key)
+            self.now -= size
+
+        weakref.finalize(storage, gone)
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def first_token(model: ArrCocForConditionalGeneration, arm: Arm, image: Any, record: Record) -> None:
+    """From a decoded image to the first token of the answer, nothing prepared beforehand."""
+    encoding = encode(model, [image], arm.side, prefill=False)
+    ask(model, arm, [record], encoding, seed=next(iter(arm.seeds), None), max_new_tokens=1, min_new_tokens=1)
+
+
+def time_to_first_token(
+    model: ArrCocForConditionalGeneration, arms: Sequence[Arm], records: Sequence[Record], *, rounds: int
+) -> dict[str, dict[str, float]]:
+    """Milliseconds of each arm: {"p50", "p95", "p99"}, over `records` x `rounds`.
+
+    The arms take turns on every record, in an order that rotates: what slows the machine slows them alike.
+    """
+    images = load_images(model, [record.image for record in records])
+    taken: dict[str, list[float]] = {arm.name: [] for arm in arms}
+    for arm in arms:  # warm up: first calls allocate and choose kernels
+        first_token(model, arm, images[0], records[0])
+    for turn in range(rounds * len(records)):
+        record = turn % len(records)
+        for place in range(len(arms)):
+            arm = arms[(turn + place) % len(arms)]
+            began = time.perf_counter()
+            first_token(model, arm, images[record], records[record])
+            if model.device.type == "cuda":
+                torch.cuda.synchronize(model.device)
+            taken[arm.name].append(1000 * (time.perf_counter() - began))
+    named = (("p50", 50), ("p95", 95), ("p99", 99))
+    return {name: {key: float(np.percentile(values, share)) for key, share in named} for name, values in taken.items()}
+
+
+def peak_bytes(model: ArrCocForConditionalGeneration, arm: Arm, record: Record) -> int:
+    """Most bytes of tensors alive at once on the way to the first token, beside the weights (see `LiveTensors`)."""
+    (image,) = load_images(model, [record.image])
+    with LiveTensors() as counter:
+        first_token(model, arm, image, record)
+    return counter.peak
+
+
+def count_arm_flops(config: ArrCocConfig, arm: Arm, question_tokens: int) -> dict[str, int]:
+    """FLOPs by stage, counted on shapes alone (see `cli.counting.count_flops`)."""
+    from ..cli.counting import count_flops, on_meta  # not at the top: the command line imports this package
+
+    changed = copy.deepcopy(config)
+    changed.vision_config.image_size = arm.side
+    changed.fetcher_config.strategy = arm.strategy
+    return count_flops(on_meta(changed), budget=arm.budget, question_tokens=question_tokens)
+
+
+def measure_costs(
+    model: ArrCocForConditionalGeneration, arms: Sequence[Arm], records: Sequence[Record], *, rounds: int
+) -> dict[str, dict[str, Any]]:
+    """{arm: {"flops": to the first token, "flops_by_stage", "first_token_ms", "peak_bytes"}}.
+
+    Args:
+        model: with a processor.
+        arms: measured side by side.
+        records: timed on these.
+        rounds: how often each record is timed.
+    """
+    lengths = [len(model.processor.tokenizer(one.question, add_special_tokens=False)["input_ids"]) for one in records]
+    question_tokens = max(1, round(float(np.mean(lengths))))
+    times = time_to_first_token(model, arms, records, rounds=rounds)
+    costs: dict[str, dict[str, Any]] = {}
+    for arm in arms:
+        stages = count_arm_flops(model.config, arm, question_tokens)
+        costs[arm.name] = {
+            "flops": sum(count for stage, count in stages.items() if stage != "one decode step"),
+            "flops_by_stage": stages,
+            "first_token_ms": times[arm.name],
+            "peak_bytes": peak_bytes(model, arm, records[0]),
+        }
+    return costs

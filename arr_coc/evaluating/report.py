@@ -1,0 +1,266 @@
+"""What an experiment found, for people: report.html, which needs nothing else, and report.md with its figures."""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from PIL import Image
+
+from ..modeling.fetching import FetchResult
+from ..viewing import draw_fetch
+from .blocks import Block, Code, Figure, Heading, Paragraph, Table, to_html, to_markdown
+from .experiment import plan_arms, read_plan
+from .metrics import METRICS
+from .plotting import Point, scatter
+from .predictions import Prediction
+from .records import Record
+from .scoring import Scored, score_arm, worst
+from .statistics import SIGNIFICANCE
+
+WORST = 6
+"""Questions shown with pictures."""
+
+PICTURE_WIDTH = 640  # px
+
+
+def write_report(out: Path, result: dict[str, Any], records: Sequence[Record]) -> Path:
+    """Writes report.html and report.md (with figures) into the experiment's folder; returns the page's path."""
+    plan = read_plan(out)
+    title = f"Does running back help? {plan['model']} on {plan['data']}"
+    blocks = [*_decision(plan, result), *_arms(result), *_comparisons(result), *_plots(result)]
+    blocks += [*_buckets(result), *_worst(out, plan, result, records), *_circumstances(plan, result)]
+    (out / "report.md").write_text(to_markdown(title, blocks, out), encoding="utf-8")
+    page = out / "report.html"
+    page.write_text(to_html(title, blocks), encoding="utf-8")
+    return page
+
+
+# ---- numbers as text ----------------------------------------------------------------------------------------------
+
+
+def percent(interval: dict[str, float] | None) -> str:
+    """ "43.1 [40.2, 46.0]"."""
+    if interval is None:
+        return "-"
+    value, low, high = (100 * interval[name] for name in ("value", "low", "high"))
+    return f"{value:.1f} [{low:.1f}, {high:.1f}]"
+
+
+def points(interval: dict[str, float]) -> str:
+    """ "+4.3 [+3.2, +5.5]"."""
+    value, low, high = (100 * interval[name] for name in ("value", "low", "high"))
+    return f"{value:+.1f} [{low:+.1f}, {high:+.1f}]"
+
+
+def p_value(p: float) -> str:
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def table_text(result: dict[str, Any]) -> str:
+    """The decision and the arms as aligned text, for the terminal."""
+    head, rows = _arm_rows(result)
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    lines = [
+        "  ".join(cell.rjust(w) if i else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True)))
+        for row in [head, *rows]
+    ]
+    decision = result["decision"]
+    return "\n".join([*lines, "In brackets: 95 % intervals.", f"{decision['decision']}: {decision['text']}"])
+
+
+# ---- parts --------------------------------------------------------------------------------------------------------
+
+
+def _decision(plan: dict[str, Any], result: dict[str, Any]) -> list[Block]:
+    decision = result["decision"]
+    metric = METRICS[result["metric"]].title
+    about = f"{metric} on {result['n']} questions about {result['images']} images; same weights, same questions."
+    if result["metric"] != result["planned_metric"]:
+        about += f" The plan's metric was {METRICS[result['planned_metric']].title}: this was rescored afterwards."
+    known = {(one["first"], one["second"]): one for one in result["comparisons"]}
+    because = [_sentence(known[tuple(pair)]) for pair in decision["because"] if tuple(pair) in known]
+    notes = " ".join(decision["notes"])
+    blocks: list[Block] = [Paragraph(decision["text"], f"{decision['decision']}.")]
+    blocks += [Paragraph(" ".join(because)), *([Paragraph(notes, "But:")] if notes else []), Paragraph(about)]
+    return blocks
+
+
+def _sentence(one: dict[str, Any]) -> str:
+    return (
+        f"{one['first']} against {one['second']}: {points(one['difference'])} points, p = {p_value(one['p_holm'])}"
+        f"{'' if one['significant'] else ', not significant'}."
+    )
+
+
+def _arm_rows(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    metric = METRICS[result["metric"]].title
+    head = [
+        "arm",
+        f"{metric}, %",
+        "recall of boxes, %",
+        "missed, %",
+        "tokens",
+        "GFLOP",
+        "first token, ms",
+        "MB",
+    ]
+    costs = (result["costs"] or {}).get("arms", {})
+    rows = []
+    for number, (name, arm) in enumerate(result["arms"].items(), 1):
+        cost = costs.get(name)
+        missed = "-" if arm["missed"] is None else f"{100 * arm['missed']:.1f}"
+        spent = ["-"] * 3
+        if cost is not None:
+            first = cost["first_token_ms"]
+            spent = [f"{cost['flops'] / 1e9:.2f}", f"{first['p50']:.0f}", f"{cost['peak_bytes'] / 1e6:.1f}"]
+        rows.append(
+            [
+                f"{number} {name}",
+                percent(arm["score"]),
+                percent(arm["recall"]),
+                missed,
+                f"{arm['mean_tokens']:g}",
+                *spent,
+            ]
+        )
+    return head, rows
+
+
+def _arms(result: dict[str, Any]) -> list[Block]:
+    head, rows = _arm_rows(result)
+    notes = [f"{name}: {arm['note']}." for name, arm in result["arms"].items() if arm["note"]]
+    seeds = [
+        f"{name} over {len(arm['runs'])} seeds: {', '.join(f'{100 * run:.1f}' for run in arm['runs'])} %."
+        for name, arm in result["arms"].items()
+        if len(arm["runs"]) > 1
+    ]
+    explained = (
+        "In brackets: 95 % intervals from a bootstrap that draws whole images (Wilson's where nothing or everything is "
+        "right). Missed: questions of which less than half of the boxed patches was fetched. GFLOP, time and memory: "
+        "of one image and one question up to the first token, the encoder included, the arms taking turns; memory "
+        "without the weights."
+    )
+    return [Heading("The arms"), Table(head, rows), Paragraph(" ".join([explained, *notes, *seeds]))]
+
+
+def _comparisons(result: dict[str, Any]) -> list[Block]:
+    head = ["comparison", "difference, points", "gained", "lost", "p", "p (Holm)", "significant"]
+    rows = [
+        [
+            f"{one['first']} - {one['second']}", points(one["difference"]), str(one.get("gained", "-")),
+            str(one.get("lost", "-")), p_value(one["p"]), p_value(one["p_holm"]), "yes" if one["significant"] else "no",
+        ]
+        for one in result["comparisons"]
+    ]  # fmt: skip
+    if not rows:
+        return []
+    tests = {
+        "McNemar": "McNemar's exact test (of arms with several seeds the pair with the largest p, whose gains and "
+        "losses are shown)",
+        "sign flips": "sign flips of whole images",
+    }
+    explained = (
+        f"Paired on the same questions. p: {tests[result['comparisons'][0]['test']]}; Holm's correction over all rows. "
+        f"Significant: p (Holm) at most {SIGNIFICANCE:g} and an interval that leaves out 0."
+    )
+    return [Heading("Paired differences"), Table(head, rows), Paragraph(explained)]
+
+
+def _plots(result: dict[str, Any]) -> list[Block]:
+    title = f"{METRICS[result['metric']].title}, %"
+    costs = (result["costs"] or {}).get("arms", {})
+    axes = [("tokens", "image tokens", {name: arm["mean_tokens"] for name, arm in result["arms"].items()})]
+    if set(costs) >= set(result["arms"]):
+        times = {name: costs[name]["first_token_ms"]["p50"] for name in result["arms"]}
+        axes.append(("time", "time to the first token, ms", times))
+    legend = ", ".join(f"{number} {name}" for number, name in enumerate(result["arms"], 1))
+    figures: list[Block] = [Heading("Accuracy against cost")]
+    for name, x_title, at in axes:
+        marks = [
+            Point(number, arm["name"], at[arm["name"]], *(100 * arm["score"][k] for k in ("value", "low", "high")),
+                  arm["role"])
+            for number, arm in enumerate(result["arms"].values(), 1)
+        ]  # fmt: skip
+        svg = scatter(marks, x_title=x_title, y_title=title)
+        caption = "Bars: 95 % intervals; dashed: what no cheaper arm matches. Arms of equal cost stand side by side."
+        figures.append(Figure(f"plot-{name}", svg, f"{legend}. {caption}"))
+    return figures
+
+
+def _buckets(result: dict[str, Any]) -> list[Block]:
+    blocks: list[Block] = [Heading("By kind of question")] if result["buckets"] else []
+    names = list(result["arms"])
+    for table in result["buckets"]:
+        rows = [
+            [row["bucket"], str(row["n"]), *(f"{100 * row['scores'][name]['value']:.1f}" for name in names)]
+            for row in table["rows"]
+        ]
+        blocks.append(Table([table["by"], "n", *names], rows))
+    return blocks
+
+
+def _worst(out: Path, plan: dict[str, Any], result: dict[str, Any], records: Sequence[Record]) -> list[Block]:
+    arms = plan_arms(plan)
+    rungs = [arm for arm in arms if arm.role == "ladder"]
+    if not rungs:
+        return []
+    subject = rungs[-1].name
+    read = [score_arm(out / "predictions", arm, records, result["metric"], plan["patch_size"]) for arm in arms]
+    places = worst(read, records, subject, WORST)
+    if not places:
+        return []
+    scored = next(one for one in read if one.arm.name == subject)
+    blocks: list[Block] = [
+        Heading(f"Where {subject} did worst"),
+        Paragraph(
+            "First where it falls furthest behind another arm, then where it fetched least, then where it was surest."
+        ),
+    ]
+    for number, place in enumerate(places, 1):
+        record, said = records[place], scored.predictions[0][place]
+        others = ", ".join(f"{one.arm.name} {one.mean_scores[place]:.2g}" for one in read)
+        answers = " or ".join(record.answers[:3])
+        caption = f"{record.question} Answer: {answers}. Said: {said.answer or '(nothing)'}. Scores: {others}."
+        blocks.append(Figure(f"worst-{number}", _picture(record, said, scored), caption))
+    return blocks
+
+
+def _picture(record: Record, said: Prediction, scored: Scored) -> bytes:
+    """JPEG of the image with what was fetched outlined: predictions do not keep relevance."""
+    indices = torch.tensor([said.indices], dtype=torch.long)
+    unknown = torch.zeros(1, said.grid**2)
+    fetch = FetchResult(
+        indices=indices,
+        positions=torch.stack((indices // said.grid, indices % said.grid), -1),
+        scores=unknown,
+        relevance=unknown,
+        is_padding=torch.zeros_like(indices, dtype=torch.bool),
+        budget=indices.shape[1],
+        strategy=scored.arm.strategy,
+        allocator=scored.arm.allocator,
+    )
+    drawn = draw_fetch(
+        record.image, fetch, question=record.question, text=said.answer, probability=said.probability,
+        with_relevance=False,
+    )  # fmt: skip
+    height = round(drawn.height * PICTURE_WIDTH / drawn.width)
+    stream = io.BytesIO()
+    drawn.resize((PICTURE_WIDTH, height), Image.Resampling.LANCZOS).save(stream, "JPEG", quality=80)
+    return stream.getvalue()
+
+
+def _circumstances(plan: dict[str, Any], result: dict[str, Any]) -> list[Block]:
+    kept = {name: value for name, value in plan.items() if name not in ("arms", "rules", "command")}
+    rules = yaml.safe_dump(plan["rules"], sort_keys=False, allow_unicode=True, width=100)
+    timed = (result["costs"] or {}).get("environment")
+    blocks: list[Block] = [
+        Heading("The run"),
+        Code(plan["command"]),
+        Code(yaml.safe_dump(kept, sort_keys=False, allow_unicode=True).strip()),
+    ]
+    if timed is not None and timed["machine"] != plan["environment"]["machine"]:
+        blocks.append(Paragraph(f"Costs were measured on {timed['machine']}."))
+    return [*blocks, Heading("The rules, written before the run"), Code(rules.strip())]
