@@ -29,7 +29,6 @@ from arr_coc.evaluating.plotting import Point, scatter
 from arr_coc.evaluating.predictions import append, mend, prediction, read_run
 from arr_coc.evaluating.report import table_text
 from arr_coc.evaluating.scoring import Scored, compare, worst
-from arr_coc.evaluating.statistics import Interval
 
 SIZES = [(60, 90), (80, 40), (50, 50)]  # height, width
 QUESTIONS = ["What is it?", "Why?"]
@@ -233,13 +232,8 @@ def test_the_worst_fall_behind_most() -> None:
 
 
 def differences(**points: float) -> Any:
-    """realizer_random=3 -> that difference, in points, with an interval of one point to each side."""
-
-    def difference(first: str, second: str) -> Interval:
-        value = points[f"{first}_{second}"] / 100
-        return Interval(value, value - 0.01, value + 0.01)
-
-    return difference
+    """realizer_random=3 -> that difference, in points, and significant."""
+    return lambda first, second: {"difference": {"value": points[f"{first}_{second}"] / 100}, "significant": True}
 
 
 @pytest.mark.parametrize(
@@ -268,8 +262,8 @@ def test_more_points_than_asked_but_within_chance_are_not_enough() -> None:
     check_rules(rules)
     assert compared(rules) == [("a", "b"), ("a", "c"), ("a", "d")]
     assert missing_arms(rules, ["a", "c"]) == ["b"]
-    wide = Interval(0.05, -0.01, 0.1)
-    made = decide(rules, ["a", "b", "c"], lambda first, second: wide if second == "b" else Interval(0, 0, 0))
+    found = {"b": {"difference": {"value": 0.05}, "significant": False}, "c": {"difference": {"value": 0.0}}}
+    made = decide(rules, ["a", "b", "c"], lambda first, second: found[second])
     assert made == {"decision": "NO", "text": "u", "because": [("a", "b")], "notes": ["c does as well"]}
 
 
@@ -406,7 +400,7 @@ def test_it_is_scored_again_without_the_model(
     found = json.loads((experiment / "out" / "result.json").read_text())
     assert (found["metric"], found["planned_metric"]) == ("anls", "exact_match")
     assert {one["test"] for one in found["comparisons"]} == {"sign flips"}
-    assert "rescored afterwards" in (experiment / "out" / "report.html").read_text()
+    assert "exploratory: not the plan&#x27;s metric" in (experiment / "out" / "report.html").read_text()
     assert main(["experiment", str(experiment / "experiment.yaml"), "--rescore"]) == 0
     assert (experiment / "out" / "result.json").read_text() == before
     assert "ANLS, %" in capsys.readouterr().out

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
 
@@ -269,7 +270,7 @@ def lattice_boxes(height: int, width: int, side: int, patch_size: int, count: in
     """
     placed = fit_square(height, width, side * patch_size)
     real = patches_of_placement(placed, side, patch_size)
-    ys, xs = (real.any(axis).nonzero()[0] for axis in (1, 0))
+    ys, xs = (np.flatnonzero(real.any(axis=axis)) for axis in (1, 0))
     boxes = []
     for y, x in lattice(len(ys), len(xs), count):
         at_y = ((ys[y] + 0.5) * patch_size - placed.offset[0]) * height / placed.size[0]
@@ -284,7 +285,7 @@ def question_room(model: ArrCocForConditionalGeneration, records: Sequence[Recor
     if limit is None:
         return None
     processor = model.processor
-    messages = [
+    messages: list[Any] = [
         [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": record.question}]}]
         for record in records
     ]

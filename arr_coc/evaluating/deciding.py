@@ -5,7 +5,7 @@ rules:                       # the first one that holds decides
     if: {arm: random, not_above: none}
     text: Patches help no more than none.
   - decision: GO
-    if: {arm: realizer, above: [random, saliency], by: 2}      # points, and the 95 % interval above 0
+    if: {arm: realizer, above: [random, saliency], by: 2}      # points, and significantly
     text: Looking where the question says pays.
 otherwise: {decision: INCONCLUSIVE, text: None of the above.}
 notes:                       # said beside the decision, each that holds
@@ -13,14 +13,15 @@ notes:                       # said beside the decision, each that holds
     text: A larger image does as well.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from .statistics import Interval
+Comparison = Mapping[str, Any]
+"""Of two arms: {"difference": {"value": in shares, ...}, "significant": bool, ...}."""
 
 DEFAULT_RULES: dict[str, Any] = {
     "rules": [
@@ -59,7 +60,7 @@ DEFAULT_RULES: dict[str, Any] = {
         },
     ],
 }
-"""`not_above` compares means; `above` wants more than `by` points and an interval that leaves out 0."""
+"""`not_above` compares means; `above` wants more than `by` points and a significant difference."""
 
 
 @dataclass(frozen=True)
@@ -70,12 +71,12 @@ class Condition:
     others: tuple[str, ...]
     by: float | None
 
-    def holds(self, difference: Callable[[str, str], Interval]) -> bool:
-        """Whether it does; `difference(first, second)` is in shares."""
-        found = [difference(self.arm, other) for other in self.others]
+    def holds(self, compare: Callable[[str, str], Comparison]) -> bool:
+        """Whether it does, by `compare(first, second)`."""
+        found = [compare(self.arm, other) for other in self.others]
         if self.by is None:
-            return all(one.value <= 0 for one in found)
-        return all(100 * one.value > self.by and one.low > 0 for one in found)
+            return all(one["difference"]["value"] <= 0 for one in found)
+        return all(100 * one["difference"]["value"] > self.by and one["significant"] for one in found)
 
 
 def read_rules(path: Path) -> dict[str, Any]:
@@ -153,25 +154,25 @@ def missing_arms(rules: dict[str, Any], arms: Sequence[str]) -> list[str]:
     return sorted(set(names) - set(arms))
 
 
-def decide(rules: dict[str, Any], arms: Sequence[str], difference: Callable[[str, str], Interval]) -> dict[str, Any]:
+def decide(rules: dict[str, Any], arms: Sequence[str], compare: Callable[[str, str], Comparison]) -> dict[str, Any]:
     """The decision, the text that follows, the comparisons it rests on, and the notes that hold.
 
     Args:
         rules: checked by `check_rules`, with all arms that they need (`missing_arms`).
         arms: those of the experiment.
-        difference: paired difference of two arms, in shares.
+        compare: of two arms that the rules compare.
     """
     asked: list[tuple[str, str]] = []
     made: dict[str, Any] = dict(rules["otherwise"])
     for rule in rules["rules"]:
         one = condition(rule)
         asked += [(one.arm, other) for other in one.others]
-        if one.holds(difference):
+        if one.holds(compare):
             made = {name: rule[name] for name in ("decision", "text")}
             break
     notes = [
         note["text"]
         for note in rules.get("notes") or []
-        if {condition(note).arm, *condition(note).others} <= set(arms) and condition(note).holds(difference)
+        if {condition(note).arm, *condition(note).others} <= set(arms) and condition(note).holds(compare)
     ]
     return {**made, "because": list(dict.fromkeys(asked)), "notes": notes}

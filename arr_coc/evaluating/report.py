@@ -67,8 +67,14 @@ def table_text(result: dict[str, Any]) -> str:
         "  ".join(cell.rjust(w) if i else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True)))
         for row in [head, *rows]
     ]
-    decision = result["decision"]
-    return "\n".join([*lines, "In brackets: 95 % intervals.", f"{decision['decision']}: {decision['text']}"])
+    verdict = f"{_verdict(result)}: {result['decision']['text']}"
+    return "\n".join([*lines, "In brackets: 95 % intervals.", verdict])
+
+
+def _verdict(result: dict[str, Any]) -> str:
+    """The decision's name; a metric that was chosen after the run decides nothing."""
+    made = result["decision"]["decision"]
+    return made if result["metric"] == result["planned_metric"] else f"{made} (exploratory: not the plan's metric)"
 
 
 # ---- parts --------------------------------------------------------------------------------------------------------
@@ -83,7 +89,7 @@ def _decision(plan: dict[str, Any], result: dict[str, Any]) -> list[Block]:
     known = {(one["first"], one["second"]): one for one in result["comparisons"]}
     because = [_sentence(known[tuple(pair)]) for pair in decision["because"] if tuple(pair) in known]
     notes = " ".join(decision["notes"])
-    blocks: list[Block] = [Paragraph(decision["text"], f"{decision['decision']}.")]
+    blocks: list[Block] = [Paragraph(decision["text"], f"{_verdict(result)}.")]
     blocks += [Paragraph(" ".join(because)), *([Paragraph(notes, "But:")] if notes else []), Paragraph(about)]
     return blocks
 
@@ -179,11 +185,10 @@ def _plots(result: dict[str, Any]) -> list[Block]:
     legend = ", ".join(f"{number} {name}" for number, name in enumerate(result["arms"], 1))
     figures: list[Block] = [Heading("Accuracy against cost")]
     for name, x_title, at in axes:
-        marks = [
-            Point(number, arm["name"], at[arm["name"]], *(100 * arm["score"][k] for k in ("value", "low", "high")),
-                  arm["role"])
-            for number, arm in enumerate(result["arms"].values(), 1)
-        ]  # fmt: skip
+        marks = []
+        for number, arm in enumerate(result["arms"].values(), 1):
+            value, low, high = (100 * arm["score"][key] for key in ("value", "low", "high"))
+            marks.append(Point(number, arm["name"], at[arm["name"]], value, low, high, arm["role"]))
         svg = scatter(marks, x_title=x_title, y_title=title)
         caption = "Bars: 95 % intervals; dashed: what no cheaper arm matches. Arms of equal cost stand side by side."
         figures.append(Figure(f"plot-{name}", svg, f"{legend}. {caption}"))
