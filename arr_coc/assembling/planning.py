@@ -128,7 +128,8 @@ def make_plan(request: Request) -> Plan:
     llm = request.sources["llm"]
     prompting = families["llm"].prompting
     tokenizer = load_tokenizer(llm, prompting)
-    config = _config(request, families, len(tokenizer), tokenizer.convert_tokens_to_ids(prompting.image_token))
+    image_token_id: Any = tokenizer.convert_tokens_to_ids(prompting.image_token)  # of one token: a number
+    config = _config(request, families, len(tokenizer), image_token_id)
     model = skeleton(config)
     held = model.state_dict()
     tied = model._tied_weights_keys if config.tie_word_embeddings else {}
@@ -218,7 +219,7 @@ def _stored_dtype(source: Source) -> torch.dtype:
     for info in source.tensors.values():
         counts[info.dtype] += info.numel
     stored = _STORED.get(counts.most_common(1)[0][0])
-    return stored if stored in DTYPES.values() else torch.float32
+    return torch.float32 if stored is None or stored not in DTYPES.values() else stored
 
 
 def _mappings(request: Request, families: dict[str, Family], wanted: dict[str, tuple[int, ...]]) -> list[Mapping]:

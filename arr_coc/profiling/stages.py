@@ -1,6 +1,7 @@
 """What comes out of every stage of a model for an image made on the spot: a fingerprint of weights and arithmetic."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,8 +43,8 @@ def stage_statistics(
     strategy = config.fetcher_config.strategy
     strategy = "saliency" if strategy == "oracle" else strategy
     image = generated_image(config.vision_config.image_size)
-    blocks = [{"type": "image"}, {"type": "text", "text": QUESTION}]
-    text = processor.apply_chat_template([{"role": "user", "content": blocks}], add_generation_prompt=True)
+    turns: list[dict[str, Any]] = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": QUESTION}]}]
+    text = processor.apply_chat_template(turns, add_generation_prompt=True)
     choice = {"strategy": strategy} if budget is None else {"strategy": strategy, "budget": budget}
     inputs = processor(images=[image], text=[text], return_tensors="pt", **choice).to(model.device)
     encoding = model.model.encode_image(inputs.pop("pixel_values"), inputs.pop("patch_mask"))

@@ -83,7 +83,8 @@ class Batch:
 
     def to(self, device: torch.device) -> "Batch":
         """The same with every tensor on `device`."""
-        return Batch(**{name: None if part is None else part.to(device) for name, part in vars(self).items()})
+        moved: dict[str, Any] = {name: None if part is None else part.to(device) for name, part in vars(self).items()}
+        return Batch(**moved)
 
 
 class Prompts:
