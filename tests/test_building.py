@@ -14,7 +14,8 @@ from PIL import Image
 
 from arr_coc.cli import main
 from arr_coc.publishing.building import AUTO_MAP, CODE, build
-from arr_coc.publishing.cards import complete_card, evaluation_results, missing_metadata, read_card, tested_transformers
+from arr_coc.publishing.cards import complete_card, evaluation_results, missing_metadata, read_card
+from arr_coc.publishing.cards import tested_transformers as transformers_range
 
 SHIPPED = Path(__file__).parents[1] / "hub_configs" / "arr-coc-tiny"
 EVALUATION = {
@@ -231,7 +232,7 @@ def test_the_shipped_models_card_says_all_that_the_hub_shows(tmp_path: Path) -> 
     card, evaluation = ModelCard.load(folder / "README.md"), json.loads((SHIPPED / "evaluation.json").read_text())
     assert (card.data.library_name, card.data.pipeline_tag) == ("transformers", "image-text-to-text")
     assert card.data.license == "apache-2.0"
-    assert card.data["transformers_version"] == tested_transformers()
+    assert card.data["transformers_version"] == transformers_range()
     assert missing_metadata(card) == []
     row = evaluation["strategies"]["realizer"]
     assert {result.metric_type: result.metric_value for result in card.data.eval_results} == {
@@ -241,7 +242,7 @@ def test_the_shipped_models_card_says_all_that_the_hub_shows(tmp_path: Path) -> 
     assert {result.dataset_name for result in card.data.eval_results} == {"held_out"}
     assert card.data.model_name == "arr-coc-tiny"
     own = ModelCard.load(SHIPPED / "README.md").text.strip()
-    assert card.text.strip() == f"{own}\n\nTested with transformers `{tested_transformers()}`."
+    assert card.text.strip() == f"{own}\n\nTested with transformers `{transformers_range()}`."
 
 
 def test_what_the_card_says_itself_stays_and_completing_it_again_changes_nothing(tmp_path: Path) -> None:
@@ -267,7 +268,7 @@ def test_what_the_card_says_itself_stays_and_completing_it_again_changes_nothing
         ("held_out", 96.5),
     ]
     assert card.data.model_name == "Mine"
-    assert f"# Title\r\n\r\nTested with transformers `{tested_transformers()}`.\r\n".encode() in first
+    assert f"# Title\r\n\r\nTested with transformers `{transformers_range()}`.\r\n".encode() in first
     assert b"/home" not in first
     complete_card(path, "name", **options)  # type: ignore[arg-type]
     assert path.read_bytes() == first
