@@ -324,7 +324,6 @@ def test_the_shipped_recipe_loads() -> None:
     recipe = load_recipe(RECIPE)
     assert [type(stage).__name__ for stage in recipe.stages] == [
         "ReadingStage",
-        "ReadingStage",
         "CopyingStage",
         "AnsweringStage",
     ]
