@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 SMALL = {
     "evaluate": ["--limit", "4"],
+    "experiment": ["--limit", "4", "--arms", "none,random,saliency,realizer", "--timed", "1", "--rounds", "1"],
     "render": ["--pages", "1", "--split", "train"],
     "train": [
         "0.steps=1", "0.batch_size=4", "0.evaluate_split=train", "0.workers=0",

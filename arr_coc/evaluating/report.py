@@ -59,6 +59,11 @@ def p_value(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
+def _equal(number: str) -> str:
+    """With an equals sign, where no other sign is there."""
+    return number if number.startswith("<") else f"= {number}"
+
+
 def table_text(result: dict[str, Any]) -> str:
     """The decision and the arms as aligned text, for the terminal."""
     head, rows = _arm_rows(result)
@@ -96,7 +101,7 @@ def _decision(plan: dict[str, Any], result: dict[str, Any]) -> list[Block]:
 
 def _sentence(one: dict[str, Any]) -> str:
     return (
-        f"{one['first']} against {one['second']}: {points(one['difference'])} points, p = {p_value(one['p_holm'])}"
+        f"{one['first']} against {one['second']}: {points(one['difference'])} points, p {_equal(p_value(one['p_holm']))}"
         f"{'' if one['significant'] else ', not significant'}."
     )
 
