@@ -100,8 +100,9 @@ def _decision(plan: dict[str, Any], result: dict[str, Any]) -> list[Block]:
 
 
 def _sentence(one: dict[str, Any]) -> str:
+    p = _equal(p_value(one["p_holm"]))
     return (
-        f"{one['first']} against {one['second']}: {points(one['difference'])} points, p {_equal(p_value(one['p_holm']))}"
+        f"{one['first']} against {one['second']}: {points(one['difference'])} points, p {p}"
         f"{'' if one['significant'] else ', not significant'}."
     )
 
