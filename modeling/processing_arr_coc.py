@@ -17,9 +17,8 @@ TURN_START, TURN_END = "<|im_start|>", "<|im_end|>"
 VISION_START, VISION_END = "<|vision_start|>", "<|vision_end|>"
 QUESTION_ROLE = "user"
 
-# ChatML as Qwen writes it. Blocks are rendered in the order given; one placeholder per image, expanded later. The
-# `generation` tags mark the answers for `return_assistant_tokens_mask=True`; `enable_thinking=False` is Qwen3's switch.
-CHAT_TEMPLATE = """\
+# Blocks of a message in the order given; one placeholder per image, expanded later.
+_RENDER = """\
 {%- macro render(content) -%}
   {%- if content is string -%}
     {{- content -}}
@@ -28,13 +27,26 @@ CHAT_TEMPLATE = """\
       {%- if block['type'] == 'text' -%}
         {{- block['text'] -}}
       {%- elif block['type'] in ['image', 'image_url'] -%}
-        {{- '<|vision_start|><|image_pad|><|vision_end|>' -}}
+        {{- 'IMAGE' -}}
       {%- else -%}
         {{- raise_exception('message content: expected text, image or image_url, received ' + block['type']) -}}
       {%- endif -%}
     {%- endfor -%}
   {%- endif -%}
 {%- endmacro -%}
+"""
+
+
+def render_macro(image: str) -> str:
+    """Jinja macro `render(content)` of a chat template, which writes `image` (as in a Jinja string) for every image."""
+    return _RENDER.replace("'IMAGE'", f"'{image}'")
+
+
+# ChatML as Qwen writes it. The `generation` tags mark the answers for `return_assistant_tokens_mask=True`;
+# `enable_thinking=False` is Qwen3's switch.
+CHAT_TEMPLATE = (
+    render_macro("<|vision_start|><|image_pad|><|vision_end|>")
+    + """\
 {%- for message in messages -%}
   {{- '<|im_start|>' + message['role'] + '\\n' -}}
   {%- if message['role'] == 'assistant' -%}
@@ -53,6 +65,7 @@ CHAT_TEMPLATE = """\
   {%- endif -%}
 {%- endif -%}
 """
+)
 
 
 def find_query_tokens(

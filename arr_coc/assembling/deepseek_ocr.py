@@ -7,6 +7,7 @@ our compressor; `vision_model` is our semantic encoder.
 from math import isqrt
 from typing import Any
 
+from ..modeling.processing_arr_coc import render_macro
 from .families import FAMILIES, Family, Prompting, Shapes, map_decoder
 from .mapping import Mapping
 from .sources import Source
@@ -37,22 +38,9 @@ FUSED = _CLIP + r"transformer\.layers\.(\d+)\.self_attn\.qkv_proj\.(weight|bias)
 SPLIT = [_SEMANTIC + rf"layers.\1.self_attn.{part}_proj.\2" for part in "qkv"]
 
 # Its prompts are plain: no roles, the image first. "<image>\nFree OCR." is what it was trained to read.
-CHAT_TEMPLATE = """\
-{%- macro render(content) -%}
-  {%- if content is string -%}
-    {{- content -}}
-  {%- else -%}
-    {%- for block in content or [] -%}
-      {%- if block['type'] == 'text' -%}
-        {{- block['text'] -}}
-      {%- elif block['type'] in ['image', 'image_url'] -%}
-        {{- '<image>\\n' -}}
-      {%- else -%}
-        {{- raise_exception('message content: expected text, image or image_url, received ' + block['type']) -}}
-      {%- endif -%}
-    {%- endfor -%}
-  {%- endif -%}
-{%- endmacro -%}
+CHAT_TEMPLATE = (
+    render_macro(r"<image>\n")
+    + """\
 {{- bos_token -}}
 {%- for message in messages -%}
   {%- if message['role'] == 'assistant' -%}
@@ -64,6 +52,7 @@ CHAT_TEMPLATE = """\
   {%- endif -%}
 {%- endfor -%}
 """
+)
 
 
 @FAMILIES.register("deepseek_vl_v2")
