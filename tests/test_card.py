@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from arr_coc.cli.evaluate import table
-from arr_coc.evaluating import read_records
+from arr_coc.data.records import read_records
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 
 ROOT = Path(__file__).parents[1]

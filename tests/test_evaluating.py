@@ -9,7 +9,8 @@ import pytest
 from helpers import tiny_model
 from PIL import Image
 
-from arr_coc.evaluating import evaluate, read_records
+from arr_coc.data.records import read_records
+from arr_coc.evaluating import evaluate
 from arr_coc.evaluating.metrics import exact_match, patch_recall
 from arr_coc.evaluating.statistics import bootstrap_mean, wilson
 

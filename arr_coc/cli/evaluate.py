@@ -5,7 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..evaluating import METRICS, evaluate, read_records
+from ..data.records import read_records
+from ..evaluating import METRICS, evaluate
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.realizing import SCORERS
 from .common import Command, add_choice_arguments, add_device_argument, add_model_argument, load_model, writable

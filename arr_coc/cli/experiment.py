@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 from accelerate import PartialState
 
+from ..data.records import read_records
 from ..evaluating.deciding import read_rules
 from ..evaluating.experiment import (
     Settings,
@@ -23,7 +24,6 @@ from ..evaluating.experiment import (
     rescore,
 )
 from ..evaluating.metrics import METRICS
-from ..evaluating.records import read_records
 from ..evaluating.report import table_text, write_report
 from .common import Command, add_choice_arguments, add_device_argument, add_model_argument, load_model
 

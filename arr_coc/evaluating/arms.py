@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from ..data.records import Record
 from ..modeling.asking import Answer
 from ..modeling.configuration_arr_coc import COMPRESSION, ArrCocConfig
 from ..modeling.image_encoding import ImageEncoding
@@ -21,7 +22,6 @@ from ..modeling.image_processing_arr_coc import Box, fit_square, patches_of_plac
 from ..modeling.loading import load_image
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.realizing import SCORERS
-from .records import Record
 
 LADDER = ("none", "random", "saliency", "clip_query", "realizer")
 BASELINES = {

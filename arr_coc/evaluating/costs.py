@@ -11,10 +11,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from ..data.records import Record
 from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .arms import Arm, ask, encode, load_images
-from .records import Record
 
 
 class LiveTensors(TorchDispatchMode):

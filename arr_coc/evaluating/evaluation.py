@@ -16,13 +16,13 @@ import torch
 import transformers
 from tqdm import tqdm
 
+from ..data.records import Record
 from ..modeling.attending import ALLOCATORS
 from ..modeling.configuration_arr_coc import resolve_budget
 from ..modeling.image_processing_arr_coc import boxes_to_patches
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration, ImageEncoding
 from ..version import __version__
 from .metrics import METRICS, patch_recall
-from .records import Record
 from .statistics import bootstrap_mean, wilson
 
 MAX_NEW_TOKENS = 32

@@ -19,6 +19,7 @@ import yaml
 from tqdm import tqdm
 from transformers.utils import cached_file
 
+from ..data.records import Record
 from ..modeling.attending import ALLOCATORS
 from ..modeling.image_encoding import ImageEncoding
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
@@ -28,7 +29,6 @@ from .deciding import DEFAULT_RULES, check_rules, missing_arms
 from .evaluation import MAX_NEW_TOKENS, environment, shown
 from .metrics import METRICS
 from .predictions import append, mend, prediction, read_run
-from .records import Record
 from .scoring import score_arm, score_experiment
 
 UNPLANNED = ("command", "environment")

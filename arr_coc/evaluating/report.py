@@ -9,6 +9,7 @@ import torch
 import yaml
 from PIL import Image
 
+from ..data.records import Record
 from ..modeling.fetching import FetchResult
 from ..viewing import draw_fetch
 from .blocks import Block, Code, Figure, Heading, Paragraph, Table, to_html, to_markdown
@@ -16,7 +17,6 @@ from .experiment import plan_arms, read_plan
 from .metrics import METRICS
 from .plotting import Point, scatter
 from .predictions import Prediction
-from .records import Record
 from .scoring import Scored, score_arm, worst
 from .statistics import SIGNIFICANCE
 

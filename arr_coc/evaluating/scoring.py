@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from ..data.records import Record
 from ..modeling.image_processing_arr_coc import boxes_to_patches, map_boxes
 from .arms import Arm
 from .deciding import compared, decide
 from .metrics import METRICS, patch_recall
 from .predictions import Prediction, read_run
-from .records import Record
 from .statistics import Interval, bootstrap_mean, holm, is_significant, mcnemar, paired_difference, sign_flip, wilson
 
 LONGEST_SHORT_ANSWERS = (3, 6)
