@@ -134,24 +134,30 @@ def _sample_title(rng: np.random.Generator) -> str:
     return " ".join(made_up_word(rng) for _ in range(int(rng.integers(1, 3))))
 
 
-def render_document(rng: np.random.Generator, *, size: int = 256, split: Split = "train") -> Document:
+def render_document(
+    rng: np.random.Generator, *, size: int = 256, split: Split = "train", fields: Sequence[str] = FIELDS
+) -> Document:
     """A page of 4 to 14 lines `field value` with distinct fields and distinct values.
 
     Args:
         rng: the only source of randomness; the same state gives the same document on a machine with the same fonts.
         size: side of the square page in px; all lengths scale with it.
         split: "train" or "test", which differ in fonts, layouts, held-out words, and distortions (training only).
+        fields: names to draw from (lower case, distinct), at least 4; those that `FIELDS` lacks have numbers, or
+            values of any kind.
 
     Raises:
-        ValueError: a bad `split`, or a page under 64 px.
+        ValueError: a bad `split`, a page under 64 px, or too few fields.
         FileNotFoundError: no font of the split is installed.
     """
     _check(size, split)
+    if len(set(fields)) < _MIN_ENTRIES:
+        raise ValueError(f"fields: expected at least {_MIN_ENTRIES} distinct names; got {list(fields)}")
     pen = _sample_pen(rng, split)
     while True:
         layout_name, layout = sample_layout(rng, split)
         styles = _sample_styles(rng, pen, size, split)
-        pairs = sample_pairs(rng, int(rng.integers(_MIN_ENTRIES, _MAX_ENTRIES + 1)), split=split)
+        pairs = sample_pairs(rng, int(rng.integers(_MIN_ENTRIES, _MAX_ENTRIES + 1)), split=split, fields=fields)
         labels = _cased(rng, [field for field, _ in pairs])
         colon = ":" if rng.random() < 0.5 else ""
         drawn, values = [label + colon for label in labels], [value for _, value in pairs]

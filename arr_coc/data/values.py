@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -211,12 +211,14 @@ def sample_value(rng: np.random.Generator, field: str, *, split: Split) -> str:
     return KINDS[pick(rng, kinds)](rng, split)
 
 
-def sample_pairs(rng: np.random.Generator, count: int, *, split: Split) -> list[tuple[str, str]]:
-    """`count` pairs (field, value); fields are distinct and so are values."""
+def sample_pairs(
+    rng: np.random.Generator, count: int, *, split: Split, fields: Sequence[str] = FIELDS
+) -> list[tuple[str, str]]:
+    """`count` pairs (field, value), or as many as there are `fields`; fields are distinct and so are values."""
     pairs: list[tuple[str, str]] = []
     seen: set[str] = set()
-    for index in rng.permutation(len(FIELDS))[:count]:
-        field = FIELDS[index]
+    for index in rng.permutation(len(fields))[:count]:
+        field = fields[index]
         value = sample_value(rng, field, split=split)
         while value in seen:
             value = sample_value(rng, field, split=split)

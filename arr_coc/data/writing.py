@@ -1,6 +1,7 @@
 """Writes rendered pages and questions about them as a data set: images and a JSONL file."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -8,13 +9,20 @@ from tqdm import tqdm
 
 from .questions import ask
 from .rendering import render_document
-from .values import Split
+from .values import FIELDS, Split
 
 JPEG_QUALITY = 92
 
 
 def write_questions(
-    out: Path, *, pages: int, questions: int, seed: int, size: int = 256, split: Split = "test"
+    out: Path,
+    *,
+    pages: int,
+    questions: int,
+    seed: int,
+    size: int = 256,
+    split: Split = "test",
+    fields: Sequence[str] = FIELDS,
 ) -> Path:
     """Renders `pages` pages and asks up to `questions` distinct fields of each.
 
@@ -27,6 +35,7 @@ def write_questions(
         seed: of everything drawn.
         size: side of a page, px.
         split: fonts, layouts and words: "train" or "test".
+        fields: names of the fields; see `render_document`.
 
     Returns:
         The JSONL file's path.
@@ -41,7 +50,7 @@ def write_questions(
     lines = []
     for page in tqdm(range(pages), desc="rendering", unit="page"):
         rng = np.random.default_rng((seed, page))
-        document = render_document(rng, size=size, split=split)
+        document = render_document(rng, size=size, split=split, fields=fields)
         name = f"images/{page:05d}.jpg"
         document.image.convert("RGB").save(out / name, quality=JPEG_QUALITY)
         for index in rng.permutation(len(document.entries))[:questions]:
