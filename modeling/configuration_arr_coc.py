@@ -18,9 +18,22 @@ REFERENCE_PATCHES = 4096
 NAMED_BUDGETS = {"fast": 64, "balanced": 180, "standard": 273, "accurate": 400}
 """Saccades at `REFERENCE_PATCHES` patches; scaled with N on other grids."""
 
+TIERS = (64, 128, 256, 384, 400)
+"""The steps in which the allocator "tiers" gives saccades, at `REFERENCE_PATCHES` patches; "adaptive" keeps within."""
+
+AUTO = "auto"
+"""The budget that leaves it to the model how many saccades each item gets, up to the last of `TIERS`."""
+
+_SCALED = {**NAMED_BUDGETS, AUTO: TIERS[-1], **{f"tier:{tier}": tier for tier in TIERS}}
+GRADIENTS = ("none", "straight_through", "soft")
 
 INDICATORS = 4
 """Rows at the end of a visual embedding table that are no visual words: start and end of an image and of a video."""
+
+
+def scaled_budget(saccades: int, num_patches: int) -> int:
+    """What `saccades` at `REFERENCE_PATCHES` patches are on a grid of `num_patches`: at least 1."""
+    return max(1, round(num_patches * saccades / REFERENCE_PATCHES))
 
 
 def resolve_budget(
@@ -29,7 +42,8 @@ def resolve_budget(
     """Number of saccades K on a grid of `num_patches`.
 
     Args:
-        budget: a number of patches, a name in `NAMED_BUDGETS` (scaled by N / 4096), "all" (N - taken), None (default).
+        budget: a number of patches, a name in `NAMED_BUDGETS` or "tier:" and one of `TIERS` (both scaled by N / 4096),
+            "auto" (the largest tier: the most that an item can get), "all" (N - taken), None (default).
         num_patches: N.
         default: what None stands for.
         taken: patches that are base tokens already and never fetched again (`ArrCocConfig.excludes_base`).
@@ -44,10 +58,10 @@ def resolve_budget(
     if isinstance(budget, str):
         if budget == "all":
             return candidates
-        if budget not in NAMED_BUDGETS:
-            known = ", ".join([*NAMED_BUDGETS, "all"])
+        if budget not in _SCALED:
+            known = ", ".join([*_SCALED, "all"])
             raise ValueError(f"budget: expected a number of patches or one of {known}; got {budget!r}")
-        return min(candidates, max(1, round(num_patches * NAMED_BUDGETS[budget] / REFERENCE_PATCHES)))
+        return min(candidates, scaled_budget(_SCALED[budget], num_patches))
     if isinstance(budget, bool) or not isinstance(budget, int):
         raise ValueError(f"budget: expected an integer or a name; got {budget!r} ({type(budget).__name__})")
     if not 0 <= budget <= candidates:
@@ -218,8 +232,17 @@ class ArrCocFetcherConfig(PretrainedConfig):
     Args:
         strategy: the scorer used when a call names none.
         scorers: the scorers with weights that this checkpoint holds; those without weights are always there.
-        allocator: turns relevance into indices: "topk" or "window".
+        allocator: turns relevance into indices: "topk" or "window" fetch exactly the budget; "tiers" and "adaptive"
+            choose for each item how many of the most relevant patches it gets, up to the budget.
         budget: default number of saccades: see `resolve_budget`.
+        tier_choice: how "tiers" chooses: "heuristic" (by the length of the question, no weights) or "classifier" (a
+            trained one on question and gestalt, which the checkpoint then holds).
+        tier_lengths: for "heuristic": question tokens from which on each tier after the first is taken.
+        adaptive_share: for "adaptive": the share of the item's relevance mass that the fetched patches are to hold.
+        gradient: how the answer's loss reaches scorers (and learned budgets) in training mode. "none": not at all;
+            "straight_through": fetched tokens pass as they are, their gradient as if weighted by relevance; "soft":
+            fetched tokens are weighted by a soft top-K. In evaluation mode nothing is weighted.
+        temperature: of "soft", in units of the score, at the start; a trainer sets `RunningBackFetcher.temperature`.
         overlap: with the mask compressor: "exclude" never fetches a patch that is already a base token, "allow" may.
         hidden_size, num_heads, num_layers: the realizer's sizes.
         position_size: channels of the realizer's 2-D position term per head, a multiple of 4.
@@ -245,6 +268,11 @@ class ArrCocFetcherConfig(PretrainedConfig):
     shared_size: int = 256
     window_size: int = 3
     window_gain: float = 0.5
+    tier_choice: str = "heuristic"
+    tier_lengths: list[int] | tuple[int, ...] = (8, 12, 16, 24)
+    adaptive_share: float = 0.9
+    gradient: str = "straight_through"
+    temperature: float = 1.0
     seed: int = 0
     initializer_range: float = 0.02
 
@@ -257,6 +285,14 @@ class ArrCocFetcherConfig(PretrainedConfig):
         _require(self.key_pool >= 1, "key_pool", "at least 1", self.key_pool)
         odd = self.window_size > 0 and self.window_size % 2 == 1
         _require(odd, "window_size", "an odd number of patches", self.window_size)
+        choices = ("heuristic", "classifier")
+        _require(self.tier_choice in choices, "tier_choice", '"heuristic" or "classifier"', self.tier_choice)
+        lengths = list(self.tier_lengths)
+        steps = len(lengths) == len(TIERS) - 1 and lengths == sorted(set(lengths)) and lengths[0] > 0
+        _require(steps, "tier_lengths", f"{len(TIERS) - 1} increasing numbers of question tokens", self.tier_lengths)
+        _require(0 < self.adaptive_share <= 1, "adaptive_share", "more than 0, at most 1", self.adaptive_share)
+        _require(self.gradient in GRADIENTS, "gradient", f"one of {', '.join(GRADIENTS)}", self.gradient)
+        _require(self.temperature > 0, "temperature", "a positive number", self.temperature)
         if isinstance(self.budget, str):
             resolve_budget(self.budget, REFERENCE_PATCHES)
 
@@ -338,7 +374,14 @@ class ArrCocConfig(PretrainedConfig):
     model_type = "arr_coc"
     sub_configs = {**_PARTS, "text_config": AutoConfig}
     # Trainer gathers every other output over batches: these are no tensors, or do not go together.
-    keys_to_ignore_at_inference = ["past_key_values", "fetch", "image_tokens", "token_quality", "relevance_loss"]
+    keys_to_ignore_at_inference = [
+        "past_key_values",
+        "fetch",
+        "image_tokens",
+        "token_quality",
+        "relevance_loss",
+        "scores",
+    ]
 
     vision_config: Any = None
     semantic_config: Any = None

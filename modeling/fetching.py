@@ -87,6 +87,13 @@ class RunningBackFetcher(nn.Module):
         held: Any = self.scorers
         return held[strategy] if kind.trained else kind(self.config, **self.sizes)
 
+    def all_scores(self, context: FetchContext, fetched: FetchResult) -> dict[str, Tensor]:
+        """Logits [B, N] of every trained scorer; the one that led to `fetched` does not run again."""
+        return {
+            name: fetched.scores if name == fetched.strategy else scorer(context)
+            for name, scorer in self.scorers.items()
+        }
+
     def forward(
         self,
         context: FetchContext,

@@ -40,7 +40,7 @@ class ArrCocOutput(ModelOutput):
 
     `loss`: answer loss plus weighted relevance loss, those that were asked for; `relevance_loss` alone; `logits`
     [B, S, vocabulary]; `fetch`: what was fetched for each image slot; `image_tokens`, `token_quality`: see
-    `EmbeddedPrompt`.
+    `EmbeddedPrompt`; `scores`: logits [I, N] of every trained scorer by name, where they were asked for.
     """
 
     loss: Tensor | None = None
@@ -52,6 +52,7 @@ class ArrCocOutput(ModelOutput):
     fetch: FetchResult | None = None
     image_tokens: Tensor | None = None
     token_quality: Tensor | None = None
+    scores: dict[str, Tensor] | None = None
 
 
 class ArrCocPreTrainedModel(PreTrainedModel):
@@ -320,6 +321,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, AskingMixin, Generat
         generator: torch.Generator | None = None,
         bridge_bypass: bool | None = None,
         logits_to_keep: int | Tensor = 0,
+        output_scores: bool = False,
         return_dict: bool | None = None,
         **kwargs: Any,
     ) -> ArrCocOutput | tuple:
@@ -340,6 +342,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, AskingMixin, Generat
             strategy, allocator: names; the config's by default.
             generator: for strategy "random".
             bridge_bypass: whether the bridge gives way to its linear projection; None as configured or as encoded.
+            output_scores: whether every trained scorer runs, not only the strategy's.
 
         Raises:
             ValueError: placeholders and images that do not match, unknown names, a budget above the candidates.
@@ -383,6 +386,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, AskingMixin, Generat
             fetch=None if made is None else made.fetch,
             image_tokens=None if made is None else made.image_tokens,
             token_quality=None if made is None else made.token_quality,
+            scores=self.model.fetcher.all_scores(made.context, made.fetch) if output_scores and made else None,
         )
         return output if return_dict is not False else output.to_tuple()
 
