@@ -26,3 +26,21 @@ def picture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pixels = np.random.default_rng(0).integers(0, 256, (60, 90, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(path)
     return path
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the tiny tokenizer. Read only."""
+    from helpers import tiny_tokenizer
+
+    folder = tmp_path_factory.mktemp("tokenizer")
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def published(tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> Path:
+    """Small stand-ins of published checkpoints, a folder per family. Read only: tests share them."""
+    from published import write_published
+
+    return write_published(tmp_path_factory.mktemp("published"), tokenizer)

@@ -10,7 +10,9 @@ import argparse
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 
 import torch
@@ -23,6 +25,8 @@ from . import upstream
 
 LIMIT = 1.3
 """Peak memory may be this many times the largest tensor group and one file of the output together."""
+SMALL = 64
+"""Published widths over this make the stand-in that is assembled first, unmeasured."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,7 @@ def footprint(plan: Plan, out: Path) -> Footprint:
     )
 
 
-def stand_ins(folder: Path, llm: str, scale: int) -> dict[str, Source]:
+def stand_ins(folder: Path, llm: str, scale: int) -> dict[str, Path]:
     """Writes a vision encoder and a language model of the published sizes, widths divided by `scale`."""
     vision = upstream.deepseek_vision(
         width=768 // scale,
@@ -85,12 +89,19 @@ def stand_ins(folder: Path, llm: str, scale: int) -> dict[str, Source]:
         language = upstream.deepseek_language(width=1280 // scale, inner=6848 // scale, expert=896 // scale)
         special = {"bos_token": "<|endoftext|>"}
         both = upstream.write_upstream(folder / "both", vision | language, tokenizer=tokenizer, special_tokens=special)
-        return dict.fromkeys(("vision", "llm"), Source(both))
+        return dict.fromkeys(("vision", "llm"), both)
     language = upstream.qwen3(width=1024 // scale, inner=3072 // scale)
     return {
-        "vision": Source(upstream.write_upstream(folder / "vision", vision)),
-        "llm": Source(upstream.write_upstream(folder / "llm", language, tokenizer=tokenizer)),
+        "vision": upstream.write_upstream(folder / "vision", vision),
+        "llm": upstream.write_upstream(folder / "llm", language, tokenizer=tokenizer),
     }
+
+
+def plan_of(paths: dict[str, Path], max_shard_size: str) -> Plan:
+    """The plan over `stand_ins`; a folder that holds both parts is opened once."""
+    opened = {path: Source(path) for path in paths.values()}
+    sources = {part: opened[path] for part, path in paths.items()}
+    return make_plan(Request(sources=sources, max_shard_size=max_shard_size))
 
 
 def main() -> None:
@@ -101,10 +112,14 @@ def main() -> None:
     parser.add_argument("--max-shard-size", default="500MB")
     parser.add_argument("--folder", help="where to write, which is cleared afterwards (default: the system's)")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        sources = stand_ins(Path(folder), arguments.llm, arguments.scale)
-        plan = make_plan(Request(sources=sources, max_shard_size=arguments.max_shard_size))
-        found = footprint(plan, Path(folder) / "out")
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
+        folder, llm, shard = Path(name), arguments.llm, arguments.max_shard_size
+        # In a process of its own: memory that this one has freed would be used again, and no growth be seen.
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as other:
+            small, whole = other.map(stand_ins, (folder / "a", folder / "b"), (llm, llm), (SMALL, arguments.scale))
+        write(plan_of(small, shard), folder / "first")  # what Python sets aside once is not the plan's
+        plan = plan_of(whole, shard)
+        found = footprint(plan, folder / "out")
     print(f"{arguments.llm}, widths / {arguments.scale}, {len(plan.shards)} files")
     for name in ("total", "group", "shard", "peak"):
         print(f"{name:<8}{getattr(found, name) / 2**20:>10.1f} MiB")

@@ -1,0 +1,306 @@
+"""Assembling from damaged, missing or unfitting weights, and interrupted: one clear error, nothing half-written."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+import torch
+from helpers import tiny_tokenizer
+from huggingface_hub.errors import GatedRepoError
+from published import DEEPSEEK, VISION, command, fits_deepseek, load, refused
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from arr_coc.assembling import open_source
+from arr_coc.assembling import sources as sources_module
+from arr_coc.assembling import writing as writing_module
+from arr_coc.assembling.sources import HubSource
+from arr_coc.cli import main
+from arr_coc.profiling import upstream
+from arr_coc.profiling.upstream import write_upstream
+
+
+def test_a_failed_write_leaves_nothing_and_can_be_started_again(
+    published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = []
+
+    def full(tensors: dict[str, Tensor], path: Path, **kwargs: Any) -> None:
+        written.append(path)
+        if len(written) > 2:
+            raise OSError(28, "No space left on device")
+        save_file(tensors, path, **kwargs)
+
+    monkeypatch.setattr(writing_module, "save_file", full)
+    assert "No space left on device" in refused(capsys, *command(published, tmp_path / "out"))
+    assert list(tmp_path.iterdir()) == [] and len(written) == 3
+
+
+KILLED = """
+import os, signal, sys
+from arr_coc.assembling import writing
+from arr_coc.cli import main
+
+save, written = writing.save_file, []
+
+def killed_at_the_third(tensors, path, **kwargs):
+    written.append(path)
+    if len(written) == 3:
+        path.write_bytes(b"half")
+        os.kill(os.getpid(), signal.SIGKILL)
+    save(tensors, path, **kwargs)
+
+writing.save_file = killed_at_the_third
+main(["assemble", *sys.argv[1:]])
+"""
+
+
+def test_a_killed_run_leaves_no_checkpoint_and_can_be_started_again(published: Path, tmp_path: Path) -> None:
+    asked = [str(argument) for argument in command(published, tmp_path / "out")]
+    done = subprocess.run([sys.executable, "-c", KILLED, *asked], capture_output=True, timeout=300)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    (left,) = tmp_path.iterdir()
+    assert left.name != "out" and len(list(left.glob("*.safetensors"))) == 3
+    assert main(["assemble", *asked]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    load(tmp_path / "out")
+
+
+# ---- bad input ----------------------------------------------------------------------------------------------------
+
+
+def copied(published: Path, tmp_path: Path, name: str) -> Path:
+    shutil.copytree(published / name, tmp_path / name)
+    return tmp_path / name
+
+
+def change_config(folder: Path, path: str, value: Any) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    *steps, last = path.split(".")
+    part = config
+    for step in steps:
+        part = part[step]
+    part[last] = value
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def change_tensors(folder: Path, **changes: Tensor | None) -> None:
+    held = load_file(folder / "model.safetensors")
+    for name, tensor in changes.items():
+        held.pop(name, None)
+        if tensor is not None:
+            held[name] = tensor
+    save_file(held, folder / "model.safetensors")
+
+
+def truncate(folder: Path) -> None:
+    path = next(folder.glob("*.safetensors"))
+    path.write_bytes(path.read_bytes()[:-10])
+
+
+SAM = "vision_config.width.sam_vit_b."
+BAD_VISION: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "truncated": (truncate, "expected a whole safetensors file"),
+    "no config": (lambda f: (f / "config.json").unlink(), "expected config.json; got none"),
+    "no weights": (lambda f: (f / "model.safetensors").unlink(), "expected weights"),
+    "other family": (lambda f: change_config(f, "model_type", "llava"), "upstream model_type: expected one of"),
+    "unknown tensor": (
+        lambda f: change_tensors(f, **{"model.sam_model.extra": torch.ones(2)}),
+        "expected only tensors with a place here; got 1 without, e.g. model.sam_model.extra",
+    ),
+    "unknown layer part": (
+        lambda f: change_tensors(f, **{"model.sam_model.blocks.0.attn.scale": torch.ones(2)}),
+        "got 1 without, e.g. model.sam_model.blocks.0.attn.scale",
+    ),
+    "missing tensor": (
+        lambda f: change_tensors(f, **{"model.sam_model.neck.1.bias": None}),
+        "got none for 1, e.g. model.vision_tower.grid_encoder.neck.layer_norm1.bias",
+    ),
+    "wrong shape": (
+        lambda f: change_tensors(f, **{"model.sam_model.neck.1.bias": torch.ones(5)}),
+        "expected model.sam_model.neck.1.bias of shape [16] (config.json); got [5]",
+    ),
+    "wrong type": (
+        lambda f: change_tensors(f, **{"model.sam_model.neck.1.bias": torch.ones(16, dtype=torch.int32)}),
+        "expected model.sam_model.neck.1.bias stored as one of BF16",
+    ),
+    "heads": (lambda f: change_config(f, SAM + "heads", 3), "agree on grid encoder heads; got 3 and 2.0"),
+    "layers": (lambda f: change_config(f, SAM + "layers", 3), "agree on grid encoder layers; got 3 and 2"),
+    "global layers": (
+        lambda f: change_config(f, SAM + "global_attn_indexes", [0]),
+        "agree on the side of the grid (relative position tables)",
+    ),
+    "image size": (lambda f: change_config(f, "vision_config.image_size", 64), "agree on image size; got 64 and 128"),
+    "no field": (lambda f: change_config(f, "vision_config.width", {}), "expected vision_config.width.clip"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD_VISION)
+def test_a_damaged_vision_encoder_is_refused(
+    case: str, published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage, message = BAD_VISION[case]
+    folder = copied(published, tmp_path, "vision")
+    damage(folder)
+    arguments = ["--vision", folder, "--llm", published / "qwen3", "--out", tmp_path / "made" / "out"]
+    assert message in refused(capsys, *arguments)
+    assert not (tmp_path / "made").exists()
+
+
+def drop_shard(folder: Path) -> None:
+    sorted(folder.glob("*.safetensors"))[1].unlink()
+
+
+def lie_in_index(folder: Path) -> None:
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    index["weight_map"]["model.extra"] = next(iter(index["weight_map"].values()))
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def without_chat(folder: Path) -> None:
+    tiny_tokenizer(without=("<|im_start|>",)).save_pretrained(folder)
+
+
+BAD_LLM: dict[str, tuple[str, Callable[[Path], Any], str]] = {
+    "missing shard": ("qwen3", drop_shard, "expected the"),
+    "index of another model": ("qwen3", lie_in_index, "expected model.extra in model-0"),
+    "width": ("qwen3", lambda f: change_config(f, "hidden_size", 32), "agree on vocabulary and width"),
+    "no tokenizer": ("qwen3", lambda f: (f / "tokenizer.json").unlink(), "expected tokenizer.json; got none"),
+    "broken tokenizer": ("qwen3", lambda f: (f / "tokenizer.json").write_text("{}"), "tokenizer that can be read"),
+    "tokenizer without chat": ("qwen3", without_chat, "got no <|im_start|>"),
+    "untied without a head": ("ovis", lambda f: change_config(f, "llm_config.tie_word_embeddings", False), "lm_head"),
+    "rows of the table": ("ovis", lambda f: change_config(f, "visual_vocab_size", 50), "agree on rows of the visual"),
+    "other language model": ("ovis", lambda f: change_config(f, "llm_config.model_type", "llama"), "type 'qwen3'"),
+    "experts": (
+        "deepseek",
+        lambda f: change_config(f, "language_config.n_routed_experts", 5),
+        "expected tensor model.layers.1.mlp.experts.4.gate_proj.weight; got none",
+    ),
+    "fewer experts": (
+        "deepseek",
+        lambda f: change_config(f, "language_config.n_routed_experts", 3),
+        "expected only tensors with a place here",
+    ),
+    "latent attention": ("deepseek", lambda f: change_config(f, "language_config.use_mla", True), "use_mla true"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD_LLM)
+def test_a_damaged_language_model_is_refused(
+    case: str, published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, damage, message = BAD_LLM[case]
+    folder = copied(published, tmp_path, name)
+    damage(folder)
+    vision = folder if name == "deepseek" else published / "vision"
+    bridge = "vet" if name == "ovis" else "linear"
+    arguments = ["--vision", vision, "--llm", folder, "--bridge", bridge, "--out", tmp_path / "made" / "out"]
+    assert message in refused(capsys, *arguments)
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_projector_that_does_not_fit_its_own_language_model_is_refused(
+    tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    narrow = upstream.deepseek_vision(**{**VISION, "projected": 20}) | upstream.deepseek_language(**DEEPSEEK)
+    folder = write_upstream(tmp_path / "both", narrow, **fits_deepseek(tokenizer))
+    message = refused(capsys, "--vision", folder, "--llm", folder, "--out", tmp_path / "out")
+    assert "expected model.projector.layers.weight of shape [24, 64]" in message
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_was_asked_for_is_checked_first(
+    published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = command(published, tmp_path / "out")
+    assert "bridge: expected one of" in refused(capsys, *asked, "--bridge", "rope")
+    assert "strategy: expected one of" in refused(capsys, *asked, "--scorer", "realizer,guess")
+    assert "--out: expected a folder to write, or --dry-run" in refused(capsys, *asked[:4])
+    assert "expected no revision of a folder" in refused(capsys, *asked, "--llm-revision", "main")
+    assert "visual embedding table (Ovis2.5)" in refused(capsys, *asked, "--bridge", "vet")
+    nothing = [*asked[:2], "--llm", tmp_path / "nothing", *asked[4:]]
+    assert "expected a folder, or org/name on the Hub" in refused(capsys, *nothing)
+    swapped = ["--vision", published / "qwen3", *asked[2:]]
+    assert "--vision: expected a model that can be vision" in refused(capsys, *swapped)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 9, 1))
+    assert "of free disk space; got 1" in refused(capsys, *asked)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").write_text("")
+    assert "expected a new or empty folder" in refused(capsys, *asked)
+
+
+# ---- the Hub ------------------------------------------------------------------------------------------------------
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def cache(published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Hub cache that holds `org/vision` and `org/llm`; the Hub itself cannot be reached."""
+    root = tmp_path / "cache"
+    for name, folder in (("vision", "vision"), ("llm", "qwen3")):
+        held = root / f"models--org--{name}"
+        shutil.copytree(published / folder, held / "snapshots" / COMMIT)
+        (held / "refs").mkdir()
+        (held / "refs" / "main").write_text(COMMIT)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(root))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    return root
+
+
+def test_names_on_the_hub_are_found_in_its_cache(cache: Path, tmp_path: Path) -> None:
+    """Every file is of the commit that the first one was of, and the record says which."""
+    asked = ["--vision", "org/vision", "--llm", f"org/llm@{COMMIT}", "--out", str(tmp_path / "out")]
+    assert main(["assemble", *asked]) == 0
+    sources = json.loads((tmp_path / "out" / "assembly.json").read_text())["sources"]
+    assert sources == {
+        "vision": {"name": "org/vision", "revision": COMMIT},
+        "llm": {"name": "org/llm", "revision": COMMIT},
+    }
+
+
+def test_repositories_that_cannot_be_had_are_refused(
+    cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ["--vision", "org/vision", "--out", tmp_path / "out", "--llm"]
+    assert "org/absent: expected config.json; got none in the cache" in refused(capsys, *asked, "org/absent")
+    assert "expected one revision" in refused(capsys, *asked, "org/llm@main", "--llm-revision", "v2")
+
+    def gated(*_: Any, **__: Any) -> str:
+        raise GatedRepoError.__new__(GatedRepoError)
+
+    monkeypatch.setattr(sources_module, "hf_hub_download", gated)
+    assert "org/vision: expected a repository on the Hub; got a gated one" in refused(capsys, *asked, "org/llm")
+    assert not (tmp_path / "out").exists()
+
+
+def test_planning_downloads_no_weights(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Headers come by themselves: a dry run of a checkpoint of many gigabytes costs seconds."""
+    kept = cache / "models--org--vision" / "snapshots" / COMMIT / "model.safetensors"
+    with safe_open(kept, framework="pt") as opened:
+        shapes = {name: opened.get_slice(name).get_shape() for name in opened.keys()}  # noqa: SIM118
+    kept.unlink()
+
+    class Metadata:
+        tensors = {n: type("Info", (), {"shape": s, "dtype": "F32"})() for n, s in shapes.items()}
+
+    class Api:
+        def parse_safetensors_file_metadata(self, repo: str, file: str, revision: str | None) -> type[Metadata]:
+            assert (repo, file, revision) == ("org/vision", "model.safetensors", COMMIT)
+            return Metadata
+
+    source = open_source("org/vision", option="--vision")
+    monkeypatch.setattr(sources_module, "HfApi", Api)
+    monkeypatch.setattr(HubSource, "optional", lambda self, name: None)
+    monkeypatch.setattr(sources_module.constants, "HF_HUB_OFFLINE", False)
+    assert {name: info.shape for name, info in source.tensors.items()} == {n: tuple(s) for n, s in shapes.items()}
+    monkeypatch.undo()
