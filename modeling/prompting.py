@@ -1,7 +1,7 @@
 """Prompts on the model's side: where images stand in them, what of them is the question, what they become.
 
-Notation: B prompts, S their length, I image slots (places in prompts where an image stands), L question tokens, M base
-tokens, K saccades, D language-model width.
+Notation: B prompts, S their length (S' once trimmed), I image slots (places in prompts where an image stands), L
+question tokens, M base tokens, K saccades, D language-model width.
 """
 
 from dataclasses import dataclass
@@ -55,6 +55,76 @@ def find_slots(input_ids: Tensor, image_token_id: int, slots: int, base: int) ->
         )
     rows = torch.arange(len(per_row), device=per_row.device).repeat_interleave(per_row // size)
     return rows, size - base
+
+
+_FILL = {"labels": -100}
+"""What stands on padding in tensors aligned with the prompt; 0 in all others."""
+
+
+def trim_placeholders(
+    input_ids: Tensor,
+    counts: Tensor,
+    *,
+    image_token_id: int,
+    base_positions: int,
+    pad_token_id: int = 0,
+    **aligned: Tensor | None,
+) -> dict[str, Tensor]:
+    """Prompts with `counts` saccades per image, cut from prompts that hold placeholders for more.
+
+    The rows are padded anew to the shortest rectangle that holds them, on the side that was padded (left where none
+    was). What an image takes when nothing is fetched is never dropped.
+
+    Args:
+        input_ids: [B, S] with equally many placeholders for each of I image slots.
+        counts: [I] saccades to keep of each slot, 0 to K.
+        image_token_id: the placeholder.
+        base_positions: positions that an image takes when nothing is fetched.
+        pad_token_id: what new padding is in `input_ids`.
+        **aligned: tensors [B, S] that go with `input_ids`: attention_mask (absent: all ones), labels, query_mask, and
+            any other (0 on padding). position_ids count on without a gap. None stays out.
+
+    Returns:
+        input_ids, attention_mask and the `aligned` that were given, by name, each [B, S'].
+
+    Raises:
+        ValueError: the placeholders are not those of I images, a count is not in 0..K, or another shape than [B, S].
+    """
+    tensors = {name: tensor for name, tensor in aligned.items() if tensor is not None}
+    for name, tensor in tensors.items():
+        if tensor.shape != input_ids.shape:
+            expected = f"shape {list(input_ids.shape)}, that of input_ids"
+            raise ValueError(f"{name}: expected {expected}; got {list(tensor.shape)}")
+    _, most = find_slots(input_ids, image_token_id, len(counts), base_positions)
+    if int(counts.min()) < 0 or int(counts.max()) > most:
+        raise ValueError(f"counts: expected 0 to {most} saccades per image; got {counts.tolist()}")
+    placeholder = input_ids == image_token_id
+    number = (placeholder.flatten().cumsum(0) - 1).view_as(input_ids)  # placeholders of all prompts, in order
+    size = base_positions + most
+    allowed = base_positions + counts.to(input_ids.device)[(number // size).clamp(0, len(counts) - 1)]
+    surplus = placeholder & (number % size >= allowed)
+    tensors.setdefault("attention_mask", torch.ones_like(input_ids))
+    inside = _inside(tensors["attention_mask"] != 0)
+    left = bool(inside[:, -1].all())
+    if "position_ids" in tensors:
+        tensors["position_ids"] = tensors["position_ids"] - surplus.cumsum(1)
+    kept = (inside | placeholder) & ~surplus
+    fill = {"input_ids": pad_token_id, **_FILL}
+    tensors = {"input_ids": input_ids, **tensors}
+    return {name: _pack(tensor, kept, left, fill.get(name, 0)) for name, tensor in tensors.items()}
+
+
+def _inside(mask: Tensor) -> Tensor:
+    """bool [B, S]: from the first True of each row to its last."""
+    return (mask.cumsum(1) > 0) & (mask.flip(1).cumsum(1).flip(1) > 0)
+
+
+def _pack(tensor: Tensor, kept: Tensor, left: bool, fill: int) -> Tensor:
+    """The kept entries of [B, S], in order, padded with `fill` to the longest row, on the left or on the right."""
+    longest = int(kept.sum(1).max())
+    order = (kept if left else ~kept).int().sort(dim=1, stable=True).indices
+    order = order[:, -longest:] if left else order[:, :longest]
+    return tensor.gather(1, order).masked_fill(~kept.gather(1, order), fill)
 
 
 def refuse_placeholders(input_ids: Tensor, image_token_id: int) -> None:
