@@ -7,24 +7,37 @@ Any other fields that hold a string are tags: `arr-coc experiment` tells scores 
 """
 
 import json
-import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple, get_args
+
+from PIL import Image
+from transformers.utils import logging
 
 from ..modeling.image_processing_arr_coc import Box
+from .fields import answers_of, box_of, boxes_of, image_file, require, shorten, text_of
+from .images import HeldImage, held, opened
+
+logger = logging.get_logger(__name__)
+
+OnError = Literal["stop", "skip"]
+
+MAX_ERRORS = 100
+"""Bad records that are skipped before reading stops after all."""
 
 _FIELDS = ("image", "question", "answers", "boxes", "label_box")
 
 
 @dataclass(frozen=True)
 class Record:
-    """One question: `image` as an absolute path, boxes empty where none are known, `line` counted from 1.
+    """One question: `image` as an absolute path or held, boxes empty where none are known, `line` counted from 1.
 
+    A PIL image is held. `line`: where the source has no lines, the record's number in it.
     `tags`: other fields of the record that hold a string, by name.
     """
 
-    image: Path
+    image: Path | HeldImage
     question: str
     answers: tuple[str, ...]
     boxes: tuple[Box, ...] = ()
@@ -32,76 +45,123 @@ class Record:
     label_boxes: tuple[Box, ...] = ()
     tags: tuple[tuple[str, str], ...] = ()
 
+    def __post_init__(self) -> None:
+        if isinstance(self.image, Image.Image):
+            object.__setattr__(self, "image", held(self.image))
 
-def read_records(path: str | Path, *, limit: int | None = None) -> list[Record]:
-    """The records of a JSONL file; empty lines are skipped.
+    @property
+    def picture(self) -> Any:
+        """The image in a form that `load_image` takes."""
+        return opened(self.image)
+
+
+class Row(NamedTuple):
+    """What a source says of one record, unread: `where` it stands (for errors), its `number` from 1, its content."""
+
+    where: str
+    number: int
+    content: Any
+
+
+def gather(
+    rows: Iterable[Row],
+    read: Callable[[Row], Record],
+    *,
+    limit: int | None = None,
+    on_error: OnError = "stop",
+    max_errors: int = MAX_ERRORS,
+) -> list[Record]:
+    """The records of all rows.
+
+    Args:
+        rows: the source's.
+        read: makes a record of a row; its ValueError says what is wrong, but not where.
+        limit: read the first so many records only.
+        on_error: "skip" leaves out a bad record with a warning that names it.
+        max_errors: more bad records than this stop the reading after all.
+
+    Raises:
+        ValueError: a bad record, or too many of them; bad arguments.
+    """
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit: expected at least 1 record; got {limit}")
+    if on_error not in get_args(OnError):
+        raise ValueError(f"on_error: expected {' or '.join(get_args(OnError))}; got {on_error!r}")
+    if max_errors < 0:
+        raise ValueError(f"max_errors: expected at least 0; got {max_errors}")
+    records: list[Record] = []
+    errors, message = 0, ""
+    for row in rows:
+        try:
+            records.append(read(row))
+        except ValueError as error:
+            message = f"{row.where}: {error}"
+            if on_error == "stop":
+                raise ValueError(message) from error
+            errors += 1
+            if errors > max_errors:
+                raise ValueError(f"expected at most {max_errors} bad records; got one more: {message}") from error
+            logger.warning(f"{message}; skipped")
+        if len(records) == limit:
+            break
+    if errors and not records:
+        raise ValueError(f"expected at least one good record; got {errors} bad ones, the last: {message}")
+    return records
+
+
+def read_records(
+    path: str | Path, *, limit: int | None = None, on_error: OnError = "stop", max_errors: int = MAX_ERRORS
+) -> list[Record]:
+    """The records of a JSONL file; empty lines are passed over.
 
     Args:
         path: the file.
-        limit: read the first so many only.
+        limit, on_error, max_errors: see `gather`.
 
     Raises:
         ValueError: an unreadable line, a missing image, no records at all; the message names file and line.
         OSError: the file cannot be read.
     """
     path = Path(path).absolute()
-    if limit is not None and limit < 1:
-        raise ValueError(f"limit: expected at least 1 record; got {limit}")
-    records: list[Record] = []
-    try:
-        with path.open(encoding="utf-8") as stream:
-            for number, line in enumerate(stream, 1):
-                if line.strip():
-                    records.append(_record(line, path.parent, f"{path}, line {number}", number))
-                if len(records) == limit:
-                    break
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: expected UTF-8 text; got {error.reason} at byte {error.start}") from error
+    records = gather(
+        lines(path), lambda row: parse(row, path.parent), limit=limit, on_error=on_error, max_errors=max_errors
+    )
     if not records:
         raise ValueError(f"{path}: expected one JSON object per line; got an empty file")
     return records
 
 
-def _record(text: str, folder: Path, where: str, number: int) -> Record:
+def lines(path: Path) -> Iterator[Row]:
+    """The lines of a file that are not blank, unread.
+
+    Raises:
+        ValueError: no UTF-8.
+        OSError: the file cannot be read.
+    """
     try:
-        content = json.loads(text)
+        with path.open(encoding="utf-8") as stream:
+            for number, line in enumerate(stream, 1):
+                if line.strip():
+                    yield Row(f"{path}, line {number}", number, line)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: expected UTF-8 text; got {error.reason} at byte {error.start}") from error
+
+
+def parse(row: Row, folder: Path) -> Record:
+    """The record of a line; its image's path is relative to `folder`.
+
+    Raises:
+        ValueError: no JSON object, missing fields, fields of another kind, no such image.
+    """
+    try:
+        content = json.loads(row.content)
     except ValueError as error:
-        raise ValueError(f"{where}: expected a JSON object; got {_shorten(text)} ({error})") from error
+        raise ValueError(f"expected a JSON object; got {shorten(row.content)} ({error})") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{where}: expected a JSON object; got {_shorten(text)}")
-    for field in ("image", "question", "answers"):
-        if field not in content:
-            raise ValueError(f"{where}: expected image, question and answers; got no {field}")
-    for field in ("image", "question"):
-        if not isinstance(content[field], str) or not content[field].strip():
-            raise ValueError(f"{where}: {field}: expected a non-empty string; got {_shorten(content[field])}")
-    answers = content["answers"]
-    if not isinstance(answers, list) or not answers or not all(isinstance(answer, str) for answer in answers):
-        raise ValueError(f"{where}: answers: expected a non-empty list of strings; got {_shorten(answers)}")
-    image = folder / content["image"]
-    if not image.is_file():
-        raise ValueError(f"{where}: image: expected a file, relative to {folder}; got {content['image']!r}")
-    boxes = tuple(_box(box, where) for box in _list(content.get("boxes"), where))
-    labels = () if content.get("label_box") is None else (_box(content["label_box"], where, "label_box"),)
-    tags = tuple((name, value) for name, value in content.items() if isinstance(value, str) and name not in _FIELDS)
-    return Record(image, content["question"], tuple(answers), boxes, number, labels, tags)
-
-
-def _list(boxes: Any, where: str) -> list[Any]:
-    if boxes is None:
-        return []
-    if not isinstance(boxes, list):
-        raise ValueError(f"{where}: boxes: expected a list of [x0, y0, x1, y1]; got {_shorten(boxes)}")
-    return boxes
-
-
-def _box(box: Any, where: str, name: str = "boxes") -> Box:
-    numbers = isinstance(box, list) and len(box) == 4 and all(type(edge) in (int, float) for edge in box)
-    if not numbers or not all(map(math.isfinite, box)) or box[0] > box[2] or box[1] > box[3]:
-        raise ValueError(f"{where}: {name}: expected [x0, y0, x1, y1] with x0 <= x1 and y0 <= y1; got {_shorten(box)}")
-    return (float(box[0]), float(box[1]), float(box[2]), float(box[3]))
-
-
-def _shorten(value: Any, length: int = 60) -> str:
-    text = repr(value.strip() if isinstance(value, str) else value)
-    return text if len(text) <= length else f"{text[:length]}..."
+        raise ValueError(f"expected a JSON object; got {shorten(row.content)}")
+    require(content, "image", "question", "answers")
+    name, question, answers = text_of(content, "image"), text_of(content, "question"), answers_of(content["answers"])
+    boxes = boxes_of(content.get("boxes"))
+    labels = () if content.get("label_box") is None else (box_of(content["label_box"], "label_box"),)
+    tags = tuple((key, value) for key, value in content.items() if isinstance(value, str) and key not in _FIELDS)
+    return Record(image_file(folder, name), question, answers, boxes, row.number, labels, tags)

@@ -1,0 +1,119 @@
+"""Checks of what data files hold. Errors say what was expected and what came; whoever reads the file says where."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..modeling.image_processing_arr_coc import Box
+
+
+def shorten(value: Any, length: int = 60) -> str:
+    """`repr` for an error message, of at most `length` characters."""
+    text = repr(value.strip() if isinstance(value, str) else value)
+    return text if len(text) <= length else f"{text[:length]}..."
+
+
+def require(row: Any, *names: str) -> None:
+    """Refuses what is no mapping, or lacks a field.
+
+    Raises:
+        ValueError: so.
+    """
+    if not isinstance(row, Mapping):
+        raise ValueError(f"expected an object with {listed(names)}; got {shorten(row)}")
+    for name in names:
+        if name not in row:
+            raise ValueError(f"expected {listed(names)}; got no {name}")
+
+
+def listed(names: tuple[str, ...]) -> str:
+    """ "a, b and c"."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def text_of(row: Mapping[str, Any], name: str) -> str:
+    """A field that holds a string which is not blank.
+
+    Raises:
+        ValueError: it does not.
+    """
+    value = row[name]
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{name}: expected a non-empty string; got {shorten(value)}")
+    return value
+
+
+def answers_of(value: Any, name: str = "answers") -> tuple[str, ...]:
+    """The right answers, from a list of strings.
+
+    Raises:
+        ValueError: another thing, or an empty list.
+    """
+    if not isinstance(value, list | tuple) or not value or not all(isinstance(answer, str) for answer in value):
+        raise ValueError(f"{name}: expected a non-empty list of strings; got {shorten(value)}")
+    return tuple(value)
+
+
+def said_by_people(value: Any, name: str = "answers") -> tuple[str, ...]:
+    """The right answers, from a list of strings or of `{"answer": str}`.
+
+    Raises:
+        ValueError: another thing, or an empty list.
+    """
+    if isinstance(value, list | tuple):
+        value = [one.get("answer") if isinstance(one, Mapping) else one for one in value]
+    return answers_of(value, name)
+
+
+def numbers_of(value: Any, name: str, count: int) -> list[float]:
+    """A list of `count` finite numbers.
+
+    Raises:
+        ValueError: another thing.
+    """
+    numbers = isinstance(value, list | tuple) and all(type(one) in (int, float) for one in value)
+    if not numbers or len(value) != count or not all(map(math.isfinite, value)):
+        raise ValueError(f"{name}: expected {count} numbers; got {shorten(value)}")
+    return [float(one) for one in value]
+
+
+def boxes_of(value: Any, name: str = "boxes") -> tuple[Box, ...]:
+    """Boxes from a list of [x0, y0, x1, y1]; none from None.
+
+    Raises:
+        ValueError: another thing.
+    """
+    if value is None:
+        return ()
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"{name}: expected a list of [x0, y0, x1, y1]; got {shorten(value)}")
+    return tuple(box_of(box, name) for box in value)
+
+
+def box_of(box: Any, name: str) -> Box:
+    """A box from [x0, y0, x1, y1].
+
+    Raises:
+        ValueError: no four finite numbers, or it ends before it starts.
+    """
+    try:
+        x0, y0, x1, y1 = numbers_of(box, name, 4)
+        ordered = x0 <= x1 and y0 <= y1
+    except ValueError:
+        ordered = False
+    if not ordered:
+        raise ValueError(f"{name}: expected [x0, y0, x1, y1] with x0 <= x1 and y0 <= y1; got {shorten(box)}")
+    return (x0, y0, x1, y1)
+
+
+def image_file(folder: Path, *names: str) -> Path:
+    """The first of `names` that is a file in `folder`.
+
+    Raises:
+        ValueError: none is.
+    """
+    for name in names:
+        if (folder / name).is_file():
+            return folder / name
+    raise ValueError(f"image: expected a file, relative to {folder}; got {names[0]!r}")

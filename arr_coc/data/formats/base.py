@@ -1,0 +1,153 @@
+"""What a format is: a class whose fields are what a user says about a source, and whose rows become records."""
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+from PIL import Image
+
+from ...modeling.registry import Registry
+from ..fields import shorten
+from ..records import MAX_ERRORS, OnError, Record, Row, gather
+
+FORMATS: Registry[type["Format"]] = Registry("format")
+
+
+class Format(ABC):
+    """A source of records. Members are frozen dataclasses.
+
+    Attributes:
+        metric: of `METRICS`, the one that the data's publishers use.
+        places: the fields that are paths.
+    """
+
+    metric: ClassVar[str] = "exact_match"
+    places: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def rows(self) -> Iterator[Row]:
+        """Everything the source holds, unread.
+
+        Raises:
+            ValueError: a file is not of the format.
+            OSError: a file cannot be read.
+        """
+
+    @abstractmethod
+    def record(self, row: Row) -> Record:
+        """The record of a row.
+
+        Raises:
+            ValueError: what is wrong with it, without its place.
+        """
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """The source, for reports and errors."""
+
+    @property
+    def files(self) -> list[Path]:
+        """The files that the records are read from, but for the images; empty where they come from elsewhere."""
+        return []
+
+    def read(
+        self, *, limit: int | None = None, on_error: OnError = "stop", max_errors: int = MAX_ERRORS
+    ) -> list[Record]:
+        """All records; arguments and errors as in `gather`. No records at all are an error."""
+        records = gather(self.rows(), self.record, limit=limit, on_error=on_error, max_errors=max_errors)
+        if not records:
+            raise ValueError(f"{self.title}: expected records; got none")
+        return records
+
+    def digest(self, records: Sequence[Record]) -> str:
+        """sha256 of the files, or of what the records say where there are none: the same data, the same digest."""
+        content = hashlib.sha256()
+        for path in self.files:
+            content.update(path.read_bytes())
+        if not self.files:
+            for one in records:
+                content.update(repr((one.question, one.answers, one.boxes, one.label_boxes, one.tags)).encode())
+        return content.hexdigest()
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file.
+
+    Raises:
+        ValueError: there is no such file, or it is no JSON; the message names file, line and column.
+    """
+    if not path.is_file():
+        raise ValueError(f"expected a file; got {str(path)!r}")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: expected JSON; got {error}") from error
+
+
+def list_in(path: Path, *keys: str) -> list[Any]:
+    """The list in a JSON file: all of it, or under the first of `keys`.
+
+    Raises:
+        ValueError: it is not there.
+    """
+    content = read_json(path)
+    found = content.get(keys[0]) if keys and isinstance(content, dict) else content
+    if not isinstance(found, list):
+        place = f"a list under {keys[0]!r}" if keys else "a list"
+        raise ValueError(f"{path}: expected {place}; got {shorten(content)}")
+    return found
+
+
+def numbered(path: Path, contents: Sequence[Any], start: int = 1) -> Iterator[Row]:
+    """Rows of a file that holds a list; numbers go on from `start`, places count within the file."""
+    for place, content in enumerate(contents):
+        yield Row(f"{path}, record {place + 1}", start + place, content)
+
+
+def check_folder(path: Path, name: str) -> Path:
+    """Refuses what is no folder.
+
+    Raises:
+        ValueError: so.
+    """
+    if not path.is_dir():
+        raise ValueError(f"{name}: expected a folder; got {str(path)!r}")
+    return path
+
+
+def tags_of(row: Any, *names: str) -> tuple[tuple[str, str], ...]:
+    """The fields among `names` that hold a string, or strings (joined); none of what is no mapping."""
+    found = []
+    row = row if isinstance(row, Mapping) else {}
+    for name in names:
+        value = row.get(name)
+        if isinstance(value, list) and value and all(isinstance(one, str) for one in value):
+            value = ", ".join(value)
+        if isinstance(value, str) and value:
+            found.append((name, value))
+    return tuple(found)
+
+
+@lru_cache(maxsize=4096)
+def image_size(path: Path) -> tuple[int, int]:
+    """(width, height) in px of an image file, upright, without decoding its pixels.
+
+    Raises:
+        ValueError: it cannot be read.
+    """
+    try:
+        with Image.open(path) as image:
+            turned = image.getexif().get(_ORIENTATION, 1) in _SIDEWAYS
+            return (image.height, image.width) if turned else (image.width, image.height)
+    except OSError as error:
+        raise ValueError(f"image: expected one that can be read; got {path.name!r} ({error})") from error
+
+
+_ORIENTATION = 0x0112
+_SIDEWAYS = (5, 6, 7, 8)
+"""EXIF orientations that swap width and height."""

@@ -1,0 +1,72 @@
+"""GQA (Hudson and Manning 2019): compositional questions about photographs (cs.stanford.edu/people/dorarad/gqa).
+
+Questions `{QUESTION_ID: {"question", "answer", "imageId", "types": {"structural", "semantic", "detailed"}}}`, in one
+file or in the parts that lie in one folder; images `IMAGEID.jpg`. With `scene_graphs`,
+`{IMAGEID: {"objects": {ID: {"x", "y", "w", "h"}}}}` in px, the objects that an answer is about are boxes.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ...modeling.image_processing_arr_coc import Box
+from ..fields import image_file, require, shorten, text_of
+from ..records import Record, Row
+from .base import FORMATS, Format, check_folder, read_json, tags_of
+
+
+@FORMATS.register("gqa")
+@dataclass(frozen=True)
+class Gqa(Format):
+    """`path`: the questions, a file or a folder of parts; `images`: the folder; `scene_graphs`: for boxes."""
+
+    places = ("path", "images", "scene_graphs")
+
+    path: Path
+    images: Path
+    scene_graphs: Path | None = None
+
+    @property
+    def title(self) -> str:
+        return str(self.path)
+
+    @property
+    def files(self) -> list[Path]:
+        return sorted(self.path.glob("*.json")) if self.path.is_dir() else [self.path]
+
+    @cached_property
+    def _scenes(self) -> dict[str, Any]:
+        return {} if self.scene_graphs is None else read_json(self.scene_graphs)
+
+    def rows(self) -> Iterator[Row]:
+        check_folder(self.images, "images")
+        _ = self._scenes  # read now: its faults are no record's
+        number = 0
+        for path in self.files:
+            content = read_json(path)
+            if not isinstance(content, dict):
+                raise ValueError(f"{path}: expected an object of questions by id; got {shorten(content)}")
+            for name, asked in content.items():
+                number += 1
+                yield Row(f"{path}, question {name}", number, asked)
+
+    def record(self, row: Row) -> Record:
+        asked = row.content
+        require(asked, "imageId", "question", "answer")
+        image = image_file(self.images.absolute(), f"{asked['imageId']}.jpg")
+        tags = tags_of(asked.get("types"), "structural", "semantic", "detailed")
+        answers = (text_of(asked, "answer"),)
+        return Record(image, text_of(asked, "question"), answers, self._boxes(asked), row.number, tags=tags)
+
+    def _boxes(self, asked: dict[str, Any]) -> tuple[Box, ...]:
+        """Of the objects that the answer's words stand for; questions answered by yes or no have none."""
+        objects = self._scenes.get(asked["imageId"], {}).get("objects", {})
+        named = (asked.get("annotations") or {}).get("answer") or {}
+        found = [objects[one] for one in dict.fromkeys(named.values()) if one in objects]
+        for one in found:
+            require(one, "x", "y", "w", "h")
+        return tuple(
+            (float(one["x"]), float(one["y"]), float(one["x"] + one["w"]), float(one["y"] + one["h"])) for one in found
+        )

@@ -1,0 +1,68 @@
+"""From what a YAML file says about data to records: `{format: textvqa, path: val.json, images: val, ocr: ocr.json}`."""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+from .formats import FORMATS, Format
+from .records import MAX_ERRORS, OnError, Record
+
+DEFAULT_FORMAT = "jsonl"
+
+
+def open_records(
+    spec: Mapping[str, Any],
+    *,
+    folder: str | Path = ".",
+    limit: int | None = None,
+    on_error: OnError = "stop",
+    max_errors: int = MAX_ERRORS,
+) -> list[Record]:
+    """The records of a source; their images are opened when they are needed.
+
+    Args:
+        spec: `format`, a name in `FORMATS` ("jsonl" by default), and the fields of that format's class.
+        folder: what paths in `spec` are relative to.
+        limit: read the first so many records only.
+        on_error: "skip" leaves out a bad record with a warning that names file and line.
+        max_errors: more bad records than this stop the reading after all.
+
+    Raises:
+        ValueError: an unknown format; fields that are missing or mean nothing; missing or bad files; a bad record.
+        OSError: a file cannot be read.
+    """
+    return open_source(spec, folder=folder).read(limit=limit, on_error=on_error, max_errors=max_errors)
+
+
+def open_source(spec: Mapping[str, Any], *, folder: str | Path = ".") -> Format:
+    """The source that `spec` describes, unread; see `open_records`.
+
+    Raises:
+        ValueError: an unknown format, fields that are missing or mean nothing.
+    """
+    if not isinstance(spec, Mapping):
+        raise ValueError(f"data: expected format, path and the format's other fields by name; got {spec!r}")
+    given = dict(spec)
+    name = given.pop("format", DEFAULT_FORMAT)
+    kind = FORMATS.named(name)
+    known = {field.name: field.default is MISSING and field.default_factory is MISSING for field in fields(kind)}  # type: ignore[arg-type]
+    needed = [field for field, required in known.items() if required]
+    unknown = sorted(map(str, set(given) - set(known)))
+    if unknown:
+        raise ValueError(f"data of format {name}: expected fields among {', '.join(known)}; got {', '.join(unknown)}")
+    missing = [field for field in needed if given.get(field) is None]
+    if missing:
+        raise ValueError(f"data of format {name}: expected {', '.join(needed)}; got no {', '.join(missing)}")
+    for place in kind.places:
+        if given.get(place) is not None:
+            given[place] = _path(given[place], place, Path(folder))
+    if "path" in given and "path" not in kind.places and (Path(folder) / str(given["path"])).exists():
+        given["path"] = str(Path(folder) / given["path"])  # else a name on the Hub
+    return kind(**given)
+
+
+def _path(value: Any, name: str, folder: Path) -> Path:
+    if not isinstance(value, str | Path) or not str(value):
+        raise ValueError(f"{name}: expected a path; got {value!r}")
+    return folder / Path(value).expanduser()
