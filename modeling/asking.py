@@ -51,7 +51,8 @@ def is_encoding(value: Any) -> bool:
     return type(value).__name__ == "ImageEncoding"
 
 
-def _prompt(question: str, images: int) -> list[dict[str, Any]]:
+def prompt_messages(question: str, images: int) -> list[dict[str, Any]]:
+    """The chat that asks a question about `images` images."""
     return [{"role": "user", "content": [{"type": "image"}] * images + [{"type": "text", "text": question}]}]
 
 
@@ -193,7 +194,7 @@ class AskingMixin:
         """Prefills the language model with the prompt up to and including the base tokens, where that can be kept."""
         if not self._can_cache_prefix():
             return encoding
-        text = self.processor.apply_chat_template(_prompt("?", 1), add_generation_prompt=True)
+        text = self.processor.apply_chat_template(prompt_messages("?", 1), add_generation_prompt=True)
         before = text[: text.index(self.processor.image_token)]
         ids = self.processor.tokenizer(before, add_special_tokens=False, return_tensors="pt").input_ids[0].long()
         embeds = self.get_input_embeddings()(ids.to(encoding.tokens.device))
@@ -311,7 +312,7 @@ class AskingMixin:
             count += resolve_budget(budget, encoding.side**2, default=default, taken=taken)
         processor = self.processor
         texts = [
-            processor.apply_chat_template(_prompt(question, len(images)), add_generation_prompt=True).replace(
+            processor.apply_chat_template(prompt_messages(question, len(images)), add_generation_prompt=True).replace(
                 processor.image_token, processor.image_token * count
             )
             for question, images in zip(questions, index, strict=True)
