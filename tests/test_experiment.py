@@ -20,7 +20,8 @@ from arr_coc import ArrCocConfig
 from arr_coc.cli import main
 from arr_coc.cli.experiment import read_config
 from arr_coc.data.records import read_records
-from arr_coc.evaluating.arms import BASELINES, BOUNDS, LADDER, ask, encode, lattice, load_images, make_arms
+from arr_coc.evaluating.answering import ask, encode, lattice, load_images
+from arr_coc.evaluating.arms import BASELINES, BOUNDS, LADDER, make_arms
 from arr_coc.evaluating.blocks import Code, Figure, Heading, Paragraph, Table, to_html, to_markdown
 from arr_coc.evaluating.costs import LiveTensors, count_arm_flops, peak_bytes
 from arr_coc.evaluating.deciding import DEFAULT_RULES, check_rules, compared, decide, missing_arms

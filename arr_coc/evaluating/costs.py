@@ -10,11 +10,14 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
 
 from ..data.records import Record
 from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from .arms import Arm, ask, encode, load_images
+from .answering import ask, encode, load_images
+from .arms import Arm
+from .peers import PEERS, choose
 
 
 class LiveTensors(TorchDispatchMode):
@@ -103,6 +106,19 @@ def count_arm_flops(config: ArrCocConfig, arm: Arm, question_tokens: int) -> dic
     return count_flops(on_meta(changed), budget=arm.budget, question_tokens=question_tokens)
 
 
+def count_choice_flops(model: ArrCocForConditionalGeneration, arm: Arm, record: Record) -> int:
+    """FLOPs of a peer's rule on one record, all patches' way through the model included; 0 for other arms.
+
+    Counted on the real model: what a rule runs is its own affair.
+    """
+    if arm.rule not in PEERS:
+        return 0
+    encoding = encode(model, load_images(model, [record.image]), arm.side, prefill=False)
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        choose(model, PEERS[arm.rule], encoding, [record.question], arm.budget)
+    return counter.get_total_flops()
+
+
 def measure_costs(
     model: ArrCocForConditionalGeneration, arms: Sequence[Arm], records: Sequence[Record], *, rounds: int
 ) -> dict[str, dict[str, Any]]:
@@ -120,6 +136,7 @@ def measure_costs(
     costs: dict[str, dict[str, Any]] = {}
     for arm in arms:
         stages = count_arm_flops(model.config, arm, question_tokens)
+        stages["fetcher"] += count_choice_flops(model, arm, records[0])
         costs[arm.name] = {
             "flops": sum(count for stage, count in stages.items() if stage != "one decode step"),
             "flops_by_stage": stages,

@@ -23,7 +23,8 @@ from ..data.records import Record
 from ..modeling.attending import ALLOCATORS
 from ..modeling.image_encoding import ImageEncoding
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from .arms import Arm, ask, encode, load_images, make_arms, question_room
+from .answering import ask, encode, load_images, question_room
+from .arms import Arm, make_arms
 from .costs import measure_costs
 from .deciding import DEFAULT_RULES, check_rules, missing_arms
 from .evaluation import MAX_NEW_TOKENS, environment, shown

@@ -7,7 +7,7 @@ from html import escape
 
 WIDTH, HEIGHT = 420, 300
 LEFT, RIGHT, TOP, BOTTOM = 46, 14, 14, 42
-COLOURS = {"ladder": "#1f5fbf", "baseline": "#b35900", "bound": "#5f5f5f", "ablation": "#00796b"}
+COLOURS = {"ladder": "#1f5fbf", "baseline": "#b35900", "bound": "#5f5f5f", "ablation": "#00796b", "peer": "#8e2f7a"}
 """Apart for colour-blind eyes and in grey; the number in each mark says the same without colour."""
 
 INK, SOFT, PAPER = "#1c1c1c", "#8a8a8a", "#ffffff"

@@ -1,0 +1,154 @@
+"""Asking an arm: encode images once at the arm's size, let it choose its patches, decode greedily.
+
+Notation: G side of the fine grid, K saccades. Positions are (y, x).
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from ..data.records import Record
+from ..modeling.asking import Answer
+from ..modeling.image_encoding import ImageEncoding
+from ..modeling.image_processing_arr_coc import Box, fit_square
+from ..modeling.loading import load_image
+from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from .arms import Arm
+from .peers import PEERS, choose
+
+
+def load_images(model: ArrCocForConditionalGeneration, paths: Sequence[Path]) -> list[Image.Image]:
+    """The images as the processor takes them."""
+    limit = model.processor.image_processor.max_image_pixels
+    return [load_image(path, max_image_pixels=limit) for path in paths]
+
+
+@torch.no_grad()
+def encode(
+    model: ArrCocForConditionalGeneration, images: Sequence[Image.Image], side: int, *, prefill: bool = True
+) -> ImageEncoding:
+    """`encode_image` of images fitted into a square of `side` px.
+
+    Args:
+        model: with a processor.
+        images: from `load_images`.
+        side: px, a multiple of 4 patches.
+        prefill: keep the language model's reading of the base tokens too, for several questions.
+    """
+    size = {"height": side, "width": side}
+    inputs = model.processor.image_processor(list(images), size=size, return_tensors="pt")
+    pixels, mask = inputs["pixel_values"].to(model.device), inputs["patch_mask"].to(model.device)
+    encoder: Any = model if prefill else model.model
+    encoding = encoder.encode_image(pixel_values=pixels, patch_mask=mask)
+    return replace(encoding, source_sizes=[(image.height, image.width) for image in images])
+
+
+def ask(
+    model: ArrCocForConditionalGeneration,
+    arm: Arm,
+    records: Sequence[Record],
+    encoding: ImageEncoding,
+    *,
+    seed: int | None = None,
+    **settings: Any,
+) -> list[Answer]:
+    """The arm's answers, greedily decoded; `encoding` holds one image per record, at the arm's side.
+
+    What is drawn for an item depends on its pixels, its question and `seed`, never on the batch: a run that was
+    interrupted goes on as if it had not been.
+    """
+    questions = [record.question for record in records]
+    with _configured(model, arm, seed):
+        encoding, boxes = _choose(model, arm, records, encoding)
+        return model.generate(
+            encoding, questions, strategy=arm.strategy, budget=arm.budget, allocator=arm.allocator, boxes=boxes,
+            bridge_bypass=arm.bypass or None, return_fetch=True, do_sample=False, **settings,
+        )  # fmt: skip
+
+
+def _choose(
+    model: ArrCocForConditionalGeneration, arm: Arm, records: Sequence[Record], encoding: ImageEncoding
+) -> tuple[ImageEncoding, list[list[Box]] | None]:
+    """The encodings, changed where a peer merges, and boxes of what the arm wants fetched of each, if it says so."""
+    if arm.rule == "uniform":
+        return encoding, _lattices(model, arm, encoding)
+    if arm.rule in PEERS:
+        questions = [record.question for record in records]
+        chosen, encoding = choose(model, PEERS[arm.rule], encoding, questions, arm.budget)
+        cells = [[divmod(index, encoding.side) for index in patches.tolist()] for patches in chosen]
+        return encoding, _points(model, encoding, cells)
+    if arm.strategy == "oracle":
+        return encoding, [[*record.boxes, *record.label_boxes] for record in records]
+    return encoding, None
+
+
+@contextmanager
+def _configured(model: ArrCocForConditionalGeneration, arm: Arm, seed: int | None) -> Iterator[None]:
+    """The seed, and whether base tokens may be fetched again, as the arm wants them."""
+    config = model.config.fetcher_config
+    before = config.seed, config.overlap
+    config.seed = config.seed if seed is None else seed
+    config.overlap = arm.overlap or config.overlap
+    try:
+        yield
+    finally:
+        config.seed, config.overlap = before
+
+
+def lattice(rows: int, columns: int, count: int) -> list[tuple[int, int]]:
+    """`count` distinct cells (y, x), spread evenly over `rows` x `columns`; all of them where there are no more."""
+    if count >= rows * columns:
+        return [(y, x) for y in range(rows) for x in range(columns)]
+    # As square as the area allows, no row fuller than it has cells.
+    lines = min(rows, count, max(-(-count // columns), round((count * rows / columns) ** 0.5)))
+    cells = []
+    for line in range(lines):
+        share = (line + 1) * count // lines - line * count // lines
+        y = (2 * line + 1) * rows // (2 * lines)
+        cells += [(y, (2 * i + 1) * columns // (2 * share)) for i in range(share)]
+    return cells
+
+
+def _lattices(model: ArrCocForConditionalGeneration, arm: Arm, encoding: ImageEncoding) -> list[list[Box]]:
+    """A `lattice` over the patches of each image that are no padding."""
+    cells = []
+    for real in encoding.patch_mask.view(-1, encoding.side, encoding.side).cpu().numpy():
+        ys, xs = (np.flatnonzero(real.any(axis=axis)) for axis in (1, 0))
+        cells.append([(int(ys[y]), int(xs[x])) for y, x in lattice(len(ys), len(xs), arm.budget)])
+    return _points(model, encoding, cells)
+
+
+def _points(
+    model: ArrCocForConditionalGeneration, encoding: ImageEncoding, cells: Sequence[Sequence[tuple[int, int]]]
+) -> list[list[Box]]:
+    """The centres of patches (y, x) of each image, as boxes without extent in px of the source image."""
+    assert encoding.source_sizes is not None
+    patch = model.config.vision_config.patch_size
+    boxes = []
+    for (height, width), some in zip(encoding.source_sizes, cells, strict=True):
+        placed = fit_square(height, width, encoding.side * patch)
+        ys = [((y + 0.5) * patch - placed.offset[0]) * height / placed.size[0] for y, _ in some]
+        xs = [((x + 0.5) * patch - placed.offset[1]) * width / placed.size[1] for _, x in some]
+        boxes.append([(x, y, x, y) for y, x in zip(ys, xs, strict=True)])
+    return boxes
+
+
+def question_room(model: ArrCocForConditionalGeneration, records: Sequence[Record], new_tokens: int) -> int | None:
+    """Image tokens that the context holds beside the longest question and its answer; None: no limit is known."""
+    limit = getattr(model.config.text_config, "max_position_embeddings", None)
+    if limit is None:
+        return None
+    processor = model.processor
+    messages: list[Any] = [
+        [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": record.question}]}]
+        for record in records
+    ]
+    texts = [processor.apply_chat_template(message, add_generation_prompt=True) for message in messages]
+    longest = max(len(ids) for ids in processor.tokenizer(texts, add_special_tokens=False)["input_ids"])
+    return limit - longest - new_tokens

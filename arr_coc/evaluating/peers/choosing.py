@@ -1,0 +1,166 @@
+"""What a peer is, what it sees, and how its choice becomes what the fetcher fetches.
+
+Notation: n candidates (patches that hold some of the image and are no base tokens), K chosen of them, N patches, S
+prompt length, L question tokens, D language-model width, D' semantic width.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...modeling.image_encoding import ImageEncoding
+from ...modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from ...modeling.registry import Registry
+from .reading import Reading, read_prompt
+
+LAYER = 2
+"""Language-model layers that see all patches: FastV's K; SparseVLM and DART begin there too."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """K of n candidates.
+
+    Attributes:
+        places: [K] int64, distinct places among the candidates.
+        merged: features [K, C] that take the chosen patches' place, for rules that merge; None: as they are.
+    """
+
+    places: Tensor
+    merged: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A rule, its source, and how this re-creation differs.
+
+    Attributes:
+        title, arxiv: of the paper.
+        differs: in words, for the report.
+        rule: from a `Question` and K <= n to a `Choice`.
+    """
+
+    title: str
+    arxiv: str
+    differs: str
+    rule: Callable[["Question", int], Choice]
+
+    @property
+    def note(self) -> str:
+        """For the report."""
+        return f"a re-creation of {self.title} (arXiv {self.arxiv}); {self.differs}"
+
+
+PEERS: Registry[Peer] = Registry("peer")
+
+
+class Question:
+    """One image and one question, as a rule sees them; all patches go through the model at most once.
+
+    Args:
+        model: with a processor.
+        encoding: of one image.
+        text: the question.
+    """
+
+    def __init__(self, model: ArrCocForConditionalGeneration, encoding: ImageEncoding, text: str) -> None:
+        self.model, self.encoding, self.text = model, encoding, text
+
+    @cached_property
+    def candidates(self) -> Tensor:
+        """[n] int64, ascending."""
+        free = self.encoding.patch_mask[0].clone()
+        if self.encoding.base_indices is not None and self.model.config.excludes_base:
+            free[self.encoding.base_indices[0]] = False
+        return free.nonzero()[:, 0]
+
+    @cached_property
+    def features(self) -> Tensor:
+        """[n, C], the grid encoder's output."""
+        return self.encoding.features[0].flatten(1).T[self.candidates]
+
+    @cached_property
+    def states(self) -> Tensor:
+        """[n, D'], the vision tower's output."""
+        return self.model.model.vision_tower.saccades(self.encoding, self.candidates[None])[0][0]
+
+    @cached_property
+    def prompt(self) -> Any:
+        """Input ids [1, S], the mask of the question [1, S], and the places [n] of the candidates in the prompt."""
+        processor, encoding = self.model.processor, self.encoding
+        content = [{"type": "image"}, {"type": "text", "text": self.text}]
+        text = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+        count = encoding.base_positions + len(self.candidates)
+        text = text.replace(processor.image_token, processor.image_token * count)
+        ids = processor.tokenizer(text, add_special_tokens=False, return_tensors="pt", verbose=False).input_ids
+        ids = ids.to(encoding.tokens.device)
+        before = encoding.tokens.shape[1]
+        places = (ids[0] == self.model.config.image_token_id).nonzero()[before : before + len(self.candidates), 0]
+        return ids, processor.query_mask(ids).bool(), places
+
+    @cached_property
+    def embeds(self) -> Tensor:
+        """[S, D]: the prompt with all candidates, as the language model reads it."""
+        ids, asked, _ = self.prompt
+        oracle = torch.zeros_like(self.encoding.patch_mask, dtype=torch.float32)
+        encoding = replace(self.encoding, prefix_ids=None, prefix_cache=None)
+        made = self.model.model.compose(
+            ids, encoding, query_mask=asked, strategy="oracle", allocator="topk", oracle=oracle
+        )
+        assert made.fetch.indices[0].equal(self.candidates), "all candidates, in order"
+        return made.embeds[0]
+
+    @property
+    def places(self) -> Tensor:
+        """[n]: where in the prompt the candidates stand."""
+        return self.prompt[2]
+
+    @property
+    def asked(self) -> Tensor:
+        """[L]: where in the prompt the question's tokens stand."""
+        return self.prompt[1][0].nonzero()[:, 0]
+
+    @cached_property
+    def reading(self) -> Reading:
+        """Of the prompt with all candidates, after `LAYER` layers of the language model."""
+        return read_prompt(self.model.model.language_model, self.embeds, LAYER)
+
+
+def best_places(scores: Tensor, count: int) -> Tensor:
+    """Places [K] of the highest scores [n]; equal scores go to the lower place."""
+    return scores.sort(descending=True, stable=True).indices[:count]
+
+
+@torch.no_grad()
+def choose(
+    model: ArrCocForConditionalGeneration, peer: Peer, encoding: ImageEncoding, questions: Sequence[str], budget: int
+) -> tuple[list[Tensor], ImageEncoding]:
+    """The patches that `peer` keeps for each question about its image, each question by itself.
+
+    Args:
+        model: with a processor.
+        peer: of `PEERS`.
+        encoding: one image per question.
+        questions: as many.
+        budget: K; where an image has fewer candidates, all of them.
+
+    Returns:
+        Patches [K] of each question, ascending; and the encoding, with features of merged patches where the rule
+        merges.
+    """
+    chosen, features = [], encoding.features
+    for number, text in enumerate(questions):
+        question = Question(model, encoding.select(torch.tensor([number])), text)
+        count = min(budget, len(question.candidates))
+        choice = peer.rule(question, count) if count else Choice(question.candidates[:0])
+        assert len(choice.places.unique()) == len(choice.places) == count, "exactly K patches"
+        patches = question.candidates[choice.places]
+        if choice.merged is not None:
+            features = features.clone() if features is encoding.features else features
+            features[number].flatten(1)[:, patches] = choice.merged.T.to(features)
+        chosen.append(patches.sort().values)
+    return chosen, replace(encoding, features=features)

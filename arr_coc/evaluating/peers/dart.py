@@ -1,0 +1,59 @@
+"""DART's rule: a few pivots, and the tokens that duplicate them least.
+
+Zichen Wen et al., "Stop Looking for Important Tokens in Multimodal Language Models: Duplication Matters More", arXiv
+2502.11494: pivots are the tokens of the largest key norm after the second layer, some of the image and some of the
+text; beside them the tokens with the lowest cosine to the pivots are kept.
+
+Notation: n candidates, L question tokens, D language-model width, K kept.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .choosing import PEERS, Choice, Peer, Question, best_places
+
+IMAGE_PIVOTS, TEXT_PIVOTS = 4, 4
+"""Eight pivots in all, whatever K: they are to be few."""
+
+
+def least_duplicated(states: Tensor, pivots: Tensor, text: Tensor, count: int) -> Tensor:
+    """Places [K]: the pivots, then for each pivot in turn the tokens that are least like it, in equal shares.
+
+    Args:
+        states: [n, D].
+        pivots: places of the image's pivots, at most K.
+        text: [t, D], the text's pivots; they are no part of the choice.
+        count: K.
+    """
+    unit = F.normalize(states.float(), dim=-1)
+    kinds = torch.cat((unit[pivots], F.normalize(text.float(), dim=-1)))
+    likeness = unit @ kinds.T  # [n, pivots]
+    likeness[pivots] = float("inf")
+    kept = [pivots]
+    left = count - len(pivots)
+    for number in range(len(kinds)):
+        share = (number + 1) * left // len(kinds) - number * left // len(kinds)
+        least = best_places(-likeness[:, number], share)
+        likeness[least] = float("inf")
+        kept.append(least)
+    return torch.cat(kept)
+
+
+def _rule(question: Question, count: int) -> Choice:
+    reading, places, asked = question.reading, question.places, question.asked
+    norms = reading.keys.abs().sum(-1)
+    pivots = best_places(norms[places], min(IMAGE_PIVOTS, count))
+    text = asked[best_places(norms[asked], TEXT_PIVOTS)]
+    return Choice(least_duplicated(reading.hidden[places], pivots, reading.hidden[text], count))
+
+
+PEERS.register("dart")(
+    Peer(
+        "DART: Stop Looking for Important Tokens in Multimodal Language Models",
+        "2502.11494",
+        f"{IMAGE_PIVOTS} pivots of the image and {TEXT_PIVOTS} of the question by the L1 norm of their keys; what is "
+        "kept is read anew by all layers",
+        _rule,
+    )
+)

@@ -1,0 +1,109 @@
+"""What the first layers of any of transformers' language models make of a prompt: attention, keys, hidden states.
+
+Notation: S prompt length, H heads, D language-model width, d head width.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
+
+
+@dataclass(frozen=True)
+class Reading:
+    """After `layer` layers of a language model.
+
+    Attributes:
+        attention: [S, S] float32, row i attends to column j: weights of the last of these layers, mean over heads.
+        keys: [S, H * d] float32, its keys.
+        hidden: [S, D], what it puts out.
+    """
+
+    attention: Tensor
+    keys: Tensor
+    hidden: Tensor
+
+
+class _Read(Exception):
+    """Enough was read: the rest of the language model need not run."""
+
+
+def read_prompt(language_model: PreTrainedModel, embeds: Tensor, layer: int) -> Reading:
+    """Runs the first `layer` layers (all, if there are fewer) over one prompt's embeddings [S, D].
+
+    The prompt may be longer than the context that the model was trained for, where positions are rotary.
+
+    Raises:
+        ValueError: positions from a table that is too short, or attention that cannot be looked into.
+    """
+    config = language_model.config
+    limit = getattr(config, "max_position_embeddings", None)
+    if limit is not None and len(embeds) > limit and getattr(config, "rope_parameters", None) is None:
+        raise ValueError(f"prompt: expected at most {limit} tokens, all patches among them; got {len(embeds)}")
+    layers = next(part for part in language_model.children() if isinstance(part, nn.ModuleList))
+    layer = min(layer, len(layers))
+    found: dict[str, Tensor] = {}
+    with _recording(language_model, layer - 1, found), _stopping(layers, layer, found):
+        try:
+            output = language_model(inputs_embeds=embeds[None], use_cache=False)
+            found["hidden"] = output.last_hidden_state
+        except _Read:
+            pass
+    if "attention" not in found:
+        raise ValueError(f"language model: expected attention by transformers' interface; got {config.model_type}")
+    return Reading(found["attention"], found["keys"], found["hidden"][0])
+
+
+@contextmanager
+def _stopping(layers: nn.ModuleList, layer: int, found: dict[str, Tensor]) -> Iterator[None]:
+    """Ends the pass where layer number `layer` would begin."""
+
+    def stop(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        found["hidden"] = args[0] if args else kwargs["hidden_states"]
+        raise _Read
+
+    handle = layers[layer].register_forward_pre_hook(stop, with_kwargs=True) if layer < len(layers) else None
+    try:
+        yield
+    finally:
+        if handle is not None:
+            handle.remove()
+
+
+@contextmanager
+def _recording(language_model: PreTrainedModel, layer: int, found: dict[str, Tensor]) -> Iterator[None]:
+    """Writes attention and keys of layer number `layer` into `found`."""
+
+    def attend(
+        module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **settings: Any
+    ) -> tuple[Tensor, None]:
+        if module.layer_idx == layer:
+            found["attention"] = _mean_weights(query[0], key[0], mask, settings["scaling"])
+            found["keys"] = key[0].transpose(0, 1).flatten(1).float()
+        return sdpa_attention_forward(module, query, key, value, mask, **settings)
+
+    config = language_model.config
+    before = config._attn_implementation
+    ALL_ATTENTION_FUNCTIONS["eager"] = attend  # in this name's place: masks are made for the names that it knows
+    config._attn_implementation = "eager"
+    try:
+        yield
+    finally:
+        config._attn_implementation = before
+        del ALL_ATTENTION_FUNCTIONS["eager"]
+
+
+def _mean_weights(query: Tensor, key: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
+    """Attention weights [S, S] of one prompt, mean over heads, one head after another: query [H, S, d]."""
+    total = torch.zeros(query.shape[1], key.shape[1], device=query.device)
+    for head, one in enumerate(query):
+        logits = (one @ key[head * len(key) // len(query)].T).float() * scaling
+        if mask is not None:
+            logits = logits + mask[0, 0, :, : logits.shape[1]]
+        total += logits.softmax(-1)
+    return total / len(query)
