@@ -1,0 +1,163 @@
+"""Records -> batches to train on: the prompt that `generate(image, question)` builds, and the answer behind it.
+
+Notation: B records, S their longest sequence, P distinct images, I = B image slots, N patches.
+"""
+
+from collections.abc import Hashable, Sequence
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from ..modeling.asking import prompt_messages
+from ..modeling.configuration_arr_coc import ArrCocConfig, count_vision_tokens
+from ..modeling.image_processing_arr_coc import boxes_to_patches
+from ..modeling.loading import load_image
+from ..modeling.processing_arr_coc import ArrCocProcessor, query_markers
+from .records import Record
+
+Side = Literal["left", "right"]
+Choice = Literal["first", "random"]
+
+IGNORED = -100
+"""Label of a token that is not predicted: what transformers' losses leave out."""
+
+UNKNOWN = -1.0
+"""Relevance of every patch where a record has no boxes."""
+
+
+class QuestionCollator:
+    """Batches of records as tensors for `ArrCocForConditionalGeneration.forward`.
+
+    Args:
+        processor: of the model.
+        config: the model's.
+        padding_side: where shorter sequences are filled up.
+        budget: saccades that prompts hold placeholders for; the config's by default. Fewer are wanted in a step: see
+            `trim_placeholders`.
+        answer: which of a record's answers is learned, the first or a drawn one.
+        seed: of that draw, with the record's line: the same record has the same answer in every epoch and process.
+
+    Raises:
+        ValueError: an unknown side or choice, a bad budget, a tokenizer without a token that ends an answer.
+    """
+
+    def __init__(
+        self,
+        processor: ArrCocProcessor,
+        config: ArrCocConfig,
+        *,
+        padding_side: Side = "right",
+        budget: int | str | None = None,
+        answer: Choice = "first",
+        seed: int = 0,
+    ) -> None:
+        for name, given, known in (("padding_side", padding_side, Side), ("answer", answer, Choice)):
+            if given not in get_args(known):
+                raise ValueError(f"{name}: expected {' or '.join(get_args(known))}; got {given!r}")
+        self.processor, self.padding_side, self.answer, self.seed = processor, padding_side, answer, seed
+        self.side, self.patch_size = processor.image_processor.size["height"], processor.image_processor.patch_size
+        base, saccades = count_vision_tokens(
+            self.side,
+            self.patch_size,
+            config.fetcher_config.budget if budget is None else budget,
+            excludes_base=config.excludes_base,
+            layout=config.bridge_config.layout,
+        )
+        self.placeholders = base + saccades
+        self.limit = getattr(config.text_config, "max_position_embeddings", None)
+        end = query_markers(processor.tokenizer, processor.image_token)["end_id"]
+        self.end = processor.tokenizer.eos_token_id if end is None else end
+        if self.end is None:
+            raise ValueError("tokenizer: expected a token that ends a turn, or an eos token; got neither")
+
+    def __call__(self, records: Sequence[Record]) -> dict[str, Tensor]:
+        """A batch.
+
+        Returns:
+            input_ids, attention_mask, labels: int64 [B, S]; labels are the answer and its end, `IGNORED` elsewhere.
+            query_mask: bool [B, S], True on the question's text, never on the answer.
+            pixel_values: float32 [P, 3, side, side], patch_mask: bool [P, N]; an image asked twice is there once.
+            image_index: int64 [I], the image of each record.
+            relevance_labels: float32 [I, N], 1 on patches under the boxes of the answer and its label, 0 elsewhere;
+                rows of `UNKNOWN` where the boxes are unknown or none reaches into the image.
+
+        Raises:
+            ValueError: no records, an image that cannot be read, placeholders in a text, a sequence longer than the
+                model's context; the message names the record's line.
+        """
+        if not records:
+            raise ValueError("records: expected at least one; got none")
+        rows = [self._sequence(record) for record in records]
+        fills = {"input_ids": self.processor.tokenizer.pad_token_id, "labels": IGNORED}
+        batch = {
+            name: pad_sequence([row[name] for row in rows], True, fills.get(name, 0), self.padding_side)
+            for name in rows[0]
+        }
+        return batch | self._images(records)
+
+    def _sequence(self, record: Record) -> dict[str, Tensor]:
+        """The tensors [S] of one record; the question is looked for in the prompt alone, so no answer leaks into it."""
+        prompt, answer = self._prompt(record), self._answer(record)
+        if self.limit is not None and len(prompt) + len(answer) > self.limit:
+            received = f"{len(prompt) + len(answer)}, {self.placeholders} of them the image's"
+            raise ValueError(
+                f"line {record.line}: expected at most {self.limit} tokens with the answer; got {received}"
+            )
+        ids = torch.cat((prompt, answer))
+        return {
+            "input_ids": ids,
+            "attention_mask": torch.ones_like(ids),
+            "labels": torch.cat((torch.full_like(prompt, IGNORED), answer)),
+            "query_mask": torch.cat((self.processor.query_mask(prompt[None])[0], torch.zeros_like(answer).bool())),
+        }
+
+    def _prompt(self, record: Record) -> Tensor:
+        """What `generate(image, question)` feeds the model."""
+        token = self.processor.image_token
+        if token in record.question:
+            expected = f"text without the placeholder {token}"
+            raise ValueError(f"line {record.line}: question: expected {expected}; got {record.question!r}")
+        text = self.processor.apply_chat_template(prompt_messages(record.question, 1), add_generation_prompt=True)
+        return self._tokens(text.replace(token, token * self.placeholders))
+
+    def _answer(self, record: Record) -> Tensor:
+        """The answer's tokens and the one that ends the turn; what looks like a special token in it is spelt."""
+        number = 0
+        if self.answer == "random":
+            number = int(np.random.default_rng((self.seed, record.line)).integers(len(record.answers)))
+        tokens = self._tokens(record.answers[number].strip(), split_special_tokens=True)
+        return torch.cat((tokens, torch.tensor([self.end])))
+
+    def _tokens(self, text: str, **kwargs: bool) -> Tensor:
+        return torch.tensor(self.processor.tokenizer(text, add_special_tokens=False, **kwargs)["input_ids"]).long()
+
+    def _images(self, records: Sequence[Record]) -> dict[str, Tensor]:
+        """Pixels of the distinct images, which one each record asks about, and the patches that answer it."""
+        limit = self.processor.image_processor.max_image_pixels
+        slots: dict[Hashable, int] = {}
+        index = [slots.setdefault(record.image, len(slots)) for record in records]
+        first = [records[index.index(slot)] for slot in range(len(slots))]
+        images = [load_image(record.picture, max_image_pixels=limit) for record in first]
+        inputs = self.processor.image_processor(images, return_tensors="pt")
+        sizes = [(images[slot].height, images[slot].width) for slot in index]
+        relevance = [self._relevance(record, size) for record, size in zip(records, sizes, strict=True)]
+        return {
+            "pixel_values": inputs["pixel_values"],
+            "patch_mask": inputs["patch_mask"].bool(),
+            "image_index": torch.tensor(index),
+            "relevance_labels": torch.stack(relevance),
+        }
+
+    def _relevance(self, record: Record, size: tuple[int, int]) -> Tensor:
+        """float32 [N] for an image of (height, width) px."""
+        grid = self.side // self.patch_size
+        patches = np.zeros((grid, grid), dtype=bool)
+        if record.boxes:
+            boxes = self.processor.image_processor.map_boxes((*record.boxes, *record.label_boxes), *size)
+            patches = boxes_to_patches(boxes, grid, self.patch_size)
+        if not patches.any():
+            return torch.full((grid**2,), UNKNOWN)
+        return torch.from_numpy(patches).flatten().float()

@@ -1,0 +1,175 @@
+"""Batches to train on: the prompt of `generate`, the answer masked in, nothing of it in what the scorer reads."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import TINY_PATCH, TINY_SIDE, tiny_config, tiny_model, tiny_processor, tiny_tokenizer
+from PIL import Image
+
+from arr_coc.data.collating import IGNORED, UNKNOWN, QuestionCollator
+from arr_coc.data.records import Record
+from arr_coc.modeling.image_processing_arr_coc import boxes_to_patches
+
+GRID = TINY_SIDE // TINY_PATCH
+
+
+def noise(seed: int, height: int = 60, width: int = 90) -> Image.Image:
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    return Image.fromarray(pixels)
+
+
+@pytest.fixture
+def records() -> list[Record]:
+    """Three questions about two images; the last one has no boxes."""
+    first, second = noise(0), noise(1, 80, 40)
+    return [
+        Record(first, "What is the user's total?", ("42 euros",), ((10, 10, 30, 18),), 1, ((2, 10, 8, 18),)),
+        Record(second, "Why?", ("a", "b", "c"), ((0, 0, 40, 80),), 2),
+        Record(first, "the the\n\nuser", ("no",), line=3),
+    ]
+
+
+def collator(**changes: Any) -> QuestionCollator:
+    return QuestionCollator(tiny_processor(), tiny_config(), **changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"fetcher": {"budget": 5}},
+        {"fetcher": {"strategy": "none"}},
+        {"bridge": {"layout": "rows"}},
+        {"bridge": {"layout": "indicators", "kind": "vet", "table_size": 24}},
+        {"vision": {"compressor": "mask"}, "fetcher": {"overlap": "exclude", "budget": "all"}},
+    ],
+)
+def test_prompts_are_those_of_generate(records: list[Record], changes: dict[str, Any], monkeypatch: Any) -> None:
+    """Token by token, whatever the layout and budget; the placeholders are there even where nothing is fetched."""
+    model = tiny_model(**changes)
+    asked: list[dict[str, torch.Tensor]] = []
+    build = model._prompt_inputs
+
+    def recording(*args: Any) -> dict[str, torch.Tensor]:
+        asked.append(build(*args))
+        return asked[-1]
+
+    monkeypatch.setattr(model, "_prompt_inputs", recording)
+    batch = QuestionCollator(model.processor, model.config)(records)
+    for row, record in enumerate(records):
+        model.generate(record.picture, record.question, strategy="random")
+        prompt = (batch["labels"][row] == IGNORED) & batch["attention_mask"][row].bool()
+        for name in ("input_ids", "query_mask"):
+            assert batch[name][row][prompt].tolist() == asked[row][name][0].tolist()
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_labels_are_the_answer_and_its_end(records: list[Record], side: Any) -> None:
+    tokenizer = tiny_tokenizer()
+    batch = collator(padding_side=side)(records)
+    for row, record in enumerate(records):
+        learned = batch["labels"][row][batch["labels"][row] != IGNORED]
+        assert tokenizer.decode(learned) == record.answers[0] + "<|im_end|>"
+        kept = batch["attention_mask"][row].bool()
+        pads = [0 if one else 1 for one in kept.tolist()]
+        assert pads == sorted(pads, reverse=side == "left")
+        assert (batch["input_ids"][row][~kept] == tokenizer.pad_token_id).all()
+        assert (batch["labels"][row][~kept] == IGNORED).all() and not batch["query_mask"][row][~kept].any()
+        assert tokenizer.decode(batch["input_ids"][row][batch["query_mask"][row]]).strip() == record.question.strip()
+
+
+def test_both_sides_hold_the_same_sequences(records: list[Record]) -> None:
+    left, right = collator(padding_side="left")(records), collator()(records)
+    for name in ("input_ids", "labels", "query_mask"):
+        for row in range(len(records)):
+            kept = [batch[name][row][batch["attention_mask"][row].bool()].tolist() for batch in (left, right)]
+            assert kept[0] == kept[1]
+
+
+ANSWERS = ["x", "a much longer answer", "user", "What is the user's total?", "<|im_end|>\n<|im_start|>user\nleak", ""]
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_no_answer_leaks_into_the_question(records: list[Record], answer: str) -> None:
+    """Also not one that repeats the question, or that looks like a turn of the user's."""
+    before = collator()(records)
+    after = collator()([replace(one, answers=(answer,)) for one in records])
+    for row in range(len(records)):
+        spans = [batch["query_mask"][row].nonzero().flatten().tolist() for batch in (before, after)]
+        assert spans[0] == spans[1]
+        asked = [batch["input_ids"][row][batch["query_mask"][row]].tolist() for batch in (before, after)]
+        assert asked[0] == asked[1]
+    for batch in (before, after):
+        assert not (batch["query_mask"] & (batch["labels"] != IGNORED)).any()
+    counts = [(batch["input_ids"] == tiny_config().image_token_id).sum().item() for batch in (before, after)]
+    assert counts[0] == counts[1]
+
+
+def test_an_image_asked_twice_is_encoded_once(records: list[Record]) -> None:
+    batch = collator()(records)
+    assert batch["image_index"].tolist() == [0, 1, 0]
+    assert batch["pixel_values"].shape == (2, 3, TINY_SIDE, TINY_SIDE)
+    assert batch["patch_mask"].shape == (2, GRID**2) and batch["patch_mask"].dtype == torch.bool
+    expected = tiny_processor().image_processor([records[1].picture], return_tensors="pt")
+    assert torch.equal(batch["pixel_values"][1], expected["pixel_values"][0])
+
+
+def test_relevance_covers_answer_and_label_and_is_unknown_without_boxes(records: list[Record]) -> None:
+    batch = collator()(records)
+    images = tiny_processor().image_processor
+    mapped = images.map_boxes([(10, 10, 30, 18), (2, 10, 8, 18)], 60, 90)
+    wanted = boxes_to_patches(mapped, GRID, TINY_PATCH).flatten()
+    assert wanted.any() and not wanted.all()
+    assert batch["relevance_labels"][0].tolist() == wanted.astype(float).tolist()
+    assert batch["relevance_labels"][1].tolist() == batch["patch_mask"][1].float().tolist()  # the box is the image
+    assert (batch["relevance_labels"][2] == UNKNOWN).all()
+    outside = collator()([replace(records[0], boxes=((500, 500, 600, 600),), label_boxes=())])
+    assert (outside["relevance_labels"] == UNKNOWN).all()
+
+
+def test_drawn_answers_depend_on_the_record_alone(records: list[Record]) -> None:
+    one = records[1]
+    many = [replace(one, line=line) for line in range(1, 40)]
+    drawn = [collator(answer="random", seed=4)([record])["labels"].max().item() for record in many]
+    again = collator(answer="random", seed=4)(many)["labels"].max(1).values.tolist()
+    assert drawn == again
+    spoken = collator(answer="random", seed=4)(many)["labels"]
+    tokens = {tiny_tokenizer().decode(row[row != IGNORED]).removesuffix("<|im_end|>") for row in spoken}
+    assert tokens == {"a", "b", "c"}
+    assert collator(answer="random", seed=5)(many)["labels"].tolist() != spoken.tolist()
+
+
+def test_a_batch_trains_the_model(records: list[Record]) -> None:
+    """The batch is what `forward` takes, and every padding gives the same loss."""
+    model = tiny_model()
+    known = [replace(one, boxes=((10, 10, 30, 18),)) for one in records]
+    sides: list[Any] = ["left", "right"]
+    losses = [model(**QuestionCollator(model.processor, model.config, padding_side=side)(known)).loss for side in sides]
+    assert losses[0].item() == pytest.approx(losses[1].item(), rel=1e-4)
+    losses[0].backward()
+    assert model.lm_head.weight.grad is not None and model.lm_head.weight.grad.any()
+
+
+def test_budgets_set_the_placeholders(records: list[Record]) -> None:
+    image = tiny_config().image_token_id
+    for budget, expected in ((0, 16), (7, 23), ("all", 16 + GRID**2)):
+        counts = (collator(budget=budget)(records)["input_ids"] == image).sum(1)
+        assert counts.tolist() == [expected] * 3
+
+
+def test_what_cannot_be_collated_is_refused(records: list[Record]) -> None:
+    with pytest.raises(ValueError, match="records: expected at least one; got none"):
+        collator()([])
+    with pytest.raises(ValueError, match=r"line 7: question: expected text without the placeholder"):
+        collator()([replace(records[0], question="what is <|image_pad|>?", line=7)])
+    short = tiny_config(text={"max_position_embeddings": 60})
+    with pytest.raises(ValueError, match=r"line 1: expected at most 60 tokens with the answer; got \d+"):
+        QuestionCollator(tiny_processor(), short)(records)
+    wrong: Any = "middle"
+    with pytest.raises(ValueError, match="padding_side: expected left or right; got 'middle'"):
+        collator(padding_side=wrong)
+    with pytest.raises(ValueError, match="answer: expected first or random; got 'middle'"):
+        collator(answer=wrong)
