@@ -1,0 +1,359 @@
+"""Reinforcement: exact probabilities of drawn sets, an unbiased gradient, and a scorer that learns without boxes."""
+
+from itertools import combinations, permutations
+from typing import Any
+
+import pytest
+import torch
+from helpers import tiny_model
+from peft import get_peft_model
+from torch import Tensor
+
+from arr_coc import scorer_lora_config
+from arr_coc.training.plackett_luce import draw_orders, order_log_probability, set_log_probability
+from arr_coc.training.reinforce import (
+    ReinforceSettings,
+    RewardWeights,
+    answer_correctness,
+    draw_divergence,
+    draw_entropy,
+    group_advantages,
+    reinforcement_loss,
+    reward,
+    starting_scorer,
+)
+
+N, K = 5, 2
+
+
+def logits_of(scale: float = 1.0, count: int = N) -> Tensor:
+    return scale * torch.randn(count, generator=torch.Generator().manual_seed(3))
+
+
+def step_by_step(logits: Tensor, order: tuple[int, ...]) -> Tensor:
+    """Log-probability of a sequence, one softmax per draw, in float64."""
+    left, total = list(range(len(logits))), torch.zeros((), dtype=torch.float64)
+    for patch in order:
+        total = total + logits.double()[left].log_softmax(0)[left.index(patch)]
+        left.remove(patch)
+    return total
+
+
+# ---- drawing ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.0, 8.0, 60.0])
+@pytest.mark.parametrize(("count", "drawn"), [(5, 2), (6, 4), (4, 4), (7, 1)])
+def test_probabilities_are_those_of_drawing_one_by_one(scale: float, count: int, drawn: int) -> None:
+    logits = logits_of(scale, count)
+    sets = torch.tensor(list(combinations(range(count), drawn)))
+    expected = torch.stack(
+        [
+            torch.stack([step_by_step(logits, order) for order in permutations(members)]).logsumexp(0)
+            for members in sets.tolist()
+        ]
+    )
+    found = set_log_probability(logits.expand(len(sets), -1), sets)
+    torch.testing.assert_close(found.double(), expected, atol=2e-5, rtol=1e-6)
+    order = tuple(reversed(sets[-1].tolist()))
+    found = order_log_probability(logits, torch.tensor(order))
+    torch.testing.assert_close(found.double(), step_by_step(logits, order), atol=1e-5, rtol=1e-6)
+
+
+def test_a_set_of_the_published_size_is_finite_with_its_gradient() -> None:
+    for scale in (0.0, 3.0, 50.0):
+        logits = logits_of(scale, 4096).requires_grad_()
+        drawn = draw_orders(logits, 273, generator=torch.Generator().manual_seed(0))
+        value = set_log_probability(logits, drawn)
+        assert value.isfinite() and value >= order_log_probability(logits, drawn) - 1e-3
+        (gradient,) = torch.autograd.grad(value, logits)
+        assert gradient.isfinite().all() and bool((gradient[drawn] >= 0).all())
+        assert abs(float(gradient.sum())) < 1e-2  # the same added to all logits changes nothing
+
+
+def test_frequencies_of_draws_are_the_probabilities() -> None:
+    logits, draws = logits_of(), 20_000
+    orders = draw_orders(logits.expand(draws, -1), K, generator=torch.Generator().manual_seed(0))
+    for order in permutations(range(N), K):
+        share = (orders == torch.tensor(order)).all(-1).float().mean().item()
+        expected = float(step_by_step(logits, order).exp())
+        assert abs(share - expected) < 4 * (expected * (1 - expected) / draws) ** 0.5 + 1e-4
+
+
+def test_only_the_mask_is_drawn_and_what_fills_up_counts_as_certain() -> None:
+    logits = torch.tensor([0.0, 1.0, 50.0, -1.0])
+    mask = torch.tensor([True, True, False, True])
+    drawn = draw_orders(logits.expand(50, -1), 2, mask=mask, generator=torch.Generator().manual_seed(0))
+    assert not (drawn == 2).any()
+    members = torch.tensor([1, 3])
+    kept = set_log_probability(logits[mask], torch.tensor([1, 2]))
+    torch.testing.assert_close(set_log_probability(logits, members, mask), kept)
+    few = torch.tensor([False, True, False, False])
+    drawn = draw_orders(logits, 3, mask=few, generator=torch.Generator().manual_seed(0))
+    assert drawn.tolist() == [1, 0, 2]
+    for probability in (set_log_probability, order_log_probability):
+        torch.testing.assert_close(probability(logits, drawn, few), torch.zeros(()))
+
+
+@pytest.mark.parametrize("count", [0, N + 1])
+def test_more_patches_than_there_are_cannot_be_drawn(count: int) -> None:
+    with pytest.raises(ValueError, match=f"expected 1 to {N} patches; got {count}"):
+        draw_orders(logits_of(), count, generator=torch.Generator())
+
+
+# ---- the estimator ------------------------------------------------------------------------------------------------
+
+
+def exact_gradient(logits: Tensor, rewards: dict[tuple[int, ...], float]) -> Tensor:
+    """Of the expected reward, every sequence enumerated."""
+    logits = logits.double().requires_grad_()
+    orders = permutations(range(N), K)
+    expected = torch.stack([step_by_step(logits, o).exp() * rewards[tuple(sorted(o))] for o in orders]).sum()
+    return torch.autograd.grad(expected, logits)[0]
+
+
+def estimates(log_probability: Any, groups: int = 20_000, draws: int = 3) -> tuple[Tensor, Tensor]:
+    """Mean and standard error [N] of the policy gradient's estimate over many groups, and the exact gradient."""
+    logits = logits_of()
+    values = {members: float(index) for index, members in enumerate(combinations(range(N), K))}
+    orders = draw_orders(logits.expand(groups, draws, -1), K, generator=torch.Generator().manual_seed(1))
+    members = orders.sort(-1).values
+    rewards = torch.zeros(groups, draws)
+    for chosen, value in values.items():
+        rewards[(members == torch.tensor(chosen)).all(-1)] = value
+    copies = logits.expand(groups, draws, -1).clone().requires_grad_()
+    objective = (group_advantages(rewards) * log_probability(copies, orders)).sum()
+    (gradient,) = torch.autograd.grad(objective, copies)
+    return gradient.mean(1), exact_gradient(logits, values)
+
+
+def test_the_estimator_is_unbiased_and_the_sets_probability_makes_it_vary_less() -> None:
+    spread = {}
+    for log_probability in (set_log_probability, order_log_probability):
+        gradient, exact = estimates(log_probability)
+        error = gradient.std(0) / len(gradient) ** 0.5
+        assert float(exact.abs().max()) > 20 * float(error.max()), "the test can tell a wrong gradient from noise"
+        assert bool(((gradient.mean(0) - exact).abs() < 4 * error).all())
+        spread[log_probability] = float(gradient.var(0).sum())
+    assert spread[set_log_probability] < spread[order_log_probability]
+
+
+def test_advantages_compare_draws_of_one_question() -> None:
+    rewards = torch.tensor([[1.0, 0.0, 0.0], [5.0, 5.0, 5.0]])
+    torch.testing.assert_close(group_advantages(rewards), torch.tensor([[1.0, -0.5, -0.5], [0.0, 0.0, 0.0]]))
+    normal = group_advantages(rewards, normalise=True)
+    torch.testing.assert_close(normal[0], group_advantages(10 * rewards, normalise=True)[0])
+    assert normal[1].eq(0).all()
+
+
+def test_reward_parts() -> None:
+    weights = RewardWeights()
+    assert (weights.correctness, weights.efficiency, weights.passes) == (1.0, 0.01, 0.05)
+    whole = reward(torch.ones(1), fetched=20, budget=20, weights=weights)
+    torch.testing.assert_close(whole, torch.tensor([1.05]))
+    frugal = reward(torch.ones(1), fetched=5, budget=20, passes=2, weights=weights)
+    torch.testing.assert_close(frugal, torch.tensor([1 + 0.01 * 0.75 + 0.05 / 2]))
+    assert answer_correctness("New York", ["new york"]) == 1.0
+    assert answer_correctness("York", ["New York"]) == pytest.approx(2 / 3)
+    assert answer_correctness("Rome", ["New York"]) == 0.0
+
+
+def test_entropy_and_divergence_leave_padding_out() -> None:
+    logits, mask = torch.tensor([[1.0, 2.0, 9.0]]), torch.tensor([[True, True, False]])
+    kept = torch.distributions.Categorical(logits=logits[:, :2])
+    torch.testing.assert_close(draw_entropy(logits, mask), kept.entropy())
+    other = torch.tensor([[0.5, -1.0, 3.0]])
+    expected = torch.distributions.kl_divergence(kept, torch.distributions.Categorical(logits=other[:, :2]))
+    torch.testing.assert_close(draw_divergence(logits, other, mask), expected)
+
+
+def test_a_scorer_learns_to_fetch_the_patch_that_holds_the_answer() -> None:
+    """32 patches with random features; the one that matches the question's vector holds the answer; K = 4, no box."""
+    generator = torch.Generator().manual_seed(0)
+    scorer = torch.nn.Bilinear(6, 6, 1)
+    with torch.no_grad():
+        scorer.weight.zero_()
+    optimizer = torch.optim.Adam(scorer.parameters(), lr=0.05)
+
+    def case(count: int) -> tuple[Tensor, Tensor]:
+        patches = torch.nn.functional.normalize(torch.randn(count, 32, 6, generator=generator), dim=-1)
+        place = torch.randint(32, (count,), generator=generator)
+        question = patches[torch.arange(count), place][:, None].expand(-1, 32, -1)
+        return scorer(patches, question.contiguous()).squeeze(-1), place
+
+    def hits(logits: Tensor, place: Tensor) -> float:
+        return (logits.topk(4).indices == place[:, None]).any(-1).float().mean().item()
+
+    before = hits(*case(500))
+    for _ in range(150):
+        logits, place = case(16)
+        logits = logits[:, None].expand(-1, 8, -1)
+        drawn = draw_orders(logits, 4, generator=generator)
+        correct = (drawn == place[:, None, None]).any(-1).float()
+        advantages = group_advantages(reward(correct, fetched=4, budget=4, weights=RewardWeights()))
+        loss = -(advantages * set_log_probability(logits, drawn)).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    after = hits(*case(500))
+    assert before < 0.3 and after > 0.95
+
+
+# ---- the driver ---------------------------------------------------------------------------------------------------
+
+
+def batch_of(model: Any, *, padding_side: str = "right") -> dict[str, Tensor]:
+    """Two questions about one image, with the model's own greedy answers from drawn patches as labels."""
+    processor, tokenizer = model.processor, model.processor.tokenizer
+    image = torch.rand(3, 128, 128, generator=torch.Generator().manual_seed(1))
+    pixels = processor.image_processor([image], return_tensors="pt")
+    rows = []
+    for question, answer in (("What is the total?", "12.50"), ("the date", "New York")):
+        turn = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": question}]}]
+        text = processor.apply_chat_template(turn, add_generation_prompt=True)
+        prompt = tokenizer(text.replace(processor.image_token, processor.image_token * (16 + 17))).input_ids
+        rows.append((prompt, tokenizer(answer).input_ids + [tokenizer.eos_token_id]))
+    length = max(len(prompt) + len(answer) for prompt, answer in rows)
+    columns: dict[str, list[list[int]]] = {"input_ids": [], "attention_mask": [], "labels": []}
+    for prompt, answer in rows:
+        pads = length - len(prompt) - len(answer)
+        fill = [("input_ids", tokenizer.pad_token_id), ("attention_mask", 0), ("labels", -100)]
+        row = {
+            "input_ids": prompt + answer,
+            "attention_mask": [1] * (length - pads),
+            "labels": [-100] * len(prompt) + answer,
+        }
+        for name, value in fill:
+            padding = [value] * pads
+            columns[name].append(row[name] + padding if padding_side == "right" else padding + row[name])
+    batch = {name: torch.tensor(values) for name, values in columns.items()}
+    return {
+        **batch,
+        "pixel_values": pixels["pixel_values"],
+        "patch_mask": pixels["patch_mask"],
+        "image_index": torch.zeros(2, dtype=torch.long),
+        "query_mask": processor.query_mask(batch["input_ids"]) & (batch["labels"] == -100),
+    }
+
+
+@pytest.mark.parametrize("answering", ["generate", "forced"])
+def test_only_the_scorer_gets_a_gradient_and_the_image_is_encoded_once(
+    answering: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny_model()
+    calls = []
+    encoder = model.model.vision_tower.grid_encoder
+    encoder.register_forward_pre_hook(lambda *_: calls.append(1))
+    settings = ReinforceSettings(draws=3, answering=answering, entropy_floor=100.0)
+    made = reinforcement_loss(
+        model, batch_of(model), settings, generator=torch.Generator().manual_seed(0), reference=starting_scorer(model)
+    )
+    assert len(calls) == 1
+    assert made.sets.shape == (2, 3, 17) and made.rewards.shape == (2, 3)
+    made.loss.backward()
+    touched = {name for name, weight in model.named_parameters() if weight.grad is not None}
+    assert touched and all(name.startswith("model.fetcher.scorers.realizer.") for name in touched)
+    assert made.divergence == 0  # nothing was learnt yet
+
+
+@pytest.mark.parametrize("padding_side", ["left", "right"])
+def test_rewards_are_those_of_answers_from_the_drawn_patches(padding_side: str) -> None:
+    model = tiny_model()
+    batch = batch_of(model, padding_side=padding_side)
+    encoding = model.model.encode_image(batch["pixel_values"], batch["patch_mask"])
+    settings = ReinforceSettings(draws=2)
+    probe = reinforcement_loss(model, batch, settings, generator=torch.Generator().manual_seed(0), encoding=encoding)
+    said = []
+    for g in range(2):
+        boxes = [
+            [((i % 16) * 8, (i // 16) * 8, (i % 16) * 8 + 8, (i // 16) * 8 + 8) for i in row]
+            for row in probe.sets[:, g].tolist()
+        ]
+        seen = model.encode_image(pixel_values=batch["pixel_values"], patch_mask=batch["patch_mask"])
+        seen.source_sizes = [(128, 128)]
+        questions = ["What is the total?", "the date"]
+        longest = int((batch["labels"] != -100).sum(1).max())
+        said.append(
+            model.generate(
+                seen.select(torch.zeros(2, dtype=torch.long)), questions, strategy="oracle", boxes=boxes,
+                allocator="topk", max_new_tokens=longest,
+            )
+        )  # fmt: skip
+    assert said[0] != said[1], "the test can tell one set from another"
+    answers = [[said[0][0]], [said[0][1] + " and more"]]
+    made = reinforcement_loss(
+        model, batch, settings, generator=torch.Generator().manual_seed(0), encoding=encoding, answers=answers
+    )
+    expected = [[answer_correctness(said[g][b], answers[b]) for g in range(2)] for b in range(2)]
+    assert made.correctness.tolist() == expected and expected[0][0] == 1.0
+    torch.testing.assert_close(made.rewards, made.correctness + 0.05)
+
+
+def test_forced_answers_score_the_share_of_right_tokens() -> None:
+    model = tiny_model()
+    batch = batch_of(model)
+    settings = ReinforceSettings(draws=2, answering="forced")
+    made = reinforcement_loss(model, batch, settings, generator=torch.Generator().manual_seed(0))
+    inputs = {name: value for name, value in batch.items() if name != "labels"}
+    for g in range(2):
+        oracle = torch.zeros(2, 256).scatter(1, made.sets[:, g], 1.0)
+        said = model(**inputs, strategy="oracle", allocator="topk", oracle_relevance=oracle).logits.argmax(-1)
+        for b in range(2):
+            places = (batch["labels"][b] != -100).nonzero()[:, 0]
+            right = [int(said[b, place - 1] == batch["labels"][b, place]) for place in places]
+            assert made.correctness[b, g].item() == pytest.approx(sum(right) / len(right))
+
+
+def test_the_loss_is_the_sum_of_its_parts() -> None:
+    model = tiny_model()
+    batch = batch_of(model)
+    reference = starting_scorer(model)
+    with torch.no_grad():
+        reference.head.weight.mul_(3)  # type: ignore[union-attr, operator]
+    settings = ReinforceSettings(
+        draws=4, answering="forced", entropy_floor=6.0, entropy_weight=0.3, kl_weight=0.7, temperature=2.0
+    )
+    made = reinforcement_loss(model, batch, settings, generator=torch.Generator().manual_seed(0), reference=reference)
+    policy = -(group_advantages(made.rewards) * made.log_probability).mean()
+    assert made.divergence > 0
+    floor = settings.entropy_floor - made.entropy
+    assert floor > 0
+    torch.testing.assert_close(made.loss.detach(), policy + 0.3 * floor + 0.7 * made.divergence, atol=1e-4, rtol=1e-4)
+
+
+def test_an_adapter_is_trained_alone() -> None:
+    model = tiny_model()
+    adapted = get_peft_model(model, scorer_lora_config(model, r=2))
+    settings = ReinforceSettings(draws=3, answering="forced", entropy_floor=100.0)
+    made = reinforcement_loss(adapted, batch_of(model), settings, generator=torch.Generator().manual_seed(0))
+    made.loss.backward()
+    touched = {name for name, weight in adapted.named_parameters() if weight.grad is not None}
+    assert touched and all("lora_" in name and "scorers.realizer" in name for name in touched)
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings", "message"),
+    [
+        ({}, {"strategy": "saliency"}, "expected a scorer with weights"),
+        ({"labels": None}, {}, "expected input_ids, attention_mask and labels; got none of labels"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(changes: Any, settings: Any, message: str) -> None:
+    model = tiny_model()
+    with pytest.raises(ValueError, match=message):
+        reinforcement_loss(
+            model, {**batch_of(model), **changes}, ReinforceSettings(**settings), generator=torch.Generator()
+        )
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"draws": 1}, "at least 2"),
+        ({"temperature": 0}, "positive"),
+        ({"answering": "guess"}, '"generate" or "forced"'),
+    ],
+)
+def test_settings_are_checked(settings: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ReinforceSettings(**settings)
