@@ -263,11 +263,14 @@ def _rows(
 
 
 class Ruler:
-    """Draws the ruling lines of a page in one hand: their width, and whether they are solid, dashed or dotted."""
+    """Draws the ruling lines of a page in one hand: their width, and whether they are solid, dashed or dotted.
 
-    def __init__(self, rng: np.random.Generator, ink: Ink) -> None:
+    `unit` is how much larger lengths are than on a page of 256 px; by default as much larger as the page.
+    """
+
+    def __init__(self, rng: np.random.Generator, ink: Ink, unit: float | None = None) -> None:
         self.ink = ink
-        unit = ink.size / 256
+        unit = ink.size / 256 if unit is None else unit
         self.width = max(1, round(unit * float(rng.choice([1, 1, 1, 2]))))
         pattern = int(rng.choice(3, p=[0.65, 0.2, 0.15]))
         dashes, dots = rng.uniform((2, 2), (6, 4)), (1.0, rng.uniform(1.5, 4))

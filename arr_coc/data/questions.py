@@ -1,10 +1,12 @@
-"""Wordings of the one question that synthetic documents are asked: what stands beside a field?"""
+"""Wordings of questions by split; those of the one that synthetic documents are asked: what stands beside a field?"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from .values import Split
+from .values import Split, pick
 
 SHARED_TEMPLATE = "What is the {field}?"
 
@@ -63,3 +65,15 @@ def ask(rng: np.random.Generator, field: str, *, split: Split) -> str:
     shared = rng.random() < _SHARED_SHARE[split]
     template = SHARED_TEMPLATE if shared else templates[1 + int(rng.integers(len(templates) - 1))]
     return template.format(field=field, Field=field.capitalize())
+
+
+@dataclass(frozen=True)
+class Wordings:
+    """Ways to put one question, other ones in each split, with `{names}` to fill in."""
+
+    train: tuple[str, ...]
+    test: tuple[str, ...]
+
+    def draw(self, rng: np.random.Generator, split: Split, **names: str) -> str:
+        """One of the split's wordings, filled in."""
+        return pick(rng, self.train if split == "train" else self.test).format(**names)

@@ -295,11 +295,22 @@ def _warped(rng: np.random.Generator, page: Image.Image, strength: float) -> Ima
     return page.transform(page.size, Image.Transform.MESH, mesh, Image.Resampling.BILINEAR)
 
 
-def compose(rng: np.random.Generator, layers: list[tuple[Ink, Colour]], paper: Colour, *, split: Split) -> Image.Image:
-    """The RGB page: ink layers, first at the bottom, over the paper; blur, shading, noise, and in training JPEG."""
+def compose(
+    rng: np.random.Generator,
+    layers: list[tuple[Ink, Colour]],
+    paper: Colour,
+    *,
+    split: Split,
+    unit: float | None = None,
+) -> Image.Image:
+    """The RGB page: ink layers, first at the bottom, over the paper; blurred, then `degrade`d.
+
+    `unit` is how much larger than on a page of 256 px text is (and so what blur and bending it stands); by default as
+    much larger as the page.
+    """
     train = split == "train"
-    size = layers[0][0].size
-    blur = size / 256 * float(rng.uniform(0.3, 0.8 if train else 0.5)) if rng.random() < 0.3 else 0.0
+    unit = layers[0][0].size / 256 if unit is None else unit
+    blur = unit * float(rng.uniform(0.3, 0.8 if train else 0.5)) if rng.random() < 0.3 else 0.0
     gamma = float(np.exp(rng.uniform(-0.45, 0.3))) if train and rng.random() < 0.4 else 1.0
     page: Image.Image | None = None
     for ink, colour in layers:
@@ -316,12 +327,18 @@ def compose(rng: np.random.Generator, layers: list[tuple[Ink, Colour]], paper: C
                 part = part.point(np.round(255 * ramp).astype(int).tolist())
             page.paste(_as_bytes(colour), box, part)
     assert page is not None, "a page has at least one layer"
-    uneven = _unevenness(rng, size, train)
+    return degrade(rng, page, split=split, unit=unit)
+
+
+def degrade(rng: np.random.Generator, page: Image.Image, *, split: Split, unit: float) -> Image.Image:
+    """The square RGB page with shading and noise; in training also bent letters and JPEG."""
+    train = split == "train"
+    uneven = _unevenness(rng, page.width, train)
     if uneven is not None:
         pixels = np.asarray(page) + uneven
         page = Image.fromarray(np.clip(pixels, 0, 255, out=pixels).astype(np.uint8))
     if train and rng.random() < _WARPED:
-        page = _warped(rng, page, size / 256 * float(rng.uniform(0.25, 1.0)))
+        page = _warped(rng, page, unit * float(rng.uniform(0.25, 1.0)))
     if train and rng.random() < 0.08:
         buffer = io.BytesIO()
         page.save(buffer, "JPEG", quality=int(rng.integers(35, 90)))

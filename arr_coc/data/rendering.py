@@ -30,7 +30,7 @@ CHARSET: str = _ALPHANUMERIC + _PUNCTUATION
 """Every character other than the space that a page can show; its order defines the classes of `glyph_targets`."""
 
 _MIN_ENTRIES, _MAX_ENTRIES = 4, 14
-_CONTRAST = {"train": 80.0, "test": 110.0}  # least difference in luminance (0..255) between ink and paper
+CONTRAST = {"train": 80.0, "test": 110.0}  # least difference in luminance (0..255) between ink and paper
 _CLASS_OF = {char: index + 1 for index, char in enumerate(CHARSET)}
 
 
@@ -67,14 +67,14 @@ class Document:
     font: str
 
 
-def _check(size: int, split: str) -> None:
+def check_page(size: int, split: str) -> None:
     if split not in ("train", "test"):
         raise ValueError(f'expected split "train" or "test", got {split!r}')
     if size < 64:
         raise ValueError(f"expected a size of at least 64 px, below which no text is readable; got {size}")
 
 
-def _sample_pen(rng: np.random.Generator, split: Split) -> Pen:
+def sample_pen(rng: np.random.Generator, split: Split) -> Pen:
     """How a page is rasterised; training varies the weight of strokes, also unequally as in faces of high contrast."""
     supersample = 2 if rng.random() < 0.45 else 1
     if split == "test" or rng.random() < 0.5:
@@ -83,7 +83,7 @@ def _sample_pen(rng: np.random.Generator, split: Split) -> Pen:
     return Pen(supersample, (float(rng.uniform(*reach)), float(rng.uniform(*reach))))
 
 
-def _sample_style(rng: np.random.Generator, pen: Pen, size: int, split: Split) -> TextStyle:
+def sample_style(rng: np.random.Generator, pen: Pen, size: int, split: Split) -> TextStyle:
     """A text style; training distorts the letters so that unseen families fall within what was seen."""
     face, pixels = pick_face(rng, find_fonts(split)), MIN_FONT * size / 256
     if split == "test":
@@ -96,9 +96,9 @@ def _sample_style(rng: np.random.Generator, pen: Pen, size: int, split: Split) -
     return TextStyle(face, pixels, pen.supersample, stretch, shear, spacing)
 
 
-def _sample_styles(rng: np.random.Generator, pen: Pen, size: int, split: Split) -> Styles:
+def sample_styles(rng: np.random.Generator, pen: Pen, size: int, split: Split) -> Styles:
     """Styles of labels, values and the title: mostly one face, else siblings, rarely two families."""
-    faces, base = find_fonts(split), _sample_style(rng, pen, size, split)
+    faces, base = find_fonts(split), sample_style(rng, pen, size, split)
 
     def vary(chance: float) -> TextStyle:
         if rng.random() >= chance:
@@ -150,13 +150,13 @@ def render_document(
         ValueError: a bad `split`, a page under 64 px, or too few fields.
         FileNotFoundError: no font of the split is installed.
     """
-    _check(size, split)
+    check_page(size, split)
     if len(set(fields)) < _MIN_ENTRIES:
         raise ValueError(f"fields: expected at least {_MIN_ENTRIES} distinct names; got {list(fields)}")
-    pen = _sample_pen(rng, split)
+    pen = sample_pen(rng, split)
     while True:
         layout_name, layout = sample_layout(rng, split)
-        styles = _sample_styles(rng, pen, size, split)
+        styles = sample_styles(rng, pen, size, split)
         pairs = sample_pairs(rng, int(rng.integers(_MIN_ENTRIES, _MAX_ENTRIES + 1)), split=split, fields=fields)
         labels = _cased(rng, [field for field, _ in pairs])
         colon = ":" if rng.random() < 0.5 else ""
@@ -165,14 +165,14 @@ def render_document(
         plan = make_plan(rng, layout, styles, drawn, values, title, size)
         if plan is not None:
             break
-    palette = sample_palette(rng, contrast=_CONTRAST[split])
+    palette = sample_palette(rng, contrast=CONTRAST[split])
     label_ink, rule_ink = Ink(size, pen), Ink(size)
     value_ink = label_ink if palette.value == palette.label else Ink(size, pen)
-    label_boxes, glyphs = _write(label_ink, drawn, plan.label_x, plan.baselines, plan.label)
-    value_boxes, value_glyphs = _write(value_ink, values, plan.value_x, plan.baselines, plan.value)
+    label_boxes, glyphs = write(label_ink, drawn, plan.label_x, plan.baselines, plan.label)
+    value_boxes, value_glyphs = write(value_ink, values, plan.value_x, plan.baselines, plan.value)
     glyphs += value_glyphs
     if plan.title is not None:
-        glyphs += _write(label_ink, [title], [plan.title[0]], [plan.title[1]], plan.heading)[1]
+        glyphs += write(label_ink, [title], [plan.title[0]], [plan.title[1]], plan.heading)[1]
     entries = tuple(
         Entry(field, label, value, label_box(), value_box())
         for (field, value), label, label_box, value_box in zip(pairs, labels, label_boxes, value_boxes, strict=True)
@@ -186,7 +186,7 @@ def render_document(
     return Document(image, entries, tuple(glyphs), layout_name, " + ".join(names))
 
 
-def _write(
+def write(
     ink: Ink, texts: list[str], xs: list[float], baselines: list[float], style: TextStyle
 ) -> tuple[list[Callable[[], Box]], list[Glyph]]:
     """Draw texts; returns what gives each one's ink box once the layer is complete, and their glyphs."""
@@ -235,12 +235,12 @@ def render_dense_page(rng: np.random.Generator, *, size: int = 256, split: Split
 
     Arguments and errors as in `render_document`; the layout is named "dense".
     """
-    _check(size, split)
-    unit, pen = size / 256, _sample_pen(rng, split)
+    check_page(size, split)
+    unit, pen = size / 256, sample_pen(rng, split)
     pixels = unit * float(rng.uniform(MIN_FONT, 17) if rng.random() < 0.8 else rng.uniform(17, MAX_FONT))
-    style = _sample_style(rng, pen, size, split).with_pixels(pixels)
+    style = sample_style(rng, pen, size, split).with_pixels(pixels)
     mixed = rng.random() < 0.3
-    palette = sample_palette(rng, contrast=_CONTRAST[split])
+    palette = sample_palette(rng, contrast=CONTRAST[split])
     inks = [Ink(size, pen)] if palette.value == palette.label else [Ink(size, pen), Ink(size, pen)]
     glyphs: list[Glyph] = []
     names: dict[str, None] = {}
@@ -248,7 +248,7 @@ def render_dense_page(rng: np.random.Generator, *, size: int = 256, split: Split
     y = float(rng.uniform(2, 8)) * unit + pixels
     while y + 0.3 * pixels < size - 1:
         if mixed:
-            style = _sample_style(rng, pen, size, split).with_pixels(pixels)
+            style = sample_style(rng, pen, size, split).with_pixels(pixels)
         names[style.face.name] = None
         x = float(rng.uniform(3, 9)) * unit + (float(rng.uniform(0, 60)) * unit if rng.random() < 0.15 else 0.0)
         room = size - x - 6 * unit - abs(style.shear) * pixels

@@ -1,0 +1,12 @@
+"""Domains of rendered pages: each draws a page and asks questions about it, as a function of a random generator.
+
+A new domain is a function registered in `DOMAINS`; `draw_page` and everything above it take it by its name.
+"""
+
+from . import directory, document, receipt, table  # noqa: F401  (each registers itself)
+from .page import DOMAINS as DOMAINS
+from .page import Difficulty as Difficulty
+from .page import Domain as Domain
+from .page import Page as Page
+from .page import Question as Question
+from .streaming import draw_page as draw_page

@@ -1,0 +1,105 @@
+"""What a domain draws: a page, and questions about it with the boxes that answer them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Literal
+
+import numpy as np
+from PIL import Image
+
+from ...modeling.registry import Registry
+from ..questions import Wordings
+from ..rasterising import Box
+from ..rendering import Glyph
+from ..values import Split
+
+Difficulty = Literal["easy", "hard"]
+
+_EASY_BOXES = 3  # the answer's, and up to two of what leads to it, such as the names of its row and column
+_EASY_LENGTH = 12  # characters
+
+
+@dataclass(frozen=True)
+class Span:
+    """A text on the page; its ink box can be asked for once the page is drawn."""
+
+    text: str
+    locate: Callable[[], Box]
+
+    @property
+    def box(self) -> Box:
+        """(x0, y0, x1, y1) of its ink, px."""
+        return self.locate()
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question whose answer stands on the page.
+
+    Attributes:
+        text: as asked.
+        answers: what counts as right.
+        boxes: (x0, y0, x1, y1) in px around the answer.
+        label_boxes: around what leads to it, what the question names first.
+        kind: what is asked for, such as "price" or "cell".
+        hops: 2 where the question names neither the answer's label nor its row, but something that leads there.
+    """
+
+    text: str
+    answers: tuple[str, ...]
+    boxes: tuple[Box, ...]
+    label_boxes: tuple[Box, ...]
+    kind: str
+    hops: int = 1
+
+    @property
+    def difficulty(self) -> Difficulty:
+        """Hard: two hops, a long answer, or more to look at than a value and what names it."""
+        short = max(map(len, self.answers)) <= _EASY_LENGTH
+        few = len(self.boxes) + len(self.label_boxes) <= _EASY_BOXES
+        return "easy" if self.hops == 1 and short and few else "hard"
+
+
+@dataclass(frozen=True)
+class Page:
+    """A square RGB page, questions about it, the names of its layout and fonts, and its characters."""
+
+    image: Image.Image
+    questions: tuple[Question, ...]
+    layout: str
+    font: str
+    glyphs: tuple[Glyph, ...] = ()
+
+
+Domain = Callable[[np.random.Generator, int, Split], Page]
+"""Draws a page: `draw(rng, size, split)`, size in px of its side; all randomness comes from `rng`."""
+
+DOMAINS: Registry[Domain] = Registry("domain")
+
+
+@dataclass(frozen=True)
+class Asker:
+    """Puts questions about texts of a page in the wordings of a split."""
+
+    wordings: Mapping[str, Wordings]
+    rng: np.random.Generator
+    split: Split
+
+    def __call__(self, kind: str, answer: Span, path: Sequence[Span], hops: int = 1, **names: str) -> Question:
+        """The question that `answer` answers and that the texts of `path` lead to; `names` go into its wording."""
+        text = self.wordings[kind].draw(self.rng, self.split, **names)
+        return Question(text, (answer.text,), (answer.box,), tuple(span.box for span in path), kind, hops)
+
+
+def interleave(rng: np.random.Generator, questions: Iterable[Question]) -> tuple[Question, ...]:
+    """All questions in a drawn order in which the kinds take turns, so that the first few differ in kind."""
+    kinds: dict[str, list[Question]] = {}
+    for question in questions:
+        kinds.setdefault(question.kind, []).append(question)
+    groups = list(kinds.values())
+    shuffled = [[group[i] for i in rng.permutation(len(group))] for group in groups]
+    turns = zip_longest(*(shuffled[i] for i in rng.permutation(len(groups))))
+    return tuple(question for turn in turns for question in turn if question is not None)

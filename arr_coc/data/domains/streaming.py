@@ -1,0 +1,30 @@
+"""Pages by number: the same (domain, seed, index, size, split) is the same page in every process."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..rendering import check_page
+from ..values import Split
+from .page import DOMAINS, Page
+
+
+def draw_page(domain: str, seed: int, index: int, size: int, split: Split) -> Page:
+    """The page number `index` of a domain.
+
+    Args:
+        domain: a name of `DOMAINS`.
+        seed: of all pages.
+        index: at least 0.
+        size: side of the page, px.
+        split: fonts, layouts, wordings and words: "train" or "test"; pages of the two never share random numbers.
+
+    Raises:
+        ValueError: an unknown domain, a negative number, a page under 64 px, or a bad split.
+        FileNotFoundError: no font of the split is installed.
+    """
+    check_page(size, split)
+    if seed < 0 or index < 0:
+        raise ValueError(f"expected a seed and an index of at least 0; got seed={seed}, index={index}")
+    entropy = (seed, index) if split == "test" else (seed, index, 1)
+    return DOMAINS.named(domain)(np.random.default_rng(entropy), size, split)
