@@ -8,16 +8,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
-from transformers import AutoTokenizer, GenerationConfig
+from torch import Tensor
+from transformers import GenerationConfig
 from transformers.cache_utils import DynamicCache
 
 from .attending import ALLOCATORS
-from .configuration_arr_coc import resolve_budget
+from .budgeting import BUDGETERS
+from .configuration_arr_coc import AUTO, resolve_budget
 from .fetching import FetchResult
 from .image_encoding import ImageEncoding
-from .image_processing_arr_coc import ArrCocImageProcessor, Box, boxes_to_patches
+from .image_processing_arr_coc import Box, boxes_to_patches
 from .loading import load_image
+from .preparing import boxes_per_slot, checked_questions, device_of, is_encoding, load_processor, prompt_messages
 from .processing_arr_coc import ArrCocProcessor
 from .prompting import begins_with, pad_after_prefix
 
@@ -46,72 +48,15 @@ class Answer:
     fetch: FetchResult
 
 
-def is_encoding(value: Any) -> bool:
-    """Whether `value` is what `encode_image` returns (by name: remote code may load a class twice)."""
-    return type(value).__name__ == "ImageEncoding"
-
-
-def prompt_messages(question: str, images: int) -> list[dict[str, Any]]:
-    """The chat that asks a question about `images` images."""
-    return [{"role": "user", "content": [{"type": "image"}] * images + [{"type": "text", "text": question}]}]
-
-
-def _questions(question: Any, image_token: str) -> list[str]:
-    questions = list(question) if isinstance(question, list | tuple) else [question]
-    if not questions:
-        raise ValueError("question: expected at least one; got an empty list")
-    for one in questions:
-        if not isinstance(one, str) or not one.strip():
-            raise ValueError(f"question: expected a non-empty string; got {one!r}")
-        if image_token in one:
-            raise ValueError(f"question: expected text without the placeholder {image_token}; got {one!r}")
-    return questions
-
-
-def _boxes_per_slot(boxes: Any) -> list[Any]:
-    """A list of boxes for one slot, or a list of such lists -> one list of boxes per slot."""
-    rows = list(boxes)
-    single = not rows or any(len(row) and not hasattr(row[0], "__len__") for row in rows)
-    return [rows] if single else rows
-
-
-def _device_of(module: nn.Module) -> torch.device:
-    """Where inputs of `module` go. Offloaded weights are on "meta" between calls: then where accelerate runs it."""
-    device = next(module.parameters()).device
-    if device.type != "meta":
-        return device
-    for part in module.modules():
-        hook = getattr(part, "_hf_hook", None)
-        for one in getattr(hook, "hooks", (hook,)):
-            if getattr(one, "execution_device", None) is not None:
-                return torch.device(one.execution_device)  # type: ignore[union-attr]
-    return torch.device("cpu")
-
-
-def _load_processor(config: Any) -> ArrCocProcessor:
-    """The processor of the checkpoint that `config` was loaded from, put together from its parts.
-
-    `ArrCocProcessor.from_pretrained` would ask again whether remote code may run, to look up the image processor's
-    class by name; here the classes beside this file are taken. `config` is passed on for the same reason.
-    """
-    source = config._name_or_path
-    try:
-        if not source:
-            raise ValueError("a model that was not loaded from a checkpoint")
-        image_processor = ArrCocImageProcessor.from_pretrained(source)
-        tokenizer = AutoTokenizer.from_pretrained(source, config=config)
-        settings, _ = ArrCocProcessor.get_processor_dict(source)
-        processor = ArrCocProcessor.from_args_and_dict([image_processor, tokenizer], settings)
-    except (OSError, ValueError, TypeError) as error:
-        cause = str(error).strip().split("\n")[0]
-        raise ValueError(
-            f"processor: expected {source or 'the checkpoint'!r} to hold one (save it beside the model with "
-            f"processor.save_pretrained, or set model.processor); got {cause}"
-        ) from error
-    if __name__.startswith("transformers_modules."):  # remote code: `save_pretrained` is to copy it
-        ArrCocProcessor.register_for_auto_class()
-        ArrCocImageProcessor.register_for_auto_class()
-    return processor
+def _behind_prompt(output: Any, input_ids: Tensor, trimmed: int) -> Any:
+    """What `generate` returned for trimmed prompts, its sequences behind the prompts [B, S] as they were given."""
+    sequences = output if isinstance(output, Tensor) else output.sequences
+    prompts = input_ids.repeat_interleave(len(sequences) // len(input_ids), 0)
+    sequences = torch.cat((prompts.to(sequences.device), sequences[:, trimmed:]), 1)
+    if isinstance(output, Tensor):
+        return sequences
+    output.sequences = sequences
+    return output
 
 
 class AskingMixin:
@@ -135,7 +80,7 @@ class AskingMixin:
             ValueError: the checkpoint has none.
         """
         if self._processor is None:
-            self._processor = _load_processor(self.config)
+            self._processor = load_processor(self.config)
         return self._processor
 
     @processor.setter
@@ -174,7 +119,7 @@ class AskingMixin:
         return replace(encoding, source_sizes=[(one.height, one.width) for one in images])
 
     def _encode_pixels(self, pixel_values: Tensor, patch_mask: Tensor | None) -> ImageEncoding:
-        device = _device_of(self.get_input_embeddings())
+        device = device_of(self.get_input_embeddings())
         mask = None if patch_mask is None else patch_mask.to(device)
         return self.model.encode_image(pixel_values.to(device), mask)
 
@@ -230,8 +175,10 @@ class AskingMixin:
                 an element that is itself a list puts several images into one prompt.
             question: a string, or a list.
             strategy: which scorer decides what is fetched; "none" answers from the base tokens alone.
-            budget: saccades: a number, or "fast", "balanced", "standard", "accurate", "all".
-            allocator: "topk" or "window".
+            budget: saccades: a number, "fast", "balanced", "standard", "accurate", "all", "tier:128" (see
+                `resolve_budget`), or "auto": the model chooses for each item, by the configured allocator if that
+                chooses, else by "tiers".
+            allocator: "topk" or "window" fetch exactly the budget, "tiers" and "adaptive" at most that.
             boxes: for strategy "oracle": (x0, y0, x1, y1) in px of the source image; a list of lists for several
                 questions.
             bridge_bypass: whether the bridge gives way to its linear projection; None as configured.
@@ -256,8 +203,9 @@ class AskingMixin:
             return self._generate_from_inputs(chosen, **kwargs)
         kwargs.update(zip(_POSITIONAL[2:], args, strict=False))
         self._check_choices(strategy, allocator)
+        budget, allocator = self._budget_and_allocator(budget, allocator)
         single = isinstance(question, str) and not isinstance(image, list | tuple)
-        questions = _questions(question, self.processor.image_token)
+        questions = checked_questions(question, self.processor.image_token)
         encoding, index, questions = self._encode_for(image, questions, bridge_bypass, kwargs)
         inputs = self._prompt_inputs(encoding, index, questions, budget, strategy)
         oracle = self._oracle(encoding, index, boxes)
@@ -269,6 +217,20 @@ class AskingMixin:
             self.model.fetcher.check_strategy(strategy)
         if allocator is not None:
             ALLOCATORS.named(allocator)
+
+    def _budget_and_allocator(
+        self, budget: int | str | None, allocator: str | None
+    ) -> tuple[int | str | None, str | None]:
+        """The most an item may take, and who chooses: a budget that the caller states is exact unless they name one."""
+        chooses = self.config.fetcher_config.allocator in BUDGETERS
+        if allocator in BUDGETERS:
+            return AUTO if budget is None else budget, allocator
+        if budget == AUTO:
+            if allocator is not None:
+                expected = f"a number or a name beside allocator {allocator!r}, which fetches exactly that"
+                raise ValueError(f"budget: expected {expected}; got {budget!r}")
+            return budget, None if chooses else "tiers"
+        return budget, "topk" if chooses and allocator is None and budget is not None else allocator
 
     def _encode_for(
         self, image: Any, questions: list[str], bypass: bool | None, kwargs: dict[str, Any]
@@ -333,7 +295,7 @@ class AskingMixin:
         if boxes is None:
             return None
         slots = [i for images in index for i in images]
-        nested = _boxes_per_slot(boxes)
+        nested = boxes_per_slot(boxes)
         if len(nested) != len(slots):
             raise ValueError(f"boxes: expected one list per question and image ({len(slots)}); got {len(nested)}")
         side, patch = encoding.side, self.config.vision_config.patch_size
@@ -357,19 +319,18 @@ class AskingMixin:
         kwargs: dict[str, Any],
     ) -> list[str] | list[Answer]:
         slots = torch.tensor([i for images in index for i in images])
-        cache = None
+        embedded = self.model.compose(
+            **inputs, encoding=encoding, image_index=slots, strategy=strategy, allocator=allocator, oracle=oracle,
+            generator=kwargs.pop("generator", None),
+        )  # fmt: skip
+        inputs = {name: embedded.inputs[name] for name in ("input_ids", "attention_mask")}
+        inputs["inputs_embeds"] = embedded.embeds
         if self._cache_is_plain(kwargs) and self._begins_with_prefix(encoding, inputs):
             inputs = pad_after_prefix(inputs, len(encoding.prefix_ids))  # type: ignore[arg-type]
-            cache = self._prefix(encoding, slots, kwargs)
-        embedded = self.model.compose(
-            inputs["input_ids"], encoding, query_mask=inputs["query_mask"], image_index=slots,
-            strategy=strategy, allocator=allocator, oracle=oracle, generator=kwargs.pop("generator", None),
-        )  # fmt: skip
-        if cache is not None:
-            kwargs = {**kwargs, "past_key_values": cache}
+            kwargs = {**kwargs, "past_key_values": self._prefix(encoding, slots, kwargs)}
         prompt = inputs["input_ids"]
         output = super().generate(  # type: ignore[misc]
-            input_ids=prompt, inputs_embeds=embedded.embeds, attention_mask=inputs["attention_mask"],
+            **inputs,
             **{**kwargs, "return_dict_in_generate": True, "output_logits": return_fetch},
         )  # fmt: skip
         answers = self.processor.tokenizer.batch_decode(
@@ -433,6 +394,11 @@ class AskingMixin:
         if input_ids is None:
             raise ValueError("input_ids: expected the prompt beside the images; got none")
         about_images = {name: kwargs.pop(name) for name in IMAGE_ARGUMENTS if name in kwargs}
-        mask = kwargs.get("attention_mask")
-        embeds = self.embed_images(input_ids, attention_mask=mask, **about_images).embeds
-        return super().generate(input_ids=input_ids, inputs_embeds=embeds, **kwargs)  # type: ignore[misc]
+        aligned = {name: kwargs.pop(name, None) for name in ("attention_mask", "position_ids")}
+        made = self.embed_images(input_ids, **aligned, **about_images)
+        inputs = {name: made.inputs[name] for name in ("input_ids", *aligned) if name in made.inputs}
+        cut = input_ids.shape[1] - inputs["input_ids"].shape[1]
+        if kwargs.get("max_length") is not None:
+            kwargs["max_length"] -= cut  # as many new tokens as if the prompt were as long as it was given
+        output = super().generate(inputs_embeds=made.embeds, **inputs, **kwargs)  # type: ignore[misc]
+        return _behind_prompt(output, input_ids, inputs["input_ids"].shape[1]) if cut else output

@@ -39,7 +39,13 @@ class Bridge(nn.Module):
     """What bridges have in common: `cross` is the whole answer; a call gives base tokens' embeddings alone."""
 
     def cross(
-        self, semantic: Tensor, compressed: Tensor, *, base: list[KeyValue] | None = None, bypass: bool = False
+        self,
+        semantic: Tensor,
+        compressed: Tensor,
+        *,
+        base: list[KeyValue] | None = None,
+        bypass: bool = False,
+        used: Tensor | None = None,
     ) -> Bridged:
         """Takes tokens across.
 
@@ -47,6 +53,7 @@ class Bridge(nn.Module):
             semantic, compressed: semantic states and compressed features (saccades: projected ones), each [B, S, D'].
             base: None for base tokens; for saccades, the `cache` that their base tokens left.
             bypass: give way to the linear projection.
+            used: [B, S] bool, False on saccades that only fill the rectangle: no other may see them. None: all are.
 
         Raises:
             ValueError: `bypass` of a bridge without a linear projection.
@@ -71,7 +78,13 @@ class LinearBridge(Bridge):
         self.projection = nn.Linear(2 * vision_size, text_size)
 
     def cross(
-        self, semantic: Tensor, compressed: Tensor, *, base: list[KeyValue] | None = None, bypass: bool = False
+        self,
+        semantic: Tensor,
+        compressed: Tensor,
+        *,
+        base: list[KeyValue] | None = None,
+        bypass: bool = False,
+        used: Tensor | None = None,
     ) -> Bridged:
         return Bridged(self.projection(torch.cat((semantic, compressed), -1)))
 
@@ -120,17 +133,25 @@ class QualityBridge(LinearBridge):
         self.config = config
         self.adapter = QualityAdapter(text_size)
 
-    def states(self, projected: Tensor, base: list[KeyValue] | None) -> tuple[Tensor, list[KeyValue]]:
+    def states(
+        self, projected: Tensor, base: list[KeyValue] | None, used: Tensor | None
+    ) -> tuple[Tensor, list[KeyValue]]:
         """What the adapter is to know of each token [B, S, D], and keys and values for tokens behind these."""
         return projected, []
 
     def cross(
-        self, semantic: Tensor, compressed: Tensor, *, base: list[KeyValue] | None = None, bypass: bool = False
+        self,
+        semantic: Tensor,
+        compressed: Tensor,
+        *,
+        base: list[KeyValue] | None = None,
+        bypass: bool = False,
+        used: Tensor | None = None,
     ) -> Bridged:
         projected = super().cross(semantic, compressed).tokens
         if bypass:
             return Bridged(projected)
-        states, cache = self.states(projected, base)
+        states, cache = self.states(projected, base, used)
         tokens, quality = self.adapter(projected, states)
         mean, std = self.config.text_embedding_mean, self.config.text_embedding_std
         if mean is not None and std is not None:
@@ -156,12 +177,14 @@ class TransformerBridge(QualityBridge):
         self.level = LevelEmbedding(2, text_size)
         self.layers = nn.ModuleList(SemanticLayer(sizes) for _ in range(config.num_layers))
 
-    def states(self, projected: Tensor, base: list[KeyValue] | None) -> tuple[Tensor, list[KeyValue]]:
+    def states(
+        self, projected: Tensor, base: list[KeyValue] | None, used: Tensor | None
+    ) -> tuple[Tensor, list[KeyValue]]:
         level = torch.full((1,), int(base is not None), device=projected.device)
         x = self.norm(projected) + self.level(level)
         own: list[KeyValue] = []
         for layer, past in zip(self.layers, base or (None,) * len(self.layers), strict=True):
-            x, key_value = layer(x, past)
+            x, key_value = layer(x, past, used)
             own.append(key_value)
         return x, own
 
@@ -194,7 +217,13 @@ class VisualTableBridge(Bridge):
         self.table = VisualEmbeddingTable(config.table_size, text_size)
 
     def cross(
-        self, semantic: Tensor, compressed: Tensor, *, base: list[KeyValue] | None = None, bypass: bool = False
+        self,
+        semantic: Tensor,
+        compressed: Tensor,
+        *,
+        base: list[KeyValue] | None = None,
+        bypass: bool = False,
+        used: Tensor | None = None,
     ) -> Bridged:
         if bypass:
             raise ValueError('bridge_bypass: expected a bridge with a linear projection in it; got "vet", without')

@@ -266,7 +266,10 @@ def eager_attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float, **_: Any
 ) -> tuple[Tensor, Tensor]:
     """Attention written out, for `attn_implementation="eager"`: returns [B, S, heads, d] and the weights."""
-    weights = (query @ key.transpose(-1, -2) * scaling).softmax(-1, dtype=torch.float32).to(query.dtype)
+    scores = query @ key.transpose(-1, -2) * scaling
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    weights = scores.softmax(-1, dtype=torch.float32).to(query.dtype)
     return (weights @ value).transpose(1, 2), weights
 
 
@@ -274,7 +277,10 @@ KeyValue = tuple[Tensor, Tensor]
 
 
 class SemanticAttention(nn.Module):
-    """Attention of the given tokens to `past` (keys and values of tokens before them, or None) and to one another."""
+    """Attention of the given tokens to `past` (keys and values of tokens before them, or None) and to one another.
+
+    Of the given tokens only those are seen that `used` [B, S] marks; None: all.
+    """
 
     def __init__(self, config: ArrCocSemanticConfig) -> None:
         super().__init__()
@@ -288,7 +294,7 @@ class SemanticAttention(nn.Module):
         self.v_proj = nn.Linear(width, width)
         self.out_proj = nn.Linear(width, width)
 
-    def forward(self, x: Tensor, past: KeyValue | None) -> tuple[Tensor, KeyValue]:
+    def forward(self, x: Tensor, past: KeyValue | None, used: Tensor | None = None) -> tuple[Tensor, KeyValue]:
         query, own_key, own_value = (
             projection(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
             for projection in (self.q_proj, self.k_proj, self.v_proj)
@@ -297,8 +303,11 @@ class SemanticAttention(nn.Module):
         if past is not None:
             key, value = torch.cat((past[0], key), 2), torch.cat((past[1], value), 2)
         kind = self.config._attn_implementation or "sdpa"  # transformers hands an explicit choice down to sub-configs
+        mask = None if used is None else F.pad(used, (key.shape[2] - used.shape[1], 0), value=True)
+        if mask is not None and "flash" not in kind:  # which takes the mask of the keys as it is
+            mask = mask[:, None, None, :]
         attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(kind, eager_attention)
-        out, _ = attend(self, query, key, value, None, scaling=self.scaling, dropout=0.0, is_causal=False)
+        out, _ = attend(self, query, key, value, mask, scaling=self.scaling, dropout=0.0, is_causal=False)
         return self.out_proj(out.flatten(2)), (own_key, own_value)
 
 
@@ -323,8 +332,8 @@ class SemanticLayer(GradientCheckpointingLayer):
         self.layer_norm2 = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.mlp = SemanticMLP(config)
 
-    def forward(self, x: Tensor, past: KeyValue | None) -> tuple[Tensor, KeyValue]:
-        out, own = self.self_attn(self.layer_norm1(x), past)
+    def forward(self, x: Tensor, past: KeyValue | None, used: Tensor | None = None) -> tuple[Tensor, KeyValue]:
+        out, own = self.self_attn(self.layer_norm1(x), past, used)
         x = x + out
         return x + self.mlp(self.layer_norm2(x)), own
 
@@ -359,7 +368,12 @@ class SemanticEncoder(nn.Module):
         return sampled[:, :, 0].transpose(1, 2).to(self.position_embedding.dtype)
 
     def forward(
-        self, tokens: Tensor, side: int, indices: Tensor | None, base: list[KeyValue] | None = None
+        self,
+        tokens: Tensor,
+        side: int,
+        indices: Tensor | None,
+        base: list[KeyValue] | None = None,
+        used: Tensor | None = None,
     ) -> tuple[Tensor, list[KeyValue]]:
         """Runs base tokens (`base` is None) or saccades (`base`: keys and values of the base, per layer).
 
@@ -368,6 +382,7 @@ class SemanticEncoder(nn.Module):
             side: G of the fine grid that positions refer to.
             indices: [B, M or K] fine patches the tokens stand at; None: one token per 4x4 cell, in order.
             base: what an earlier call on the base tokens returned.
+            used: [B, K] bool, False on saccades that only fill the rectangle: no other may see them. None: all are.
 
         Returns:
             States [B, M or K, D'], without CLS, and each layer's keys and values of these tokens (CLS included).
@@ -385,6 +400,6 @@ class SemanticEncoder(nn.Module):
         x = self.pre_layrnorm(x)
         own: list[KeyValue] = []
         for layer, past in zip(self.layers, base or (None,) * len(self.layers), strict=True):
-            x, key_value = layer(x, past)
+            x, key_value = layer(x, past, used)
             own.append(key_value)
         return (x[:, 1:] if base is None else x), own

@@ -1,15 +1,17 @@
 """The running-back fetcher: score the patches, allocate the budget, gather from the grid; and say what was done.
 
-Notation: B batch, G side of the fine grid, N = G*G patches, C feature channels, K saccades. Positions are (y, x).
+Notation: B batch, G side of the fine grid, N = G*G patches, C feature channels, K saccades (where items get different
+numbers: the most of any), T tiers. Positions are (y, x).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .attending import ALLOCATORS
+from .attending import ALLOCATORS, most_relevant_first, soft_top_k
+from .budgeting import BUDGETERS, Budgets
 from .configuration_arr_coc import ArrCocFetcherConfig
 from .realizing import SCORERS, FetchContext, Scorer
 
@@ -19,13 +21,19 @@ class FetchResult:
     """What was fetched, and why.
 
     Attributes:
-        indices: [B, K] int64, ascending, distinct per item.
+        indices: [B, K] int64, distinct per item. The first `counts` of an item are fetched, ascending; behind them the
+            next most relevant patches fill the rectangle, and no token comes of them.
         positions: [B, K, 2] int64, (y, x) of each patch in the fine grid.
         scores: [B, N] float32, the scorer's output (logits for trained scorers).
         relevance: [B, N] float32 in 0..1: sigmoid of logits; fixed scorers: scaled to each item's own range.
         is_padding: [B, K] bool, True on fetched patches that hold nothing of the image.
         budget: K.
         strategy, allocator: their names.
+        counts: [B] int64, how many are fetched of each item; K where not given.
+        weights: [B, K] what each token is multiplied by, or None: see `ArrCocFetcherConfig.gradient`.
+        expected_tokens: [B] float32, differentiable: how many saccades an allocator that chooses it expects to fetch;
+            None from allocators that fetch exactly the budget.
+        tier_logits: [B, T] of the tier classifier, or None.
     """
 
     indices: Tensor
@@ -36,13 +44,28 @@ class FetchResult:
     budget: int
     strategy: str
     allocator: str
+    counts: Tensor = None  # type: ignore[assignment]  # given by __post_init__
+    weights: Tensor | None = None
+    expected_tokens: Tensor | None = None
+    tier_logits: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.counts is None:
+            self.counts = self.indices.new_full((len(self.indices),), self.budget)
+
+    @property
+    def used(self) -> Tensor:
+        """[B, K] bool, True on what is fetched, False on what only fills the rectangle."""
+        return torch.arange(self.budget, device=self.counts.device) < self.counts[:, None]
 
     def rows(self, start: int, stop: int) -> "FetchResult":
-        """The items `start` to `stop` of the batch."""
-        tensors = {
-            n: getattr(self, n)[start:stop] for n in ("indices", "positions", "scores", "relevance", "is_padding")
-        }
-        return replace(self, **tensors)
+        """The items `start` to `stop` of the batch, K being the most of theirs."""
+        held = {field.name: getattr(self, field.name) for field in fields(self)}
+        cut = {name: value[start:stop] for name, value in held.items() if isinstance(value, Tensor)}
+        most = int(cut["counts"].max()) if len(cut["counts"]) else self.budget
+        per_saccade = ("indices", "positions", "is_padding", "weights")
+        cut.update({name: cut[name][:, :most] for name in per_saccade if name in cut})
+        return replace(self, **cut, budget=most)
 
 
 def gather_patches(features: Tensor, indices: Tensor) -> Tensor:
@@ -68,6 +91,9 @@ class RunningBackFetcher(nn.Module):
         ALLOCATORS.named(config.allocator)
         self.check_strategy(config.strategy)
         self.scorers = nn.ModuleDict({name: SCORERS[name](config, **self.sizes) for name in config.scorers})
+        self.budgeters = nn.ModuleDict({name: kind(config, **self.sizes) for name, kind in BUDGETERS.items()})
+        self.temperature = config.temperature
+        """Of gradient "soft", in units of the score; the trainer's to lower."""
 
     def check_strategy(self, strategy: str) -> type[Scorer]:
         """The scorer class called `strategy`, if this checkpoint can run it.
@@ -103,7 +129,10 @@ class RunningBackFetcher(nn.Module):
         allocator: str | None = None,
         taken: Tensor | None = None,
     ) -> FetchResult:
-        """Chooses exactly `budget` distinct patches per item.
+        """Chooses exactly `budget` distinct patches per item, or up to as many with an allocator that chooses it.
+
+        In training mode with a gradient, allocators that choose fetch all that they ever would, each weighted by the
+        probability that it is fetched: what is missing could not say that it is.
 
         Args:
             context: what the scorer sees.
@@ -124,23 +153,77 @@ class RunningBackFetcher(nn.Module):
         candidates = scores.shape[1] - (0 if taken is None else taken.shape[1])
         if budget > candidates:
             raise ValueError(f"budget: expected at most {candidates} patches that are not base tokens; got {budget}")
-        # Ranks, N down to 1: whatever the scale of scores, padding comes after every real patch, and what is taken last
-        # of all. In float32, which every device has.
-        order = scores.sort(dim=-1, descending=True, stable=True).indices
-        places = torch.arange(scores.shape[1], 0, -1, dtype=torch.float32, device=scores.device)
-        ranked = torch.empty_like(scores, dtype=torch.float32).scatter(1, order, places.expand_as(scores))
-        ranked = ranked.masked_fill(~context.patch_mask, torch.finfo(torch.float32).min)
-        if taken is not None:
-            ranked = ranked.scatter(1, taken, float("-inf"))
+        relevance = scores.sigmoid() if scorer.trained else _unit_range(scores)
+        ranked = _ranked(scores, context.patch_mask, taken)
+        budgets = self._budgets(allocator, context, relevance, ranked, budget)
+        counts = ranked.new_full((len(ranked),), budget, dtype=torch.int64)
+        if budgets is not None:
+            learns = self._learns and budgets.survival.requires_grad
+            counts = torch.full_like(counts, budgets.survival.shape[1]) if learns else budgets.counts
+            budget = int(counts.max()) if len(counts) else 0
         indices = allocate(ranked, budget, config=self.config)
+        indices, rank = most_relevant_first(ranked, indices, counts)
         side = context.side
         return FetchResult(
             indices=indices,
             positions=torch.stack((indices // side, indices % side), -1),
             scores=scores,
-            relevance=scores.sigmoid() if scorer.trained else _unit_range(scores),
+            relevance=relevance,
             is_padding=~context.patch_mask.gather(1, indices),
             budget=budget,
             strategy=strategy,
             allocator=allocator,
+            counts=counts,
+            weights=self._weights(scores, relevance, ranked, indices, rank, budgets) if self._learns else None,
+            expected_tokens=None if budgets is None else budgets.survival.sum(-1),
+            tier_logits=None if budgets is None else budgets.tier_logits,
         )
+
+    @property
+    def _learns(self) -> bool:
+        """Whether the answer's loss is to reach what chooses."""
+        return self.training and torch.is_grad_enabled() and self.config.gradient != "none"
+
+    def _budgets(
+        self, allocator: str, context: FetchContext, relevance: Tensor, ranked: Tensor, most: int
+    ) -> Budgets | None:
+        """How many each item gets; None where all get the budget."""
+        if allocator not in self.budgeters or not most:
+            return None
+        eligible = ranked > torch.finfo(ranked.dtype).min
+        return self.budgeters[allocator](context, torch.where(eligible, relevance, 0.0), most)
+
+    def _weights(
+        self,
+        scores: Tensor,
+        relevance: Tensor,
+        ranked: Tensor,
+        indices: Tensor,
+        rank: Tensor,
+        budgets: Budgets | None,
+    ) -> Tensor | None:
+        """[B, K] through which the answer's loss reaches the scorer and the budgets; None where neither learns."""
+        weights = None
+        if scores.requires_grad:
+            if self.config.gradient == "soft":
+                eligible = scores.masked_fill(ranked <= torch.finfo(ranked.dtype).min, float("-inf"))
+                weights = soft_top_k(eligible, indices.shape[1], temperature=self.temperature).gather(1, indices)
+            else:
+                weights = relevance.gather(1, indices)
+                weights = 1 + (weights - weights.detach())  # in this order: exactly 1
+        if budgets is not None and budgets.survival.requires_grad:
+            survival = budgets.survival.gather(1, rank)
+            weights = survival if weights is None else weights * survival
+        return weights
+
+
+def _ranked(scores: Tensor, patch_mask: Tensor, taken: Tensor | None) -> Tensor:
+    """Ranks [B, N], N down to 1: whatever the scale of scores, padding comes after every real patch, taken last of all.
+
+    In float32, which every device has. Padding has the lowest finite value, `taken` [B, M] -inf.
+    """
+    order = scores.sort(dim=-1, descending=True, stable=True).indices
+    places = torch.arange(scores.shape[1], 0, -1, dtype=torch.float32, device=scores.device)
+    ranked = torch.empty_like(scores, dtype=torch.float32).scatter(1, order, places.expand_as(scores))
+    ranked = ranked.masked_fill(~patch_mask, torch.finfo(torch.float32).min)
+    return ranked if taken is None else ranked.scatter(1, taken, float("-inf"))

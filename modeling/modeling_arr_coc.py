@@ -21,12 +21,13 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, ModelOutput
 from transformers.modeling_utils import PreTrainedModel
 
 from .asking import IMAGE_ARGUMENTS, AskingMixin
-from .bridging import BRIDGES, Bridged
+from .bridging import BRIDGES
+from .composing import ComposingMixin
 from .configuration_arr_coc import ArrCocConfig
 from .fetching import FetchResult, RunningBackFetcher
 from .hosting import LAYOUTS, build_language_model
 from .image_encoding import ImageEncoding
-from .prompting import EmbeddedPrompt, find_slots, pack_questions, refuse_placeholders
+from .prompting import EmbeddedPrompt, refuse_placeholders
 from .realizing import FetchContext
 from .scoring import relevance_loss
 from .starting import start_weights
@@ -39,8 +40,9 @@ class ArrCocOutput(ModelOutput):
     """Output of `ArrCocForConditionalGeneration.forward`.
 
     `loss`: answer loss plus weighted relevance loss, those that were asked for; `relevance_loss` alone; `logits`
-    [B, S, vocabulary]; `fetch`: what was fetched for each image slot; `image_tokens`, `token_quality`: see
-    `EmbeddedPrompt`; `scores`: logits [I, N] of every trained scorer by name, where they were asked for.
+    [B, S, vocabulary], S without the placeholders that an allocator cut out; `fetch`: what was fetched for each image
+    slot; `image_tokens`, `token_quality`: see `EmbeddedPrompt`; `scores`: logits [I, N] of every trained scorer by
+    name, where they were asked for.
     """
 
     loss: Tensor | None = None
@@ -82,7 +84,7 @@ class ArrCocPreTrainedModel(PreTrainedModel):
             initialization.copy_(module.weight, tower.compressor.warm_start())
 
 
-class ArrCocModel(ArrCocPreTrainedModel):
+class ArrCocModel(ComposingMixin, ArrCocPreTrainedModel):  # type: ignore[misc]
     """Vision, fetcher, bridge and language model, without the vocabulary head."""
 
     def __init__(self, config: ArrCocConfig) -> None:
@@ -176,88 +178,6 @@ class ArrCocModel(ArrCocPreTrainedModel):
         bridged = self._bridge_base(encoding.semantic, compressed, bypass)
         return replace(encoding, prefix_ids=None, prefix_cache=None, **bridged)
 
-    def bridge_saccades(self, encoding: ImageEncoding, indices: Tensor) -> Bridged:
-        """Fetched patches [I, K] of the encoded images, one each, on the language model's side: tokens [I, K, D]."""
-        states, projected = self.vision_tower.saccades(encoding, indices)
-        return self.bridge.cross(states, projected, base=encoding.bridge_cache or [], bypass=encoding.bypass)
-
-    def fetch_context(
-        self,
-        encoding: ImageEncoding,
-        input_ids: Tensor,
-        embeds: Tensor,
-        rows: Tensor,
-        query_mask: Tensor,
-        oracle: Tensor | None,
-        generator: torch.Generator | None,
-    ) -> FetchContext:
-        """What the scorers see of each image slot and its question."""
-        query, mask = pack_questions(embeds, query_mask, rows)
-        question_seed = (input_ids * query_mask).sum(1)[rows].to(encoding.seeds.device)
-        return FetchContext(
-            features=encoding.features,
-            textures=encoding.textures,
-            patch_mask=encoding.patch_mask,
-            query=query,
-            query_mask=mask,
-            seeds=(encoding.seeds * 1_000_003 + question_seed + self.config.fetcher_config.seed) % 2**31,
-            oracle=oracle,
-            generator=generator,
-        )
-
-    def embed_prompt(
-        self, input_ids: Tensor, encoding: ImageEncoding, **choices: Any
-    ) -> tuple[Tensor, Tensor, FetchResult, FetchContext]:
-        """`compose` as a tuple: embeddings, image tokens, what was fetched, and what the scorer saw."""
-        made = self.compose(input_ids, encoding, **choices)
-        return made.embeds, made.image_tokens, made.fetch, made.context
-
-    def compose(
-        self,
-        input_ids: Tensor,
-        encoding: ImageEncoding,
-        *,
-        query_mask: Tensor,
-        image_index: Tensor | None = None,
-        strategy: str | None = None,
-        allocator: str | None = None,
-        oracle: Tensor | None = None,
-        generator: torch.Generator | None = None,
-        bridge_bypass: bool | None = None,
-    ) -> EmbeddedPrompt:
-        """Prompt embeddings with every placeholder replaced by its image's base tokens, then its saccades.
-
-        Args:
-            input_ids: [B, S] with M + K placeholders per image, and those that the layout adds.
-            encoding: the images.
-            query_mask: [B, S], True on the question's tokens.
-            image_index: [I] which encoded image stands in each slot; None: each once, in order.
-            strategy, allocator: names; the config's by default.
-            oracle: [I, N] known relevance, for strategy "oracle".
-            generator: for strategy "random".
-            bridge_bypass: see `with_bypass`.
-        """
-        encoding = self.with_bypass(encoding, bridge_bypass)
-        if image_index is not None:
-            encoding = replace(encoding, prefix_ids=None, prefix_cache=None).select(image_index)  # no copy of the cache
-        image_token = self.config.image_token_id
-        rows, budget = find_slots(input_ids, image_token, len(encoding), encoding.base_positions)
-        placeholder = input_ids == image_token
-        embeds = self.get_input_embeddings()(input_ids.masked_fill(placeholder, 0))
-        context = self.fetch_context(encoding, input_ids, embeds, rows, query_mask, oracle, generator)
-        taken = encoding.base_indices if self.config.fetcher_config.overlap == "exclude" else None
-        fetched = self.fetcher(context, budget, strategy=strategy, allocator=allocator, taken=taken)
-        tokens, quality = encoding.tokens, encoding.quality
-        if budget:
-            saccades = self.bridge_saccades(encoding, fetched.indices)
-            tokens = torch.cat((tokens, saccades.tokens.to(tokens.device)), 1)
-            if quality is not None and saccades.quality is not None:
-                quality = torch.cat((quality, saccades.quality.to(quality.device)), 1)
-        if encoding.closing is not None:
-            tokens = torch.cat((tokens, encoding.closing.to(tokens.device)), 1)
-        embeds = embeds.masked_scatter(placeholder[..., None], tokens.to(embeds))
-        return EmbeddedPrompt(embeds, tokens, quality, fetched, context)
-
     def forward(self, inputs_embeds: Tensor, **kwargs: Any) -> BaseModelOutputWithPast:
         """The language model over prompt embeddings [B, S, D]."""
         return self.language_model(inputs_embeds=inputs_embeds, **kwargs)
@@ -329,7 +249,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, AskingMixin, Generat
 
         Args:
             input_ids: [B, S], with M + K placeholders (`config.image_token_id`) for every image, and those that the
-                layout adds; K is read off them.
+                layout adds; K is read off them. Allocators that choose how much they fetch cut out the rest.
             pixel_values: [P, 3, side, side]; patch_mask: [P, N]. See `encode_image`.
             image_index: [I] which image of `pixel_values` (or `image_encoding`) stands in each image slot, in the order
                 of the slots in the prompts; None: each image once.
@@ -359,10 +279,13 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, AskingMixin, Generat
             made = self.embed_images(
                 input_ids, pixel_values=pixel_values, patch_mask=patch_mask, image_index=image_index,
                 image_encoding=image_encoding, attention_mask=attention_mask, query_mask=query_mask, labels=labels,
-                relevance_labels=relevance_labels, oracle_relevance=oracle_relevance,
+                position_ids=position_ids, relevance_labels=relevance_labels, oracle_relevance=oracle_relevance,
                 strategy=strategy, allocator=allocator, generator=generator, bridge_bypass=bridge_bypass,
             )  # fmt: skip
             inputs_embeds = made.embeds
+            attention_mask, position_ids, labels = (
+                made.inputs.get(name) for name in ("attention_mask", "position_ids", "labels")
+            )
         elif input_ids is not None:
             if past_key_values is None or past_key_values.get_seq_length() == 0:
                 refuse_placeholders(input_ids, self.config.image_token_id)
@@ -400,6 +323,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, AskingMixin, Generat
         image_encoding: ImageEncoding | None = None,
         attention_mask: Tensor | None = None,
         query_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
         labels: Tensor | None = None,
         relevance_labels: Tensor | None = None,
         oracle_relevance: Tensor | None = None,
@@ -425,8 +349,9 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, AskingMixin, Generat
                 raise ValueError(f"{name}: expected shape {shape} (image slots, patches); got {list(given.shape)}")
         oracle = relevance_labels if oracle_relevance is None else oracle_relevance
         return self.model.compose(
-            input_ids, image_encoding, query_mask=query_mask.bool(), image_index=image_index, oracle=oracle, **choices
-        )
+            input_ids, image_encoding, query_mask=query_mask.bool(), image_index=image_index, oracle=oracle,
+            attention_mask=attention_mask, position_ids=position_ids, labels=labels, **choices,
+        )  # fmt: skip
 
     def _losses(
         self,

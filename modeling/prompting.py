@@ -20,10 +20,11 @@ class EmbeddedPrompt:
     Attributes:
         embeds: [B, S, D].
         image_tokens: [I, positions, D] what stands in each slot: base tokens (and what the layout puts between and
-            around them), then K saccades.
+            around them), then K saccades; 0 on those that were not fetched (`FetchResult.used`).
         token_quality: [I, M + K] from bridges that score tokens, else None.
         fetch: what was fetched.
         context: what the scorer saw.
+        inputs: input_ids, query_mask and what else goes with them, [B, S]: the prompt as it was, or trimmed.
     """
 
     embeds: Tensor
@@ -31,6 +32,7 @@ class EmbeddedPrompt:
     token_quality: Tensor | None
     fetch: FetchResult
     context: FetchContext
+    inputs: dict[str, Tensor]
 
 
 def find_slots(input_ids: Tensor, image_token_id: int, slots: int, base: int) -> tuple[Tensor, int]:

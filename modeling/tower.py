@@ -32,8 +32,11 @@ class ArrCocVisionTower(nn.Module):
         semantic, cache = self.semantic_encoder(base.tokens, features.shape[-1], base.indices)
         return base, semantic, cache
 
-    def saccades(self, encoding: ImageEncoding, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Fetched patches [I, K] -> their semantic states and their projected features, each [I, K, D']."""
+    def saccades(self, encoding: ImageEncoding, indices: Tensor, used: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Fetched patches [I, K] -> their semantic states and their projected features, each [I, K, D'].
+
+        `used` [I, K]: see `SemanticEncoder.forward`.
+        """
         projected = self.saccade_projection(gather_patches(encoding.features, indices))
-        states, _ = self.semantic_encoder(projected, encoding.side, indices, encoding.semantic_cache)
+        states, _ = self.semantic_encoder(projected, encoding.side, indices, encoding.semantic_cache, used)
         return states, projected

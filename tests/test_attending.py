@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from arr_coc.modeling.attending import ALLOCATORS, best
 from arr_coc.modeling.configuration_arr_coc import ArrCocFetcherConfig
 
-ALLOCATOR_CASES = ["topk", "window"]
+ALLOCATOR_CASES = ["topk", "window", "tiers", "adaptive"]
 PADDING, TAKEN = torch.finfo(torch.float64).min, float("-inf")
 
 
