@@ -2,25 +2,28 @@
 
 import argparse
 import json
-from pathlib import Path
 from typing import Any
 
-from ..data.records import read_records
 from ..evaluating import METRICS, evaluate
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.realizing import SCORERS
 from .common import Command, add_choice_arguments, add_device_argument, add_model_argument, load_model, writable
+from .data_arguments import add_data_arguments, find_source, reading
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    form = '{"image": path, "question": str, "answers": [str], "boxes": [[x0, y0, x1, y1]]} per line; boxes optional'
-    parser.add_argument("data", metavar="DATA.jsonl", help=form)
+    form = (
+        '{"image": path, "question": str, "answers": [str], "boxes": [[x0, y0, x1, y1]]} per line, boxes optional; '
+        "or what --format says; or a YAML file with format, path and the rest"
+    )
+    parser.add_argument("data", metavar="DATA", nargs="?", help=form)
+    add_data_arguments(parser)
     add_model_argument(parser)
     strategies = "comma-separated, or all (default: all; oracle among them where every line has boxes)"
     parser.add_argument("--strategies", metavar="A,B", default="all", help=strategies)
     add_choice_arguments(parser)
-    metrics = f"how answers are scored: {', '.join(METRICS)} (default: exact_match)"
-    parser.add_argument("--metric", metavar="M", default="exact_match", help=metrics)
+    metrics = f"how answers are scored: {', '.join(METRICS)} (default: the format's; exact_match for JSONL)"
+    parser.add_argument("--metric", metavar="M", help=metrics)
     parser.add_argument("--batch-size", metavar="N", type=int, default=32, help="questions at a time (default: 32)")
     parser.add_argument("--limit", metavar="N", type=int, help="only the first N questions")
     parser.add_argument("--seed", metavar="N", type=int, help="of random relevance (default: one per question)")
@@ -29,9 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    METRICS.named(args.metric)
+    source = find_source(args.data, args.format, args.fields)
+    metric = source.metric if args.metric is None else args.metric
+    METRICS.named(metric)
     target = None if args.json is None else writable(args.json, "--json")
-    records = read_records(args.data, limit=args.limit)
+    records = source.read(limit=args.limit, **reading(args.on_error, args.max_errors))
     model = load_model(args.model, args.device)
     every = all(record.boxes for record in records)
     strategies = usable_strategies(model, oracle=every) if args.strategies == "all" else _split(args.strategies)
@@ -43,12 +48,12 @@ def run(args: argparse.Namespace) -> None:
         budget=args.budget,
         allocator=args.allocator,
         seed=args.seed,
-        metric=args.metric,
-        data=Path(args.data),
+        metric=metric,
+        data=source.title,
     )
     if target is not None:
         target.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    print(table(result["strategies"], args.metric))
+    print(table(result["strategies"], metric))
 
 
 def usable_strategies(model: ArrCocForConditionalGeneration, *, oracle: bool) -> list[str]:
@@ -91,13 +96,14 @@ COMMAND = Command(
     name="evaluate",
     summary="score answers and recall on questions with known answers",
     description=(
-        "Ask every question of a JSONL file by every strategy, and print the metric (by default exact match: but for\n"
-        "white space; case matters), recall of the patches under the boxes, and image tokens per question, with 95 %\n"
-        "intervals."
+        "Ask every question of a JSONL file, or of a published data set, by every strategy, and print the metric (by\n"
+        "default the data set's own; for JSONL exact match: but for white space; case matters), recall of the patches\n"
+        "under the boxes, and image tokens per question, with 95 % intervals."
     ),
     examples=(
         "arr-coc evaluate held_out.jsonl --strategies none,random,realizer",
         "arr-coc evaluate held_out.jsonl --model ./my-model --limit 100 --metric anls --json results.json",
+        "arr-coc evaluate val.json --format textvqa --with images=train_images --with ocr=rosetta.json",
     ),
     add_arguments=add_arguments,
     run=run,

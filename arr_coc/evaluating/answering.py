@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from ..data.images import HeldImage, opened
 from ..data.records import Record
 from ..modeling.asking import Answer
 from ..modeling.image_encoding import ImageEncoding
@@ -23,10 +24,10 @@ from .arms import Arm
 from .peers import PEERS, choose
 
 
-def load_images(model: ArrCocForConditionalGeneration, paths: Sequence[Path]) -> list[Image.Image]:
+def load_images(model: ArrCocForConditionalGeneration, images: Sequence[Path | HeldImage]) -> list[Image.Image]:
     """The images as the processor takes them."""
     limit = model.processor.image_processor.max_image_pixels
-    return [load_image(path, max_image_pixels=limit) for path in paths]
+    return [load_image(opened(image), max_image_pixels=limit) for image in images]
 
 
 @torch.no_grad()

@@ -16,6 +16,7 @@ import torch
 import transformers
 from tqdm import tqdm
 
+from ..data.images import HeldImage, opened
 from ..data.records import Record
 from ..modeling.attending import ALLOCATORS
 from ..modeling.configuration_arr_coc import resolve_budget
@@ -149,15 +150,15 @@ def _encoded_batches(
     model: ArrCocForConditionalGeneration, records: Sequence[Record], batch_size: int
 ) -> Iterator[tuple[list[Record], list[int], ImageEncoding]]:
     """Batches of questions, the number of each one's image, and its encoding; every image is encoded once."""
-    by_image: dict[Path, list[Record]] = {}
+    by_image: dict[Path | HeldImage, list[Record]] = {}
     for record in records:
         by_image.setdefault(record.image, []).append(record)
-    group: list[Path] = []
+    group: list[Path | HeldImage] = []
     for number, image in enumerate(by_image):
         group.append(image)
         if number + 1 < len(by_image) and sum(len(by_image[one]) for one in group) < batch_size:
             continue
-        encoding = model.encode_image(group)
+        encoding = model.encode_image([opened(one) for one in group])
         first = number + 1 - len(group)
         asked = [(first + i, i, record) for i, one in enumerate(group) for record in by_image[one]]
         for start in range(0, len(asked), batch_size):

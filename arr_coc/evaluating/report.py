@@ -254,7 +254,7 @@ def _picture(record: Record, said: Prediction, scored: Scored) -> bytes:
         allocator=scored.arm.allocator,
     )
     drawn = draw_fetch(
-        record.image, fetch, question=record.question, text=said.answer, probability=said.probability,
+        record.picture, fetch, question=record.question, text=said.answer, probability=said.probability,
         with_relevance=False,
     )  # fmt: skip
     height = round(drawn.height * PICTURE_WIDTH / drawn.width)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..data.images import HeldImage
 from ..data.records import Record
 from ..modeling.image_processing_arr_coc import boxes_to_patches, map_boxes
 from .arms import Arm
@@ -84,7 +85,7 @@ def _recall(prediction: Prediction, record: Record, patch_size: int) -> float:
 
 def group_numbers(records: Sequence[Record]) -> np.ndarray:
     """int64 [n]: the number of each record's image."""
-    numbers: dict[Path, int] = {}
+    numbers: dict[Path | HeldImage, int] = {}
     return np.array([numbers.setdefault(record.image, len(numbers)) for record in records])
 
 

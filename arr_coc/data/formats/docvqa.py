@@ -13,9 +13,9 @@ from typing import Any
 
 from ...modeling.image_processing_arr_coc import Box
 from ..fields import answers_of, image_file, numbers_of, require, text_of
-from ..matching import OcrToken, locate
+from ..matching import OcrToken, locate, within
 from ..records import Record, Row
-from .base import FORMATS, Format, check_folder, list_in, numbered, tags_of
+from .base import FORMATS, Format, check_folder, image_size, list_in, numbered, tags_of
 
 
 @FORMATS.register("docvqa")
@@ -51,12 +51,12 @@ class DocVqa(Format):
         folder = (self.path.parent if self.images is None else self.images).absolute()
         image = image_file(folder, name, Path(name).name)
         answers = answers_of(asked["answers"])
-        boxes = () if self.ocr is None else self._boxes(self.ocr / f"{image.stem}.json", answers)
+        boxes = () if self.ocr is None else self._boxes(self.ocr / f"{image.stem}.json", image, answers)
         tags = tags_of(asked, "question_types")
         return Record(image, text_of(asked, "question"), answers, boxes, row.number, tags=tags)
 
     @staticmethod
-    def _boxes(path: Path, answers: tuple[str, ...]) -> tuple[Box, ...]:
+    def _boxes(path: Path, image: Path, answers: tuple[str, ...]) -> tuple[Box, ...]:
         pages = list_in(path, "recognitionResults")
         tokens = []
         for page in pages:
@@ -64,7 +64,7 @@ class DocVqa(Format):
             for line in page["lines"]:
                 require(line, "words")
                 tokens += [_token(word, path) for word in line["words"]]
-        return locate(answers, tokens)
+        return locate(answers, within(tokens, *image_size(image)))
 
 
 def _token(word: Any, path: Path) -> OcrToken:

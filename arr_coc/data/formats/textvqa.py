@@ -13,7 +13,7 @@ from typing import Any
 
 from ...modeling.image_processing_arr_coc import Box
 from ..fields import answers_of, image_file, numbers_of, require, text_of
-from ..matching import OcrToken, locate, reading_order
+from ..matching import OcrToken, locate, reading_order, within
 from ..records import Record, Row
 from .base import FORMATS, Format, check_folder, image_size, list_in, numbered, tags_of
 
@@ -78,7 +78,7 @@ class TextVqa(Format):
         for info in self._read[image_id]:
             require(info, "word", "bounding_box")
             tokens.append(OcrToken(str(info["word"]), _box(info["bounding_box"], width, height)))
-        return locate(answers, reading_order(tokens))
+        return locate(answers, reading_order(within(tokens, width, height)))
 
 
 def _box(shares: Any, width: int, height: int) -> Box:

@@ -1,0 +1,79 @@
+"""Where questions come from, on a command line: a file, its format, and what else the format needs."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..data.formats import FORMATS, Format
+from ..data.records import MAX_ERRORS
+from ..data.sources import DEFAULT_FORMAT, open_source
+
+_YAML = (".yaml", ".yml")
+
+
+def add_data_arguments(parser: argparse.ArgumentParser) -> None:
+    """--format, --with, --on-error and --max-errors."""
+    parser.add_argument("--format", metavar="F", help=f"of DATA: {', '.join(FORMATS)} (default: {DEFAULT_FORMAT})")
+    also = "what else the format needs, such as images=DIR or ocr=FILE; may be repeated, columns.question=NAME"
+    parser.add_argument("--with", metavar="NAME=VALUE", action="append", dest="fields", help=also)
+    errors = "at a bad record: stop, or skip it with a warning (default: stop)"
+    parser.add_argument("--on-error", choices=("stop", "skip"), help=errors)
+    most = f"bad records that are skipped at most (default: {MAX_ERRORS})"
+    parser.add_argument("--max-errors", metavar="N", type=int, help=most)
+
+
+def find_source(data: Any, kind: str | None, settings: Sequence[str] | None) -> Format:
+    """The source that the arguments name.
+
+    Args:
+        data: a path; a YAML file that says format, path and the rest, its paths relative to it; or a source.
+        kind: the format's name.
+        settings: NAME=VALUE, see `add_data_arguments`.
+
+    Raises:
+        ValueError: see `open_source`; or a YAML file beside options that it stands for.
+    """
+    whole = isinstance(data, Format) or (data is not None and Path(data).suffix in _YAML)
+    if whole and (kind is not None or settings):
+        raise ValueError("--data: expected a YAML file, or --format and --with; got both")
+    if isinstance(data, Format):
+        return data
+    if whole:
+        return read_source(Path(data))
+    name = DEFAULT_FORMAT if kind is None else kind
+    places = FORMATS.named(name).places
+    spec: dict[str, Any] = {"format": name} if data is None else {"format": name, "path": data}
+    for setting in settings or ():
+        key, equals, value = setting.partition("=")
+        if not (key and equals and value):
+            raise ValueError(f"--with: expected NAME=VALUE; got {setting!r}")
+        *outer, inner = key.split(".")
+        target = spec
+        for part in outer:
+            target = target.setdefault(part, {})
+        target[inner] = int(value) if value.isdecimal() and key not in places else value
+    return open_source(spec)
+
+
+def read_source(path: Path) -> Format:
+    """The source that a YAML file describes.
+
+    Raises:
+        ValueError: no YAML, or see `open_source`.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: expected YAML; got {error}") from error
+    if not isinstance(content, Mapping):
+        raise ValueError(f"{path}: expected format, path and the format's other fields by name; got {content!r}")
+    return open_source(content, folder=path.parent)
+
+
+def reading(on_error: Any, max_errors: Any) -> dict[str, Any]:
+    """The arguments of `Format.read` that were given."""
+    given = {"on_error": on_error, "max_errors": max_errors}
+    return {name: value for name, value in given.items() if value is not None}
