@@ -6,10 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from published import assembled
 
 from arr_coc.cli import main
 from arr_coc.profiling.assembling import LIMIT
+from arr_coc.profiling.placing import WAYS, Asked, place
 
 
 def test_assembling_holds_one_file_and_one_group(tmp_path: Path) -> None:
@@ -42,3 +44,23 @@ def test_info_prints_what_comes_out_of_every_stage(
     assert all(of["std"] > 0 for of in found.values())
     assert main(["info", str(tmp_path / "out"), "--stats"]) == 0
     assert f"{found['grid encoder']['std']:.5f}" in capsys.readouterr().out
+
+
+def test_a_model_answers_the_same_however_it_is_placed(checkpoint: Path, tmp_path: Path) -> None:
+    asked = Asked(checkpoint, tmp_path, torch.bfloat16, new_tokens=3, max_shard_size="20KB")
+    found = {way: place(way, asked) for way in WAYS}
+    assert len({tuple(of.answer) for of in found.values()}) == 1
+    assert all(len(of.answer) == 3 and of.peak > 2**20 for of in found.values())
+    assert len(list((tmp_path / "exported").glob("*.safetensors"))) > 2
+    assert any(parameter.is_meta for parameter in WAYS["language model on disk"](asked).parameters())
+
+
+def test_info_measures_at_another_size(published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assembled(published, tmp_path / "out")
+    capsys.readouterr()
+    assert main(["info", str(tmp_path / "out"), "--stats", "--json", "--image-size", "64"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["statistics"]["grid encoder"]["shape"] == [1, 16, 8, 8] and found["geometry"]["patches"] == 64
+    assert found["tokens"]["base"] == 4
+    assert main(["info", str(tmp_path / "out"), "--image-size", "60"]) == 2
+    assert "image side: expected" in capsys.readouterr().err

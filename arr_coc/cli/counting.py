@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 from transformers.cache_utils import DynamicCache
 
-from ..modeling.configuration_arr_coc import ArrCocConfig
+from ..modeling.configuration_arr_coc import ArrCocConfig, grid_size
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration, ImageEncoding
 from ..modeling.realizing import FetchContext
 from ..modeling.texture import textures
@@ -56,7 +56,11 @@ def _new(part: nn.Module, seen: set[int]) -> Iterator[int]:
 
 @torch.no_grad()
 def count_flops(
-    model: ArrCocForConditionalGeneration, *, budget: int | str | None = None, question_tokens: int = 16
+    model: ArrCocForConditionalGeneration,
+    *,
+    budget: int | str | None = None,
+    question_tokens: int = 16,
+    image_size: int | None = None,
 ) -> dict[str, int]:
     """FLOPs (a multiply-add is two) of each of `STAGES` for one image and one question, by torch's own counter.
 
@@ -67,13 +71,16 @@ def count_flops(
         model: on the meta device, see `on_meta`.
         budget: see `resolve_budget`; the config's by default.
         question_tokens: L.
+        image_size: side of the image, px; the config's by default.
     """
     config, body, tower = model.config, model.model, model.model.vision_tower
     vision = config.vision_config
-    base, fetched = config.vision_tokens(budget=budget)
+    image_size = image_size or vision.image_size
+    side = grid_size(image_size, vision.patch_size)
+    base, fetched = config.vision_tokens(image_size, budget)
     if body.language_model._can_set_experts_implementation():
         body.language_model.set_experts_implementation("batched_mm")  # the one that meta runs in float32; the same work
-    side, width = vision.grid_size, config.text_config.hidden_size
+    width = config.text_config.hidden_size
     flops: dict[str, int] = {}
 
     def counted(stage: str, work: Callable[[], Any]) -> Any:
@@ -82,8 +89,8 @@ def count_flops(
         flops[stage] = counter.get_total_flops()
         return result
 
-    pixels = torch.empty(1, vision.num_channels, vision.image_size, vision.image_size, device="meta", dtype=model.dtype)
-    mask = torch.ones(1, vision.num_patches, dtype=torch.bool, device="meta")
+    pixels = torch.empty(1, vision.num_channels, image_size, image_size, device="meta", dtype=model.dtype)
+    mask = torch.ones(1, side**2, dtype=torch.bool, device="meta")
     features = counted("grid encoder", lambda: tower.grid_encoder(pixels))
 
     def base_tokens() -> dict[str, Any]:

@@ -5,7 +5,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from ..modeling.configuration_arr_coc import NAMED_BUDGETS
+from ..modeling.configuration_arr_coc import NAMED_BUDGETS, grid_size
 from ..profiling.stages import stage_statistics
 from .common import Command, add_device_argument, find_model, load_config, load_model
 from .counting import count_flops, count_parameters, on_meta
@@ -13,6 +13,8 @@ from .counting import count_flops, count_parameters, on_meta
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="M", nargs="?", help="folder or org/name (default: the shipped model)")
+    size = "side of the image, px, for tokens, FLOPs and --stats (default: the model's)"
+    parser.add_argument("--image-size", metavar="S", type=int, help=size)
     parser.add_argument("--budget", metavar="K", help="patches to fetch, for the FLOPs (default: the model's)")
     length = "length of the question, for the FLOPs (default: 16)"
     parser.add_argument("--question-tokens", metavar="L", type=int, default=16, help=length)
@@ -26,25 +28,29 @@ def run(args: argparse.Namespace) -> None:
     if args.question_tokens < 1:
         raise ValueError(f"--question-tokens: expected at least 1; got {args.question_tokens}")
     name = find_model(args.model)
-    found = describe_model(name, load_config(name), args.budget, args.question_tokens)
+    found = describe_model(name, load_config(name), args.budget, args.question_tokens, args.image_size)
     if args.stats:
-        statistics = stage_statistics(load_model(name, args.device), budget=args.budget)
+        statistics = stage_statistics(load_model(name, args.device), budget=args.budget, image_size=args.image_size)
         found["statistics"] = {stage: asdict(of) for stage, of in statistics.items()}
     print(json.dumps(found, indent=2) if args.json else report(found))
 
 
-def describe_model(name: str, config: Any, budget: int | str | None, question_tokens: int) -> dict[str, Any]:
-    """Geometry, tokens, parameters and FLOPs, from the config alone."""
+def describe_model(
+    name: str, config: Any, budget: int | str | None, question_tokens: int, image_size: int | None = None
+) -> dict[str, Any]:
+    """Geometry, tokens, parameters and FLOPs, from the config alone; `image_size` in px, the config's by default."""
     vision, text, fetcher = config.vision_config, config.text_config, config.fetcher_config
-    base, fetched = config.vision_tokens(budget=budget)
+    image_size = vision.image_size if image_size is None else image_size
+    side = grid_size(image_size, vision.patch_size)
+    base, fetched = config.vision_tokens(image_size, budget)
     model = on_meta(config)
     return {
         "model": name,
         "geometry": {
-            "image_side_px": vision.image_size,
+            "image_side_px": image_size,
             "patch_side_px": vision.patch_size,
-            "grid": [vision.grid_size, vision.grid_size],
-            "patches": vision.num_patches,
+            "grid": [side, side],
+            "patches": side**2,
             "feature_channels": vision.out_channels,
             "compressor": vision.compressor,
             "bridge": config.bridge_config.kind,
@@ -56,11 +62,11 @@ def describe_model(name: str, config: Any, budget: int | str | None, question_to
             "strategy": fetcher.strategy,
             "trained_scorers": list(fetcher.scorers),
             "allocator": fetcher.allocator,
-            "budgets": {n: config.vision_tokens(budget=n, strategy="oracle")[1] for n in NAMED_BUDGETS},
+            "budgets": {n: config.vision_tokens(image_size, n, strategy="oracle")[1] for n in NAMED_BUDGETS},
         },
         "tokens": {"base": base, "fetched": fetched, "question": question_tokens},
         "parameters": count_parameters(model),
-        "flops": count_flops(model, budget=budget, question_tokens=question_tokens),
+        "flops": count_flops(model, budget=budget, question_tokens=question_tokens, image_size=image_size),
     }
 
 
@@ -132,7 +138,7 @@ COMMAND = Command(
     examples=(
         "arr-coc info hub_configs/arr-coc-tiny",
         "arr-coc info hub_configs/arr-coc-tiny --budget all --json",
-        "arr-coc info hub_configs/arr-coc-tiny --stats",
+        "arr-coc info hub_configs/arr-coc-tiny --stats --image-size 256",
     ),
     add_arguments=add_arguments,
     run=run,

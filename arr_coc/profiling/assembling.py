@@ -53,7 +53,12 @@ def peak_growth(work: Callable[[], object]) -> int:
     Path("/proc/self/clear_refs").write_text("5")  # sets the peak to what is resident now
     before = _status("VmRSS")
     work()
-    return _status("VmHWM") - before
+    return peak_memory() - before
+
+
+def peak_memory() -> int:
+    """Resident bytes of this process at their peak. Linux only."""
+    return _status("VmHWM")
 
 
 def _status(field: str) -> int:

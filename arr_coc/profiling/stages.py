@@ -31,22 +31,34 @@ def generated_image(side: int) -> Image.Image:
     return Image.fromarray(pixels.astype(np.uint8))
 
 
+def question_inputs(
+    model: ArrCocForConditionalGeneration,
+    *,
+    strategy: str | None = None,
+    budget: int | str | None = None,
+    image_size: int | None = None,
+) -> dict[str, Tensor]:
+    """What `model.generate(**inputs)` takes for `QUESTION` about `generated_image`; the model's defaults where None."""
+    side = model.config.vision_config.image_size if image_size is None else image_size
+    turns: list[dict[str, Any]] = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": QUESTION}]}]
+    text = model.processor.apply_chat_template(turns, add_generation_prompt=True)
+    settings = {"strategy": strategy, "budget": budget, "size": {"height": side, "width": side}}
+    chosen = {name: value for name, value in settings.items() if value is not None}
+    inputs = model.processor(images=[generated_image(side)], text=[text], return_tensors="pt", **chosen)
+    return dict(inputs.to(model.device))
+
+
 @torch.no_grad()
 def stage_statistics(
-    model: ArrCocForConditionalGeneration, *, budget: int | str | None = None
+    model: ArrCocForConditionalGeneration, *, budget: int | str | None = None, image_size: int | None = None
 ) -> dict[str, Statistics]:
-    """Runs `model`, with its processor, on `generated_image` and one question.
+    """Runs `model`, with its processor, on `generated_image` (side `image_size` px) and one question.
 
     Strategy "oracle" has nothing to go by here: such a model fetches by "saliency".
     """
-    config, processor = model.config, model.processor
-    strategy = config.fetcher_config.strategy
+    strategy = model.config.fetcher_config.strategy
     strategy = "saliency" if strategy == "oracle" else strategy
-    image = generated_image(config.vision_config.image_size)
-    turns: list[dict[str, Any]] = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": QUESTION}]}]
-    text = processor.apply_chat_template(turns, add_generation_prompt=True)
-    choice = {"strategy": strategy} if budget is None else {"strategy": strategy, "budget": budget}
-    inputs = processor(images=[image], text=[text], return_tensors="pt", **choice).to(model.device)
+    inputs = question_inputs(model, strategy=strategy, budget=budget, image_size=image_size)
     encoding = model.model.encode_image(inputs.pop("pixel_values"), inputs.pop("patch_mask"))
     outputs = model(**inputs, image_encoding=encoding, strategy=strategy)
     stages: dict[str, Tensor] = {
