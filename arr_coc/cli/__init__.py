@@ -12,13 +12,14 @@ from contextlib import suppress
 from typing import NoReturn
 
 from ..version import __version__
-from . import ask, assemble, build, evaluate, experiment, info, push, render, train
+from . import ablate, ask, assemble, build, evaluate, experiment, info, push, render, train
 from .common import Command, quiet
 
 COMMANDS: tuple[Command, ...] = (
     ask.COMMAND,
     evaluate.COMMAND,
     experiment.COMMAND,
+    ablate.COMMAND,
     info.COMMAND,
     assemble.COMMAND,
     build.COMMAND,

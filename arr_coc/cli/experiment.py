@@ -3,6 +3,7 @@
 import argparse
 import shlex
 import sys
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 import yaml
 from accelerate import PartialState
 
-from ..data.records import read_records
+from ..data.sources import open_source
+from ..evaluating.arms import GROUPS
 from ..evaluating.deciding import read_rules
 from ..evaluating.experiment import (
     Settings,
@@ -26,23 +28,36 @@ from ..evaluating.experiment import (
 from ..evaluating.metrics import METRICS
 from ..evaluating.report import table_text, write_report
 from .common import Command, add_choice_arguments, add_device_argument, add_model_argument, load_model
+from .data_arguments import add_data_arguments, find_source, reading
 
 PLACES = ("model", "data", "out", "rules")
-"""Keys of the YAML file that are paths, relative to it; `rules` may be the rules themselves."""
+"""Keys of the YAML file that are paths, relative to it; `rules` may be the rules themselves, `data` a source."""
+
+ERRORS = ("on_error", "max_errors")
+"""Keys that say what to do about bad records."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    config = "any of the options below by name (batch_size: 32), and rules; options win"
+    add_run_arguments(parser)
+    arms = "strategies, uniform, larger, smaller, oracle, keep_all, peers; also STRATEGY@K, STRATEGY+ALLOCATOR"
+    groups = f"or groups: {', '.join(GROUPS)} (default: all groups but peers)"
+    parser.add_argument("--arms", metavar="A,B", help=f"{arms}; {groups}")
+    parser.add_argument("--rules", metavar="RULES.yaml", help="what will decide (default: those of the ladder)")
+
+
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """What is asked, of which model, and where to: the same for experiments and ablations."""
+    config = "any of the options below by name (batch_size: 32); options win"
     parser.add_argument("config", metavar="CONFIG.yaml", nargs="?", help=config)
-    parser.add_argument("--data", metavar="DATA.jsonl", help="the questions, as for evaluate")
+    parser.add_argument("--data", metavar="DATA", help="the questions, as for evaluate")
+    add_data_arguments(parser)
     add_model_argument(parser)
     parser.add_argument("--out", metavar="OUT", help="folder for all that is written; goes on where it stopped")
-    arms = "strategies, uniform, larger, smaller, oracle, keep_all (default: all that can run); STRATEGY@K"
-    parser.add_argument("--arms", metavar="A,B", help=arms)
-    parser.add_argument("--metric", metavar="M", help=f"{', '.join(METRICS)} (default: exact_match)")
+    parser.add_argument(
+        "--metric", metavar="M", help=f"{', '.join(METRICS)} (default: the format's; exact_match for JSONL)"
+    )
     add_choice_arguments(parser)
     parser.add_argument("--seeds", metavar="N,N", help="of random relevance, one run each (default: 0,1,2)")
-    parser.add_argument("--rules", metavar="RULES.yaml", help="what will decide (default: those of the ladder)")
     parser.add_argument("--limit", metavar="N", type=int, help="only the first N questions")
     parser.add_argument("--batch-size", metavar="N", type=int, help="questions at a time (default: 32)")
     parser.add_argument("--timed", metavar="N", type=int, help="questions that are timed (default: 4)")
@@ -53,33 +68,51 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    conduct(args, make_plan, finish)
+
+
+def conduct(args: argparse.Namespace, plan_for: Callable[..., dict[str, Any]], conclude: Callable[..., None]) -> None:
+    """Plans, answers and concludes, or only concludes; every process of `accelerate launch` answers its share.
+
+    Args:
+        args: of `add_run_arguments`.
+        plan_for: from (model, source, records, settings, command) to a plan.
+        conclude: called once with (out, records, metric or None) when all is answered.
+
+    Raises:
+        ValueError: bad settings, or a folder that holds another run.
+    """
     given = read_config(args.config)
-    named = (*PLACES, "arms", "metric", "budget", "allocator", "seeds", "limit", "batch_size", "timed", "rounds")
-    given |= {name: getattr(args, name) for name in named if getattr(args, name) is not None}
-    for name in ("data", "out"):
-        if given.get(name) is None:
-            raise ValueError(f"--{name}: expected one, as an option or in CONFIG.yaml; got none")
-    data, out = Path(given.pop("data")), Path(given.pop("out"))
+    named = (*PLACES, *ERRORS, *(field.name for field in fields(Settings)))
+    given |= {name: getattr(args, name) for name in named if getattr(args, name, None) is not None}
+    if given.get("data") is None and args.format is None:
+        raise ValueError("--data: expected one, as an option or in CONFIG.yaml; got none")
+    if given.get("out") is None:
+        raise ValueError("--out: expected one, as an option or in CONFIG.yaml; got none")
+    source, out = find_source(given.pop("data", None), args.format, args.fields), Path(given.pop("out"))
     model_name = given.pop("model", None)
-    settings = make_settings(given)
-    records = read_records(data, limit=settings.limit)
+    errors = reading(given.pop("on_error", None), given.pop("max_errors", None))
+    settings = make_settings({"metric": source.metric, **given})
+    records = source.read(limit=settings.limit, **errors)
     if args.rescore:
-        check_data(read_plan(out), data, records)
-        finish(out, records, given.get("metric"))
+        check_data(read_plan(out), source, records)
+        conclude(out, records, given.get("metric"))
         return
-    state = PartialState()
+    state = PartialState(cpu=args.device == "cpu")
     many = state.num_processes > 1
     model = load_model(model_name, str(state.device) if many and args.device is None else args.device)
     command = "arr-coc " + shlex.join(sys.argv[1:])
     with state.main_process_first():
-        plan = keep_plan(out, make_plan(model, data, records, settings, command))
+        plan = keep_plan(out, plan_for(model, source, records, settings, command))
     shard = (state.process_index, state.num_processes)
-    arms, batch_size = plan_arms(plan), settings.batch_size
-    predict(model, arms, records, out / "predictions", batch_size=batch_size, shard=shard)
+    arms, batch_size, main = plan_arms(plan), settings.batch_size, state.is_main_process
+    predict(model, arms, records, out / "predictions", batch_size=batch_size, shard=shard, progress=main)
     state.wait_for_everyone()
-    if state.is_main_process:
+    if main:
         keep_costs(out, model, arms, records, settings)
-        finish(out, records, None)
+        conclude(out, records, None)
+    if many:
+        state.destroy_process_group()
 
 
 def finish(out: Path, records: Any, metric: str | None) -> None:
@@ -103,10 +136,12 @@ def read_config(name: str | None) -> dict[str, Any]:
         content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: expected YAML; got {error}") from error
-    known = {*PLACES, *(field.name for field in fields(Settings))}
+    known = {*PLACES, *ERRORS, *(field.name for field in fields(Settings))}
     if not isinstance(content, dict) or set(content) - known:
         received = sorted(set(content) - known) if isinstance(content, dict) else content
         raise ValueError(f"{path}: expected keys among {', '.join(sorted(known))}; got {received}")
+    if isinstance(content.get("data"), dict):
+        content["data"] = open_source(content["data"], folder=path.parent)
     for key in PLACES:
         beside = content.get(key)
         if isinstance(beside, str) and (key != "model" or (path.parent / beside).exists()):
@@ -151,7 +186,7 @@ COMMAND = Command(
     examples=(
         "arr-coc experiment --data examples/held_out/data.jsonl --out runs/experiment",
         "arr-coc experiment --data examples/held_out/data.jsonl --out runs/experiment --rescore --metric anls",
-        "arr-coc experiment experiment.yaml --limit 100",
+        "arr-coc experiment experiment.yaml --limit 100 --arms ladder,baselines,bounds,peers",
     ),
     add_arguments=add_arguments,
     run=run,

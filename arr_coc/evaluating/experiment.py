@@ -10,7 +10,7 @@ OUT/report.html, .md    the same for people
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,14 @@ import yaml
 from tqdm import tqdm
 from transformers.utils import cached_file
 
+from ..data.formats import Format
+from ..data.images import HeldImage
 from ..data.records import Record
 from ..modeling.attending import ALLOCATORS
 from ..modeling.image_encoding import ImageEncoding
+from ..modeling.loading import load_image
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from .ablating import make_trials, trial_arms
 from .answering import ask, encode, load_images, question_room
 from .arms import Arm, make_arms
 from .costs import measure_costs
@@ -67,19 +71,50 @@ class Settings:
 
 
 def make_plan(
-    model: ArrCocForConditionalGeneration, data: Path, records: Sequence[Record], settings: Settings, command: str
+    model: ArrCocForConditionalGeneration, source: Format, records: Sequence[Record], settings: Settings, command: str
 ) -> dict[str, Any]:
     """What will be run and how it will be judged, as it is written to plan.yaml.
 
     Raises:
         ValueError: bad settings, rules that need arms which are not there, a metric that cannot score the answers.
     """
+    rules = DEFAULT_RULES if settings.rules is None else settings.rules
+    check_rules(rules)
+    plan = plan_run(model, source, records, settings, command)
+    missing = missing_arms(rules, [arm["name"] for arm in plan["arms"]])
+    if missing:
+        raise ValueError(f"rules: expected rules about arms of this experiment; got {', '.join(missing)} in them")
+    return {**plan, "rules": rules}
+
+
+def plan_ablation(
+    model: ArrCocForConditionalGeneration, source: Format, records: Sequence[Record], settings: Settings, command: str,
+    *, peers: bool = False,
+) -> dict[str, Any]:  # fmt: skip
+    """As `make_plan`, but for `ablating.make_trials` (with the published rules, too, for `peers`) in place of rules.
+
+    Raises:
+        ValueError: bad settings, a metric that cannot score the answers.
+    """
+    trials = make_trials(model.config, peers=peers, boxed=all(record.boxes for record in records))
+    settings = replace(settings, arms=tuple(trial_arms(model.config, trials)))
+    return {**plan_run(model, source, records, settings, command), "trials": [asdict(trial) for trial in trials]}
+
+
+def plan_run(
+    model: ArrCocForConditionalGeneration, source: Format, records: Sequence[Record], settings: Settings, command: str
+) -> dict[str, Any]:
+    """What will be run, on what.
+
+    Raises:
+        ValueError: bad settings, a metric that cannot score the answers.
+    """
     metric = METRICS.named(settings.metric)
     for record in records:
         try:
             metric.score(record.answers[0], record.answers)
         except ValueError as error:
-            raise ValueError(f"{data}, line {record.line}: {error}") from error
+            raise ValueError(f"{source.title}, line {record.line}: {error}") from error
     if settings.allocator is not None:
         ALLOCATORS.named(settings.allocator)
     for name in ("batch_size", "timed", "rounds"):
@@ -91,22 +126,16 @@ def make_plan(
     )  # fmt: skip
     for arm in arms:
         model.model.fetcher.check_strategy(arm.strategy)
-    rules = DEFAULT_RULES if settings.rules is None else settings.rules
-    check_rules(rules)
-    missing = missing_arms(rules, [arm.name for arm in arms])
-    if missing:
-        raise ValueError(f"rules: expected rules about arms of this experiment; got {', '.join(missing)} in them")
     return {
         "model": shown(model.config._name_or_path),
         "weights_sha256": _hash_weights(model.config._name_or_path),
-        "data": shown(str(data)),
-        "data_sha256": _hash_files([data]),
-        "images_sha256": _hash_files(sorted({record.image for record in records})),
+        "data": shown(source.title),
+        "data_sha256": source.digest(records),
+        "images_sha256": _hash_images(records),
         "questions": len(records),
         "metric": settings.metric,
         "patch_size": model.config.vision_config.patch_size,
         "arms": [{**asdict(arm), "seeds": list(arm.seeds)} for arm in arms],
-        "rules": rules,
         "command": command,
         "environment": environment(model.device),
     }
@@ -136,7 +165,7 @@ def keep_plan(out: Path, plan: dict[str, Any]) -> dict[str, Any]:
         beside.replace(path)
         return plan
     kept = read_plan(out)
-    changed = [name for name in plan if name not in UNPLANNED and plan[name] != kept.get(name)]
+    changed = [name for name in {**plan, **kept} if name not in UNPLANNED and plan.get(name) != kept.get(name)]
     if changed:
         raise ValueError(f"{out}: expected an empty folder or the same experiment's; got other {', '.join(changed)}")
     return kept
@@ -173,14 +202,26 @@ def _hash_files(paths: Sequence[Path]) -> str:
     return digest.hexdigest()
 
 
-def check_data(plan: dict[str, Any], data: Path, records: Sequence[Record]) -> None:
+def _hash_images(records: Sequence[Record]) -> str:
+    """sha256 over the image files in the order of their paths, then over the pixels of images that are no files."""
+    images = dict.fromkeys(record.image for record in records)
+    digest = hashlib.sha256()
+    for path in sorted(image for image in images if isinstance(image, Path)):
+        digest.update(path.read_bytes())
+    for image in images:
+        if isinstance(image, HeldImage):
+            digest.update(load_image(image.make()).tobytes())
+    return digest.hexdigest()
+
+
+def check_data(plan: dict[str, Any], source: Format, records: Sequence[Record]) -> None:
     """Refuses other data than the plan's.
 
     Raises:
         ValueError: another file, other images, or another number of records.
     """
-    if _hash_files([data]) != plan["data_sha256"] or len(records) != plan["questions"]:
-        raise ValueError(f"{data}: expected the data of the plan ({plan['questions']} records); got other data")
+    if source.digest(records) != plan["data_sha256"] or len(records) != plan["questions"]:
+        raise ValueError(f"{source.title}: expected the data of the plan ({plan['questions']} records); got other data")
 
 
 # ---- predicting ---------------------------------------------------------------------------------------------------
@@ -245,7 +286,7 @@ def predict(
 
 
 def _by_image(records: Sequence[Record]) -> list[list[Record]]:
-    groups: dict[Path, list[Record]] = {}
+    groups: dict[Path | HeldImage, list[Record]] = {}
     for record in records:
         groups.setdefault(record.image, []).append(record)
     return list(groups.values())

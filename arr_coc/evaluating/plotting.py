@@ -86,14 +86,21 @@ def _mark(point: Point, at: float, down: Scale) -> str:
     )
 
 
+def pareto_front(xs: Sequence[float], ys: Sequence[float]) -> list[int]:
+    """Places of the points that none of lower or equal x matches or beats in y, by rising x."""
+    front: list[int] = []
+    for place in sorted(range(len(xs)), key=lambda i: (xs[i], -ys[i])):
+        if not front or ys[place] > ys[front[-1]]:
+            front.append(place)
+    return front
+
+
 def _front(points: Sequence[Point], across: Scale, down: Scale) -> str:
     """Steps along the points that no point of lower or equal x is above."""
-    best, steps = -math.inf, ""
-    for point in sorted(points, key=lambda p: (p.x, -p.y)):
-        if point.y > best:
-            at, y = across(point.x), down(point.y)
-            steps += f"H{at:.1f}V{y:.1f}" if steps else f"M{at:.1f} {y:.1f}"
-            best = point.y
+    steps = ""
+    for place in pareto_front([p.x for p in points], [p.y for p in points]):
+        at, y = across(points[place].x), down(points[place].y)
+        steps += f"H{at:.1f}V{y:.1f}" if steps else f"M{at:.1f} {y:.1f}"
     return f'<path d="{steps}" fill="none" stroke="{SOFT}" stroke-dasharray="4 3"/>'
 
 

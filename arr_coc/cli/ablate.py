@@ -1,0 +1,48 @@
+"""`arr-coc ablate`: every budget, scorer, allocator and bridge that a checkpoint can run, one changed at a time."""
+
+import argparse
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..evaluating.ablating_report import ablation_text, write_ablation
+from ..evaluating.ablating_scoring import rescore_ablation
+from ..evaluating.experiment import plan_ablation
+from .common import Command
+from .experiment import add_run_arguments, conduct
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_run_arguments(parser)
+    parser.add_argument("--peers", action="store_true", help="published pruning rules, too")
+
+
+def run(args: argparse.Namespace) -> None:
+    conduct(args, partial(plan_ablation, peers=args.peers), finish)
+
+
+def finish(out: Path, records: Any, metric: str | None) -> None:
+    """Numbers, report, and the table on standard output."""
+    result = rescore_ablation(out, records, metric=metric)
+    page = write_ablation(out, result)
+    print(ablation_text(result))
+    print(page)
+
+
+COMMAND = Command(
+    name="ablate",
+    summary="what each part is worth: budgets, scorers, allocators, bridges",
+    description=(
+        "Answer the same questions with one part of the model changed at a time: the budget, and every registered\n"
+        "scorer, allocator, compressor and bridge that the checkpoint can run. Goes on with a run that was killed,\n"
+        "and is shared by the processes of accelerate launch, as experiment is. OUT/report.html has the table and\n"
+        "plots of accuracy against tokens and time; OUT/ablation.csv and OUT/result.json have the numbers."
+    ),
+    examples=(
+        "arr-coc ablate --data examples/held_out/data.jsonl --out runs/ablation --limit 300",
+        "arr-coc ablate --data examples/held_out/data.jsonl --out runs/ablation --limit 300 --peers",
+        "arr-coc ablate --data examples/held_out/data.jsonl --out runs/ablation --limit 300 --rescore --metric anls",
+    ),
+    add_arguments=add_arguments,
+    run=run,
+)

@@ -1,0 +1,152 @@
+"""What an ablation found, for people: report.html, report.md, and matplotlib's plots of accuracy against cost."""
+
+import io
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .blocks import Block, Code, Figure, Heading, Paragraph, Table, to_html, to_markdown
+from .experiment import read_plan
+from .metrics import METRICS
+from .plotting import pareto_front
+from .report import p_value, percent, points
+from .statistics import SIGNIFICANCE
+
+MARKERS = {
+    "budget": "o", "scorer": "s", "peer": "D", "allocator": "^", "overlap": "v", "compressor": "P", "bridge": "X"
+}  # fmt: skip
+"""Factors are told apart by shape, and by colour."""
+
+
+def write_ablation(out: Path, result: dict[str, Any]) -> Path:
+    """Writes report.html and report.md (with its plots) into the ablation's folder; returns the page's path.
+
+    Raises:
+        ValueError: matplotlib is not installed.
+    """
+    plan = read_plan(out)
+    title = f"Ablations of {plan['model']} on {plan['data']}"
+    head, rows = ablation_rows(result)
+    blocks: list[Block] = [
+        Paragraph(
+            f"{METRICS[result['metric']].title} on {result['n']} questions about {result['images']} images; same "
+            f"weights, same questions, one factor changed at a time. Difference: paired, to {result['subject']}, the "
+            "checkpoint's own choices."
+        ),
+        Table(head, rows),
+        Paragraph(
+            "In brackets: 95 % intervals. * significant: p (Holm, over all rows) at most "
+            f"{SIGNIFICANCE:g} and an interval that leaves out 0. Times: to the first token of one image and one "
+            "question, the encoder included, the arms taking turns."
+        ),
+        *_notes(result),
+        Heading("Accuracy against cost"),
+        *_figures(result),
+        Heading("The run"),
+        Code(plan["command"]),
+        Code(_circumstances(plan)),
+    ]
+    (out / "report.md").write_text(to_markdown(title, blocks, out), encoding="utf-8")
+    page = out / "report.html"
+    page.write_text(to_html(title, blocks), encoding="utf-8")
+    return page
+
+
+def ablation_rows(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Head and cells of the table."""
+    metric = METRICS[result["metric"]].title
+    head = ["factor", "value", f"{metric}, %", "difference, points", "p (Holm)", "recall of boxes, %", "tokens"]
+    head += ["GFLOP", "p50, ms", "p95, ms", "p99, ms", "MB"]
+    return head, [_cells(row) for row in result["rows"]]
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    if not row["arm"]:
+        return [row["factor"], row["value"], row["note"], *["-"] * 9]
+    difference = p = "-"
+    if row["difference"] is not None:
+        difference, p = points(row["difference"]) + ("*" if row["significant"] else ""), p_value(row["p_holm"])
+    spent = ["-"] * 5
+    if row["cost"] is not None:
+        first = row["cost"]["first_token_ms"]
+        times = [f"{first[name]:.0f}" for name in ("p50", "p95", "p99")]
+        spent = [f"{row['cost']['flops'] / 1e9:.2f}", *times, f"{row['cost']['peak_bytes'] / 1e6:.1f}"]
+    numbers = [percent(row["score"]), difference, p, percent(row["recall"]), f"{row['mean_tokens']:g}"]
+    return [row["factor"], row["value"], *numbers, *spent]
+
+
+def ablation_text(result: dict[str, Any]) -> str:
+    """The table as aligned text, for the terminal."""
+    head, rows = ablation_rows(result)
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in [head, *rows]]
+    return "\n".join([*lines, "In brackets: 95 % intervals; * significant."])
+
+
+def _notes(result: dict[str, Any]) -> list[Block]:
+    notes = [f"{row['factor']} {row['value']}: {row['note']}." for row in result["rows"] if row["note"] and row["arm"]]
+    return [Paragraph(" ".join(notes))] if notes else []
+
+
+def _circumstances(plan: dict[str, Any]) -> str:
+    kept = {name: value for name, value in plan.items() if name not in ("arms", "rules", "command", "trials")}
+    return yaml.safe_dump(kept, sort_keys=False, allow_unicode=True).strip()
+
+
+def _figures(result: dict[str, Any]) -> list[Block]:
+    """One plot per cost that was measured; trials that one arm runs share a mark."""
+    run = {row["arm"]: row for row in reversed(result["rows"]) if row["arm"]}  # the first of its trials names the arm
+    rows = list(reversed(run.values()))
+    axes = [("tokens", "image tokens", [row["mean_tokens"] for row in rows])]
+    if all(row["cost"] is not None for row in rows):
+        times = [row["cost"]["first_token_ms"]["p50"] for row in rows]
+        axes.append(("time", "time to the first token, ms (p50)", times))
+    title = f"{METRICS[result['metric']].title}, %"
+    caption = "Bars: 95 % intervals; dashed: the Pareto front, what no cheaper arm matches."
+    return [Figure(f"plot-{name}", plot(rows, at, x_title=x, y_title=title), caption) for name, x, at in axes]
+
+
+def plot(rows: Sequence[dict[str, Any]], at: Sequence[float], *, x_title: str, y_title: str) -> str:
+    """SVG text by matplotlib: accuracy with intervals over a logarithmic cost, and the Pareto front.
+
+    Args:
+        rows: trials that were run.
+        at: their costs, above 0.
+        x_title, y_title: of the axes.
+
+    Raises:
+        ValueError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib import rc_context
+        from matplotlib.figure import Figure as Canvas
+    except ImportError as error:
+        raise ValueError("plots: expected matplotlib (pip install arr-coc[eval]); got none") from error
+    with rc_context({"svg.hashsalt": "arr-coc", "svg.fonttype": "none"}):  # the same file for the same numbers
+        canvas = Canvas(figsize=(7.5, 5), layout="constrained")
+        axes = canvas.add_subplot(xscale="log", xlabel=x_title, ylabel=y_title)
+        scores = [100 * row["score"]["value"] for row in rows]
+        for factor, marker in MARKERS.items():
+            inside = [i for i, row in enumerate(rows) if row["factor"] == factor]
+            if inside:
+                low, high = ([100 * abs(rows[i]["score"][end] - rows[i]["score"]["value"]) for i in inside]
+                             for end in ("low", "high"))  # fmt: skip
+                axes.errorbar([at[i] for i in inside], [scores[i] for i in inside], yerr=(low, high), fmt=marker,
+                              capsize=2, label=factor)  # fmt: skip
+        for x, y, row in zip(at, scores, rows, strict=True):
+            axes.annotate(row["value"], (x, y), xytext=(4, 4), textcoords="offset points", fontsize=8)
+        front = pareto_front(at, scores)
+        axes.plot([at[i] for i in front], [scores[i] for i in front], "--", color="grey", drawstyle="steps-post")
+        span = [*range(math.floor(min(at)), math.ceil(max(at)) + 1)]
+        ticks = sorted({round(span[0] * (span[-1] / max(1, span[0])) ** (i / 5)) for i in range(6)})
+        axes.set_xticks(ticks, [str(tick) for tick in ticks])
+        axes.minorticks_off()
+        axes.set_ylim(bottom=0)
+        axes.legend(fontsize=8)
+        stream = io.StringIO()
+        canvas.savefig(stream, format="svg", metadata={"Date": None})
+    text = stream.getvalue()
+    return text[text.index("<svg") :]
