@@ -1,0 +1,274 @@
+"""Encoder outputs on disk: what frozen parts make of an image is computed once, whatever the number of epochs.
+
+A file per image and state of the weights: FOLDER/<weights>/<image>.safetensors. The names are hashes, of the weights
+and configuration that produce the output, and of the pixels that go in (so of the image and its preprocessing): what
+changes gets another name, and what is no longer used is evicted.
+
+Notation: P images, C feature channels, G side of the fine grid, N = G*G patches.
+"""
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import fields
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers.utils import logging
+
+from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration, ImageEncoding
+from arr_coc.version import __version__
+
+logger = logging.get_logger(__name__)
+
+_SUFFIX, _BESIDE = ".safetensors", ".tmp"
+_ABANDONED = 3600.0
+"""Seconds after which a file that was being written is taken for one of a killed process."""
+_PAIRED = ("semantic_cache", "bridge_cache")
+_NOT_KEPT = ("bypass", "prefix_ids", "prefix_cache", "source_sizes")
+_OPTIONAL = ("base_indices", "closing", "quality")
+
+
+class CachedEncoder:
+    """`encode_image` that remembers: pass its result as `image_encoding` to the model.
+
+    Where everything that makes an `ImageEncoding` is frozen, the whole encoding is kept. Where something behind the
+    grid encoder is trained (semantic encoder, bridge, ...), the grid encoder's features are, and the rest runs every
+    time, with its gradient.
+
+    Args:
+        model: an ARR-COC model, wrapped by PEFT or not.
+        folder: of the cache; any number of processes, models and runs may share it.
+        limit_bytes: the size of all files in `folder` beyond which the least recently used are deleted.
+
+    Attributes:
+        hits, misses: images that were, and were not, in the cache.
+
+    Raises:
+        ValueError: a limit that is not positive.
+    """
+
+    def __init__(self, model: nn.Module, folder: str | Path, limit_bytes: int = 10 * 2**30) -> None:
+        if limit_bytes < 1:
+            raise ValueError(f"limit_bytes: expected at least 1; got {limit_bytes}")
+        base: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
+        self.model: ArrCocForConditionalGeneration = base
+        self.folder, self.limit_bytes = Path(folder), limit_bytes
+        self.hits = self.misses = 0
+        self._stamp: object = None
+        self._weights = ""
+        self._size: int | None = None
+
+    def encode(self, pixel_values: Tensor, patch_mask: Tensor | None = None) -> ImageEncoding:
+        """What `ArrCocModel.encode_image` returns for pixel_values [P, 3, S, S] and patch_mask [P, N].
+
+        Raises:
+            ValueError: the grid encoder is trained, or would drop out at random: nothing may be remembered of it.
+        """
+        core, whole = self.model.model, self.keeps_whole
+        parts = _parts(core, whole)
+        _check_frozen(parts)
+        folder = self.folder / self._weights_hash(parts, whole)
+        masks = [None] * len(pixel_values) if patch_mask is None else patch_mask
+        paths = [folder / (_image_hash(*row) + _SUFFIX) for row in zip(pixel_values, masks, strict=True)]
+        held = {path: self._load(path, whole) for path in dict.fromkeys(paths)}
+        missing = [path for path, tensors in held.items() if tensors is None]
+        self.misses += len(missing)
+        self.hits += len(held) - len(missing)
+        if missing:
+            index = torch.tensor([paths.index(path) for path in missing], device=pixel_values.device)
+            mask = None if patch_mask is None else patch_mask[index.to(patch_mask.device)]
+            for path, tensors in zip(missing, self._made(pixel_values[index], mask, whole), strict=True):
+                self._keep(path, tensors)
+                held[path] = tensors
+        made = [held[path] for path in paths]
+        device = core.get_input_embeddings().weight.device
+        joined = {name: torch.cat([one[name] for one in made]).to(device) for name in made[0]}  # type: ignore[index]
+        if whole:
+            return _unpacked(joined, bypass=core.config.bridge_config.bypass)
+        return core.encode_features(joined["features"], pixel_values.to(device), patch_mask)
+
+    @property
+    def keeps_whole(self) -> bool:
+        """Whether whole encodings are kept, not the grid encoder's features alone."""
+        return not any(p.requires_grad for part in _parts(self.model.model, True).values() for p in part.parameters())
+
+    @torch.no_grad()
+    def _made(self, pixel_values: Tensor, patch_mask: Tensor | None, whole: bool) -> list[dict[str, Tensor]]:
+        """What is to be kept of each image, with a leading dimension of 1, on the CPU."""
+        core = self.model.model
+        pixel_values = pixel_values.to(core.device)
+        if whole:
+            mask = None if patch_mask is None else patch_mask.to(core.device)
+            packed = _packed(core.encode_image(pixel_values, mask))
+        else:
+            packed = {"features": core.vision_tower.grid_encoder(pixel_values.to(core.dtype))}
+        packed = {name: tensor.cpu() for name, tensor in packed.items()}
+        return [{n: t[i : i + 1].contiguous() for n, t in packed.items()} for i in range(len(pixel_values))]
+
+    # ---- names
+
+    def _weights_hash(self, parts: dict[str, nn.Module], whole: bool) -> str:
+        """Of the parts' weights and configuration; computed anew only where something wrote to them."""
+        stamp = (whole, *_stamps(parts))
+        if stamp != self._stamp:
+            self._stamp, self._weights = stamp, _hash_parts(self.model.config, parts, whole)
+        return self._weights
+
+    def refresh(self) -> None:
+        """Has the weights hashed anew at the next call: for writes that PyTorch does not count, through `.data`."""
+        self._stamp = None
+
+    # ---- files
+
+    def _load(self, path: Path, whole: bool) -> dict[str, Tensor] | None:
+        """The tensors of a file, which becomes the most recently used; None where there is no whole file."""
+        try:
+            tensors = load_file(path)
+            os.utime(path)
+        except FileNotFoundError:
+            return None
+        except (SafetensorError, OSError, ValueError) as error:
+            logger.warning(f"{path}: expected a whole cached encoding; got {error}; it is made again")
+            return None
+        return tensors if ("tokens" if whole else "features") in tensors else None
+
+    def _keep(self, path: Path, tensors: dict[str, Tensor]) -> None:
+        """Writes a file beside its place and moves it there, so that nobody ever reads half of one."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile(dir=path.parent, suffix=_BESIDE, delete=False) as stream:
+            beside = Path(stream.name)
+        try:
+            save_file(tensors, beside)
+            size = beside.stat().st_size
+            os.replace(beside, path)
+        finally:
+            beside.unlink(missing_ok=True)
+        if self._size is None:
+            self._size = sum(size for _, size, _ in self._files())
+        else:
+            self._size += size
+        if self._size > self.limit_bytes:
+            self._evict()
+
+    def _files(self) -> Iterator[tuple[float, int, Path]]:
+        """Time of last use in s, bytes and path of every file in the cache; of other writers too."""
+        for path in self.folder.glob(f"*/*{_SUFFIX}"):
+            with suppress(FileNotFoundError):
+                status = path.stat()
+                yield status.st_mtime_ns / 1e9, status.st_size, path
+
+    def _evict(self) -> None:
+        """Deletes the least recently used files until a tenth of the limit is free, and what killed writers left."""
+        for path in self.folder.glob(f"*/*{_BESIDE}"):
+            with suppress(FileNotFoundError):
+                if path.stat().st_mtime < time.time() - _ABANDONED:
+                    path.unlink()
+        files = sorted(self._files())
+        self._size = sum(size for _, size, _ in files)
+        room = self.limit_bytes - self.limit_bytes // 10
+        for _, size, path in files:
+            if self._size <= room:
+                break
+            path.unlink(missing_ok=True)
+            self._size -= size
+
+
+def _parts(core: Any, whole: bool) -> dict[str, nn.Module]:
+    """The modules whose output is kept, by name."""
+    tower = core.vision_tower
+    parts = {"grid_encoder": tower.grid_encoder}
+    if whole:  # all but what only a fetched patch passes
+        parts |= {"compressor": tower.compressor, "semantic_encoder": tower.semantic_encoder}
+        parts |= {"bridge": core.bridge, "layout": core.layout}
+    return parts
+
+
+def _check_frozen(parts: dict[str, nn.Module]) -> None:
+    for place, part in parts.items():
+        trained = next((name for name, weight in part.named_parameters() if weight.requires_grad), None)
+        if trained is not None:
+            raise ValueError(f"cached encoder: expected a frozen grid encoder; got one that trains {trained}")
+        for name, module in part.named_modules():
+            if isinstance(module, nn.Dropout) and module.training and module.p > 0:
+                raise ValueError(f"cached encoder: expected parts without dropout in training; got {place}.{name}")
+
+
+def _adapter_state(part: nn.Module) -> list[tuple[Any, ...]]:
+    """Which PEFT adapters take part in each layer's output: weights that stay as they are can count or not."""
+    names = ("active_adapters", "disable_adapters", "merged_adapters", "scaling")
+    return [
+        (place, *(repr(getattr(module, name, None)) for name in names))
+        for place, module in part.named_modules()
+        if hasattr(module, "active_adapters") and hasattr(module, "merged_adapters")
+    ]
+
+
+def _stamps(parts: dict[str, nn.Module]) -> Iterator[object]:
+    """Equal where no weight was written to since (as PyTorch counts writes) and the adapters in use are the same."""
+    for part in parts.values():
+        for name, tensor in _tensors(part):
+            yield name, tensor.data_ptr(), tensor._version, tensor.dtype
+        yield from _adapter_state(part)
+
+
+def _tensors(part: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from part.named_parameters()
+    yield from part.named_buffers()
+
+
+def _hash_parts(config: Any, parts: dict[str, nn.Module], whole: bool) -> str:
+    digest = hashlib.sha256()
+    used = ("vision_config", "semantic_config", "bridge_config") if whole else ("vision_config",)
+    settings = {name: getattr(config, name).to_dict() for name in used}
+    digest.update(json.dumps([__version__, settings], sort_keys=True, default=str).encode())
+    for place, part in parts.items():
+        digest.update(repr(_adapter_state(part)).encode())
+        for name, tensor in _tensors(part):
+            digest.update(f"{place}.{name} {tensor.dtype} {list(tensor.shape)}".encode())
+            digest.update(_bytes(tensor))
+    return digest.hexdigest()[:32]
+
+
+def _image_hash(pixel_values: Tensor, patch_mask: Tensor | None) -> str:
+    digest = hashlib.sha256()
+    for tensor in (pixel_values, torch.zeros(0) if patch_mask is None else patch_mask.bool()):
+        digest.update(f"{tensor.dtype} {list(tensor.shape)}".encode())
+        digest.update(_bytes(tensor))
+    return digest.hexdigest()[:32]
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return memoryview(flat.view(torch.uint8).numpy())  # type: ignore[arg-type]
+
+
+def _packed(encoding: ImageEncoding) -> dict[str, Tensor]:
+    """The tensors of an encoding by name; lists of keys and values as `name.layer.key` and `name.layer.value`."""
+    packed: dict[str, Tensor] = {}
+    for field in fields(encoding):
+        value = getattr(encoding, field.name)
+        if field.name in _PAIRED and value is not None:
+            for layer, (key, states) in enumerate(value):
+                packed |= {f"{field.name}.{layer}.key": key, f"{field.name}.{layer}.value": states}
+        elif isinstance(value, Tensor) and field.name not in _NOT_KEPT:
+            packed[field.name] = value
+    return packed
+
+
+def _unpacked(packed: dict[str, Tensor], *, bypass: bool) -> ImageEncoding:
+    """The encoding that `_packed` took apart."""
+    given: dict[str, Any] = {name: tensor for name, tensor in packed.items() if "." not in name}
+    for name in _PAIRED:
+        layers = sum(key.startswith(f"{name}.") for key in packed) // 2
+        pairs = [(packed[f"{name}.{layer}.key"], packed[f"{name}.{layer}.value"]) for layer in range(layers)]
+        given[name] = pairs
+    return ImageEncoding(**{name: None for name in _OPTIONAL if name not in given}, **given, bypass=bypass)

@@ -1,0 +1,212 @@
+"""Cached encoder outputs: the same numbers, computed once; another name for other weights or pixels; whole files."""
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers import tiny_model
+from peft import get_peft_model
+from torch import Tensor, nn
+from transformers.utils import logging
+
+from arr_coc import scorer_lora_config
+from arr_coc.modeling.image_encoding import ImageEncoding
+from arr_coc.training.caching import CachedEncoder
+
+
+def pixels(count: int = 3, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """pixel_values [P, 3, 128, 128] and patch_mask [P, 256] whose last row is padding."""
+    generator = torch.Generator().manual_seed(seed)
+    mask = torch.ones(count, 256, dtype=torch.bool)
+    mask[:, -16:] = False
+    return torch.rand(count, 3, 128, 128, generator=generator) * 2 - 1, mask
+
+
+def frozen(**changes: Any) -> Any:
+    return tiny_model(**changes).requires_grad_(False)
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*/*.safetensors"))
+
+
+def assert_same(made: ImageEncoding, expected: ImageEncoding, **tolerance: float) -> None:
+    for field in fields(ImageEncoding):
+        first, second = getattr(made, field.name), getattr(expected, field.name)
+        if first is None or second is None:
+            assert first is second, field.name
+        else:
+            torch.testing.assert_close(first, second, **tolerance, msg=lambda text, n=field.name: f"{n}: {text}")
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "linear": {},
+    "mask compressor": {"vision": {"compressor": "mask"}},
+    "transformer bridge": {"bridge": {"kind": "transformer"}},
+    "rows": {"bridge": {"layout": "rows"}},
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("kept", ["whole", "features"])
+def test_the_second_time_nothing_runs_and_the_numbers_are_the_same(variant: str, kept: str, tmp_path: Path) -> None:
+    model = frozen(**VARIANTS[variant])
+    if kept == "features":
+        model.model.vision_tower.semantic_encoder.requires_grad_(True)
+    calls: list[int] = []
+    model.model.vision_tower.grid_encoder.register_forward_pre_hook(lambda _, inputs: calls.append(len(inputs[0])))
+    images, mask = pixels()
+    expected = model.model.encode_image(images, mask)
+    encoder = CachedEncoder(model, tmp_path)
+    assert encoder.keeps_whole == (kept == "whole")
+    for _ in range(2):
+        assert_same(encoder.encode(images, mask), expected, atol=1e-5, rtol=1e-4)
+    again = CachedEncoder(model, tmp_path)  # another run
+    assert_same(again.encode(images.flip(0), mask).select(torch.tensor([2, 1, 0])), expected, atol=1e-5, rtol=1e-4)
+    assert calls == [3, 3] and (encoder.hits, encoder.misses, again.hits, again.misses) == (3, 3, 3, 0)
+    assert len(files(tmp_path)) == 3
+
+
+def test_only_new_images_run_and_one_that_comes_twice_runs_once(tmp_path: Path) -> None:
+    model = frozen()
+    calls: list[int] = []
+    model.model.vision_tower.grid_encoder.register_forward_pre_hook(lambda _, inputs: calls.append(len(inputs[0])))
+    images, mask = pixels(4)
+    encoder = CachedEncoder(model, tmp_path)
+    encoder.encode(images[:2], mask[:2])
+    made = encoder.encode(images[[0, 2, 2, 3]], mask)
+    assert calls == [2, 2] and len(made) == 4
+    assert made.features[1].equal(made.features[2])
+
+
+def test_what_changes_the_output_is_not_found_again(tmp_path: Path) -> None:
+    model = frozen()
+    images, mask = pixels(1)
+    encoder = CachedEncoder(model, tmp_path)
+    encoder.encode(images, mask)
+
+    def misses() -> int:
+        before = encoder.misses
+        made = encoder.encode(images, mask)
+        assert_same(made, model.model.encode_image(images, mask), atol=1e-5, rtol=1e-4)
+        return encoder.misses - before
+
+    assert misses() == 0
+    with torch.no_grad():
+        model.model.vision_tower.grid_encoder.neck.conv1.weight.mul_(1.5)
+    assert misses() == 1 and misses() == 0
+    with torch.no_grad():
+        next(model.model.bridge.parameters()).mul_(1.5)
+    assert misses() == 1
+    model.model.vision_tower.grid_encoder.neck.conv1.weight.data.mul_(2.0)  # a write that PyTorch does not count
+    encoder.refresh()
+    assert misses() == 1
+    images = images + 0.01
+    assert misses() == 1
+    mask = torch.ones_like(mask)
+    assert misses() == 1
+    with torch.no_grad():
+        next(model.model.fetcher.parameters()).mul_(1.5)
+        model.model.vision_tower.saccade_projection.weight.mul_(1.5)
+    assert misses() == 0  # neither is a part of the encoding
+
+
+def test_an_adapter_that_is_switched_off_is_other_weights(tmp_path: Path) -> None:
+    model = tiny_model()
+    adapted: Any = get_peft_model(model, scorer_lora_config(model, r=2, part="semantic"))
+    with torch.no_grad():
+        for name, weight in adapted.named_parameters():
+            if "lora_" in name:
+                weight.fill_(0.1)
+    adapted.requires_grad_(False)
+    images, mask = pixels(1)
+    encoder = CachedEncoder(adapted, tmp_path)
+    with_adapter = encoder.encode(images, mask)
+    with adapted.disable_adapter():
+        without = encoder.encode(images, mask)
+    assert encoder.misses == 2 and not with_adapter.tokens.equal(without.tokens)
+
+
+def test_the_loss_reaches_what_is_trained_behind_the_cached_part(tmp_path: Path) -> None:
+    model = frozen()
+    semantic = model.model.vision_tower.semantic_encoder.requires_grad_(True)
+    images, mask = pixels(1)
+    CachedEncoder(model, tmp_path).encode(images, mask).tokens.sum().backward()
+    assert all(weight.grad is None for weight in model.model.vision_tower.grid_encoder.parameters())
+    assert any(weight.grad is not None and weight.grad.any() for weight in semantic.parameters())
+
+
+def test_a_trained_grid_encoder_is_refused(tmp_path: Path) -> None:
+    model = frozen()
+    model.model.vision_tower.grid_encoder.neck.conv1.requires_grad_(True)
+    with pytest.raises(ValueError, match="expected a frozen grid encoder; got one that trains neck.conv1.weight"):
+        CachedEncoder(model, tmp_path).encode(*pixels(1))
+    model.requires_grad_(False)
+    model.model.bridge.dropout = nn.Dropout(0.1)
+    model.train()
+    with pytest.raises(ValueError, match="without dropout"):
+        CachedEncoder(model, tmp_path).encode(*pixels(1))
+    with pytest.raises(ValueError, match="limit_bytes: expected at least 1; got 0"):
+        CachedEncoder(model, tmp_path, limit_bytes=0)
+
+
+@pytest.mark.parametrize("keep", [0, 5, 300, -1])
+def test_a_truncated_file_is_made_again(keep: int, tmp_path: Path) -> None:
+    logging.set_verbosity_error()
+    model = frozen()
+    images, mask = pixels(1)
+    encoder = CachedEncoder(model, tmp_path)
+    expected = encoder.encode(images, mask)
+    (path,) = files(tmp_path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:keep])
+    assert_same(encoder.encode(images, mask), expected)
+    assert encoder.misses == 2 and path.read_bytes() == whole
+
+
+def test_the_least_recently_used_go_first(tmp_path: Path) -> None:
+    model = frozen()
+    images, mask = pixels(6)
+    encoder = CachedEncoder(model, tmp_path)
+    encoder.encode(images[:1], mask[:1])
+    (first,) = files(tmp_path)
+    size = first.stat().st_size
+    limited = CachedEncoder(model, tmp_path, limit_bytes=int(4.5 * size))
+    (first.parent / "killed.tmp").write_bytes(b"half")
+    os.utime(first.parent / "killed.tmp", (0, 0))
+    limited.encode(images[1:4], mask[1:4])
+    known = set(files(tmp_path))
+    assert len(known) == 4
+    for age, path in enumerate(sorted(known - {first})):
+        os.utime(path, (time.time() - 100 - age,) * 2)
+    os.utime(first, (time.time() - 1000,) * 2)
+    oldest = sorted(known - {first})[-1]
+    limited.encode(images[:1], mask[:1])  # used again: now the newest
+    limited.encode(images[4:5], mask[4:5])
+    left = set(files(tmp_path))
+    assert first in left and oldest not in left and len(left) == 4
+    assert sum(path.stat().st_size for path in left) <= limited.limit_bytes
+    assert not list(tmp_path.glob("*/*.tmp"))
+
+
+def test_writers_at_once_read_whole_files_only(tmp_path: Path) -> None:
+    """With a limit so low that each also deletes what the others have just written."""
+    images, mask = pixels(4)
+    encoders = [CachedEncoder(frozen(), tmp_path, limit_bytes=150_000) for _ in range(4)]
+    expected = frozen().model.encode_image(images, mask).features
+
+    def encode_often(seed: int) -> bool:
+        encoder = encoders[seed]
+        order = [torch.randperm(4, generator=torch.Generator().manual_seed(10 * seed + turn)) for turn in range(8)]
+        made = [(encoder.encode(images[index], mask).features, expected[index]) for index in order]
+        return all(torch.allclose(first, second, atol=1e-5) for first, second in made)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(encode_often, range(4)))
+    assert sum(encoder.hits for encoder in encoders) and sum(encoder.misses for encoder in encoders) > 16
+    assert not list(tmp_path.glob("*/*.tmp"))
