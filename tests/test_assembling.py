@@ -18,6 +18,7 @@ from arr_coc.assembling.clip_text import CLIP_RECIPE, QUESTION, WORDS, words_in_
 from arr_coc.assembling.sources import TensorInfo
 from arr_coc.cli import main
 from arr_coc.profiling import upstream
+from arr_coc.profiling.stages import question_inputs
 from arr_coc.profiling.upstream import Upstream, write_upstream
 
 FIXTURES = Path(__file__).resolve().parents[2] / "shared" / "fixtures"
@@ -376,3 +377,13 @@ def test_no_path_of_this_machine_is_written(published: Path, tmp_path: Path) -> 
     for path in (tmp_path / "out").glob("*.json"):
         text = path.read_text()
         assert str(published) not in text and str(tmp_path) not in text, path.name
+
+
+def test_a_model_without_a_scorer_gets_a_processor_without_saccades(published: Path, tmp_path: Path) -> None:
+    """It wrote placeholders for the standard budget, which a model with strategy "none" refuses to fill."""
+    assembled(published, tmp_path / "out", scorers=("none", "realizer"))
+    model = load(tmp_path / "out")
+    inputs = question_inputs(model)
+    base, _ = model.config.vision_tokens(budget=0)
+    assert int((inputs["input_ids"] == model.config.image_token_id).sum()) == base
+    assert model(**inputs).logits.isfinite().all()

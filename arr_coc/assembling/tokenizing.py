@@ -10,6 +10,7 @@ from transformers import AddedToken, GenerationConfig, PreTrainedTokenizerFast
 from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.image_processing_arr_coc import ArrCocImageProcessor
 from ..modeling.processing_arr_coc import ArrCocProcessor
+from ..modeling.realizing import SCORERS
 from ..publishing.building import read_json
 from .families import Prompting
 from .sources import Source
@@ -66,7 +67,7 @@ def make_processor(config: ArrCocConfig, tokenizer: PreTrainedTokenizerFast, pro
         ArrCocImageProcessor(size=size, patch_size=vision.patch_size),
         tokenizer,
         chat_template=prompting.chat_template,
-        budget=config.fetcher_config.budget,
+        budget=config.fetcher_config.budget if SCORERS.named(config.fetcher_config.strategy).fetches else 0,
         image_token=prompting.image_token,
         excludes_base=config.excludes_base,
         layout=config.bridge_config.layout,
