@@ -30,6 +30,7 @@ class FetchResult:
         budget: K.
         strategy, allocator: their names.
         counts: [B] int64, how many are fetched of each item; K where not given.
+        wanted: [B] int64, how many evaluation would fetch: in training, allocators that choose fetch more than that.
         weights: [B, K] what each token is multiplied by, or None: see `ArrCocFetcherConfig.gradient`.
         expected_tokens: [B] float32, differentiable: how many saccades an allocator that chooses it expects to fetch;
             None from allocators that fetch exactly the budget.
@@ -45,6 +46,7 @@ class FetchResult:
     strategy: str
     allocator: str
     counts: Tensor = None  # type: ignore[assignment]  # given by __post_init__
+    wanted: Tensor = None  # type: ignore[assignment]
     weights: Tensor | None = None
     expected_tokens: Tensor | None = None
     tier_logits: Tensor | None = None
@@ -52,6 +54,8 @@ class FetchResult:
     def __post_init__(self) -> None:
         if self.counts is None:
             self.counts = self.indices.new_full((len(self.indices),), self.budget)
+        if self.wanted is None:
+            self.wanted = self.counts
 
     @property
     def used(self) -> Tensor:
@@ -174,6 +178,7 @@ class RunningBackFetcher(nn.Module):
             strategy=strategy,
             allocator=allocator,
             counts=counts,
+            wanted=counts if budgets is None else budgets.counts,
             weights=self._weights(scores, relevance, ranked, indices, rank, budgets) if self._learns else None,
             expected_tokens=None if budgets is None else budgets.survival.sum(-1),
             tier_logits=None if budgets is None else budgets.tier_logits,

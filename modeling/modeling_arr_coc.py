@@ -214,7 +214,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, AskingMixin, Generat
         return mask if labels is None else mask & (labels == -100)
 
     def relevance_loss(self, context: FetchContext, labels: Tensor, fetched: FetchResult | None = None) -> Tensor:
-        """Mean binary cross-entropy of every trained scorer against `labels` [I, N] over patches that hold some image.
+        """`scoring.relevance_loss` of this model's scorers against `labels` [I, N].
 
         `fetched`: what the same context led to, so that its scorer need not run again.
         """
@@ -257,8 +257,8 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, AskingMixin, Generat
             attention_mask, position_ids, past_key_values, inputs_embeds, logits_to_keep: as in any causal LM.
             query_mask: [B, S] non-zero on the question's tokens; by default all text of the prompt without the answer.
             labels: [B, S] with -100 where there is nothing to predict; gives `loss`.
-            relevance_labels: [I, N] in 0..1, which patches hold the answer; trains all scorers, and is what strategy
-                "oracle" fetches where `oracle_relevance` [I, N] is not given.
+            relevance_labels: [I, N] in 0..1, which patches hold the answer, or rows of -1 where nobody knows; trains
+                all scorers, and is what strategy "oracle" fetches where `oracle_relevance` [I, N] is not given.
             strategy, allocator: names; the config's by default.
             generator: for strategy "random".
             bridge_bypass: whether the bridge gives way to its linear projection; None as configured or as encoded.

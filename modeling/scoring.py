@@ -1,7 +1,9 @@
-"""What the scorers learn from: which patches hold the answer.
+"""What scorers, budgets and bridges learn from beside the answer: losses as pure functions.
 
-Notation: I image slots, N patches.
+Notation: I image slots, N patches, T tiers, S tokens, D language-model width.
 """
+
+import math
 
 import torch
 import torch.nn.functional as F
@@ -14,12 +16,15 @@ from .realizing import FetchContext
 def relevance_loss(
     scorers: nn.ModuleDict, context: FetchContext, labels: Tensor, fetched: FetchResult | None, positive_weight: float
 ) -> Tensor:
-    """Mean binary cross-entropy of every trained scorer against `labels` [I, N] over patches that hold some image.
+    """Binary cross-entropy of every trained scorer against `labels` [I, N], over patches that hold some image.
+
+    The mean over each slot's patches, then over slots and scorers. Slots whose row is -1 are left out: nobody knows
+    where their answer is. Where no row is known the loss is 0, with a gradient of 0.
 
     Args:
         scorers: the trained scorers by name.
         context: what they see.
-        labels: in 0..1.
+        labels: in 0..1, or rows of -1.
         fetched: what the same context led to, so that its scorer need not run again.
         positive_weight: how much more a relevant patch weighs than any other.
 
@@ -30,10 +35,59 @@ def relevance_loss(
         raise ValueError("relevance_labels: expected a model with trained scorers; this one has none")
     done = {} if fetched is None else {fetched.strategy: fetched.scores}
     known = [done[name] if name in done else scorer(context) for name, scorer in scorers.items()]
-    weight = torch.full((), positive_weight, device=known[0].device)
-    target, mask = labels.to(known[0]), context.patch_mask.to(known[0].device)
-    losses = [
-        F.binary_cross_entropy_with_logits(scores, target, pos_weight=weight, reduction="none")[mask].mean()
-        for scores in known
-    ]
-    return torch.stack(losses).mean()
+    scores = torch.stack(known)
+    target = labels.to(scores).expand_as(scores)
+    mask = context.patch_mask.to(scores.device) & (target[0] >= 0).all(1, keepdim=True)
+    weight = torch.full((), positive_weight, device=scores.device)
+    losses = F.binary_cross_entropy_with_logits(scores, target.clamp(min=0), pos_weight=weight, reduction="none")
+    rows = (losses * mask).sum(-1) / mask.sum(-1).clamp(min=1)
+    return rows.mean(0).sum() / mask.any(-1).sum().clamp(min=1)
+
+
+def efficiency_loss(expected_tokens: Tensor, target: float) -> Tensor:
+    """What the mean of `expected_tokens` [I] exceeds `target` by, as a share of the target; 0 below it.
+
+    Args:
+        expected_tokens: saccades, see `FetchResult.expected_tokens`.
+        target: saccades, above 0.
+
+    Raises:
+        ValueError: a target that is not positive.
+    """
+    if target <= 0:
+        raise ValueError(f"target: expected a positive number of tokens; got {target}")
+    return (expected_tokens.float().mean() - target).clamp(min=0) / target
+
+
+def diversity_loss(tier_logits: Tensor) -> Tensor:
+    """How far the batch's mean tier distribution is from uniform: 1 - entropy / log T, from 0 to 1 (one tier only).
+
+    Of the mean over the batch, so every item may be certain of its tier as long as not all take the same.
+
+    Args:
+        tier_logits: [I, T], see `FetchResult.tier_logits`.
+    """
+    mean = tier_logits.float().softmax(-1).mean(0)
+    return 1 - torch.special.entr(mean).sum() / math.log(tier_logits.shape[-1])
+
+
+def distribution_loss(tokens: Tensor, mean: Tensor | float, std: Tensor | float) -> Tensor:
+    """Distance of bridged tokens from text: squared differences of mean and standard deviation, in units of the text's.
+
+    Both are taken over a token's channels, and the loss is the mean over tokens.
+
+    Args:
+        tokens: [..., S, D].
+        mean, std: of the text embeddings: `bridge_config.text_embedding_mean` and `_std`, or `text_statistics`.
+    """
+    tokens = tokens.float()
+    shift = tokens.mean(-1) - mean
+    scale = tokens.std(-1, correction=0) - std
+    return ((shift.square() + scale.square()) / std**2).mean()
+
+
+@torch.no_grad()
+def text_statistics(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation over all weights of a table of text embeddings [vocabulary, D]."""
+    std, mean = torch.std_mean(weight.float(), correction=0)
+    return mean, std

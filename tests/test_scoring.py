@@ -1,0 +1,119 @@
+"""Losses beside the answer's: known values, the signs of their gradients, what they leave out."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from test_fetching import N, context, fetcher
+
+from arr_coc.modeling.realizing import FetchContext
+from arr_coc.modeling.scoring import (
+    distribution_loss,
+    diversity_loss,
+    efficiency_loss,
+    relevance_loss,
+    text_statistics,
+)
+
+
+def labels(*rows: float) -> torch.Tensor:
+    """One constant row of relevance per number."""
+    return torch.tensor(rows)[:, None].expand(-1, N).contiguous()
+
+
+def loss_of(module: Any, given: Any, target: torch.Tensor, weight: float = 4.0) -> torch.Tensor:
+    return relevance_loss(module.scorers, given, target, None, weight)
+
+
+# ---- relevance
+
+
+def test_rows_that_nobody_knows_are_left_out() -> None:
+    module, both = fetcher(), context()
+    tensors = ("features", "textures", "patch_mask", "query", "query_mask", "seeds")
+    first = FetchContext(**{name: getattr(both, name)[:1] for name in tensors})
+    known = torch.rand(1, N, generator=torch.Generator().manual_seed(0)).round()
+    expected = loss_of(module, first, known)
+    assert loss_of(module, both, torch.cat((known, labels(-1.0)))).item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_without_any_known_row_nothing_is_learnt() -> None:
+    module = fetcher()
+    loss = loss_of(module, context(), labels(-1.0, -1.0))
+    loss.backward()
+    assert loss.item() == 0 and not any(p.grad is not None and p.grad.any() for p in module.parameters())
+
+
+def test_every_image_counts_the_same_however_much_of_it_is_padding() -> None:
+    """Over all patches of the batch, a thin image counted a tenth of a square one."""
+    module, given = fetcher(scorers=["clip_query"], strategy="clip_query"), context()
+    given.patch_mask[0, 4:] = False
+    target = labels(1.0, 0.0)
+    scores = module.scorers["clip_query"](given)
+    thin = torch.nn.functional.softplus(-scores[0, :4]).mean()
+    square = torch.nn.functional.softplus(scores[1]).mean()
+    assert loss_of(module, given, target, weight=1.0).item() == pytest.approx(((thin + square) / 2).item(), rel=1e-5)
+
+
+# ---- efficiency
+
+
+def test_efficiency_is_the_excess_as_a_share_of_the_target() -> None:
+    assert efficiency_loss(torch.tensor([100.0, 200.0]), 100).item() == pytest.approx(0.5)
+    assert efficiency_loss(torch.tensor([100.0, 20.0]), 100).item() == 0
+
+
+def test_efficiency_pushes_down_above_the_target_only() -> None:
+    for tokens, sign in ((150.0, 1), (50.0, 0)):
+        expected = torch.tensor([tokens, tokens], requires_grad=True)
+        efficiency_loss(expected, 100).backward()
+        assert expected.grad.sign().tolist() == [sign, sign]
+
+
+def test_a_target_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="^target: expected a positive number of tokens; got 0$"):
+        efficiency_loss(torch.ones(1), 0)
+
+
+# ---- diversity
+
+
+def test_diversity_is_0_for_an_even_batch_and_1_for_one_tier() -> None:
+    even = 50 * torch.eye(5)  # every item certain, every tier taken
+    assert diversity_loss(even).item() == pytest.approx(0, abs=1e-6)
+    assert diversity_loss(even[:1].repeat(3, 1)).item() == pytest.approx(1, abs=1e-6)
+    assert diversity_loss(torch.tensor([[math.log(3), 0.0]])).item() == pytest.approx(1 - 0.8112781, abs=1e-6)
+
+
+def test_diversity_moves_the_batch_away_from_the_tier_that_all_take() -> None:
+    logits = torch.tensor([[2.0, 0.0, 0.0]] * 2, requires_grad=True)
+    diversity_loss(logits).backward()
+    assert (logits.grad[:, 0] > 0).all() and (logits.grad[:, 1:] < 0).all()
+
+
+# ---- distribution
+
+
+def test_tokens_like_text_have_no_distribution_loss() -> None:
+    tokens = torch.tensor([[1.0, 3.0], [0.0, 4.0]])
+    assert distribution_loss(tokens[:1], 2.0, 1.0).item() == 0
+    assert distribution_loss(tokens, 2.0, 1.0).item() == pytest.approx(0.5)
+    assert distribution_loss(tokens, 5.0, 1.0).item() == pytest.approx((9 + 9 + 1) / 2)
+    assert distribution_loss(10 * tokens, 20.0, 10.0).item() == pytest.approx(0.5), "in units of the text's"
+
+
+def test_distribution_draws_mean_and_spread_to_the_texts() -> None:
+    tokens = torch.tensor([[1.0, 5.0]], requires_grad=True)
+    distribution_loss(tokens, 2.0, 2.0).backward()
+    assert tokens.grad.sum() > 0  # the mean is too high
+    tokens = torch.tensor([[1.0, 5.0]], requires_grad=True)
+    distribution_loss(tokens, 3.0, 1.0).backward()
+    assert tokens.grad.sign().tolist() == [[-1, 1]]  # the spread too wide
+
+
+def test_text_statistics_are_over_all_weights() -> None:
+    table = torch.nn.Embedding(7, 4).weight
+    mean, std = text_statistics(table)
+    assert mean.item() == pytest.approx(table.mean().item()) and not std.requires_grad
+    assert std.item() == pytest.approx(table.flatten().std(correction=0).item(), rel=1e-6)
