@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import torch
+from accelerate import PartialState
 
 from ..training.recipe import load_recipe, train
 from .common import Command
@@ -16,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     out = "folder for checkpoints and the trained model (default: runs/train)"
     parser.add_argument("--out", metavar="OUT", default="runs/train", help=out)
     parser.add_argument("--device", default="cpu", help="where to train, as torch names it (default: cpu)")
-    settings = "overrides, as STAGE.SETTING=VALUE with the stage's number: 2.steps=100"
+    settings = "overrides: steps=100 of all stages, 2.steps=100 or joint.steps=100 of one, joint.data.path=x inside it"
     parser.add_argument("settings", metavar="SETTING", nargs="*", help=settings)
 
 
@@ -35,7 +36,8 @@ def run(args: argparse.Namespace) -> None:
         train(recipe, Path(args.out), device)
     finally:
         logger.removeHandler(handler)
-    print(Path(args.out) / "model")
+    if PartialState().is_main_process:
+        print(Path(args.out) / "model")
 
 
 COMMAND = Command(
@@ -43,10 +45,12 @@ COMMAND = Command(
     summary="train a model by a recipe; goes on where a killed run stopped",
     description=(
         "Run the stages of a recipe. Every stage keeps a checkpoint in its own folder of OUT, so the same command\n"
-        "goes on with a run that was killed. The trained model is written to OUT/model."
+        "goes on with a run that was killed. The trained model is written to OUT/model. On many devices:\n"
+        "accelerate launch --config_file examples/accelerate/ddp.yaml -m arr_coc.training RECIPE.yaml ..."
     ),
     examples=(
         "arr-coc train hub_configs/arr-coc-tiny/train.yaml --out runs/tiny",
+        "arr-coc train examples/phases.yaml joint.learning_rate=5e-5 --out runs/phases",
         "arr-coc train hub_configs/arr-coc-tiny/train.yaml 0.steps=10 1.steps=10 2.steps=10 3.steps=10 --out runs/try",
     ),
     add_arguments=add_arguments,

@@ -1,0 +1,170 @@
+"""What a step minimises: the losses by name, each with its weight.
+
+Notation: B prompts, S their length, T positions at their end for which there are logits, I image slots, N patches.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..modeling.configuration_arr_coc import ArrCocConfig
+from ..modeling.modeling_arr_coc import ArrCocOutput
+from ..modeling.scoring import distribution_loss, diversity_loss, efficiency_loss
+from .distilling import distillation_loss
+
+WEIGHTS = {
+    "answer": 1.0,
+    "relevance": 1.0,
+    "efficiency": 0.5,
+    "diversity": 0.0,
+    "distribution": 0.0,
+    "distillation": 0.0,
+}
+"""Default weight of every loss. answer: cross-entropy of the answer's tokens; relevance: binary cross-entropy of the
+scorers against boxes; efficiency: what the mean budget exceeds its target by; diversity: over tiers; distribution:
+vision tokens against text embeddings; distillation: the scorers against the model's own attention."""
+
+
+Kind = Literal["tokens", "slots", "known"]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What losses are divided by: answer tokens, image slots, and slots whose boxes are known."""
+
+    tokens: Any
+    slots: Any
+    known: Any
+
+    @classmethod
+    def of(cls, batch: Mapping[str, Any]) -> "Counts":
+        """Those of one batch."""
+        labels, relevance = batch["labels"], batch.get("relevance_labels")
+        known = 0 if relevance is None else int((relevance[:, 0] >= 0).sum())
+        return cls(int((labels[:, 1:] != -100).sum()), len(labels), known)
+
+    def tensor(self, device: torch.device) -> Tensor:
+        """[3], as it is summed over batches and processes; `Counts(*tensor)` is the way back."""
+        return torch.tensor([self.tokens, self.slots, self.known], dtype=torch.float32, device=device)
+
+
+@dataclass(frozen=True)
+class Term:
+    """A loss as a sum, and what it is to be divided by."""
+
+    total: Tensor
+    per: Kind
+
+
+def loss_weights(given: Mapping[str, float]) -> dict[str, float]:
+    """The default weights with those that are given in their place.
+
+    Raises:
+        ValueError: an unknown loss, a negative weight, or no loss with a weight above 0.
+    """
+    unknown = sorted(set(given) - set(WEIGHTS))
+    if unknown:
+        raise ValueError(f"losses: expected names among {', '.join(WEIGHTS)}; got {', '.join(unknown)}")
+    weights = {**WEIGHTS, **{name: float(weight) for name, weight in given.items()}}
+    if min(weights.values()) < 0 or not any(weights.values()):
+        raise ValueError(f"losses: expected weights of 0 or more, one above 0; got {weights}")
+    return weights
+
+
+def answer_positions(labels: Tensor) -> int:
+    """How many positions at the end of prompts [B, S] must have logits, so that every answer token is predicted."""
+    answered = (labels != -100).any(0).nonzero()
+    return labels.shape[1] - int(answered[0]) + 1 if len(answered) else 1
+
+
+def token_losses(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Cross-entropy of each answer token, and whether it was the most probable: both [B, T-1], 0 and True elsewhere.
+
+    Args:
+        logits: [B, T, vocabulary] of the last T positions.
+        labels: [B, S], -100 where nothing is to be predicted.
+    """
+    targets = labels[:, labels.shape[1] - logits.shape[1] + 1 :]
+    predictions = logits[:, :-1].float()
+    losses = F.cross_entropy(predictions.flatten(0, 1), targets.flatten(), ignore_index=-100, reduction="none")
+    return losses.view(targets.shape), (predictions.argmax(-1) == targets) | (targets == -100)
+
+
+def known_rows(relevance_labels: Tensor | None, slots: int, device: torch.device) -> Tensor:
+    """bool [I]: the slots whose boxes are known (their row of labels [I, N] is not -1)."""
+    if relevance_labels is None:
+        return torch.zeros(slots, dtype=torch.bool, device=device)
+    return relevance_labels[:, 0] >= 0
+
+
+def relevance_losses(
+    scores: Mapping[str, Tensor], labels: Tensor, patch_mask: Tensor, *, positive_weight: float
+) -> Tensor:
+    """[I] mean binary cross-entropy over an image's patches and all trained scorers; 0 where boxes are unknown.
+
+    Args:
+        scores: logits [I, N] of each scorer.
+        labels: [I, N] in 0..1, or rows of -1.
+        patch_mask: bool [I, N], True on patches that hold some of the image.
+        positive_weight: how much more a relevant patch weighs.
+    """
+    known = known_rows(labels, len(labels), labels.device)
+    mask = (patch_mask & known[:, None]).float()
+    stacked = torch.stack([logits.float() for logits in scores.values()])
+    target, weight = labels.clamp(min=0).float(), torch.full((), positive_weight, device=labels.device)
+    losses = F.binary_cross_entropy_with_logits(stacked, target.expand_as(stacked), pos_weight=weight, reduction="none")
+    return (losses.mean(0) * mask).sum(1) / mask.sum(1).clamp(min=1)
+
+
+def real_patches(output: ArrCocOutput, batch: Mapping[str, Any]) -> Tensor:
+    """bool [I, N], True on patches that hold some of the slot's image."""
+    assert output.fetch is not None
+    mask, index = batch.get("patch_mask"), batch.get("image_index")
+    if mask is None:
+        return torch.ones_like(output.fetch.scores, dtype=torch.bool)
+    return (mask if index is None else mask[index]).bool()
+
+
+def loss_terms(
+    output: ArrCocOutput,
+    batch: Mapping[str, Any],
+    weights: Mapping[str, float],
+    *,
+    config: ArrCocConfig,
+    target_tokens: float,
+    text_statistics: tuple[float, float] | None = None,
+    attended: Tensor | None = None,
+) -> dict[str, Term]:
+    """The losses that have a weight and something to be computed from.
+
+    Args:
+        output: of a forward pass with `output_scores`.
+        batch: what went in, with `labels`, and `relevance_labels` where boxes are known.
+        weights: see `WEIGHTS`.
+        config: the model's.
+        target_tokens: mean saccades that the efficiency loss lets pass.
+        text_statistics: mean and standard deviation of the text embeddings, for the distribution loss.
+        attended: [I, N] the keep-all model's attention, for distillation.
+    """
+    assert output.fetch is not None and output.logits is not None and output.scores is not None
+    mask, relevance = real_patches(output, batch), batch.get("relevance_labels")
+    terms = {"answer": Term(token_losses(output.logits, batch["labels"])[0].sum(), "tokens")}
+    if relevance is not None and output.scores:
+        positive = config.relevance_positive_weight
+        losses = relevance_losses(output.scores, relevance, mask, positive_weight=positive)
+        terms["relevance"] = Term(losses.sum(), "known")
+    if attended is not None and output.scores:
+        found = [distillation_loss(logits, attended, mask).sum() for logits in output.scores.values()]
+        terms["distillation"] = Term(torch.stack(found).mean(), "slots")
+    slots = len(output.fetch.scores)
+    if output.fetch.expected_tokens is not None:
+        terms["efficiency"] = Term(efficiency_loss(output.fetch.expected_tokens, target_tokens) * slots, "slots")
+    if output.fetch.tier_logits is not None:
+        terms["diversity"] = Term(diversity_loss(output.fetch.tier_logits) * slots, "slots")
+    if text_statistics is not None and output.image_tokens is not None:
+        terms["distribution"] = Term(distribution_loss(output.image_tokens, *text_statistics) * slots, "slots")
+    return {name: term for name, term in terms.items() if weights[name]}

@@ -1,0 +1,148 @@
+"""What a run reports about itself beside its losses.
+
+Notation: I image slots, N patches, K saccades. NaN: not known of this slot, and left out of means.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from ..modeling.configuration_arr_coc import TIERS, scaled_budget
+from ..modeling.modeling_arr_coc import ArrCocOutput
+from .losses import real_patches, relevance_losses, token_losses
+
+
+def recall(indices: Tensor, used: Tensor, relevance_labels: Tensor | None) -> Tensor:
+    """[I] the share of an image's relevant patches that were fetched; NaN where none are known.
+
+    Args:
+        indices: [I, K] what was chosen.
+        used: bool [I, K], True on what of it was fetched.
+        relevance_labels: [I, N], rows of -1 where nothing is known; None: nothing at all.
+    """
+    if relevance_labels is None:
+        return torch.full((len(indices),), torch.nan, device=indices.device)
+    relevant = relevance_labels.clamp(min=0).float()
+    return (relevant.gather(1, indices) * used).sum(1) / relevant.sum(1)  # 0 / 0 is NaN
+
+
+def query_dependence(relevance: Tensor, patch_mask: Tensor, images: Tensor, questions: list[tuple[int, ...]]) -> Tensor:
+    """How much relevance depends on the question: [I] in 0..1, NaN where no other question about the image came along.
+
+    The total variation distance between the relevance maps of two questions about one image, each normalised to sum 1
+    over its patches; averaged over the other questions about the image. 0: the question makes no difference; 1: no
+    patch is relevant to both.
+
+    Args:
+        relevance: [I, N], 0 or more.
+        patch_mask: bool [I, N], True on patches that hold some of the image.
+        images: [I] which image stands in each slot.
+        questions: each slot's question, as token ids.
+    """
+    weights = relevance.float().clamp(min=0) * patch_mask
+    share = weights / weights.sum(1, keepdim=True).clamp(min=1e-12)
+    distance = torch.cdist(share, share, p=1) / 2  # [I, I]
+    asked = {question: number for number, question in enumerate(questions)}
+    kind = torch.tensor([asked[question] for question in questions], device=images.device)
+    other = (images[:, None] == images[None]) & (kind[:, None] != kind[None])
+    return (distance * other).sum(1) / other.sum(1)  # 0 / 0 is NaN
+
+
+def _questions(batch: Mapping[str, Any]) -> list[tuple[int, ...]]:
+    """The question's token ids in each prompt."""
+    rows = zip(batch["input_ids"], batch["query_mask"].bool(), strict=True)
+    return [tuple(ids[mask].tolist()) for ids, mask in rows]
+
+
+def fetch_measures(output: ArrCocOutput, batch: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Per slot [I]: recall, saccades fetched, and how much relevance depends on the question."""
+    fetch, index = output.fetch, batch.get("image_index")
+    assert fetch is not None
+    images = torch.arange(len(fetch.scores), device=fetch.scores.device) if index is None else index
+    return {
+        "recall": recall(fetch.indices, fetch.used, batch.get("relevance_labels")),
+        "saccades": fetch.counts.float(),
+        "query_dependence": query_dependence(
+            fetch.relevance.detach(), real_patches(output, batch), images, _questions(batch)
+        ),
+    }
+
+
+def tier_shares(output: ArrCocOutput) -> dict[str, Tensor]:
+    """Which tier each image slot's saccades are of: at most so many, and more than the tier below. [I] of 0 or 1 each."""
+    assert output.fetch is not None
+    counts, patches = output.fetch.counts, output.fetch.scores.shape[1]
+    tiers = {scaled_budget(tier, patches) for tier in TIERS}
+    bounds = torch.tensor(sorted({0, *tiers, patches}), device=counts.device)
+    at = torch.bucketize(counts, bounds)
+    return {f"tier/{bound}": (at == number).float() for number, bound in enumerate(bounds.tolist())}
+
+
+MEASURES = ("answer", "tokens", "exact", "relevance", "recall", "saccades", "query_dependence")
+"""Columns of `item_measures`."""
+
+
+def item_measures(output: ArrCocOutput, batch: Mapping[str, Any], *, positive_weight: float) -> Tensor:
+    """[B, len(MEASURES)] of each item, with one image each: so that items of all processes can be gathered.
+
+    answer: summed cross-entropy of the answer's tokens; tokens: how many; exact: 1 where all of them were the most
+    probable ones given those before; relevance: the scorers' loss, NaN where boxes are unknown; then `fetch_measures`.
+    """
+    assert output.logits is not None and output.fetch is not None and output.scores is not None
+    losses, right = token_losses(output.logits, batch["labels"])
+    relevance, unknown = batch.get("relevance_labels"), torch.full_like(losses[:, 0], torch.nan)
+    if relevance is not None and output.scores:
+        mask = real_patches(output, batch)
+        found = relevance_losses(output.scores, relevance, mask, positive_weight=positive_weight)
+        unknown = torch.where(relevance[:, 0] >= 0, found, torch.nan)
+    columns = {
+        "answer": losses.sum(1),
+        "tokens": (batch["labels"][:, 1:] != -100).sum(1),
+        "exact": right.all(1),
+        "relevance": unknown,
+        **fetch_measures(output, batch),
+    }
+    return torch.stack([columns[name].float() for name in MEASURES], 1)
+
+
+def summary(rows: Tensor, weights: Mapping[str, float]) -> dict[str, float]:
+    """Means over the items [items, len(MEASURES)] of what is known.
+
+    answer_loss is per token, as it is trained; loss: answer and relevance loss by their weights; the others by name.
+    """
+    columns = dict(zip(MEASURES, rows.unbind(1), strict=True))
+    means = {"answer_loss": (columns["answer"].sum() / columns["tokens"].sum()).item()}
+    for name in MEASURES[2:]:
+        known = columns[name][~columns[name].isnan()]
+        if len(known):
+            means["relevance_loss" if name == "relevance" else name] = known.mean().item()
+    means["loss"] = sum(weights[part] * means.get(f"{part}_loss", 0.0) for part in ("answer", "relevance"))
+    return means
+
+
+class Averages:
+    """Means of what is measured between two lines of the log, over all processes. NaN is left out."""
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        self.accelerator = accelerator
+        self.sums: dict[str, list[Tensor]] = defaultdict(list)
+
+    def add(self, values: Mapping[str, Tensor]) -> None:
+        """Scalars or tensors of any shape, by name."""
+        for name, value in values.items():
+            self.sums[name].append(value.detach().float().flatten())
+
+    def drain(self) -> dict[str, float]:
+        """The means since the last call."""
+        found = {name: torch.cat(values) for name, values in sorted(self.sums.items())}
+        self.sums.clear()
+        if not found:
+            return {}
+        pairs = torch.stack([torch.stack((v.nansum(), (~v.isnan()).sum().to(v))) for v in found.values()])
+        totals = self.accelerator.reduce(pairs, "sum")
+        means = {name: (total / count).item() for name, (total, count) in zip(found, totals, strict=True) if count}
+        return means

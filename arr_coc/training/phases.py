@@ -1,0 +1,276 @@
+"""Phases: stages of a recipe that train some parts of a whole model on records, and leave the others as they are."""
+
+import logging
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from ..data.collating import QuestionCollator
+from ..data.sources import open_records
+from ..modeling.processing_arr_coc import ArrCocProcessor
+from .drawing import Mix
+from .losses import loss_weights
+from .parts import check_parts, train_only
+from .resuming import replace_folder
+from .trainer import ArrCocTrainer, Objective
+
+logger = logging.getLogger(__name__)
+
+MODEL = "model"
+"""Folder, in a phase's own, of what the phase made. It is there if and only if the phase is done."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Settings of a phase.
+
+    Attributes:
+        data: what to train on, see `arr_coc.data.sources.open_records`.
+        held_out: what to evaluate on; None: no evaluation, and the last weights are kept instead of the best.
+        trained: parts that are trained, see `parts.PARTS`; the others are frozen.
+        steps, warmup: optimiser steps, and those over which the learning rates rise to their full height.
+        batch_size, accumulation: questions per device and forward pass, and passes per step.
+        learning_rate, rates: of AdamW, and those of parts that shall have another.
+        weight_decay, clip: of matrices; the largest gradient norm.
+        strategies, budgets: how often each is drawn, one of each per step.
+        losses: weights that differ from `losses.WEIGHTS`.
+        gradient: how the answer's loss reaches the scorer, see `fetcher_config.gradient`; None: as configured.
+        temperature: of gradient "soft", at the first step and at the last.
+        allocator: its name; None: the model's.
+        target_tokens: mean saccades that the efficiency loss lets pass; None: the model's budget.
+        distillation_layers: of the language model, whose attention is distilled; None: all.
+        distillation_budget: saccades that it then reads, the most salient first: all, or what its context has room for.
+        bf16, activation_checkpointing: compute in bfloat16; trade time for memory.
+        evaluate_every, log_every: steps between evaluations, each with a checkpoint; between lines of the log.
+        keep: checkpoints that are kept, the best and the newest always among them.
+        best: what says which checkpoint is best: loss, answer_loss, exact, recall.
+        workers: processes that prepare batches.
+        seed: of the order of records and of what is drawn.
+        report_to: where metrics go beside the log: "tensorboard" or "none".
+    """
+
+    data: Mapping[str, Any] = field(default_factory=lambda: {"format": "rendered"})
+    held_out: Mapping[str, Any] | None = None
+    trained: tuple[str, ...] = ()
+    steps: int = 5000
+    warmup: int = 1000
+    batch_size: int = 8
+    accumulation: int = 1
+    learning_rate: float = 1e-4
+    rates: Mapping[str, float] = field(default_factory=dict)
+    weight_decay: float = 0.01
+    clip: float = 1.0
+    strategies: Mapping[str, float] = field(default_factory=lambda: {"realizer": 1.0})
+    budgets: Mapping[str | int, float] = field(default_factory=lambda: {"standard": 1.0})
+    losses: Mapping[str, float] = field(default_factory=dict)
+    gradient: str | None = None
+    temperature: tuple[float, float] | None = None
+    allocator: str | None = None
+    target_tokens: float | None = None
+    distillation_layers: tuple[int, ...] | None = None
+    distillation_budget: int | str = "all"
+    bf16: bool = False
+    activation_checkpointing: bool = False
+    evaluate_every: int = 500
+    log_every: int = 50
+    keep: int = 2
+    best: str = "loss"
+    workers: int = 0
+    seed: int = 0
+    report_to: str = "none"
+
+    def __post_init__(self) -> None:
+        for name in ("learning_rate", "weight_decay", "clip"):  # YAML takes 1e-4 for a word
+            object.__setattr__(self, name, _number(getattr(self, name), name))
+        object.__setattr__(self, "rates", {part: _number(rate, f"rates.{part}") for part, rate in self.rates.items()})
+        check_parts((*self.trained, *self.rates), "trained, rates")
+        loss_weights(self.losses)
+        Mix(self.strategies, self.budgets)
+        for name in ("steps", "batch_size", "accumulation", "evaluate_every", "log_every", "keep"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name}: expected a whole number of at least 1; got {value!r}")
+
+    def objective(self) -> Objective:
+        """What `ArrCocTrainer` minimises."""
+        layers, temperature = self.distillation_layers, self.temperature
+        return Objective(
+            mix=Mix(self.strategies, self.budgets),
+            weights=self.losses,
+            rates=self.rates,
+            allocator=self.allocator,
+            target_tokens=self.target_tokens,
+            temperature=None if temperature is None else (float(temperature[0]), float(temperature[1])),
+            distillation_layers=None if layers is None else tuple(layers),
+        )
+
+
+def _number(value: Any, name: str) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name}: expected a number; got {value!r}") from None
+
+
+@dataclass(frozen=True)
+class AllocatorPhase(Phase):
+    """Where to look and how much of it: scorer, allocator and bridge."""
+
+    trained: tuple[str, ...] = ("scorer", "allocator", "bridge")
+
+
+@dataclass(frozen=True)
+class SemanticPhase(Phase):
+    """What is seen there: the semantic encoder and the bridge."""
+
+    trained: tuple[str, ...] = ("semantic", "bridge")
+
+
+@dataclass(frozen=True)
+class JointPhase(Phase):
+    """Everything at once."""
+
+    trained: tuple[str, ...] = ("scorer", "allocator", "bridge", "semantic", "encoder", "language")
+
+
+PHASES: dict[str, type[Phase]] = {"allocator": AllocatorPhase, "semantic": SemanticPhase, "joint": JointPhase}
+
+
+class LogLines(TrainerCallback):
+    """Writes Trainer's metrics to this package's log."""
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if state.is_world_process_zero:
+            numbers = ", ".join(f"{name} {value:.4g}" for name, value in (logs or {}).items())
+            logger.info(f"step {state.global_step}/{state.max_steps}: {numbers}")
+
+
+def reporters(names: str, folder: Path) -> list[TrainerCallback]:
+    """What writes metrics elsewhere than to the log.
+
+    Raises:
+        ValueError: an unknown name.
+    """
+    if names == "none":
+        return []
+    if names != "tensorboard":
+        raise ValueError(f"report_to: expected tensorboard or none; got {names!r}")
+    from torch.utils.tensorboard import SummaryWriter  # of the extra `train`
+    from transformers.integrations import TensorBoardCallback
+
+    return [TensorBoardCallback(SummaryWriter(str(folder / "tensorboard")))]
+
+
+def training_arguments(phase: Phase, folder: Path, device: torch.device) -> TrainingArguments:
+    """The phase's settings, as Trainer takes them.
+
+    Raises:
+        ValueError: a GPU other than the first: Trainer takes that one, of those that it is shown.
+    """
+    if device.index:
+        raise ValueError(f"device: expected cpu or cuda (CUDA_VISIBLE_DEVICES says which one); got {device}")
+    evaluated = "no" if phase.held_out is None else "steps"
+    arguments = TrainingArguments(
+        output_dir=str(folder),
+        max_steps=phase.steps,
+        per_device_train_batch_size=phase.batch_size,
+        per_device_eval_batch_size=phase.batch_size,
+        gradient_accumulation_steps=phase.accumulation,
+        optim="adamw_torch",
+        learning_rate=phase.learning_rate,
+        weight_decay=phase.weight_decay,
+        max_grad_norm=phase.clip,
+        warmup_steps=min(phase.warmup, phase.steps - 1),
+        lr_scheduler_type="cosine",
+        bf16=phase.bf16,
+        activation_checkpointing=phase.activation_checkpointing,
+        eval_strategy=evaluated,
+        eval_steps=phase.evaluate_every,
+        save_strategy="steps",
+        save_steps=phase.evaluate_every,
+        save_total_limit=phase.keep,
+        load_best_model_at_end=phase.held_out is not None,
+        metric_for_best_model=phase.best,
+        greater_is_better="loss" not in phase.best,
+        logging_steps=phase.log_every,
+        report_to="none",
+        disable_tqdm=not sys.stderr.isatty(),
+        remove_unused_columns=False,
+        label_names=["labels"],
+        dataloader_num_workers=phase.workers,
+        ddp_find_unused_parameters=True,  # a step's strategy uses some scorers and not others
+        use_cpu=device.type == "cpu",
+        seed=phase.seed,
+    )
+    arguments._n_gpu = min(1, arguments.n_gpu)  # several GPUs: accelerate launch, never DataParallel
+    return arguments
+
+
+def make_trainer(
+    model: Any, processor: ArrCocProcessor, phase: Phase, folder: Path, *, device: torch.device, root: Path
+) -> ArrCocTrainer:
+    """The trainer of a phase, its data opened and its frozen parts frozen.
+
+    Args:
+        model: an ARR-COC model, or a PEFT model around one (then PEFT says what is trained, not `phase.trained`).
+        processor: its processor.
+        phase: settings.
+        folder: of the phase's checkpoints.
+        device: where to train.
+        root: what paths in `phase.data` are relative to.
+    """
+    config = model.config
+    if not hasattr(model, "peft_config"):
+        train_only(model, phase.trained)
+    if phase.gradient is not None:
+        config.fetcher_config.gradient = phase.gradient
+    objective = phase.objective()
+    budget = objective.mix.largest(config)
+    if loss_weights(phase.losses)["distillation"]:
+        budget = max(budget, config.vision_tokens(budget=phase.distillation_budget, strategy="saliency")[1])
+    trainer = ArrCocTrainer(
+        model,
+        training_arguments(phase, folder, device),
+        objective=objective,
+        data_collator=QuestionCollator(processor, config, padding_side="left", budget=budget),
+        train_dataset=open_records(phase.data, folder=root),
+        eval_dataset=None if phase.held_out is None else open_records(phase.held_out, folder=root),
+        callbacks=[LogLines(), *reporters(phase.report_to, folder)],
+    )
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def train_phase(
+    model: Any, processor: ArrCocProcessor, phase: Phase, folder: Path, *, device: torch.device, root: Path
+) -> Path:
+    """Runs a phase, or goes on with one that was killed; see `make_trainer`.
+
+    Returns:
+        The folder of what it made: model and processor.
+    """
+    made = folder / MODEL
+    if made.is_dir():
+        return made
+    folder.mkdir(parents=True, exist_ok=True)
+    trainer = make_trainer(model, processor, phase, folder, device=device, root=root)
+    trainer.train()
+    beside = folder / f"{MODEL}.tmp"
+    trainer.save_model(str(beside))
+    if trainer.is_world_process_zero():
+        processor.save_pretrained(beside)
+        replace_folder(beside, made)
+    trainer.accelerator.wait_for_everyone()
+    return made

@@ -1,0 +1,280 @@
+"""Training with transformers' Trainer: ARR-COC's losses, learning rates per part, measurements and whole checkpoints.
+
+Notation: B prompts, S their length, I image slots (one per prompt here), N patches, K saccades.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Sampler
+from transformers import Trainer
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, TrainOutput, rotate_checkpoints
+
+from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration, ArrCocOutput
+from ..modeling.prompting import trim_placeholders
+from ..modeling.scoring import text_statistics
+from .distilling import answer_attention, patch_attention
+from .drawing import Draw, Mix
+from .losses import Counts, Term, answer_positions, loss_terms, loss_weights
+from .measuring import Averages, fetch_measures, item_measures, summary, tier_shares
+from .parts import gradient_norms, parameter_groups
+from .resuming import discard_incomplete, mark_complete, newest_complete
+from .streaming import StepSampler
+
+_ALIGNED = ("attention_mask", "query_mask", "position_ids", "labels")
+"""What a batch may hold beside `input_ids` that goes token by token."""
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What is minimised, and how patches are fetched meanwhile.
+
+    Attributes:
+        mix: how often each strategy and budget is drawn.
+        weights: of the losses that shall not have their default, see `losses.WEIGHTS`.
+        rates: learning rates of parts that shall not have the common one.
+        allocator: its name; None: the model's.
+        target_tokens: mean saccades per image that the efficiency loss lets pass; None: the model's budget.
+        temperature: of the soft top-k at the first and at the last step, see `fetcher_config.gradient`.
+        distillation_layers: where the keep-all model's attention is read off; None: all layers.
+    """
+
+    mix: Mix
+    weights: Mapping[str, float] = field(default_factory=dict)
+    rates: Mapping[str, float] = field(default_factory=dict)
+    allocator: str | None = None
+    target_tokens: float | None = None
+    temperature: tuple[float, float] | None = None
+    distillation_layers: tuple[int, ...] | None = None
+
+
+def base_model(model: nn.Module) -> ArrCocForConditionalGeneration:
+    """The ARR-COC model inside whatever wraps it: PEFT, DDP."""
+    return next(module for module in model.modules() if isinstance(module, ArrCocForConditionalGeneration))
+
+
+class ArrCocTrainer(Trainer):
+    """Trainer for an ARR-COC model, or a PEFT model around one.
+
+    Batches are those of `QuestionCollator`, with placeholders for every budget that may be drawn or, where distillation
+    has a weight, for what it reads; `args.max_steps` says how long a run is. Everything drawn is a function of seed and
+    step, so a run that goes on from a checkpoint ends with the same weights as one that was never interrupted.
+    """
+
+    model: Any
+    objective: Objective
+
+    def __init__(self, *args: Any, objective: Objective, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.objective = objective
+        self.weights = loss_weights(objective.weights)
+        self.loss_is_scaled_for_ga = True  # every loss is divided by the counts of the whole step
+        self.model_accepts_loss_kwargs = True  # so that those counts are taken
+        self.averages = Averages(self.accelerator)
+        self.text_statistics = self._text_statistics() if self.weights["distribution"] else None
+        if self.args.max_steps < 1:
+            raise ValueError(f"max_steps: expected at least 1; got {self.args.max_steps}")
+
+    # ---- data and optimiser
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
+        data: Any = self.train_dataset if train_dataset is None else train_dataset
+        per_step = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
+        return StepSampler(len(data), draws=per_step * self.args.max_steps, seed=self.args.seed)
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        """The configured optimiser over one group per trained part: see `parts.parameter_groups`."""
+        if self.optimizer is None:
+            trained: Any = self.model if model is None else model
+            kind, settings = self.get_optimizer_cls_and_kwargs(self.args, trained)
+            groups = parameter_groups(
+                trained,
+                learning_rate=self.args.learning_rate,
+                rates=self.objective.rates,
+                weight_decay=self.args.weight_decay,
+            )
+            self.optimizer = kind(groups, **settings)
+        return self.optimizer
+
+    def _get_num_items_in_batch(self, batch_samples: list, device: torch.device) -> Tensor:
+        """What the losses of a step are divided by, over all its batches and processes: see `Counts`."""
+        totals = sum(Counts.of(batch).tensor(device) for batch in batch_samples)
+        assert isinstance(totals, Tensor), "Trainer asks for a step that has batches"
+        return self.accelerator.reduce(totals, "sum")
+
+    # ---- one step
+
+    def draw(self) -> Draw:
+        """How the current step fetches."""
+        return self.objective.mix.draw(self.args.seed, self.state.global_step, base_model(self.model).config)
+
+    def evaluation_draw(self) -> Draw:
+        """How evaluation fetches: the model's own strategy and budget."""
+        config = base_model(self.model).config
+        return Draw(config.fetcher_config.strategy, config.vision_tokens()[1])
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> Any:
+        """The weighted sum of the losses, each divided by its count over the whole step."""
+        draw, config = self.draw(), base_model(self.model).config
+        self._anneal()
+        attended = self._attended(model, inputs) if self.weights["distillation"] else None
+        batch = self._trimmed(inputs, draw.saccades)
+        output = self._run(model, batch, draw.strategy, self.objective.allocator)
+        terms = loss_terms(
+            output, batch, self.weights, config=config, target_tokens=self._target_tokens(),
+            text_statistics=self.text_statistics, attended=attended,
+        )  # fmt: skip
+        totals = num_items_in_batch
+        if totals is None:
+            totals = Counts.of(batch).tensor(self.args.device)
+        loss = self._weighed(terms, Counts(*totals))
+        self.averages.add(fetch_measures(output, batch) | tier_shares(output))
+        return (loss, output) if return_outputs else loss
+
+    def _weighed(self, terms: Mapping[str, Term], totals: Counts) -> Tensor:
+        """The loss to minimise. Gradients are averaged over processes, so each counts as many times as there are."""
+        loss: Tensor = torch.zeros((), device=self.args.device)
+        for name, term in terms.items():
+            mean = term.total / getattr(totals, term.per).clamp(min=1) * self.accelerator.num_processes
+            self.averages.add({f"loss/{name}": mean * self.args.gradient_accumulation_steps})
+            loss = loss + self.weights[name] * mean
+        return loss
+
+    def _run(
+        self, model: nn.Module, batch: Mapping[str, Any], strategy: str, allocator: str | None, *, scores: bool = True
+    ) -> ArrCocOutput:
+        """A forward pass with logits of the answers' positions alone, and those of every trained scorer."""
+        given = {name: tensor for name, tensor in batch.items() if name not in ("labels", "relevance_labels")}
+        known = batch.get("relevance_labels")
+        return model(
+            **given,
+            strategy=strategy,
+            allocator=allocator,
+            oracle_relevance=None if known is None else known.clamp(min=0),
+            output_scores=scores,
+            logits_to_keep=answer_positions(batch["labels"]),
+            use_cache=False,
+        )
+
+    def _trimmed(self, inputs: Mapping[str, Any], saccades: int) -> dict[str, Any]:
+        """The batch with placeholders for so many saccades per image."""
+        config = base_model(self.model).config
+        base = config.vision_tokens(inputs["pixel_values"].shape[-1], budget=0)[0]
+        aligned = {name: inputs[name] for name in _ALIGNED if inputs.get(name) is not None}
+        counts = torch.full((len(inputs["input_ids"]),), saccades, device=inputs["input_ids"].device)
+        pad = config.text_config.pad_token_id or 0
+        trimmed = trim_placeholders(
+            inputs["input_ids"], counts, image_token_id=config.image_token_id, base_positions=base, pad_token_id=pad,
+            **aligned,
+        )  # fmt: skip
+        return {**inputs, **trimmed}
+
+    @torch.no_grad()
+    def _attended(self, model: nn.Module, inputs: Mapping[str, Any]) -> Tensor:
+        """[I, N] where the model with all patches fetched looks when it gives the answer."""
+        inner = base_model(self.model)
+        predicting = nn.functional.pad(inputs["labels"][:, 1:] != -100, (0, 1))
+        with answer_attention(inner.model.language_model, predicting, self.objective.distillation_layers) as collected:
+            output = self._run(model, inputs, "saliency", "topk", scores=False)  # whatever the scores, all are fetched
+        assert output.fetch is not None
+        return patch_attention(collected, inputs["input_ids"], output.fetch, inner.config)
+
+    def _target_tokens(self) -> float:
+        given = self.objective.target_tokens
+        return float(base_model(self.model).config.vision_tokens()[1]) if given is None else given
+
+    def _text_statistics(self) -> tuple[float, float]:
+        """Mean and standard deviation of the text embeddings, before training."""
+        model = base_model(self.model)
+        bridge = model.config.bridge_config
+        if bridge.text_embedding_std is not None:
+            return bridge.text_embedding_mean, bridge.text_embedding_std
+        embeddings: Any = model.get_input_embeddings()
+        mean, std = text_statistics(embeddings.weight.detach())
+        return mean.item(), std.item()
+
+    def _anneal(self) -> None:
+        """The temperature of the soft top-k: geometric from the first step's to the last step's."""
+        if self.objective.temperature is not None:
+            first, last = self.objective.temperature
+            progress = self.state.global_step / max(1, self.args.max_steps - 1)
+            base_model(self.model).model.fetcher.temperature = first * (last / first) ** progress
+
+    def _clip_grad_norm(self, model: nn.Module) -> Any:
+        step = self.state.global_step + 1
+        if step % self.state.logging_steps == 0 or step == self.args.max_steps:
+            norms = gradient_norms(model)
+            self.averages.add({f"gradient_norm/{part}": norm for part, norm in norms.items()})
+        return super()._clip_grad_norm(model)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Adds to the training log what was measured since the last one."""
+        if "loss" in logs:
+            logs = {**logs, **self.averages.drain()}
+        super().log(logs, start_time)
+
+    # ---- evaluation
+
+    def evaluation_loop(
+        self,
+        dataloader: DataLoader,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """Measures every item once, whatever the number of processes: see `measuring.item_measures`."""
+        model = self.model_wrapped
+        if model is self.model and not self.is_in_train:
+            model = self.accelerator.prepare_model(model, evaluation_mode=True)
+        model.eval()
+        draw, config, rows = self.evaluation_draw(), base_model(self.model).config, []
+        for inputs in dataloader:
+            inputs = self._prepare_inputs(inputs)
+            batch = self._trimmed(inputs, draw.saccades)
+            with torch.no_grad(), self.compute_loss_context_manager():
+                output = self._run(model, batch, draw.strategy, self.objective.allocator)
+                measures = item_measures(output, batch, positive_weight=config.relevance_positive_weight)
+            rows.append(self.accelerator.gather_for_metrics(measures))
+            self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
+        found = torch.cat(rows).cpu()
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in summary(found, self.weights).items()}
+        return EvalLoopOutput(predictions=np.empty(0), label_ids=None, metrics=metrics, num_samples=len(found))
+
+    # ---- checkpoints
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """Writes a checkpoint, declares it whole, and only then deletes old ones."""
+        limit, self.args.save_total_limit = self.args.save_total_limit, None
+        try:
+            super()._save_checkpoint(model, trial)
+        finally:
+            self.args.save_total_limit = limit
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            folder = self._get_output_dir(trial)
+            mark_complete(Path(folder) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
+            rotate_checkpoints(folder, limit, self.state.best_model_checkpoint)
+
+    def train(self, resume_from_checkpoint: str | bool | None = True, *args: Any, **kwargs: Any) -> TrainOutput:
+        """Trains, from the newest whole checkpoint in `args.output_dir` on if there is one (and True is given)."""
+        if resume_from_checkpoint is True:
+            folder = Path(str(self.args.output_dir))
+            if self.args.should_save:
+                discard_incomplete(folder)
+            self.accelerator.wait_for_everyone()
+            newest = newest_complete(folder)
+            resume_from_checkpoint = None if newest is None else os.fspath(newest)
+        return super().train(resume_from_checkpoint, *args, **kwargs)
