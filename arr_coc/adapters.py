@@ -1,24 +1,29 @@
 """PEFT adapters for one part of the model: by default the scorer, so that a user trains nothing else.
 
-`get_peft_model(model, scorer_lora_config(model))` gives an adapter of a few hundred KB at the published size; it loads
-with `PeftModel.from_pretrained`, `model.load_adapter` or `AutoPeftModelForCausalLM` like any other.
+`adapt(model)`, or `get_peft_model(model, scorer_lora_config(model))`, gives an adapter of a few hundred KB at the
+published size; it loads with `PeftModel.from_pretrained`, `model.load_adapter` or `AutoPeftModelForCausalLM` like any
+other.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 from transformers import PreTrainedModel
 
 if TYPE_CHECKING:
-    from peft import LoraConfig
+    from peft import LoraConfig, PeftModel
 
 PARTS = {
     "scorer": "fetcher.scorers",
+    "allocator": "fetcher.budgeters",
     "bridge": "bridge",
     "semantic": "vision_tower.semantic_encoder",
+    "encoder": "vision_tower.grid_encoder",
     "language": "language_model",
 }
 """Where the linear layers of each part stand in the model."""
@@ -34,6 +39,13 @@ def linear_layers(model: nn.Module, part: str) -> list[str]:
     Raises:
         ValueError: an unknown part, or one without linear layers in this model.
     """
+    found = _linear_layers(model, part)
+    if not found:
+        raise ValueError(f"part: expected a part with linear layers in this model; {part!r} has none")
+    return found
+
+
+def _linear_layers(model: nn.Module, part: str) -> list[str]:
     name, _, member = part.partition(".")
     if name not in PARTS or (member and name != "scorer"):
         expected = f"one of {', '.join(PARTS)}, or a scorer as scorer.realizer"
@@ -41,16 +53,18 @@ def linear_layers(model: nn.Module, part: str) -> list[str]:
     place = ".".join(filter(None, (PARTS[name], member)))
     inside = re.compile(rf"(?:.*\.)?{re.escape(place)}(?:\..+)?")
     # Subclasses are left out: they are linear layers with a meaning of their own, such as a temperature.
-    found = [name for name, module in model.named_modules() if type(module) is nn.Linear and inside.fullmatch(name)]
-    if not found:
-        raise ValueError(f"part: expected a part with linear layers in this model; {part!r} has none")
-    return found
+    return [name for name, module in model.named_modules() if type(module) is nn.Linear and inside.fullmatch(name)]
 
 
 def scorer_lora_config(
-    model: PreTrainedModel, r: int = 8, *, part: str = "scorer", alpha: int | None = None, **settings: Any
+    model: PreTrainedModel,
+    r: int = 8,
+    *,
+    part: str | Sequence[str] = "scorer",
+    alpha: int | None = None,
+    **settings: Any,
 ) -> LoraConfig:
-    """LoRA for exactly the linear layers of one part, whatever language model stands beside it.
+    """LoRA for exactly the linear layers of one part, or of several, whatever language model stands beside it.
 
     Args:
         model: an ARR-COC model.
@@ -64,7 +78,45 @@ def scorer_lora_config(
     """
     from peft import LoraConfig, TaskType  # importing it takes a second, which every command would pay
 
+    parts = [part] if isinstance(part, str) else part
+    found = [name for one in parts for name in linear_layers(model, one)]
     # One expression over full names: a list of last names would hit layers of the language model too.
-    names = "|".join(re.escape(name) for name in linear_layers(model, part))
+    names = "|".join(re.escape(name) for name in dict.fromkeys(found))
     settings.setdefault("task_type", TaskType.CAUSAL_LM)
     return LoraConfig(r=r, lora_alpha=2 * r if alpha is None else alpha, target_modules=f"(?:{names})", **settings)
+
+
+def adapt(model: PreTrainedModel, parts: Sequence[str] = ("scorer",), r: int = 8, **settings: Any) -> PeftModel:
+    """The model with LoRA beside the parts that a phase trains; everything else is frozen.
+
+    Args:
+        model: an ARR-COC model; changed in place, as PEFT does.
+        parts: see `linear_layers`; those that have none in this model are passed over.
+        r, settings: see `scorer_lora_config`.
+
+    Raises:
+        ValueError: an unknown part, or no linear layer in any.
+    """
+    from peft import get_peft_model
+
+    known = [part for part in parts if _linear_layers(model, part)]
+    if not known:
+        raise ValueError(f"parts: expected one with linear layers in this model; got {', '.join(parts) or 'none'}")
+    return get_peft_model(model, scorer_lora_config(model, r, part=known, **settings))  # type: ignore[return-value]
+
+
+def save_adapter(adapted: PeftModel, folder: str | Path) -> int:
+    """Writes the adapter, and nothing of the base; returns its size in bytes, all files.
+
+    Raises:
+        ValueError: something was trained that an adapter does not hold, and would be lost.
+    """
+    from peft import get_peft_model_state_dict
+
+    held = {tensor.data_ptr() for tensor in get_peft_model_state_dict(adapted).values()}
+    lost = [n for n, weight in adapted.named_parameters() if weight.requires_grad and weight.data_ptr() not in held]
+    if lost:
+        raise ValueError(f"adapter: expected to hold all that is trained (modules_to_save); got {lost[0]} beside it")
+    # "auto" would look the base's vocabulary up on the Hub; no part here holds embeddings.
+    adapted.save_pretrained(str(folder), save_embedding_layers=False)
+    return sum(path.stat().st_size for path in Path(folder).iterdir() if path.is_file())

@@ -7,10 +7,11 @@ import pytest
 import torch
 from helpers import tiny_model, tiny_processor
 from peft import AutoPeftModelForCausalLM, IA3Config, PeftModel, get_peft_model
+from safetensors.torch import load_file
 from torch import nn
 
 from arr_coc import scorer_lora_config
-from arr_coc.adapters import PARTS, linear_layers
+from arr_coc.adapters import PARTS, adapt, linear_layers, save_adapter
 
 QUESTION = "What is the total?"
 
@@ -45,7 +46,7 @@ def trained(model: Any, steps: int = 3) -> Any:
 
 @pytest.mark.parametrize("part", [*PARTS, "scorer.realizer", "scorer.clip_query"])
 def test_a_part_means_exactly_its_linear_layers(part: str) -> None:
-    model = tiny_model()
+    model = tiny_model(fetcher={"tier_choice": "classifier"})
     names = linear_layers(model, part)
     place = PARTS[part.split(".")[0]] + part.removeprefix(part.split(".")[0])
     inside = [n for n, m in model.named_modules() if type(m) is nn.Linear and f"model.{place}" in n]
@@ -116,3 +117,39 @@ def test_dora_and_ia3_work_too() -> None:
 def test_an_unknown_part_is_refused(part: str) -> None:
     with pytest.raises(ValueError, match="part: expected"):
         scorer_lora_config(tiny_model(), part=part)
+
+
+def test_an_adapter_beside_several_parts_is_saved_alone_and_small(tmp_path: Path) -> None:
+    model = tiny_model()
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    adapted = trained(adapt(model, ("scorer", "bridge"), r=2))
+    expected = relevance(adapted)
+    size = save_adapter(adapted, tmp_path)
+    held = load_file(tmp_path / "adapter_model.safetensors")
+    assert held and all("lora_" in name for name in held)
+    assert {name.split(".lora_")[0].removeprefix("base_model.model.") for name in held} == {
+        *linear_layers(tiny_model(), "scorer"),
+        *linear_layers(tiny_model(), "bridge"),
+    }
+    assert size == sum(path.stat().st_size for path in tmp_path.iterdir()) < 200_000
+    again = tiny_model()
+    assert all(torch.equal(weight, before[name]) for name, weight in again.state_dict().items())
+    assert relevance(PeftModel.from_pretrained(again, tmp_path)).equal(expected)
+
+
+def test_what_an_adapter_would_lose_is_not_saved_silently(tmp_path: Path) -> None:
+    adapted = adapt(tiny_model(), r=2)
+    adapted.get_base_model().model.bridge.requires_grad_(True)
+    with pytest.raises(ValueError, match="expected to hold all that is trained"):
+        save_adapter(adapted, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_parts_without_linear_layers_are_passed_over_unless_all_are() -> None:
+    model = tiny_model()  # tiers by the heuristic: no weights
+    with pytest.raises(ValueError, match="parts: expected one with linear layers in this model; got allocator"):
+        adapt(model, ("allocator",))
+    adapted = adapt(model, ("allocator", "bridge"), r=2)
+    assert all("bridge" in name for name, weight in adapted.named_parameters() if weight.requires_grad)
+    with pytest.raises(ValueError, match="part: expected one of"):
+        adapt(tiny_model(), ("eyes",))
