@@ -1,6 +1,6 @@
 """From what a YAML file says about data to records: `{format: textvqa, path: val.json, images: val, ocr: ocr.json}`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ def open_records(
     limit: int | None = None,
     on_error: OnError = "stop",
     max_errors: int = MAX_ERRORS,
-) -> list[Record]:
+) -> Sequence[Record]:
     """The records of a source; their images are opened when they are needed.
 
     Args:

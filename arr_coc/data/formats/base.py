@@ -18,7 +18,7 @@ FORMATS: Registry[type["Format"]] = Registry("format")
 
 
 class Format(ABC):
-    """A source of records. Members are frozen dataclasses.
+    """A source of records. Members are frozen dataclasses: their fields are what a user says of the source.
 
     Attributes:
         metric: of `METRICS`, the one that the data's publishers use.
@@ -27,6 +27,36 @@ class Format(ABC):
 
     metric: ClassVar[str] = "exact_match"
     places: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """The source, for reports and errors."""
+
+    @property
+    def files(self) -> list[Path]:
+        """The files that the records are read from, but for the images; empty where they come from elsewhere."""
+        return []
+
+    @abstractmethod
+    def read(
+        self, *, limit: int | None = None, on_error: OnError = "stop", max_errors: int = MAX_ERRORS
+    ) -> Sequence[Record]:
+        """All records; arguments and errors as in `gather`. No records at all are an error."""
+
+    def digest(self, records: Sequence[Record]) -> str:
+        """sha256 of the files, or of what the records say where there are none: the same data, the same digest."""
+        content = hashlib.sha256()
+        for path in self.files:
+            content.update(path.read_bytes())
+        if not self.files:
+            for one in records:
+                content.update(repr((one.question, one.answers, one.boxes, one.label_boxes, one.tags)).encode())
+        return content.hexdigest()
+
+
+class RowFormat(Format):
+    """A source that holds something for each record, which may be bad."""
 
     @abstractmethod
     def rows(self) -> Iterator[Row]:
@@ -45,34 +75,13 @@ class Format(ABC):
             ValueError: what is wrong with it, without its place.
         """
 
-    @property
-    @abstractmethod
-    def title(self) -> str:
-        """The source, for reports and errors."""
-
-    @property
-    def files(self) -> list[Path]:
-        """The files that the records are read from, but for the images; empty where they come from elsewhere."""
-        return []
-
     def read(
         self, *, limit: int | None = None, on_error: OnError = "stop", max_errors: int = MAX_ERRORS
     ) -> list[Record]:
-        """All records; arguments and errors as in `gather`. No records at all are an error."""
         records = gather(self.rows(), self.record, limit=limit, on_error=on_error, max_errors=max_errors)
         if not records:
             raise ValueError(f"{self.title}: expected records; got none")
         return records
-
-    def digest(self, records: Sequence[Record]) -> str:
-        """sha256 of the files, or of what the records say where there are none: the same data, the same digest."""
-        content = hashlib.sha256()
-        for path in self.files:
-            content.update(path.read_bytes())
-        if not self.files:
-            for one in records:
-                content.update(repr((one.question, one.answers, one.boxes, one.label_boxes, one.tags)).encode())
-        return content.hexdigest()
 
 
 def read_json(path: Path) -> Any:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from ..fields import image_file, require, shorten, text_of
 from ..records import Record, Row
-from .base import FORMATS, Format, check_folder, list_in, numbered
+from .base import FORMATS, RowFormat, check_folder, list_in, numbered
 
 
 @FORMATS.register("chartqa")
 @dataclass(frozen=True)
-class ChartQa(Format):
+class ChartQa(RowFormat):
     """`path`: the questions, or the folder of both files; `images`: the folder (default: `png` beside them)."""
 
     metric = "relaxed_accuracy"

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from ..fields import boxes_of, image_file, require, said_by_people, shorten, text_of
 from ..images import HeldImage
 from ..records import Record, Row
-from .base import FORMATS, Format, tags_of
+from .base import FORMATS, RowFormat, tags_of
 
 _NEEDED, _OPTIONAL = ("image", "question", "answers"), ("boxes", "image_id", "tags")
 _LOADERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv", ".arrow": "arrow"}
@@ -18,7 +18,7 @@ _LOADERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "c
 
 @FORMATS.register("columns")
 @dataclass(frozen=True)
-class Columns(Format):
+class Columns(RowFormat):
     """A data set and which columns hold what.
 
     Attributes:

@@ -15,12 +15,12 @@ from ...modeling.image_processing_arr_coc import Box
 from ..fields import answers_of, image_file, numbers_of, require, text_of
 from ..matching import OcrToken, locate, within
 from ..records import Record, Row
-from .base import FORMATS, Format, check_folder, image_size, list_in, numbered, tags_of
+from .base import FORMATS, RowFormat, check_folder, image_size, list_in, numbered, tags_of
 
 
 @FORMATS.register("docvqa")
 @dataclass(frozen=True)
-class DocVqa(Format):
+class DocVqa(RowFormat):
     """`path`: the questions; `images`: the folder (default: the questions'); `ocr`: folder of what was read."""
 
     metric = "anls"

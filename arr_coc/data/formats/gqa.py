@@ -14,12 +14,12 @@ from typing import Any
 from ...modeling.image_processing_arr_coc import Box
 from ..fields import image_file, require, shorten, text_of
 from ..records import Record, Row
-from .base import FORMATS, Format, check_folder, read_json, tags_of
+from .base import FORMATS, RowFormat, check_folder, read_json, tags_of
 
 
 @FORMATS.register("gqa")
 @dataclass(frozen=True)
-class Gqa(Format):
+class Gqa(RowFormat):
     """`path`: the questions, a file or a folder of parts; `images`: the folder; `scene_graphs`: for boxes."""
 
     places = ("path", "images", "scene_graphs")

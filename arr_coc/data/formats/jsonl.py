@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..records import Record, Row, lines, parse
-from .base import FORMATS, Format
+from .base import FORMATS, RowFormat
 
 
 @FORMATS.register("jsonl")
 @dataclass(frozen=True)
-class Jsonl(Format):
+class Jsonl(RowFormat):
     """`path`: the file; images lie relative to it."""
 
     places = ("path",)

@@ -1,17 +1,15 @@
-"""Rendered documents, drawn as they are asked for: the pages and questions that `arr-coc render` writes."""
+"""Rendered pages, drawn when a question about them is asked for: as many as a training wants, none on disk."""
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import get_args
+from typing import Any, get_args, overload
 
-import numpy as np
 from PIL import Image
 
+from ..domains import DOMAINS, Page, draw_page
 from ..images import HeldImage
-from ..questions import ask
-from ..records import Record, Row
-from ..rendering import Document, render_document
+from ..records import MAX_ERRORS, OnError, Record
 from ..values import Split
 from .base import FORMATS, Format
 
@@ -22,13 +20,23 @@ _DRAWN = 64
 @FORMATS.register("rendered")
 @dataclass(frozen=True)
 class Rendered(Format):
-    """`pages`, `questions` about each at most, `seed` of everything drawn, `size` px, `split` of fonts and layouts."""
+    """Pages of one or more domains, the same in every process and whatever is asked first.
+
+    Attributes:
+        pages: how many.
+        questions: about each; where a page has fewer, the first ones come again.
+        seed: of everything drawn.
+        size: side of a page, px.
+        split: fonts, layouts, wordings and words: "train" or "test".
+        domains: names in `DOMAINS`, which take turns.
+    """
 
     pages: int
     questions: int = 3
     seed: int = 0
     size: int = 256
     split: Split = "train"
+    domains: tuple[str, ...] = ("document",)
 
     def __post_init__(self) -> None:
         for name in ("pages", "questions"):
@@ -36,31 +44,67 @@ class Rendered(Format):
                 raise ValueError(f"{name}: expected a number of at least 1; got {getattr(self, name)!r}")
         if self.split not in get_args(Split):
             raise ValueError(f"split: expected one of {', '.join(get_args(Split))}; got {self.split!r}")
+        domains: Any = self.domains
+        object.__setattr__(self, "domains", (domains,) if isinstance(domains, str) else tuple(domains))
+        if not self.domains:
+            raise ValueError("domains: expected at least one; got none")
+        for domain in self.domains:
+            DOMAINS.named(domain)
 
     @property
     def title(self) -> str:
-        return f"rendered pages, {self.split} split, seed {self.seed}"
+        return f"rendered pages ({', '.join(self.domains)}), {self.split} split, seed {self.seed}"
 
-    def rows(self) -> Iterator[Row]:
-        number = 0
-        for page in range(self.pages):
-            document, rng = self._draw(page)
-            image = HeldImage((self, page), partial(_image, self.seed, page, self.size, self.split))
-            for index in rng.permutation(len(document.entries))[: self.questions]:
-                entry, number = document.entries[int(index)], number + 1
-                asked = ask(rng, entry.field, split=self.split)
-                yield Row(f"{self.title}, page {page}", number, (image, asked, entry, document.layout, document.font))
+    def read(
+        self, *, limit: int | None = None, on_error: OnError = "stop", max_errors: int = MAX_ERRORS
+    ) -> Sequence[Record]:
+        """The records, each drawn when it is taken: none can be bad."""
+        return _Drawn(self, range(self.pages * self.questions)[:limit])
 
-    def record(self, row: Row) -> Record:
-        image, question, entry, layout, font = row.content
-        tags = (("layout", layout), ("font", font))
-        return Record(image, question, (entry.value,), (entry.value_box,), row.number, (entry.label_box,), tags)
+    def page(self, number: int) -> Page:
+        """A page, from 0."""
+        domain = self.domains[number % len(self.domains)]
+        return _page(domain, self.seed, number, self.size, self.split)
 
-    def _draw(self, page: int) -> tuple[Document, np.random.Generator]:
-        rng = np.random.default_rng((self.seed, page))
-        return render_document(rng, size=self.size, split=self.split), rng
+    def record(self, number: int) -> Record:
+        """A record, from 0."""
+        page_number, place = divmod(number, self.questions)
+        page = self.page(page_number)
+        asked = page.questions[place % len(page.questions)]
+        image = HeldImage((self, page_number), partial(_image, self, page_number))
+        tags = {
+            "domain": self.domains[page_number % len(self.domains)],
+            "kind": asked.kind,
+            "difficulty": asked.difficulty,
+            "layout": page.layout,
+            "font": page.font,
+        }
+        return Record(image, asked.text, asked.answers, asked.boxes, number + 1, asked.label_boxes, tuple(tags.items()))
+
+
+class _Drawn(Sequence[Record]):
+    """Records of a source by number."""
+
+    def __init__(self, source: Rendered, numbers: range) -> None:
+        self.source, self.numbers = source, numbers
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> "_Drawn": ...
+    def __getitem__(self, index: int | slice) -> "Record | _Drawn":
+        if isinstance(index, slice):
+            return _Drawn(self.source, self.numbers[index])
+        return self.source.record(self.numbers[index])
 
 
 @lru_cache(maxsize=_DRAWN)
-def _image(seed: int, page: int, size: int, split: Split) -> Image.Image:
-    return render_document(np.random.default_rng((seed, page)), size=size, split=split).image.convert("RGB")
+def _page(domain: str, seed: int, number: int, size: int, split: Split) -> Page:
+    return draw_page(domain, seed, number, size, split)
+
+
+def _image(source: Rendered, number: int) -> Image.Image:
+    return source.page(number).image.convert("RGB")

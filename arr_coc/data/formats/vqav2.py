@@ -13,12 +13,12 @@ from typing import Any
 
 from ..fields import image_file, require, said_by_people, shorten, text_of
 from ..records import Record, Row
-from .base import FORMATS, Format, check_folder, list_in, numbered, read_json, tags_of
+from .base import FORMATS, RowFormat, check_folder, list_in, numbered, read_json, tags_of
 
 
 @FORMATS.register("vqav2")
 @dataclass(frozen=True)
-class VqaV2(Format):
+class VqaV2(RowFormat):
     """`path`: the questions; `annotations`: the answers; `images`: MS COCO's folder."""
 
     metric = "vqa_accuracy"
