@@ -1,8 +1,9 @@
-"""`arr-coc render`: rendered documents with questions, answers and boxes."""
+"""`arr-coc render`: rendered pages with questions, answers and boxes."""
 
 import argparse
 from pathlib import Path
 
+from ..data.domains import DOMAINS
 from ..data.writing import write_questions
 from .common import Command
 
@@ -13,7 +14,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--questions", metavar="N", type=int, default=3, help="per page, at most (default: 3)")
     parser.add_argument("--seed", metavar="N", type=int, default=2026, help="(default: 2026)")
     parser.add_argument("--size", metavar="PX", type=int, default=256, help="side of a page (default: 256)")
-    split = "fonts, layouts and words: those of training, or those held out (default: test)"
+    domain = f"what is drawn, page by page in turn: {', '.join(sorted(DOMAINS))} (default: document)"
+    parser.add_argument("--domain", metavar="NAME[,NAME]", default="document", help=domain)
+    split = "fonts, layouts, wordings and words: those of training, or those held out (default: test)"
     parser.add_argument("--split", choices=("train", "test"), default="test", help=split)
 
 
@@ -21,22 +24,32 @@ def run(args: argparse.Namespace) -> None:
     for name in ("pages", "questions"):
         if getattr(args, name) < 1:
             raise ValueError(f"--{name}: expected at least 1; got {getattr(args, name)}")
-    print(
-        write_questions(
-            Path(args.out), pages=args.pages, questions=args.questions, seed=args.seed, size=args.size, split=args.split
-        )
+    path = write_questions(
+        Path(args.out),
+        pages=args.pages,
+        questions=args.questions,
+        seed=args.seed,
+        size=args.size,
+        split=args.split,
+        domains=[name.strip() for name in args.domain.split(",")],
     )
+    print(path)
 
 
 COMMAND = Command(
     name="render",
-    summary="write rendered documents to train on or to be asked about",
+    summary="write rendered pages to train on or to be asked about",
     description=(
-        "Write pages of `field value` lines as images and a JSONL file of questions, answers and boxes: what\n"
-        "arr-coc-tiny is trained on (--split train) and measured on (--split test: other fonts, layouts and words).\n"
+        "Write pages as images and a JSONL file of questions, answers and boxes. By default they are lines of\n"
+        "`field value`: what arr-coc-tiny is trained on (--split train) and measured on (--split test: other fonts,\n"
+        "layouts and words). --domain names other pages, also several, which take turns.\n"
         "The same options and fonts give the same files."
     ),
-    examples=("arr-coc render out/pages --pages 100", "arr-coc render out/train --split train --seed 1"),
+    examples=(
+        "arr-coc render out/pages --pages 100",
+        "arr-coc render out/train --split train --seed 1",
+        "arr-coc render out/mixed --domain receipt,table,chart,sign --size 768",
+    ),
     add_arguments=add_arguments,
     run=run,
 )

@@ -2,7 +2,8 @@
 
 `{"image": path, "question": str, "answers": [str], "boxes": [[x0, y0, x1, y1]], "label_box": [x0, y0, x1, y1]}`: the
 path is relative to the file, any of the answers is right. Optional, in px of the image, ends exclusive: `boxes` (where
-the answer stands) and `label_box` (the words beside it that say it is the answer: strategy "oracle" fetches them too).
+the answer stands) and `label_box` (the words beside it that say it is the answer: strategy "oracle" fetches them too),
+or where there are several of the latter `label_boxes`, a list.
 Any other fields that hold a string are tags: `arr-coc experiment` tells scores apart by them.
 """
 
@@ -26,7 +27,7 @@ OnError = Literal["stop", "skip"]
 MAX_ERRORS = 100
 """Bad records that are skipped before reading stops after all."""
 
-_FIELDS = ("image", "question", "answers", "boxes", "label_box")
+_FIELDS = ("image", "question", "answers", "boxes", "label_box", "label_boxes")
 
 
 @dataclass(frozen=True)
@@ -163,5 +164,6 @@ def parse(row: Row, folder: Path) -> Record:
     name, question, answers = text_of(content, "image"), text_of(content, "question"), answers_of(content["answers"])
     boxes = boxes_of(content.get("boxes"))
     labels = () if content.get("label_box") is None else (box_of(content["label_box"], "label_box"),)
+    labels += boxes_of(content.get("label_boxes"), "label_boxes")
     tags = tuple((key, value) for key, value in content.items() if isinstance(value, str) and key not in _FIELDS)
     return Record(image_file(folder, name), question, answers, boxes, row.number, labels, tags)

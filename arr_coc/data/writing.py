@@ -3,13 +3,13 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 from tqdm import tqdm
 
-from .questions import ask
-from .rendering import render_document
-from .values import FIELDS, Split
+from .domains import DOMAINS, Page, Question, draw_page
+from .rasterising import Box
+from .values import Split
 
 JPEG_QUALITY = 92
 
@@ -22,48 +22,63 @@ def write_questions(
     seed: int,
     size: int = 256,
     split: Split = "test",
-    fields: Sequence[str] = FIELDS,
+    domains: Sequence[str] = ("document",),
 ) -> Path:
-    """Renders `pages` pages and asks up to `questions` distinct fields of each.
+    """Renders `pages` pages and asks up to `questions` questions about each.
 
-    Every line of the file is `{"image", "question", "answers", "boxes", "label_box", "layout", "font"}`; boxes are
-    (x0, y0, x1, y1) in px, `boxes` around the value. The same arguments and fonts give the same files.
+    Every line of the file is `{"image", "question", "answers", "boxes", "label_box" or "label_boxes", "domain", "kind",
+    "difficulty", "layout", "font"}`; boxes are (x0, y0, x1, y1) in px: `boxes` around the answer, `label_box`, or
+    `label_boxes` where there are several, around what leads to it. The same arguments and fonts give the same files.
 
     Args:
         out: folder for `data.jsonl` and `images/`.
         pages, questions: how many.
         seed: of everything drawn.
         size: side of a page, px.
-        split: fonts, layouts and words: "train" or "test".
-        fields: names of the fields; see `render_document`.
+        split: fonts, layouts, wordings and words: "train" or "test".
+        domains: names in `DOMAINS`, which take turns.
 
     Returns:
         The JSONL file's path.
 
     Raises:
         FileExistsError: `out` holds a data set already.
+        ValueError: an unknown domain or none, and what `draw_page` refuses.
     """
+    if not domains:
+        raise ValueError(f"domains: expected at least one of {', '.join(sorted(DOMAINS))}; got none")
+    for domain in domains:
+        DOMAINS.named(domain)
     path = out / "data.jsonl"
     if path.exists():
         raise FileExistsError(f"{path}: expected a folder without a data set; got one that holds it")
     (out / "images").mkdir(parents=True, exist_ok=True)
     lines = []
-    for page in tqdm(range(pages), desc="rendering", unit="page"):
-        rng = np.random.default_rng((seed, page))
-        document = render_document(rng, size=size, split=split, fields=fields)
-        name = f"images/{page:05d}.jpg"
-        document.image.convert("RGB").save(out / name, quality=JPEG_QUALITY)
-        for index in rng.permutation(len(document.entries))[:questions]:
-            entry = document.entries[int(index)]
-            line = {
-                "image": name,
-                "question": ask(rng, entry.field, split=split),
-                "answers": [entry.value],
-                "boxes": [[round(float(edge), 1) for edge in entry.value_box]],
-                "label_box": [round(float(edge), 1) for edge in entry.label_box],
-                "layout": document.layout,
-                "font": document.font,
-            }
-            lines.append(json.dumps(line))
+    for number in tqdm(range(pages), desc="rendering", unit="page"):
+        domain = domains[number % len(domains)]
+        page = draw_page(domain, seed, number, size, split)
+        name = f"images/{number:05d}.jpg"
+        page.image.convert("RGB").save(out / name, quality=JPEG_QUALITY)
+        lines += [json.dumps(_line(name, domain, page, question)) for question in page.questions[:questions]]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
+
+
+def _line(image: str, domain: str, page: Page, question: Question) -> dict[str, Any]:
+    labels = [_rounded(box) for box in question.label_boxes]
+    return {
+        "image": image,
+        "question": question.text,
+        "answers": list(question.answers),
+        "boxes": [_rounded(box) for box in question.boxes],
+        **({"label_box": labels[0]} if len(labels) == 1 else {"label_boxes": labels}),
+        "domain": domain,
+        "kind": question.kind,
+        "difficulty": question.difficulty,
+        "layout": page.layout,
+        "font": page.font,
+    }
+
+
+def _rounded(box: Box) -> list[float]:
+    return [round(float(edge), 1) for edge in box]
