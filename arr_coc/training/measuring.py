@@ -73,7 +73,7 @@ def fetch_measures(output: ArrCocOutput, batch: Mapping[str, Any]) -> dict[str, 
 
 
 def tier_shares(output: ArrCocOutput) -> dict[str, Tensor]:
-    """Which tier each image slot's saccades are of: at most so many, and more than the tier below. [I] of 0 or 1 each."""
+    """Which tier each slot's saccades are of: at most so many, and more than the tier below. [I] of 0 or 1 each."""
     assert output.fetch is not None
     counts, patches = output.fetch.counts, output.fetch.scores.shape[1]
     tiers = {scaled_budget(tier, patches) for tier in TIERS}
