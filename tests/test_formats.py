@@ -1,0 +1,509 @@
+"""Published formats as their files come: what becomes a record, what is refused, where answers stand."""
+
+import json
+import logging
+import pickle
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+from helpers import tiny_model
+from PIL import Image
+
+from arr_coc.cli import main
+from arr_coc.data.formats import FORMATS
+from arr_coc.data.records import Record, read_records
+from arr_coc.data.sources import open_records, open_source
+from arr_coc.evaluating import METRICS, evaluate
+from arr_coc.modeling.loading import load_image
+
+WIDTH, HEIGHT = 90, 60
+
+
+@pytest.fixture(autouse=True)
+def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def draw(path: str, seed: int = 0) -> None:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (HEIGHT, WIDTH, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
+
+
+def write(path: str, content: Any) -> None:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(json.dumps(content), encoding="utf-8")
+
+
+# ---- one source of every format, in the published form --------------------------------------------------------------
+
+
+def make_vqav2() -> dict[str, Any]:
+    asked = [
+        {"image_id": 42, "question": "What sport is it?", "question_id": 42000},
+        {"image_id": 42, "question": "Is it day?", "question_id": 42001},
+    ]
+    said = [
+        {
+            "question_id": 42001, "image_id": 42, "question_type": "is it", "answer_type": "yes/no",
+            "multiple_choice_answer": "yes",
+            "answers": [{"answer": "yes", "answer_confidence": "yes", "answer_id": i + 1} for i in range(10)],
+        },
+        {
+            "question_id": 42000, "image_id": 42, "question_type": "what sport is", "answer_type": "other",
+            "multiple_choice_answer": "surfing",
+            "answers": [{"answer": "surfing", "answer_confidence": "yes", "answer_id": i + 1} for i in range(10)],
+        },
+    ]  # fmt: skip
+    about = {"info": {}, "data_type": "mscoco", "data_subtype": "val2014", "license": {}}
+    write("questions.json", {**about, "task_type": "Open-Ended", "questions": asked})
+    write("annotations.json", {**about, "annotations": said})
+    draw("coco/val2014/COCO_val2014_000000000042.jpg")
+    return {"format": "vqav2", "path": "questions.json", "annotations": "annotations.json", "images": "coco"}
+
+
+def make_textvqa() -> dict[str, Any]:
+    asked = [
+        {"question": "what brand?", "image_id": "0a", "image_width": WIDTH, "image_height": HEIGHT, "question_id": 0,
+         "answers": ["Coca Cola", "coca-cola", "coca cola", *["pepsi"] * 7], "set_name": "val", "image_classes": []},
+        {"question": "is it red?", "image_id": "0a", "question_id": 1, "answers": ["yes"] * 10, "set_name": "val"},
+    ]  # fmt: skip
+    words = [("COCA", 0.1, 0.5), ("Cola", 0.4, 0.51), ("yes", 0.1, 0.1)]
+    info = [
+        {"word": word, "bounding_box": {"top_left_x": x, "top_left_y": y, "width": 0.2, "height": 0.1, "yaw": 0.0}}
+        for word, x, y in words
+    ]
+    about = {"dataset_type": "val", "dataset_name": "textvqa", "dataset_version": "0.5.1"}
+    write("val.json", {**about, "data": asked})
+    tokens = [word for word, *_ in words]
+    write("ocr.json", {**about, "data": [{"image_id": "0a", "ocr_tokens": tokens, "ocr_info": info}]})
+    draw("photos/0a.jpg")
+    return {"format": "textvqa", "path": "val.json", "images": "photos", "ocr": "ocr.json"}
+
+
+def make_docvqa() -> dict[str, Any]:
+    asked = [
+        {"questionId": 1, "question": "What is the date?", "question_types": ["form", "layout"], "docId": 7,
+         "image": "documents/page_1.png", "ucsf_document_id": "x", "ucsf_document_page_no": "1",
+         "answers": ["March 3, 1999", "3 March"], "data_split": "val"},
+        {"questionId": 2, "question": "Who signed?", "question_types": ["handwritten"],
+         "image": "documents/page_1.png", "answers": ["Nobody"], "data_split": "val"},
+    ]  # fmt: skip
+    texts = [("Date:", 2), ("March", 12), ("3,", 24), ("1999", 30)]
+    words = [{"text": text, "boundingBox": [x, 5, x + 9, 6, x + 9, 11, x, 10]} for text, x in texts]
+    line = {"text": "Date: March 3, 1999", "boundingBox": [2, 5, 39, 6, 39, 11, 2, 10], "words": words}
+    page = {"page": 1, "clockwiseOrientation": 0.1, "width": WIDTH, "height": HEIGHT, "unit": "pixel", "lines": [line]}
+    about = {"dataset_name": "docvqa", "dataset_split": "val", "dataset_version": "1.0"}
+    write("val.json", {**about, "data": asked})
+    write("ocr/page_1.json", {"status": "Succeeded", "recognitionResults": [page]})
+    draw("images/page_1.png")
+    return {"format": "docvqa", "path": "val.json", "images": "images", "ocr": "ocr"}
+
+
+def make_gqa() -> dict[str, Any]:
+    types = {"structural": "query", "semantic": "attr", "detailed": "chooseAttr"}
+    asked = {
+        "201": {"imageId": "n1", "question": "What is on the sofa?", "answer": "cat", "types": types,
+                "fullAnswer": "The cat is on the sofa.", "annotations": {"answer": {"0": "11"}, "question": {}}},
+        "202": {"imageId": "n1", "question": "Is it dark?", "answer": "no", "types": {**types, "structural": "verify"},
+                "annotations": {"answer": {}, "question": {}}},
+    }  # fmt: skip
+    objects = {"11": {"name": "cat", "x": 5, "y": 6, "w": 20, "h": 10, "relations": [], "attributes": []}}
+    write("val_questions.json", asked)
+    write("scenes.json", {"n1": {"width": WIDTH, "height": HEIGHT, "objects": objects}})
+    draw("images/n1.jpg")
+    return {"format": "gqa", "path": "val_questions.json", "images": "images", "scene_graphs": "scenes.json"}
+
+
+def make_chartqa() -> dict[str, Any]:
+    write("test/test_augmented.json", [{"imgname": "c.png", "query": "How many?", "label": "14"}])
+    write("test/test_human.json", [{"imgname": "c.png", "query": "What share is blue?", "label": 0.5}])
+    draw("test/png/c.png")
+    return {"format": "chartqa", "path": "test"}
+
+
+def make_jsonl() -> dict[str, Any]:
+    draw("a.png")
+    lines = [{"image": "a.png", "question": f"{n}?", "answers": ["a"], "boxes": [[1, 2, 3, 4]]} for n in range(2)]
+    Path("data.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    return {"format": "jsonl", "path": "data.jsonl"}
+
+
+def make_columns() -> dict[str, Any]:
+    rows = {
+        "picture": [Image.new("RGB", (WIDTH, HEIGHT), colour) for colour in ("red", "blue")],
+        "query": ["What colour?", "Which one?"],
+        "answer": ["red", "blue"],
+        "type": ["colour", "which"],
+        "where": [[[0.0, 0.0, 9.0, 9.0]], []],
+    }
+    data = datasets.Dataset.from_dict(rows).cast_column("picture", datasets.Image())
+    datasets.DatasetDict({"validation": data, "test": data.select([0])}).save_to_disk("saved")
+    names = {"image": "picture", "question": "query", "answers": "answer", "boxes": "where", "tags": ["type"]}
+    return {"format": "columns", "path": "saved", "split": "validation", "columns": names}
+
+
+def make_rendered() -> dict[str, Any]:
+    return {"format": "rendered", "pages": 2, "questions": 1, "size": 128, "split": "test"}
+
+
+MAKERS = {
+    "vqav2": make_vqav2, "textvqa": make_textvqa, "docvqa": make_docvqa, "gqa": make_gqa, "chartqa": make_chartqa,
+    "jsonl": make_jsonl, "columns": make_columns, "rendered": make_rendered,
+}  # fmt: skip
+
+
+def test_every_format_is_tested() -> None:
+    assert set(MAKERS) == set(FORMATS)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_every_format_gives_records_that_its_metric_scores(name: str) -> None:
+    """Two each; distinct lines; images that open; the same again, and in another process (pickled)."""
+    spec = MAKERS[name]()
+    source = open_source(spec)
+    records = source.read()
+    assert len(records) == 2
+    assert len({record.line for record in records}) == 2
+    assert METRICS[source.metric].score(records[1].answers[0], records[1].answers) == 1
+    for record in pickle.loads(pickle.dumps(list(records))):
+        assert load_image(record.picture).size == ((128, 128) if name == "rendered" else (WIDTH, HEIGHT))
+    again = open_records(spec)
+    assert list(again) == list(records) and open_source(spec).digest(again) == source.digest(records)
+    assert list(open_records(spec, limit=1)) == [records[0]]
+
+
+@pytest.mark.parametrize("name", [name for name in MAKERS if name not in ("columns", "rendered")])
+def test_paths_are_relative_to_the_folder_given(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = MAKERS[name]()
+    here = open_records(spec)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert open_records(spec, folder=tmp_path) == here
+    with pytest.raises((ValueError, OSError)):
+        open_records(spec)
+
+
+METRIC_OF = {
+    "vqav2": "vqa_accuracy", "textvqa": "textvqa_accuracy", "docvqa": "anls", "gqa": "exact_match",
+    "chartqa": "relaxed_accuracy", "jsonl": "exact_match", "columns": "exact_match", "rendered": "exact_match",
+}  # fmt: skip
+
+
+def test_metrics_are_the_publishers() -> None:
+    assert {name: kind.metric for name, kind in FORMATS.items()} == METRIC_OF
+
+
+# ---- what the records say -------------------------------------------------------------------------------------------
+
+
+def test_vqav2_joins_questions_with_answers_and_images() -> None:
+    first, second = open_records(make_vqav2())
+    assert (first.question, first.answers) == ("What sport is it?", ("surfing",) * 10)
+    assert dict(first.tags) == {"question_type": "what sport is", "answer_type": "other"}
+    assert second.answers == ("yes",) * 10 and first.image == second.image
+    assert first.boxes == ()
+
+
+def test_textvqa_boxes_are_those_of_the_words_of_an_answer() -> None:
+    """The answer given most often is not on the image; one that is spelt in three ways is."""
+    first, second = open_records(make_textvqa())
+    expected = [(9.0, 30.0, 27.0, 36.0), (36.0, 30.6, 54.0, 36.6)]
+    assert np.allclose(first.boxes, expected)
+    assert second.boxes == (), "yes is a judgement, wherever the word stands"
+    assert open_records({**make_textvqa(), "ocr": None})[0].boxes == ()
+
+
+def test_textvqa_reads_both_spellings_of_a_corner() -> None:
+    spec = make_textvqa()
+    before = open_records(spec)[0].boxes
+    text = Path("ocr.json").read_text().replace("top_left_x", "topLeftX").replace("top_left_y", "topLeftY")
+    Path("ocr.json").write_text(text)
+    assert open_records(spec)[0].boxes == before
+
+
+def test_docvqa_boxes_are_the_hulls_of_corners() -> None:
+    first, second = open_records(make_docvqa())
+    assert first.boxes == ((12.0, 5.0, 21.0, 11.0), (24.0, 5.0, 33.0, 11.0), (30.0, 5.0, 39.0, 11.0))
+    assert dict(first.tags) == {"question_types": "form, layout"}
+    assert second.boxes == ()
+
+
+def test_gqa_boxes_are_the_objects_of_the_answer() -> None:
+    first, second = open_records(make_gqa())
+    assert (first.boxes, second.boxes) == (((5.0, 6.0, 25.0, 16.0),), ())
+    assert dict(first.tags)["structural"] == "query"
+    assert open_records({**make_gqa(), "scene_graphs": None})[0].boxes == ()
+
+
+def test_gqa_reads_the_parts_of_a_folder() -> None:
+    spec = make_gqa()
+    Path("parts").mkdir()
+    for number in range(2):
+        (Path("parts") / f"train_all_questions_{number}.json").write_text(Path("val_questions.json").read_text())
+    assert [record.line for record in open_records({**spec, "path": "parts"})] == [1, 2, 3, 4]
+
+
+def test_chartqa_numbers_go_on_and_files_are_told_apart() -> None:
+    first, second = open_records(make_chartqa())
+    assert (first.answers, second.answers) == (("14",), ("0.5",))
+    assert (dict(first.tags), dict(second.tags)) == ({"file": "test_augmented"}, {"file": "test_human"})
+    assert (first.line, second.line) == (1, 2)
+
+
+# ---- columns --------------------------------------------------------------------------------------------------------
+
+
+def test_columns_are_mapped_and_images_decoded_late() -> None:
+    first, second = open_records(make_columns())
+    assert (first.question, first.answers, first.boxes) == ("What colour?", ("red",), ((0.0, 0.0, 9.0, 9.0),))
+    assert dict(first.tags) == {"type": "colour"} and second.boxes == ()
+    assert first.picture.getpixel((0, 0)) == (255, 0, 0) and second.picture.getpixel((0, 0)) == (0, 0, 255)
+    assert first.image != second.image
+
+
+def test_columns_with_an_image_id_know_the_same_image() -> None:
+    rows = {
+        "image": [Image.new("RGB", (9, 9))] * 3, "question": ["a?", "b?", "c?"], "image_id": ["x", "y", "x"],
+        "answers": [["1"], ["2", "3"], ["4"]],
+    }  # fmt: skip
+    datasets.Dataset.from_dict(rows).cast_column("image", datasets.Image()).save_to_disk("saved")
+    records = open_records({"format": "columns", "path": "saved"})
+    assert records[0].image == records[2].image != records[1].image
+    assert records[1].answers == ("2", "3")
+
+
+def test_columns_take_files_and_paths_of_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    draw("photos/a.png")
+    rows = {"image": ["a.png"], "question": ["How many?"], "answers": [[{"answer": "3"}, {"answer": "three"}]]}
+    datasets.Dataset.from_dict(rows).to_parquet("data.parquet")
+    (record,) = open_records({"format": "columns", "path": "data.parquet", "images": "photos"})
+    assert record.image == tmp_path / "photos" / "a.png" and record.answers == ("3", "three")
+
+
+def test_bad_columns_are_refused() -> None:
+    spec = make_columns()
+    with pytest.raises(ValueError, match=r"saved: split: expected one of validation, test; got None"):
+        open_records({**spec, "split": None})
+    with pytest.raises(ValueError, match=r"columns: expected question among .*; got 'nothing'"):
+        open_records({**spec, "columns": {**spec["columns"], "question": "nothing"}})
+    with pytest.raises(ValueError, match=r"columns: expected a map of image, .*; got \['caption'\]"):
+        open_records({**spec, "columns": {"caption": "query"}})
+
+
+# ---- rendered -------------------------------------------------------------------------------------------------------
+
+
+def test_rendered_records_do_not_depend_on_what_was_asked_before() -> None:
+    spec = {
+        "format": "rendered",
+        "pages": 4,
+        "questions": 2,
+        "seed": 3,
+        "size": 128,
+        "domains": ["document", "receipt"],
+    }
+    forwards, backwards = open_records(spec), open_records(spec)
+    assert [backwards[i] for i in range(7, -1, -1)] == list(forwards)[::-1]
+    assert [dict(record.tags)["domain"] for record in forwards[::2]] == ["document", "receipt"] * 2
+    assert forwards[0].image == forwards[1].image != forwards[2].image
+    assert list(forwards[2:4]) == [forwards[2], forwards[3]]
+    assert len(open_records({**spec, "pages": 10**9})) == 2 * 10**9, "nothing is drawn before it is asked for"
+    assert open_records({**spec, "seed": 4})[0] != forwards[0] != open_records({**spec, "split": "test"})[0]
+
+
+# ---- bad records ----------------------------------------------------------------------------------------------------
+
+
+def bad_lines() -> str:
+    draw("a.png")
+    good = json.dumps({"image": "a.png", "question": "Why?", "answers": ["a"]})
+    lines = [good, "{", good, '{"image": "none.png", "question": "?", "answers": ["a"]}', "", '{"image": 3}', good]
+    Path("data.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    return "data.jsonl"
+
+
+def test_bad_records_stop_the_reading() -> None:
+    with pytest.raises(ValueError, match=r"data.jsonl, line 2: expected a JSON object; got '{'"):
+        read_records(bad_lines())
+
+
+def test_bad_records_are_skipped_with_file_and_line(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        records = read_records(bad_lines(), on_error="skip")
+    assert [record.line for record in records] == [1, 3, 7]
+    messages = [record.getMessage() for record in caplog.records]
+    assert [f"line {number}:" in message for number, message in zip((2, 4, 6), messages, strict=True)] == [True] * 3
+    assert all("data.jsonl" in message and message.endswith("; skipped") for message in messages)
+
+
+def test_too_many_bad_records_stop_after_all() -> None:
+    assert len(read_records(bad_lines(), on_error="skip", max_errors=3)) == 3
+    with pytest.raises(ValueError, match=r"expected at most 2 bad records; got one more: .*data.jsonl, line 6: "):
+        read_records(bad_lines(), on_error="skip", max_errors=2)
+    Path("data.jsonl").write_text("{\n{\n")
+    with pytest.raises(ValueError, match=r"expected at least one good record; got 2 bad ones, the last: .*line 2"):
+        read_records("data.jsonl", on_error="skip")
+    wrong: Any = "ignore"
+    with pytest.raises(ValueError, match="on_error: expected stop or skip; got 'ignore'"):
+        read_records("data.jsonl", on_error=wrong)
+    with pytest.raises(ValueError, match="max_errors: expected at least 0; got -1"):
+        read_records("data.jsonl", max_errors=-1)
+
+
+def change(path: str, *keys: Any, to: Any) -> None:
+    """Sets, or with `to=...` removes, what stands at `keys` in a JSON file."""
+    content = json.loads(Path(path).read_text())
+    *outer, last = keys
+    target = content
+    for key in outer:
+        target = target[key]
+    if to is ...:
+        del target[last]
+    else:
+        target[last] = to
+    Path(path).write_text(json.dumps(content))
+
+
+BROKEN: list[tuple[str, str, tuple[Any, ...], Any, str]] = [
+    ("vqav2", "questions.json", ("questions", 0, "question_id"), 7, r"record 1: question_id: expected one in anno"),
+    ("vqav2", "questions.json", ("questions", 0, "image_id"), 43, "record 1: image: expected a file, relative to"),
+    ("vqav2", "annotations.json", ("annotations", 1, "answers"), None, "record 1: answers: expected a non-empty list"),
+    ("textvqa", "val.json", ("data", 0, "answers"), ..., "record 1: expected image_id, question and answers; got no"),
+    ("textvqa", "val.json", ("data", 0, "image_id"), "0b", "record 1: image: expected a file, relative to"),
+    ("textvqa", "ocr.json", ("data", 0, "image_id"), "0b", "record 1: image_id: expected one in ocr.json; got '0a'"),
+    ("textvqa", "ocr.json", ("data", 0, "ocr_info", 0, "bounding_box", "width"), "1", "box: expected 4 numbers"),
+    ("docvqa", "val.json", ("data", 0, "answers"), [], r"record 1: answers: expected a non-empty list of str"),
+    ("docvqa", "val.json", ("data", 0, "question"), " ", "record 1: question: expected a non-empty string; got ''"),
+    ("docvqa", "ocr/page_1.json", ("recognitionResults", 0, "lines", 0, "words", 0, "boundingBox"), [1], "expected 8"),
+    ("gqa", "val_questions.json", ("201", "answer"), ..., "question 201: expected imageId, question and answer; got"),
+    ("chartqa", "test/test_augmented.json", (0, "label"), None, "record 1: label: expected a text or a number"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "path", "keys", "to", "message"), BROKEN)
+def test_bad_records_of_published_files_are_named(
+    name: str, path: str, keys: tuple[Any, ...], to: Any, message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    spec = MAKERS[name]()
+    change(path, *keys, to=to)
+    with pytest.raises(ValueError, match=message):
+        open_records(spec)
+    if name != "textvqa" and not path.startswith("ocr"):  # there both records ask about the image
+        with caplog.at_level(logging.WARNING):
+            assert len(open_records(spec, on_error="skip")) == 1
+        assert len(caplog.records) == 1
+
+
+FAULTS: list[tuple[str, dict[str, Any], str]] = [
+    ("vqav2", {"annotations": "none.json"}, "expected a file; got 'none.json'"),
+    ("vqav2", {"annotations": "questions.json"}, "questions.json: expected a list under 'annotations'"),
+    ("vqav2", {"images": "none"}, "images: expected a folder; got 'none'"),
+    ("vqav2", {"images": None}, "data of format vqav2: expected path, annotations, images; got no images"),
+    ("vqav2", {"ocr": "x"}, "data of format vqav2: expected fields among path, annotations, images; got ocr"),
+    ("textvqa", {"path": 3}, "path: expected a path; got 3"),
+    ("docvqa", {"ocr": "none"}, "ocr: expected a folder; got 'none'"),
+    ("gqa", {"path": "scenes.json", "images": "none"}, "images: expected a folder; got 'none'"),
+    ("chartqa", {"images": "none"}, "images: expected a folder; got 'none'"),
+    ("rendered", {"pages": 0}, "pages: expected a number of at least 1; got 0"),
+    ("rendered", {"split": "dev"}, "split: expected one of train, test; got 'dev'"),
+    ("rendered", {"domains": ["novel"]}, "domain: expected one of .*; got 'novel'"),
+    ("jsonl", {"format": "csv"}, "format: expected one of chartqa, .*; got 'csv'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "changes", "message"), FAULTS)
+def test_faults_of_a_whole_source_are_never_skipped(name: str, changes: dict[str, Any], message: str) -> None:
+    spec = {**MAKERS[name](), **changes}
+    with pytest.raises(ValueError, match=message):
+        open_records(spec, on_error="skip")
+
+
+def test_json_that_is_none_is_named_with_its_line() -> None:
+    spec = make_docvqa()
+    Path("val.json").write_text('{"data": [\n,]}')
+    with pytest.raises(ValueError, match=r"val.json: expected JSON; got .*line 2 column 1"):
+        open_records(spec)
+
+
+# ---- images in memory, and the commands -----------------------------------------------------------------------------
+
+
+def test_images_in_memory_are_evaluated_as_their_files_are() -> None:
+    records = open_records(make_jsonl())
+    image = Image.open("a.png")
+    held = [Record(image, one.question, one.answers, one.boxes, one.line) for one in records]  # type: ignore[arg-type]
+    model = tiny_model()
+    found = [evaluate(model, some, ["realizer"], progress=False)["strategies"] for some in (records, held)]
+    assert found[0] == found[1]
+    assert held[0].image == held[1].image and hash(held[0]) == hash(held[0])
+
+
+def test_evaluate_takes_a_format_with_its_own_metric(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_docvqa()
+    options = ["--model", str(checkpoint), "--strategies", "none", "--json", "out.json"]
+    arguments = ["val.json", "--format", "docvqa", "--with", "images=images", "--with", "ocr=ocr"]
+    assert main(["evaluate", *arguments, *options]) == 0
+    assert "ANLS" in capsys.readouterr().out
+    result = json.loads(Path("out.json").read_text())
+    assert (result["metric"], result["data"], result["strategies"]["none"]["n"]) == ("anls", "val.json", 2)
+    spec = "{format: docvqa, path: ../val.json, images: ../images, ocr: ../ocr}"
+    Path("specs").mkdir()
+    Path("specs/docvqa.yaml").write_text(spec)
+    assert main(["evaluate", "specs/docvqa.yaml", *options]) == 0
+    assert json.loads(Path("out.json").read_text())["strategies"] == result["strategies"]
+
+
+def test_evaluate_draws_what_it_asks(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--format", "rendered", "--with", "pages=2", "--with", "questions=1", "--with", "size=128"]
+    assert main(["evaluate", *arguments, "--model", str(checkpoint), "--strategies", "none,oracle"]) == 0
+    assert "oracle" in capsys.readouterr().out
+
+
+def test_evaluate_skips_bad_records_where_asked(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = bad_lines()
+    options = ["--model", str(checkpoint), "--strategies", "none", "--json", "out.json"]
+    assert main(["evaluate", path, *options]) == 2
+    assert "line 2" in capsys.readouterr().err
+    assert main(["evaluate", path, *options, "--on-error", "skip"]) == 0
+    assert json.loads(Path("out.json").read_text())["strategies"]["none"]["n"] == 3
+    assert main(["evaluate", path, *options, "--on-error", "skip", "--max-errors", "1"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "data of format jsonl: expected path; got no path"),
+        (["x.json", "--format", "novel"], "format: expected one of"),
+        (["x.json", "--format", "gqa", "--with", "images"], "--with: expected NAME=VALUE; got 'images'"),
+        (["spec.yaml", "--format", "gqa"], "--data: expected a YAML file, or --format and --with; got both"),
+        (["spec.yaml"], "spec.yaml: expected format, path and the format's other fields by name; got 3"),
+    ],
+)
+def test_bad_data_arguments_are_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("spec.yaml").write_text("3")
+    assert main(["evaluate", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_an_experiment_on_rendered_pages(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its data have no file: plan, predictions and report come from what is drawn; other data are refused."""
+    Path("config.yaml").write_text(
+        "data: {format: rendered, pages: 2, questions: 2, size: 128, split: test}\n"
+        "arms: [none, saliency]\ntimed: 1\nrounds: 1\n"
+        "rules:\n  rules: [{decision: STOP, text: so, if: {arm: saliency, not_above: [none]}}]\n"
+        "  otherwise: {decision: GO, text: else}\n"
+    )
+    options = ["--model", str(checkpoint), "--device", "cpu"]
+    assert main(["experiment", "config.yaml", "--out", "run", *options]) == 0, capsys.readouterr().err
+    result = json.loads(Path("run/result.json").read_text())
+    assert result["n"] == 4 and result["images"] == 2
+    assert main(["experiment", "config.yaml", "--out", "run", "--rescore"]) == 0
+    Path("config.yaml").write_text(Path("config.yaml").read_text().replace("pages: 2", "seed: 1, pages: 2"))
+    capsys.readouterr()
+    assert main(["experiment", "config.yaml", "--out", "run", "--rescore"]) == 2
+    assert "expected the data of the plan" in capsys.readouterr().err
