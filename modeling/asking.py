@@ -397,8 +397,8 @@ class AskingMixin:
         aligned = {name: kwargs.pop(name, None) for name in ("attention_mask", "position_ids")}
         made = self.embed_images(input_ids, **aligned, **about_images)
         inputs = {name: made.inputs[name] for name in ("input_ids", *aligned) if name in made.inputs}
-        cut = input_ids.shape[1] - inputs["input_ids"].shape[1]
-        if kwargs.get("max_length") is not None:
-            kwargs["max_length"] -= cut  # as many new tokens as if the prompt were as long as it was given
+        length = inputs["input_ids"].shape[1]
+        if kwargs.get("max_length") is not None:  # as many new tokens as if the prompt were as long as it was given
+            kwargs["max_length"] -= input_ids.shape[1] - length
         output = super().generate(inputs_embeds=made.embeds, **inputs, **kwargs)  # type: ignore[misc]
-        return _behind_prompt(output, input_ids, inputs["input_ids"].shape[1]) if cut else output
+        return output if inputs["input_ids"] is input_ids else _behind_prompt(output, input_ids, length)

@@ -13,7 +13,7 @@ from .configuration_arr_coc import TIERS, ArrCocFetcherConfig, scaled_budget
 from .realizing import FetchContext
 from .registry import Registry
 
-SOFTNESS = 0.05
+SOFTNESS = 0.02
 """How wide the soft edge of "adaptive" is, as a share of the mass; only gradients see it."""
 
 
@@ -24,11 +24,13 @@ class Budgets:
     Attributes:
         counts: [B] int64.
         survival: [B, K] float32, the probability that a saccade of rank r is fetched, P(count > r); differentiable.
+        expected: [B] float32, the expected count; differentiable.
         tier_logits: [B, T] of the classifier, or None.
     """
 
     counts: Tensor
     survival: Tensor
+    expected: Tensor
     tier_logits: Tensor | None = None
 
 
@@ -42,13 +44,15 @@ def budgets_from_tiers(probabilities: Tensor, sizes: Tensor, tier_logits: Tensor
     chosen = probabilities.sort(dim=-1, descending=True, stable=True).indices[:, 0]
     ranks = torch.arange(int(sizes[-1]), device=sizes.device)
     survival = probabilities @ (sizes[:, None] > ranks).to(probabilities)
-    return Budgets(sizes[chosen], survival, tier_logits)
+    return Budgets(sizes[chosen], survival, survival.sum(-1), tier_logits)
 
 
 def budgets_from_mass(mass: Tensor, share: float, *, least: int, most: int) -> Budgets:
     """The smallest count whose patches hold `share` of each item's mass [B, N], within least..most.
 
-    The survival of a rank is a soft step in the share that the ranks before it hold. An item without mass gets `least`.
+    The survival of a rank is a soft step in the share that the ranks before it hold. The expected count is the share of
+    the mass itself, which relevance of 0s and 1s takes; not cut at `most`, where efficiency would no longer learn. An
+    item without mass gets `least`.
     """
     ordered = mass.sort(dim=-1, descending=True, stable=True).values
     total = ordered.sum(-1, keepdim=True)
@@ -56,7 +60,7 @@ def budgets_from_mass(mass: Tensor, share: float, *, least: int, most: int) -> B
     counts = ((before < share) & (total > 0)).sum(-1).clamp(least, most)
     survival = ((share - before[:, :most]) / SOFTNESS).sigmoid()
     certain = torch.arange(most, device=mass.device) < least
-    return Budgets(counts, torch.where(certain, 1.0, survival))
+    return Budgets(counts, torch.where(certain, 1.0, survival), (share * total[:, 0]).clamp(min=least))
 
 
 class TierClassifier(nn.Module):

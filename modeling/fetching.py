@@ -32,8 +32,8 @@ class FetchResult:
         counts: [B] int64, how many are fetched of each item; K where not given.
         wanted: [B] int64, how many evaluation would fetch: in training, allocators that choose fetch more than that.
         weights: [B, K] what each token is multiplied by, or None: see `ArrCocFetcherConfig.gradient`.
-        expected_tokens: [B] float32, differentiable: how many saccades an allocator that chooses it expects to fetch;
-            None from allocators that fetch exactly the budget.
+        expected_tokens: [B] float32, differentiable: how many saccades an allocator that chooses it expects to fetch
+            ("adaptive" not cut at K); None from allocators that fetch exactly the budget.
         tier_logits: [B, T] of the tier classifier, or None.
     """
 
@@ -180,7 +180,7 @@ class RunningBackFetcher(nn.Module):
             counts=counts,
             wanted=counts if budgets is None else budgets.counts,
             weights=self._weights(scores, relevance, ranked, indices, rank, budgets) if self._learns else None,
-            expected_tokens=None if budgets is None else budgets.survival.sum(-1),
+            expected_tokens=None if budgets is None else budgets.expected,
             tier_logits=None if budgets is None else budgets.tier_logits,
         )
 

@@ -1,11 +1,18 @@
 """Budgets of their own for every item: what is trimmed, how many are chosen, what the choice learns from."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_fetching import FETCHING, D, N, context, fetcher
 
+from arr_coc.modeling.attending import most_relevant_first
+from arr_coc.modeling.budgeting import BUDGETERS, budgets_from_mass, budgets_from_tiers, tier_sizes
+from arr_coc.modeling.configuration_arr_coc import TIERS, resolve_budget
 from arr_coc.modeling.prompting import trim_placeholders
+from arr_coc.modeling.realizing import FetchContext
 
 # ---- trimming placeholders
 
@@ -95,3 +102,143 @@ def test_tensors_of_another_length_are_refused() -> None:
             torch.tensor([[9, 9, 9, 2]]), torch.tensor([0]), image_token_id=9, base_positions=2,
             labels=torch.zeros(1, 3),
         )  # fmt: skip
+
+
+# ---- how many
+
+
+def test_tiers_scale_with_the_patches() -> None:
+    assert tier_sizes(4096, 4096).tolist() == [64, 128, 256, 384, 400] == list(TIERS)
+    assert tier_sizes(256, 20).tolist() == [4, 8, 16, 20, 20], "and keep to what may be fetched"
+
+
+@pytest.mark.parametrize(("budget", "count"), [("auto", 25), ("tier:64", 4), ("tier:400", 25)])
+def test_a_tier_is_a_budget_too(budget: str, count: int) -> None:
+    assert resolve_budget(budget, 256) == count
+    with pytest.raises(ValueError, match="tier:64, tier:128.*; got 'tier:65'$"):
+        resolve_budget("tier:65", 256)
+
+
+def test_the_most_probable_tier_is_taken_and_every_rank_survives_as_often_as_it_is_fetched() -> None:
+    budgets = budgets_from_tiers(torch.tensor([[0.5, 0.2, 0.3], [0.0, 0.5, 0.5]]), torch.tensor([1, 2, 4]))
+    assert budgets.counts.tolist() == [1, 2], "equally probable: the smaller"
+    expected = torch.tensor([[1.0, 0.5, 0.3, 0.3], [1.0, 1.0, 0.5, 0.5]])
+    assert torch.allclose(budgets.survival, expected)
+    assert torch.allclose(budgets.survival.sum(1), torch.tensor([0.5 + 0.4 + 1.2, 1.0 + 2.0]))  # the expectation of K
+
+
+def test_the_mass_decides_how_many() -> None:
+    mass = torch.tensor([[0.0, 8, 1, 1, 0, 0], [1, 1, 1, 1, 1, 1], [0, 0, 0, 0, 0, 0]])
+
+    def counts(share: float, least: int = 0, most: int = 6) -> list[int]:
+        return budgets_from_mass(mass, share, least=least, most=most).counts.tolist()
+
+    assert counts(0.5) == [1, 3, 0] and counts(0.85) == [2, 6, 0] and counts(1.0) == [3, 6, 0]
+    assert counts(0.5, least=2) == [2, 3, 2] and counts(0.85, most=4) == [2, 4, 0]
+
+
+def test_the_soft_count_follows_the_mass() -> None:
+    spread = torch.full((1, 64), 0.5)
+    sharp = spread.clone()
+    sharp[0, 4:] = 1e-3
+    soft = [budgets_from_mass(mass, 0.9, least=2, most=40).survival for mass in (spread, sharp)]
+    assert soft[0].shape == (1, 40) and (soft[0].diff() <= 0).all() and (soft[0][:, :2] == 1).all()
+    assert soft[0].sum() > 35 and 2 < soft[1].sum() < 10
+
+
+def test_the_expected_count_of_ones_and_zeros_is_their_share() -> None:
+    mass = torch.zeros(2, 64)
+    mass[0, 10:40] = 1
+    budgets = budgets_from_mass(mass, 0.9, least=2, most=20)
+    assert budgets.expected.tolist() == [27, 2] and budgets.counts.tolist() == [20, 2]
+    assert budgets_from_mass(mass, 0.9, least=2, most=40).counts.tolist() == [27, 2]
+
+
+def test_relevance_elsewhere_raises_the_expected_count_and_relevance_on_top_lowers_it() -> None:
+    """Of the soft count, which the answer's loss moves."""
+    mass = torch.linspace(1, 0.1, 64)[None].requires_grad_()
+    budgets_from_mass(mass, 0.5, least=1, most=40).survival.sum().backward()
+    assert mass.grad[0, 0] < 0 < mass.grad[0, -1]
+
+
+# ---- what is fetched
+
+
+def questions_of(*lengths: int) -> FetchContext:
+    """A context whose items have questions of these lengths, in tokens."""
+    given = context(len(lengths))
+    longest = max(lengths)
+    mask = torch.arange(longest) < torch.tensor(lengths)[:, None]
+    return replace(given, query=torch.randn(len(lengths), longest, D), query_mask=mask)
+
+
+@torch.no_grad()
+def test_longer_questions_get_more_by_the_heuristic() -> None:
+    done = fetcher(tier_lengths=[2, 3, 5, 7])(questions_of(1, 2, 4, 6, 9), N, allocator="tiers")
+    assert done.counts.tolist() == tier_sizes(N, N).tolist() == [1, 2, 4, 6, 6]
+    assert done.budget == 6 and done.used.sum(1).equal(done.counts) and done.wanted is done.counts
+    assert not [name for name, _ in fetcher().named_parameters() if "budgeters" in name], "a rule has no weights"
+
+
+@torch.no_grad()
+def test_the_classifier_reads_the_question_and_the_gestalt() -> None:
+    module, given = fetcher(tier_choice="classifier"), context()
+    assert [name for name, _ in module.named_parameters() if name.startswith("budgeters.tiers.classifier.")]
+    logits = module(given, N, allocator="tiers").tier_logits
+    assert logits.shape == (2, len(TIERS))
+    for name in ("query", "features"):
+        other = replace(given, **{name: torch.randn_like(getattr(given, name))})
+        assert not torch.allclose(module(other, N, allocator="tiers").tier_logits, logits)
+    hidden = replace(given, query_mask=torch.tensor([[True] * 3 + [False]] * 2))
+    noisy = replace(hidden, query=given.query + torch.tensor([0.0, 0, 0, 9])[:, None])
+    first, second = (module(one, N, allocator="tiers").tier_logits for one in (hidden, noisy))
+    assert torch.equal(first, second), "what is no question was read"
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    data=st.data(),
+    allocator=st.sampled_from(sorted(BUDGETERS)),
+    strategy=st.sampled_from(FETCHING),
+    with_taken=st.booleans(),
+)
+@torch.no_grad()
+def test_every_item_gets_exactly_its_count_of_its_best_patches(
+    data: st.DataObject, allocator: str, strategy: str, with_taken: bool
+) -> None:
+    """Distinct, ascending, none taken, padding last; as alone, whatever its neighbours get."""
+    torch.manual_seed(data.draw(st.integers(0, 10**6)))
+    lengths = data.draw(st.lists(st.integers(1, 9), min_size=2, max_size=3))
+    given = questions_of(*lengths)
+    given = replace(given, patch_mask=torch.rand(len(lengths), N) < data.draw(st.sampled_from([0.05, 0.5, 1.0])))
+    taken = torch.stack([torch.randperm(N)[:16].sort().values for _ in lengths]) if with_taken else None
+    most = data.draw(st.integers(1, 40))
+    module = fetcher(tier_lengths=[2, 3, 5, 7], adaptive_share=data.draw(st.sampled_from([0.02, 0.5])))
+    done = module(given, most, strategy=strategy, allocator=allocator, taken=taken)
+    assert done.budget == int(done.counts.max()) <= most
+    for row, count in enumerate(done.counts.tolist()):
+        chosen = done.indices[row, :count].tolist()
+        assert count >= 1 and chosen == sorted(set(chosen))
+        assert len(set(done.indices[row].tolist())) == done.budget, "what fills the rectangle is distinct too"
+        blocked = set() if taken is None else set(taken[row].tolist())
+        real = {i for i in range(N) if given.patch_mask[row, i]} - blocked
+        assert not blocked & set(chosen) and len(real & set(chosen)) == min(count, len(real))
+        rest = real - set(chosen)
+        low = min((done.scores[row, i].item() for i in real & set(chosen)), default=0.0)
+        assert all(done.scores[row, i].item() <= low for i in rest)
+        one = replace(given, **{n: getattr(given, n)[row : row + 1] for n in TENSORS})
+        alone = module(
+            one, most, strategy=strategy, allocator=allocator, taken=None if taken is None else taken[row : row + 1]
+        )
+        cut = done.rows(row, row + 1)
+        assert cut.indices.equal(alone.indices) and cut.budget == alone.budget == count
+        assert cut.is_padding.equal(alone.is_padding) and cut.positions.equal(alone.positions)
+
+
+TENSORS = ("features", "textures", "patch_mask", "query", "query_mask", "seeds", "oracle")
+
+
+def test_most_relevant_first_keeps_both_parts_ascending() -> None:
+    scores = torch.tensor([[1.0, 5, 3, 5, 0]])
+    indices, rank = most_relevant_first(scores, torch.tensor([[0, 1, 2, 3]]), torch.tensor([2]))
+    assert indices.tolist() == [[1, 3, 0, 2]] and rank.tolist() == [[0, 1, 3, 2]]

@@ -1,0 +1,197 @@
+"""How the answer's loss reaches what chooses: nothing changes in what is computed, except where it is to."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_fetching import N, context, fetcher
+from test_invariants import PAIRS
+from test_modeling import CARD, PAGE, QUESTION, loud_model, prompt
+
+from arr_coc.modeling.attending import soft_top_k
+from arr_coc.modeling.scoring import efficiency_loss
+
+
+def answer_batch(model: Any, *pairs: Any, **kwargs: Any) -> dict[str, Any]:
+    """Inputs whose last four tokens are to be predicted."""
+    inputs = dict(prompt(model, *(pairs or ((PAGE, QUESTION), (CARD, "What is that?"))), **kwargs))
+    inputs["labels"] = torch.full_like(inputs["input_ids"], -100)
+    inputs["labels"][:, -4:] = inputs["input_ids"][:, -4:]
+    return inputs
+
+
+def reached(model: Any, part: str = "fetcher.scorers.realizer.") -> bool:
+    """Whether any weight of the part has a gradient."""
+    named = [(n, p) for n, p in model.named_parameters() if f".{part}" in n]
+    assert named, part
+    return any(p.grad is not None and bool(p.grad.any()) for _, p in named)
+
+
+# ---- soft top-k
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data(), temperature=st.sampled_from([0.01, 0.3, 1.0, 10.0]))
+def test_the_weights_sum_to_k_and_follow_the_scores(data: st.DataObject, temperature: float) -> None:
+    torch.manual_seed(data.draw(st.integers(0, 10**6)))
+    scores = 3 * torch.randn(2, 40)
+    scores[torch.rand(2, 40) < 0.3] = float("-inf")
+    count = data.draw(st.integers(1, 15))
+    weights = soft_top_k(scores, count, temperature=temperature)
+    assert ((weights >= 0) & (weights <= 1)).all() and not weights[scores.isinf()].any()
+    assert weights.sum(1).tolist() == pytest.approx([count, count], abs=1e-3)
+    order = scores.sort(dim=1).indices
+    assert (weights.gather(1, order).diff() >= 0).all()
+
+
+def test_cold_weights_are_the_hard_choice_and_few_candidates_are_all_taken() -> None:
+    scores = torch.tensor([[3.0, 1.0, 2.0, 0.0], [1.0, float("-inf"), float("-inf"), 2.0]])
+    cold = soft_top_k(scores, 2, temperature=1e-3)
+    assert torch.allclose(cold, torch.tensor([[1.0, 0, 1, 0], [1, 0, 0, 1]]), atol=1e-5)
+    assert soft_top_k(scores, 3, temperature=1.0)[1].tolist() == [1, 0, 0, 1]
+
+
+def test_the_gradient_of_the_weights_is_that_of_tau_too() -> None:
+    """Without tau's part, raising every score alike would have seemed to raise every weight."""
+    scores = torch.randn(2, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    assert torch.autograd.gradcheck(lambda s: soft_top_k(s, 4, temperature=0.7), (scores,), eps=1e-5, atol=1e-4)
+    weights = soft_top_k(scores, 4, temperature=0.7)
+    (gradient,) = torch.autograd.grad(weights[0, 3], scores)
+    assert gradient[0, 3] > 0 and (gradient[0, [0, 1, 2, 4, 5]] < 0).all() and not gradient[1].any()
+    assert gradient[0].sum().abs() < 1e-8
+
+
+@pytest.mark.parametrize("temperature", [1e-4, 1e-2])
+def test_the_gradient_of_cold_weights_is_finite(temperature: float) -> None:
+    scores = (100 * torch.randn(3, 400, generator=torch.Generator().manual_seed(1))).requires_grad_()
+    (soft_top_k(scores, 50, temperature=temperature) * torch.rand(3, 400)).sum().backward()
+    assert scores.grad.isfinite().all()
+
+
+# ---- the answer's loss and the scorer
+
+
+@pytest.mark.parametrize(("gradient", "learns"), [("none", False), ("straight_through", True), ("soft", True)])
+def test_the_answer_reaches_the_scorer_in_training_only(gradient: str, learns: bool) -> None:
+    model = loud_model(fetcher={"gradient": gradient})
+    for training in (False, True):
+        model.train(training).zero_grad()
+        output = model(**answer_batch(model))
+        output.loss.backward()
+        assert reached(model) is (learns and training)
+        assert (output.fetch.weights is not None) is (learns and training)
+
+
+def test_straight_through_changes_no_bit_and_soft_only_in_training() -> None:
+    outputs = {}
+    for gradient in ("none", "straight_through", "soft"):
+        model = loud_model(fetcher={"gradient": gradient})
+        batch = answer_batch(model)
+        outputs[gradient] = [model.train(training)(**batch) for training in (True, False)]
+    expected = outputs["none"][0]
+    for gradient, (trained, evaluated) in outputs.items():
+        assert torch.equal(evaluated.logits, expected.logits)
+        assert torch.equal(trained.fetch.indices, expected.fetch.indices)
+        base = trained.image_tokens.shape[1] - trained.fetch.budget
+        assert torch.equal(trained.image_tokens[:, :base], expected.image_tokens[:, :base]), "the floor"
+        assert torch.equal(trained.logits, expected.logits) is (gradient != "soft")
+
+
+def test_straight_through_is_the_gradient_of_a_token_weighted_by_its_relevance() -> None:
+    module, given = fetcher().train(), context()
+    done = module(given, 5)
+    assert done.weights.eq(1).all()
+    done.weights[:, 2].sum().backward()
+    found = module.scorers["realizer"].head.bias.grad.clone()
+    module.zero_grad()
+    module(given, 5).relevance.gather(1, done.indices)[:, 2].sum().backward()
+    assert torch.allclose(found, module.scorers["realizer"].head.bias.grad)
+
+
+def test_soft_weights_obey_the_temperature_that_a_trainer_sets() -> None:
+    module, given = fetcher(gradient="soft").train(), context()
+    assert module.temperature == module.config.temperature == 1.0
+    warm = module(given, 5).weights
+    module.temperature = 1e-6
+    cold = module(given, 5).weights
+    assert cold.eq(1).all() and (warm < 1).all()
+
+
+def test_a_frozen_scorer_costs_no_weights() -> None:
+    module = fetcher().train().requires_grad_(False)
+    assert module(context(), 5).weights is None and module(context(), 5, strategy="saliency").weights is None
+
+
+# ---- the answer's loss and learned budgets
+
+
+def test_in_training_all_that_could_be_fetched_is_weighted_by_its_survival() -> None:
+    module = fetcher(tier_choice="classifier", gradient="straight_through").train()
+    done = module(context(), N, allocator="tiers")
+    assert done.counts.tolist() == [6, 6] and done.wanted.tolist() != [6, 6] or done.tier_logits.argmax(1).ge(3).all()
+    chances = done.tier_logits.softmax(-1)
+    sizes = torch.tensor([1.0, 2, 4, 6, 6])
+    assert torch.allclose(done.expected_tokens, (chances * sizes).sum(1))
+    best = done.scores.gather(1, done.indices).argmax(1)
+    assert torch.allclose(done.weights[torch.arange(2), best], torch.ones(2)), "the first is fetched in every tier"
+    assert torch.allclose(done.weights.sum(1), done.expected_tokens)
+    module.eval()
+    after = module(context(), N, allocator="tiers")
+    assert after.weights is None and after.counts.equal(done.wanted)
+
+
+@pytest.mark.parametrize("allocator", ["tiers", "adaptive"])
+def test_efficiency_pushes_the_expected_tokens_down(allocator: str) -> None:
+    module, given = fetcher(tier_choice="classifier").train(), context()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+
+    def expected() -> torch.Tensor:
+        return module(given, N, allocator=allocator).expected_tokens
+
+    before = expected()
+    efficiency_loss(before, 1.0).backward()
+    optimizer.step()
+    assert expected().mean() < before.mean()
+
+
+@pytest.mark.parametrize("allocator", ["tiers", "adaptive"])
+def test_an_answer_that_needs_more_tokens_pushes_them_up(allocator: str) -> None:
+    """The loss of an answer that reads off the weakest saccade, as a stand-in for the language model."""
+    module, given = fetcher(tier_choice="classifier", adaptive_share=0.06).train(), context()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+
+    def last() -> torch.Tensor:
+        done = module(given, N, allocator=allocator)
+        weakest = done.scores.gather(1, done.indices).argmin(1, keepdim=True)
+        return done.weights.gather(1, weakest)
+
+    before = last()
+    (-before.sum()).backward()
+    optimizer.step()
+    assert (before < 0.9).all() and (last() > before).all()
+
+
+@pytest.mark.parametrize("gradient", ["none", "straight_through", "soft"])
+@pytest.mark.parametrize("allocator", ["tiers", "adaptive"])
+def test_the_answers_loss_trains_what_chooses_the_budget(allocator: str, gradient: str) -> None:
+    model = loud_model(fetcher={"tier_choice": "classifier", "gradient": gradient, "scorers": ["realizer"]}).train()
+    output = model(**answer_batch(model, *PAIRS[:2], budget="auto"), allocator=allocator)
+    output.loss.backward()
+    chooser = "fetcher.budgeters.tiers." if allocator == "tiers" else "fetcher.scorers.realizer."
+    assert reached(model, chooser) is (gradient != "none")
+    if gradient == "none":
+        assert output.fetch.counts.equal(output.fetch.wanted)
+    else:
+        assert output.fetch.counts.tolist() == [25, 25]
+    assert output.fetch.expected_tokens.requires_grad, "the efficiency loss learns in any case"
+
+
+def test_a_rule_is_the_same_in_training_as_in_evaluation() -> None:
+    model = loud_model(fetcher={"tier_lengths": [6, 12, 30, 40]})
+    batch = answer_batch(model, *PAIRS, budget="auto")
+    outputs = [model.train(training)(**batch, allocator="tiers") for training in (True, False)]
+    assert torch.equal(outputs[0].logits, outputs[1].logits)
+    assert outputs[0].fetch.counts.equal(outputs[1].fetch.counts) and len(set(outputs[0].fetch.counts.tolist())) == 3
+    assert outputs[0].fetch.tier_logits is None

@@ -1,0 +1,207 @@
+"""The model with a budget of its own for every item: as if the processor had written just these placeholders."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from test_invariants import PAIRS, Calls
+from test_modeling import CARD, PAGE, loud_model, noise, prompt
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "linear": {},
+    "mask compressor": {"vision": {"compressor": "mask"}},
+    "attention across tokens": {"bridge": {"kind": "transformer", "num_heads": 2, "num_layers": 1}},
+    "rows": {"bridge": {"layout": "rows"}},
+    "indicators": {"bridge": {"kind": "vet", "layout": "indicators", "table_size": 40}},
+    "classifier": {"fetcher": {"tier_choice": "classifier"}},
+}
+CHOOSING = ["tiers", "adaptive"]
+"""Questions of PAIRS have 11, 4 and 43 tokens."""
+
+
+def choosing_model(name: str = "linear") -> Any:
+    changes = {part: dict(values) for part, values in CHANGES[name].items()}
+    fetcher = {"tier_lengths": [6, 12, 30, 40], "adaptive_share": 0.06, **changes.pop("fetcher", {})}
+    model = loud_model(fetcher=fetcher, **changes)
+    classifier = model.model.fetcher.budgeters["tiers"].classifier
+    if classifier is not None:  # a random one prefers one tier for all: what its items have in common is taken off
+        with torch.no_grad():
+            common = model(**prompt(model, *PAIRS, budget="auto"), allocator="tiers").fetch.tier_logits.mean(0)
+            classifier.head.bias -= common
+    return model
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return choosing_model()
+
+
+@pytest.fixture(scope="module", params=CHANGES)
+def any_model(request: pytest.FixtureRequest) -> Any:
+    return choosing_model(request.param)
+
+
+@pytest.fixture
+def padding(request: pytest.FixtureRequest, any_model: Any) -> Iterator[str]:
+    """Pads on the given side while the test runs."""
+    any_model.processor.tokenizer.padding_side = request.param
+    yield request.param
+    any_model.processor.tokenizer.padding_side = "left"
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("padding", ["left", "right"], indirect=True)
+@pytest.mark.parametrize("allocator", CHOOSING)
+def test_each_item_is_as_alone_with_just_its_placeholders(any_model: Any, allocator: str, padding: str) -> None:
+    """Tokens, logits and patches, in a batch of unequal budgets, against an exact budget that nothing is cut from."""
+    batch = prompt(any_model, *PAIRS, budget="auto")
+    together = any_model(**batch, allocator=allocator)
+    counts = together.fetch.counts.tolist()
+    assert len(set(counts)) > 1, "the test needs items that differ"
+    lengths = []
+    for i, (pair, count) in enumerate(zip(PAIRS, counts, strict=True)):
+        exact = prompt(any_model, pair, budget=count)
+        alone = any_model(**exact, allocator="topk")
+        assert together.fetch.rows(i, i + 1).indices.equal(alone.fetch.indices)
+        standing = together.image_tokens[i][stands(any_model, together, i)]
+        assert torch.allclose(standing, alone.image_tokens[0], atol=1e-4)
+        length = exact.input_ids.shape[1]
+        row = together.logits[i]
+        own = row[-length:] if padding == "left" else row[:length]
+        assert torch.allclose(own, alone.logits[0], atol=1e-3)
+        lengths.append(length)
+    assert together.logits.shape[1] == max(lengths), "the shortest rectangle"
+
+
+def stands(model: Any, output: Any, item: int) -> torch.Tensor:
+    """bool [positions]: the image tokens of an item that have a place in its prompt."""
+    places = torch.ones(output.image_tokens.shape[1], dtype=torch.bool)
+    closing = 1 if model.config.bridge_config.layout == "indicators" else 0
+    end = len(places) - closing
+    places[end - output.fetch.budget : end] = output.fetch.used[item]
+    return places
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("allocator", CHOOSING)
+def test_base_tokens_are_the_same_bits_whatever_the_neighbours_fetch(any_model: Any, allocator: str) -> None:
+    batch = prompt(any_model, *PAIRS, budget="auto")
+    floor = any_model.model.encode_image(batch.pixel_values, batch.patch_mask).tokens
+    assert torch.equal(any_model(**batch, allocator=allocator).image_tokens[:, : floor.shape[1]], floor)
+
+
+# ---- generate
+
+
+@pytest.mark.parametrize("allocator", CHOOSING)
+def test_answers_do_not_depend_on_the_batch_or_on_how_one_asks(any_model: Any, allocator: str) -> None:
+    images, questions = map(list, zip(*PAIRS, strict=True))
+    alone = [any_model.generate(*pair, allocator=allocator, return_fetch=True) for pair in PAIRS]
+    texts = [answer.text for answer in alone]
+    together = any_model.generate(images, questions, allocator=allocator, return_fetch=True)
+    assert [answer.text for answer in together] == texts
+    for one, same in zip(alone, together, strict=True):
+        assert one.fetch.indices.equal(same.fetch.indices) and one.fetch.budget == same.fetch.budget
+        assert one.probability == pytest.approx(same.probability, rel=1e-3)
+    batch = prompt(any_model, *PAIRS, budget="auto")
+    sequences = any_model.generate(**batch, allocator=allocator)
+    start = batch.input_ids.shape[1]
+    assert sequences[:, :start].equal(batch.input_ids), "sequences begin with the prompts as they were given"
+    decoded = any_model.processor.tokenizer.batch_decode(sequences[:, start:], skip_special_tokens=True)
+    assert [answer.strip() for answer in decoded] == texts
+    assert len({answer.fetch.budget for answer in alone}) > 1
+
+
+@pytest.mark.parametrize("allocator", CHOOSING)
+def test_an_encoding_keeps_its_prefix_and_its_answers(model: Any, allocator: str) -> None:
+    questions = [question for _, question in PAIRS]
+    fresh = [model.generate(PAGE, question, allocator=allocator) for question in questions]
+    encoding = model.encode_image(PAGE)
+    prefix = len(encoding.prefix_ids)
+    with Calls(model.model.language_model) as calls:
+        assert model.generate(encoding, questions, allocator=allocator, max_new_tokens=1)
+    longest = max(
+        prompt(model, (PAGE, q), budget=model.generate(PAGE, q, allocator=allocator, return_fetch=True).fetch.budget)
+        .input_ids.shape[1]
+        for q in questions
+    )  # fmt: skip
+    assert calls.positions == longest - prefix, "what is cut out, or kept, was passed through the language model"
+    assert model.generate(encoding, questions, allocator=allocator) == fresh
+
+
+def test_several_images_in_a_prompt_have_a_budget_each() -> None:
+    model = choosing_model()
+    other = noise(128, 40, 2)
+    answer = model.generate([[PAGE, other]], "Who?", allocator="adaptive", return_fetch=True)[0]
+    alone = [model.generate(image, "Who?", allocator="adaptive", return_fetch=True).fetch for image in (PAGE, other)]
+    assert answer.fetch.counts.tolist() == [fetch.budget for fetch in alone]
+    for i, fetch in enumerate(alone):
+        assert answer.fetch.rows(i, i + 1).indices.equal(fetch.indices)
+
+
+@pytest.mark.parametrize(
+    "kwargs", [{"num_beams": 2}, {"num_return_sequences": 2, "num_beams": 2}, {"use_cache": False}]
+)
+def test_beams_and_no_cache_see_the_trimmed_prompt(model: Any, kwargs: dict[str, Any]) -> None:
+    batch = prompt(model, *PAIRS[:2], budget="auto")
+    output = model.generate(**batch, allocator="tiers", return_dict_in_generate=True, **kwargs)
+    start, repeats = batch.input_ids.shape[1], kwargs.get("num_return_sequences", 1)
+    assert output.sequences[:, :start].equal(batch.input_ids.repeat_interleave(repeats, 0))
+    alone = prompt(model, PAIRS[1], budget=4)  # "Who?" is short: the first tier
+    expected = model.generate(**alone, allocator="topk", **kwargs)[0, alone.input_ids.shape[1] :]
+    found = output.sequences[repeats, start:][: len(expected)]
+    assert found.equal(expected[: len(found)])
+
+
+def test_max_length_counts_the_prompt_as_it_was_given(model: Any) -> None:
+    batch = prompt(model, PAIRS[1], budget="auto")
+    length = batch.input_ids.shape[1] + 3
+    settings = {"max_new_tokens": None, "min_new_tokens": 3, "allocator": "tiers"}
+    assert model.generate(**batch, max_length=length, **settings).shape[1] == length
+
+
+# ---- who chooses
+
+
+def fetched(model: Any, question: str = "Who?", **kwargs: Any) -> tuple[int, str]:
+    fetch = model.generate(CARD, question, return_fetch=True, max_new_tokens=1, **kwargs).fetch
+    return fetch.budget, fetch.allocator
+
+
+def test_auto_takes_the_configured_allocator_else_tiers() -> None:
+    plain = choosing_model()
+    assert fetched(plain) == (17, "topk") and fetched(plain, budget="auto") == (4, "tiers")
+    assert fetched(plain, budget="tier:256") == (16, "topk")
+    configured = loud_model(fetcher={"allocator": "adaptive", "budget": "auto", "adaptive_share": 0.06})
+    assert configured.config.vision_tokens() == (16, 25), "as many placeholders as an item can need"
+    count, allocator = fetched(configured)
+    assert allocator == "adaptive" and 4 <= count <= 25 and fetched(configured, budget="auto") == (count, "adaptive")
+
+
+def test_a_stated_budget_is_exact_unless_an_allocator_that_chooses_is_stated_too() -> None:
+    configured = loud_model(fetcher={"allocator": "tiers", "budget": "auto", "tier_lengths": [1, 2, 3, 4]})
+    assert fetched(configured) == (25, "tiers")
+    assert fetched(configured, budget=9) == (9, "topk")
+    assert fetched(configured, budget=9, allocator="tiers") == (9, "tiers"), "the most it may take"
+    assert fetched(configured, allocator="window") == (25, "window")
+    with pytest.raises(ValueError, match="^budget: expected a number or a name beside allocator 'topk'.*; got 'auto'$"):
+        fetched(configured, budget="auto", allocator="topk")
+
+
+def test_the_floor_needs_no_budget(model: Any) -> None:
+    assert fetched(model, budget="auto", strategy="none")[0] == 0
+    assert fetched(model, budget=0, allocator="adaptive")[0] == 0
+
+
+@torch.no_grad()
+def test_the_loss_of_a_trimmed_prompt_is_that_of_the_exact_one(model: Any) -> None:
+    """Labels and positions are cut along with the placeholders."""
+
+    def loss(allocator: str, budget: int | str) -> float:
+        inputs = prompt(model, PAIRS[1], budget=budget)
+        inputs["labels"] = inputs.input_ids.masked_fill(~inputs.query_mask.bool(), -100)
+        inputs["position_ids"] = torch.arange(inputs.input_ids.shape[1])[None]
+        return model(**inputs, allocator=allocator).loss.item()
+
+    assert loss("tiers", "auto") == pytest.approx(loss("topk", 4), rel=1e-4)
