@@ -163,7 +163,8 @@ def parse(row: Row, folder: Path) -> Record:
     require(content, "image", "question", "answers")
     name, question, answers = text_of(content, "image"), text_of(content, "question"), answers_of(content["answers"])
     boxes = boxes_of(content.get("boxes"))
-    labels = () if content.get("label_box") is None else (box_of(content["label_box"], "label_box"),)
-    labels += boxes_of(content.get("label_boxes"), "label_boxes")
+    labels = boxes_of(content.get("label_boxes"), "label_boxes")
+    if content.get("label_box") is not None:
+        labels = (box_of(content["label_box"], "label_box"), *labels)
     tags = tuple((key, value) for key, value in content.items() if isinstance(value, str) and key not in _FIELDS)
     return Record(image_file(folder, name), question, answers, boxes, row.number, labels, tags)

@@ -44,7 +44,7 @@ TEST_LAYOUTS: dict[str, Layout] = {
 WORDINGS: dict[str, Wordings] = {
     "value": Wordings(
         ("What is the {field} of {name}?", "Find the {field} of {name}.", "Which {field} does {name} have?"),
-        ("Which {field} is given for {name}?", "Give the {field} of {name}."),
+        ("Which {field} is given with {name}?", "Give the {field} of {name}."),
     ),
     "name_of_value": Wordings(
         (
@@ -111,8 +111,8 @@ def _rows(rng: np.random.Generator, listing: Listing, layout: Layout) -> tuple[l
     start, count = len(rows), len(listing.fields)
     heads = [field.capitalize() for field in listing.fields]
     if not layout.cards:
-        rows.append(Row((listing.noun.capitalize(), *heads), ("label",) * (count + 1)))
-        rows += [Row((name, *line), ("label", *["value"] * count)) for name, line in listing.entries]
+        rows.append(Row.of((listing.noun.capitalize(), *heads), "label", "label"))
+        rows += [Row.of((name, *line), "label", "value") for name, line in listing.entries]
         return rows, start
     colon = ":" if rng.random() < 0.6 else ""
     pair: tuple[Role, ...] = ("label", "value")

@@ -88,7 +88,7 @@ class Asker:
     rng: np.random.Generator
     split: Split
 
-    def __call__(self, kind: str, answer: Span, path: Sequence[Span], hops: int = 1, **names: str) -> Question:
+    def __call__(self, kind: str, answer: Span, path: Sequence[Span], hops: int = 1, /, **names: str) -> Question:
         """The question that `answer` answers and that the texts of `path` lead to; `names` go into its wording."""
         text = self.wordings[kind].draw(self.rng, self.split, **names)
         return Question(text, (answer.text,), (answer.box,), tuple(span.box for span in path), kind, hops)

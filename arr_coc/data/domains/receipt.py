@@ -55,7 +55,7 @@ WORDINGS: dict[str, Wordings] = {
     "quantity": Wordings(
         (
             "How many {item} were bought?", "What is the quantity of {item}?", "Give the quantity of {item}.",
-            "What quantity of {item} is on the receipt?",
+            "What quantity of {item} is on the receipt?", "How many {item} are there?",
         ),
         ("What quantity of {item} was bought?", "How many {item} are on the receipt?"),
     ),

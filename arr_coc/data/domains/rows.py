@@ -36,6 +36,11 @@ class Row:
     roles: tuple[Role, ...]
     span: Align | None = None
 
+    @classmethod
+    def of(cls, texts: Sequence[str], first: Role, others: Role) -> Row:
+        """A row of cells of which the first has a role of its own."""
+        return cls(tuple(texts), (first, *(others for _ in texts[1:])))
+
 
 @dataclass(frozen=True)
 class Ruling:

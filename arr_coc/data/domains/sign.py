@@ -23,7 +23,7 @@ from .words import STREETS, TRADES, sample_words
 WORDINGS: dict[str, Wordings] = {
     "shop": Wordings(
         ("What is the name of the {trade}?", "What is the {trade} called?", "Read the name of the {trade}."),
-        ("What name does the {trade} have?", "Find the name of the {trade}."),
+        ("Find the name of the {trade}.", "Read what the {trade} is called."),
     ),
     "opening": Wordings(
         ("When does the {trade} open?", "At what time does the {trade} open?"),
@@ -50,8 +50,8 @@ WORDINGS: dict[str, Wordings] = {
         ("What {place} is this?", "What {place} does the sign show?"),
     ),
     "colour": Wordings(
-        ("What does the {colour} sign say?", "Read the {colour} sign."),
-        ("What is on the {colour} sign?", "Find what the {colour} sign says."),
+        ("What does the {colour} sign say?", "Read the {colour} sign.", "What is written on the {colour} sign?"),
+        ("What is on the {colour} sign?", "Find what is written on the {colour} sign."),
     ),
 }
 
@@ -96,7 +96,7 @@ class _Shown:
 
 def _sample_sign(rng: np.random.Generator, kind: str, split: Split, colour: str) -> Sign:
     if kind == "shop":
-        lines = [
+        lines: list[tuple[str, ...]] = [
             (sample_words(rng, TRADES, 1, split, made_up=False)[0],),
             (sample_words(rng, FIRST_NAMES, 1, split)[0],),
         ]

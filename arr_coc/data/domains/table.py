@@ -103,9 +103,9 @@ def _sample_rows(rng: np.random.Generator, size: int, split: Split, layout: Layo
     if rng.random() < 0.6:
         title = pick(rng, _TITLES).format(noun=noun)
         rows.append(Row((title[0].upper() + title[1:],), ("heading",), layout.title))
-    rows.append(Row((corner, *header), ("label",) * (count + 1)))
+    rows.append(Row.of((corner, *header), "label", "label"))
     numbers = _sample_numbers(rng, len(names), count)
-    rows += [Row((name, *line), ("label", *["value"] * count)) for name, line in zip(names, numbers, strict=True)]
+    rows += [Row.of((name, *line), "label", "value") for name, line in zip(names, numbers, strict=True)]
     return rows, noun
 
 

@@ -1,0 +1,351 @@
+"""Domains of rendered pages: the same number is the same page, boxes hold what they say, and splits share nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from accelerate.data_loader import IterableDatasetShard
+from torch.utils.data import DataLoader
+
+from arr_coc.cli import main
+from arr_coc.data import fonts, render_document
+from arr_coc.data.domains import (
+    DOMAINS,
+    Page,
+    Question,
+    chart,
+    directory,
+    draw_page,
+    receipt,
+    scene,
+    sign,
+    table,
+    words,
+)
+from arr_coc.data.domains.canvas import least_pixels
+from arr_coc.data.formats.rendered import Rendered
+from arr_coc.data.rasterising import Box, Ink
+from arr_coc.data.records import read_records
+from arr_coc.data.streaming import RecordStream
+
+SPLITS = ("train", "test")
+NEW = ("chart", "directory", "receipt", "sign", "table")
+"""Domains beside `document`, which has its own tests."""
+
+try:
+    for split in SPLITS:
+        fonts.find_fonts(split)
+except FileNotFoundError as error:
+    pytest.skip(str(error), allow_module_level=True)
+
+
+def pages(domain: str, split: str, count: int = 4, size: int = 256, seed: int = 0) -> list[Page]:
+    return [draw_page(domain, seed, index, size, split) for index in range(count)]
+
+
+def text_in(page: Page, box: Box) -> str:
+    """The characters whose centre lies in the box, from left to right."""
+    x0, y0, x1, y1 = box
+    centres = [((g.box[0] + g.box[2]) / 2, (g.box[1] + g.box[3]) / 2, g.char) for g in page.glyphs]
+    return "".join(char for x, y, char in sorted(centres) if x0 - 1 <= x <= x1 + 1 and y0 - 1 <= y <= y1 + 1)
+
+
+def squeezed(text: str) -> str:
+    """Without spaces, which have no glyph."""
+    return text.replace(" ", "")
+
+
+def test_every_promised_domain_is_there() -> None:
+    assert DOMAINS.noun == "domain" and set(DOMAINS) == {"document", *NEW}
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("domain", sorted(DOMAINS))
+def test_the_same_number_is_the_same_page_and_another_number_another(domain: str, split: str) -> None:
+    first, again = (draw_page(domain, 3, 7, 256, split) for _ in range(2))
+    assert first.image.tobytes() == again.image.tobytes()
+    assert (first.questions, first.glyphs, first.layout, first.font) == (
+        again.questions,
+        again.glyphs,
+        again.layout,
+        again.font,
+    )
+    for other in (draw_page(domain, 3, 8, 256, split), draw_page(domain, 4, 7, 256, split)):
+        assert other.image.tobytes() != first.image.tobytes()
+
+
+@pytest.mark.parametrize("size", [256, 512, 1024])
+@pytest.mark.parametrize("domain", NEW)
+def test_boxes_are_in_the_image_and_hold_more_than_paper(domain: str, size: int) -> None:
+    for page in pages(domain, "test", 2, size):
+        assert page.image.size == (size, size) and page.image.mode == "RGB"
+        pixels = np.asarray(page.image.convert("L"), np.float32)
+        for question in page.questions:
+            for x0, y0, x1, y1 in (*question.boxes, *question.label_boxes):
+                assert 0 <= x0 < x1 <= size and 0 <= y0 < y1 <= size
+            for box in question.boxes:
+                x0, y0, x1, y1 = map(round, box)
+                assert np.ptp(pixels[y0:y1, x0:x1]) > 40, "letters contrast with what is behind them"
+                assert y1 - y0 > 0.4 * least_pixels(size), "as high as small letters"
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("domain", sorted(DOMAINS))
+def test_the_answer_stands_in_its_box(domain: str, split: str) -> None:
+    """Turned signs mix lines where boxes of slanted text overlap, so there the box holds at least its characters."""
+    for page in pages(domain, split):
+        assert len(page.questions) >= 3
+        for question in page.questions:
+            (answer,), (box,) = question.answers, question.boxes
+            shown = text_in(page, box)
+            if domain == "sign":
+                assert not set(squeezed(answer)) - set(shown)
+            else:
+                assert shown == squeezed(answer), question
+
+
+@pytest.mark.parametrize("domain", NEW)
+def test_a_page_without_the_answer_differs_only_in_its_box(domain: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Boxes come from the drawn ink; what is left out here is the drawing of one text, wherever it stands."""
+    write = Ink.text
+    for number in range(3):
+        page = draw_page(domain, 1, number, 320, "test")
+        question = page.questions[0]
+        answer = question.answers[0]
+        places = [q.boxes[0] for q in page.questions if q.answers[0] == answer]
+
+        def blank(ink: Ink, text: str, position: tuple, style: object, answer: str = answer) -> np.ndarray:
+            return style.advances(text) if text == answer else write(ink, text, position, style)  # type: ignore[attr-defined]
+
+        monkeypatch.setattr(Ink, "text", blank)
+        without = draw_page(domain, 1, number, 320, "test")
+        monkeypatch.setattr(Ink, "text", write)
+        changed = (np.asarray(page.image) != np.asarray(without.image)).any(-1)
+        x0, y0, x1, y1 = map(round, question.boxes[0])
+        assert changed[y0:y1, x0:x1].any()
+        for x0, y0, x1, y1 in places:
+            changed[max(0, round(y0) - 3) : round(y1) + 3, max(0, round(x0) - 3) : round(x1) + 3] = False
+        assert not changed.any(), f"{question}: changed at {np.argwhere(changed)[:3].tolist()}"
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("domain", sorted({*NEW} - {"chart"}))
+def test_two_hop_questions_name_the_first_hop_and_not_the_answers_line(domain: str, split: str) -> None:
+    asked = [(page, question) for page in pages(domain, split, 5) for question in page.questions if question.hops == 2]
+    assert asked
+    for page, question in asked:
+        first = text_in(page, question.label_boxes[0])
+        assert (
+            first in squeezed(question.text)
+            if domain != "sign"
+            else set(re.findall(r"[\d:]", question.text)) <= set(first)
+        )
+        assert question.boxes[0] not in question.label_boxes and question.difficulty == "hard"
+
+
+def test_bars_without_numbers_are_read_off_the_axis_in_two_hops() -> None:
+    drawn = [page for page in pages("chart", "train", 12) if page.layout.endswith("grid")]
+    assert drawn
+    for page in drawn:
+        for question in page.questions:
+            if question.kind == "value":
+                name, bar = question.label_boxes
+                assert question.hops == 2 and text_in(page, name) in squeezed(question.text)
+                across = (
+                    abs((name[0] + name[2]) - (bar[0] + bar[2])) / 2,
+                    abs((name[1] + name[3]) - (bar[1] + bar[3])) / 2,
+                )
+                assert min(across) < 4, "the bar stands over its name, or beside it"
+
+
+@pytest.mark.parametrize("domain", NEW)
+def test_questions_have_one_answer_each(domain: str) -> None:
+    for page in pages(domain, "train", 5):
+        answers: dict[str, str] = {}
+        for question in page.questions:
+            assert answers.setdefault(question.text, question.answers[0]) == question.answers[0]
+
+
+def test_receipts_add_up() -> None:
+    def cents(text: str) -> int:
+        return int(re.sub(r"[$,.]", "", text))
+
+    for page in pages("receipt", "test", 8):
+        asked = {question.text.lower(): question for question in page.questions if question.kind == "field"}
+        total = next(question for text, question in asked.items() if re.search(r"\btotal\b", text))
+        parts = [cents(q.answers[0]) for text, q in asked.items() if re.search(r"\b(subtotal|tax)\b", text)]
+        prices = sum(cents(question.answers[0]) for question in page.questions if question.kind == "price")
+        assert len(parts) in (0, 2) and (
+            cents(total.answers[0]) == sum(parts) if parts else prices <= cents(total.answers[0])
+        )
+        assert not parts or prices in parts
+
+
+def test_the_highest_bar_is_the_tallest_box() -> None:
+    for page in pages("chart", "test", 6):
+        for question in page.questions:
+            if question.kind in ("highest", "lowest"):
+                lengths = [
+                    (x1 - x0) if page.layout.startswith("lying") else (y1 - y0)
+                    for x0, y0, x1, y1 in question.label_boxes
+                ]
+                best = int(np.argmax(lengths) if question.kind == "highest" else np.argmin(lengths))
+                x0, y0, x1, y1 = question.label_boxes[best]
+                a, b, c, d = question.boxes[0]
+                assert min(abs(x0 + x1 - a - c), abs(y0 + y1 - b - d)) / 2 < 4
+
+
+def test_easy_questions_have_one_short_value_and_every_domain_has_both() -> None:
+    short = Question("?", ("12",), ((0, 0, 1, 1),), ((2, 2, 3, 3),), "price")
+    assert short.difficulty == "easy"
+    assert (
+        Question("?", ("a long answer of many letters",), short.boxes, short.label_boxes, "price").difficulty == "hard"
+    )
+    assert Question("?", ("12",), short.boxes, short.label_boxes * 4, "price").difficulty == "hard"
+    assert Question("?", ("12",), short.boxes, short.label_boxes, "price", hops=2).difficulty == "hard"
+    for domain in NEW:
+        found = {question.difficulty for page in pages(domain, "train", 3) for question in page.questions}
+        assert found == {"easy", "hard"}
+
+
+@pytest.mark.parametrize("module", [chart, directory, receipt, table])
+def test_layouts_of_the_splits_share_nothing(module) -> None:
+    train, test = module.TRAIN_LAYOUTS, module.TEST_LAYOUTS
+    assert not set(train) & set(test) and not set(train.values()) & set(test.values())
+
+
+def test_scenes_of_the_splits_share_nothing() -> None:
+    assert not set(scene.TRAIN_SCENES) & set(scene.TEST_SCENES)
+    assert {*scene.TRAIN_SCENES, *scene.TEST_SCENES} == set(scene.SCENES)
+
+
+@pytest.mark.parametrize("module", [chart, directory, receipt, sign, table])
+def test_wordings_of_the_splits_are_disjoint_and_test_words_occur_in_training(module) -> None:
+    def spelt(wordings: tuple[str, ...]) -> set[str]:
+        return set(re.findall(r"[a-z']+", re.sub(r"{\w+}", " ", " ".join(wordings)).lower()))
+
+    for kind, wordings in module.WORDINGS.items():
+        assert not set(wordings.train) & set(wordings.test), kind
+        assert wordings.train and wordings.test
+    everything = itertools.chain(*(wordings.train for wordings in module.WORDINGS.values()))
+    tested = itertools.chain(*(wordings.test for wordings in module.WORDINGS.values()))
+    assert spelt(tuple(tested)) <= spelt(tuple(everything))
+
+
+@pytest.mark.parametrize("domain", NEW)
+def test_fonts_layouts_and_held_out_words_stay_in_their_split(domain: str) -> None:
+    layouts = {}
+    for split, families in (("train", fonts.TRAIN_FAMILIES), ("test", fonts.TEST_FAMILIES)):
+        drawn = pages(domain, split, 5)
+        layouts[split] = {page.layout for page in drawn}
+        for page in drawn:
+            for font in page.font.split(" + "):
+                assert any(font.startswith(family) for family in families)
+            if split == "train":
+                assert not {answer for question in page.questions for answer in question.answers} & words.HELD_OUT
+    assert not layouts["train"] & layouts["test"]
+
+
+def test_words_of_training_leave_out_what_any_pool_holds_out() -> None:
+    rng = np.random.default_rng(0)
+    assert "Milan" in words.FIRST_NAMES and "Milan" in words.CITIES
+    drawn = {word for _ in range(40) for word in words.sample_words(rng, words.ITEMS, 40, "train", made_up=False)}
+    assert drawn == {*words.ITEMS} - words.HELD_OUT
+    assert {*words.ITEMS} & words.HELD_OUT
+    mixed = [word for _ in range(40) for word in words.sample_words(rng, words.ITEMS, 40, "train")]
+    assert 0.2 < np.mean([word not in words.ITEMS for word in mixed]) < 0.4
+
+
+def test_train_and_test_pages_of_one_number_share_no_random_numbers() -> None:
+    """Else a held-out page would repeat the numbers of a training page in another font."""
+    train, test = (
+        {a for page in pages("table", split, 4) for q in page.questions for a in q.answers if len(a) > 2}
+        for split in SPLITS
+    )
+    numbers = {answer for answer in train if answer.isdigit()}
+    assert len(numbers & test) < 0.2 * len(numbers)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (("novel", 0, 0, 256, "test"), "domain: expected one of chart, directory, .*; got 'novel'"),
+        (("chart", 0, 0, 256, "dev"), 'expected split "train" or "test", got \'dev\''),
+        (("chart", 0, 0, 32, "test"), "expected a size of at least 64 px.*got 32"),
+        (("chart", 0, -1, 256, "test"), "expected a seed and an index of at least 0; got seed=0, index=-1"),
+    ],
+)
+def test_bad_arguments_say_what_was_expected(arguments: tuple, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        draw_page(*arguments)
+
+
+def source(**changes: object) -> Rendered:
+    return Rendered(pages=6, questions=2, size=192, domains=("receipt", "sign"), **changes)  # type: ignore[arg-type]
+
+
+def test_workers_draw_each_record_once_and_the_same_as_one_process() -> None:
+    alone = [(record.line, record.question) for record in RecordStream(source())]
+    assert [line for line, _ in alone] == list(range(1, 13))
+    loader = DataLoader(RecordStream(source()), batch_size=None, num_workers=2)
+    assert sorted((record.line, record.question) for record in loader) == alone
+    assert [(record.line, record.question) for record in source().read()] == alone
+
+
+def test_processes_of_accelerate_share_the_records_out() -> None:
+    shards = [
+        IterableDatasetShard(RecordStream(source()), batch_size=2, num_processes=2, process_index=i) for i in (0, 1)
+    ]
+    dealt = [[record.line for record in shard] for shard in shards]
+    assert sorted(dealt[0] + dealt[1]) == list(range(1, 13)) and len(dealt[0]) == len(dealt[1]) == 6
+
+
+def test_a_stream_goes_on_where_it_stopped_and_draws_nothing_ahead() -> None:
+    endless = Rendered(pages=10**9, questions=1, size=128)
+    later = list(itertools.islice(RecordStream(endless, start=5), 2))
+    assert [record.line for record in later] == [6, 7]
+    with pytest.raises(ValueError, match="start: expected a page number of at least 0; got -1"):
+        RecordStream(endless, start=-1)
+
+
+def test_render_writes_records_of_several_domains(tmp_path: Path) -> None:
+    out = str(tmp_path / "pages")
+    assert not main(["render", out, "--domain", "table, chart", "--pages", "4", "--size", "192", "--questions", "2"])
+    records = read_records(tmp_path / "pages" / "data.jsonl")
+    assert [dict(record.tags)["domain"] for record in records] == ["table", "table", "chart", "chart"] * 2
+    for number, record in enumerate(records):
+        asked = draw_page(dict(record.tags)["domain"], 2026, number // 2, 192, "test").questions[number % 2]
+        assert (record.question, record.answers) == (asked.text, asked.answers)
+        assert np.allclose(record.label_boxes, asked.label_boxes, atol=0.051)
+        assert dict(record.tags)["difficulty"] == asked.difficulty and dict(record.tags)["kind"] == asked.kind
+
+
+def test_render_refuses_an_unknown_domain_before_it_writes_anything(tmp_path: Path, capsys) -> None:
+    assert main(["render", str(tmp_path / "pages"), "--domain", "table,novel"]) != 0
+    assert "domain: expected one of" in capsys.readouterr().err and not (tmp_path / "pages").exists()
+
+
+def test_documents_are_still_those_that_the_tiny_checkpoint_was_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What training draws for a seed must not change: every draw, also of noise, moves the next page's text.
+
+    Only matplotlib's DejaVu faces, whose release is pinned, so that the machine's other fonts do not matter.
+    """
+    matplotlib = pytest.importorskip("matplotlib")
+    folder = Path(matplotlib.__file__).parent / "mpl-data/fonts/ttf"
+    faces = sorted(folder.glob("DejaVu*.ttf"))
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in faces)).hexdigest()
+    if digest[:12] != "f9e207e6eb52":
+        pytest.skip(f"other DejaVu faces than those the reference was drawn with: {digest[:12]}")
+    monkeypatch.setattr(fonts, "font_directories", lambda: (folder,))
+    rng = np.random.default_rng(11)
+    said = [
+        [(e.label, e.value, e.label_box, e.value_box) for e in document.entries]
+        for document in (render_document(rng, size=size, split="train") for size in (256, 320, 256, 320))
+    ]
+    assert hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16] == "d0d05efdda6b4dca"
