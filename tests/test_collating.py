@@ -1,6 +1,7 @@
 """Batches to train on: the prompt of `generate`, the answer masked in, nothing of it in what the scorer reads."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -160,11 +161,17 @@ def test_budgets_set_the_placeholders(records: list[Record]) -> None:
         assert counts.tolist() == [expected] * 3
 
 
-def test_what_cannot_be_collated_is_refused(records: list[Record]) -> None:
+def test_what_cannot_be_collated_is_refused(
+    records: list[Record], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match="records: expected at least one; got none"):
         collator()([])
     with pytest.raises(ValueError, match=r"line 7: question: expected text without the placeholder"):
         collator()([replace(records[0], question="what is <|image_pad|>?", line=7)])
+    Path("text.png").write_text("no image")
+    with pytest.raises(ValueError, match=r"line 8: .*text.png"):
+        collator()([records[0], replace(records[1], image=Path("text.png"), line=8)])
     short = tiny_config(text={"max_position_embeddings": 60})
     with pytest.raises(ValueError, match=r"line 1: expected at most 60 tokens with the answer; got \d+"):
         QuestionCollator(tiny_processor(), short)(records)

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -140,7 +141,7 @@ class QuestionCollator:
         slots: dict[Hashable, int] = {}
         index = [slots.setdefault(record.image, len(slots)) for record in records]
         first = [records[index.index(slot)] for slot in range(len(slots))]
-        images = [load_image(record.picture, max_image_pixels=limit) for record in first]
+        images = [_loaded(record, limit) for record in first]
         inputs = self.processor.image_processor(images, return_tensors="pt")
         sizes = [(images[slot].height, images[slot].width) for slot in index]
         relevance = [self._relevance(record, size) for record, size in zip(records, sizes, strict=True)]
@@ -161,3 +162,10 @@ class QuestionCollator:
         if not patches.any():
             return torch.full((grid**2,), UNKNOWN)
         return torch.from_numpy(patches).flatten().float()
+
+
+def _loaded(record: Record, limit: int) -> Image.Image:
+    try:
+        return load_image(record.picture, max_image_pixels=limit)
+    except (ValueError, OSError) as error:
+        raise ValueError(f"line {record.line}: {error}") from error
