@@ -35,7 +35,7 @@ COMMAND = Command(
     description=(
         "Answer the same questions with one part of the model changed at a time: the budget, and every registered\n"
         "scorer, allocator, compressor and bridge that the checkpoint can run. Goes on with a run that was killed,\n"
-        "and is shared by the processes of accelerate launch, as experiment is. OUT/report.html has the table and\n"
+        "and is shared by processes, as experiment is. OUT/report.html has the table and\n"
         "plots of accuracy against tokens and time; OUT/ablation.csv and OUT/result.json have the numbers."
     ),
     examples=(

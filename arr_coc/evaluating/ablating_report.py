@@ -1,7 +1,6 @@
 """What an ablation found, for people: report.html, report.md, and matplotlib's plots of accuracy against cost."""
 
 import io
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import yaml
 from .blocks import Block, Code, Figure, Heading, Paragraph, Table, to_html, to_markdown
 from .experiment import read_plan
 from .metrics import METRICS
-from .plotting import pareto_front
+from .plotting import pareto_front, ticks
 from .report import p_value, percent, points
 from .statistics import SIGNIFICANCE
 
@@ -19,6 +18,9 @@ MARKERS = {
     "budget": "o", "scorer": "s", "peer": "D", "allocator": "^", "overlap": "v", "compressor": "P", "bridge": "X"
 }  # fmt: skip
 """Factors are told apart by shape, and by colour."""
+
+LABEL = 7.5
+"""Height of a mark's name, points."""
 
 
 def write_ablation(out: Path, result: dict[str, Any]) -> Path:
@@ -74,7 +76,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
         first = row["cost"]["first_token_ms"]
         times = [f"{first[name]:.0f}" for name in ("p50", "p95", "p99")]
         spent = [f"{row['cost']['flops'] / 1e9:.2f}", *times, f"{row['cost']['peak_bytes'] / 1e6:.1f}"]
-    numbers = [percent(row["score"]), difference, p, percent(row["recall"]), f"{row['mean_tokens']:g}"]
+    numbers = [percent(row["score"]), difference, p, percent(row["recall"]), f"{row['mean_tokens']:.4g}"]
     return [row["factor"], row["value"], *numbers, *spent]
 
 
@@ -128,25 +130,46 @@ def plot(rows: Sequence[dict[str, Any]], at: Sequence[float], *, x_title: str, y
     with rc_context({"svg.hashsalt": "arr-coc", "svg.fonttype": "none"}):  # the same file for the same numbers
         canvas = Canvas(figsize=(7.5, 5), layout="constrained")
         axes = canvas.add_subplot(xscale="log", xlabel=x_title, ylabel=y_title)
-        scores = [100 * row["score"]["value"] for row in rows]
-        for factor, marker in MARKERS.items():
-            inside = [i for i, row in enumerate(rows) if row["factor"] == factor]
-            if inside:
-                low, high = ([100 * abs(rows[i]["score"][end] - rows[i]["score"]["value"]) for i in inside]
-                             for end in ("low", "high"))  # fmt: skip
-                axes.errorbar([at[i] for i in inside], [scores[i] for i in inside], yerr=(low, high), fmt=marker,
-                              capsize=2, label=factor)  # fmt: skip
-        for x, y, row in zip(at, scores, rows, strict=True):
-            axes.annotate(row["value"], (x, y), xytext=(4, 4), textcoords="offset points", fontsize=8)
-        front = pareto_front(at, scores)
-        axes.plot([at[i] for i in front], [scores[i] for i in front], "--", color="grey", drawstyle="steps-post")
-        span = [*range(math.floor(min(at)), math.ceil(max(at)) + 1)]
-        ticks = sorted({round(span[0] * (span[-1] / max(1, span[0])) ** (i / 5)) for i in range(6)})
-        axes.set_xticks(ticks, [str(tick) for tick in ticks])
-        axes.minorticks_off()
-        axes.set_ylim(bottom=0)
-        axes.legend(fontsize=8)
+        _draw(axes, rows, at)
+        canvas.draw_without_rendering()  # settles where the axes are
+        _label(axes, [row["value"] for row in rows], at, [100 * row["score"]["value"] for row in rows])
         stream = io.StringIO()
         canvas.savefig(stream, format="svg", metadata={"Date": None})
     text = stream.getvalue()
     return text[text.index("<svg") :]
+
+
+def _draw(axes: Any, rows: Sequence[dict[str, Any]], at: Sequence[float]) -> None:
+    """Marks with intervals, factor by factor, and the front."""
+    axes.set_xlim(min(at) / 1.15, max(at) * 1.3)  # labels stand to the right
+    for factor, marker in MARKERS.items():
+        inside = [i for i, row in enumerate(rows) if row["factor"] == factor]
+        scores = [rows[i]["score"] for i in inside]
+        values = [100 * score["value"] for score in scores]
+        reach = [[100 * abs(score[end] - score["value"]) for score in scores] for end in ("low", "high")]
+        if inside:
+            axes.errorbar([at[i] for i in inside], values, yerr=reach, fmt=marker, capsize=2, label=factor)
+    scores = [100 * row["score"]["value"] for row in rows]
+    front = pareto_front(at, scores)
+    axes.plot([at[i] for i in front], [scores[i] for i in front], "--", color="grey", drawstyle="steps-post")
+    marks = ticks(min(at) / 1.15, max(at) * 1.15)
+    axes.set_xticks(marks, [f"{mark:g}" for mark in marks])
+    axes.minorticks_off()
+    axes.set_ylim(bottom=0)
+    axes.legend(fontsize=8)
+
+
+def _label(axes: Any, names: Sequence[str], xs: Sequence[float], ys: Sequence[float]) -> None:
+    """A name beside each mark, above those that stand there already."""
+    points_per_pixel = 72 / axes.figure.dpi
+    taken: list[tuple[float, float, float]] = []
+    for name, x, y in zip(names, xs, ys, strict=True):
+        left, bottom = axes.transData.transform((x, y)) * points_per_pixel
+        lift, width = 4.0, 4.5 * len(name)
+        while any(
+            abs(bottom + lift - other) < LABEL and left < right and start < left + width
+            for start, right, other in taken
+        ):
+            lift += LABEL
+        taken.append((left, left + width, bottom + lift))
+        axes.annotate(name, (x, y), xytext=(5, lift), textcoords="offset points", fontsize=LABEL)

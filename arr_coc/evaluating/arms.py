@@ -142,8 +142,13 @@ class _Maker:
         self.side = config.vision_config.image_size
         self.unit = COMPRESSION * config.vision_config.patch_size
         self.base, self.budget = config.vision_tokens(budget=budget, strategy="oracle")
+        self.room = room
+        self.most = self._most(config)
+
+    def _most(self, config: ArrCocConfig) -> int:
+        """Positions of an image with all its patches, as far as the context holds them."""
         everything = sum(config.vision_tokens(budget="all", strategy="oracle"))
-        self.most = everything if room is None else min(everything, room)
+        return everything if self.room is None else min(everything, self.room)
 
     def arm(self, name: str, rule: str, changes: list[str], budget: str, seeds: tuple[int, ...]) -> Arm | None:
         """None where the baseline has no size of its own here: the budget takes nearly all patches."""
@@ -183,7 +188,7 @@ class _Maker:
         config = copy.deepcopy(self.config)
         config.fetcher_config.overlap = fields.get("overlap", config.fetcher_config.overlap)
         wanted = given or self.wanted
-        budget = min(config.vision_tokens(budget=wanted, strategy=strategy)[1], self.most - self.base)
+        budget = min(config.vision_tokens(budget=wanted, strategy=strategy)[1], self._most(config) - self.base)
         allocator = next((one for one in reversed(changes) if one in ALLOCATORS), self.allocator)
         return Arm(
             name, "ablation", strategy, budget, "topk" if rule in PEERS else allocator, self.side, self.base + budget,

@@ -56,7 +56,7 @@ def scatter(points: Sequence[Point], *, x_title: str, y_title: str) -> str:
         at = down(y)
         parts.append(f'<path d="M{LEFT} {at:.1f}H{WIDTH - RIGHT}" stroke="{SOFT}" stroke-width="0.4"/>')
         parts.append(f'<text x="{LEFT - 5}" y="{at + 4:.1f}" text-anchor="end" fill="{INK}">{y:.3g}</text>')
-    for x in _ticks(low, high):
+    for x in ticks(low, high):
         at = across(x)
         parts.append(f'<path d="M{at:.1f} {HEIGHT - BOTTOM}v4" stroke="{INK}"/>')
         label = f'<text x="{at:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle" fill="{INK}">{x:g}</text>'
@@ -123,7 +123,7 @@ def _round_up(value: float) -> float:
     return next(step * power for step in (1, 2, 4, 5, 8, 10) if step * power >= value * (1 - 1e-9))
 
 
-def _ticks(low: float, high: float) -> list[float]:
+def ticks(low: float, high: float) -> list[float]:
     """Two to about eight short numbers on a logarithmic axis."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for steps in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7), tuple(i / 10 for i in range(10, 100))):

@@ -31,6 +31,7 @@ def write_report(out: Path, result: dict[str, Any], records: Sequence[Record]) -
     plan = read_plan(out)
     title = f"Does running back help? {plan['model']} on {plan['data']}"
     blocks = [*_decision(plan, result), *_arms(result), *_comparisons(result), *_plots(result)]
+    blocks += [*_latency(result), *_spending(result)]
     blocks += [*_buckets(result), *_worst(out, plan, result, records), *_circumstances(plan, result)]
     (out / "report.md").write_text(to_markdown(title, blocks, out), encoding="utf-8")
     page = out / "report.html"
@@ -123,7 +124,6 @@ def _arm_rows(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     rows = []
     for number, (name, arm) in enumerate(result["arms"].items(), 1):
         cost = costs.get(name)
-        missed = "-" if arm["missed"] is None else f"{100 * arm['missed']:.1f}"
         spent = ["-"] * 3
         if cost is not None:
             first = cost["first_token_ms"]
@@ -133,8 +133,8 @@ def _arm_rows(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
                 f"{number} {name}",
                 percent(arm["score"]),
                 percent(arm["recall"]),
-                missed,
-                f"{arm['mean_tokens']:g}",
+                _share(arm["missed"]),
+                f"{arm['mean_tokens']:.4g}",
                 *spent,
             ]
         )
@@ -201,10 +201,43 @@ def _plots(result: dict[str, Any]) -> list[Block]:
     return figures
 
 
+def _latency(result: dict[str, Any]) -> list[Block]:
+    costs = (result["costs"] or {}).get("arms", {})
+    timed = sorted((arm["mean_tokens"], name) for name, arm in result["arms"].items() if name in costs)
+    if not timed:
+        return []
+    rows = []
+    for tokens, name in timed:
+        first = costs[name]["first_token_ms"]
+        times = [f"{first[share]:.0f}" for share in ("p50", "p95", "p99")]
+        rows.append([name, str(result["arms"][name]["budget"]), f"{tokens:.4g}", *times])
+    about = f"Milliseconds to the first token, {result['costs']['images']} questions {result['costs']['rounds']} times."
+    head = ["arm", "patches at most", "tokens", "p50", "p95", "p99"]
+    return [Heading("Latency by number of tokens"), Table(head, rows), Paragraph(about)]
+
+
+def _spending(result: dict[str, Any]) -> list[Block]:
+    rows = [
+        [name, *(_share(arm.get(key)) for key in ("query_dependence", "missed", "misallocated", "seed_sd"))]
+        for name, arm in result["arms"].items()
+    ]
+    head = ["arm", "query dependence, %", "missed, %", "misallocated, %", "sd over seeds, points"]
+    about = (
+        "Query dependence: mean Jaccard distance between the patches fetched for two questions about one image (0: the "
+        "same, 100: none shared). Misallocated: of the questions that the base alone does not answer, those with fewer "
+        "tokens than the arm's median (-: all get the same). Standard deviation: of the mean score between seeds."
+    )
+    return [Heading("What the tokens went to"), Table(head, rows), Paragraph(about)]
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f}"
+
+
 def _buckets(result: dict[str, Any]) -> list[Block]:
     blocks: list[Block] = [Heading("By kind of question")] if result["buckets"] else []
-    names = list(result["arms"])
     for table in result["buckets"]:
+        names = list(table["rows"][0]["scores"])
         rows = [
             [row["bucket"], str(row["n"]), *(f"{100 * row['scores'][name]['value']:.1f}" for name in names)]
             for row in table["rows"]

@@ -19,6 +19,7 @@ from .arms import Arm
 from .deciding import compared, decide
 from .metrics import METRICS, patch_recall
 from .predictions import Prediction, read_run
+from .spending import misallocated, query_dependence, token_ranges
 from .statistics import Interval, bootstrap_mean, holm, is_significant, mcnemar, paired_difference, sign_flip, wilson
 
 LONGEST_SHORT_ANSWERS = (3, 6)
@@ -90,7 +91,8 @@ def group_numbers(records: Sequence[Record]) -> np.ndarray:
 
 
 def summary(scored: Scored, groups: np.ndarray, graded: bool) -> dict[str, Any]:
-    """Score and recall with intervals, each run's mean, tokens, and the share of questions that were missed."""
+    """Score and recall with intervals, each run's mean and their spread, tokens, the share of questions that were
+    missed, and how far what is fetched depends on the question."""
     score = bootstrap_mean(scored.mean_scores, groups=groups)
     if not graded and score.value in (0, 1):  # resampling shows no spread where Wilson's interval still does
         score = wilson(round(scored.mean_scores.sum()), len(groups))
@@ -101,6 +103,8 @@ def summary(scored: Scored, groups: np.ndarray, graded: bool) -> dict[str, Any]:
         **asdict(scored.arm),
         "score": asdict(score),
         "runs": scored.scores.mean(1).tolist(),
+        "seed_sd": float(scored.scores.mean(1).std(ddof=1)) if len(scored.scores) > 1 else None,
+        "query_dependence": query_dependence(scored.predictions, groups),
         "recall": asdict(bootstrap_mean(recalls[boxed], groups=groups[boxed])) if boxed.any() else None,
         "missed": float((scored.recalls[:, boxed] < MISSED).mean()) if boxed.any() else None,
         "mean_tokens": float(np.mean(tokens)),
@@ -146,10 +150,14 @@ def score_experiment(
         one["p_holm"], one["significant"] = p, is_significant(Interval(**one["difference"]), p)
 
     known = {(one["first"], one["second"]): one for one in comparisons}
+    arms = {name: summary(one, groups, graded) for name, one in by_name.items()}
+    hard = by_name["none"].mean_scores < 0.5 if "none" in by_name else np.zeros(len(records), dtype=bool)
+    for name, one in by_name.items():
+        arms[name]["misallocated"] = misallocated(one.predictions, hard)
     return {
         "n": len(records),
         "images": int(groups.max()) + 1,
-        "arms": {name: summary(one, groups, graded) for name, one in by_name.items()},
+        "arms": arms,
         "comparisons": comparisons,
         "decision": decide(rules, list(by_name), lambda first, second: known[first, second]),
         "buckets": buckets(scored, records, groups, patch_size),
@@ -178,6 +186,17 @@ def buckets(
         if 1 < len(values) <= MOST_VALUES:
             rows = [_bucket(value, np.array([one == value for one in of]), scored, groups) for value in values]
             tables.append({"by": by, "rows": rows})
+    return tables + _by_tokens(scored, groups)
+
+
+def _by_tokens(scored: Sequence[Scored], groups: np.ndarray) -> list[dict[str, Any]]:
+    """A table for each arm that gives its questions different numbers of tokens: of that arm's scores (first run)."""
+    tables = []
+    for one in scored:
+        of = token_ranges(one.predictions[0])
+        values = sorted(set(of) - {""})
+        rows = [_bucket(value, np.array([found == value for found in of]), [one], groups) for value in values]
+        tables += [{"by": f"image tokens of {one.arm.name}", "rows": rows}] if rows else []
     return tables
 
 
