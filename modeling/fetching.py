@@ -65,7 +65,7 @@ class FetchResult:
     def rows(self, start: int, stop: int) -> "FetchResult":
         """The items `start` to `stop` of the batch, K being the most of theirs."""
         held = {field.name: getattr(self, field.name) for field in fields(self)}
-        cut = {name: value[start:stop] for name, value in held.items() if isinstance(value, Tensor)}
+        cut: dict[str, Any] = {name: value[start:stop] for name, value in held.items() if isinstance(value, Tensor)}
         most = int(cut["counts"].max()) if len(cut["counts"]) else self.budget
         per_saccade = ("indices", "positions", "is_padding", "weights")
         cut.update({name: cut[name][:, :most] for name in per_saccade if name in cut})

@@ -84,7 +84,7 @@ class ArrCocPreTrainedModel(PreTrainedModel):
             initialization.copy_(module.weight, tower.compressor.warm_start())
 
 
-class ArrCocModel(ComposingMixin, ArrCocPreTrainedModel):  # type: ignore[misc]
+class ArrCocModel(ComposingMixin, ArrCocPreTrainedModel):
     """Vision, fetcher, bridge and language model, without the vocabulary head."""
 
     def __init__(self, config: ArrCocConfig) -> None:

@@ -23,7 +23,7 @@ patch_sizes = st.sampled_from([2, 8, 14, 16])
 
 
 @settings(deadline=None)
-@given(cells, patch_sizes, st.sampled_from([None, "all", *NAMED_BUDGETS]))
+@given(cells, patch_sizes, st.sampled_from([None, "all", "auto", "tier:64", *NAMED_BUDGETS]))
 def test_named_budgets_fit_every_grid(cells: int, patch: int, budget: str | None) -> None:
     """A 4 x 4 grid has 16 patches: "fast" scaled to it is a fraction of one, and still fetches something."""
     base, saccades = count_vision_tokens(4 * cells * patch, patch, budget)
@@ -95,6 +95,14 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "key_pool": ({"fetcher": {"key_pool": 0}}, "0"),
     "window_size ": ({"fetcher": {"window_size": 2}}, "2"),
     "window_size  ": ({"fetcher": {"window_size": -1}}, "-1"),
+    "tier_choice": ({"fetcher": {"tier_choice": "dice"}}, "dice"),
+    "tier_lengths": ({"fetcher": {"tier_lengths": [1, 2, 3]}}, "[1, 2, 3]"),
+    "tier_lengths ": ({"fetcher": {"tier_lengths": [1, 2, 2, 3]}}, "[1, 2, 2, 3]"),
+    "tier_lengths  ": ({"fetcher": {"tier_lengths": []}}, "[]"),
+    "adaptive_share": ({"fetcher": {"adaptive_share": 0.0}}, "0.0"),
+    "adaptive_share ": ({"fetcher": {"adaptive_share": 1.5}}, "1.5"),
+    "gradient": ({"fetcher": {"gradient": "steep"}}, "steep"),
+    "temperature": ({"fetcher": {"temperature": 0.0}}, "0.0"),
     "budget": ({"fetcher": {"budget": "huge"}}, "huge"),
     "budget ": ({"fetcher": {"budget": -1}}, "-1"),
     "budget  ": ({"fetcher": {"budget": 257}}, "257"),

@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+from helpers import tiny_config
 from test_invariants import PAIRS, Calls
 from test_modeling import CARD, PAGE, loud_model, noise, prompt
+
+from arr_coc.cli.counting import count_flops, on_meta
 
 CHANGES: dict[str, dict[str, Any]] = {
     "linear": {},
@@ -205,3 +208,11 @@ def test_the_loss_of_a_trimmed_prompt_is_that_of_the_exact_one(model: Any) -> No
         return model(**inputs, allocator=allocator).loss.item()
 
     assert loss("tiers", "auto") == pytest.approx(loss("topk", 4), rel=1e-4)
+
+
+@pytest.mark.parametrize("allocator", CHOOSING)
+def test_the_cost_of_the_most_that_may_be_fetched_is_known_without_weights(allocator: str) -> None:
+    """How many an item gets depends on values, which a model on the meta device has none of."""
+    settings = {"allocator": allocator, "budget": "auto"}
+    flops, plain = (count_flops(on_meta(tiny_config(fetcher=f))) for f in (settings, {"budget": 25}))
+    assert flops == plain

@@ -62,9 +62,14 @@ def add_device_argument(parser: argparse.ArgumentParser) -> None:
 
 def add_choice_arguments(parser: argparse.ArgumentParser) -> None:
     """--budget and --allocator."""
-    budgets = 'patches to fetch: a number, or "fast", "balanced", "standard", "accurate", "all" (default: the model\'s)'
+    budgets = (
+        'patches to fetch: a number, "fast", "balanced", "standard", "accurate", "all", "tier:64" to "tier:400", '
+        'or "auto": the model chooses (default: the model\'s)'
+    )
     parser.add_argument("--budget", metavar="K", help=budgets)
-    parser.add_argument("--allocator", metavar="A", help='"topk" or "window" (default: the model\'s)')
+    parser.add_argument(
+        "--allocator", metavar="A", help='"topk", "window", "tiers" or "adaptive" (default: the model\'s)'
+    )
 
 
 def find_model(name: str | None) -> str:

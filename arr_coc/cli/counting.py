@@ -112,7 +112,8 @@ def count_flops(
         strategy = config.fetcher_config.strategy
         if strategy in ("random", "oracle"):  # no arithmetic, and their values are not to be had on meta
             return encoding, torch.zeros(1, fetched, dtype=torch.long, device="meta")
-        return encoding, body.fetcher(context, fetched, taken=encoding.base_indices).indices
+        # The most that an allocator may fetch; what it chooses from values is not to be had on meta.
+        return encoding, body.fetcher(context, fetched, allocator="topk", taken=encoding.base_indices).indices
 
     encoding, indices = counted("fetcher", fetch)
     counted("saccades", lambda: body.bridge(*tower.saccades(encoding, indices)) if fetched else None)
