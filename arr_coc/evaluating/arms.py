@@ -171,13 +171,13 @@ class _Maker:
         if name == "oracle":
             return replace(plain, role="bound", note=BOUNDS[name])
         if name == "keep_all":
-            budget = self.most - self.base
+            room = self.most - self.base
             patches = self.config.vision_config.num_patches
-            cut = "" if budget >= patches else f"; the context holds {budget} of {patches}"
+            cut = "" if room >= patches else f"; the context holds {room} of {patches}"
             strategy = self.config.fetcher_config.strategy
             strategy = strategy if SCORERS[strategy].fetches else "saliency"
             return replace(
-                plain, role="bound", strategy=strategy, budget=budget, allocator="topk", tokens=self.most,
+                plain, role="bound", strategy=strategy, budget=room, allocator="topk", tokens=self.most,
                 note=BOUNDS[name] + cut,
             )  # fmt: skip
         return plain

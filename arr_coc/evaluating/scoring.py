@@ -152,8 +152,8 @@ def score_experiment(
     known = {(one["first"], one["second"]): one for one in comparisons}
     arms = {name: summary(one, groups, graded) for name, one in by_name.items()}
     hard = by_name["none"].mean_scores < 0.5 if "none" in by_name else np.zeros(len(records), dtype=bool)
-    for name, one in by_name.items():
-        arms[name]["misallocated"] = misallocated(one.predictions, hard)
+    for name, arm in arms.items():
+        arm["misallocated"] = misallocated(by_name[name].predictions, hard)
     return {
         "n": len(records),
         "images": int(groups.max()) + 1,

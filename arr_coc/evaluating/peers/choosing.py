@@ -93,7 +93,8 @@ class Question:
         """Input ids [1, S], the mask of the question [1, S], and the places [n] of the candidates in the prompt."""
         processor, encoding = self.model.processor, self.encoding
         content = [{"type": "image"}, {"type": "text", "text": self.text}]
-        text = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+        messages: list[Any] = [{"role": "user", "content": content}]
+        text = processor.apply_chat_template(messages, add_generation_prompt=True)
         count = encoding.base_positions + len(self.candidates)
         text = text.replace(processor.image_token, processor.image_token * count)
         ids = processor.tokenizer(text, add_special_tokens=False, return_tensors="pt", verbose=False).input_ids
