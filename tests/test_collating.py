@@ -144,13 +144,13 @@ def test_drawn_answers_depend_on_the_record_alone(records: list[Record]) -> None
 
 
 def test_a_batch_trains_the_model(records: list[Record]) -> None:
-    """The batch is what `forward` takes, and every padding gives the same loss."""
+    """The batch is what `forward` takes, records without boxes among it; every padding gives the same losses."""
     model = tiny_model()
-    known = [replace(one, boxes=((10, 10, 30, 18),)) for one in records]
     sides: list[Any] = ["left", "right"]
-    losses = [model(**QuestionCollator(model.processor, model.config, padding_side=side)(known)).loss for side in sides]
-    assert losses[0].item() == pytest.approx(losses[1].item(), rel=1e-4)
-    losses[0].backward()
+    left, right = (model(**QuestionCollator(model.processor, model.config, padding_side=s)(records)) for s in sides)
+    assert left.loss.item() == pytest.approx(right.loss.item(), rel=1e-4)
+    assert left.relevance_loss.item() == pytest.approx(right.relevance_loss.item(), rel=1e-4) and left.relevance_loss
+    left.loss.backward()
     assert model.lm_head.weight.grad is not None and model.lm_head.weight.grad.any()
 
 

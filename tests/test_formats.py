@@ -13,6 +13,7 @@ from helpers import tiny_model
 from PIL import Image
 
 from arr_coc.cli import main
+from arr_coc.cli.data_arguments import find_source
 from arr_coc.data.formats import FORMATS
 from arr_coc.data.records import Record, read_records
 from arr_coc.data.sources import open_records, open_source
@@ -267,11 +268,11 @@ def test_columns_are_mapped_and_images_decoded_late() -> None:
 
 def test_columns_with_an_image_id_know_the_same_image() -> None:
     rows = {
-        "image": [Image.new("RGB", (9, 9))] * 3, "question": ["a?", "b?", "c?"], "image_id": ["x", "y", "x"],
+        "image": [Image.new("RGB", (9, 9))] * 3, "question": ["a?", "b?", "c?"], "photo": ["x", "y", "x"],
         "answers": [["1"], ["2", "3"], ["4"]],
     }  # fmt: skip
     datasets.Dataset.from_dict(rows).cast_column("image", datasets.Image()).save_to_disk("saved")
-    records = open_records({"format": "columns", "path": "saved"})
+    records = open_records({"format": "columns", "path": "saved", "columns": {"image_id": "photo"}})
     assert records[0].image == records[2].image != records[1].image
     assert records[1].answers == ("2", "3")
 
@@ -285,12 +286,21 @@ def test_columns_take_files_and_paths_of_images(tmp_path: Path, monkeypatch: pyt
     assert record.image == tmp_path / "photos" / "a.png" and record.answers == ("3", "three")
 
 
+def test_columns_can_be_named_on_the_command_line() -> None:
+    spec = make_columns()
+    named = [f"columns.{what}={name}" for what, name in spec["columns"].items() if what != "tags"]
+    source = find_source("saved", "columns", ["split=validation", "columns.tags=type", *named])
+    assert source.read() == open_records(spec)
+
+
 def test_bad_columns_are_refused() -> None:
     spec = make_columns()
     with pytest.raises(ValueError, match=r"saved: split: expected one of validation, test; got None"):
         open_records({**spec, "split": None})
     with pytest.raises(ValueError, match=r"columns: expected question among .*; got 'nothing'"):
         open_records({**spec, "columns": {**spec["columns"], "question": "nothing"}})
+    with pytest.raises(ValueError, match=r"columns: expected tags among .*; got 'nothing'"):
+        open_records({**spec, "columns": {**spec["columns"], "tags": ["nothing"]}})
     with pytest.raises(ValueError, match=r"columns: expected a map of image, .*; got \['caption'\]"):
         open_records({**spec, "columns": {"caption": "query"}})
 

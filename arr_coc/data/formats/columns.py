@@ -23,9 +23,10 @@ class Columns(RowFormat):
 
     Attributes:
         path: a name on the Hub, a folder of `save_to_disk`, or any file or folder that `load_dataset` takes.
-        columns: {what: column}, of columns named otherwise: image (images, or paths), question, answers (a text, a
-            number, or a list of texts or of {"answer": text}), boxes (lists of [x0, y0, x1, y1] in px), image_id (the
-            same for the same image, which is then encoded once), tags (a list of columns).
+        columns: {what: column}. Needed, where they are named otherwise: image (images, or paths), question, answers (a
+            text, a number, or a list of texts or of {"answer": text}). Used only where they are named here: boxes
+            (lists of [x0, y0, x1, y1] in px), image_id (the same for the same image, which is then encoded once), tags
+            (a list of columns).
         split: such as "validation"; needed where there are several.
         subset: the configuration's name, where there are several.
         images: folder of images given as paths.
@@ -41,7 +42,7 @@ class Columns(RowFormat):
 
     def __post_init__(self) -> None:
         known = (*_NEEDED, *_OPTIONAL)
-        unknown = set(self.columns) - set(known)
+        unknown = set(self.columns) - set(known) if isinstance(self.columns, Mapping) else self.columns
         if unknown:
             raise ValueError(f"columns: expected a map of {', '.join(known)}; got {sorted(unknown)}")
 
@@ -52,13 +53,19 @@ class Columns(RowFormat):
     def _column(self, what: str) -> str:
         return str(self.columns.get(what, what))
 
+    @property
+    def _tags(self) -> list[str]:
+        named = self.columns.get("tags", ())
+        return [named] if isinstance(named, str) else list(named)
+
     @cached_property
     def _dataset(self) -> Any:
         data = _load(self.path, self.subset, self.split)
-        for what in _NEEDED:
-            if self._column(what) not in data.column_names:
+        named = {what: self._column(what) for what in (*_NEEDED, *self.columns) if what != "tags"}
+        for what, column in [*named.items(), *(("tags", tag) for tag in self._tags)]:
+            if column not in data.column_names:
                 expected = f"columns: expected {what} among {', '.join(data.column_names)}"
-                raise ValueError(f"{self.title}: {expected}; got {self._column(what)!r}")
+                raise ValueError(f"{self.title}: {expected}; got {column!r}")
         return data
 
     @cached_property
@@ -79,8 +86,8 @@ class Columns(RowFormat):
         content = row.content
         question = text_of({"question": content[self._column("question")]}, "question")
         answers = _answers(content[self._column("answers")])
-        boxes = boxes_of(content.get(self._column("boxes")))
-        tags = tags_of(content, *self.columns.get("tags", ()))
+        boxes = boxes_of(content[self._column("boxes")]) if "boxes" in self.columns else ()
+        tags = tags_of(content, *self._tags)
         return Record(self._image(row), question, answers, boxes, row.number, tags=tags)
 
     def _image(self, row: Row) -> Path | HeldImage:
@@ -89,7 +96,7 @@ class Columns(RowFormat):
             require(row.content, name)
             beside = Path(self.path) if Path(self.path).is_dir() else Path(self.path).parent
             return image_file((beside if self.images is None else self.images).absolute(), text_of(row.content, name))
-        key = row.content.get(self._column("image_id"), ("row", row.number))
+        key = row.content[self._column("image_id")] if "image_id" in self.columns else ("row", row.number)
         return HeldImage((self.title, self.subset, key), partial(_decoded, self._dataset, name, row.number - 1))
 
 

@@ -36,7 +36,7 @@ class DocVqa(RowFormat):
 
     @property
     def files(self) -> list[Path]:
-        return [self.path]
+        return [self.path, *([] if self.ocr is None else sorted(self.ocr.glob("*.json")))]
 
     def rows(self) -> Iterator[Row]:
         for name in ("images", "ocr"):

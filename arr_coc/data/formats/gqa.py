@@ -33,8 +33,12 @@ class Gqa(RowFormat):
         return str(self.path)
 
     @property
-    def files(self) -> list[Path]:
+    def _parts(self) -> list[Path]:
         return sorted(self.path.glob("*.json")) if self.path.is_dir() else [self.path]
+
+    @property
+    def files(self) -> list[Path]:
+        return [*self._parts, *([] if self.scene_graphs is None else [self.scene_graphs])]
 
     @cached_property
     def _scenes(self) -> dict[str, Any]:
@@ -44,7 +48,7 @@ class Gqa(RowFormat):
         check_folder(self.images, "images")
         _ = self._scenes  # read now: its faults are no record's
         number = 0
-        for path in self.files:
+        for path in self._parts:
             content = read_json(path)
             if not isinstance(content, dict):
                 raise ValueError(f"{path}: expected an object of questions by id; got {shorten(content)}")
