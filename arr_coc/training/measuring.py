@@ -48,7 +48,8 @@ def query_dependence(relevance: Tensor, patch_mask: Tensor, images: Tensor, ques
     distance = torch.cdist(share, share, p=1) / 2  # [I, I]
     asked = {question: number for number, question in enumerate(questions)}
     kind = torch.tensor([asked[question] for question in questions], device=images.device)
-    other = (images[:, None] == images[None]) & (kind[:, None] != kind[None])
+    said = weights.sum(1) > 0  # strategy "none" has no map
+    other = (images[:, None] == images[None]) & (kind[:, None] != kind[None]) & said[:, None] & said[None]
     return (distance * other).sum(1) / other.sum(1)  # 0 / 0 is NaN
 
 

@@ -78,6 +78,8 @@ class ArrCocTrainer(Trainer):
         self.model_accepts_loss_kwargs = True  # so that those counts are taken
         self.averages = Averages(self.accelerator)
         self.text_statistics = self._text_statistics() if self.weights["distribution"] else None
+        wrapped = {type(module).__name__ for module in self.model.modules()}  # FSDP refuses names of what is not there
+        self.model._no_split_modules = sorted(wrapped & set(base_model(self.model)._no_split_modules or ()))
         if self.args.max_steps < 1:
             raise ValueError(f"max_steps: expected at least 1; got {self.args.max_steps}")
 
