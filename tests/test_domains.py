@@ -172,6 +172,12 @@ def test_questions_have_one_answer_each(domain: str) -> None:
             assert answers.setdefault(question.text, question.answers[0]) == question.answers[0]
 
 
+def test_even_the_plainest_scene_has_three_signs_to_ask_about() -> None:
+    """A shop without opening times and one other sign would be two questions, fewer than are asked by default."""
+    rng = np.random.default_rng(0)
+    assert min(len(sign._sample_signs(rng, "train", size)) for size in (128, 256, 512) for _ in range(100)) == 3
+
+
 def test_receipts_add_up() -> None:
     def cents(text: str) -> int:
         return int(re.sub(r"[$,.]", "", text))

@@ -114,11 +114,11 @@ def _sample_sign(rng: np.random.Generator, kind: str, split: Split, colour: str)
 
 
 def _sample_signs(rng: np.random.Generator, split: Split, size: int) -> list[Sign]:
-    """Two to six signs: one of a shop or of distances, and others, each kind once."""
+    """Three to six signs: one of a shop or of distances, and others, each kind once."""
     kinds = [pick(rng, ("shop", "distance"))]
     others = [kind for kind in ("shop", "distance", "street", "street", *_PLACES) if kind not in kinds]
     most = max((count for least, count in _MAX_SIGNS.items() if size >= least), default=3)
-    count = int(rng.integers(1, most))
+    count = int(rng.integers(2, most))
     kinds += list(dict.fromkeys(others[i] for i in rng.permutation(len(others))))[:count]
     return [_sample_sign(rng, kind, split, pick(rng, list(_COLOURS))) for kind in kinds]
 
@@ -203,7 +203,7 @@ def _post(page: Image.Image, quad: np.ndarray) -> None:
 
 @DOMAINS.register("sign")
 def draw_sign(rng: np.random.Generator, size: int, split: Split) -> Page:
-    """A scene with two to six signs, fewer on small pages."""
+    """A scene with three to six signs, fewer on small pages."""
     name = pick(rng, TRAIN_SCENES if split == "train" else TEST_SCENES)
     page, pen = SCENES.named(name)(rng, size), sample_pen(rng, split)
     while True:
