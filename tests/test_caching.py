@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from transformers.utils import logging
 
 from arr_coc import scorer_lora_config
+from arr_coc.data.sources import open_records
 from arr_coc.modeling.image_encoding import ImageEncoding
+from arr_coc.profiling.training import ARMS, measure
 from arr_coc.training.caching import CachedEncoder
 
 
@@ -210,3 +212,10 @@ def test_writers_at_once_read_whole_files_only(tmp_path: Path) -> None:
         assert all(pool.map(encode_often, range(4)))
     assert sum(encoder.hits for encoder in encoders) and sum(encoder.misses for encoder in encoders) > 16
     assert not list(tmp_path.glob("*/*.tmp"))
+
+
+def test_the_benchmark_measures_every_arm(checkpoint: Path) -> None:
+    records = open_records({"format": "rendered", "pages": 2, "questions": 1, "size": 128, "split": "train"})
+    found = {arm: measure(checkpoint, arm, records, batch_size=2, steps=1) for arm in ARMS}
+    assert all(one.items == pytest.approx(2 / one.seconds) and one.peak > 0 for one in found.values())
+    assert found["scorer"].peak < found["everything"].peak

@@ -14,6 +14,7 @@ from arr_coc.training.plackett_luce import draw_orders, order_log_probability, s
 from arr_coc.training.reinforce import (
     ReinforceSettings,
     RewardWeights,
+    _Group,
     answer_correctness,
     draw_divergence,
     draw_entropy,
@@ -289,19 +290,30 @@ def test_rewards_are_those_of_answers_from_the_drawn_patches(padding_side: str) 
     torch.testing.assert_close(made.rewards, made.correctness + 0.05)
 
 
-def test_forced_answers_score_the_share_of_right_tokens() -> None:
+def test_forced_answers_score_what_a_greedy_answer_gets_right_before_its_first_mistake() -> None:
     model = tiny_model()
     batch = batch_of(model)
     settings = ReinforceSettings(draws=2, answering="forced")
-    made = reinforcement_loss(model, batch, settings, generator=torch.Generator().manual_seed(0))
-    inputs = {name: value for name, value in batch.items() if name != "labels"}
-    for g in range(2):
-        oracle = torch.zeros(2, 256).scatter(1, made.sets[:, g], 1.0)
-        said = model(**inputs, strategy="oracle", allocator="topk", oracle_relevance=oracle).logits.argmax(-1)
-        for b in range(2):
-            places = (batch["labels"][b] != -100).nonzero()[:, 0]
-            right = [int(said[b, place - 1] == batch["labels"][b, place]) for place in places]
-            assert made.correctness[b, g].item() == pytest.approx(sum(right) / len(right))
+    tokenizer = model.processor.tokenizer
+    prompts = [row[labels == -100] for row, labels in zip(batch["input_ids"], batch["labels"], strict=True)]
+    first = reinforcement_loss(model, batch, settings, generator=torch.Generator().manual_seed(0))
+    for b, prompt in enumerate(prompts):
+        oracle = torch.zeros(1, 256).scatter(1, first.sets[b : b + 1, 0], 1.0)
+        prompt = prompt[prompt != tokenizer.pad_token_id][None]
+        said = model.generate(
+            input_ids=prompt, pixel_values=batch["pixel_values"], patch_mask=batch["patch_mask"], strategy="oracle",
+            allocator="topk", oracle_relevance=oracle, max_new_tokens=4, min_new_tokens=4,
+        )[0, prompt.shape[1] :]  # fmt: skip
+        for wrong in range(5):  # the answer is what was said, but for one token and all behind it
+            answer = said.clone()
+            answer[wrong:] = torch.where(answer[wrong:] == 5, 6, 5)
+            one = {**batch, "input_ids": torch.cat((prompt[0], answer))[None]}
+            one["labels"] = torch.cat((torch.full_like(prompt[0], -100), answer))[None]
+            one["attention_mask"] = torch.ones_like(one["input_ids"])
+            one["query_mask"] = model.processor.query_mask(one["input_ids"]) & (one["labels"] == -100)
+            one["image_index"] = torch.zeros(1, dtype=torch.long)
+            group = _Group.of(model, one, None, None)
+            assert group.answered(first.sets[b : b + 1, 0], "forced").tolist() == [wrong / 4]
 
 
 def test_the_loss_is_the_sum_of_its_parts() -> None:

@@ -50,8 +50,8 @@ class ReinforceSettings:
         entropy_floor: nats, of one draw: a scorer surer than this is pulled back; log(8): as sure as between 8 patches.
         entropy_weight: of the shortfall.
         kl_weight: of the divergence from the starting scorer.
-        answering: "generate": greedy answers, scored as text; "forced": the right answer is shown token by token, and
-            the share of tokens that the model would have said is the overlap: one pass, and a denser reward.
+        answering: "generate": greedy answers, scored as text; "forced": one pass over the right answer, and the share
+            of its tokens before the first mistake of a greedy answer is the overlap, which is a denser reward.
         strategy: the scorer; the config's by default.
     """
 
@@ -282,13 +282,17 @@ class _Group:
         return self._forced(fetch) if how == "forced" else self._generated(fetch)
 
     def _forced(self, fetch: dict[str, Any]) -> Tensor:
-        """Share of the answer's tokens, its end included, that the model says after the right ones before them."""
+        """Share of the answer's tokens, its end included, that a greedy answer gets right before its first mistake.
+
+        One pass tells, as greedy decoding up to there sees the same tokens. Tokens behind do not count: a model that
+        sees nothing still guesses the ends of words.
+        """
         inputs = {name: value for name, value in self.batch.items() if name != "labels"}
         output = self.model(image_encoding=self.encoding, **inputs, **fetch, use_cache=False)
         labels = self.batch["labels"][:, 1:]
         asked = labels != -100
-        right = (output.logits[:, :-1].argmax(-1) == labels) & asked
-        return right.sum(1) / asked.sum(1).clamp(min=1)
+        wrong = (output.logits[:, :-1].argmax(-1) != labels) & asked
+        return ((wrong.cumsum(1) == 0) & asked).sum(1) / asked.sum(1).clamp(min=1)
 
     def _generated(self, fetch: dict[str, Any]) -> Tensor:
         """Greedy answers, scored as text."""
