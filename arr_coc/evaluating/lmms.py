@@ -1,0 +1,104 @@
+"""An adapter for lmms-eval (https://github.com/EvolvingLMMs-Lab/lmms-eval): its tasks, asked of an ARR-COC checkpoint.
+
+lmms-eval finds it by the entry point group "lmms_eval.models", once both packages are installed:
+
+    lmms-eval --model arr_coc --model_args pretrained=org/arr-coc,budget=fast --tasks textvqa_val --batch_size 16
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from lmms_eval.api.instance import Instance
+from lmms_eval.api.model import lmms
+from lmms_eval.models.registry_v2 import ModelManifest
+from tqdm import tqdm
+
+from ..cli.common import load_model
+from .evaluation import MAX_NEW_TOKENS
+
+
+class ArrCoc(lmms):
+    """Answers greedily, one image or several per question; a question without an image is refused.
+
+    Args:
+        pretrained: folder, or name on the Hub as org/name.
+        device: None: CUDA where there is one.
+        batch_size: questions at a time.
+        strategy, budget, allocator: see `generate`; the checkpoint's by default.
+    """
+
+    is_simple = True
+
+    def __init__(
+        self,
+        pretrained: str,
+        device: str | None = None,
+        batch_size: int | str = 1,
+        strategy: str | None = None,
+        budget: int | str | None = None,
+        allocator: str | None = None,
+        **unknown: Any,
+    ) -> None:
+        super().__init__()
+        if unknown:
+            known = "pretrained, device, batch_size, strategy, budget, allocator"
+            raise ValueError(f"model_args: expected {known}; got {', '.join(unknown)}")
+        self.model = load_model(pretrained, device)
+        self.batch_size = int(batch_size)
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size: expected at least 1; got {batch_size}")
+        self.choices: dict[str, Any] = {"strategy": strategy, "budget": budget, "allocator": allocator}
+
+    def generate_until(self, requests: Sequence[Instance]) -> list[str]:
+        """Answers in the order of the requests, each cut before the first of its `until` strings."""
+        answers = []
+        with tqdm(total=len(requests), unit="answer", disable=self.rank != 0) as bar:
+            for batch in _alike(requests, self.batch_size):
+                answers += self._answer(batch)
+                bar.update(len(batch))
+        return answers
+
+    def _answer(self, batch: Sequence[Instance]) -> list[str]:
+        images, questions = [], []
+        for question, _, visuals, doc, task, split in (request.args for request in batch):
+            shown = list(visuals(self.task_dict[task][split][doc]) or ())
+            if not shown:
+                raise ValueError(f"task {task}: expected an image for every question; got none for {question!r}")
+            images.append(shown)
+            questions.append(question.replace("<image>", "").strip())
+        wanted = batch[0].args[1]
+        length = wanted.get("max_new_tokens") or self.model.generation_config.max_new_tokens or MAX_NEW_TOKENS
+        said = self.model.generate(images, questions, max_new_tokens=length, do_sample=False, **self.choices)
+        ends = wanted.get("until") or []
+        return [_until(answer, [ends] if isinstance(ends, str) else ends) for answer in said]
+
+    def loglikelihood(self, requests: Sequence[Instance]) -> list[tuple[float, bool]]:
+        """Not offered: choose tasks that generate."""
+        raise ValueError("arr_coc: expected tasks of output_type generate_until; got loglikelihood")
+
+    def generate_until_multi_round(self, requests: Sequence[Instance]) -> list[str]:
+        """Not offered: a prompt is one question."""
+        raise ValueError("arr_coc: expected tasks of output_type generate_until; got generate_until_multi_round")
+
+
+def _alike(requests: Sequence[Instance], size: int) -> Iterator[list[Instance]]:
+    """Runs of at most `size` requests with the same settings of generation."""
+    batch: list[Instance] = []
+    for request in requests:
+        if batch and (len(batch) == size or batch[0].args[1] != request.args[1]):
+            yield batch
+            batch = []
+        batch.append(request)
+    if batch:
+        yield batch
+
+
+def _until(answer: str, ends: Sequence[str]) -> str:
+    for end in ends:
+        answer = answer.split(end)[0] if end else answer
+    return answer.strip()
+
+
+def manifest() -> ModelManifest:
+    """What the entry point hands to lmms-eval."""
+    return ModelManifest(model_id="arr_coc", simple_class_path=f"{__name__}.{ArrCoc.__name__}")
