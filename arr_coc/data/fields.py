@@ -1,6 +1,7 @@
 """Checks of what data files hold. Errors say what was expected and what came; whoever reads the file says where."""
 
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -108,12 +109,13 @@ def box_of(box: Any, name: str) -> Box:
 
 
 def image_file(folder: Path, *names: str) -> Path:
-    """The first of `names` that is a file in `folder`.
+    """The first of `names` that is a file in `folder`, as an absolute path.
 
     Raises:
         ValueError: none is.
     """
     for name in names:
-        if (folder / name).is_file():
-            return folder / name
+        path = os.path.join(os.getcwd(), folder, name)  # pathlib would take most of the time of a large file's reading
+        if os.path.isfile(path):
+            return Path(path)
     raise ValueError(f"image: expected a file, relative to {folder}; got {names[0]!r}")

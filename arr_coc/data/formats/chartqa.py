@@ -49,7 +49,7 @@ class ChartQa(RowFormat):
     def record(self, row: Row) -> Record:
         file, asked = row.content
         require(asked, "imgname", "query", "label")
-        image = image_file(self._folder.absolute(), text_of(asked, "imgname"))
+        image = image_file(self._folder, text_of(asked, "imgname"))
         label = asked["label"]
         if isinstance(label, bool) or not isinstance(label, str | int | float):
             raise ValueError(f"label: expected a text or a number; got {shorten(label)}")

@@ -95,7 +95,7 @@ class Columns(RowFormat):
         if self._is_path:
             require(row.content, name)
             beside = Path(self.path) if Path(self.path).is_dir() else Path(self.path).parent
-            return image_file((beside if self.images is None else self.images).absolute(), text_of(row.content, name))
+            return image_file(beside if self.images is None else self.images, text_of(row.content, name))
         key = row.content[self._column("image_id")] if "image_id" in self.columns else ("row", row.number)
         return HeldImage((self.title, self.subset, key), partial(_decoded, self._dataset, name, row.number - 1))
 

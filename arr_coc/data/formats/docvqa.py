@@ -48,7 +48,7 @@ class DocVqa(RowFormat):
         asked = row.content
         require(asked, "image", "question", "answers")
         name = text_of(asked, "image")
-        folder = (self.path.parent if self.images is None else self.images).absolute()
+        folder = self.path.parent if self.images is None else self.images
         image = image_file(folder, name, Path(name).name)
         answers = answers_of(asked["answers"])
         boxes = () if self.ocr is None else self._boxes(self.ocr / f"{image.stem}.json", image, answers)

@@ -59,7 +59,7 @@ class Gqa(RowFormat):
     def record(self, row: Row) -> Record:
         asked = row.content
         require(asked, "imageId", "question", "answer")
-        image = image_file(self.images.absolute(), f"{asked['imageId']}.jpg")
+        image = image_file(self.images, f"{asked['imageId']}.jpg")
         tags = tags_of(asked.get("types"), "structural", "semantic", "detailed")
         answers = (text_of(asked, "answer"),)
         return Record(image, text_of(asked, "question"), answers, self._boxes(asked), row.number, tags=tags)

@@ -64,7 +64,7 @@ class TextVqa(RowFormat):
     def record(self, row: Row) -> Record:
         asked = row.content
         require(asked, "image_id", "question", "answers")
-        image = image_file(self.images.absolute(), f"{asked['image_id']}.jpg")
+        image = image_file(self.images, f"{asked['image_id']}.jpg")
         answers = answers_of(asked["answers"])
         boxes = () if self.ocr is None else self._boxes(asked["image_id"], image, answers)
         return Record(image, text_of(asked, "question"), answers, boxes, row.number, tags=tags_of(asked, "set_name"))

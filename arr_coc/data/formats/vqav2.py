@@ -72,6 +72,6 @@ class VqaV2(RowFormat):
         if type(asked["image_id"]) is not int:
             raise ValueError(f"image_id: expected a whole number; got {asked['image_id']!r}")
         name = f"COCO_{self._subtype}_{asked['image_id']:012d}.jpg"
-        image = image_file(self.images.absolute(), name, f"{self._subtype}/{name}")
+        image = image_file(self.images, name, f"{self._subtype}/{name}")
         tags = tags_of(said, "question_type", "answer_type")
         return Record(image, text_of(asked, "question"), answers, line=row.number, tags=tags)
