@@ -168,6 +168,15 @@ def test_an_ablation_is_scored_again_and_is_no_experiment(
     assert (ablation / "result.json").read_text() == before and "adaptive" in capsys.readouterr().out
 
 
+def test_an_ablation_has_its_own_arms(
+    checkpoint: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump({"data": str(data), "model": str(checkpoint), "out": "out", "arms": ["none"]}))
+    assert main(["ablate", str(config)]) == 2
+    assert "arms: expected none for an ablation, which has its own; got ('none',)" in capsys.readouterr().err
+
+
 def test_the_front_is_of_what_nothing_cheaper_matches() -> None:
     assert pareto_front([3, 1, 2, 2, 4], [5, 1, 1, 4, 5]) == [1, 3, 0]
 

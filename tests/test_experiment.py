@@ -377,6 +377,10 @@ def test_the_command_writes_plan_predictions_and_report(experiment: Path) -> Non
     costs = result["costs"]["arms"]
     assert all(cost["flops"] > 0 and cost["peak_bytes"] > 0 for cost in costs.values())
     assert {table["by"] for table in result["buckets"]} >= {"first word of the question", "layout"}
+    arms = result["arms"]
+    assert arms["saliency"]["query_dependence"] == 0.0 < arms["random"]["query_dependence"] <= 1.0
+    assert arms["none"]["query_dependence"] is arms["realizer"]["misallocated"] is arms["none"]["seed_sd"] is None
+    assert arms["random"]["seed_sd"] == pytest.approx(np.std(arms["random"]["runs"], ddof=1))
     assert table_text(result).splitlines()[-1].startswith("STOP: ")
 
 
@@ -386,7 +390,7 @@ def test_the_page_stands_alone(experiment: Path) -> None:
     assert not re.findall(r"<(?:script|link|iframe)", page)
     assert all(source.startswith("data:") for source in re.findall(r'(?:src|href)="([^"]*)"', page))
     assert page.count("<svg") == 2 and page.count("<img") == 6
-    for word in ("STOP", "keep_all", "weights_sha256", "Holm", "not_above"):
+    for word in ("STOP", "keep_all", "weights_sha256", "Holm", "not_above", "p99", "query dependence", "misallocated"):
         assert word in page and word.replace("_", r"\_") in text or word in text
     for name in re.findall(r"\]\(([^)]*)\)", text):
         assert (experiment / "out" / name).is_file()

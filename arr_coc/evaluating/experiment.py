@@ -94,8 +94,11 @@ def plan_ablation(
     """As `make_plan`, but for `ablating.make_trials` (with the published rules, too, for `peers`) in place of rules.
 
     Raises:
-        ValueError: bad settings, a metric that cannot score the answers.
+        ValueError: bad settings, arms or rules among them; a metric that cannot score the answers.
     """
+    for name in ("arms", "rules"):
+        if getattr(settings, name) is not None:
+            raise ValueError(f"{name}: expected none for an ablation, which has its own; got {getattr(settings, name)}")
     trials = make_trials(model.config, peers=peers, boxed=all(record.boxes for record in records))
     settings = replace(settings, arms=tuple(trial_arms(model.config, trials)))
     return {**plan_run(model, source, records, settings, command), "trials": [asdict(trial) for trial in trials]}
