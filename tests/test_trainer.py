@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 from helpers import tiny_checkpoint
+from peft import get_peft_model
 from torch import Tensor, nn
 
-from arr_coc import ArrCocForConditionalGeneration, ArrCocProcessor
+from arr_coc import ArrCocForConditionalGeneration, ArrCocProcessor, scorer_lora_config
 from arr_coc.data.collating import QuestionCollator
 from arr_coc.data.sources import open_records
 from arr_coc.training.distilling import distillation_loss
@@ -20,7 +21,7 @@ from arr_coc.training.losses import answer_positions, loss_weights, token_losses
 from arr_coc.training.measuring import query_dependence, recall
 from arr_coc.training.parts import PARTS, gradient_norms, part_of_parameter, train_only
 from arr_coc.training.phases import PHASES, AllocatorPhase, JointPhase, Phase, make_trainer, train_phase
-from arr_coc.training.recipe import load_recipe
+from arr_coc.training.recipe import load_recipe, train
 from arr_coc.training.resuming import COMPLETE, discard_incomplete, is_complete, mark_complete, newest_complete
 from arr_coc.training.streaming import StepSampler
 from arr_coc.training.trainer import ArrCocTrainer
@@ -32,6 +33,7 @@ PHASE = JointPhase(
     budgets={"standard": 1.0, 5: 1.0},
 )  # fmt: skip
 CPU = torch.device("cpu")
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -218,6 +220,24 @@ def test_a_phase_trains_its_parts_and_leaves_the_others(name: str, checkpoint: P
     assert held == sum(parameter.requires_grad for parameter in trainer.model.parameters())
 
 
+def test_an_adapter_trains_alone_and_resumes_exactly(checkpoint: Path, tmp_path: Path) -> None:
+    def trainer(folder: Path) -> ArrCocTrainer:
+        model, processor = loaded(checkpoint)
+        torch.manual_seed(0)
+        adapted = get_peft_model(model, scorer_lora_config(model, r=2))
+        return make_trainer(adapted, processor, replace(PHASE, steps=3), folder, device=CPU, root=folder)
+
+    whole = trainer(tmp_path / "whole")
+    before = weights_of(whole)
+    whole.train()
+    changed = [name for name, weight in weights_of(whole).items() if not torch.equal(weight, before[name])]
+    assert changed and all("lora_" in name and "scorers" in name for name in changed)
+    killed_at(trainer(tmp_path / "killed"), 2)
+    resumed = trainer(tmp_path / "killed")
+    resumed.train()
+    assert same(weights_of(whole), weights_of(resumed))
+
+
 def test_frozen_parts_have_no_autograd_graph(checkpoint: Path) -> None:
     model, _ = loaded(checkpoint)
     for phase, learns in ((AllocatorPhase(), False), (JointPhase(), True)):
@@ -369,6 +389,19 @@ def test_attention_targets_are_distributions_over_the_images_patches(checkpoint:
     assert not torch.allclose(target, trainer._attended(trainer.model, changed)), "it depends on the answer"
 
 
+@pytest.mark.slow
+def test_the_shipped_model_looks_at_the_answer_when_it_gives_it(tmp_path: Path) -> None:
+    """On held-out pages, with half of all patches fetched, boxed patches get several times their share of attention."""
+    model, processor = loaded(ROOT / "hub_configs" / "arr-coc-tiny")
+    pages = {"format": "jsonl", "path": str(ROOT / "examples" / "held_out" / "data.jsonl")}
+    phase = AllocatorPhase(data=pages, losses={"distillation": 1.0}, distillation_budget=800)
+    trainer = make_trainer(model.eval(), processor, phase, tmp_path, device=CPU, root=tmp_path)
+    batch = trainer.data_collator(trainer.train_dataset[:3])
+    boxed = batch["relevance_labels"]
+    attended = (trainer._attended(trainer.model, batch) * boxed).sum(1)
+    assert bool((attended > 2 * boxed.mean(1)).all())
+
+
 def test_distillation_loss_is_zero_for_a_scorer_that_agrees() -> None:
     target = torch.tensor([[0.5, 0.25, 0.25, 0.0]])
     mask = torch.tensor([[True, True, True, False]])
@@ -382,7 +415,15 @@ def test_distillation_loss_is_zero_for_a_scorer_that_agrees() -> None:
 # ---- recipes ------------------------------------------------------------------------------------------------------
 
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "phases.yaml"
+EXAMPLE = ROOT / "examples" / "phases.yaml"
+
+
+@pytest.mark.slow
+def test_the_example_runs(tmp_path: Path) -> None:
+    small = ["steps=1", "batch_size=1", "data.pages=1", "held_out=null", "budgets={fast: 1}", "warmup=0"]
+    train(load_recipe(EXAMPLE, small), tmp_path)
+    made = ArrCocForConditionalGeneration.from_pretrained(tmp_path / "model")
+    assert not same(made.state_dict(), loaded(ROOT / "hub_configs" / "arr-coc-tiny")[0].state_dict())
 
 
 def test_the_example_iterates_the_phases() -> None:

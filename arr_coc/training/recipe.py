@@ -29,6 +29,7 @@ from arr_coc.training.checkpointing import load_weights, save_learner
 from arr_coc.training.copying import COPIED, CopyingStage, train_copying
 from arr_coc.training.phases import PHASES, Phase, train_phase
 from arr_coc.training.reading import READ, ReadingStage, train_reading
+from arr_coc.training.resuming import replace_folder
 
 logger = logging.get_logger(__name__)
 
@@ -187,10 +188,12 @@ def train(recipe: Recipe, out: Path, device: torch.device | str = "cpu") -> None
             train_answering(model, processor.tokenizer, stage, folder, done)
             done.append(folder / ANSWERED)
     if state.is_main_process:
-        model.save_pretrained(out / "model")
-        processor.save_pretrained(out / "model")
+        beside = out / "model.tmp"
+        model.save_pretrained(beside)
+        processor.save_pretrained(beside)
         if done and done[-1].name == ANSWERED:
-            save_learner(load_weights(done[-1]), out / "model")
+            save_learner(load_weights(done[-1]), beside)
+        replace_folder(beside, out / "model")
     state.wait_for_everyone()
 
 

@@ -62,5 +62,7 @@ def discard_incomplete(folder: Path) -> None:
 
 
 def replace_folder(beside: Path, folder: Path) -> None:
-    """Moves a folder that was written beside `folder` into its place in one step; `folder` must not exist."""
+    """Moves what was written beside `folder` into its place; one that was there before goes first."""
+    if folder.exists():
+        shutil.rmtree(folder)
     os.rename(beside, folder)
