@@ -66,7 +66,7 @@ def fetch_measures(output: ArrCocOutput, batch: Mapping[str, Any]) -> dict[str, 
     images = torch.arange(len(fetch.scores), device=fetch.scores.device) if index is None else index
     return {
         "recall": recall(fetch.indices, fetch.used, batch.get("relevance_labels")),
-        "saccades": fetch.counts.float(),
+        "saccades": fetch.wanted.float(),
         "query_dependence": query_dependence(
             fetch.relevance.detach(), real_patches(output, batch), images, _questions(batch)
         ),
@@ -76,7 +76,7 @@ def fetch_measures(output: ArrCocOutput, batch: Mapping[str, Any]) -> dict[str, 
 def tier_shares(output: ArrCocOutput) -> dict[str, Tensor]:
     """Which tier each slot's saccades are of: at most so many, and more than the tier below. [I] of 0 or 1 each."""
     assert output.fetch is not None
-    counts, patches = output.fetch.counts, output.fetch.scores.shape[1]
+    counts, patches = output.fetch.wanted, output.fetch.scores.shape[1]
     tiers = {scaled_budget(tier, patches) for tier in TIERS}
     bounds = torch.tensor(sorted({0, *tiers, patches}), device=counts.device)
     at = torch.bucketize(counts, bounds)
