@@ -1,5 +1,7 @@
 """Adapters: exactly the layers of a part, nothing of the base changes, and every way to load one gives the same."""
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,9 @@ from torch import nn
 
 from arr_coc import scorer_lora_config
 from arr_coc.adapters import PARTS, adapt, linear_layers, save_adapter
+from arr_coc.cli import main
+from arr_coc.training.adapting import train_adapter
+from arr_coc.training.recipe import load_recipe
 
 QUESTION = "What is the total?"
 
@@ -153,3 +158,52 @@ def test_parts_without_linear_layers_are_passed_over_unless_all_are() -> None:
     assert all("bridge" in name for name, weight in adapted.named_parameters() if weight.requires_grad)
     with pytest.raises(ValueError, match="part: expected one of"):
         adapt(tiny_model(), ("eyes",))
+
+
+RECIPE = """
+model: {checkpoint}
+start: {checkpoint}
+stages:
+  - stage: {stage}
+    trained: [scorer]
+    data: {{format: rendered, pages: 2, questions: 1, size: 128, split: train}}
+    steps: 2
+    batch_size: 2
+    evaluate_every: 1
+"""
+
+
+def test_a_phase_trains_an_adapter_from_the_command_line(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(RECIPE.format(checkpoint=checkpoint, stage="allocator"), encoding="utf-8")
+    before = load_file(checkpoint / "model.safetensors")
+    command = ["train", str(recipe), "learning_rate=0.1", "--adapter", "2", "--out", str(tmp_path / "run")]
+    assert main(command) == 0
+    folder = Path(capsys.readouterr().out.strip())
+    assert folder == tmp_path / "run" / "adapter"
+    assert {path.name for path in folder.iterdir()} == {"adapter_config.json", "adapter_model.safetensors", "README.md"}
+    again = AutoPeftModelForCausalLM.from_pretrained(str(folder))
+    assert any(weight.any() for name, weight in again.named_parameters() if "lora_B" in name), "it was trained"
+    assert not relevance(again).equal(relevance(again.get_base_model().from_pretrained(checkpoint)))
+    assert all(torch.equal(w, before[n]) for n, w in load_file(checkpoint / "model.safetensors").items())
+    shutil.rmtree(tmp_path / "run" / "stage0" / "model")  # killed before the end: goes on from its last checkpoint
+    assert main(command) == 0
+    assert relevance(AutoPeftModelForCausalLM.from_pretrained(str(folder))).equal(relevance(again))
+
+
+def test_an_adapter_of_several_phases_is_refused(checkpoint: Path, tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(RECIPE.format(checkpoint=checkpoint, stage="joint"), encoding="utf-8")
+    recipe = load_recipe(tmp_path / "recipe.yaml")
+    for changes in ({"start": None}, {"stages": recipe.stages * 2}):
+        with pytest.raises(ValueError, match="adapter: expected a recipe with a start and one phase"):
+            train_adapter(replace(recipe, **changes), tmp_path / "run")  # type: ignore[arg-type]
+
+
+def test_the_shipped_recipe_trains(checkpoint: Path, tmp_path: Path) -> None:
+    shipped = Path(__file__).parents[1] / "examples" / "adapter.yaml"
+    recipe = load_recipe(shipped, ["steps=1", "batch_size=2"])
+    folder = train_adapter(replace(recipe, start=checkpoint), tmp_path, rank=2)
+    held = load_file(folder / "adapter_model.safetensors")
+    assert held and all("fetcher.scorers" in name and "lora_" in name for name in held)

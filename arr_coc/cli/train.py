@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from accelerate import PartialState
 
+from ..training.adapting import train_adapter
 from ..training.recipe import load_recipe, train
 from .common import Command
 
@@ -17,6 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     out = "folder for checkpoints and the trained model (default: runs/train)"
     parser.add_argument("--out", metavar="OUT", default="runs/train", help=out)
     parser.add_argument("--device", default="cpu", help="where to train, as torch names it (default: cpu)")
+    adapter = "train LoRA of this rank (default: 8) beside the parts of the recipe's one phase, not the model"
+    parser.add_argument("--adapter", metavar="RANK", type=int, nargs="?", const=8, help=adapter)
     settings = "overrides: steps=100 of all stages, 2.steps=100 or joint.steps=100 of one, joint.data.path=x inside it"
     parser.add_argument("settings", metavar="SETTING", nargs="*", help=settings)
 
@@ -32,12 +35,16 @@ def run(args: argparse.Namespace) -> None:
     logger = logging.getLogger("arr_coc.training")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
+    made = Path(args.out) / "model"
     try:
-        train(recipe, Path(args.out), device)
+        if args.adapter is None:
+            train(recipe, Path(args.out), device)
+        else:
+            made = train_adapter(recipe, Path(args.out), device, rank=args.adapter)
     finally:
         logger.removeHandler(handler)
     if PartialState().is_main_process:
-        print(Path(args.out) / "model")
+        print(made)
 
 
 COMMAND = Command(
@@ -51,6 +58,7 @@ COMMAND = Command(
     examples=(
         "arr-coc train hub_configs/arr-coc-tiny/train.yaml --out runs/tiny",
         "arr-coc train examples/phases.yaml joint.learning_rate=5e-5 --out runs/phases",
+        "arr-coc train examples/adapter.yaml data.path=my.jsonl --adapter --out runs/adapter",
         "arr-coc train hub_configs/arr-coc-tiny/train.yaml 0.steps=10 1.steps=10 2.steps=10 3.steps=10 --out runs/try",
     ),
     add_arguments=add_arguments,

@@ -1,0 +1,47 @@
+"""Training an adapter instead of the model: one phase, with LoRA beside the parts that it would train."""
+
+import shutil
+from pathlib import Path
+
+import torch
+from accelerate import PartialState
+
+from ..adapters import adapt
+from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from ..modeling.processing_arr_coc import ArrCocProcessor
+from .phases import Phase, train_phase
+from .recipe import Recipe
+
+ADAPTER = "adapter"
+"""Folder, in a run's own, of the adapter."""
+
+
+def train_adapter(recipe: Recipe, out: Path, device: torch.device | str = "cpu", *, rank: int = 8) -> Path:
+    """Runs a recipe's one phase on an adapter, or goes on with a run that was killed; the model stays as it is.
+
+    Args:
+        recipe: of one phase, which begins with a trained model (`start`).
+        out: folder for checkpoints and for the adapter.
+        device: where to train.
+        rank: of LoRA.
+
+    Returns:
+        The adapter's folder, for `PeftModel.from_pretrained`.
+
+    Raises:
+        ValueError: another recipe, or a phase whose parts have no linear layers.
+    """
+    phase = recipe.stages[0]
+    if len(recipe.stages) != 1 or not isinstance(phase, Phase) or recipe.start is None:
+        stages = ", ".join(type(stage).__name__ for stage in recipe.stages)
+        raise ValueError(f"adapter: expected a recipe with a start and one phase; got {recipe.start} and {stages}")
+    model = ArrCocForConditionalGeneration.from_pretrained(recipe.start)
+    processor = ArrCocProcessor.from_pretrained(recipe.start)
+    torch.manual_seed(recipe.seed)
+    adapted = adapt(model, phase.trained, r=rank)
+    made = train_phase(adapted, processor, phase, out / "stage0", device=torch.device(device), root=recipe.root)
+    if PartialState().is_main_process:
+        (out / ADAPTER).mkdir(exist_ok=True)
+        for path in (*made.glob("adapter_*"), *made.glob("README.md")):
+            shutil.copy2(path, out / ADAPTER)
+    return out / ADAPTER
