@@ -9,16 +9,18 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import tiny_model
+from helpers import tiny_model, tiny_processor
 from peft import get_peft_model
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers.utils import logging
 
-from arr_coc import scorer_lora_config
+from arr_coc import ArrCocForConditionalGeneration, scorer_lora_config
 from arr_coc.data.sources import open_records
 from arr_coc.modeling.image_encoding import ImageEncoding
 from arr_coc.profiling.training import ARMS, measure
 from arr_coc.training.caching import CachedEncoder
+from arr_coc.training.phases import AllocatorPhase, train_phase
 
 
 def pixels(count: int = 3, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -219,3 +221,30 @@ def test_the_benchmark_measures_every_arm(checkpoint: Path) -> None:
     found = {arm: measure(checkpoint, arm, records, batch_size=2, steps=1) for arm in ARMS}
     assert all(one.items == pytest.approx(2 / one.seconds) and one.peak > 0 for one in found.values())
     assert found["scorer"].peak < found["everything"].peak
+
+
+def test_a_phase_with_a_cache_trains_the_same_weights(checkpoint: Path, tmp_path: Path) -> None:
+    data = {"format": "rendered", "pages": 2, "questions": 1, "size": 128, "split": "train"}
+    made = {}
+    for cache in (None, "encoded"):
+        model = ArrCocForConditionalGeneration.from_pretrained(checkpoint)
+        phase = AllocatorPhase(data=data, steps=3, warmup=1, batch_size=2, evaluate_every=9, cache=cache)
+        folder = tmp_path / f"run {cache}"
+        trained = train_phase(model, tiny_processor(), phase, folder, device=torch.device("cpu"), root=tmp_path)
+        made[cache] = load_file(trained / "model.safetensors")
+    assert len(files(tmp_path / "encoded")) == 2
+    before = load_file(checkpoint / "model.safetensors")
+    moved = {name for name, weight in made[None].items() if not weight.equal(before[name])}
+    assert any("bridge" in name for name in moved) and any("scorers" in name for name in moved)
+    for name, weight in made[None].items():
+        torch.testing.assert_close(made["encoded"][name], weight, atol=1e-5, rtol=1e-4)
+
+
+def test_another_precision_is_not_found_again(tmp_path: Path) -> None:
+    images, mask = pixels(1)
+    encoder = CachedEncoder(frozen(), tmp_path)
+    encoder.encode(images, mask)
+    with torch.autocast("cpu", torch.bfloat16):
+        encoder.encode(images, mask)
+    encoder.encode(images, mask)
+    assert (encoder.hits, encoder.misses) == (1, 2)

@@ -117,10 +117,12 @@ class CachedEncoder:
     # ---- names
 
     def _weights_hash(self, parts: dict[str, nn.Module], whole: bool) -> str:
-        """Of the parts' weights and configuration; computed anew only where something wrote to them."""
-        stamp = (whole, *_stamps(parts))
+        """Of the parts' weights, configuration and precision; computed anew only where something wrote to them."""
+        kind = self.model.device.type
+        precision = str(torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None)
+        stamp = (whole, precision, *_stamps(parts))
         if stamp != self._stamp:
-            self._stamp, self._weights = stamp, _hash_parts(self.model.config, parts, whole)
+            self._stamp, self._weights = stamp, _hash_parts(self.model.config, parts, whole, precision)
         return self._weights
 
     def refresh(self) -> None:
@@ -225,11 +227,11 @@ def _tensors(part: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from part.named_buffers()
 
 
-def _hash_parts(config: Any, parts: dict[str, nn.Module], whole: bool) -> str:
+def _hash_parts(config: Any, parts: dict[str, nn.Module], whole: bool, precision: str) -> str:
     digest = hashlib.sha256()
     used = ("vision_config", "semantic_config", "bridge_config") if whole else ("vision_config",)
     settings = {name: getattr(config, name).to_dict() for name in used}
-    digest.update(json.dumps([__version__, settings], sort_keys=True, default=str).encode())
+    digest.update(json.dumps([__version__, precision, settings], sort_keys=True, default=str).encode())
     for place, part in parts.items():
         digest.update(repr(_adapter_state(part)).encode())
         for name, tensor in _tensors(part):

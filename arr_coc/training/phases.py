@@ -13,11 +13,12 @@ from transformers import PrinterCallback, TrainerCallback, TrainerControl, Train
 from ..data.collating import QuestionCollator
 from ..data.sources import open_records
 from ..modeling.processing_arr_coc import ArrCocProcessor
+from .caching import CachedEncoder
 from .drawing import Mix
 from .losses import loss_weights
 from .parts import check_parts, train_only
 from .resuming import replace_folder
-from .trainer import ArrCocTrainer, Objective
+from .trainer import ArrCocTrainer, Objective, base_model
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +50,8 @@ class Phase:
         evaluate_every, log_every: steps between evaluations, each with a checkpoint; between lines of the log.
         keep: checkpoints that are kept, the best and the newest always among them.
         best: what says which checkpoint is best: loss, answer_loss, exact, recall.
+        cache: folder of cached encoder outputs (see `caching`), relative to the recipe; None: images are encoded every
+            time. For phases that do not train the grid encoder.
         workers: processes that prepare batches.
         seed: of the order of records and of what is drawn.
         report_to: where metrics go beside the log: "tensorboard" or "none".
@@ -80,6 +83,7 @@ class Phase:
     log_every: int = 50
     keep: int = 2
     best: str = "loss"
+    cache: str | None = None
     workers: int = 0
     seed: int = 0
     report_to: str = "none"
@@ -155,6 +159,18 @@ class LogLines(TrainerCallback):
         if state.is_world_process_zero:
             numbers = ", ".join(f"{name} {value:.4g}" for name, value in (logs or {}).items())
             logger.info(f"step {state.global_step}/{state.max_steps}: {numbers}")
+
+
+class FrozenInputs(TrainerCallback):
+    """Undoes that activation checkpointing gives the text embeddings a gradient.
+
+    Only its older, reentrant form needs one; with it, a frozen scorer would keep a graph over every patch.
+    """
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
+    ) -> None:
+        base_model(model).disable_input_require_grads()
 
 
 def reporters(names: str, folder: Path) -> list[TrainerCallback]:
@@ -247,7 +263,8 @@ def make_trainer(
         data_collator=QuestionCollator(processor, config, padding_side="left", budget=budget),
         train_dataset=open_records(phase.data, folder=root),
         eval_dataset=None if phase.held_out is None else open_records(phase.held_out, folder=root),
-        callbacks=[LogLines(), *reporters(phase.report_to, folder)],
+        callbacks=[LogLines(), FrozenInputs(), *reporters(phase.report_to, folder)],
+        cached=None if phase.cache is None else CachedEncoder(model, root / phase.cache),
     )
     trainer.remove_callback(PrinterCallback)
     return trainer

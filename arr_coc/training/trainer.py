@@ -19,6 +19,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, Tr
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration, ArrCocOutput
 from ..modeling.prompting import trim_placeholders
 from ..modeling.scoring import text_statistics
+from .caching import CachedEncoder
 from .distilling import answer_attention, patch_attention
 from .drawing import Draw, Mix
 from .losses import Counts, Term, answer_positions, loss_terms, loss_weights
@@ -70,8 +71,11 @@ class ArrCocTrainer(Trainer):
     model: Any
     objective: Objective
 
-    def __init__(self, *args: Any, objective: Objective, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, objective: Objective, cached: CachedEncoder | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.cached = cached
+        if cached is not None and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
+            raise ValueError("cache: expected every process to hold whole weights; got FSDP or DeepSpeed")
         self.objective = objective
         self.weights = loss_weights(objective.weights)
         self.loss_is_scaled_for_ga = True  # every loss is divided by the counts of the whole step
@@ -133,7 +137,8 @@ class ArrCocTrainer(Trainer):
         self._anneal()
         attended = self._attended(model, inputs) if self.weights["distillation"] else None
         batch = self._trimmed(inputs, draw.saccades)
-        output = self._run(model, batch, draw.strategy, self.objective.allocator)
+        learns = any(parameter.requires_grad for parameter in base_model(self.model).model.fetcher.scorers.parameters())
+        output = self._run(model, batch, draw.strategy, self.objective.allocator, scores=learns)
         terms = loss_terms(
             output, batch, self.weights, config=config, target_tokens=self._target_tokens(),
             text_statistics=self.text_statistics, attended=attended,
@@ -160,6 +165,8 @@ class ArrCocTrainer(Trainer):
         """A forward pass with logits of the answers' positions alone, and those of every trained scorer."""
         given = {name: tensor for name, tensor in batch.items() if name not in ("labels", "relevance_labels")}
         known = batch.get("relevance_labels")
+        if self.cached is not None:
+            given["image_encoding"] = self.cached.encode(given.pop("pixel_values"), given.pop("patch_mask", None))
         return model(
             **given,
             strategy=strategy,
