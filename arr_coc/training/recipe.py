@@ -2,6 +2,7 @@
 
 model: .                   # folder with config.json and the tokenizer, relative to the recipe
 start: .                   # a trained model's folder to go on from; none: from nothing
+config: {fetcher_config: {allocator: tiers}}   # what shall differ from config.json
 seed: 0
 defaults: {bf16: true}     # settings of every stage that knows them and does not say otherwise
 stages:
@@ -12,7 +13,7 @@ stages:
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ STAGES: dict[str, type] = {"reading": ReadingStage, "copying": CopyingStage, "an
 Stage = ReadingStage | CopyingStage | AnsweringStage | Phase
 
 _TOP = ("model", "start", "seed")
-_KEYS = (*_TOP, "defaults", "stages")
+_KEYS = (*_TOP, "config", "defaults", "stages")
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Recipe:
         seed: of the initial weights.
         start: a trained model's folder (with its `LEARNER`, for the first three stages) to go on from; None: nothing.
         root: what paths in the stages' data are relative to.
+        changes: settings that differ from the configuration's, parts of it as mappings.
     """
 
     model: Path
@@ -57,6 +59,26 @@ class Recipe:
     seed: int = 0
     start: Path | None = None
     root: Path = Path(".")
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+    def config(self) -> ArrCocConfig:
+        """The configuration with its changes.
+
+        Raises:
+            ValueError: a change of what no configuration has, or to what it may not be.
+        """
+        known = ArrCocConfig.from_pretrained(self.model).to_dict()
+        return ArrCocConfig.from_dict(_changed(known, self.changes, "config"))
+
+
+def _changed(known: Mapping[str, Any], changes: Any, where: str) -> dict[str, Any]:
+    """A mapping with changes, inside its mappings too."""
+    if not isinstance(changes, Mapping) or set(changes) - set(known):
+        received = sorted(set(changes) - set(known)) if isinstance(changes, Mapping) else changes
+        raise ValueError(f"{where}: expected settings among {', '.join(known)}; got {received}")
+    inner = {name: isinstance(known[name], Mapping) for name in changes}
+    made = {k: _changed(known[k], v, f"{where}.{k}") if inner[k] else v for k, v in changes.items()}
+    return {**known, **made}
 
 
 def _stage(number: int, given: Any, defaults: Mapping[str, Any]) -> Stage:
@@ -65,7 +87,7 @@ def _stage(number: int, given: Any, defaults: Mapping[str, Any]) -> Stage:
         raise ValueError(f"stages[{number}]: expected stage to be one of {', '.join(STAGES)}; got {received!r}")
     settings = {key: value for key, value in given.items() if key != "stage"}
     kind = STAGES[given["stage"]]
-    known = [field.name for field in fields(kind)]
+    known = [one.name for one in fields(kind)]
     unknown = set(settings) - set(known)
     if unknown:
         expected = f"settings among {', '.join(known)}"
@@ -111,7 +133,7 @@ def _places(recipe: dict[str, Any], path: list[str]) -> tuple[list[dict[str, Any
 
 def _knows(stage: Any, name: str) -> bool:
     kind = STAGES.get(str(stage.get("stage"))) if isinstance(stage, dict) else None
-    return kind is not None and name in {field.name for field in fields(kind)}
+    return kind is not None and name in {one.name for one in fields(kind)}
 
 
 def load_recipe(path: Path, settings: Sequence[str] = ()) -> Recipe:
@@ -137,7 +159,8 @@ def load_recipe(path: Path, settings: Sequence[str] = ()) -> Recipe:
     _check_defaults(defaults, given["stages"])
     stages = tuple(_stage(number, stage, _left(defaults, stage)) for number, stage in enumerate(given["stages"]))
     start = None if given.get("start") is None else path.parent / given["start"]
-    return Recipe(path.parent / given.get("model", "."), stages, int(given.get("seed", 0)), start, path.parent)
+    model, seed, changes = path.parent / given.get("model", "."), int(given.get("seed", 0)), given.get("config") or {}
+    return Recipe(model, stages, seed, start, path.parent, changes)
 
 
 def _left(defaults: Mapping[str, Any], stage: Any) -> dict[str, Any]:
@@ -159,7 +182,7 @@ def train(recipe: Recipe, out: Path, device: torch.device | str = "cpu") -> None
     Raises:
         ValueError: several processes for stages that know one only; a device that Trainer cannot be told.
     """
-    config = ArrCocConfig.from_pretrained(recipe.model)
+    config = recipe.config()
     processor = ArrCocProcessor.from_pretrained(recipe.model)
     state = PartialState(cpu=torch.device(device).type == "cpu")
     if state.num_processes > 1 and not all(isinstance(stage, Phase) for stage in recipe.stages):
@@ -206,7 +229,8 @@ def _begin_with(model: ArrCocForConditionalGeneration, done: Sequence[Path]) -> 
     if done and done[-1].name in (READ, COPIED):
         raise ValueError(f"stages: expected a phase after a phase or after answering; got one after {done[-1].stem}")
     if len(done) == 1 and done[0].is_dir():
-        trained = ArrCocForConditionalGeneration.from_pretrained(done[0])
+        # With this configuration: what it adds to the one that was trained with begins untrained.
+        trained = ArrCocForConditionalGeneration.from_pretrained(done[0], config=model.config)
         model.load_state_dict(trained.state_dict())
 
 

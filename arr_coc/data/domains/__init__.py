@@ -3,7 +3,7 @@
 A new domain is a function registered in `DOMAINS`; `draw_page` and everything above it take it by its name.
 """
 
-from . import chart, directory, document, receipt, sign, table  # noqa: F401  (each registers itself)
+from . import chart, directory, document, form, receipt, sign, table  # noqa: F401  (each registers itself)
 from .page import DOMAINS as DOMAINS
 from .page import Difficulty as Difficulty
 from .page import Domain as Domain
