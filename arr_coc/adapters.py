@@ -102,7 +102,7 @@ def adapt(model: PreTrainedModel, parts: Sequence[str] = ("scorer",), r: int = 8
     known = [part for part in parts if _linear_layers(model, part)]
     if not known:
         raise ValueError(f"parts: expected one with linear layers in this model; got {', '.join(parts) or 'none'}")
-    return get_peft_model(model, scorer_lora_config(model, r, part=known, **settings))  # type: ignore[return-value]
+    return get_peft_model(model, scorer_lora_config(model, r, part=known, **settings))
 
 
 def save_adapter(adapted: PeftModel, folder: str | Path) -> int:

@@ -20,6 +20,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -76,7 +77,7 @@ def measure(model_path: str | Path, arm: str, records: Sequence[Record], *, batc
 
         def step(number: int) -> None:
             first = number * batch_size % len(own)
-            batch = collate((own + own)[first : first + batch_size])
+            batch: dict[str, Any] = {**collate((own + own)[first : first + batch_size])}
             if encoder is not None:
                 batch["image_encoding"] = encoder.encode(batch.pop("pixel_values"), batch.pop("patch_mask"))
             accelerator.backward(prepared(**batch, use_cache=False).loss)

@@ -59,8 +59,10 @@ class CachedEncoder:
     def __init__(self, model: nn.Module, folder: str | Path, limit_bytes: int = 10 * 2**30) -> None:
         if limit_bytes < 1:
             raise ValueError(f"limit_bytes: expected at least 1; got {limit_bytes}")
-        base: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
-        self.model: ArrCocForConditionalGeneration = base
+        wrapped: Any = model
+        self.model: ArrCocForConditionalGeneration = wrapped
+        if hasattr(model, "get_base_model"):
+            self.model = wrapped.get_base_model()
         self.folder, self.limit_bytes = Path(folder), limit_bytes
         self.hits = self.misses = 0
         self._stamp: object = None
@@ -73,16 +75,20 @@ class CachedEncoder:
         Raises:
             ValueError: the grid encoder is trained, or would drop out at random: nothing may be remembered of it.
         """
-        core, whole = self.model.model, self.keeps_whole
+        core: Any = self.model.model
+        whole = self.keeps_whole
         parts = _parts(core, whole)
         _check_frozen(parts)
         folder = self.folder / self._weights_hash(parts, whole)
         masks = [None] * len(pixel_values) if patch_mask is None else patch_mask
         paths = [folder / (_image_hash(*row) + _SUFFIX) for row in zip(pixel_values, masks, strict=True)]
-        held = {path: self._load(path, whole) for path in dict.fromkeys(paths)}
-        missing = [path for path, tensors in held.items() if tensors is None]
+        held: dict[Path, dict[str, Tensor]] = {}
+        for path in dict.fromkeys(paths):
+            if (tensors := self._load(path, whole)) is not None:
+                held[path] = tensors
+        missing = [path for path in dict.fromkeys(paths) if path not in held]
         self.misses += len(missing)
-        self.hits += len(held) - len(missing)
+        self.hits += len(held)
         if missing:
             index = torch.tensor([paths.index(path) for path in missing], device=pixel_values.device)
             mask = None if patch_mask is None else patch_mask[index.to(patch_mask.device)]
@@ -91,10 +97,11 @@ class CachedEncoder:
                 held[path] = tensors
         made = [held[path] for path in paths]
         device = core.get_input_embeddings().weight.device
-        joined = {name: torch.cat([one[name] for one in made]).to(device) for name in made[0]}  # type: ignore[index]
+        joined = {name: torch.cat([one[name] for one in made]).to(device) for name in made[0]}
         if whole:
             return _unpacked(joined, bypass=core.config.bridge_config.bypass)
-        return core.encode_features(joined["features"], pixel_values.to(device), patch_mask)
+        mask = None if patch_mask is None else patch_mask.to(device)
+        return core.encode_features(joined["features"], pixel_values.to(device), mask)
 
     @property
     def keeps_whole(self) -> bool:
@@ -273,4 +280,5 @@ def _unpacked(packed: dict[str, Tensor], *, bypass: bool) -> ImageEncoding:
         layers = sum(key.startswith(f"{name}.") for key in packed) // 2
         pairs = [(packed[f"{name}.{layer}.key"], packed[f"{name}.{layer}.value"]) for layer in range(layers)]
         given[name] = pairs
-    return ImageEncoding(**{name: None for name in _OPTIONAL if name not in given}, **given, bypass=bypass)
+    given = {**dict.fromkeys(_OPTIONAL), **given}
+    return ImageEncoding(**given, bypass=bypass)

@@ -221,7 +221,7 @@ def reinforcement_loss(
     return Reinforcement(loss, rewards, correct, log_p.detach(), entropy.detach().mean(), divergence.detach(), sets)
 
 
-def _base(model: nn.Module) -> Any:
+def _base(model: Any) -> Any:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
@@ -288,7 +288,8 @@ class _Group:
         sees nothing still guesses the ends of words.
         """
         inputs = {name: value for name, value in self.batch.items() if name != "labels"}
-        output = self.model(image_encoding=self.encoding, **inputs, **fetch, use_cache=False)
+        given: dict[str, Any] = {**inputs, **fetch, "image_encoding": self.encoding}
+        output = self.model(**given, use_cache=False)
         labels = self.batch["labels"][:, 1:]
         asked = labels != -100
         wrong = (output.logits[:, :-1].argmax(-1) != labels) & asked
@@ -297,10 +298,10 @@ class _Group:
     def _generated(self, fetch: dict[str, Any]) -> Tensor:
         """Greedy answers, scored as text."""
         prompts, room = self._prompts()
-        index = {name: self.batch[name] for name in ("image_index",) if name in self.batch}
-        output = self.model.generate(
-            **prompts, image_encoding=self.encoding, **index, **fetch, max_new_tokens=room, do_sample=False, num_beams=1
-        )
+        given: dict[str, Any] = {**prompts, **fetch, "image_encoding": self.encoding}
+        if "image_index" in self.batch:
+            given["image_index"] = self.batch["image_index"]
+        output = self.model.generate(**given, max_new_tokens=room, do_sample=False, num_beams=1)
         texts = self._decoded(output[:, prompts["input_ids"].shape[1] :])
         wanted = self.answers
         if wanted is None:
