@@ -35,13 +35,26 @@ def relevance_loss(
         raise ValueError("relevance_labels: expected a model with trained scorers; this one has none")
     done = {} if fetched is None else {fetched.strategy: fetched.scores}
     known = [done[name] if name in done else scorer(context) for name, scorer in scorers.items()]
-    scores = torch.stack(known)
+    mask = context.patch_mask & (labels.to(context.patch_mask.device) >= 0).all(1, keepdim=True)
+    losses = relevance_losses(torch.stack(known), labels, context.patch_mask, positive_weight)
+    return losses.sum() / mask.any(-1).sum().clamp(min=1)
+
+
+def relevance_losses(scores: Tensor, labels: Tensor, patch_mask: Tensor, positive_weight: float) -> Tensor:
+    """[I] the mean binary cross-entropy over each slot's patches and all scorers; 0 where its row of labels is -1.
+
+    Args:
+        scores: logits [scorers, I, N].
+        labels: [I, N] in 0..1, or rows of -1.
+        patch_mask: bool [I, N], True on patches that hold some of the image.
+        positive_weight: how much more a relevant patch weighs than any other.
+    """
+    scores = scores.float()
     target = labels.to(scores).expand_as(scores)
-    mask = context.patch_mask.to(scores.device) & (target[0] >= 0).all(1, keepdim=True)
+    mask = patch_mask.to(scores.device) & (target[0] >= 0).all(1, keepdim=True)
     weight = torch.full((), positive_weight, device=scores.device)
     losses = F.binary_cross_entropy_with_logits(scores, target.clamp(min=0), pos_weight=weight, reduction="none")
-    rows = (losses * mask).sum(-1) / mask.sum(-1).clamp(min=1)
-    return rows.mean(0).sum() / mask.any(-1).sum().clamp(min=1)
+    return ((losses * mask).sum(-1) / mask.sum(-1).clamp(min=1)).mean(0)
 
 
 def efficiency_loss(expected_tokens: Tensor, target: float) -> Tensor:

@@ -20,7 +20,7 @@ from arr_coc.training.drawing import Mix
 from arr_coc.training.losses import answer_positions, loss_weights, token_losses
 from arr_coc.training.measuring import query_dependence, recall
 from arr_coc.training.parts import PARTS, gradient_norms, part_of_parameter, train_only
-from arr_coc.training.phases import PHASES, AllocatorPhase, JointPhase, Phase, make_trainer, train_phase
+from arr_coc.training.phases import PHASES, AllocatorPhase, JointPhase, Phase, SemanticPhase, make_trainer, train_phase
 from arr_coc.training.recipe import load_recipe, train
 from arr_coc.training.resuming import COMPLETE, discard_incomplete, is_complete, mark_complete, newest_complete
 from arr_coc.training.streaming import StepSampler
@@ -246,6 +246,17 @@ def test_frozen_parts_have_no_autograd_graph(checkpoint: Path) -> None:
         assert encoding.features.requires_grad == learns and encoding.semantic.requires_grad == learns
 
 
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_a_frozen_scorer_runs_once_and_without_a_graph(checkpoint: Path, tmp_path: Path, checkpointing: bool) -> None:
+    phase = SemanticPhase(data=PAGES, steps=1, batch_size=2, activation_checkpointing=checkpointing)
+    trainer = trainer_of(checkpoint, tmp_path, phase)
+    ran: list[tuple[str, bool]] = []
+    for name, scorer in trainer.model.model.fetcher.scorers.items():
+        scorer.register_forward_hook(lambda _m, _i, scores, name=name: ran.append((name, scores.requires_grad)))
+    trainer.train()
+    assert ran == [("realizer", False)]
+
+
 def test_parts_have_their_own_learning_rates(checkpoint: Path, tmp_path: Path) -> None:
     trainer = trainer_of(checkpoint, tmp_path, rates={"encoder": 1e-5, "scorer": 3e-3}, weight_decay=0.1)
     optimizer = trainer.create_optimizer()
@@ -349,10 +360,9 @@ def test_weights_of_unknown_losses_are_refused() -> None:
 
 
 def test_training_lowers_the_loss_and_logs_what_it_measures(checkpoint: Path, tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
     trainer = trainer_of(
         checkpoint, tmp_path, steps=20, warmup=2, batch_size=6, learning_rate=3e-3, evaluate_every=20, log_every=10,
-        strategies={"realizer": 1.0}, report_to="tensorboard", allocator="tiers", losses={"distribution": 0.1},
+        strategies={"realizer": 1.0}, allocator="tiers", losses={"distribution": 0.1},
     )  # fmt: skip
     trainer.train()
     first, last = (line for line in trainer.state.log_history if "loss" in line)
@@ -361,7 +371,17 @@ def test_training_lowers_the_loss_and_logs_what_it_measures(checkpoint: Path, tm
     assert names | {f"gradient_norm/{part}" for part in PARTS} <= set(last)
     assert 0 < last["query_dependence"] < 1 and 0 <= last["recall"] <= 1
     assert sum(value for name, value in last.items() if name.startswith("tier/")) == pytest.approx(1)
-    assert list((tmp_path / "tensorboard").iterdir())
+
+
+def test_metrics_go_to_tensorboard(checkpoint: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    trainer_of(checkpoint, tmp_path, steps=2, log_every=1, report_to="tensorboard").train()
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert {"train/loss/answer", "train/gradient_norm/scorer", "eval/recall"} <= set(events.Tags()["scalars"])
+    with pytest.raises(ValueError, match="report_to: expected tensorboard or none; got 'paper'"):
+        trainer_of(checkpoint, tmp_path, report_to="paper")
 
 
 # ---- distillation -------------------------------------------------------------------------------------------------

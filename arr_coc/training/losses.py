@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.modeling_arr_coc import ArrCocOutput
-from ..modeling.scoring import distribution_loss, diversity_loss, efficiency_loss
+from ..modeling.scoring import distribution_loss, diversity_loss, efficiency_loss, relevance_losses
 from .distilling import distillation_loss
 
 WEIGHTS = {
@@ -94,32 +94,6 @@ def token_losses(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return losses.view(targets.shape), (predictions.argmax(-1) == targets) | (targets == -100)
 
 
-def known_rows(relevance_labels: Tensor | None, slots: int, device: torch.device) -> Tensor:
-    """bool [I]: the slots whose boxes are known (their row of labels [I, N] is not -1)."""
-    if relevance_labels is None:
-        return torch.zeros(slots, dtype=torch.bool, device=device)
-    return relevance_labels[:, 0] >= 0
-
-
-def relevance_losses(
-    scores: Mapping[str, Tensor], labels: Tensor, patch_mask: Tensor, *, positive_weight: float
-) -> Tensor:
-    """[I] mean binary cross-entropy over an image's patches and all trained scorers; 0 where boxes are unknown.
-
-    Args:
-        scores: logits [I, N] of each scorer.
-        labels: [I, N] in 0..1, or rows of -1.
-        patch_mask: bool [I, N], True on patches that hold some of the image.
-        positive_weight: how much more a relevant patch weighs.
-    """
-    known = known_rows(labels, len(labels), labels.device)
-    mask = (patch_mask & known[:, None]).float()
-    stacked = torch.stack([logits.float() for logits in scores.values()])
-    target, weight = labels.clamp(min=0).float(), torch.full((), positive_weight, device=labels.device)
-    losses = F.binary_cross_entropy_with_logits(stacked, target.expand_as(stacked), pos_weight=weight, reduction="none")
-    return (losses.mean(0) * mask).sum(1) / mask.sum(1).clamp(min=1)
-
-
 def real_patches(output: ArrCocOutput, batch: Mapping[str, Any]) -> Tensor:
     """bool [I, N], True on patches that hold some of the slot's image."""
     assert output.fetch is not None
@@ -142,7 +116,7 @@ def loss_terms(
     """The losses that have a weight and something to be computed from.
 
     Args:
-        output: of a forward pass with `output_scores`.
+        output: of a forward pass, with `output_scores` where the scorers are to learn.
         batch: what went in, with `labels`, and `relevance_labels` where boxes are known.
         weights: see `WEIGHTS`.
         config: the model's.
@@ -150,12 +124,12 @@ def loss_terms(
         text_statistics: mean and standard deviation of the text embeddings, for the distribution loss.
         attended: [I, N] the keep-all model's attention, for distillation.
     """
-    assert output.fetch is not None and output.logits is not None and output.scores is not None
+    assert output.fetch is not None and output.logits is not None
     mask, relevance = real_patches(output, batch), batch.get("relevance_labels")
     terms = {"answer": Term(token_losses(output.logits, batch["labels"])[0].sum(), "tokens")}
     if relevance is not None and output.scores:
-        positive = config.relevance_positive_weight
-        losses = relevance_losses(output.scores, relevance, mask, positive_weight=positive)
+        scores = torch.stack(list(output.scores.values()))
+        losses = relevance_losses(scores, relevance, mask, config.relevance_positive_weight)
         terms["relevance"] = Term(losses.sum(), "known")
     if attended is not None and output.scores:
         found = [distillation_loss(logits, attended, mask).sum() for logits in output.scores.values()]

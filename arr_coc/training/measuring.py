@@ -13,7 +13,8 @@ from torch import Tensor
 
 from ..modeling.configuration_arr_coc import TIERS, scaled_budget
 from ..modeling.modeling_arr_coc import ArrCocOutput
-from .losses import real_patches, relevance_losses, token_losses
+from ..modeling.scoring import relevance_losses
+from .losses import real_patches, token_losses
 
 
 def recall(indices: Tensor, used: Tensor, relevance_labels: Tensor | None) -> Tensor:
@@ -97,8 +98,8 @@ def item_measures(output: ArrCocOutput, batch: Mapping[str, Any], *, positive_we
     losses, right = token_losses(output.logits, batch["labels"])
     relevance, unknown = batch.get("relevance_labels"), torch.full_like(losses[:, 0], torch.nan)
     if relevance is not None and output.scores:
-        mask = real_patches(output, batch)
-        found = relevance_losses(output.scores, relevance, mask, positive_weight=positive_weight)
+        scores = torch.stack(list(output.scores.values()))
+        found = relevance_losses(scores, relevance, real_patches(output, batch), positive_weight)
         unknown = torch.where(relevance[:, 0] >= 0, found, torch.nan)
     columns = {
         "answer": losses.sum(1),

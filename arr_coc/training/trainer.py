@@ -135,9 +135,9 @@ class ArrCocTrainer(Trainer):
         """The weighted sum of the losses, each divided by its count over the whole step."""
         draw, config = self.draw(), base_model(self.model).config
         self._anneal()
-        attended = self._attended(model, inputs) if self.weights["distillation"] else None
-        batch = self._trimmed(inputs, draw.saccades)
         learns = any(parameter.requires_grad for parameter in base_model(self.model).model.fetcher.scorers.parameters())
+        attended = self._attended(model, inputs) if learns and self.weights["distillation"] else None
+        batch = self._trimmed(inputs, draw.saccades)
         output = self._run(model, batch, draw.strategy, self.objective.allocator, scores=learns)
         terms = loss_terms(
             output, batch, self.weights, config=config, target_tokens=self._target_tokens(),
