@@ -15,6 +15,7 @@ from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.modeling_arr_coc import ArrCocOutput
 from ..modeling.scoring import distribution_loss, diversity_loss, efficiency_loss, relevance_losses
 from .distilling import distillation_loss
+from .tiering import expected_answer_loss
 
 WEIGHTS = {
     "answer": 1.0,
@@ -23,10 +24,12 @@ WEIGHTS = {
     "diversity": 0.0,
     "distribution": 0.0,
     "distillation": 0.0,
+    "tiers": 0.0,
 }
 """Default weight of every loss. answer: cross-entropy of the answer's tokens; relevance: binary cross-entropy of the
 scorers against boxes; efficiency: what the mean budget exceeds its target by; diversity: over tiers; distribution:
-vision tokens against text embeddings; distillation: the scorers against the model's own attention."""
+vision tokens against text embeddings; distillation: the scorers against the model's own attention; tiers: the answer's
+cross-entropy with each tier's saccades, averaged by the tier classifier's probabilities."""
 
 
 Kind = Literal["tokens", "slots", "known"]
@@ -112,6 +115,7 @@ def loss_terms(
     target_tokens: float,
     text_statistics: tuple[float, float] | None = None,
     attended: Tensor | None = None,
+    by_tier: Tensor | None = None,
 ) -> dict[str, Term]:
     """The losses that have a weight and something to be computed from.
 
@@ -123,6 +127,7 @@ def loss_terms(
         target_tokens: mean saccades that the efficiency loss lets pass.
         text_statistics: mean and standard deviation of the text embeddings, for the distribution loss.
         attended: [I, N] the keep-all model's attention, for distillation.
+        by_tier: [I, T] the answer's loss with each tier's saccades, for the tier classifier.
     """
     assert output.fetch is not None and output.logits is not None
     mask, relevance = real_patches(output, batch), batch.get("relevance_labels")
@@ -138,6 +143,8 @@ def loss_terms(
     if output.fetch.expected_tokens is not None:
         terms["efficiency"] = Term(efficiency_loss(output.fetch.expected_tokens, target_tokens) * slots, "slots")
     if output.fetch.tier_logits is not None:
+        if by_tier is not None:
+            terms["tiers"] = Term(expected_answer_loss(output.fetch.tier_logits, by_tier).sum(), "tokens")
         terms["diversity"] = Term(diversity_loss(output.fetch.tier_logits) * slots, "slots")
     if text_statistics is not None and output.image_tokens is not None:
         terms["distribution"] = Term(distribution_loss(output.image_tokens, *text_statistics) * slots, "slots")

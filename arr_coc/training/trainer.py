@@ -16,13 +16,14 @@ from torch.utils.data import DataLoader, Sampler
 from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, TrainOutput, rotate_checkpoints
 
+from ..modeling.budgeting import tier_sizes
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration, ArrCocOutput
 from ..modeling.prompting import trim_placeholders
 from ..modeling.scoring import text_statistics
 from .caching import CachedEncoder
 from .distilling import answer_attention, patch_attention
 from .drawing import Draw, Mix
-from .losses import Counts, Term, answer_positions, loss_terms, loss_weights
+from .losses import Counts, Term, answer_positions, loss_terms, loss_weights, token_losses
 from .measuring import Averages, fetch_measures, item_measures, summary, tier_shares
 from .parts import gradient_norms, parameter_groups
 from .resuming import discard_incomplete, mark_complete, newest_complete
@@ -142,6 +143,7 @@ class ArrCocTrainer(Trainer):
         terms = loss_terms(
             output, batch, self.weights, config=config, target_tokens=self._target_tokens(),
             text_statistics=self.text_statistics, attended=attended,
+            by_tier=self._answer_by_tier(model, inputs, draw) if self.weights["tiers"] else None,
         )  # fmt: skip
         totals = num_items_in_batch
         if totals is None:
@@ -199,6 +201,18 @@ class ArrCocTrainer(Trainer):
             output = self._run(model, inputs, "saliency", "topk", scores=False)  # whatever the scores, all are fetched
         assert output.fetch is not None
         return patch_attention(collected, inputs["input_ids"], output.fetch, inner.config)
+
+    @torch.no_grad()
+    def _answer_by_tier(self, model: nn.Module, inputs: Mapping[str, Any], draw: Draw) -> Tensor:
+        """[I, T] summed cross-entropy of each answer with the saccades of each tier, none more than drawn."""
+        sizes = tier_sizes(base_model(self.model).config.vision_config.num_patches, draw.saccades).tolist()
+        losses = {}
+        for size in sorted(set(sizes)):
+            batch = self._trimmed(inputs, size)
+            output = self._run(model, batch, draw.strategy, "topk", scores=False)
+            assert output.logits is not None
+            losses[size] = token_losses(output.logits, batch["labels"])[0].sum(1)
+        return torch.stack([losses[size] for size in sizes], 1)
 
     def _target_tokens(self) -> float:
         given = self.objective.target_tokens
