@@ -224,8 +224,9 @@ def _spending(result: dict[str, Any]) -> list[Block]:
     head = ["arm", "query dependence, %", "missed, %", "misallocated, %", "sd over seeds, points"]
     about = (
         "Query dependence: mean Jaccard distance between the patches fetched for two questions about one image (0: the "
-        "same, 100: none shared). Misallocated: of the questions that the base alone does not answer, those with fewer "
-        "tokens than the arm's median (-: all get the same). Standard deviation: of the mean score between seeds."
+        "same, 100: none shared). Misallocated: of the hard questions (those tagged so, else those that the base alone "
+        "does not answer), the ones with fewer tokens than the arm's median (-: all get the same). Standard deviation: "
+        "of the mean score between seeds."
     )
     return [Heading("What the tokens went to"), Table(head, rows), Paragraph(about)]
 
@@ -238,11 +239,15 @@ def _buckets(result: dict[str, Any]) -> list[Block]:
     blocks: list[Block] = [Heading("By kind of question")] if result["buckets"] else []
     for table in result["buckets"]:
         names = list(table["rows"][0]["scores"])
+        spenders = list(table["rows"][0]["tokens"])
         rows = [
-            [row["bucket"], str(row["n"]), *(f"{100 * row['scores'][name]['value']:.1f}" for name in names)]
+            [
+                row["bucket"], str(row["n"]), *(f"{100 * row['scores'][name]['value']:.1f}" for name in names),
+                *(f"{row['tokens'][name]:.4g}" for name in spenders),
+            ]
             for row in table["rows"]
-        ]
-        blocks.append(Table([table["by"], "n", *names], rows))
+        ]  # fmt: skip
+        blocks.append(Table([table["by"], "n", *names, *(f"tokens of {name}" for name in spenders)], rows))
     return blocks
 
 

@@ -49,6 +49,11 @@ class Scored:
     recalls: np.ndarray
 
     @cached_property
+    def tokens(self) -> np.ndarray:
+        """int [R, n]: positions that the image took in the prompt."""
+        return np.array([[prediction.tokens for prediction in row] for row in self.predictions])
+
+    @cached_property
     def mean_scores(self) -> np.ndarray:
         """[n], over the runs."""
         return self.scores.mean(0)
@@ -98,7 +103,6 @@ def summary(scored: Scored, groups: np.ndarray, graded: bool) -> dict[str, Any]:
         score = wilson(round(scored.mean_scores.sum()), len(groups))
     recalls = scored.recalls.mean(0)
     boxed = ~np.isnan(recalls)
-    tokens = [prediction.tokens for row in scored.predictions for prediction in row]
     return {
         **asdict(scored.arm),
         "score": asdict(score),
@@ -107,7 +111,7 @@ def summary(scored: Scored, groups: np.ndarray, graded: bool) -> dict[str, Any]:
         "query_dependence": query_dependence(scored.predictions, groups),
         "recall": asdict(bootstrap_mean(recalls[boxed], groups=groups[boxed])) if boxed.any() else None,
         "missed": float((scored.recalls[:, boxed] < MISSED).mean()) if boxed.any() else None,
-        "mean_tokens": float(np.mean(tokens)),
+        "mean_tokens": float(scored.tokens.mean()),
     }
 
 
@@ -151,7 +155,7 @@ def score_experiment(
 
     known = {(one["first"], one["second"]): one for one in comparisons}
     arms = {name: summary(one, groups, graded) for name, one in by_name.items()}
-    hard = by_name["none"].mean_scores < 0.5 if "none" in by_name else np.zeros(len(records), dtype=bool)
+    hard = _hard(records, by_name)
     for name, arm in arms.items():
         arm["misallocated"] = misallocated(by_name[name].predictions, hard)
     return {
@@ -164,13 +168,24 @@ def score_experiment(
     }
 
 
+def _hard(records: Sequence[Record], by_name: dict[str, Scored]) -> np.ndarray:
+    """bool [n]: questions whose tag `difficulty` says so; without such tags, those that the base does not answer."""
+    tags = [dict(record.tags).get("difficulty") for record in records]
+    if "hard" in tags:
+        return np.array([tag == "hard" for tag in tags])
+    return by_name["none"].mean_scores < 0.5 if "none" in by_name else np.zeros(len(records), dtype=bool)
+
+
 # ---- by bucket ----------------------------------------------------------------------------------------------------
 
 
 def buckets(
     scored: Sequence[Scored], records: Sequence[Record], groups: np.ndarray, patch_size: int
 ) -> list[dict[str, Any]]:
-    """Tables [{"by", "rows": [{"bucket", "n", "scores": {arm: interval}}]}] of scores by kind of question."""
+    """Tables [{"by", "rows": [{"bucket", "n", "scores": {arm: interval}, "tokens": {arm: mean}}]}] by kind of question.
+
+    `tokens` has the arms that give questions different numbers of them.
+    """
     first = scored[0].predictions[0]
     kinds: dict[str, list[str]] = {
         "first word of the question": [record.question.split()[0].lower() for record in records],
@@ -202,7 +217,9 @@ def _by_tokens(scored: Sequence[Scored], groups: np.ndarray) -> list[dict[str, A
 
 def _bucket(value: str, inside: np.ndarray, scored: Sequence[Scored], groups: np.ndarray) -> dict[str, Any]:
     scores = {one.arm.name: asdict(bootstrap_mean(one.mean_scores[inside], groups=groups[inside])) for one in scored}
-    return {"bucket": value, "n": int(inside.sum()), "scores": scores}
+    tokens = {one.arm.name: one.tokens for one in scored}
+    spent = {name: float(rows[:, inside].mean()) for name, rows in tokens.items() if (rows != rows[:, :1]).any()}
+    return {"bucket": value, "n": int(inside.sum()), "scores": scores, "tokens": spent}
 
 
 def _length(record: Record) -> str:
