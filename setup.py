@@ -43,5 +43,8 @@ setup(
     package_dir={"arr_coc.modeling": "modeling"},
     install_requires=INSTALL_REQUIRES,
     extras_require=EXTRAS_REQUIRE,
-    entry_points={"console_scripts": ["arr-coc = arr_coc.cli:main"]},
+    entry_points={
+        "console_scripts": ["arr-coc = arr_coc.cli:main"],
+        "lmms_eval.models": ["arr_coc = arr_coc.evaluating.lmms:manifest"],
+    },
 )

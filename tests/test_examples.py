@@ -1,6 +1,8 @@
 """Each script in examples/ runs as its first lines say."""
 
+import os
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
@@ -40,3 +42,11 @@ def test_script_runs(
     runpy.run_path(str(ROOT / "examples" / script), run_name="__main__")
     written = [Path(argument) for argument in arguments if argument.startswith(str(tmp_path))]
     assert all(path.exists() for path in written) and (written or capsys.readouterr().out)
+
+
+def test_the_schedule_of_phases_runs_as_a_script(tmp_path: Path) -> None:
+    small = ["steps=1", "warmup=0", "batch_size=2", "data.pages=1", "held_out.pages=1"]
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    command = ["bash", str(ROOT / "examples" / "train_phases.sh"), str(tmp_path / "out"), *small]
+    subprocess.run(command, check=True, capture_output=True, env=environment, timeout=600)
+    assert (tmp_path / "out" / "model" / "model.safetensors").is_file()
