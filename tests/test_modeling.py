@@ -197,7 +197,10 @@ BAD_FORWARD: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "one image, no batch": (lambda m, i: m(**{**i, "pixel_values": i.pixel_values[0]}), r"got shape \[3, 128, 128\]"),
     "patch_mask": (lambda m, i: m(**{**i, "patch_mask": i.patch_mask[:, 1:]}), r"patch_mask: .* got \[1, 255\]"),
     "strategy": (lambda m, i: m(**i, strategy="telepathy"), "strategy: expected one of .*; got 'telepathy'"),
-    "allocator": (lambda m, i: m(**i, allocator="greedy"), "allocator: expected one of adaptive, tiers, topk, window; got 'greedy'"),
+    "allocator": (
+        lambda m, i: m(**i, allocator="greedy"),
+        "allocator: expected one of adaptive, tiers, topk, window; got 'greedy'",
+    ),
     "oracle without boxes": (lambda m, i: m(**i, strategy="oracle"), "expected boxes .*; got none"),
     "none with saccades": (lambda m, i: m(**i, strategy="none"), "none"),
     "relevance of another grid": (relevance_of_another_grid, r"relevance_labels.*expected.*256.*got.*7"),
