@@ -35,6 +35,7 @@ class FetchResult:
         expected_tokens: [B] float32, differentiable: how many saccades an allocator that chooses it expects to fetch
             ("adaptive" not cut at K); None from allocators that fetch exactly the budget.
         tier_logits: [B, T] of the tier classifier, or None.
+        survival: see `Budgets.survival`, or None from allocators that fetch exactly the budget.
     """
 
     indices: Tensor
@@ -50,6 +51,7 @@ class FetchResult:
     weights: Tensor | None = None
     expected_tokens: Tensor | None = None
     tier_logits: Tensor | None = None
+    survival: Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.counts is None:
@@ -182,6 +184,7 @@ class RunningBackFetcher(nn.Module):
             weights=self._weights(scores, relevance, ranked, indices, rank, budgets) if self._learns else None,
             expected_tokens=None if budgets is None else budgets.expected,
             tier_logits=None if budgets is None else budgets.tier_logits,
+            survival=None if budgets is None else budgets.survival,
         )
 
     @property
