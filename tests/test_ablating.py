@@ -127,10 +127,12 @@ def test_ranges_of_tokens_keep_equal_numbers_together() -> None:
 
 @pytest.fixture(scope="module")
 def ablation(checkpoint: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A whole ablation by the command line; read only."""
+    """A whole ablation of three budgets by the command line; read only."""
     out = tmp_path_factory.mktemp("ablation") / "out"
     options = ["--data", str(data), "--model", str(checkpoint), "--out", str(out), "--seeds", "0"]
-    assert main(["ablate", *options, "--timed", "1", "--rounds", "1"]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("arr_coc.evaluating.ablating.BUDGETS", (0, 273, "all"))
+        assert main(["ablate", *options, "--timed", "1", "--rounds", "1"]) == 0
     return out
 
 

@@ -12,10 +12,10 @@ from torch.testing import assert_close
 from transformers import AutoModel, BloomConfig, GPT2Config, Qwen3Config
 
 from arr_coc.data.records import Record
-from arr_coc.evaluating.answering import ask, encode
+from arr_coc.evaluating.answering import PeerChoices, ask, encode
 from arr_coc.evaluating.arms import GROUPS, make_arms
 from arr_coc.evaluating.costs import count_choice_flops
-from arr_coc.evaluating.peers import PEERS, choose
+from arr_coc.evaluating.peers import PEERS, choose, choosing, merged
 from arr_coc.evaluating.peers.cdpruner import conditional_dpp, relevance
 from arr_coc.evaluating.peers.choosing import Question
 from arr_coc.evaluating.peers.dart import least_duplicated
@@ -189,8 +189,8 @@ def test_a_peer_keeps_exactly_k_and_batch_is_single(model: Any, images: list[Ima
         assert alone.fetch.indices.tolist() == answer.fetch.indices.tolist() and alone.text == answer.text
         assert answer.fetch.indices.unique().numel() == 17 and not answer.fetch.is_padding.any()
         encoding = encode(model, images[number : number + 1], 128)
-        patches, _ = choose(model, PEERS[name], encoding, QUESTIONS[number : number + 1], 17)
-        assert patches[0].tolist() == answer.fetch.indices[0].tolist()  # what the rule chose is what is fetched
+        (kept,) = choose(model, [(PEERS[name], 17)], encoding, QUESTIONS[number])
+        assert kept.patches.tolist() == answer.fetch.indices[0].tolist()  # what the rule chose is what is fetched
 
 
 @pytest.mark.parametrize("name", PEERS)
@@ -213,10 +213,28 @@ def test_only_the_merging_rule_changes_features_and_only_of_what_it_keeps(
 ) -> None:
     encoding = encode(model, images[:1], 128)
     for name, peer in PEERS.items():
-        (patches,), merged = choose(model, peer, encoding, ["Why?"], 32)
-        changed = (merged.features != encoding.features).any(1)[0].flatten().nonzero()[:, 0].tolist()
-        assert bool(changed) == (name == "visionzip") and set(changed) <= set(patches.tolist())
+        kept = choose(model, [(peer, 32)], encoding, "Why?")
+        changed = (merged(encoding, kept).features != encoding.features).any(1)[0].flatten().nonzero()[:, 0].tolist()
+        assert bool(changed) == (name == "visionzip") and set(changed) <= set(kept[0].patches.tolist())
         assert len(changed) <= round(32 * 10 / 64)
+
+
+def test_peers_share_one_reading_of_a_question(
+    model: Any, images: list[Image.Image], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All patches through the model once per question, whatever asks first; the choices are those made alone."""
+    arms = make_arms(model.config, ["peers", "dart@5", "visionzip@40"])
+    records = [Record(Path("-"), question, ("?",), line=number) for number, question in enumerate(QUESTIONS)]
+    encoding = encode(model, images, 128)
+    alone = {arm.name: PeerChoices(model, [arm]).of(arm, records, encoding) for arm in arms}
+    read: list[int] = []
+    monkeypatch.setattr(choosing, "read_prompt", lambda *given: read.append(1) or read_prompt(*given))
+    shared = PeerChoices(model, [*make_arms(model.config, ["none"]), *arms])
+    for arm in arms:
+        for ours, theirs in zip(shared.of(arm, records, encoding), alone[arm.name], strict=True):
+            assert ours.patches.equal(theirs.patches) and (ours.features is None) == (theirs.features is None)
+            assert ours.features is None or ours.features.equal(theirs.features)
+    assert len(read) == len(records)
 
 
 def test_choosing_is_counted(model: Any, images: list[Image.Image], tmp_path: Path) -> None:

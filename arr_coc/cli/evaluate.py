@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> None:
     metric = source.metric if args.metric is None else args.metric
     METRICS.named(metric)
     target = None if args.json is None else writable(args.json, "--json")
-    records = source.read(limit=args.limit, **reading(args.on_error, args.max_errors))
+    records = list(source.read(limit=args.limit, **reading(args.on_error, args.max_errors)))
     model = load_model(args.model, args.device)
     every = all(record.boxes for record in records)
     strategies = usable_strategies(model, oracle=every) if args.strategies == "all" else _split(args.strategies)

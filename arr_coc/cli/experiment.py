@@ -93,7 +93,7 @@ def conduct(args: argparse.Namespace, plan_for: Callable[..., dict[str, Any]], c
     model_name = given.pop("model", None)
     errors = reading(given.pop("on_error", None), given.pop("max_errors", None))
     settings = make_settings({"metric": source.metric, **given})
-    records = source.read(limit=settings.limit, **errors)
+    records = list(source.read(limit=settings.limit, **errors))  # rendered ones are drawn at every look
     if args.rescore:
         check_data(read_plan(out), source, records)
         conclude(out, records, given.get("metric"))

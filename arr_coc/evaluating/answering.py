@@ -21,7 +21,7 @@ from ..modeling.image_processing_arr_coc import Box, fit_square
 from ..modeling.loading import load_image
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .arms import Arm
-from .peers import PEERS, choose
+from .peers import PEERS, Kept, choose, merged
 
 
 def load_images(model: ArrCocForConditionalGeneration, images: Sequence[Path | HeldImage]) -> list[Image.Image]:
@@ -57,33 +57,61 @@ def ask(
     encoding: ImageEncoding,
     *,
     seed: int | None = None,
+    choices: "PeerChoices | None" = None,
     **settings: Any,
 ) -> list[Answer]:
     """The arm's answers, greedily decoded; `encoding` holds one image per record, at the arm's side.
 
     What is drawn for an item depends on its pixels, its question and `seed`, never on the batch: a run that was
-    interrupted goes on as if it had not been.
+    interrupted goes on as if it had not been. `choices`: shared by peers that are asked the same.
     """
     questions = [record.question for record in records]
     with _configured(model, arm, seed):
-        encoding, boxes = _choose(model, arm, records, encoding)
+        encoding, boxes = _choose(model, arm, records, encoding, choices or PeerChoices(model, [arm]))
         return model.generate(
             encoding, questions, strategy=arm.strategy, budget=arm.budget, allocator=arm.allocator, boxes=boxes,
             bridge_bypass=arm.bypass or None, return_fetch=True, do_sample=False, **settings,
         )  # fmt: skip
 
 
+class PeerChoices:
+    """What the peers among `arms` keep for a few questions: the first one to ask has it chosen for all of them.
+
+    Args:
+        model: with a processor.
+        arms: of an experiment.
+    """
+
+    def __init__(self, model: ArrCocForConditionalGeneration, arms: Sequence[Arm]) -> None:
+        self.model = model
+        self.wanted = {arm.name: (PEERS[arm.rule], arm.budget) for arm in arms if arm.rule in PEERS}
+        self._kept: dict[tuple[Path | HeldImage, str], dict[str, Kept]] = {}
+
+    def of(self, arm: Arm, records: Sequence[Record], encoding: ImageEncoding) -> list[Kept]:
+        """What `arm` keeps for each record; `encoding` holds one image per record."""
+        asked = [(record.image, record.question) for record in records]
+        for number, key in enumerate(asked):
+            if key not in self._kept:
+                one = encoding.select(torch.tensor([number]))
+                kept = choose(self.model, list(self.wanted.values()), one, key[1])
+                self._kept[key] = dict(zip(self.wanted, kept, strict=True))
+        return [self._kept[key][arm.name] for key in asked]
+
+
 def _choose(
-    model: ArrCocForConditionalGeneration, arm: Arm, records: Sequence[Record], encoding: ImageEncoding
+    model: ArrCocForConditionalGeneration,
+    arm: Arm,
+    records: Sequence[Record],
+    encoding: ImageEncoding,
+    choices: PeerChoices,
 ) -> tuple[ImageEncoding, list[list[Box]] | None]:
     """The encodings, changed where a peer merges, and boxes of what the arm wants fetched of each, if it says so."""
     if arm.rule == "uniform":
         return encoding, _lattices(model, arm, encoding)
     if arm.rule in PEERS:
-        questions = [record.question for record in records]
-        chosen, encoding = choose(model, PEERS[arm.rule], encoding, questions, arm.budget)
-        cells = [[divmod(index, encoding.side) for index in patches.tolist()] for patches in chosen]
-        return encoding, _points(model, encoding, cells)
+        kept = choices.of(arm, records, encoding)
+        cells = [[divmod(index, encoding.side) for index in one.patches.tolist()] for one in kept]
+        return merged(encoding, kept), _points(model, encoding, cells)
     if arm.strategy == "oracle":
         return encoding, [[*record.boxes, *record.label_boxes] for record in records]
     return encoding, None

@@ -115,7 +115,7 @@ def count_choice_flops(model: ArrCocForConditionalGeneration, arm: Arm, record: 
         return 0
     encoding = encode(model, load_images(model, [record.image]), arm.side, prefill=False)
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        choose(model, PEERS[arm.rule], encoding, [record.question], arm.budget)
+        choose(model, [(PEERS[arm.rule], arm.budget)], encoding, record.question)
     return counter.get_total_flops()
 
 
@@ -134,8 +134,12 @@ def measure_costs(
     question_tokens = max(1, round(float(np.mean(lengths))))
     times = time_to_first_token(model, arms, records, rounds=rounds)
     costs: dict[str, dict[str, Any]] = {}
+    counted: dict[tuple[int, str, int], dict[str, int]] = {}
     for arm in arms:
-        stages = count_arm_flops(model.config, arm, question_tokens)
+        shapes = arm.side, arm.strategy, arm.budget
+        if shapes not in counted:
+            counted[shapes] = count_arm_flops(model.config, arm, question_tokens)
+        stages = dict(counted[shapes])
         stages["fetcher"] += count_choice_flops(model, arm, records[0])
         costs[arm.name] = {
             "flops": sum(count for stage, count in stages.items() if stage != "one decode step"),

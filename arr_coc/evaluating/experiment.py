@@ -27,13 +27,13 @@ from ..modeling.image_encoding import ImageEncoding
 from ..modeling.loading import load_image
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .ablating import make_trials, trial_arms
-from .answering import ask, encode, load_images, question_room
+from .answering import PeerChoices, ask, encode, load_images, question_room
 from .arms import Arm, make_arms
 from .costs import measure_costs
 from .deciding import DEFAULT_RULES, check_rules, missing_arms
 from .evaluation import MAX_NEW_TOKENS, environment, shown
 from .metrics import METRICS
-from .predictions import append, mend, prediction, read_run
+from .predictions import Prediction, append, mend, prediction, read_run
 from .scoring import score_arm, score_experiment
 
 UNPLANNED = ("command", "environment")
@@ -262,30 +262,38 @@ def predict(
     with tqdm(total=total, unit="answer", disable=not progress) as bar:
         for batch in _batches(ours, batch_size):
             encodings: dict[int, ImageEncoding] = {}
+            images = list(dict.fromkeys(record.image for record in batch))
+            choices = PeerChoices(model, arms)
             for arm, run, seed in runs:
                 left = [record for record in batch if record.line not in done[run]]
-                if not left:
-                    continue
-                images = list(dict.fromkeys(record.image for record in batch))
-                if arm.side not in encodings:
+                if left and arm.side not in encodings:
                     encodings[arm.side] = encode(model, load_images(model, images), arm.side)
-                slots = [images.index(record.image) for record in left]
                 size = max(1, batch_size * arms[0].tokens // max(arms[0].tokens, arm.tokens))
                 for start in range(0, len(left), size):
                     part = left[start : start + size]
-                    some = encodings[arm.side].select(torch.tensor(slots[start : start + size]))
-                    answers = ask(model, arm, part, some, seed=seed, max_new_tokens=new_tokens(model))
-                    assert some.source_sizes is not None
-                    append(
-                        folder / f"{run}-{place}.jsonl",
-                        [
-                            prediction(r.line, answer, some.base_positions + answer.fetch.budget, some.side, size_yx)
-                            for r, answer, size_yx in zip(part, answers, some.source_sizes, strict=True)
-                        ],
-                    )
+                    slots = torch.tensor([images.index(record.image) for record in part])
+                    said = _answers(model, arm, part, encodings[arm.side].select(slots), seed, choices)
+                    append(folder / f"{run}-{place}.jsonl", said)
                     made += len(part)
                     bar.update(len(part))
     return made
+
+
+def _answers(
+    model: ArrCocForConditionalGeneration,
+    arm: Arm,
+    records: Sequence[Record],
+    encoding: ImageEncoding,
+    seed: int | None,
+    choices: PeerChoices,
+) -> list[Prediction]:
+    """The arm's, to be kept; `encoding` holds one image per record."""
+    answers = ask(model, arm, records, encoding, seed=seed, choices=choices, max_new_tokens=new_tokens(model))
+    assert encoding.source_sizes is not None
+    return [
+        prediction(record.line, answer, encoding.base_positions + answer.fetch.budget, encoding.side, size_yx)
+        for record, answer, size_yx in zip(records, answers, encoding.source_sizes, strict=True)
+    ]
 
 
 def _by_image(records: Sequence[Record]) -> list[list[Record]]:

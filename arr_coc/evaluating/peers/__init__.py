@@ -8,5 +8,7 @@ authors was used; `Peer.differs` says where a re-creation departs from its descr
 from . import cdpruner, dart, fastv, sparsevlm, visionzip  # noqa: F401  each registers its rule
 from .choosing import PEERS as PEERS
 from .choosing import Choice as Choice
+from .choosing import Kept as Kept
 from .choosing import Peer as Peer
 from .choosing import choose as choose
+from .choosing import merged as merged

@@ -136,32 +136,49 @@ def best_places(scores: Tensor, count: int) -> Tensor:
     return scores.sort(descending=True, stable=True).indices[:count]
 
 
+@dataclass(frozen=True)
+class Kept:
+    """What a rule keeps of an image.
+
+    Attributes:
+        patches: [K] int64, ascending.
+        features: [C, K] that take the place of the patches' own, for rules that merge; None: their own.
+    """
+
+    patches: Tensor
+    features: Tensor | None = None
+
+
 @torch.no_grad()
 def choose(
-    model: ArrCocForConditionalGeneration, peer: Peer, encoding: ImageEncoding, questions: Sequence[str], budget: int
-) -> tuple[list[Tensor], ImageEncoding]:
-    """The patches that `peer` keeps for each question about its image, each question by itself.
+    model: ArrCocForConditionalGeneration, wanted: Sequence[tuple[Peer, int]], encoding: ImageEncoding, text: str
+) -> list[Kept]:
+    """What each of several rules keeps for one question: they share one reading of it.
 
     Args:
         model: with a processor.
-        peer: of `PEERS`.
-        encoding: one image per question.
-        questions: as many.
-        budget: K; where an image has fewer candidates, all of them.
-
-    Returns:
-        Patches [K] of each question, ascending; and the encoding, with features of merged patches where the rule
-        merges.
+        wanted: peers, each with its K; where the image has fewer candidates, all of them are kept.
+        encoding: of one image.
+        text: the question.
     """
-    chosen, features = [], encoding.features
-    for number, text in enumerate(questions):
-        question = Question(model, encoding.select(torch.tensor([number])), text)
-        count = min(budget, len(question.candidates))
-        choice = peer.rule(question, count) if count else Choice(question.candidates[:0])
-        assert len(choice.places.unique()) == len(choice.places) == count, "exactly K patches"
-        patches = question.candidates[choice.places]
-        if choice.merged is not None:
-            features = features.clone() if features is encoding.features else features
-            features[number].flatten(1)[:, patches] = choice.merged.T.to(features)
-        chosen.append(patches.sort().values)
-    return chosen, replace(encoding, features=features)
+    question = Question(model, encoding, text)
+    return [_keep(question, peer, budget) for peer, budget in wanted]
+
+
+def _keep(question: Question, peer: Peer, budget: int) -> Kept:
+    count = min(budget, len(question.candidates))
+    choice = peer.rule(question, count) if count else Choice(question.candidates[:0])
+    assert len(choice.places.unique()) == len(choice.places) == count, "exactly K patches"
+    patches, order = question.candidates[choice.places].sort()
+    return Kept(patches, None if choice.merged is None else choice.merged[order].T)
+
+
+def merged(encoding: ImageEncoding, kept: Sequence[Kept]) -> ImageEncoding:
+    """The encoding of as many images as `kept`, with the features of merged patches."""
+    if all(one.features is None for one in kept):
+        return encoding
+    features = encoding.features.clone()
+    for image, one in zip(features, kept, strict=True):
+        if one.features is not None:
+            image.flatten(1)[:, one.patches] = one.features.to(features)
+    return replace(encoding, features=features)
