@@ -10,19 +10,16 @@ from peft import get_peft_model
 from torch import Tensor
 
 from arr_coc import scorer_lora_config
+from arr_coc.training.asked_batch import AskedBatch
 from arr_coc.training.plackett_luce import draw_orders, order_log_probability, set_log_probability
 from arr_coc.training.reinforce import (
     ReinforceSettings,
-    RewardWeights,
-    _Group,
-    answer_correctness,
     draw_divergence,
     draw_entropy,
-    group_advantages,
     reinforcement_loss,
-    reward,
     starting_scorer,
 )
+from arr_coc.training.rewards import RewardWeights, answer_correctness, group_advantages, reward
 
 N, K = 5, 2
 
@@ -312,7 +309,7 @@ def test_forced_answers_score_what_a_greedy_answer_gets_right_before_its_first_m
             one["attention_mask"] = torch.ones_like(one["input_ids"])
             one["query_mask"] = model.processor.query_mask(one["input_ids"]) & (one["labels"] == -100)
             one["image_index"] = torch.zeros(1, dtype=torch.long)
-            group = _Group.of(model, one, None, None)
+            group = AskedBatch.of(model, one)
             assert group.answered(first.sets[b : b + 1, 0], "forced").tolist() == [wrong / 4]
 
 
@@ -344,17 +341,17 @@ def test_an_adapter_is_trained_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "settings", "message"),
+    ("changes", "choices", "message"),
     [
         ({}, {"strategy": "saliency"}, "expected a scorer with weights"),
         ({"labels": None}, {}, "expected input_ids, attention_mask and labels; got none of labels"),
     ],
 )
-def test_what_cannot_be_trained_is_refused(changes: Any, settings: Any, message: str) -> None:
+def test_what_cannot_be_trained_is_refused(changes: Any, choices: Any, message: str) -> None:
     model = tiny_model()
     with pytest.raises(ValueError, match=message):
         reinforcement_loss(
-            model, {**batch_of(model), **changes}, ReinforceSettings(**settings), generator=torch.Generator()
+            model, {**batch_of(model), **changes}, ReinforceSettings(), generator=torch.Generator(), **choices
         )
 
 

@@ -25,11 +25,13 @@ WEIGHTS = {
     "distribution": 0.0,
     "distillation": 0.0,
     "tiers": 0.0,
+    "reinforcement": 0.0,
 }
 """Default weight of every loss. answer: cross-entropy of the answer's tokens; relevance: binary cross-entropy of the
 scorers against boxes; efficiency: what the mean budget exceeds its target by; diversity: over tiers; distribution:
 vision tokens against text embeddings; distillation: the scorers against the model's own attention; tiers: the answer's
-cross-entropy with each tier's saccades, averaged by the tier classifier's probabilities."""
+cross-entropy with each tier's saccades, averaged by the tier classifier's probabilities; reinforcement: see
+`reinforce.reinforcement_loss`."""
 
 
 Kind = Literal["tokens", "slots", "known"]

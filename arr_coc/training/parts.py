@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+
 PARTS = {
     "scorer": r"fetcher\.scorers\.",
     "allocator": r"fetcher\.",
@@ -22,6 +24,11 @@ PARTS = {
 allocator's; the compressor belongs to the grid encoder."""
 
 _PATTERNS = {part: re.compile(rf"(?:^|\.)(?:{pattern})") for part, pattern in PARTS.items()}
+
+
+def base_model(model: nn.Module) -> ArrCocForConditionalGeneration:
+    """The ARR-COC model inside whatever wraps it: PEFT, DDP."""
+    return next(module for module in model.modules() if isinstance(module, ArrCocForConditionalGeneration))
 
 
 def part_of_parameter(name: str) -> str:

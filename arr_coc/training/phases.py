@@ -12,15 +12,21 @@ from transformers import PrinterCallback, TrainerCallback, TrainerControl, Train
 
 from ..data.collating import QuestionCollator
 from ..data.sources import open_records
+from ..modeling.configuration_arr_coc import GRADIENTS
 from ..modeling.processing_arr_coc import ArrCocProcessor
+from ..modeling.realizing import SCORERS
 from .caching import CachedEncoder
 from .drawing import Mix
 from .losses import loss_weights
-from .parts import check_parts, train_only
+from .parts import base_model, check_parts, train_only
+from .reinforce import ReinforceSettings
 from .resuming import replace_folder
-from .trainer import ArrCocTrainer, Objective, base_model
+from .trainer import ArrCocTrainer, Objective
 
 logger = logging.getLogger(__name__)
+
+REINFORCEMENT = "reinforcement"
+"""A phase's gradient into the scorer that no configuration has, and the loss that it stands for."""
 
 MODEL = "model"
 """Folder, in a phase's own, of what the phase made. It is there if and only if the phase is done."""
@@ -31,7 +37,7 @@ class Phase:
     """Settings of a phase.
 
     Attributes:
-        data: what to train on, see `arr_coc.data.sources.open_records`.
+        data: what to train on, see `arr_coc.data.sources.open_records`; may say `on_error` and `max_errors` too.
         held_out: what to evaluate on; None: no evaluation, and the last weights are kept instead of the best.
         trained: parts that are trained, see `parts.PARTS`; the others are frozen.
         steps, warmup: optimiser steps, and those over which the learning rates rise to their full height.
@@ -40,7 +46,10 @@ class Phase:
         weight_decay, clip: of matrices; the largest gradient norm.
         strategies, budgets: how often each is drawn, one of each per step.
         losses: weights that differ from `losses.WEIGHTS`.
-        gradient: how the answer's loss reaches the scorer, see `fetcher_config.gradient`; None: as configured.
+        gradient: how the answer's loss reaches the scorer, see `fetcher_config.gradient`; "reinforcement": not at all,
+            answers to drawn sets of patches are rewarded (boxes teach too unless `losses` says `relevance: 0`); None:
+            as configured.
+        reinforcement: settings of that, see `reinforce.ReinforceSettings`.
         temperature: of gradient "soft", at the first step and at the last.
         allocator: its name; None: the model's.
         target_tokens: mean saccades that the efficiency loss lets pass; None: the model's budget.
@@ -72,6 +81,7 @@ class Phase:
     budgets: Mapping[str | int, float] = field(default_factory=lambda: {"standard": 1.0})
     losses: Mapping[str, float] = field(default_factory=dict)
     gradient: str | None = None
+    reinforcement: Mapping[str, Any] = field(default_factory=dict)
     temperature: tuple[float, float] | None = None
     allocator: str | None = None
     target_tokens: float | None = None
@@ -93,24 +103,41 @@ class Phase:
             object.__setattr__(self, name, _number(getattr(self, name), name))
         object.__setattr__(self, "rates", {part: _number(rate, f"rates.{part}") for part, rate in self.rates.items()})
         check_parts((*self.trained, *self.rates), "trained, rates")
-        loss_weights(self.losses)
         Mix(self.strategies, self.budgets)
+        self._check_gradient()
         for name in ("steps", "batch_size", "accumulation", "evaluate_every", "log_every", "keep"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name}: expected a whole number of at least 1; got {value!r}")
+
+    def _check_gradient(self) -> None:
+        reinforced = self.loss_weights()["reinforcement"] > 0
+        if self.gradient not in (None, REINFORCEMENT, *GRADIENTS):
+            expected = f"one of {', '.join(GRADIENTS)}, {REINFORCEMENT}"
+            raise ValueError(f"gradient: expected {expected}; got {self.gradient!r}")
+        ReinforceSettings.of(self.reinforcement)
+        if self.reinforcement and not reinforced:
+            raise ValueError(f"reinforcement: expected gradient: {REINFORCEMENT} beside it; got {self.gradient}")
+        fixed = sorted(name for name in self.strategies if not SCORERS.named(name).trained)
+        if reinforced and fixed:
+            raise ValueError(f"strategies: expected scorers with weights, to be reinforced; got {', '.join(fixed)}")
+
+    def loss_weights(self) -> dict[str, float]:
+        """The weight of every loss."""
+        return loss_weights({REINFORCEMENT: float(self.gradient == REINFORCEMENT), **self.losses})
 
     def objective(self) -> Objective:
         """What `ArrCocTrainer` minimises."""
         layers, temperature = self.distillation_layers, self.temperature
         return Objective(
             mix=Mix(self.strategies, self.budgets),
-            weights=self.losses,
+            weights=self.loss_weights(),
             rates=self.rates,
             allocator=self.allocator,
             target_tokens=self.target_tokens,
             temperature=None if temperature is None else (float(temperature[0]), float(temperature[1])),
             distillation_layers=None if layers is None else tuple(layers),
+            reinforcement=ReinforceSettings.of(self.reinforcement),
         )
 
 
@@ -234,6 +261,12 @@ def training_arguments(phase: Phase, folder: Path, device: torch.device) -> Trai
     return arguments
 
 
+def _opened(spec: Mapping[str, Any], root: Path) -> Any:
+    """The records of `open_records`; what shall happen to bad ones stands beside the format's own fields."""
+    errors = {name: spec[name] for name in ("on_error", "max_errors") if name in spec}
+    return open_records({name: spec[name] for name in spec if name not in errors}, folder=root, **errors)
+
+
 def make_trainer(
     model: Any, processor: ArrCocProcessor, phase: Phase, folder: Path, *, device: torch.device, root: Path
 ) -> ArrCocTrainer:
@@ -251,18 +284,18 @@ def make_trainer(
     if not hasattr(model, "peft_config"):
         train_only(model, phase.trained)
     if phase.gradient is not None:
-        config.fetcher_config.gradient = phase.gradient
+        config.fetcher_config.gradient = "none" if phase.gradient == REINFORCEMENT else phase.gradient
     objective = phase.objective()
     budget = objective.mix.largest(config)
-    if loss_weights(phase.losses)["distillation"]:
+    if phase.loss_weights()["distillation"]:
         budget = max(budget, config.vision_tokens(budget=phase.distillation_budget, strategy="saliency")[1])
     trainer = ArrCocTrainer(
         model,
         training_arguments(phase, folder, device),
         objective=objective,
         data_collator=QuestionCollator(processor, config, padding_side="left", budget=budget),
-        train_dataset=open_records(phase.data, folder=root),
-        eval_dataset=None if phase.held_out is None else open_records(phase.held_out, folder=root),
+        train_dataset=_opened(phase.data, root),
+        eval_dataset=None if phase.held_out is None else _opened(phase.held_out, root),
         callbacks=[LogLines(), FrozenInputs(), *reporters(phase.report_to, folder)],
         cached=None if phase.cache is None else CachedEncoder(model, root / phase.cache),
     )
@@ -282,8 +315,10 @@ def train_phase(
     if made.is_dir():
         return made
     folder.mkdir(parents=True, exist_ok=True)
+    configured = model.config.fetcher_config.gradient
     trainer = make_trainer(model, processor, phase, folder, device=device, root=root)
     trainer.train()
+    model.config.fetcher_config.gradient = configured  # the phase's own is no property of what it made
     beside = folder / f"{MODEL}.tmp"
     trainer.save_model(str(beside))
     if trainer.is_world_process_zero():

@@ -55,7 +55,9 @@ def order_log_probability(logits: Tensor, order: Tensor, mask: Tensor | None = N
     return torch.where(real, terms, 0.0).sum(-1)
 
 
-def set_log_probability(logits: Tensor, drawn: Tensor, mask: Tensor | None = None) -> Tensor:
+def set_log_probability(
+    logits: Tensor, drawn: Tensor, mask: Tensor | None = None, *, sizes: Tensor | None = None
+) -> Tensor:
     """Log-probability of drawing these patches in whatever order: logits [..., N], drawn [..., K] -> [...].
 
     What is answered depends on the set alone, so the order is noise: the gradient of this log-probability is the mean
@@ -65,9 +67,10 @@ def set_log_probability(logits: Tensor, drawn: Tensor, mask: Tensor | None = Non
     2020, "Estimating gradients for discrete random variables by sampling without replacement", appendix B). In
     x = log t the integrand is log-concave and smooth, so the trapezoidal rule around its mode is exact to float32.
 
-    Drawn patches outside `mask` [..., N] only fill up (see `draw_orders`) and count as certain.
+    Drawn patches outside `mask` [..., N] only fill up (see `draw_orders`) and count as certain. With `sizes` [...] a
+    set is the first so many of the drawn, and the others count as not drawn.
     """
-    picked, rest, real = _split(logits, drawn, mask)
+    picked, rest, real = _split(logits, drawn, mask, sizes)
     weights = torch.where(real, picked - rest[..., None], _CERTAIN)  # log w [..., K]
     with torch.no_grad():
         mode, width = _mode(weights)
@@ -77,14 +80,19 @@ def set_log_probability(logits: Tensor, drawn: Tensor, mask: Tensor | None = Non
     return heights.logsumexp(-1) + (width * _STEP).log()
 
 
-def _split(logits: Tensor, drawn: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def _split(
+    logits: Tensor, drawn: Tensor, mask: Tensor | None, sizes: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """The drawn logits [..., K], the logsumexp of all others [...], and which of the drawn count [..., K]."""
     logits = logits.float()
     if mask is None:
         mask = torch.ones_like(logits, dtype=torch.bool)
-    others = mask.scatter(-1, drawn, False)
+    members = torch.ones_like(drawn, dtype=torch.bool)
+    if sizes is not None:
+        members = torch.arange(drawn.shape[-1], device=drawn.device) < sizes[..., None]
+    others = mask & ~torch.zeros_like(mask).scatter(-1, drawn, members)
     rest = torch.where(others, logits, _EXCLUDED).logsumexp(-1)
-    return logits.gather(-1, drawn), rest, mask.gather(-1, drawn)
+    return logits.gather(-1, drawn), rest, mask.gather(-1, drawn) & members
 
 
 def _log1mexp(y: Tensor) -> Tensor:

@@ -17,7 +17,8 @@ from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, TrainOutput, rotate_checkpoints
 
 from ..modeling.budgeting import tier_sizes
-from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration, ArrCocOutput
+from ..modeling.image_encoding import ImageEncoding
+from ..modeling.modeling_arr_coc import ArrCocOutput
 from ..modeling.prompting import trim_placeholders
 from ..modeling.scoring import text_statistics
 from .caching import CachedEncoder
@@ -25,7 +26,8 @@ from .distilling import answer_attention, patch_attention
 from .drawing import Draw, Mix
 from .losses import Counts, Term, answer_positions, loss_terms, loss_weights, token_losses
 from .measuring import Averages, fetch_measures, item_measures, summary, tier_shares
-from .parts import gradient_norms, parameter_groups
+from .parts import base_model, gradient_norms, parameter_groups
+from .reinforce import Reinforcer, ReinforceSettings
 from .resuming import discard_incomplete, mark_complete, newest_complete
 from .streaming import StepSampler
 
@@ -45,6 +47,7 @@ class Objective:
         target_tokens: mean saccades per image that the efficiency loss lets pass; None: the model's budget.
         temperature: of the soft top-k at the first and at the last step, see `fetcher_config.gradient`.
         distillation_layers: where the keep-all model's attention is read off; None: all layers.
+        reinforcement: settings of the loss of that name.
     """
 
     mix: Mix
@@ -54,11 +57,7 @@ class Objective:
     target_tokens: float | None = None
     temperature: tuple[float, float] | None = None
     distillation_layers: tuple[int, ...] | None = None
-
-
-def base_model(model: nn.Module) -> ArrCocForConditionalGeneration:
-    """The ARR-COC model inside whatever wraps it: PEFT, DDP."""
-    return next(module for module in model.modules() if isinstance(module, ArrCocForConditionalGeneration))
+    reinforcement: ReinforceSettings = field(default_factory=ReinforceSettings)
 
 
 class ArrCocTrainer(Trainer):
@@ -82,6 +81,9 @@ class ArrCocTrainer(Trainer):
         self.loss_is_scaled_for_ga = True  # every loss is divided by the counts of the whole step
         self.model_accepts_loss_kwargs = True  # so that those counts are taken
         self.averages = Averages(self.accelerator)
+        self.reinforcer: Reinforcer | None = None
+        if self.weights["reinforcement"]:
+            self.reinforcer = Reinforcer(self.model, objective.reinforcement, seed=self.args.seed)
         self.text_statistics = self._text_statistics() if self.weights["distribution"] else None
         wrapped = {type(module).__name__ for module in self.model.modules()}  # FSDP refuses names of what is not there
         self.model._no_split_modules = sorted(wrapped & set(base_model(self.model)._no_split_modules or ()))
@@ -145,6 +147,8 @@ class ArrCocTrainer(Trainer):
             text_statistics=self.text_statistics, attended=attended,
             by_tier=self._answer_by_tier(model, inputs, draw) if self.weights["tiers"] else None,
         )  # fmt: skip
+        if self.reinforcer is not None:
+            terms["reinforcement"] = self._reinforced(self.reinforcer, batch, output)
         totals = num_items_in_batch
         if totals is None:
             totals = Counts.of(batch).tensor(self.args.device)
@@ -161,14 +165,27 @@ class ArrCocTrainer(Trainer):
             loss = loss + self.weights[name] * mean
         return loss
 
+    def _reinforced(self, reinforcer: Reinforcer, batch: Mapping[str, Any], output: ArrCocOutput) -> Term:
+        """What answers from drawn sets of patches teach."""
+        assert output.fetch is not None
+        made = reinforcer.loss(batch, output.fetch, step=self.state.global_step, encoding=self._encoded(batch))
+        self.averages.add(made.measures())
+        return Term(made.loss * len(output.fetch.scores), "slots")
+
+    def _encoded(self, batch: Mapping[str, Any]) -> ImageEncoding | None:
+        """The batch's images out of the cache; None without one."""
+        return None if self.cached is None else self.cached.encode(batch["pixel_values"], batch.get("patch_mask"))
+
     def _run(
         self, model: nn.Module, batch: Mapping[str, Any], strategy: str, allocator: str | None, *, scores: bool = True
     ) -> ArrCocOutput:
         """A forward pass with logits of the answers' positions alone, and those of every trained scorer."""
         given = {name: tensor for name, tensor in batch.items() if name not in ("labels", "relevance_labels")}
         known = batch.get("relevance_labels")
-        if self.cached is not None:
-            given["image_encoding"] = self.cached.encode(given.pop("pixel_values"), given.pop("patch_mask", None))
+        encoding = self._encoded(batch)
+        if encoding is not None:
+            given = {n: t for n, t in given.items() if n not in ("pixel_values", "patch_mask")}
+            given["image_encoding"] = encoding
         return model(
             **given,
             strategy=strategy,
