@@ -82,7 +82,7 @@ def place(way: str, asked: Asked) -> Placed:
     began = time.perf_counter()
     model = WAYS[way](asked)
     inputs: Any = question_inputs(model)
-    length = {"max_new_tokens": asked.new_tokens, "min_new_tokens": asked.new_tokens}
+    length: Any = {"max_new_tokens": asked.new_tokens, "min_new_tokens": asked.new_tokens}
     ids = model.generate(**inputs, **length)[0, inputs["input_ids"].shape[1] :]
     return Placed(ids.tolist(), peak_memory(), time.perf_counter() - began)
 
