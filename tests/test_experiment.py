@@ -22,7 +22,7 @@ from arr_coc.cli.experiment import read_config
 from arr_coc.data.records import read_records
 from arr_coc.evaluating.answering import ask, encode, lattice, load_images
 from arr_coc.evaluating.arms import BASELINES, BOUNDS, LADDER, make_arms
-from arr_coc.evaluating.blocks import Code, Figure, Heading, Paragraph, Table, to_html, to_markdown
+from arr_coc.evaluating.blocks import Bullets, Code, Figure, Heading, Paragraph, Table, to_html, to_markdown, to_text
 from arr_coc.evaluating.costs import LiveTensors
 from arr_coc.evaluating.deciding import DEFAULT_RULES, check_rules, compared, decide, missing_arms
 from arr_coc.evaluating.experiment import predict
@@ -100,6 +100,7 @@ def test_a_strategy_can_have_a_budget_of_its_own() -> None:
         ("none@5", 0, 16),
     ]  # fmt: skip
     assert {arm.role for arm in arms} == {"ablation"} and list(arms[2].runs) == ["random@9.4"]
+    assert [arm.note for arm in arms] == ["", "", "", "the context holds 184 of 256 patches", ""]
     with pytest.raises(ValueError, match="budget: expected a number of patches or one of"):
         make_arms(tiny_config(), ["realizer@lots"])
 
@@ -331,13 +332,17 @@ def test_a_plot_is_well_formed_and_shows_every_arm() -> None:
 def test_pages_escape_what_models_say(tmp_path: Path) -> None:
     said = "<script>|*`"
     blocks = [
-        Heading(said), Paragraph(said, said), Table([said, "n"], [[said, "1"]]), Code("x < y"),
+        Heading(said), Paragraph(said, said), Bullets([said, said]), Table([said, "n"], [[said, "1"]]), Code("x < y"),
         Figure("picture", b"jpeg", said), Figure("plot", "<svg/>", said),
     ]  # fmt: skip
     page, text = to_html(said, blocks), to_markdown(said, blocks, tmp_path)
     assert "<script>" not in page and "&lt;script&gt;" in page and "data:image/jpeg;base64,anBlZw==" in page
-    assert "<script>" not in text and r"\|\*\`" in text
+    assert "<script>" not in text and r"\|\*\`" in text and text.count("\n- &lt;script") == 2
     assert (tmp_path / "picture.jpg").read_bytes() == b"jpeg" and (tmp_path / "plot.svg").read_text() == "<svg/>"
+
+
+def test_columns_of_text_are_aligned() -> None:
+    assert to_text(["arm", "n"], [["a", "100"], ["longer", "1"]]) == "arm       n\na       100\nlonger    1"
 
 
 @pytest.fixture(scope="module")

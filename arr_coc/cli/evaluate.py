@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 from ..evaluating import METRICS, evaluate
+from ..evaluating.blocks import to_text
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.realizing import SCORERS
 from .common import Command, add_choice_arguments, add_device_argument, add_model_argument, load_model, writable
@@ -77,12 +78,7 @@ def table(strategies: dict[str, dict[str, Any]], metric: str = "exact_match") ->
         [name, _share(row[metric]), _share(row["recall"]), f"{row['tokens']:g}", str(row["n"])]
         for name, row in strategies.items()
     ]
-    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-    aligned = [
-        [cell.rjust(width) if i else cell.ljust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True))]
-        for row in [head, *rows]
-    ]
-    return "\n".join([*("  ".join(row) for row in aligned), "In brackets: 95 % intervals."])
+    return "\n".join([to_text(head, rows), "In brackets: 95 % intervals."])
 
 
 def _share(interval: dict[str, float] | None) -> str:

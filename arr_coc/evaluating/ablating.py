@@ -28,7 +28,7 @@ class Trial:
         factor: "budget", "scorer", "peer", "allocator", "overlap", "compressor" or "bridge".
         value: of it.
         arm: name of the arm that runs it (see `make_arms`); "" where this checkpoint cannot.
-        note: why not, or what the value means here.
+        note: why not, or what the value means here; that of the arm is reported beside it.
     """
 
     factor: str
@@ -58,7 +58,7 @@ def make_trials(config: ArrCocConfig, *, peers: bool = False, boxed: bool = True
             trials.append(Trial("scorer", name, note="not every question has boxes"))
         else:
             trials.append(Trial("scorer", name, name))
-    trials += [Trial("peer", name, name, peer.note) for name, peer in PEERS.items() if peers]
+    trials += [Trial("peer", name, name) for name in PEERS if peers]
     for name in ALLOCATORS:
         free = "chooses how many, up to the largest tier" if name in BUDGETERS else ""
         trials.append(Trial("allocator", name, f"{subject}+{name}{'@auto' if free else ''}", free))

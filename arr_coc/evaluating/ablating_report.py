@@ -5,13 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from .blocks import Block, Code, Figure, Heading, Paragraph, Table, to_html, to_markdown
+from .blocks import Block, Figure, Heading, Paragraph, Table, to_html, to_markdown, to_text
 from .experiment import read_plan
 from .metrics import METRICS
 from .plotting import pareto_front, ticks
-from .report import p_value, percent, points
+from .report import bullets, p_value, percent, points, the_run
 from .statistics import SIGNIFICANCE
 
 MARKERS = {
@@ -44,12 +42,10 @@ def write_ablation(out: Path, result: dict[str, Any]) -> Path:
             f"{SIGNIFICANCE:g} and an interval that leaves out 0. Times: to the first token of one image and one "
             "question, the encoder included, the arms taking turns."
         ),
-        *_notes(result),
+        *bullets([f"{_changed(row)}: {row['note']}." for row in result["rows"] if row["note"] and row["arm"]]),
         Heading("Accuracy against cost"),
         *_figures(result),
-        Heading("The run"),
-        Code(plan["command"]),
-        Code(_circumstances(plan)),
+        *the_run(plan, result),
     ]
     (out / "report.md").write_text(to_markdown(title, blocks, out), encoding="utf-8")
     page = out / "report.html"
@@ -60,14 +56,14 @@ def write_ablation(out: Path, result: dict[str, Any]) -> Path:
 def ablation_rows(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Head and cells of the table."""
     metric = METRICS[result["metric"]].title
-    head = ["factor", "value", f"{metric}, %", "difference, points", "p (Holm)", "recall of boxes, %", "tokens"]
+    head = ["what is changed", f"{metric}, %", "difference, points", "p (Holm)", "recall of boxes, %", "tokens"]
     head += ["GFLOP", "p50, ms", "p95, ms", "p99, ms", "MB"]
     return head, [_cells(row) for row in result["rows"]]
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
     if not row["arm"]:
-        return [row["factor"], row["value"], row["note"], *["-"] * 9]
+        return [_changed(row), row["note"], *["-"] * 9]
     difference = p = "-"
     if row["difference"] is not None:
         difference, p = points(row["difference"]) + ("*" if row["significant"] else ""), p_value(row["p_holm"])
@@ -77,25 +73,16 @@ def _cells(row: dict[str, Any]) -> list[str]:
         times = [f"{first[name]:.0f}" for name in ("p50", "p95", "p99")]
         spent = [f"{row['cost']['flops'] / 1e9:.2f}", *times, f"{row['cost']['peak_bytes'] / 1e6:.1f}"]
     numbers = [percent(row["score"]), difference, p, percent(row["recall"]), f"{row['mean_tokens']:.4g}"]
-    return [row["factor"], row["value"], *numbers, *spent]
+    return [_changed(row), *numbers, *spent]
+
+
+def _changed(row: dict[str, Any]) -> str:
+    return f"{row['factor']} {row['value']}"
 
 
 def ablation_text(result: dict[str, Any]) -> str:
     """The table as aligned text, for the terminal."""
-    head, rows = ablation_rows(result)
-    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-    lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in [head, *rows]]
-    return "\n".join([*lines, "In brackets: 95 % intervals; * significant."])
-
-
-def _notes(result: dict[str, Any]) -> list[Block]:
-    notes = [f"{row['factor']} {row['value']}: {row['note']}." for row in result["rows"] if row["note"] and row["arm"]]
-    return [Paragraph(" ".join(notes))] if notes else []
-
-
-def _circumstances(plan: dict[str, Any]) -> str:
-    kept = {name: value for name, value in plan.items() if name not in ("arms", "rules", "command", "trials")}
-    return yaml.safe_dump(kept, sort_keys=False, allow_unicode=True).strip()
+    return "\n".join([to_text(*ablation_rows(result)), "In brackets: 95 % intervals; * significant."])
 
 
 def _figures(result: dict[str, Any]) -> list[Block]:
@@ -128,7 +115,7 @@ def plot(rows: Sequence[dict[str, Any]], at: Sequence[float], *, x_title: str, y
     except ImportError as error:
         raise ValueError("plots: expected matplotlib (pip install arr-coc[eval]); got none") from error
     with rc_context({"svg.hashsalt": "arr-coc", "svg.fonttype": "none"}):  # the same file for the same numbers
-        canvas = Canvas(figsize=(7.5, 5), layout="constrained")
+        canvas = Canvas(figsize=(6.5, 5), layout="constrained")
         axes = canvas.add_subplot(xscale="log", xlabel=x_title, ylabel=y_title)
         _draw(axes, rows, at)
         canvas.draw_without_rendering()  # settles where the axes are
@@ -148,7 +135,7 @@ def _draw(axes: Any, rows: Sequence[dict[str, Any]], at: Sequence[float]) -> Non
         values = [100 * score["value"] for score in scores]
         reach = [[100 * abs(score[end] - score["value"]) for score in scores] for end in ("low", "high")]
         if inside:
-            axes.errorbar([at[i] for i in inside], values, yerr=reach, fmt=marker, capsize=2, label=factor)
+            axes.errorbar([at[i] for i in inside], values, yerr=reach, fmt=marker, elinewidth=0.6, label=factor)
     scores = [100 * row["score"]["value"] for row in rows]
     front = pareto_front(at, scores)
     axes.plot([at[i] for i in front], [scores[i] for i in front], "--", color="grey", drawstyle="steps-post")

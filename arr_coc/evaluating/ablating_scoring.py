@@ -54,10 +54,7 @@ def rescore_ablation(out: Path, records: Sequence[Record], *, metric: str | None
         "n": len(records),
         "images": int(groups.max()) + 1,
         "subject": subject.arm.name,
-        "rows": [
-            {**trial, **({**_numbers(arms[trial["arm"]]), "cost": of_arm.get(trial["arm"])} if trial["arm"] else {})}
-            for trial in plan["trials"]
-        ],
+        "rows": [_row(trial, arms.get(trial["arm"]), of_arm.get(trial["arm"])) for trial in plan["trials"]],
         "costs": measured,
     }
     write_json(out / "result.json", result)
@@ -65,9 +62,12 @@ def rescore_ablation(out: Path, records: Sequence[Record], *, metric: str | None
     return result
 
 
-def _numbers(arm: dict[str, Any]) -> dict[str, Any]:
+def _row(trial: dict[str, Any], arm: dict[str, Any] | None, cost: dict[str, Any] | None) -> dict[str, Any]:
+    if arm is None:
+        return trial
     names = ("budget", "score", "runs", "recall", "missed", "mean_tokens", "difference", "p_holm", "significant")
-    return {name: arm.get(name) for name in names}
+    note = "; ".join(filter(None, (trial["note"], arm["note"])))
+    return {**trial, "note": note, **{name: arm.get(name) for name in names}, "cost": cost}
 
 
 COLUMNS = (

@@ -188,11 +188,13 @@ class _Maker:
         config = copy.deepcopy(self.config)
         config.fetcher_config.overlap = fields.get("overlap", config.fetcher_config.overlap)
         wanted = given or self.wanted
-        budget = min(config.vision_tokens(budget=wanted, strategy=strategy)[1], self._most(config) - self.base)
+        asked, held = config.vision_tokens(budget=wanted, strategy=strategy)[1], self._most(config) - self.base
+        budget = min(asked, held)
+        cut = f"the context holds {held} of {asked} patches" if asked > held else ""
         allocator = next((one for one in reversed(changes) if one in ALLOCATORS), self.allocator)
         return Arm(
             name, "ablation", strategy, budget, "topk" if rule in PEERS else allocator, self.side, self.base + budget,
-            seeds if rule == "random" else (), PEERS[rule].note if rule in PEERS else "", **fields,
+            seeds if rule == "random" else (), PEERS[rule].note if rule in PEERS else cut, **fields,
         )  # fmt: skip
 
     def _resized(self, plain: Arm, strategy: str, budget: str, wanted: int) -> Arm | None:

@@ -1,4 +1,5 @@
-"""A report's parts, written as one self-contained HTML page and as Markdown with its pictures beside it."""
+"""A report's parts, written as one self-contained HTML page and as Markdown with its pictures beside it; tables also as
+text for the terminal."""
 
 import base64
 from collections.abc import Sequence
@@ -8,17 +9,19 @@ from pathlib import Path
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8886; }
-body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 60rem; padding: 1rem; }
+body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 80rem; padding: 1rem; }
+h1, p, ul, figure { max-width: 60rem; }
 h1 { line-height: 1.2; overflow-wrap: anywhere; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
 th, td { border-bottom: 1px solid var(--line); padding: .3rem .6rem; text-align: right; white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; }
+th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: Canvas; }
 th { vertical-align: bottom; }
 svg, img { display: block; height: auto; max-width: 100%; }
 svg { width: 40rem; }
 figure { margin: 1.5rem 0; }
-figcaption { font-size: .9rem; overflow-wrap: anywhere; }
+figcaption, ul { font-size: .9rem; overflow-wrap: anywhere; }
+ul { padding-left: 1.2rem; }
 pre { overflow-x: auto; padding: .6rem; border: 1px solid var(--line); }
 strong { font-size: 1.2em; }
 """
@@ -35,6 +38,13 @@ class Paragraph:
 
     text: str
     strong: str = ""
+
+
+@dataclass(frozen=True)
+class Bullets:
+    """Short notes, each by itself."""
+
+    items: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -59,7 +69,7 @@ class Code:
     text: str
 
 
-Block = Heading | Paragraph | Table | Figure | Code
+Block = Heading | Paragraph | Bullets | Table | Figure | Code
 
 
 def to_html(title: str, blocks: Sequence[Block]) -> str:
@@ -80,6 +90,8 @@ def _html(block: Block) -> str:
         case Paragraph(text, strong):
             lead = f"<strong>{escape(strong)}</strong> " if strong else ""
             return f"<p>{lead}{escape(text)}</p>"
+        case Bullets(items):
+            return "<ul>\n" + "\n".join(f"<li>{escape(item)}</li>" for item in items) + "\n</ul>"
         case Code(text):
             return f"<pre>{escape(text)}</pre>"
         case Table(head, rows):
@@ -107,6 +119,8 @@ def _markdown(block: Block, folder: Path) -> str:
             return f"## {_plain(text)}"
         case Paragraph(text, strong):
             return (f"**{_plain(strong)}** " if strong else "") + _plain(text)
+        case Bullets(items):
+            return "\n".join(f"- {_plain(item)}" for item in items)
         case Code(text):
             return f"```\n{text}\n```"
         case Table(head, rows):
@@ -124,3 +138,12 @@ def _plain(text: str, more: str = "") -> str:
     for sign in "\\`*_<>#" + more:
         text = text.replace(sign, f"\\{sign}") if sign != "<" else text.replace("<", "&lt;")
     return " ".join(text.split())
+
+
+def to_text(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in columns of one width each, the first aligned left."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.rjust(w) if i else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True)))
+        for row in (head, *rows)
+    )

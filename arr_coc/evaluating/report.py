@@ -12,7 +12,7 @@ from PIL import Image
 from ..data.records import Record
 from ..modeling.fetching import FetchResult
 from ..viewing import draw_fetch
-from .blocks import Block, Code, Figure, Heading, Paragraph, Table, to_html, to_markdown
+from .blocks import Block, Bullets, Code, Figure, Heading, Paragraph, Table, to_html, to_markdown, to_text
 from .experiment import plan_arms, read_plan
 from .metrics import METRICS
 from .plotting import Point, scatter
@@ -32,7 +32,8 @@ def write_report(out: Path, result: dict[str, Any], records: Sequence[Record]) -
     title = f"Does running back help? {plan['model']} on {plan['data']}"
     blocks = [*_decision(plan, result), *_arms(result), *_comparisons(result), *_plots(result)]
     blocks += [*_latency(result), *_spending(result)]
-    blocks += [*_buckets(result), *_worst(out, plan, result, records), *_circumstances(plan, result)]
+    blocks += [*_buckets(result), *_worst(out, plan, result, records), *the_run(plan, result)]
+    blocks += _rules(plan)
     (out / "report.md").write_text(to_markdown(title, blocks, out), encoding="utf-8")
     page = out / "report.html"
     page.write_text(to_html(title, blocks), encoding="utf-8")
@@ -67,14 +68,8 @@ def _equal(number: str) -> str:
 
 def table_text(result: dict[str, Any]) -> str:
     """The decision and the arms as aligned text, for the terminal."""
-    head, rows = _arm_rows(result)
-    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-    lines = [
-        "  ".join(cell.rjust(w) if i else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True)))
-        for row in [head, *rows]
-    ]
     verdict = f"{_verdict(result)}: {result['decision']['text']}"
-    return "\n".join([*lines, "In brackets: 95 % intervals.", verdict])
+    return "\n".join([to_text(*_arm_rows(result)), "In brackets: 95 % intervals.", verdict])
 
 
 def _verdict(result: dict[str, Any]) -> str:
@@ -155,7 +150,12 @@ def _arms(result: dict[str, Any]) -> list[Block]:
         "of one image and one question up to the first token, the encoder included, the arms taking turns; memory "
         "without the weights."
     )
-    return [Heading("The arms"), Table(head, rows), Paragraph(" ".join([explained, *notes, *seeds]))]
+    return [Heading("The arms"), Table(head, rows), Paragraph(explained), *bullets([*notes, *seeds])]
+
+
+def bullets(items: Sequence[str]) -> list[Block]:
+    """A list of them, if there are any."""
+    return [Bullets(items)] if items else []
 
 
 def _comparisons(result: dict[str, Any]) -> list[Block]:
@@ -301,9 +301,9 @@ def _picture(record: Record, said: Prediction, scored: Scored) -> bytes:
     return stream.getvalue()
 
 
-def _circumstances(plan: dict[str, Any], result: dict[str, Any]) -> list[Block]:
-    kept = {name: value for name, value in plan.items() if name not in ("arms", "rules", "command")}
-    rules = yaml.safe_dump(plan["rules"], sort_keys=False, allow_unicode=True, width=100)
+def the_run(plan: dict[str, Any], result: dict[str, Any]) -> list[Block]:
+    """Command, hashes and environment of an experiment or an ablation."""
+    kept = {name: value for name, value in plan.items() if name not in ("arms", "rules", "trials", "command")}
     timed = (result["costs"] or {}).get("environment")
     blocks: list[Block] = [
         Heading("The run"),
@@ -312,4 +312,9 @@ def _circumstances(plan: dict[str, Any], result: dict[str, Any]) -> list[Block]:
     ]
     if timed is not None and timed["machine"] != plan["environment"]["machine"]:
         blocks.append(Paragraph(f"Costs were measured on {timed['machine']}."))
-    return [*blocks, Heading("The rules, written before the run"), Code(rules.strip())]
+    return blocks
+
+
+def _rules(plan: dict[str, Any]) -> list[Block]:
+    rules = yaml.safe_dump(plan["rules"], sort_keys=False, allow_unicode=True, width=100)
+    return [Heading("The rules, written before the run"), Code(rules.strip())]
