@@ -355,3 +355,13 @@ def test_documents_are_still_those_that_the_tiny_checkpoint_was_trained_on(monke
         for document in (render_document(rng, size=size, split="train") for size in (256, 320, 256, 320))
     ]
     assert hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16] == "d0d05efdda6b4dca"
+
+
+def test_documents_may_have_fields_of_their_own() -> None:
+    fields = ("vendor", "balance", "deposit", "branch")
+    records = Rendered(pages=2, questions=4, size=192, fields=fields).read()
+    assert all(any(field in record.question.lower() for field in fields) for record in records)
+    with pytest.raises(ValueError, match="fields: expected domain document alone; got receipt, sign"):
+        source(fields=fields)
+    with pytest.raises(ValueError, match="fields: expected at least 4 distinct names"):
+        Rendered(pages=1, fields=("vendor",)).page(0)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ..rendering import check_page
 from ..values import Split
+from .document import draw_document
 from .page import DOMAINS, Page
 
 
-def draw_page(domain: str, seed: int, index: int, size: int, split: Split) -> Page:
+def draw_page(
+    domain: str, seed: int, index: int, size: int, split: Split, *, fields: Sequence[str] | None = None
+) -> Page:
     """The page number `index` of a domain.
 
     Args:
@@ -18,13 +23,20 @@ def draw_page(domain: str, seed: int, index: int, size: int, split: Split) -> Pa
         index: at least 0.
         size: side of the page, px.
         split: fonts, layouts, wordings and words: "train" or "test"; pages of the two never share random numbers.
+        fields: of domain document alone, the names to draw from; None: its own.
 
     Raises:
-        ValueError: an unknown domain, a negative number, a page under 64 px, or a bad split.
+        ValueError: an unknown domain, fields for another than document, a negative number, a page under 64 px, or a bad
+            split.
         FileNotFoundError: no font of the split is installed.
     """
     check_page(size, split)
     if seed < 0 or index < 0:
         raise ValueError(f"expected a seed and an index of at least 0; got seed={seed}, index={index}")
     entropy = (seed, index) if split == "test" else (seed, index, 1)
-    return DOMAINS.named(domain)(np.random.default_rng(entropy), size, split)
+    draw, rng = DOMAINS.named(domain), np.random.default_rng(entropy)
+    if fields is None:
+        return draw(rng, size, split)
+    if domain != "document":
+        raise ValueError(f"fields: expected domain document; got {domain!r}")
+    return draw_document(rng, size, split, fields=fields)

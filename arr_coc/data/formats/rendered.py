@@ -29,6 +29,7 @@ class Rendered(Format):
         size: side of a page, px.
         split: fonts, layouts, wordings and words: "train" or "test".
         domains: names in `DOMAINS`, which take turns.
+        fields: of domain document, at least 4 names in place of its own.
     """
 
     pages: int
@@ -37,6 +38,7 @@ class Rendered(Format):
     size: int = 256
     split: Split = "train"
     domains: tuple[str, ...] = ("document",)
+    fields: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         for name in ("pages", "questions"):
@@ -50,6 +52,10 @@ class Rendered(Format):
             raise ValueError("domains: expected at least one; got none")
         for domain in self.domains:
             DOMAINS.named(domain)
+        if self.fields is not None:
+            object.__setattr__(self, "fields", tuple(self.fields))
+            if self.domains != ("document",):
+                raise ValueError(f"fields: expected domain document alone; got {', '.join(self.domains)}")
 
     @property
     def title(self) -> str:
@@ -64,7 +70,7 @@ class Rendered(Format):
     def page(self, number: int) -> Page:
         """A page, from 0."""
         domain = self.domains[number % len(self.domains)]
-        return _page(domain, self.seed, number, self.size, self.split)
+        return _page(domain, self.seed, number, self.size, self.split, self.fields)
 
     def record(self, number: int) -> Record:
         """A record, from 0."""
@@ -102,8 +108,8 @@ class _Drawn(Sequence[Record]):
 
 
 @lru_cache(maxsize=_DRAWN)
-def _page(domain: str, seed: int, number: int, size: int, split: Split) -> Page:
-    return draw_page(domain, seed, number, size, split)
+def _page(domain: str, seed: int, number: int, size: int, split: Split, fields: tuple[str, ...] | None) -> Page:
+    return draw_page(domain, seed, number, size, split, fields=fields)
 
 
 def _image(source: Rendered, number: int) -> Image.Image:
