@@ -1,0 +1,100 @@
+"""Budgets that are learned under the efficiency loss: easy questions get fewer saccades than hard ones, and why."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers import tiny_model
+from torch import Tensor, nn
+
+from arr_coc.data.fonts import find_fonts
+from arr_coc.data.formats.rendered import Rendered
+from arr_coc.modeling.budgeting import tier_sizes
+from arr_coc.training.drawing import Draw
+from arr_coc.training.phases import AllocatorPhase, make_trainer
+from arr_coc.training.tiering import expected_answer_loss
+from arr_coc.training.trainer import ArrCocTrainer
+
+try:
+    find_fonts("train"), find_fonts("test")
+except FileNotFoundError as error:
+    pytest.skip(str(error), allow_module_level=True)
+
+LEARNED, HELD_OUT = (
+    {"format": "rendered", "domains": "form", "size": 128, "pages": pages, "questions": 4, "seed": seed, "split": split}
+    for pages, seed, split in ((40, 1, "train"), (10, 2, "test"))
+)
+STEPS = 150
+MARGIN = 1.3
+
+
+def mean_saccades(model: Any) -> dict[str, float]:
+    """Of the easy and of the hard questions about pages that were not learned from."""
+    records = Rendered(**{name: value for name, value in HELD_OUT.items() if name != "format"}).read()
+    found: dict[str, list[int]] = {"easy": [], "hard": []}
+    for record in records:
+        fetch = model.generate(
+            record.picture, record.question, allocator="tiers", budget="auto", return_fetch=True, max_new_tokens=1
+        ).fetch
+        found[dict(record.tags)["difficulty"]].append(fetch.budget)
+    return {name: sum(counts) / len(counts) for name, counts in found.items()}
+
+
+class NeedsItsPatches(ArrCocTrainer):
+    """In place of a language model that can read: one that answers the better, the more of what it needs it may see."""
+
+    turned = 0
+    """So many places further in the batch stands the question whose needs count."""
+
+    def _answer_by_tier(self, model: nn.Module, inputs: Mapping[str, Any], draw: Draw) -> Tensor:
+        needed = inputs["relevance_labels"].sum(1, keepdim=True)
+        tokens = (inputs["labels"] != -100).sum(1, keepdim=True)
+        missing = (needed - tier_sizes(inputs["relevance_labels"].shape[1], draw.saccades)).clamp(min=0) / needed
+        return (2 * tokens * missing).roll(self.turned, 0)
+
+
+class NeedsAnothersPatches(NeedsItsPatches):
+    turned = 1
+
+
+def trained(folder: Path, kind: type[ArrCocTrainer], efficiency: float = 0.5) -> dict[str, float]:
+    """`mean_saccades` of a tiny model with random, frozen features, once its tier classifier is trained."""
+    model = tiny_model(fetcher={"tier_choice": "classifier", "hidden_size": 32})
+    with torch.no_grad():
+        for weight in model.model.fetcher.budgeters.parameters():
+            weight.div_(10)  # as a training begins, certain of nothing
+    phase = AllocatorPhase(
+        data=LEARNED, trained=("allocator",), allocator="tiers", steps=STEPS, warmup=1, batch_size=16, gradient="none",
+        evaluate_every=STEPS, budgets={"auto": 1.0}, target_tokens=16.0, learning_rate=1e-2,
+        losses={"answer": 0.0, "relevance": 0.0, "tiers": 1.0, "diversity": 0.5, "efficiency": efficiency},
+    )  # fmt: skip
+    trainer = make_trainer(model, model.processor, phase, folder, device=torch.device("cpu"), root=folder)
+    trainer.__class__ = kind
+    trainer.train()
+    return mean_saccades(model.eval())
+
+
+def test_the_tier_classifier_gives_hard_questions_more(tmp_path: Path) -> None:
+    found = trained(tmp_path, NeedsItsPatches)
+    assert found["hard"] >= MARGIN * found["easy"]
+
+
+def test_without_the_efficiency_loss_all_get_much(tmp_path: Path) -> None:
+    found = trained(tmp_path, NeedsItsPatches, efficiency=0.0)
+    assert found["hard"] < MARGIN * found["easy"] and found["easy"] > 20
+
+
+def test_what_the_question_does_not_tell_is_not_learned(tmp_path: Path) -> None:
+    found = trained(tmp_path, NeedsAnothersPatches)
+    assert found["hard"] < MARGIN * found["easy"]
+
+
+def test_the_expected_loss_is_the_mean_over_drawn_tiers_and_prefers_the_better() -> None:
+    losses = torch.tensor([[4.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
+    logits = torch.tensor([[0.5, 0.25, 0.25], [0.2, 0.3, 0.5]]).log().requires_grad_()
+    found = expected_answer_loss(logits, losses)
+    assert found.tolist() == pytest.approx([2.25, 0.0])
+    found.sum().backward()
+    assert logits.grad[0, 0] > 0 > logits.grad[0, 2] and not logits.grad[1].any()
