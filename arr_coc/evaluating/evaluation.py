@@ -100,6 +100,27 @@ def evaluate(
         ValueError: no records, an unknown strategy, metric, allocator or budget, "oracle" without boxes, an unreadable
             image, answers that the metric cannot score.
     """
+    tallies = tally(
+        model, records, strategies, batch_size=batch_size, budget=budget, allocator=allocator, seed=seed, metric=metric,
+        progress=progress,
+    )  # fmt: skip
+    summaries = {strategy: one.summary() for strategy, one in tallies.items()}
+    return {"strategies": summaries, "metric": metric, **_circumstances(model, budget, allocator, seed, data)}
+
+
+def tally(
+    model: ArrCocForConditionalGeneration,
+    records: Sequence[Record],
+    strategies: Sequence[str],
+    *,
+    batch_size: int = 32,
+    budget: int | str | None = None,
+    allocator: str | None = None,
+    seed: int | None = None,
+    metric: str = "exact_match",
+    progress: bool = True,
+) -> dict[str, Tally]:
+    """What each strategy did, question by question; the same records in the same order each time. See `evaluate`."""
     strategies = list(dict.fromkeys(strategies))
     METRICS.named(metric)
     _check(model, records, strategies, batch_size, budget, allocator)
@@ -118,8 +139,7 @@ def evaluate(
                     bar.update(len(batch))
     finally:
         model.train(was_training)
-    summaries = {strategy: tally.summary() for strategy, tally in tallies.items()}
-    return {"strategies": summaries, "metric": metric, **_circumstances(model, budget, allocator, seed, data)}
+    return tallies
 
 
 def _check(
