@@ -3,8 +3,6 @@
 import base64
 import csv
 import json
-import subprocess
-import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import pytest
 import yaml
 from helpers import tiny_config
 from PIL import Image
+from torch.distributed.run import main as torchrun
 
 from arr_coc.cli import main
 from arr_coc.evaluating.ablating import ABSENT, BUDGETS, make_trials, trial_arms
@@ -193,7 +192,9 @@ def test_plots_are_the_same_for_the_same_numbers() -> None:
 # ---- processes ----------------------------------------------------------------------------------------------------
 
 
-def test_two_processes_answer_as_one_does(checkpoint: Path, data: Path, tmp_path: Path) -> None:
+def test_two_processes_answer_as_one_does(
+    checkpoint: Path, data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Two processes, joined by accelerate over gloo: each writes its share, the first one gathers."""
     arms = ["none", "random", "realizer"]
     rules = tmp_path / "rules.yaml"
@@ -202,10 +203,9 @@ def test_two_processes_answer_as_one_does(checkpoint: Path, data: Path, tmp_path
     options = ["experiment", "--data", str(data), "--model", str(checkpoint), "--arms", ",".join(arms)]
     options += ["--rules", str(rules), "--seeds", "0", "--timed", "1", "--rounds", "1", "--device", "cpu"]
     assert main([*options, "--out", str(tmp_path / "one")]) == 0
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    two = [*launch, "-m", "arr_coc.cli", *options, "--out", str(tmp_path / "two")]
-    done = subprocess.run(two, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    capfd.readouterr()
+    torchrun(["--standalone", "--nproc_per_node", "2", "-m", "arr_coc.cli", *options, "--out", str(tmp_path / "two")])
+    printed = capfd.readouterr().out
     for run in ("none", "random.0", "realizer"):
         files = sorted(path.name for path in (tmp_path / "two" / "predictions").glob(f"{run}-*.jsonl"))
         assert files == [f"{run}-0.jsonl", f"{run}-1.jsonl"]
@@ -213,4 +213,4 @@ def test_two_processes_answer_as_one_does(checkpoint: Path, data: Path, tmp_path
         assert set(whole) == set(shared) and len(whole) == 4
         assert all((one.answer, one.patches) == (shared[k].answer, shared[k].patches) for k, one in whole.items())
     one, two_ = (json.loads((tmp_path / name / "result.json").read_text()) for name in ("one", "two"))
-    assert one["arms"] == two_["arms"] and done.stdout.count("GO: ") + done.stdout.count("NO: ") == 1
+    assert one["arms"] == two_["arms"] and printed.count("GO: ") + printed.count("NO: ") == 1

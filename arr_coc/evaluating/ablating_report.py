@@ -42,7 +42,7 @@ def write_ablation(out: Path, result: dict[str, Any]) -> Path:
             f"{SIGNIFICANCE:g} and an interval that leaves out 0. Times: to the first token of one image and one "
             "question, the encoder included, the arms taking turns."
         ),
-        *bullets([f"{_changed(row)}: {row['note']}." for row in result["rows"] if row["note"] and row["arm"]]),
+        *bullets([f"{_changed(row)}: {row['note']}." for row in result["rows"] if row["note"]]),
         Heading("Accuracy against cost"),
         *_figures(result),
         *the_run(plan, result),
@@ -63,7 +63,7 @@ def ablation_rows(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 def _cells(row: dict[str, Any]) -> list[str]:
     if not row["arm"]:
-        return [_changed(row), row["note"], *["-"] * 9]
+        return [_changed(row), "not run", *["-"] * 9]
     difference = p = "-"
     if row["difference"] is not None:
         difference, p = points(row["difference"]) + ("*" if row["significant"] else ""), p_value(row["p_holm"])

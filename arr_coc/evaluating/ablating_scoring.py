@@ -66,7 +66,7 @@ def _row(trial: dict[str, Any], arm: dict[str, Any] | None, cost: dict[str, Any]
     if arm is None:
         return trial
     names = ("budget", "score", "runs", "recall", "missed", "mean_tokens", "difference", "p_holm", "significant")
-    note = "; ".join(filter(None, (trial["note"], arm["note"])))
+    note = "; ".join(filter(None, dict.fromkeys((trial["note"], arm["note"]))))
     return {**trial, "note": note, **{name: arm.get(name) for name in names}, "cost": cost}
 
 

@@ -14,7 +14,7 @@ h1, p, ul, figure { max-width: 60rem; }
 h1 { line-height: 1.2; overflow-wrap: anywhere; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
-th, td { border-bottom: 1px solid var(--line); padding: .3rem .6rem; text-align: right; white-space: nowrap; }
+th, td { border-bottom: 1px solid var(--line); padding: .3rem .45rem; text-align: right; white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: Canvas; }
 th { vertical-align: bottom; }
 svg, img { display: block; height: auto; max-width: 100%; }

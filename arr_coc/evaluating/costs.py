@@ -11,6 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
+from tqdm import tqdm
 
 from ..data.records import Record
 from ..modeling.configuration_arr_coc import ArrCocConfig
@@ -75,7 +76,7 @@ def time_to_first_token(
     taken: dict[str, list[float]] = {arm.name: [] for arm in arms}
     for arm in arms:  # warm up: first calls allocate and choose kernels
         first_token(model, arm, images[0], records[0])
-    for turn in range(rounds * len(records)):
+    for turn in tqdm(range(rounds * len(records)), desc="timing", unit="round"):
         record = turn % len(records)
         for place in range(len(arms)):
             arm = arms[(turn + place) % len(arms)]
@@ -135,7 +136,7 @@ def measure_costs(
     times = time_to_first_token(model, arms, records, rounds=rounds)
     costs: dict[str, dict[str, Any]] = {}
     counted: dict[tuple[int, str, int], dict[str, int]] = {}
-    for arm in arms:
+    for arm in tqdm(arms, desc="counting", unit="arm"):
         shapes = arm.side, arm.strategy, arm.budget
         if shapes not in counted:
             counted[shapes] = count_arm_flops(model.config, arm, question_tokens)
