@@ -9,11 +9,13 @@ import torch
 from helpers import tiny_model
 from torch import Tensor, nn
 
+from arr_coc import ArrCocConfig
 from arr_coc.data.fonts import find_fonts
 from arr_coc.data.formats.rendered import Rendered
 from arr_coc.modeling.budgeting import tier_sizes
 from arr_coc.training.drawing import Draw
 from arr_coc.training.phases import AllocatorPhase, make_trainer
+from arr_coc.training.recipe import load_recipe
 from arr_coc.training.tiering import expected_answer_loss
 from arr_coc.training.trainer import ArrCocTrainer
 
@@ -98,3 +100,23 @@ def test_the_expected_loss_is_the_mean_over_drawn_tiers_and_prefers_the_better()
     assert found.tolist() == pytest.approx([2.25, 0.0])
     found.sum().backward()
     assert logits.grad[0, 0] > 0 > logits.grad[0, 2] and not logits.grad[1].any()
+
+
+# ---- the recipe
+
+RECIPE = Path(__file__).parents[1] / "examples" / "budgets.yaml"
+
+
+def test_the_recipe_changes_the_configuration_that_it_starts_from(tmp_path: Path) -> None:
+    recipe = load_recipe(RECIPE)
+    assert [type(stage).__name__ for stage in recipe.stages] == ["JointPhase", "AllocatorPhase"]
+    assert recipe.config().fetcher_config.tier_choice == "classifier"
+    assert ArrCocConfig.from_pretrained(recipe.model).fetcher_config.tier_choice == "heuristic"
+    path = tmp_path / "recipe.yaml"
+    for changes, received in (
+        ("{hue: 1}", "config: .*'hue'"),
+        ("{fetcher_config: {hue: 1}}", "fetcher_config: .*'hue'"),
+    ):
+        path.write_text(f"model: {recipe.model}\nconfig: {changes}\nstages: [{{stage: allocator}}]\n")
+        with pytest.raises(ValueError, match=received):
+            load_recipe(path).config()
