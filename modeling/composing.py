@@ -61,13 +61,6 @@ class ComposingMixin:
             generator=generator,
         )
 
-    def embed_prompt(
-        self, input_ids: Tensor, encoding: ImageEncoding, **choices: Any
-    ) -> tuple[Tensor, Tensor, FetchResult, FetchContext]:
-        """`compose` as a tuple: embeddings, image tokens, what was fetched, and what the scorer saw."""
-        made = self.compose(input_ids, encoding, **choices)
-        return made.embeds, made.image_tokens, made.fetch, made.context
-
     def compose(
         self,
         input_ids: Tensor,

@@ -119,12 +119,10 @@ class RunningBackFetcher(nn.Module):
         held: Any = self.scorers
         return held[strategy] if kind.trained else kind(self.config, **self.sizes)
 
-    def all_scores(self, context: FetchContext, fetched: FetchResult) -> dict[str, Tensor]:
+    def all_scores(self, context: FetchContext, fetched: FetchResult | None = None) -> dict[str, Tensor]:
         """Logits [B, N] of every trained scorer; the one that led to `fetched` does not run again."""
-        return {
-            name: fetched.scores if name == fetched.strategy else scorer(context)
-            for name, scorer in self.scorers.items()
-        }
+        done = {} if fetched is None else {fetched.strategy: fetched.scores}
+        return {name: done[name] if name in done else scorer(context) for name, scorer in self.scorers.items()}
 
     def forward(
         self,

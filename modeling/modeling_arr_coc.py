@@ -9,6 +9,7 @@ G side of the fine grid, N = G*G patches, M base tokens, K saccades, C feature c
 model width. Positions are (y, x), row-major.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,8 +28,7 @@ from .configuration_arr_coc import ArrCocConfig
 from .fetching import FetchResult, RunningBackFetcher
 from .hosting import LAYOUTS, build_language_model
 from .image_encoding import ImageEncoding
-from .prompting import EmbeddedPrompt, refuse_placeholders
-from .realizing import FetchContext
+from .prompting import EmbeddedPrompt, positions, refuse_placeholders
 from .scoring import relevance_loss
 from .starting import start_weights
 from .texture import textures
@@ -213,13 +213,16 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, AskingMixin, Generat
             mask = mask & attention_mask[:, -input_ids.shape[1] :].bool()
         return mask if labels is None else mask & (labels == -100)
 
-    def relevance_loss(self, context: FetchContext, labels: Tensor, fetched: FetchResult | None = None) -> Tensor:
-        """`scoring.relevance_loss` of this model's scorers against `labels` [I, N].
+    def relevance_loss(self, scores: Mapping[str, Tensor], labels: Tensor, patch_mask: Tensor) -> Tensor:
+        """`scoring.relevance_loss` of scorers' logits [I, N] by name against `labels` [I, N].
 
-        `fetched`: what the same context led to, so that its scorer need not run again.
+        Raises:
+            ValueError: there are no trained scorers.
         """
-        weight = self.config.relevance_positive_weight
-        return relevance_loss(self.model.fetcher.scorers, context, labels, fetched, weight)
+        if not scores:
+            raise ValueError("relevance_labels: expected a model with trained scorers; this one has none")
+        logits = torch.stack(list(scores.values()))
+        return relevance_loss(logits, labels, patch_mask, self.config.relevance_positive_weight)
 
     def forward(
         self,
@@ -286,6 +289,8 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, AskingMixin, Generat
             attention_mask, position_ids, labels = (
                 made.inputs.get(name) for name in ("attention_mask", "position_ids", "labels")
             )
+            if position_ids is None and attention_mask is not None and made.inputs["input_ids"] is not input_ids:
+                position_ids = positions(attention_mask)  # rows were padded anew: a token's place is not its column
         elif input_ids is not None:
             if past_key_values is None or past_key_values.get_seq_length() == 0:
                 refuse_placeholders(input_ids, self.config.image_token_id)
@@ -298,7 +303,10 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, AskingMixin, Generat
         logits = self.lm_head(
             outputs.last_hidden_state[:, logits_to_keep if isinstance(logits_to_keep, Tensor) else keep]
         )
-        loss, relevance_loss = self._losses(logits, labels, num_items, relevance_labels, made)
+        scores = None
+        if made is not None and (output_scores or relevance_labels is not None):
+            scores = self.model.fetcher.all_scores(made.context, made.fetch)
+        loss, relevance_loss = self._losses(logits, labels, num_items, relevance_labels, scores, made)
         output = ArrCocOutput(
             loss=loss,
             logits=logits,
@@ -309,7 +317,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, AskingMixin, Generat
             fetch=None if made is None else made.fetch,
             image_tokens=None if made is None else made.image_tokens,
             token_quality=None if made is None else made.token_quality,
-            scores=self.model.fetcher.all_scores(made.context, made.fetch) if output_scores and made else None,
+            scores=scores if output_scores else None,
         )
         return output if return_dict is not False else output.to_tuple()
 
@@ -359,6 +367,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, AskingMixin, Generat
         labels: Tensor | None,
         num_items: Tensor | int | None,
         relevance_labels: Tensor | None,
+        scores: Mapping[str, Tensor] | None,
         made: EmbeddedPrompt | None,
     ) -> tuple[Tensor | None, Tensor | None]:
         """The loss to minimise, and the relevance loss alone; None where nothing asks for them.
@@ -371,9 +380,9 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, AskingMixin, Generat
             vocabulary = self.config.text_config.vocab_size
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=vocabulary, num_items_in_batch=num_items)
         if relevance_labels is not None:
-            if made is None:
+            if made is None or scores is None:
                 raise ValueError("relevance_labels: expected images beside them; got none")
-            relevance = self.relevance_loss(made.context, relevance_labels, made.fetch)
+            relevance = self.relevance_loss(scores, relevance_labels, made.context.patch_mask)
             weighted = self.config.relevance_loss_weight * relevance
             if labels is not None and num_items is not None:
                 weighted = weighted * ((labels[:, 1:] != -100).sum() / num_items)

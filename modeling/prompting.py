@@ -129,6 +129,11 @@ def _pack(tensor: Tensor, kept: Tensor, left: bool, fill: int) -> Tensor:
     return tensor.gather(1, order).masked_fill(~kept.gather(1, order), fill)
 
 
+def positions(attention_mask: Tensor) -> Tensor:
+    """[B, S] int64: each token's place in its prompt, whatever the padding, of which all have the nearest token's."""
+    return (attention_mask.long().cumsum(1) - 1).clamp(min=0)
+
+
 def refuse_placeholders(input_ids: Tensor, image_token_id: int) -> None:
     """Raises a ValueError where there are placeholders: no images came with these prompts [B, S]."""
     count = int((input_ids == image_token_id).sum())

@@ -7,41 +7,22 @@ import math
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-
-from .fetching import FetchResult
-from .realizing import FetchContext
+from torch import Tensor
 
 
-def relevance_loss(
-    scorers: nn.ModuleDict, context: FetchContext, labels: Tensor, fetched: FetchResult | None, positive_weight: float
-) -> Tensor:
-    """Binary cross-entropy of every trained scorer against `labels` [I, N], over patches that hold some image.
+def relevance_loss(scores: Tensor, labels: Tensor, patch_mask: Tensor, positive_weight: float) -> Tensor:
+    """The mean of `relevance_losses`, of the same arguments, over slots with a row of labels.
 
-    The mean over each slot's patches, then over slots and scorers. Slots whose row is -1 are left out: nobody knows
-    where their answer is. Where no row is known the loss is 0, with a gradient of 0.
-
-    Args:
-        scorers: the trained scorers by name.
-        context: what they see.
-        labels: in 0..1, or rows of -1.
-        fetched: what the same context led to, so that its scorer need not run again.
-        positive_weight: how much more a relevant patch weighs than any other.
-
-    Raises:
-        ValueError: there are no trained scorers.
+    Where no row is known the loss is 0, with a gradient of 0.
     """
-    if not scorers:
-        raise ValueError("relevance_labels: expected a model with trained scorers; this one has none")
-    done = {} if fetched is None else {fetched.strategy: fetched.scores}
-    known = [done[name] if name in done else scorer(context) for name, scorer in scorers.items()]
-    mask = context.patch_mask & (labels.to(context.patch_mask.device) >= 0).all(1, keepdim=True)
-    losses = relevance_losses(torch.stack(known), labels, context.patch_mask, positive_weight)
-    return losses.sum() / mask.any(-1).sum().clamp(min=1)
+    known = patch_mask.any(1).to(scores.device) & (labels >= 0).all(1).to(scores.device)
+    return relevance_losses(scores, labels, patch_mask, positive_weight).sum() / known.sum().clamp(min=1)
 
 
 def relevance_losses(scores: Tensor, labels: Tensor, patch_mask: Tensor, positive_weight: float) -> Tensor:
-    """[I] the mean binary cross-entropy over each slot's patches and all scorers; 0 where its row of labels is -1.
+    """[I] the mean binary cross-entropy over each slot's patches and all scorers.
+
+    0 where the row of labels is -1: nobody knows where that slot's answer is.
 
     Args:
         scores: logits [scorers, I, N].

@@ -127,6 +127,18 @@ def test_the_relevance_loss_is_weighted_and_added(model: Any) -> None:
     assert both.item() == pytest.approx(answer.item() + alone.loss.item(), rel=1e-4)
 
 
+@torch.no_grad()
+def test_scores_that_are_learnt_from_and_shown_are_computed_once(model: Any) -> None:
+    inputs = prompt(model, (PAGE, QUESTION))
+    calls: list[str] = []
+    scorers = model.model.fetcher.scorers.items()
+    hooks = [kind.register_forward_hook(lambda *_, name=name: calls.append(name)) for name, kind in scorers]
+    output = model(**inputs, relevance_labels=torch.zeros(1, 256), output_scores=True)
+    for hook in hooks:
+        hook.remove()
+    assert sorted(calls) == sorted(output.scores) == ["clip_query", "realizer"]
+
+
 def test_gradients_reach_every_parameter() -> None:
     model = loud_model()
     inputs = prompt(model, (PAGE, QUESTION))

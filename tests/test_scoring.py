@@ -23,7 +23,8 @@ def labels(*rows: float) -> torch.Tensor:
 
 
 def loss_of(module: Any, given: Any, target: torch.Tensor, weight: float = 4.0) -> torch.Tensor:
-    return relevance_loss(module.scorers, given, target, None, weight)
+    scores = torch.stack(list(module.all_scores(given).values()))
+    return relevance_loss(scores, target, given.patch_mask, weight)
 
 
 # ---- relevance

@@ -20,6 +20,7 @@ from transformers import PreTrainedTokenizerBase
 from arr_coc.data import Split
 from arr_coc.modeling.attending import best
 from arr_coc.modeling.configuration_arr_coc import resolve_budget
+from arr_coc.modeling.fetching import FetchResult
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.realizing import FetchContext
 from arr_coc.training.checkpointing import load_weights, part_of
@@ -140,6 +141,11 @@ class Learner(nn.Module):
         lead = batch.before.shape[1] + vision_tokens
         return ids, F.pad(batch.query, (lead, 0)), lead
 
+    def relevance_loss(self, context: FetchContext, labels: Tensor, fetched: FetchResult | None = None) -> Tensor:
+        """Of all scorers; the one that led to `fetched` does not run again."""
+        scores = self.model.model.fetcher.all_scores(context, fetched)
+        return self.model.relevance_loss(scores, labels, context.patch_mask)
+
     def align(self, batch: Batch, budget: int, generator: torch.Generator) -> dict[str, Tensor]:
         """Losses that need no language model in the loop, and leave it as it is: perfect tokens, relevance."""
         core = self.model.model
@@ -158,7 +164,7 @@ class Learner(nn.Module):
         return {
             "token": self.token_loss(tokens, batch, indices),
             "base": base_loss,
-            "relevance": self.model.relevance_loss(context, batch.relevance),
+            "relevance": self.relevance_loss(context, batch.relevance),
         }
 
     def forward(
@@ -180,27 +186,28 @@ class Learner(nn.Module):
         ids, query, lead = self.prompt(batch, base + budget)
         noise = drawn_like(batch.oracle, generator)  # the rest of an oracle's budget is drawn,
         noise *= drawn_like(noise[:, :1], generator) < 0.5  # or is the page's first patches
-        embeds, tokens, fetched, context = model.model.embed_prompt(
+        made = model.model.compose(
             ids, encoding, query_mask=query, image_index=pages, strategy=strategy,
             oracle=batch.oracle + 0.5 * noise, generator=generator,
         )  # fmt: skip
-        output = model.model(embeds, use_cache=False, output_attentions=self.training)
+        fetched, context = made.fetch, made.context
+        output = model.model(made.embeds, use_cache=False, output_attentions=self.training)
         hidden = output.last_hidden_state[:, lead - 1 : -1]
         chosen = batch.answer
         logits, targets = model.lm_head(hidden[chosen]), batch.after[chosen]
         losses = {"answer": F.cross_entropy(logits.float(), targets), "right": right_rows(logits, targets, chosen)}
         if self.training:
             if strategy in model.model.fetcher.scorers:
-                losses["relevance"] = model.relevance_loss(context, batch.relevance, fetched)
+                losses["relevance"] = self.relevance_loss(context, batch.relevance, fetched)
             else:
                 kept = torch.randperm(count, generator=generator)[: max(1, round(stage.relevance_share * count))]
                 kept = kept.to(features.device)
-                losses["relevance"] = model.relevance_loss(_rows(context, kept), batch.relevance[kept])
+                losses["relevance"] = self.relevance_loss(_rows(context, kept), batch.relevance[kept])
             losses["base"] = self.base_loss(encoding.tokens, batch)
             if not frozen:
                 losses["reading"] = self.reading_loss(features, batch)
             if budget:
-                losses["token"] = self.token_loss(tokens[:, base:], batch, fetched.indices)
+                losses["token"] = self.token_loss(made.image_tokens[:, base:], batch, fetched.indices)
                 attention = pointing(output.attentions, steps=slice(lead - 1, -1), patches=slice(lead - budget, lead))
                 losses["pointer"] = pointer_loss(attention, fetched.indices, batch.places)
         hit = batch.relevance.gather(1, fetched.indices).sum(1) / batch.relevance.sum(1)
