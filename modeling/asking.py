@@ -13,8 +13,8 @@ from transformers import GenerationConfig
 from transformers.cache_utils import DynamicCache
 
 from .attending import ALLOCATORS
-from .budgeting import BUDGETERS
-from .configuration_arr_coc import AUTO, resolve_budget
+from .budgeting import budget_and_allocator
+from .configuration_arr_coc import resolve_budget
 from .fetching import FetchResult
 from .image_encoding import ImageEncoding
 from .image_processing_arr_coc import Box, boxes_to_patches
@@ -203,7 +203,7 @@ class AskingMixin:
             return self._generate_from_inputs(chosen, **kwargs)
         kwargs.update(zip(_POSITIONAL[2:], args, strict=False))
         self._check_choices(strategy, allocator)
-        budget, allocator = self._budget_and_allocator(budget, allocator)
+        budget, allocator = budget_and_allocator(budget, allocator, self.config.fetcher_config)
         single = isinstance(question, str) and not isinstance(image, list | tuple)
         questions = checked_questions(question, self.processor.image_token)
         encoding, index, questions = self._encode_for(image, questions, bridge_bypass, kwargs)
@@ -217,20 +217,6 @@ class AskingMixin:
             self.model.fetcher.check_strategy(strategy)
         if allocator is not None:
             ALLOCATORS.named(allocator)
-
-    def _budget_and_allocator(
-        self, budget: int | str | None, allocator: str | None
-    ) -> tuple[int | str | None, str | None]:
-        """The most an item may take, and who chooses: a budget that the caller states is exact unless they name one."""
-        chooses = self.config.fetcher_config.allocator in BUDGETERS
-        if allocator in BUDGETERS:
-            return AUTO if budget is None else budget, allocator
-        if budget == AUTO:
-            if allocator is not None:
-                expected = f"a number or a name beside allocator {allocator!r}, which fetches exactly that"
-                raise ValueError(f"budget: expected {expected}; got {budget!r}")
-            return budget, None if chooses else "tiers"
-        return budget, "topk" if chooses and allocator is None and budget is not None else allocator
 
     def _encode_for(
         self, image: Any, questions: list[str], bypass: bool | None, kwargs: dict[str, Any]
@@ -398,7 +384,9 @@ class AskingMixin:
         made = self.embed_images(input_ids, **aligned, **about_images)
         inputs = {name: made.inputs[name] for name in ("input_ids", *aligned) if name in made.inputs}
         length = inputs["input_ids"].shape[1]
-        if kwargs.get("max_length") is not None:  # as many new tokens as if the prompt were as long as it was given
-            kwargs["max_length"] -= input_ids.shape[1] - length
+        for name in ("max_length", "min_length"):  # as many new tokens as if the prompt were as long as it was given
+            limit = self._setting(kwargs, name)
+            if limit and length < input_ids.shape[1]:
+                kwargs[name] = max(0, limit - input_ids.shape[1] + length)
         output = super().generate(inputs_embeds=made.embeds, **inputs, **kwargs)  # type: ignore[misc]
         return output if inputs["input_ids"] is input_ids else _behind_prompt(output, input_ids, length)

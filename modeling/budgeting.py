@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from .configuration_arr_coc import TIERS, ArrCocFetcherConfig, scaled_budget
-from .realizing import FetchContext
+from .configuration_arr_coc import AUTO, TIERS, ArrCocFetcherConfig, scaled_budget
+from .realizing import FetchContext, masked_mean
 from .registry import Registry
 
 SOFTNESS = 0.02
@@ -55,8 +55,9 @@ def budgets_from_mass(mass: Tensor, share: float, *, least: int, most: int) -> B
     item without mass gets `least`.
     """
     ordered = mass.sort(dim=-1, descending=True, stable=True).values
-    total = ordered.sum(-1, keepdim=True)
-    before = (ordered.cumsum(-1) - ordered) / total.clamp(min=torch.finfo(mass.dtype).tiny)
+    held = ordered.cumsum(-1)
+    total = held[:, -1:]  # of the same sum: behind the last patch that holds any, the share held is exactly 1
+    before = (held - ordered) / total.clamp(min=torch.finfo(mass.dtype).tiny)
     counts = ((before < share) & (total > 0)).sum(-1).clamp(least, most)
     survival = ((share - before[:, :most]) / SOFTNESS).sigmoid()
     certain = torch.arange(most, device=mass.device) < least
@@ -78,13 +79,10 @@ class TierClassifier(nn.Module):
         self.head = nn.Linear(size, len(TIERS))
 
     def forward(self, context: FetchContext) -> Tensor:
-        weight = context.query_mask[..., None].to(context.query)
         # Projected before pooling: the mean of raw embeddings hardly differs between questions of many tokens.
         words = self.act(self.text_projection(self.text_norm(context.query)))
-        question = (words * weight).sum(1) / weight.sum(1).clamp(min=1)
-        patches = context.features.flatten(2).transpose(1, 2)
-        real = context.patch_mask[..., None].to(patches)
-        gestalt = (patches * real).sum(1) / real.sum(1).clamp(min=1)
+        question = masked_mean(words, context.query_mask)
+        gestalt = masked_mean(context.features.flatten(2).transpose(1, 2), context.patch_mask)
         gestalt = self.gestalt_projection(self.gestalt_norm(gestalt))
         states = torch.cat((question.to(gestalt.device), gestalt), -1)
         return self.head(self.act(self.hidden(states))).float()
@@ -132,3 +130,24 @@ class MassBudgeter(Budgeter):
     def forward(self, context: FetchContext, mass: Tensor, most: int) -> Budgets:
         sizes = tier_sizes(mass.shape[1], most)
         return budgets_from_mass(mass, self.config.adaptive_share, least=int(sizes[0]), most=int(sizes[-1]))
+
+
+def budget_and_allocator(
+    budget: int | str | None, allocator: str | None, config: ArrCocFetcherConfig
+) -> tuple[int | str | None, str | None]:
+    """The most an item may take, and who chooses: a budget that the caller states is exact unless they name one.
+
+    None leaves either to the configuration.
+
+    Raises:
+        ValueError: "auto" beside an allocator that fetches exactly the budget.
+    """
+    chooses = config.allocator in BUDGETERS
+    if allocator in BUDGETERS:
+        return AUTO if budget is None else budget, allocator
+    if budget == AUTO:
+        if allocator is not None:
+            expected = f"a number or a name beside allocator {allocator!r}, which fetches exactly that"
+            raise ValueError(f"budget: expected {expected}; got {budget!r}")
+        return budget, None if chooses else "tiers"
+    return budget, "topk" if chooses and allocator is None and budget is not None else allocator

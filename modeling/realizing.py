@@ -106,15 +106,20 @@ class SaliencyScorer(Scorer):
         return torch.where(inner, edges, 0.0).flatten(1)
 
 
+def masked_mean(states: Tensor, mask: Tensor) -> Tensor:
+    """[B, H], the mean of [B, S, H] over what `mask` [B, S] marks, summed in float32; 0 where it marks nothing."""
+    total = (states * mask[..., None].to(states)).sum(1, dtype=torch.float32)
+    return (total / mask.sum(1, keepdim=True).to(total).clamp(min=1)).to(states.dtype)
+
+
 @SCORERS.register("variance")
 class VarianceScorer(Scorer):
     """A patch's share of the feature variance: squared distance to the mean feature of the image's real patches."""
 
     def forward(self, context: FetchContext) -> Tensor:
         patches = context.features.flatten(2).transpose(1, 2).float()
-        real = context.patch_mask[..., None]
-        mean = (patches * real).sum(1, keepdim=True) / real.sum(1, keepdim=True).clamp(min=1)
-        return (patches - mean).square().mean(-1)
+        mean = masked_mean(patches, context.patch_mask)
+        return (patches - mean[:, None]).square().mean(-1)
 
 
 @SCORERS.register("oracle")
@@ -156,8 +161,7 @@ class ClipQueryScorer(Scorer):
 
     def forward(self, context: FetchContext) -> Tensor:
         patches = self.patch_projection(self.patch_norm(context.features.flatten(2).transpose(1, 2)))
-        weight = context.query_mask[..., None].to(context.query)
-        pooled = (self.text_norm(context.query) * weight).sum(1) / weight.sum(1).clamp(min=1)
+        pooled = masked_mean(self.text_norm(context.query), context.query_mask)
         text = self.text_projection(pooled).to(patches.device)
         cosine = F.normalize(patches.float(), dim=-1) @ F.normalize(text.float(), dim=-1)[..., None]
         return self.temperature(cosine).squeeze(-1)

@@ -137,6 +137,13 @@ def test_the_mass_decides_how_many() -> None:
     assert counts(0.5, least=2) == [2, 3, 2] and counts(0.85, most=4) == [2, 4, 0]
 
 
+def test_all_of_the_mass_is_every_patch_that_holds_some() -> None:
+    """Rounding had left a rest, which no patch behind them held: all of the budget was taken."""
+    generator = torch.Generator().manual_seed(0)
+    mass = torch.rand(200, 256, generator=generator) * (torch.arange(256) < 100)
+    assert budgets_from_mass(mass, 1.0, least=1, most=256).counts.eq(100).all()
+
+
 def test_the_soft_count_follows_the_mass() -> None:
     spread = torch.full((1, 64), 0.5)
     sharp = spread.clone()

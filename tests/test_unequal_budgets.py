@@ -8,6 +8,7 @@ import torch
 from helpers import tiny_config
 from test_invariants import PAIRS, Calls
 from test_modeling import CARD, PAGE, loud_model, noise, prompt
+from transformers import GenerationConfig
 
 from arr_coc.cli.counting import count_flops, on_meta
 
@@ -94,6 +95,23 @@ def test_base_tokens_are_the_same_bits_whatever_the_neighbours_fetch(any_model: 
     assert torch.equal(any_model(**batch, allocator=allocator).image_tokens[:, : floor.shape[1]], floor)
 
 
+@torch.no_grad()
+def test_a_host_of_absolute_positions_counts_from_the_prompt() -> None:
+    """Prompts of equal length get padding where they are trimmed: it had moved what stood behind it."""
+    model = loud_model(
+        fetcher={"adaptive_share": 0.06},
+        text={"model_type": "gpt2", "n_embd": 24, "n_layer": 2, "n_head": 2, "n_positions": 1024},
+    )
+    pairs = [(PAGE, "Who?"), (CARD, "What")]
+    batch = prompt(model, *pairs, budget="auto")
+    assert batch.attention_mask.all()
+    together = model(**batch, allocator="adaptive")
+    assert len(set(together.fetch.counts.tolist())) == 2, "the test needs items that differ"
+    for pair, count, logits in zip(pairs, together.fetch.counts.tolist(), together.logits, strict=True):
+        alone = model(**prompt(model, pair, budget=count), allocator="topk").logits[0]
+        assert torch.allclose(logits[-len(alone) :], alone, atol=1e-4)
+
+
 # ---- generate
 
 
@@ -162,6 +180,15 @@ def test_max_length_counts_the_prompt_as_it_was_given(model: Any) -> None:
     length = batch.input_ids.shape[1] + 3
     settings = {"max_new_tokens": None, "min_new_tokens": 3, "allocator": "tiers"}
     assert model.generate(**batch, max_length=length, **settings).shape[1] == length
+
+
+def test_max_length_may_come_from_a_generation_config(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given so, it was not shortened along with the prompt: sequences were longer than it allows."""
+    monkeypatch.setattr(model.generation_config, "max_new_tokens", None)
+    batch = prompt(model, PAIRS[1], budget="auto")
+    length = batch.input_ids.shape[1] + 3
+    config = GenerationConfig(max_length=length, min_length=length, pad_token_id=0)
+    assert model.generate(**batch, generation_config=config, allocator="tiers").shape[1] == length
 
 
 # ---- who chooses
