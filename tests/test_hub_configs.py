@@ -13,7 +13,12 @@ from tokenizers import AddedToken
 from transformers import GenerationConfig
 
 from arr_coc import ArrCocConfig, ArrCocImageProcessor, ArrCocProcessor
-from arr_coc.cli.counting import on_meta
+from arr_coc.cli.counting import count_parameters, on_meta
+from arr_coc.data.domains import WORDINGS
+from arr_coc.data.sources import open_records
+from arr_coc.data.vocabulary import build_tokenizer
+from arr_coc.training.phases import JointPhase
+from arr_coc.training.recipe import load_recipe
 
 ROOT = Path(__file__).parents[1]
 FIXTURES = Path(__file__).parents[2] / "shared" / "fixtures"
@@ -54,9 +59,32 @@ def models() -> dict[str, Any]:
     return {name: on_meta(config_of(name)) for name in VARIANTS}
 
 
+UNTRAINED = "arr-coc-small"
+"""Made by its recipe, not from published weights."""
+
+
 def test_every_folder_without_weights_is_a_variant() -> None:
     folders = {path.parent for path in (ROOT / "hub_configs").glob("*/config.json")}
-    assert {path.name for path in folders if not (path / "model.safetensors").exists()} == set(VARIANTS)
+    weightless = {path.name for path in folders if not (path / "model.safetensors").exists()}
+    assert weightless - {UNTRAINED} == set(VARIANTS)
+
+
+def test_what_a_gpu_is_to_train_fits_its_recipe_tokenizer_and_processor() -> None:
+    folder, config = ROOT / "hub_configs" / UNTRAINED, config_of(UNTRAINED)
+    assert 20e6 < count_parameters(on_meta(config))["total"] < 32e6
+    assert 512 <= config.vision_config.image_size <= 1024
+    processor = ArrCocProcessor.from_pretrained(folder)
+    base, fetched = config.vision_tokens()
+    (count,) = processor._get_num_multimodal_tokens([[20, 30]]).num_image_tokens
+    assert count == base + fetched
+    built = build_tokenizer(2048, WORDINGS)
+    assert processor.tokenizer.get_vocab() == built.get_vocab() and len(built) == config.text_config.vocab_size
+    question = " what is the price of the item with quantity 3?"
+    assert processor.tokenizer.tokenize(question).count("Ġquantity") == 1
+    recipe = load_recipe(folder / "train.yaml")
+    assert recipe.config().to_dict() == config.to_dict()
+    (joint,) = [stage for stage in recipe.stages if isinstance(stage, JointPhase)]
+    assert open_records({**joint.data, "pages": 1})[0].picture.size == (config.vision_config.image_size,) * 2
 
 
 @pytest.mark.parametrize("name", VARIANTS)

@@ -10,3 +10,8 @@ from .page import Domain as Domain
 from .page import Page as Page
 from .page import Question as Question
 from .streaming import draw_page as draw_page
+
+WORDINGS = tuple(
+    wording for module in (receipt, table, chart, sign, directory, form) for wording in module.WORDINGS.values()
+)
+"""Ways to put the questions of every domain but the documents'."""
