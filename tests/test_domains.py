@@ -361,6 +361,8 @@ def test_documents_may_have_fields_of_their_own() -> None:
     fields = ("vendor", "balance", "deposit", "branch")
     records = Rendered(pages=2, questions=4, size=192, fields=fields).read()
     assert all(any(field in record.question.lower() for field in fields) for record in records)
+    assert Rendered(pages=1, domains="receipt, sign").domains == ("receipt", "sign")  # type: ignore[arg-type]
+    assert Rendered(pages=1, fields="Loss,Net gain").fields == ("Loss", "Net gain")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="fields: expected domain document alone; got receipt, sign"):
         source(fields=fields)
     with pytest.raises(ValueError, match="fields: expected at least 4 distinct names"):

@@ -321,9 +321,12 @@ def test_a_plot_is_well_formed_and_shows_every_arm() -> None:
     root = ElementTree.fromstring(scatter(marks, x_title="tokens & more", y_title="accuracy"))
     circles = [element for element in root.iter() if element.tag.endswith("circle")]
     at = np.array([[float(circle.get("cx") or 0), float(circle.get("cy") or 0)] for circle in circles])
-    apart = np.linalg.norm(at[:, None] - at[None], axis=-1) + 99 * np.eye(8)
-    assert len(circles) == 8 and apart.min() > 15
-    assert at.min() > 0 and at[:, 0].max() < 420 and at[:, 1].max() < 300
+    apart = np.linalg.norm(at[:, None] - at[None], axis=-1) + 99 * np.eye(len(at))
+    assert apart.min() > 15 and at.min() > 0 and at[:, 0].max() < 420 and at[:, 1].max() < 300
+    aside = at[:-1, 0] - at[0, 0]
+    assert np.abs(aside).max() <= 16, "a mark stands where its cost is, give or take its width"
+    numbers = [text for text in root.itertext() if re.fullmatch(r"[1-8]", text)]
+    assert sorted(numbers) == list("12345678"), "those that find no room are named beside a mark"
     one = scatter(marks[:1], x_title="x", y_title="y")
     zero = scatter([Point(1, "none", 64, 0, 0, 0, "ladder")], x_title="x", y_title="y")
     assert ElementTree.fromstring(one) is not None and ElementTree.fromstring(zero) is not None

@@ -13,7 +13,7 @@ body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 80rem; p
 h1, p, ul, figure { max-width: 60rem; }
 h1 { line-height: 1.2; overflow-wrap: anywhere; }
 .scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
+table { border-collapse: separate; border-spacing: 0; font-size: .9rem; font-variant-numeric: tabular-nums; }
 th, td { border-bottom: 1px solid var(--line); padding: .3rem .45rem; text-align: right; white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: Canvas; }
 th { vertical-align: bottom; }

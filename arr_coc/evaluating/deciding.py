@@ -28,7 +28,7 @@ DEFAULT_RULES: dict[str, Any] = {
         {
             "decision": "STOP",
             "if": {"arm": "random", "not_above": ["none"]},
-            "text": "Random patches answer no more questions than none: with these weights, fetching does not help.",
+            "text": "Random patches answer no more questions than none: here, more tokens alone are no help.",
         },
         {
             "decision": "INVESTIGATE",

@@ -68,21 +68,29 @@ def scatter(points: Sequence[Point], *, x_title: str, y_title: str) -> str:
         f'fill="{INK}">{escape(y_title)}</text>'
     )
     parts.append(_front(points, across, down))
-    for point, at in zip(points, _apart([across(p.x) for p in points], [down(p.y) for p in points]), strict=True):
-        parts.append(_mark(point, at, down))
+    placed, rest = _apart([across(p.x) for p in points], [down(p.y) for p in points])
+    for place, at in placed.items():
+        parts.append(_mark(points[place], at, down, [points[other] for other in rest[place]]))
     return "\n".join([*parts, "</svg>"])
 
 
-def _mark(point: Point, at: float, down: Scale) -> str:
+def _mark(point: Point, at: float, down: Scale, hidden: Sequence[Point]) -> str:
+    """A mark at x `at`; the numbers of those `hidden` by it stand beside it."""
     colour, y = COLOURS[point.role], down(point.y)
     top, bottom = down(point.high), down(point.low)
-    said = f"{point.name}: {point.y:.1f} [{point.low:.1f}, {point.high:.1f}] at {point.x:.4g}"
+    said = "; ".join(f"{p.name}: {p.y:.1f} [{p.low:.1f}, {p.high:.1f}] at {p.x:.4g}" for p in (point, *hidden))
+    more = " ".join(f'<tspan fill="{COLOURS[other.role]}">{other.number}</tspan>' for other in hidden)
+    right = at < WIDTH / 2
+    beside = (
+        f'<text x="{at + (RADIUS + 3) * (1 if right else -1):.1f}" y="{y + 3.5:.1f}" font-size="10" '
+        f'text-anchor="{"start" if right else "end"}">{more}</text>'
+    )
     return (
         f"<g><title>{escape(said)}</title>"
         f'<path d="M{at:.1f} {top:.1f}V{bottom:.1f}" stroke="{colour}" stroke-width="1.5"/>'
         f'<circle cx="{at:.1f}" cy="{y:.1f}" r="{RADIUS}" fill="{colour}"/>'
         f'<text x="{at:.1f}" y="{y + 3.5:.1f}" text-anchor="middle" font-size="10" fill="{PAPER}">'
-        f"{point.number}</text></g>"
+        f"{point.number}</text>{beside if hidden else ''}</g>"
     )
 
 
@@ -104,15 +112,29 @@ def _front(points: Sequence[Point], across: Scale, down: Scale) -> str:
     return f'<path d="{steps}" fill="none" stroke="{SOFT}" stroke-dasharray="4 3"/>'
 
 
-def _apart(xs: Sequence[float], ys: Sequence[float]) -> list[float]:
-    """x of each mark, moved aside (right, left, further right, ...) until it lies on no earlier one."""
-    placed: list[tuple[float, float]] = []
-    for x, y in zip(xs, ys, strict=True):
-        places = [x + sign * step * RADIUS for step in range(WIDTH // RADIUS) for sign in (1, -1)]
-        inside = (at for at in places if LEFT + RADIUS <= at <= WIDTH - RADIUS)
-        free = (at for at in inside if all(math.hypot(at - a, y - b) >= 2 * RADIUS for a, b in placed))
-        placed.append((next(free, x), y))
-    return [x for x, _ in placed]
+def _apart(xs: Sequence[float], ys: Sequence[float]) -> tuple[dict[int, float], dict[int, list[int]]]:
+    """Where marks stand that would lie on each other.
+
+    Returns:
+        {place of a point: x of its mark}, moved aside by at most its width; and {place of a mark: places of the points
+        that found no room}, which its label names.
+    """
+    placed: dict[int, float] = {}
+    rest: dict[int, list[int]] = {}
+
+    def distance(place: int, x: float, y: float) -> float:
+        return math.hypot(x - placed[place], y - ys[place])
+
+    for number, (x, y) in enumerate(zip(xs, ys, strict=True)):
+        tried = (x, x + RADIUS, x - RADIUS, x + 2 * RADIUS, x - 2 * RADIUS)
+        inside = [at for at in tried if LEFT + RADIUS <= at <= WIDTH - RADIUS]
+        free = next((at for at in inside if all(distance(p, at, y) >= 2 * RADIUS for p in placed)), None)
+        if free is not None:
+            placed[number] = free
+            rest[number] = []
+        else:
+            rest[max(placed, key=lambda p: (-distance(p, x, y), p))].append(number)
+    return placed, rest
 
 
 def _round_up(value: float) -> float:

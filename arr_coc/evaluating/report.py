@@ -196,7 +196,7 @@ def _plots(result: dict[str, Any]) -> list[Block]:
             value, low, high = (100 * arm["score"][key] for key in ("value", "low", "high"))
             marks.append(Point(number, arm["name"], at[arm["name"]], value, low, high, arm["role"]))
         svg = scatter(marks, x_title=x_title, y_title=title)
-        caption = "Bars: 95 % intervals; dashed: what no cheaper arm matches. Arms of equal cost stand side by side."
+        caption = "Bars: 95 % intervals; dashed: what no cheaper arm matches. Arms that are alike share a mark."
         figures.append(Figure(f"plot-{name}", svg, f"{legend}. {caption}"))
     return figures
 

@@ -28,7 +28,7 @@ class Rendered(Format):
         seed: of everything drawn.
         size: side of a page, px.
         split: fonts, layouts, wordings and words: "train" or "test".
-        domains: names in `DOMAINS`, which take turns.
+        domains: names in `DOMAINS`, which take turns; also as text with commas between them.
         fields: of domain document, at least 4 names in place of its own.
     """
 
@@ -46,14 +46,13 @@ class Rendered(Format):
                 raise ValueError(f"{name}: expected a number of at least 1; got {getattr(self, name)!r}")
         if self.split not in get_args(Split):
             raise ValueError(f"split: expected one of {', '.join(get_args(Split))}; got {self.split!r}")
-        domains: Any = self.domains
-        object.__setattr__(self, "domains", (domains,) if isinstance(domains, str) else tuple(domains))
+        object.__setattr__(self, "domains", _names(self.domains))
         if not self.domains:
             raise ValueError("domains: expected at least one; got none")
         for domain in self.domains:
             DOMAINS.named(domain)
         if self.fields is not None:
-            object.__setattr__(self, "fields", tuple(self.fields))
+            object.__setattr__(self, "fields", _names(self.fields))
             if self.domains != ("document",):
                 raise ValueError(f"fields: expected domain document alone; got {', '.join(self.domains)}")
 
@@ -86,6 +85,11 @@ class Rendered(Format):
             "font": page.font,
         }
         return Record(image, asked.text, asked.answers, asked.boxes, number + 1, asked.label_boxes, tuple(tags.items()))
+
+
+def _names(given: Any) -> tuple[str, ...]:
+    """A list of names, also as text with commas between them."""
+    return tuple(part.strip() for part in given.split(",")) if isinstance(given, str) else tuple(given)
 
 
 class _Drawn(Sequence[Record]):
