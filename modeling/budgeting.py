@@ -43,7 +43,8 @@ def budgets_from_tiers(probabilities: Tensor, sizes: Tensor, tier_logits: Tensor
     """The most probable tier of each item: probabilities [B, T], sizes [T]. Equal ones go to the smaller tier."""
     chosen = probabilities.sort(dim=-1, descending=True, stable=True).indices[:, 0]
     ranks = torch.arange(int(sizes[-1]), device=sizes.device)
-    survival = probabilities @ (sizes[:, None] > ranks).to(probabilities)
+    # No matrix product: autocast would round it to half precision, and with it the expected count.
+    survival = (probabilities[..., None] * (sizes[:, None] > ranks)).sum(1)
     return Budgets(sizes[chosen], survival, survival.sum(-1), tier_logits)
 
 

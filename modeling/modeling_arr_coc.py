@@ -9,7 +9,6 @@ G side of the fine grid, N = G*G patches, M base tokens, K saccades, C feature c
 model width. Positions are (y, x), row-major.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,7 +28,7 @@ from .fetching import FetchResult, RunningBackFetcher
 from .hosting import LAYOUTS, build_language_model
 from .image_encoding import ImageEncoding
 from .prompting import EmbeddedPrompt, positions, refuse_placeholders
-from .scoring import relevance_loss
+from .scoring import ScoringMixin
 from .starting import start_weights
 from .texture import textures
 from .tower import ArrCocVisionTower, SaccadeProjection
@@ -183,7 +182,7 @@ class ArrCocModel(ComposingMixin, ArrCocPreTrainedModel):
         return self.language_model(inputs_embeds=inputs_embeds, **kwargs)
 
 
-class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, AskingMixin, GenerationMixin):  # type: ignore[misc]
+class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, ScoringMixin, AskingMixin, GenerationMixin):  # type: ignore[misc]
     """ARR-COC with its vocabulary head: training by `forward`, answers by `generate(image, question)`."""
 
     def __init__(self, config: ArrCocConfig) -> None:
@@ -212,17 +211,6 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, AskingMixin, Generat
         if attention_mask is not None and attention_mask.ndim == 2:
             mask = mask & attention_mask[:, -input_ids.shape[1] :].bool()
         return mask if labels is None else mask & (labels == -100)
-
-    def relevance_loss(self, scores: Mapping[str, Tensor], labels: Tensor, patch_mask: Tensor) -> Tensor:
-        """`scoring.relevance_loss` of scorers' logits [I, N] by name against `labels` [I, N].
-
-        Raises:
-            ValueError: there are no trained scorers.
-        """
-        if not scores:
-            raise ValueError("relevance_labels: expected a model with trained scorers; this one has none")
-        logits = torch.stack(list(scores.values()))
-        return relevance_loss(logits, labels, patch_mask, self.config.relevance_positive_weight)
 
     def forward(
         self,
@@ -360,34 +348,6 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, AskingMixin, Generat
             input_ids, image_encoding, query_mask=query_mask.bool(), image_index=image_index, oracle=oracle,
             attention_mask=attention_mask, position_ids=position_ids, labels=labels, **choices,
         )  # fmt: skip
-
-    def _losses(
-        self,
-        logits: Tensor,
-        labels: Tensor | None,
-        num_items: Tensor | int | None,
-        relevance_labels: Tensor | None,
-        scores: Mapping[str, Tensor] | None,
-        made: EmbeddedPrompt | None,
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """The loss to minimise, and the relevance loss alone; None where nothing asks for them.
-
-        `num_items`: answer tokens of all accumulated batches, as Trainer counts them: the losses of those batches are
-        then to be summed, so each batch counts by its share of the tokens.
-        """
-        loss = relevance = None
-        if labels is not None:
-            vocabulary = self.config.text_config.vocab_size
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=vocabulary, num_items_in_batch=num_items)
-        if relevance_labels is not None:
-            if made is None or scores is None:
-                raise ValueError("relevance_labels: expected images beside them; got none")
-            relevance = self.relevance_loss(scores, relevance_labels, made.context.patch_mask)
-            weighted = self.config.relevance_loss_weight * relevance
-            if labels is not None and num_items is not None:
-                weighted = weighted * ((labels[:, 1:] != -100).sum() / num_items)
-            loss = weighted if loss is None else loss + weighted
-        return loss, relevance
 
     def prepare_inputs_for_generation(  # type: ignore[override]
         self,

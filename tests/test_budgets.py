@@ -127,6 +127,13 @@ def test_the_most_probable_tier_is_taken_and_every_rank_survives_as_often_as_it_
     assert torch.allclose(budgets.survival.sum(1), torch.tensor([0.5 + 0.4 + 1.2, 1.0 + 2.0]))  # the expectation of K
 
 
+def test_expected_counts_are_exact_under_autocast() -> None:
+    """Trainer's bf16: as a matrix product, 273.5 saccades were expected to be 274."""
+    with torch.autocast("cpu", torch.bfloat16):
+        budgets = budgets_from_tiers(torch.tensor([[0.5, 0.5]]), torch.tensor([146, 401]))
+    assert budgets.expected.dtype == torch.float32 and budgets.expected.item() == 273.5
+
+
 def test_the_mass_decides_how_many() -> None:
     mass = torch.tensor([[0.0, 8, 1, 1, 0, 0], [1, 1, 1, 1, 1, 1], [0, 0, 0, 0, 0, 0]])
 

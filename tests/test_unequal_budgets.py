@@ -11,6 +11,8 @@ from test_modeling import CARD, PAGE, loud_model, noise, prompt
 from transformers import GenerationConfig
 
 from arr_coc.cli.counting import count_flops, on_meta
+from arr_coc.modeling.scoring import distribution_loss
+from arr_coc.training.losses import loss_terms, loss_weights
 
 CHANGES: dict[str, dict[str, Any]] = {
     "linear": {},
@@ -243,3 +245,18 @@ def test_the_cost_of_the_most_that_may_be_fetched_is_known_without_weights(alloc
     settings = {"allocator": allocator, "budget": "auto"}
     flops, plain = (count_flops(on_meta(tiny_config(fetcher=f))) for f in (settings, {"budget": 25}))
     assert flops == plain
+
+
+@torch.no_grad()
+def test_tokens_that_were_not_fetched_are_not_compared_with_text(model: Any) -> None:
+    batch = prompt(model, *PAIRS, budget="auto")
+    output = model(**batch, allocator="tiers")
+    batch["labels"] = torch.full_like(batch.input_ids, -100)
+    terms = loss_terms(
+        output, batch, loss_weights({"distribution": 1.0}), config=model.config, target_tokens=17,
+        text_statistics=(0.0, 1.0),
+    )  # fmt: skip
+    tokens = [output.image_tokens[i][stands(model, output, i)] for i in range(len(PAIRS))]
+    assert len({len(one) for one in tokens}) > 1
+    expected = distribution_loss(torch.cat(tokens), 0.0, 1.0)
+    assert terms["distribution"].total.item() == pytest.approx(len(PAIRS) * expected.item(), rel=1e-5)

@@ -149,5 +149,6 @@ def loss_terms(
             terms["tiers"] = Term(expected_answer_loss(output.fetch.tier_logits, by_tier).sum(), "tokens")
         terms["diversity"] = Term(diversity_loss(output.fetch.tier_logits) * slots, "slots")
     if text_statistics is not None and output.image_tokens is not None:
-        terms["distribution"] = Term(distribution_loss(output.image_tokens, *text_statistics) * slots, "slots")
+        fetched = output.image_tokens[output.image_tokens.detach().any(-1)]  # those that were not are 0
+        terms["distribution"] = Term(distribution_loss(fetched, *text_statistics) * slots, "slots")
     return {name: term for name, term in terms.items() if weights[name]}
