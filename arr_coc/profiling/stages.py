@@ -1,7 +1,6 @@
 """What comes out of every stage of a model for an image made on the spot: a fingerprint of weights and arithmetic."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -9,6 +8,7 @@ from PIL import Image
 from torch import Tensor
 
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from ..modeling.preparing import prompt_messages
 
 QUESTION = "What is written here?"
 
@@ -40,8 +40,7 @@ def question_inputs(
 ) -> dict[str, Tensor]:
     """What `model.generate(**inputs)` takes for `QUESTION` about `generated_image`; the model's defaults where None."""
     side = model.config.vision_config.image_size if image_size is None else image_size
-    turns: list[dict[str, Any]] = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": QUESTION}]}]
-    text = model.processor.apply_chat_template(turns, add_generation_prompt=True)
+    text = model.processor.apply_chat_template(prompt_messages(QUESTION, 1), add_generation_prompt=True)
     settings = {"strategy": strategy, "budget": budget, "size": {"height": side, "width": side}}
     chosen = {name: value for name, value in settings.items() if value is not None}
     inputs = model.processor(images=[generated_image(side)], text=[text], return_tensors="pt", **chosen)

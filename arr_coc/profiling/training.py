@@ -137,9 +137,8 @@ def main() -> None:
     side = ArrCocConfig.from_pretrained(model).vision_config.image_size
     spec = {"format": "rendered", "pages": arguments.pages, "questions": 2, "size": side, "split": "train"}
     records = open_records(spec)
-    first, *others = ARMS
     if arguments.worker:
-        found = measure(model, first, records, batch_size=arguments.batch_size, steps=arguments.steps)
+        found = measure(model, next(iter(ARMS)), records, batch_size=arguments.batch_size, steps=arguments.steps)
         if Accelerator(cpu=True).is_main_process:
             print(json.dumps(asdict(found)), flush=True)
         return
@@ -147,7 +146,7 @@ def main() -> None:
     print(f"{arguments.model}, {side} px, {setting}, medians of {arguments.steps} steps")
     print(f"{'trained':16} {'items/s':>8} {'ms/step':>9} {'MiB':>8} {'x the first':>11}", flush=True)
     base = None
-    for arm in (first, *others):
+    for arm in ARMS:
         found = measure(model, arm, records, batch_size=arguments.batch_size, steps=arguments.steps)
         base = base or found
         print(_row(arm, found, base), flush=True)

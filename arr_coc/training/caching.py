@@ -24,8 +24,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers.utils import logging
 
-from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration, ImageEncoding
-from arr_coc.version import __version__
+from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration, ImageEncoding
+from ..version import __version__
 
 logger = logging.get_logger(__name__)
 
