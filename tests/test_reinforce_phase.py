@@ -1,0 +1,156 @@
+"""Reinforcement as a phase of a recipe: what it trains, what it logs, exact resume, and its data."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers import tiny_checkpoint
+from PIL import Image
+from test_trainer import CPU, PAGES, killed_at, loaded, same, trainer_of, weights_of
+from torch import Tensor
+
+from arr_coc import ArrCocForConditionalGeneration
+from arr_coc.training.asked_batch import AskedBatch
+from arr_coc.training.parts import part_of_parameter
+from arr_coc.training.phases import AllocatorPhase, make_trainer, train_phase
+
+PHASE = AllocatorPhase(
+    data=PAGES, trained=("scorer",), steps=4, warmup=1, batch_size=2, learning_rate=3e-3, evaluate_every=2, log_every=1,
+    gradient="reinforcement", losses={"answer": 0.0, "relevance": 0.0},
+    reinforcement={"draws": 3, "answering": "forced", "kl_weight": 1.0, "entropy_floor": 6.0},
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
+
+
+def test_resume_is_exact_and_keeps_the_scorer_that_the_phase_began_with(checkpoint: Path, tmp_path: Path) -> None:
+    whole = trainer_of(checkpoint, tmp_path / "whole", PHASE, accumulation=2)
+    whole.train()
+    killed_at(trainer_of(checkpoint, tmp_path / "killed", PHASE, accumulation=2), 3)
+    resumed = trainer_of(checkpoint, tmp_path / "killed", PHASE, accumulation=2)
+    resumed.train()
+    assert same(weights_of(whole), weights_of(resumed))
+    before = loaded(checkpoint)[0].model.fetcher.scorer("realizer").state_dict()
+    assert resumed.reinforcer is not None
+    assert same(resumed.reinforcer.references["realizer"].state_dict(), before)
+    assert not same(resumed.model.model.fetcher.scorer("realizer").state_dict(), before)
+
+
+def test_the_scorer_is_trained_alone_and_the_run_says_how_it_fares(checkpoint: Path, tmp_path: Path) -> None:
+    trainer = trainer_of(checkpoint, tmp_path, PHASE)
+    before = weights_of(trainer)
+    trainer.train()
+    changed = {part_of_parameter(n) for n, weight in weights_of(trainer).items() if not torch.equal(weight, before[n])}
+    assert changed == {"scorer"}
+    lines = [line for line in trainer.state.log_history if "reinforcement/rewards" in line]
+    assert len(lines) == 4 and lines[0]["reinforcement/divergence"] == 0 < lines[-1]["reinforcement/divergence"]
+    for line in lines:
+        rewards, correct = line["reinforcement/rewards"], line["reinforcement/correctness"]
+        assert rewards == pytest.approx(correct + 0.05, abs=1e-6) and line["reinforcement/sizes"] == 17
+        assert 0 < line["reinforcement/entropy"] < 5.6  # log of 256 patches
+        assert {"loss/reinforcement", "gradient_norm/scorer", "recall"} <= set(line)
+
+
+def test_boxes_teach_nothing_where_the_relevance_loss_has_no_weight(checkpoint: Path, tmp_path: Path) -> None:
+    made = []
+    for known in (True, False):
+        trainer = trainer_of(checkpoint, tmp_path / str(known), PHASE, steps=2)
+        collate = trainer.data_collator
+
+        def without_boxes(records: Any, collate: Any = collate, known: bool = known) -> dict[str, Tensor]:
+            batch = collate(records)
+            return batch if known else {**batch, "relevance_labels": torch.full_like(batch["relevance_labels"], -1.0)}
+
+        trainer.data_collator = without_boxes
+        trainer.train()
+        made.append(weights_of(trainer))
+    assert same(*made)
+
+
+def test_what_is_rewarded_is_fetched(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of a language model that can read: answers are the better, the more patches are of the upper half."""
+
+    def answered(asked: AskedBatch, drawn: Tensor, how: str) -> Tensor:
+        return (drawn < 128).float().mean(1)
+
+    monkeypatch.setattr(AskedBatch, "answered", answered)
+    settings = {"draws": 8, "normalise": True, "kl_weight": 0.0, "entropy_weight": 0.0}
+    trainer = trainer_of(
+        checkpoint, tmp_path, PHASE, steps=40, learning_rate=1e-2, reinforcement=settings, evaluate_every=40
+    )
+    trainer.train()
+    shares = [line["reinforcement/correctness"] for line in trainer.state.log_history if "loss" in line]
+    assert sum(shares[-5:]) / 5 > sum(shares[:5]) / 5 + 0.15
+
+
+def test_tiers_are_reinforced_too(checkpoint: Path, tmp_path: Path) -> None:
+    folder = tiny_checkpoint(tmp_path / "tiers", fetcher={"tier_choice": "classifier"})
+    trainer = trainer_of(
+        folder, tmp_path / "run", PHASE, trained=("scorer", "allocator"), allocator="tiers", steps=2, warmup=0,
+        losses={"answer": 0.0, "relevance": 0.0, "efficiency": 0.0},
+    )  # fmt: skip
+    with torch.no_grad():
+        for weight in trainer.model.model.fetcher.budgeters.parameters():
+            weight.div_(10)
+    before = weights_of(trainer)
+    trainer.train()
+    changed = {part_of_parameter(n) for n, weight in weights_of(trainer).items() if not torch.equal(weight, before[n])}
+    assert changed == {"scorer", "allocator"}
+    assert 4 <= trainer.state.log_history[0]["reinforcement/sizes"] < 17
+
+
+def test_what_a_phase_makes_is_configured_as_before(checkpoint: Path, tmp_path: Path) -> None:
+    model, processor = loaded(checkpoint)
+    before = model.config.fetcher_config.gradient
+    made = train_phase(model, processor, replace(PHASE, steps=1), tmp_path, device=CPU, root=tmp_path)
+    after = ArrCocForConditionalGeneration.from_pretrained(made).config.fetcher_config.gradient
+    assert after == before == "straight_through"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"gradient": "hope"}, "gradient: expected one of none, straight_through, soft, reinforcement; got 'hope'"),
+        ({"gradient": "soft"}, "reinforcement: expected gradient: reinforcement beside it; got soft"),
+        ({"reinforcement": {"luck": 1}}, r"reinforcement: expected settings among draws, .*; got \['luck'\]"),
+        ({"reinforcement": {"weights": {"luck": 1}}}, r"reinforcement.weights: expected .*; got \['luck'\]"),
+        ({"reinforcement": {"draws": 1}}, "draws: expected at least 2"),
+        ({"strategies": {"none": 1.0}}, "strategies: expected scorers with weights, to be reinforced; got none"),
+    ],
+)
+def test_bad_settings_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(PHASE, **changes)
+
+
+# ---- data ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_phase_says_what_happens_to_bad_records(checkpoint: Path, tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [{"image": "page.png", "question": "total?", "answers": ["12"]} for _ in range(3)]
+    del rows[1]["answers"]
+    Image.new("RGB", (128, 128)).save(tmp_path / "page.png")
+    (tmp_path / "data.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    model, processor = loaded(checkpoint)
+
+    def records(**errors: Any) -> int:
+        data = {"format": "jsonl", "path": "data.jsonl", **errors}
+        phase = replace(PHASE, data=data, held_out=data)
+        trainer = make_trainer(model, processor, phase, tmp_path / "run", device=CPU, root=tmp_path)
+        assert trainer.train_dataset is not None and len(trainer.eval_dataset) == len(trainer.train_dataset)
+        return len(trainer.train_dataset)
+
+    assert records(on_error="skip") == 2
+    for errors, message in (
+        ({}, "data.jsonl.*2"),
+        ({"on_error": "skip", "max_errors": 0}, "expected at most 0 bad records; got one more"),
+        ({"on_error": "hope"}, "on_error: expected stop or skip; got 'hope'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            records(**errors)
