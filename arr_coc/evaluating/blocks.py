@@ -16,6 +16,7 @@ h1 { line-height: 1.2; overflow-wrap: anywhere; }
 table { border-collapse: separate; border-spacing: 0; font-size: .9rem; font-variant-numeric: tabular-nums; }
 th, td { border-bottom: 1px solid var(--line); padding: .3rem .45rem; text-align: right; white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: Canvas; }
+td:first-child { max-width: 40vw; white-space: normal; }
 th { vertical-align: bottom; }
 svg, img { display: block; height: auto; max-width: 100%; }
 svg { width: 40rem; }

@@ -75,22 +75,21 @@ def scatter(points: Sequence[Point], *, x_title: str, y_title: str) -> str:
 
 
 def _mark(point: Point, at: float, down: Scale, hidden: Sequence[Point]) -> str:
-    """A mark at x `at`; the numbers of those `hidden` by it stand beside it."""
+    """A mark at x `at`; the numbers of those `hidden` by it stand on its interval, one on the other."""
     colour, y = COLOURS[point.role], down(point.y)
     top, bottom = down(point.high), down(point.low)
     said = "; ".join(f"{p.name}: {p.y:.1f} [{p.low:.1f}, {p.high:.1f}] at {p.x:.4g}" for p in (point, *hidden))
-    more = " ".join(f'<tspan fill="{COLOURS[other.role]}">{other.number}</tspan>' for other in hidden)
-    right = at < WIDTH / 2
-    beside = (
-        f'<text x="{at + (RADIUS + 3) * (1 if right else -1):.1f}" y="{y + 3.5:.1f}" font-size="10" '
-        f'text-anchor="{"start" if right else "end"}">{more}</text>'
+    more = "".join(
+        f'<text x="{at:.1f}" y="{min(top, y - RADIUS) - 4 - 10 * i:.1f}" text-anchor="middle" font-size="10" '
+        f'fill="{COLOURS[other.role]}">{other.number}</text>'
+        for i, other in enumerate(hidden)
     )
     return (
         f"<g><title>{escape(said)}</title>"
         f'<path d="M{at:.1f} {top:.1f}V{bottom:.1f}" stroke="{colour}" stroke-width="1.5"/>'
         f'<circle cx="{at:.1f}" cy="{y:.1f}" r="{RADIUS}" fill="{colour}"/>'
         f'<text x="{at:.1f}" y="{y + 3.5:.1f}" text-anchor="middle" font-size="10" fill="{PAPER}">'
-        f"{point.number}</text>{beside if hidden else ''}</g>"
+        f"{point.number}</text>{more}</g>"
     )
 
 
