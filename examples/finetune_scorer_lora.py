@@ -17,37 +17,19 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 from peft import PeftModel
 from tqdm import tqdm
 
 from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.adapters import adapt, save_adapter
-from arr_coc.data import ask, render_document
 from arr_coc.data.collating import QuestionCollator
-from arr_coc.data.records import Record, read_records
-from arr_coc.evaluating.evaluation import evaluate
+from arr_coc.data.records import Record
+from arr_coc.data.sources import open_records
+from arr_coc.evaluating.comparing import describe, describe_change
+from arr_coc.evaluating.evaluation import tally
 from arr_coc.training.caching import CachedEncoder
 from arr_coc.training.schedules import warmup_cosine
-
-QUESTIONS = 4
-"""About each rendered page."""
-
-
-def rendered(fields: Sequence[str], pages: int, *, seed: int, side: int) -> list[Record]:
-    """Questions about pages of lines `field value`, with boxes."""
-    records = []
-    for page in range(pages):
-        rng = np.random.default_rng((seed, page))
-        document = render_document(rng, size=side, split="train", fields=fields)
-        image = document.image.convert("RGB")
-        for index in rng.permutation(len(document.entries))[:QUESTIONS]:
-            entry = document.entries[int(index)]
-            question = ask(rng, entry.field, split="train")
-            line = len(records) + 1
-            records.append(Record(image, question, (entry.value,), (entry.value_box,), line, (entry.label_box,)))
-    return records
 
 
 def train(adapted: PeftModel, records: Sequence[Record], arguments: argparse.Namespace, cache: Path) -> None:
@@ -74,16 +56,6 @@ def train(adapted: PeftModel, records: Sequence[Record], arguments: argparse.Nam
     adapted.eval()
 
 
-def report(model: ArrCocForConditionalGeneration, records: Sequence[Record], title: str) -> None:
-    """Prints exact match and recall of the boxed patches, with 95 % intervals."""
-    strategy = model.config.fetcher_config.strategy
-    result = evaluate(model, records, [strategy])["strategies"][strategy]
-    for name in ("exact_match", "recall"):
-        if result[name] is not None:
-            value, low, high = (100 * result[name][bound] for bound in ("value", "low", "high"))
-            print(f"{title:6} {name:12} {value:5.1f} % [{low:.1f}, {high:.1f}]  n = {result['n']}", flush=True)
-
-
 parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
 source = parser.add_mutually_exclusive_group(required=True)
 source.add_argument("--data", help="questions to learn from, JSONL")
@@ -100,17 +72,27 @@ parser.add_argument("--cache", help="folder that keeps encoded images for the ne
 arguments = parser.parse_args()
 
 model = ArrCocForConditionalGeneration.from_pretrained(arguments.model).eval()
+strategy = model.config.fetcher_config.strategy
 if arguments.render:
-    fields, side = arguments.render.split(","), model.config.vision_config.image_size
-    known, unseen = (rendered(fields, pages, seed=n, side=side) for n, pages in enumerate(arguments.pages))
+    side, fields = model.config.vision_config.image_size, arguments.render.split(",")
+    page = {"format": "rendered", "questions": 4, "size": side, "split": "train", "fields": fields}
+    known, unseen = (open_records({**page, "pages": pages, "seed": seed}) for seed, pages in enumerate(arguments.pages))
 else:
-    known, unseen = read_records(arguments.data), read_records(arguments.held_out) if arguments.held_out else []
+    known = open_records({"path": arguments.data})
+    unseen = open_records({"path": arguments.held_out}) if arguments.held_out else []
 if unseen:
-    report(model, unseen, "before")
+    before = tally(model, unseen, [strategy])[strategy]
+    print("before:", describe(before), flush=True)
+weights = {name: weight.detach().clone() for name, weight in model.named_parameters()}
 adapted = adapt(model, ("scorer",), r=arguments.rank)
 adapted.print_trainable_parameters()
 with tempfile.TemporaryDirectory() as scratch:
     train(adapted, known, arguments, Path(arguments.cache or scratch))
 if unseen:
-    report(model, unseen, "after")
+    after = tally(model, unseen, [strategy])[strategy]
+    print("after: ", describe(after))
+    print("change:", describe_change(before, after))
 print(f"{arguments.out}: {save_adapter(adapted, arguments.out) / 1000:.0f} KB")
+base = dict(adapted.unload().named_parameters())
+changed = [name for name, weight in weights.items() if not torch.equal(weight, base[name])]
+print(f"base weights changed: {len(changed)} of {len(weights)}")

@@ -7,6 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
+
+from arr_coc.training.parts import part_of_parameter
+from arr_coc.training.recipe import load_recipe, train
 
 ROOT = Path(__file__).parents[1]
 SMALL = ["--pages", "2", "1", "--steps", "2"]
@@ -19,6 +24,11 @@ SCRIPTS = {
     ],
     "reinforce_scorer.py": [*SMALL, "--questions", "2", "--draws", "2"],
 }  # fmt: skip
+
+SAYS = {
+    "finetune_scorer_lora.py": ["before: exact match", "points", "McNemar p", "base weights changed: 0 of 238"],
+    "reinforce_scorer.py": ["before: exact match", "after:  exact match", "points", "McNemar p"],
+}
 
 
 def test_the_list_is_complete() -> None:
@@ -41,7 +51,18 @@ def test_script_runs(
             pytest.skip(str(error))
     runpy.run_path(str(ROOT / "examples" / script), run_name="__main__")
     written = [Path(argument) for argument in arguments if argument.startswith(str(tmp_path))]
-    assert all(path.exists() for path in written) and (written or capsys.readouterr().out)
+    said = capsys.readouterr().out
+    assert all(path.exists() for path in written) and (written or said)
+    assert all(words in said for words in SAYS.get(script, []))
+
+
+def test_the_recipe_that_reinforces_runs(tmp_path: Path) -> None:
+    small = ["steps=1", "warmup=0", "batch_size=2", "data.pages=1", "held_out=null", "reinforcement.draws=2"]
+    train(load_recipe(ROOT / "examples" / "reinforce.yaml", [*small, f"cache={tmp_path / 'cache'}"]), tmp_path)
+    folders = (ROOT / "hub_configs" / "arr-coc-tiny", tmp_path / "model")
+    before, after = (load_file(folder / "model.safetensors") for folder in folders)
+    changed = {part_of_parameter(name) for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {"scorer"}
 
 
 def test_the_schedule_of_phases_runs_as_a_script(tmp_path: Path) -> None:
