@@ -126,7 +126,7 @@ class AskedBatch:
     def answered(self, drawn: Tensor, how: str) -> Tensor:
         """Correctness [B] of the answers from exactly the drawn patches [I, K]; `how`: see `ReinforceSettings`."""
         oracle = torch.zeros(len(drawn), self.mask.shape[1], device=drawn.device).scatter(1, drawn, 1.0)
-        given = {"strategy": "oracle", "allocator": "topk", "oracle_relevance": oracle}
+        given: dict[str, Any] = {"strategy": "oracle", "allocator": "topk", "oracle_relevance": oracle}
         given |= {"image_encoding": self.encoding, "image_index": self.batch["image_index"]}
         return self._forced(given) if how == "forced" else self._generated(given)
 
@@ -146,7 +146,8 @@ class AskedBatch:
     def _generated(self, given: dict[str, Any]) -> Tensor:
         """Greedy answers, scored as text."""
         prompts, room = self._prompts()
-        output = self.model.generate(**prompts, **given, max_new_tokens=room, do_sample=False, num_beams=1)
+        given = {**prompts, **given, "max_new_tokens": room}
+        output = self.model.generate(**given, do_sample=False, num_beams=1)
         texts = self._decoded(output[:, prompts["input_ids"].shape[1] :])
         wanted = self.answers
         if wanted is None:

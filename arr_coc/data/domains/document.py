@@ -11,8 +11,13 @@ from .page import DOMAINS, Page, Question
 
 
 @DOMAINS.register("document")
-def draw_document(rng: np.random.Generator, size: int, split: Split, *, fields: Sequence[str] = FIELDS) -> Page:
-    """A page of `render_document`, its fields among `fields`, with one question about each."""
+def draw_document(rng: np.random.Generator, size: int, split: Split) -> Page:
+    """A page of `render_document` with one question about each field."""
+    return draw_fields(rng, size, split, FIELDS)
+
+
+def draw_fields(rng: np.random.Generator, size: int, split: Split, fields: Sequence[str]) -> Page:
+    """`draw_document` with fields among other names."""
     document = render_document(rng, size=size, split=split, fields=fields)
     order = rng.permutation(len(document.entries))
     entries = [document.entries[int(index)] for index in order]

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..rendering import check_page
 from ..values import Split
-from .document import draw_document
+from .document import draw_fields
 from .page import DOMAINS, Page
 
 
@@ -39,4 +39,4 @@ def draw_page(
         return draw(rng, size, split)
     if domain != "document":
         raise ValueError(f"fields: expected domain document; got {domain!r}")
-    return draw_document(rng, size, split, fields=fields)
+    return draw_fields(rng, size, split, fields)
