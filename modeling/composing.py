@@ -73,7 +73,9 @@ class ComposingMixin:
         oracle: Tensor | None = None,
         generator: torch.Generator | None = None,
         bridge_bypass: bool | None = None,
-        **aligned: Tensor | None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        labels: Tensor | None = None,
     ) -> EmbeddedPrompt:
         """Prompt embeddings with every placeholder replaced by its image's base tokens, then its saccades.
 
@@ -88,7 +90,7 @@ class ComposingMixin:
             oracle: [I, N] known relevance, for strategy "oracle".
             generator: for strategy "random".
             bridge_bypass: see `ArrCocModel.with_bypass`.
-            **aligned: attention_mask, labels, position_ids and other tensors [B, S] to be cut along with `input_ids`.
+            attention_mask, position_ids, labels: [B, S], to be cut along with `input_ids`.
         """
         encoding = self.with_bypass(encoding, bridge_bypass)
         if image_index is not None:
@@ -99,7 +101,8 @@ class ComposingMixin:
         context = self.fetch_context(encoding, input_ids, embeds, rows, query_mask, oracle, generator)
         taken = encoding.base_indices if self.config.fetcher_config.overlap == "exclude" else None
         fetched = self.fetcher(context, budget, strategy=strategy, allocator=allocator, taken=taken)
-        inputs = {name: tensor for name, tensor in aligned.items() if tensor is not None}
+        given = {"attention_mask": attention_mask, "position_ids": position_ids, "labels": labels}
+        inputs = {name: tensor for name, tensor in given.items() if tensor is not None}
         inputs.update(input_ids=input_ids, query_mask=query_mask)
         if bool((fetched.counts < budget).any()):
             pad = getattr(self.config.text_config, "pad_token_id", None) or 0
