@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from helpers import tiny_checkpoint
 from PIL import Image
 from test_trainer import CPU, PAGES, killed_at, loaded, same, trainer_of, weights_of
@@ -16,6 +17,7 @@ from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.training.asked_batch import AskedBatch
 from arr_coc.training.parts import part_of_parameter
 from arr_coc.training.phases import AllocatorPhase, make_trainer, train_phase
+from arr_coc.training.recipe import load_recipe, train
 
 PHASE = AllocatorPhase(
     data=PAGES, trained=("scorer",), steps=4, warmup=1, batch_size=2, learning_rate=3e-3, evaluate_every=2, log_every=1,
@@ -111,6 +113,21 @@ def test_what_a_phase_makes_is_configured_as_before(checkpoint: Path, tmp_path: 
     made = train_phase(model, processor, replace(PHASE, steps=1), tmp_path, device=CPU, root=tmp_path)
     after = ArrCocForConditionalGeneration.from_pretrained(made).config.fetcher_config.gradient
     assert after == before == "straight_through"
+
+
+def test_a_recipe_reinforces_from_generated_answers(checkpoint: Path, tmp_path: Path) -> None:
+    """Its model is made from the configuration, without a processor."""
+    stage = {
+        "stage": "allocator", "trained": ["scorer"], "data": PAGES, "steps": 1, "warmup": 0, "batch_size": 2,
+        "gradient": "reinforcement", "losses": {"answer": 0.0, "relevance": 0.0},
+        "reinforcement": {"draws": 2, "entropy_floor": 6.0},
+    }  # fmt: skip
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump({"model": str(checkpoint), "start": str(checkpoint), "stages": [stage]}))
+    train(load_recipe(recipe), tmp_path / "out")
+    made = ArrCocForConditionalGeneration.from_pretrained(tmp_path / "out" / "model").state_dict()
+    before = loaded(checkpoint)[0].state_dict()
+    assert {part_of_parameter(name) for name in before if not torch.equal(made[name], before[name])} == {"scorer"}
 
 
 @pytest.mark.parametrize(

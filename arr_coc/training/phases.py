@@ -281,6 +281,7 @@ def make_trainer(
         root: what paths in `phase.data` are relative to.
     """
     config = model.config
+    base_model(model).processor = processor
     if not hasattr(model, "peft_config"):
         train_only(model, phase.trained)
     if phase.gradient is not None:
