@@ -3,6 +3,7 @@
 import base64
 import csv
 import json
+import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
@@ -176,6 +177,15 @@ def test_an_ablation_has_its_own_arms(
     config.write_text(yaml.safe_dump({"data": str(data), "model": str(checkpoint), "out": "out", "arms": ["none"]}))
     assert main(["ablate", str(config)]) == 2
     assert "arms: expected none for an ablation, which has its own; got ('none',)" in capsys.readouterr().err
+
+
+def test_without_matplotlib_nothing_is_asked(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(["ablate", "--data", str(data), "--out", str(tmp_path / "out")]) == 2
+    assert "plots: expected matplotlib (pip install arr-coc[eval]); got none" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_front_is_of_what_nothing_cheaper_matches() -> None:

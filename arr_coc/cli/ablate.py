@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..evaluating.ablating_report import ablation_text, write_ablation
+from ..evaluating.ablating_report import ablation_text, check_plots, write_ablation
 from ..evaluating.ablating_scoring import rescore_ablation
 from ..evaluating.experiment import plan_ablation
 from .common import Command
@@ -18,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    check_plots()
     conduct(args, partial(plan_ablation, peers=args.peers), finish)
 
 

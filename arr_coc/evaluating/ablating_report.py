@@ -21,12 +21,20 @@ LABEL = 7.5
 """Height of a mark's name, points."""
 
 
-def write_ablation(out: Path, result: dict[str, Any]) -> Path:
-    """Writes report.html and report.md (with its plots) into the ablation's folder; returns the page's path.
+def check_plots() -> None:
+    """Refuses where nothing can be drawn, before hours of answers.
 
     Raises:
         ValueError: matplotlib is not installed.
     """
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise ValueError("plots: expected matplotlib (pip install arr-coc[eval]); got none") from error
+
+
+def write_ablation(out: Path, result: dict[str, Any]) -> Path:
+    """Writes report.html and report.md (with its plots) into the ablation's folder; returns the page's path."""
     plan = read_plan(out)
     title = f"Ablations of {plan['model']} on {plan['data']}"
     head, rows = ablation_rows(result)
@@ -105,15 +113,10 @@ def plot(rows: Sequence[dict[str, Any]], at: Sequence[float], *, x_title: str, y
         rows: trials that were run.
         at: their costs, above 0.
         x_title, y_title: of the axes.
-
-    Raises:
-        ValueError: matplotlib is not installed.
     """
-    try:
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure as Canvas
-    except ImportError as error:
-        raise ValueError("plots: expected matplotlib (pip install arr-coc[eval]); got none") from error
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure as Canvas
+
     with rc_context({"svg.hashsalt": "arr-coc", "svg.fonttype": "none"}):  # the same file for the same numbers
         canvas = Canvas(figsize=(6.5, 5), layout="constrained")
         axes = canvas.add_subplot(xscale="log", xlabel=x_title, ylabel=y_title)
