@@ -10,6 +10,7 @@ import torch
 import yaml
 from helpers import tiny_checkpoint
 from PIL import Image
+from test_many_devices import launched
 from test_trainer import CPU, PAGES, killed_at, loaded, same, trainer_of, weights_of
 from torch import Tensor
 
@@ -128,6 +129,25 @@ def test_a_recipe_reinforces_from_generated_answers(checkpoint: Path, tmp_path: 
     made = ArrCocForConditionalGeneration.from_pretrained(tmp_path / "out" / "model").state_dict()
     before = loaded(checkpoint)[0].state_dict()
     assert {part_of_parameter(name) for name in before if not torch.equal(made[name], before[name])} == {"scorer"}
+
+
+@pytest.mark.slow
+def test_two_processes_reinforce_one_scorer(tmp_path: Path) -> None:
+    """Two scorers are held, of which one is used, and tiers, so that processes answer from sets of unequal sizes."""
+    tiny_checkpoint(tmp_path / "tiny", fetcher={"tier_choice": "classifier"})
+    stage = {
+        "stage": "allocator", "trained": ["scorer", "allocator"], "allocator": "tiers", "data": PAGES, "steps": 3,
+        "warmup": 0, "batch_size": 2, "log_every": 1, "gradient": "reinforcement", "reinforcement": {"draws": 3},
+        "losses": {"answer": 0.0, "relevance": 0.0},
+    }  # fmt: skip
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump({"model": "tiny", "start": "tiny", "stages": [stage]}))
+    launched("ddp.yaml", "-m", "arr_coc.training", str(recipe), "--out", str(tmp_path / "out"))
+    made = ArrCocForConditionalGeneration.from_pretrained(tmp_path / "out" / "model").state_dict()
+    before = loaded(tmp_path / "tiny")[0].state_dict()
+    changed = [name for name in before if not torch.equal(made[name], before[name])]
+    assert {part_of_parameter(name) for name in changed} == {"scorer", "allocator"}
+    assert not any("clip_query" in name for name in changed)
 
 
 @pytest.mark.parametrize(

@@ -74,10 +74,12 @@ class ArrCocTrainer(Trainer):
     def __init__(self, *args: Any, objective: Objective, cached: CachedEncoder | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.cached = cached
-        if cached is not None and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
-            raise ValueError("cache: expected every process to hold whole weights; got FSDP or DeepSpeed")
         self.objective = objective
         self.weights = loss_weights(objective.weights)
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            for name, used in (("cache", cached is not None), ("reinforcement", self.weights["reinforcement"] > 0)):
+                if used:
+                    raise ValueError(f"{name}: expected every process to hold whole weights; got FSDP or DeepSpeed")
         self.loss_is_scaled_for_ga = True  # every loss is divided by the counts of the whole step
         self.model_accepts_loss_kwargs = True  # so that those counts are taken
         self.averages = Averages(self.accelerator)
@@ -141,7 +143,8 @@ class ArrCocTrainer(Trainer):
         learns = any(parameter.requires_grad for parameter in base_model(self.model).model.fetcher.scorers.parameters())
         attended = self._attended(model, inputs) if learns and self.weights["distillation"] else None
         batch = self._trimmed(inputs, draw.saccades)
-        output = self._run(model, batch, draw.strategy, self.objective.allocator, scores=learns)
+        compared = learns and bool(self.weights["relevance"] or self.weights["distillation"])
+        output = self._run(model, batch, draw.strategy, self.objective.allocator, scores=compared)
         terms = loss_terms(
             output, batch, self.weights, config=config, target_tokens=self._target_tokens(),
             text_statistics=self.text_statistics, attended=attended,
