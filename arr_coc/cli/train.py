@@ -6,10 +6,7 @@ import sys
 from pathlib import Path
 
 import torch
-from accelerate import PartialState
 
-from ..training.adapting import train_adapter
-from ..training.recipe import load_recipe, train
 from .common import Command
 
 
@@ -25,6 +22,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    # Trainer takes a second to import, which every command would pay.
+    from accelerate import PartialState
+
+    from ..training.adapting import train_adapter
+    from ..training.recipe import load_recipe, train
+
     recipe = load_recipe(Path(args.recipe), args.settings)
     try:
         device = torch.empty(0, device=args.device).device
