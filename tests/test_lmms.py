@@ -93,3 +93,10 @@ def test_what_cannot_be_asked_is_refused(checkpoint: Path) -> None:
         model.generate_until([request])
     with pytest.raises(ValueError, match="expected tasks of output_type generate_until; got loglikelihood"):
         model.loglikelihood([request])
+
+
+def test_lmms_eval_finds_the_adapter_by_its_entry_point() -> None:
+    from importlib.metadata import entry_points
+
+    (found,) = [point for point in entry_points(group="lmms_eval.models") if point.name == "arr_coc"]
+    assert found.load()().simple_class_path == "arr_coc.evaluating.lmms.ArrCoc"
