@@ -105,10 +105,10 @@ class ComposingMixin:
         inputs = {name: tensor for name, tensor in given.items() if tensor is not None}
         inputs.update(input_ids=input_ids, query_mask=query_mask)
         if bool((fetched.counts < budget).any()):
-            pad = getattr(self.config.text_config, "pad_token_id", None) or 0
             inputs = trim_placeholders(
-                counts=fetched.counts, image_token_id=image_token, base_positions=base, pad_token_id=pad, **inputs
-            )
+                counts=fetched.counts, image_token_id=image_token, base_positions=base,
+                pad_token_id=self.config.padding_id, **inputs,
+            )  # fmt: skip
             embeds = self._embed(inputs["input_ids"])
         tokens, quality, standing = self._image_tokens(encoding, fetched)
         flat = tokens if standing is None else tokens[standing]

@@ -331,6 +331,11 @@ class ArrCocConfig(PretrainedConfig):
         resolve_budget(budget, patches, taken=patches // COMPRESSION**2 if self.excludes_base else 0)
 
     @property
+    def padding_id(self) -> int:
+        """The id of new padding in prompts: the language model's own, or 0 where it has none."""
+        return max(0, getattr(self.text_config, "pad_token_id", None) or 0)
+
+    @property
     def excludes_base(self) -> bool:
         """Whether base tokens are patches (mask compressor) that are never fetched again."""
         return self.vision_config.compressor == "mask" and self.fetcher_config.overlap == "exclude"

@@ -69,7 +69,7 @@ class FetchResult:
         held = {field.name: getattr(self, field.name) for field in fields(self)}
         cut: dict[str, Any] = {name: value[start:stop] for name, value in held.items() if isinstance(value, Tensor)}
         most = int(cut["counts"].max()) if len(cut["counts"]) else self.budget
-        per_saccade = ("indices", "positions", "is_padding", "weights")
+        per_saccade = ("indices", "positions", "is_padding", "weights", "survival")
         cut.update({name: cut[name][:, :most] for name in per_saccade if name in cut})
         return replace(self, **cut, budget=most)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from helpers import tiny_config
 from PIL import Image
@@ -211,7 +212,8 @@ def test_two_processes_answer_as_one_does(
     rule = {"decision": "GO", "if": {"arm": "realizer", "above": "none", "by": 2}, "text": "t"}
     rules.write_text(yaml.safe_dump({"rules": [rule], "otherwise": {"decision": "NO", "text": "u"}}))
     options = ["experiment", "--data", str(data), "--model", str(checkpoint), "--arms", ",".join(arms)]
-    options += ["--rules", str(rules), "--seeds", "0", "--timed", "1", "--rounds", "1", "--device", "cpu"]
+    options += ["--rules", str(rules), "--seeds", "0", "--timed", "1", "--rounds", "1"]
+    options += ["--device", "cpu"] if torch.accelerator.is_available() else []  # else it is found out
     assert main([*options, "--out", str(tmp_path / "one")]) == 0
     capfd.readouterr()
     torchrun(["--standalone", "--nproc_per_node", "2", "-m", "arr_coc.cli", *options, "--out", str(tmp_path / "two")])

@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 from accelerate import PartialState
 
@@ -98,7 +99,8 @@ def conduct(args: argparse.Namespace, plan_for: Callable[..., dict[str, Any]], c
         check_data(read_plan(out), source, records)
         conclude(out, records, given.get("metric"))
         return
-    state = PartialState(cpu=args.device == "cpu")
+    # Without being told, accelerate takes each of several processes on a machine without accelerators for a single one.
+    state = PartialState(cpu=args.device == "cpu" or not torch.accelerator.is_available())
     many = state.num_processes > 1
     model = load_model(model_name, str(state.device) if many and args.device is None else args.device)
     command = "arr-coc " + shlex.join(sys.argv[1:])

@@ -20,6 +20,7 @@ from ..modeling.image_encoding import ImageEncoding
 from ..modeling.image_processing_arr_coc import Box, fit_square
 from ..modeling.loading import load_image
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from ..modeling.preparing import prompt_messages
 from .arms import Arm
 from .peers import PEERS, Kept, choose, merged
 
@@ -174,10 +175,7 @@ def question_room(model: ArrCocForConditionalGeneration, records: Sequence[Recor
     if limit is None:
         return None
     processor = model.processor
-    messages: list[Any] = [
-        [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": record.question}]}]
-        for record in records
-    ]
+    messages = [prompt_messages(record.question, images=1) for record in records]
     texts = [processor.apply_chat_template(message, add_generation_prompt=True) for message in messages]
     longest = max(len(ids) for ids in processor.tokenizer(texts, add_special_tokens=False)["input_ids"])
     return limit - longest - new_tokens

@@ -205,10 +205,9 @@ class ArrCocTrainer(Trainer):
         base = config.vision_tokens(inputs["pixel_values"].shape[-1], budget=0)[0]
         aligned = {name: inputs[name] for name in _ALIGNED if inputs.get(name) is not None}
         counts = torch.full((len(inputs["input_ids"]),), saccades, device=inputs["input_ids"].device)
-        pad = config.text_config.pad_token_id or 0
         trimmed = trim_placeholders(
-            inputs["input_ids"], counts, image_token_id=config.image_token_id, base_positions=base, pad_token_id=pad,
-            **aligned,
+            inputs["input_ids"], counts, image_token_id=config.image_token_id, base_positions=base,
+            pad_token_id=config.padding_id, **aligned,
         )  # fmt: skip
         return {**inputs, **trimmed}
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ...modeling.image_encoding import ImageEncoding
 from ...modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from ...modeling.preparing import prompt_messages
 from ...modeling.registry import Registry
 from .reading import Reading, read_prompt
 
@@ -92,9 +93,7 @@ class Question:
     def prompt(self) -> Any:
         """Input ids [1, S], the mask of the question [1, S], and the places [n] of the candidates in the prompt."""
         processor, encoding = self.model.processor, self.encoding
-        content = [{"type": "image"}, {"type": "text", "text": self.text}]
-        messages: list[Any] = [{"role": "user", "content": content}]
-        text = processor.apply_chat_template(messages, add_generation_prompt=True)
+        text = processor.apply_chat_template(prompt_messages(self.text, images=1), add_generation_prompt=True)
         count = encoding.base_positions + len(self.candidates)
         text = text.replace(processor.image_token, processor.image_token * count)
         ids = processor.tokenizer(text, add_special_tokens=False, return_tensors="pt", verbose=False).input_ids
