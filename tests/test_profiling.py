@@ -15,13 +15,13 @@ from arr_coc.profiling.placing import WAYS, Asked, place
 
 
 def test_assembling_holds_one_file_and_one_group(tmp_path: Path) -> None:
-    """105 MB in files of at most 37 MB: who held the model, or all pages of an input, would need twice the limit.
+    """244 MB in files of at most 74 MB: who held the model, or all pages of an input, would need more than the limit.
 
     In a process of its own: what this one has freed would be used again, and other tests' garbage be measured.
     """
     if not Path("/proc/self/clear_refs").exists():
         pytest.skip("peak memory is read from Linux' /proc")
-    command = [sys.executable, "-m", "arr_coc.profiling.assembling", "--scale", "8", "--max-shard-size", "16MB"]
+    command = [sys.executable, "-m", "arr_coc.profiling.assembling", "--scale", "4", "--max-shard-size", "32MB"]
     done = subprocess.run([*command, "--folder", str(tmp_path)], capture_output=True, text=True, timeout=600)
     if "clear_refs" in done.stderr:
         pytest.skip("this system does not let the peak be reset")
