@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from .modeling.asking import Answer
+from .modeling.asker import Answer
 from .modeling.configuration_arr_coc import COMPRESSION
-from .modeling.fetching import FetchResult
+from .modeling.fetcher import FetchResult
 from .modeling.image_processing_arr_coc import Placement, fit_square, load_image
 
 SHORTEST, LONGEST = 768, 1536

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .bridging import Bridged
-from .fetching import FetchResult
-from .image_encoding import ImageEncoding
-from .prompting import EmbeddedPrompt, find_slots, pack_questions, trim_placeholders
-from .realizing import FetchContext
+from .bridges import Bridged
+from .fetcher import FetchResult
+from .prompt import EmbeddedPrompt, find_slots, pack_questions, trim_placeholders
+from .scorers import FetchContext
+from .vision_tower import ImageEncoding
 
 
 class ComposingMixin:

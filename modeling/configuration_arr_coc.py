@@ -9,7 +9,7 @@ from typing import Any
 from transformers import AutoConfig
 from transformers.configuration_utils import PretrainedConfig
 
-from .counting import (
+from .tokens import (
     AUTO,
     COMPRESSION,
     NAMED_BUDGETS,

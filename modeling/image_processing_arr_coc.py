@@ -15,7 +15,7 @@ from transformers.image_utils import ChannelDimension, PILImageResampling, SizeD
 from transformers.processing_utils import ImagesKwargs
 
 from .configuration_arr_coc import grid_size
-from .loading import MAX_IMAGE_PIXELS, load_image
+from .image_loading import MAX_IMAGE_PIXELS, load_image
 
 Box = tuple[float, float, float, float]
 """x0, y0, x1, y1 in pixels, ends exclusive: the order that data sets use."""

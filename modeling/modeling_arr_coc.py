@@ -20,18 +20,17 @@ from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutputWithPast, ModelOutput
 from transformers.modeling_utils import PreTrainedModel
 
-from .asking import IMAGE_ARGUMENTS, AskingMixin
-from .bridging import BRIDGES
+from .asker import IMAGE_ARGUMENTS, AskingMixin
+from .bridges import BRIDGES
 from .composing import ComposingMixin
 from .configuration_arr_coc import ArrCocConfig
-from .fetching import FetchResult, RunningBackFetcher
-from .hosting import LAYOUTS, build_language_model
-from .image_encoding import ImageEncoding
-from .prompting import EmbeddedPrompt, positions, refuse_placeholders
-from .scoring import ScoringMixin
+from .fetcher import FetchResult, RunningBackFetcher
+from .language_model import LAYOUTS, build_language_model
+from .losses import ScoringMixin
+from .prompt import EmbeddedPrompt, positions, refuse_placeholders
 from .starting import start_weights
-from .texture import textures
-from .tower import ArrCocVisionTower, SaccadeProjection
+from .textures import textures
+from .vision_tower import ArrCocVisionTower, ImageEncoding, SaccadeProjection
 
 
 @dataclass

@@ -3,10 +3,11 @@
 from torch import nn
 from transformers import initialization
 
-from .bridging import Correction, LevelEmbedding
-from .encoding import GridAttention, GridEncoder, SemanticEncoder
-from .hosting import RowLayout
-from .realizing import PatchLayer, Realizer, Temperature
+from .bridges import Correction, LevelEmbedding
+from .grid_encoder import GridAttention, GridEncoder
+from .language_model import RowLayout
+from .scorers import PatchLayer, Realizer, Temperature
+from .semantic_encoder import SemanticEncoder
 
 
 def start_weights(module: nn.Module, std: float) -> None:

@@ -25,10 +25,10 @@ from arr_coc.evaluating.peers import PEERS
 from arr_coc.evaluating.plotting import pareto_front
 from arr_coc.evaluating.predictions import Prediction, read_run
 from arr_coc.evaluating.spending import misallocated, query_dependence, token_ranges
-from arr_coc.modeling.attending import ALLOCATORS
-from arr_coc.modeling.bridging import BRIDGES
-from arr_coc.modeling.encoding import COMPRESSORS
-from arr_coc.modeling.realizing import SCORERS
+from arr_coc.modeling.allocators import ALLOCATORS
+from arr_coc.modeling.bridges import BRIDGES
+from arr_coc.modeling.compressors import COMPRESSORS
+from arr_coc.modeling.scorers import SCORERS
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from test_modeling import CARD, PAGE, QUESTION, loud_model, noise, prompt
 from transformers import GenerationConfig, TextIteratorStreamer
 
 from arr_coc import ArrCocForConditionalGeneration
-from arr_coc.modeling.asking import Answer
+from arr_coc.modeling.asker import Answer
 from arr_coc.modeling.image_processing_arr_coc import boxes_to_patches
 
 THIRD = noise(50, 120, 3)

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arr_coc.modeling.attending import ALLOCATORS, best
+from arr_coc.modeling.allocators import ALLOCATORS, best
 from arr_coc.modeling.configuration_arr_coc import ArrCocFetcherConfig
 
 ALLOCATOR_CASES = ["topk", "window", "tiers", "adaptive"]

@@ -11,7 +11,7 @@ from helpers import tiny_config
 from safetensors.torch import load_file
 
 from arr_coc import ArrCocForConditionalGeneration
-from arr_coc.modeling.bridging import BRIDGES, Bridge, like_text
+from arr_coc.modeling.bridges import BRIDGES, Bridge, like_text
 from arr_coc.modeling.configuration_arr_coc import ArrCocBridgeConfig
 
 BRIDGE_CASES: list[tuple[str, dict[str, Any]]] = [

@@ -8,11 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_fetching import FETCHING, D, N, context, fetcher
 
-from arr_coc.modeling.attending import most_relevant_first
-from arr_coc.modeling.budgeting import BUDGETERS, budgets_from_mass, budgets_from_tiers, tier_sizes
+from arr_coc.modeling.allocators import (
+    BUDGETERS,
+    budgets_from_mass,
+    budgets_from_tiers,
+    most_relevant_first,
+    tier_sizes,
+)
 from arr_coc.modeling.configuration_arr_coc import TIERS, resolve_budget
-from arr_coc.modeling.prompting import trim_placeholders
-from arr_coc.modeling.realizing import FetchContext
+from arr_coc.modeling.prompt import trim_placeholders
+from arr_coc.modeling.scorers import FetchContext
 
 # ---- trimming placeholders
 

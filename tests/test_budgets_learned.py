@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from arr_coc import ArrCocConfig
 from arr_coc.data.fonts import find_fonts
 from arr_coc.data.formats.rendered import Rendered
-from arr_coc.modeling.budgeting import tier_sizes
+from arr_coc.modeling.allocators import tier_sizes
 from arr_coc.training.drawing import Draw
 from arr_coc.training.phases import AllocatorPhase, make_trainer
 from arr_coc.training.recipe import load_recipe

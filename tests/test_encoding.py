@@ -14,9 +14,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.models.sam.configuration_sam import SamVisionConfig
 from transformers.models.sam.modeling_sam import SamVisionEncoder
 
-from arr_coc.modeling.bridging import LinearBridge
+from arr_coc.modeling.bridges import LinearBridge
+from arr_coc.modeling.compressors import COMPRESSORS, ConvCompressor
 from arr_coc.modeling.configuration_arr_coc import ArrCocBridgeConfig, ArrCocSemanticConfig, ArrCocVisionConfig
-from arr_coc.modeling.encoding import COMPRESSORS, STEMS, ConvCompressor, GridEncoder, SemanticEncoder, resize_table
+from arr_coc.modeling.grid_encoder import STEMS, GridEncoder, resize_table
+from arr_coc.modeling.semantic_encoder import SemanticEncoder
 
 FIXTURES = Path(__file__).resolve().parents[2] / "shared" / "fixtures"
 TOLERANCE = 5e-5  # max abs, float32: what independent implementations agree on

@@ -8,11 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arr_coc.modeling.attending import ALLOCATORS
-from arr_coc.modeling.budgeting import BUDGETERS
+from arr_coc.modeling.allocators import ALLOCATORS, BUDGETERS
 from arr_coc.modeling.configuration_arr_coc import ArrCocFetcherConfig
-from arr_coc.modeling.fetching import RunningBackFetcher, gather_patches
-from arr_coc.modeling.realizing import SCORERS, FetchContext
+from arr_coc.modeling.fetcher import RunningBackFetcher
+from arr_coc.modeling.scorers import SCORERS, FetchContext
+from arr_coc.modeling.vision_tower import gather_patches
 
 C, D, SIDE = 6, 5, 8
 N = SIDE * SIDE

@@ -10,8 +10,8 @@ from test_fetching import N, context, fetcher
 from test_invariants import PAIRS
 from test_modeling import CARD, PAGE, QUESTION, loud_model, prompt
 
-from arr_coc.modeling.attending import soft_top_k
-from arr_coc.modeling.scoring import efficiency_loss
+from arr_coc.modeling.allocators import soft_top_k
+from arr_coc.modeling.losses import efficiency_loss
 
 
 def answer_batch(model: Any, *pairs: Any, **kwargs: Any) -> dict[str, Any]:

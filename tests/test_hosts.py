@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 from test_modeling import CARD, PAGE, QUESTION, loud_model, prompt
 
 from arr_coc import ArrCocForConditionalGeneration
-from arr_coc.modeling.bridging import BRIDGES
+from arr_coc.modeling.bridges import BRIDGES
 from arr_coc.modeling.configuration_arr_coc import count_vision_tokens
-from arr_coc.modeling.hosting import LAYOUTS
+from arr_coc.modeling.language_model import LAYOUTS
 
 MIXTURE = {
     "model_type": "deepseek_ocr2_text", "num_key_value_heads": 2, "moe_intermediate_size": 8, "n_routed_experts": 4,

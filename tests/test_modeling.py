@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from arr_coc import ArrCocConfig, ArrCocForConditionalGeneration
-from arr_coc.modeling.realizing import PatchLayer
+from arr_coc.modeling.scorers import PatchLayer
 
 QUESTION = "What is it?"
 

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from arr_coc.modeling.configuration_arr_coc import ArrCocFetcherConfig
-from arr_coc.modeling.realizing import SCORERS, ClipQueryScorer, FetchContext, PatchLayer, Scorer, position_code
-from arr_coc.modeling.texture import TEXTURES
+from arr_coc.modeling.scorers import SCORERS, ClipQueryScorer, FetchContext, PatchLayer, Scorer, position_code
+from arr_coc.modeling.textures import TEXTURES
 
 SCORER_CASES = {
     "none": {"trained": False, "fetches": False},

@@ -2,12 +2,13 @@
 
 import pytest
 
-from arr_coc.modeling.attending import ALLOCATORS
-from arr_coc.modeling.bridging import BRIDGES
-from arr_coc.modeling.encoding import COMPRESSORS, STEMS
-from arr_coc.modeling.hosting import LAYOUTS
-from arr_coc.modeling.realizing import SCORERS
+from arr_coc.modeling.allocators import ALLOCATORS
+from arr_coc.modeling.bridges import BRIDGES
+from arr_coc.modeling.compressors import COMPRESSORS
+from arr_coc.modeling.grid_encoder import STEMS
+from arr_coc.modeling.language_model import LAYOUTS
 from arr_coc.modeling.registry import Registry
+from arr_coc.modeling.scorers import SCORERS
 
 REGISTRIES = {
     "strategy": (SCORERS, {"none", "random", "saliency", "variance", "clip_query", "realizer", "oracle"}),

@@ -10,7 +10,7 @@ from helpers import tiny_model
 from test_reinforce import batch_of
 from torch import Tensor
 
-from arr_coc.modeling.budgeting import budgets_from_mass, budgets_from_tiers
+from arr_coc.modeling.allocators import budgets_from_mass, budgets_from_tiers
 from arr_coc.training.asked_batch import AskedBatch
 from arr_coc.training.plackett_luce import draw_orders, set_log_probability
 from arr_coc.training.reinforce import ReinforceSettings, reinforcement_loss

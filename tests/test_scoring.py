@@ -7,14 +7,8 @@ import pytest
 import torch
 from test_fetching import N, context, fetcher
 
-from arr_coc.modeling.realizing import FetchContext
-from arr_coc.modeling.scoring import (
-    distribution_loss,
-    diversity_loss,
-    efficiency_loss,
-    relevance_loss,
-    text_statistics,
-)
+from arr_coc.modeling.losses import distribution_loss, diversity_loss, efficiency_loss, relevance_loss, text_statistics
+from arr_coc.modeling.scorers import FetchContext
 
 
 def labels(*rows: float) -> torch.Tensor:

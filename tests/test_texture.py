@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from arr_coc.modeling.texture import TEXTURES, luminance, sobel_magnitude, textures
+from arr_coc.modeling.textures import TEXTURES, luminance, sobel_magnitude, textures
 
 
 def test_luminance_is_rec_601() -> None:

@@ -8,7 +8,7 @@ import torch
 from helpers import tiny_model
 from PIL import Image, ImageFont
 
-from arr_coc.modeling.fetching import FetchResult
+from arr_coc.modeling.fetcher import FetchResult
 from arr_coc.viewing import (
     MARGIN,
     NARROWEST,

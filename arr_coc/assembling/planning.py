@@ -16,7 +16,7 @@ from transformers import GenerationConfig
 from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.processing_arr_coc import ArrCocProcessor
-from ..modeling.realizing import SCORERS
+from ..modeling.scorers import SCORERS
 from .clip_text import CLIP_RECIPE, CLIP_TEXT, QUESTION, WORDS, words_in_common
 from .families import EMBEDDINGS, HEAD, Family, family_of
 from .mapping import Mapping, Rows

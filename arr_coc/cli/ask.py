@@ -5,7 +5,7 @@ import json
 import sys
 from typing import Any
 
-from ..modeling.asking import Answer
+from ..modeling.asker import Answer
 from ..modeling.image_processing_arr_coc import Box, load_image
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..viewing import describe, draw_answer

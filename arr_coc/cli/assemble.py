@@ -7,8 +7,8 @@ from pathlib import Path
 from huggingface_hub.utils import enable_progress_bars
 
 from ..assembling import DTYPES, Request, Source, make_plan, open_source, report, write
-from ..modeling.bridging import BRIDGES
-from ..modeling.realizing import SCORERS
+from ..modeling.bridges import BRIDGES
+from ..modeling.scorers import SCORERS
 from ..publishing.building import check_free
 from .common import Command
 

@@ -14,8 +14,8 @@ from transformers.cache_utils import DynamicCache
 
 from ..modeling.configuration_arr_coc import ArrCocConfig, grid_size
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration, ImageEncoding
-from ..modeling.realizing import FetchContext
-from ..modeling.texture import textures
+from ..modeling.scorers import FetchContext
+from ..modeling.textures import textures
 
 STAGES = ("grid encoder", "base tokens", "fetcher", "saccades", "prefill", "one decode step")
 

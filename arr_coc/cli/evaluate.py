@@ -7,7 +7,7 @@ from typing import Any
 from ..evaluating import METRICS, evaluate
 from ..evaluating.blocks import to_text
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from ..modeling.realizing import SCORERS
+from ..modeling.scorers import SCORERS
 from .common import Command, add_choice_arguments, add_device_argument, add_model_argument, load_model, writable
 from .data_arguments import add_data_arguments, find_source, reading
 

@@ -12,10 +12,10 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from ..modeling.asking import prompt_messages
+from ..modeling.asker import prompt_messages
 from ..modeling.configuration_arr_coc import ArrCocConfig, count_vision_tokens
+from ..modeling.image_loading import load_image
 from ..modeling.image_processing_arr_coc import boxes_to_patches
-from ..modeling.loading import load_image
 from ..modeling.processing_arr_coc import ArrCocProcessor, query_markers
 from .records import Record
 

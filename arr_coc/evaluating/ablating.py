@@ -6,12 +6,11 @@ Notation: K saccades, N patches.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..modeling.attending import ALLOCATORS
-from ..modeling.bridging import BRIDGES, LinearBridge
-from ..modeling.budgeting import BUDGETERS
+from ..modeling.allocators import ALLOCATORS, BUDGETERS
+from ..modeling.bridges import BRIDGES, LinearBridge
+from ..modeling.compressors import COMPRESSORS
 from ..modeling.configuration_arr_coc import ArrCocConfig, scaled_budget
-from ..modeling.encoding import COMPRESSORS
-from ..modeling.realizing import SCORERS
+from ..modeling.scorers import SCORERS
 from .peers import PEERS
 
 BUDGETS = (0, 64, 100, 150, 200, 273, 400, "all")

@@ -15,12 +15,11 @@ from PIL import Image
 
 from ..data.images import HeldImage, opened
 from ..data.records import Record
-from ..modeling.asking import Answer
-from ..modeling.image_encoding import ImageEncoding
+from ..modeling.asker import Answer, prompt_messages
+from ..modeling.image_loading import load_image
 from ..modeling.image_processing_arr_coc import Box, fit_square
-from ..modeling.loading import load_image
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from ..modeling.preparing import prompt_messages
+from ..modeling.vision_tower import ImageEncoding
 from .arms import Arm
 from .peers import PEERS, Kept, choose, merged
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..modeling.attending import ALLOCATORS
+from ..modeling.allocators import ALLOCATORS
 from ..modeling.configuration_arr_coc import COMPRESSION, ArrCocConfig
-from ..modeling.realizing import SCORERS
+from ..modeling.scorers import SCORERS
 from .peers import PEERS
 
 LADDER = ("none", "random", "saliency", "clip_query", "realizer")

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from ..data.images import HeldImage, opened
 from ..data.records import Record
-from ..modeling.attending import ALLOCATORS
+from ..modeling.allocators import ALLOCATORS
 from ..modeling.configuration_arr_coc import resolve_budget
 from ..modeling.image_processing_arr_coc import boxes_to_patches
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration, ImageEncoding

@@ -22,10 +22,10 @@ from transformers.utils import cached_file
 from ..data.formats import Format
 from ..data.images import HeldImage
 from ..data.records import Record
-from ..modeling.attending import ALLOCATORS
-from ..modeling.image_encoding import ImageEncoding
-from ..modeling.loading import load_image
+from ..modeling.allocators import ALLOCATORS
+from ..modeling.image_loading import load_image
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from ..modeling.vision_tower import ImageEncoding
 from .ablating import make_trials, trial_arms
 from .answering import PeerChoices, ask, encode, load_images, question_room
 from .arms import Arm, make_arms

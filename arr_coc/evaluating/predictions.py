@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..modeling.asking import Answer
+from ..modeling.asker import Answer
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import yaml
 from PIL import Image
 
 from ..data.records import Record
-from ..modeling.fetching import FetchResult
+from ..modeling.fetcher import FetchResult
 from ..viewing import draw_fetch
 from .blocks import Block, Bullets, Code, Figure, Heading, Paragraph, Table, to_html, to_markdown, to_text
 from .experiment import plan_arms, read_plan

@@ -7,8 +7,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from ..modeling.asker import prompt_messages
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from ..modeling.preparing import prompt_messages
 
 QUESTION = "What is written here?"
 

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from arr_coc.data import Split
-from arr_coc.modeling.attending import best
+from arr_coc.modeling.allocators import best
 from arr_coc.modeling.configuration_arr_coc import resolve_budget
-from arr_coc.modeling.fetching import FetchResult
+from arr_coc.modeling.fetcher import FetchResult
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from arr_coc.modeling.realizing import FetchContext
+from arr_coc.modeling.scorers import FetchContext
 from arr_coc.training.checkpointing import load_weights, part_of
 from arr_coc.training.copying import SPOKEN, PatchLanguage, at_patches, drawn_like, pointer_loss, pointing, right_rows
 from arr_coc.training.loop import Loop, adamw

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..modeling.fetching import FetchResult
+from ..modeling.fetcher import FetchResult
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration, ImageEncoding
-from ..modeling.prompting import find_slots, trim_placeholders
-from ..modeling.realizing import FetchContext
+from ..modeling.prompt import find_slots, trim_placeholders
+from ..modeling.scorers import FetchContext
 from .losses import answer_positions, token_losses
 from .rewards import answer_correctness
 

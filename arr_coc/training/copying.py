@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from arr_coc.data import CHARSET, FIELDS
-from arr_coc.modeling.attending import best
+from arr_coc.modeling.allocators import best
 from arr_coc.modeling.configuration_arr_coc import COMPRESSION
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from arr_coc.modeling.realizing import position_code
+from arr_coc.modeling.scorers import position_code
 from arr_coc.training.checkpointing import load_weights, part_of
 from arr_coc.training.loop import Loop, adamw
 from arr_coc.training.questions import Batch, Prompts, QuestionPages

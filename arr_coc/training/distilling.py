@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..modeling.configuration_arr_coc import ArrCocConfig
-from ..modeling.fetching import FetchResult
+from ..modeling.fetcher import FetchResult
 
 _ATTENTION = re.compile(r"(?:^|\.)layers\.(\d+)\.self_attn$")
 

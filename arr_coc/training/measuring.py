@@ -12,8 +12,8 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from ..modeling.configuration_arr_coc import TIERS, scaled_budget
+from ..modeling.losses import relevance_losses
 from ..modeling.modeling_arr_coc import ArrCocOutput
-from ..modeling.scoring import relevance_losses
 from .losses import real_patches, token_losses
 
 

@@ -14,7 +14,7 @@ from ..data.collating import QuestionCollator
 from ..data.sources import open_records
 from ..modeling.configuration_arr_coc import GRADIENTS
 from ..modeling.processing_arr_coc import ArrCocProcessor
-from ..modeling.realizing import SCORERS
+from ..modeling.scorers import SCORERS
 from .caching import CachedEncoder
 from .drawing import Mix
 from .losses import loss_weights

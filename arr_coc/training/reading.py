@@ -30,7 +30,7 @@ from arr_coc.data import (
     render_document,
 )
 from arr_coc.modeling.configuration_arr_coc import ArrCocVisionConfig
-from arr_coc.modeling.encoding import GridEncoder
+from arr_coc.modeling.grid_encoder import GridEncoder
 from arr_coc.training.checkpointing import load_weights, part_of
 from arr_coc.training.loop import Loop, adamw
 from arr_coc.training.streaming import per_step, prefetched

@@ -16,9 +16,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..modeling.fetching import FetchResult
+from ..modeling.fetcher import FetchResult
 from ..modeling.modeling_arr_coc import ImageEncoding
-from ..modeling.realizing import Scorer
+from ..modeling.scorers import Scorer
 from .asked_batch import AskedBatch
 from .parts import base_model
 from .plackett_luce import draw_orders, set_log_probability

@@ -16,11 +16,11 @@ from torch.utils.data import DataLoader, Sampler
 from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, TrainOutput, rotate_checkpoints
 
-from ..modeling.budgeting import tier_sizes
-from ..modeling.image_encoding import ImageEncoding
+from ..modeling.allocators import tier_sizes
+from ..modeling.losses import text_statistics
 from ..modeling.modeling_arr_coc import ArrCocOutput
-from ..modeling.prompting import trim_placeholders
-from ..modeling.scoring import text_statistics
+from ..modeling.prompt import trim_placeholders
+from ..modeling.vision_tower import ImageEncoding
 from .caching import CachedEncoder
 from .distilling import answer_attention, patch_attention
 from .drawing import Draw, Mix

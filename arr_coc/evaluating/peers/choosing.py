@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...modeling.image_encoding import ImageEncoding
+from ...modeling.asker import prompt_messages
 from ...modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from ...modeling.preparing import prompt_messages
 from ...modeling.registry import Registry
+from ...modeling.vision_tower import ImageEncoding
 from .reading import Reading, read_prompt
 
 LAYER = 2

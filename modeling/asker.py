@@ -12,16 +12,15 @@ from torch import Tensor
 from transformers import GenerationConfig
 from transformers.cache_utils import DynamicCache
 
-from .attending import ALLOCATORS
-from .budgeting import budget_and_allocator
+from .allocators import ALLOCATORS, budget_and_allocator
 from .configuration_arr_coc import resolve_budget
-from .fetching import FetchResult
-from .image_encoding import ImageEncoding
+from .fetcher import FetchResult
+from .image_loading import load_image
 from .image_processing_arr_coc import Box, boxes_to_patches
-from .loading import load_image
 from .preparing import boxes_per_slot, checked_questions, device_of, is_encoding, load_processor, prompt_messages
 from .processing_arr_coc import ArrCocProcessor
-from .prompting import begins_with, pad_after_prefix
+from .prompt import begins_with, pad_after_prefix
+from .vision_tower import ImageEncoding
 
 IMAGE_ARGUMENTS = (
     "pixel_values", "patch_mask", "image_index", "image_encoding", "query_mask", "relevance_labels", "oracle_relevance",

@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .attending import ALLOCATORS, most_relevant_first, soft_top_k
-from .budgeting import BUDGETERS, Budgets
+from .allocators import ALLOCATORS, BUDGETERS, Budgets, most_relevant_first, soft_top_k
 from .configuration_arr_coc import ArrCocFetcherConfig
-from .realizing import SCORERS, FetchContext, Scorer
+from .scorers import SCORERS, FetchContext, Scorer
 
 
 @dataclass
@@ -72,11 +71,6 @@ class FetchResult:
         per_saccade = ("indices", "positions", "is_padding", "weights", "survival")
         cut.update({name: cut[name][:, :most] for name in per_saccade if name in cut})
         return replace(self, **cut, budget=most)
-
-
-def gather_patches(features: Tensor, indices: Tensor) -> Tensor:
-    """Features [B, C, G, G] at `indices` [B, K] -> [B, K, C]."""
-    return features.flatten(2).gather(2, indices[:, None].expand(-1, features.shape[1], -1)).transpose(1, 2)
 
 
 def _unit_range(scores: Tensor) -> Tensor:

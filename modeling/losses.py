@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .prompting import EmbeddedPrompt
+from .prompt import EmbeddedPrompt
 
 
 def relevance_loss(scores: Tensor, labels: Tensor, patch_mask: Tensor, positive_weight: float) -> Tensor:

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .configuration_arr_coc import INDICATORS, ArrCocBridgeConfig, ArrCocSemanticConfig
-from .encoding import KeyValue, SemanticLayer
 from .registry import Registry
+from .semantic_encoder import KeyValue, SemanticLayer
 
 BRIDGES: Registry[type["Bridge"]] = Registry("bridge")
 

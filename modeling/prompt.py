@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .fetching import FetchResult
-from .realizing import FetchContext
+from .fetcher import FetchResult
+from .scorers import FetchContext
 
 
 @dataclass

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from .configuration_arr_coc import ArrCocFetcherConfig
 from .registry import Registry
-from .texture import TEXTURES
+from .textures import TEXTURES
 
 
 @dataclass(frozen=True)

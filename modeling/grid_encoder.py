@@ -1,0 +1,184 @@
+"""The grid encoder: from pixels to the features of the fine grid.
+
+Notation: B batch, G side of the fine grid, N = G*G patches, g = G/4, M = g*g base tokens, K saccades, C feature
+channels, D' semantic width. Positions are (y, x), row-major.
+
+Sources: SAM's image encoder (Kirillov et al. 2023) and CLIP's vision transformer (Radford et al. 2021) with
+DeepSeek-OCR's two-convolution compressor between them (Wei et al. 2025). Module names are those of
+transformers' SAM and CLIP.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from .configuration_arr_coc import ArrCocVisionConfig
+from .registry import Registry
+
+
+class LayerNorm2d(nn.LayerNorm):
+    """LayerNorm over the channels of [B, C, H, W]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+def resize_table(table: Tensor, side: int) -> Tensor:
+    """[1, g, g, D] position table at another side: bicubic, antialiased, in float32, as DeepSeek-OCR does."""
+    if table.shape[1] == side:
+        return table
+    resized = F.interpolate(table.permute(0, 3, 1, 2).float(), (side, side), mode="bicubic", antialias=True)
+    return resized.permute(0, 2, 3, 1).to(table.dtype)
+
+
+STEMS: Registry[type[nn.Module]] = Registry("stem")
+
+
+@STEMS.register("patchify")
+class PatchifyStem(nn.Module):
+    """The published stem: one convolution, stride = kernel = patch."""
+
+    def __init__(self, config: ArrCocVisionConfig) -> None:
+        super().__init__()
+        size = config.patch_size
+        self.projection = nn.Conv2d(config.num_channels, config.hidden_size, size, stride=size)
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        return self.projection(pixel_values)
+
+
+@STEMS.register("conv")
+class ConvStem(nn.Module):
+    """Stride-2 3x3 convolutions down to a patch: learns to read from far fewer samples than patchify."""
+
+    def __init__(self, config: ArrCocVisionConfig) -> None:
+        super().__init__()
+        widths = [config.num_channels, *config.stem_channels]
+        steps: list[nn.Module] = []
+        for before, after in zip(widths[:-1], widths[1:], strict=True):
+            steps += [nn.Conv2d(before, after, 3, 2, 1), LayerNorm2d(after, config.layer_norm_eps), nn.GELU()]
+        self.steps = nn.Sequential(*steps)
+        self.projection = nn.Conv2d(widths[-1], config.hidden_size, 3, 2, 1)
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        return self.projection(self.steps(pixel_values))
+
+
+class GridAttention(nn.Module):
+    """Self-attention over a [S, S] grid with SAM's decomposed relative positions, without an [S*S, S*S] bias.
+
+    The bias of query q and key (i, j) is q.Rh[i] + q.Rw[j]: a dot product. So the rows of q.Rh and q.Rw are appended
+    to the query, and one-hot codes of i and j to the key; scaled-dot-product attention does the rest, exactly. With
+    `attn_implementation="eager"` it is written out, which trains several times faster in bfloat16 on a CPU.
+    """
+
+    def __init__(self, config: ArrCocVisionConfig, side: int) -> None:
+        super().__init__()
+        self.config = config
+        self.num_heads = config.num_attention_heads
+        self.head_dim = config.hidden_size // self.num_heads
+        self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
+        self.proj = nn.Linear(config.hidden_size, config.hidden_size)
+        self.rel_pos_h = nn.Parameter(torch.zeros(2 * side - 1, self.head_dim))
+        self.rel_pos_w = nn.Parameter(torch.zeros(2 * side - 1, self.head_dim))
+
+    def _relative(self, table: Tensor, side: int) -> Tensor:
+        """Rows of `table` for every (query, key) coordinate pair: [side, side, head_dim]."""
+        if table.shape[0] != 2 * side - 1:
+            table = F.interpolate(table.float().t()[None], 2 * side - 1, mode="linear")[0].t().to(table.dtype)
+        at = torch.arange(side, device=table.device)
+        return table[at[:, None] - at[None, :] + side - 1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, side, _, width = x.shape
+        qkv = self.qkv(x).view(batch, side * side, 3, self.num_heads, self.head_dim)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each [B, heads, S*S, head_dim]
+        grid = query.reshape(batch, self.num_heads, side, side, self.head_dim)
+        rows = torch.einsum("bnyxd,ykd->bnyxk", grid, self._relative(self.rel_pos_h, side))
+        columns = torch.einsum("bnyxd,xkd->bnyxk", grid, self._relative(self.rel_pos_w, side))
+        bias = torch.cat((rows, columns), -1).flatten(2, 3)  # [B, heads, S*S, 2S]
+        eye = torch.eye(side, dtype=key.dtype, device=key.device)
+        code = torch.cat((eye.repeat_interleave(side, 0), eye.repeat(side, 1)), -1)  # [S*S, 2S]: row and column
+        query = torch.cat((query * self.head_dim**-0.5, bias), -1)
+        key = torch.cat((key, code.expand(batch, self.num_heads, -1, -1)), -1)
+        if self.config._attn_implementation == "eager":
+            out = (query @ key.transpose(-1, -2)).softmax(-1) @ value
+        else:
+            padded = F.pad(value, (0, 2 * side))  # the fused kernels want one head width
+            out = F.scaled_dot_product_attention(query, key, padded, scale=1.0)[..., : self.head_dim]
+        return self.proj(out.transpose(1, 2).reshape(batch, side, side, width))
+
+
+class GridMLP(nn.Module):
+    def __init__(self, config: ArrCocVisionConfig) -> None:
+        super().__init__()
+        self.lin1 = nn.Linear(config.hidden_size, config.mlp_dim)
+        self.lin2 = nn.Linear(config.mlp_dim, config.hidden_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.lin2(F.gelu(self.lin1(x)))
+
+
+class GridLayer(GradientCheckpointingLayer):
+    """One SAM block; `window` = 0 attends over the whole grid, else within windows of that side."""
+
+    def __init__(self, config: ArrCocVisionConfig, window: int) -> None:
+        super().__init__()
+        self.window = window
+        self.layer_norm1 = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.attn = GridAttention(config, window or config.grid_size)
+        self.layer_norm2 = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.mlp = GridMLP(config)
+
+    def _attend_in_windows(self, x: Tensor) -> Tensor:
+        batch, side, _, width = x.shape
+        w = self.window
+        pad = -side % w  # after the norm, zero and unmasked, as SAM does
+        x = F.pad(x, (0, 0, 0, pad, 0, pad))
+        n = (side + pad) // w
+        x = x.view(batch, n, w, n, w, width).transpose(2, 3).reshape(-1, w, w, width)
+        x = self.attn(x).view(batch, n, n, w, w, width).transpose(2, 3).reshape(batch, n * w, n * w, width)
+        return x[:, :side, :side]
+
+    def forward(self, x: Tensor) -> Tensor:
+        normed = self.layer_norm1(x)
+        x = x + (self._attend_in_windows(normed) if self.window else self.attn(normed))
+        return x + self.mlp(self.layer_norm2(x))
+
+
+class GridNeck(nn.Module):
+    """1x1 and 3x3 convolution to C channels, each followed by a norm."""
+
+    def __init__(self, config: ArrCocVisionConfig) -> None:
+        super().__init__()
+        width, out = config.hidden_size, config.out_channels
+        self.conv1 = nn.Conv2d(width, out, 1, bias=False)
+        self.layer_norm1 = LayerNorm2d(out, config.layer_norm_eps)
+        self.conv2 = nn.Conv2d(out, out, 3, padding=1, bias=False)
+        self.layer_norm2 = LayerNorm2d(out, config.layer_norm_eps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer_norm2(self.conv2(self.layer_norm1(self.conv1(x))))
+
+
+class GridEncoder(nn.Module):
+    """SAM's image encoder: pixels [B, 3, S, S] -> features [B, C, G, G]; any S that is a multiple of 4 patches."""
+
+    def __init__(self, config: ArrCocVisionConfig) -> None:
+        super().__init__()
+        side = config.grid_size
+        self.patch_embed = STEMS.named(config.stem)(config)
+        self.pos_embed = nn.Parameter(torch.zeros(1, side, side, config.hidden_size))
+        whole = set(config.global_attn_indexes)
+        self.layers = nn.ModuleList(
+            GridLayer(config, 0 if i in whole else config.window_size) for i in range(config.num_hidden_layers)
+        )
+        self.neck = GridNeck(config)
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        x = self.patch_embed(pixel_values).permute(0, 2, 3, 1)
+        x = x + resize_table(self.pos_embed, x.shape[1])
+        for layer in self.layers:
+            x = layer(x)
+        return self.neck(x.permute(0, 3, 1, 2))

@@ -1,0 +1,163 @@
+"""The semantic encoder: base tokens look at one another, saccades at everything.
+
+Notation: B batch, G side of the fine grid, N = G*G patches, M base tokens, K saccades, D' semantic width. Positions
+are (y, x), row-major.
+
+Source: CLIP's vision transformer (Radford et al. 2021); module names are those of transformers' CLIP.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers.activations import ACT2FN
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from .configuration_arr_coc import COMPRESSION, ArrCocSemanticConfig
+from .grid_encoder import resize_table
+
+
+def eager_attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float, **_: Any
+) -> tuple[Tensor, Tensor]:
+    """Attention written out, for `attn_implementation="eager"`: returns [B, S, heads, d] and the weights."""
+    scores = query @ key.transpose(-1, -2) * scaling
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    weights = scores.softmax(-1, dtype=torch.float32).to(query.dtype)
+    return (weights @ value).transpose(1, 2), weights
+
+
+KeyValue = tuple[Tensor, Tensor]
+
+
+class SemanticAttention(nn.Module):
+    """Attention of the given tokens to `past` (keys and values of tokens before them, or None) and to one another.
+
+    Of the given tokens only those are seen that `used` [B, S] marks; None: all.
+    """
+
+    def __init__(self, config: ArrCocSemanticConfig) -> None:
+        super().__init__()
+        self.config = config
+        width = config.hidden_size
+        self.num_heads = config.num_attention_heads
+        self.scaling = (width // self.num_heads) ** -0.5
+        self.is_causal = False
+        self.q_proj = nn.Linear(width, width)
+        self.k_proj = nn.Linear(width, width)
+        self.v_proj = nn.Linear(width, width)
+        self.out_proj = nn.Linear(width, width)
+
+    def forward(self, x: Tensor, past: KeyValue | None, used: Tensor | None = None) -> tuple[Tensor, KeyValue]:
+        query, own_key, own_value = (
+            projection(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+            for projection in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        key, value = own_key, own_value
+        if past is not None:
+            key, value = torch.cat((past[0], key), 2), torch.cat((past[1], value), 2)
+        kind = self.config._attn_implementation or "sdpa"  # transformers hands an explicit choice down to sub-configs
+        mask = None if used is None else F.pad(used, (key.shape[2] - used.shape[1], 0), value=True)
+        if mask is not None and "flash" not in kind:  # which takes the mask of the keys as it is
+            mask = mask[:, None, None, :]
+        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(kind, eager_attention)
+        out, _ = attend(self, query, key, value, mask, scaling=self.scaling, dropout=0.0, is_causal=False)
+        return self.out_proj(out.flatten(2)), (own_key, own_value)
+
+
+class SemanticMLP(nn.Module):
+    def __init__(self, config: ArrCocSemanticConfig) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.act = ACT2FN[config.hidden_act]
+        self.fc2 = nn.Linear(config.intermediate_size, config.hidden_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(self.act(self.fc1(x)))
+
+
+class SemanticLayer(GradientCheckpointingLayer):
+    """One CLIP block; also returns the keys and values of its own tokens."""
+
+    def __init__(self, config: ArrCocSemanticConfig) -> None:
+        super().__init__()
+        self.layer_norm1 = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.self_attn = SemanticAttention(config)
+        self.layer_norm2 = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.mlp = SemanticMLP(config)
+
+    def forward(self, x: Tensor, past: KeyValue | None, used: Tensor | None = None) -> tuple[Tensor, KeyValue]:
+        out, own = self.self_attn(self.layer_norm1(x), past, used)
+        x = x + out
+        return x + self.mlp(self.layer_norm2(x)), own
+
+
+class SemanticEncoder(nn.Module):
+    """CLIP's transformer over base tokens, then over saccades that also see the base.
+
+    Base attends to base only; a saccade attends to everything. No mask is needed: the base runs alone, then saccades
+    run with the base's keys and values in front of theirs. So fetching can never change a base token.
+    """
+
+    def __init__(self, config: ArrCocSemanticConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.class_embedding = nn.Parameter(torch.zeros(config.hidden_size))
+        self.position_embedding = nn.Parameter(torch.zeros(1 + config.position_grid**2, config.hidden_size))
+        self.saccade_embedding = nn.Parameter(torch.zeros(config.hidden_size))
+        self.pre_layrnorm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.layers = nn.ModuleList(SemanticLayer(config) for _ in range(config.num_hidden_layers))
+
+    def _position_table(self, side: int) -> Tensor:
+        grid = self.config.position_grid
+        return resize_table(self.position_embedding[1:].view(1, grid, grid, -1), side)
+
+    def _positions_at(self, indices: Tensor, side: int) -> Tensor:
+        """Position table sampled at the centres of fine patches: indices [B, K] of a G grid -> [B, K, D']."""
+        table = self._position_table(side // COMPRESSION).permute(0, 3, 1, 2).float()
+        x, y = indices % side, indices // side
+        at = (torch.stack((x, y), -1) + 0.5) * (2 / side) - 1  # grid_sample's convention: (x, y) in -1..1
+        table = table.expand(indices.shape[0], -1, -1, -1)
+        sampled = F.grid_sample(table, at[:, None].float(), padding_mode="border", align_corners=False)
+        return sampled[:, :, 0].transpose(1, 2).to(self.position_embedding.dtype)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        side: int,
+        indices: Tensor | None,
+        base: list[KeyValue] | None = None,
+        used: Tensor | None = None,
+    ) -> tuple[Tensor, list[KeyValue]]:
+        """Runs base tokens (`base` is None) or saccades (`base`: keys and values of the base, per layer).
+
+        Args:
+            tokens: [B, M or K, D'].
+            side: G of the fine grid that positions refer to.
+            indices: [B, M or K] fine patches the tokens stand at; None: one token per 4x4 cell, in order.
+            base: what an earlier call on the base tokens returned.
+            used: [B, K] bool, False on saccades that only fill the rectangle: no other may see them. None: all are.
+
+        Returns:
+            States [B, M or K, D'], without CLS, and each layer's keys and values of these tokens (CLS included).
+        """
+        if indices is None:
+            positions = self._position_table(side // COMPRESSION).flatten(1, 2)
+        else:
+            positions = self._positions_at(indices, side)
+        x = tokens + positions
+        if base is None:
+            cls = (self.class_embedding + self.position_embedding[0]).expand(tokens.shape[0], 1, -1)
+            x = torch.cat((cls, x), 1)
+        else:
+            x = x + self.saccade_embedding
+        x = self.pre_layrnorm(x)
+        own: list[KeyValue] = []
+        for layer, past in zip(self.layers, base or (None,) * len(self.layers), strict=True):
+            x, key_value = layer(x, past, used)
+            own.append(key_value)
+        return (x[:, 1:] if base is None else x), own
