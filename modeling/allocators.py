@@ -1,6 +1,10 @@
-"""Allocators: from relevance and a budget to the indices of K distinct patches.
+"""Allocators: from relevance and a budget to the indices of K distinct patches, and how many of them each item gets.
 
-Pure functions. Ties break by lower index. Notation: B batch, G side of the fine grid, N = G*G patches, K saccades.
+Choosing is done by pure functions, in which ties break by lower index. Where a question or the relevance decides how
+many patches an item gets, a module counts them, since it may hold weights.
+
+Notation: B batch, G side of the fine grid, N = G*G patches, K saccades (the most of any item), T tiers, C feature
+channels, D language-model width, H scorer width. A saccade's rank r counts from 0, the most relevant first.
 """
 
 from collections.abc import Callable
@@ -14,8 +18,11 @@ from .configuration_arr_coc import AUTO, TIERS, ArrCocFetcherConfig, scaled_budg
 from .registry import Registry
 from .scorers import FetchContext, masked_mean
 
-Allocator = Callable[..., Tensor]
-ALLOCATORS: Registry[Allocator] = Registry("allocator")
+SOFTNESS = 0.02
+"""How wide the soft edge of "adaptive" is, as a share of the mass; only gradients see it."""
+
+
+# ---- which patches --------------------------------------------------------------------------------------------------
 
 
 def best(scores: Tensor, count: int) -> Tensor:
@@ -23,15 +30,11 @@ def best(scores: Tensor, count: int) -> Tensor:
     return scores.sort(dim=-1, descending=True, stable=True).indices[:, :count].sort(-1).values
 
 
-@ALLOCATORS.register("topk")
-@ALLOCATORS.register("tiers")  # how many of them an item keeps: see `budgeting.BUDGETERS`
-@ALLOCATORS.register("adaptive")
 def topk(scores: Tensor, count: int, *, config: ArrCocFetcherConfig) -> Tensor:
     """The K most relevant patches: scores [B, N] -> indices [B, K], ascending."""
     return best(scores, count)
 
 
-@ALLOCATORS.register("window")
 def window(scores: Tensor, count: int, *, config: ArrCocFetcherConfig) -> Tensor:
     """Top-K in which the neighbours of chosen patches gain: scores [B, N] -> indices [B, K], ascending.
 
@@ -98,8 +101,7 @@ def soft_top_k(scores: Tensor, count: int, *, temperature: float) -> Tensor:
     return torch.where(finite.sum(1, keepdim=True) <= count, finite.to(weights), weights)
 
 
-SOFTNESS = 0.02
-"""How wide the soft edge of "adaptive" is, as a share of the mass; only gradients see it."""
+# ---- how many of them -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,7 @@ class TierClassifier(nn.Module):
 
 
 class Budgeter(nn.Module):
-    """Base of the family: how many saccades each item gets."""
+    """Base of what counts: how many saccades each item gets."""
 
     def __init__(self, config: ArrCocFetcherConfig, *, feature_size: int, text_size: int) -> None:
         super().__init__()
@@ -183,14 +185,9 @@ class Budgeter(nn.Module):
 
     def forward(self, context: FetchContext, mass: Tensor, most: int) -> Budgets:
         """Budgets of at most `most`; `mass` [B, N] is the relevance, 0 on what shall not be fetched."""
-        raise TypeError(f"{type(self).__name__} has no forward: expected a registered budgeter")
+        raise TypeError(f"{type(self).__name__} has no forward: expected a subclass that has")
 
 
-BUDGETERS: Registry[type[Budgeter]] = Registry("allocator")
-"""By the name of the allocator whose patches they count."""
-
-
-@BUDGETERS.register("tiers")
 class TierBudgeter(Budgeter):
     """One of `TIERS`, by the classifier or by the heuristic: more question tokens name more things to find."""
 
@@ -209,13 +206,40 @@ class TierBudgeter(Budgeter):
         return budgets_from_tiers(nn.functional.one_hot(tier, len(TIERS)).float(), sizes)
 
 
-@BUDGETERS.register("adaptive")
 class MassBudgeter(Budgeter):
     """As many as it takes to hold `adaptive_share` of the relevance, from the first tier to the last."""
 
     def forward(self, context: FetchContext, mass: Tensor, most: int) -> Budgets:
         sizes = tier_sizes(mass.shape[1], most)
         return budgets_from_mass(mass, self.config.adaptive_share, least=int(sizes[0]), most=int(sizes[-1]))
+
+
+# ---- the family ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Allocator:
+    """A member of the family.
+
+    Attributes:
+        choose: scores [B, N], a count and `config=` -> indices [B, count] of distinct patches, ascending.
+        budgeter: says how many of an item's most relevant patches it gets, up to the budget; None: the budget.
+    """
+
+    choose: Callable[..., Tensor]
+    budgeter: type[Budgeter] | None = None
+
+
+ALLOCATORS: Registry[Allocator] = Registry("allocator")
+ALLOCATORS.register("topk")(Allocator(topk))
+ALLOCATORS.register("window")(Allocator(window))
+ALLOCATORS.register("tiers")(Allocator(topk, TierBudgeter))
+ALLOCATORS.register("adaptive")(Allocator(topk, MassBudgeter))
+
+
+def chooses_counts(allocator: str | None) -> bool:
+    """Whether the allocator of this (registered) name says how many patches each item gets; False for None."""
+    return allocator is not None and ALLOCATORS[allocator].budgeter is not None
 
 
 def budget_and_allocator(
@@ -228,8 +252,8 @@ def budget_and_allocator(
     Raises:
         ValueError: "auto" beside an allocator that fetches exactly the budget.
     """
-    chooses = config.allocator in BUDGETERS
-    if allocator in BUDGETERS:
+    chooses = chooses_counts(config.allocator)
+    if chooses_counts(allocator):
         return AUTO if budget is None else budget, allocator
     if budget == AUTO:
         if allocator is not None:

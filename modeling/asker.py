@@ -1,34 +1,36 @@
-"""Asking: from an image and a question to an answer, on top of transformers' `generate`.
+"""The user's door: from an image and a question to an answer, on top of transformers' `generate`.
 
 Notation: B questions, P encoded images, I image slots, S prompt length, N patches, M base tokens, K saccades, D width.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig
+from torch.nn.utils.rnn import pad_sequence
 from transformers.cache_utils import DynamicCache
+from transformers.utils import logging
 
-from .allocators import ALLOCATORS, budget_and_allocator
-from .configuration_arr_coc import resolve_budget
-from .fetcher import FetchResult
+from .allocators import budget_and_allocator
+from .fetcher import FetchChoices, FetchResult
 from .image_loading import load_image
 from .image_processing_arr_coc import Box, boxes_to_patches
-from .preparing import boxes_per_slot, checked_questions, device_of, is_encoding, load_processor, prompt_messages
 from .processing_arr_coc import ArrCocProcessor
-from .prompt import begins_with, pad_after_prefix
+from .prompt import EmbeddedPrompt, begins_with, pad_after_prefix
+from .tokens import count_vision_tokens
 from .vision_tower import ImageEncoding
 
-IMAGE_ARGUMENTS = (
-    "pixel_values", "patch_mask", "image_index", "image_encoding", "query_mask", "relevance_labels", "oracle_relevance",
-    "strategy", "allocator", "generator", "bridge_bypass",
-)  # fmt: skip
-"""Arguments of `forward` about images and what is fetched of them: the first pass over a prompt uses them up."""
+if TYPE_CHECKING:
+    from .modeling_arr_coc import ArrCocForConditionalGeneration
 
-_POSITIONAL = ("inputs", "generation_config", "logits_processor", "stopping_criteria", "prefix_allowed_tokens_fn")
+logger = logging.get_logger(__name__)
+
+Turn = tuple[str, str]
+"""A question that was asked and its answer."""
+
+POSITIONAL = ("inputs", "generation_config", "logits_processor", "stopping_criteria", "prefix_allowed_tokens_fn")
 """The first parameters of transformers' `generate`, in order."""
 
 
@@ -40,56 +42,50 @@ class Answer:
         text: the answer.
         probability: of the whole answer, end included: the product of its tokens' probabilities.
         fetch: what was fetched, one row per image of the prompt.
+        output: with `return_dict_in_generate=True` what transformers' `generate` returned, a row for each answer.
     """
 
     text: str
     probability: float
     fetch: FetchResult
+    output: Any = field(default=None, repr=False)
 
 
-def _behind_prompt(output: Any, input_ids: Tensor, trimmed: int) -> Any:
-    """What `generate` returned for trimmed prompts, its sequences behind the prompts [B, S] as they were given."""
-    sequences = output if isinstance(output, Tensor) else output.sequences
-    prompts = input_ids.repeat_interleave(len(sequences) // len(input_ids), 0)
-    sequences = torch.cat((prompts.to(sequences.device), sequences[:, trimmed:]), 1)
-    if isinstance(output, Tensor):
-        return sequences
-    output.sequences = sequences
-    return output
+@dataclass(frozen=True)
+class Asked:
+    """Questions about encoded images: for each prompt the numbers of the images that it shows, in order."""
+
+    encoding: ImageEncoding
+    images: list[list[int]]
+    questions: list[str]
+
+    @property
+    def slots(self) -> list[int]:
+        """[I] the image of each slot, prompt after prompt."""
+        return [number for images in self.images for number in images]
 
 
-class AskingMixin:
-    """`generate(image, question)`, `encode_image(image)` and the processor behind them."""
+class Asker:
+    """Asks a model about images: encodes them once, writes prompts, generates, reads answers.
 
-    _processor: ArrCocProcessor | None = None
+    Args:
+        model: that answers.
+        processor: its processor; None: the checkpoint's own, loaded when first needed.
+    """
 
-    if TYPE_CHECKING:  # what the model class it is mixed into has
-        config: Any
-        model: Any
-        generation_config: Any
-        get_input_embeddings: Any
-        compute_transition_scores: Any
-        embed_images: Any
+    def __init__(self, model: "ArrCocForConditionalGeneration", processor: ArrCocProcessor | None = None) -> None:
+        self.model = model
+        self._processor = processor
 
     @property
     def processor(self) -> ArrCocProcessor:
-        """The checkpoint's processor, loaded on first use; assign to use another.
-
-        Raises:
-            ValueError: the checkpoint has none.
-        """
-        if self._processor is None:
-            self._processor = load_processor(self.config)
-        return self._processor
-
-    @processor.setter
-    def processor(self, processor: ArrCocProcessor | None) -> None:
-        self._processor = processor
+        """Raises a ValueError where neither the call nor the checkpoint holds one."""
+        return self.model.processor if self._processor is None else self._processor
 
     # ---- encode once ----------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def encode_image(
+    def encode(
         self, image: Any = None, *, pixel_values: Tensor | None = None, patch_mask: Tensor | None = None
     ) -> ImageEncoding:
         """Everything about an image that no question changes; pass it to `generate` in place of the image.
@@ -112,15 +108,15 @@ class AskingMixin:
 
     def _encode_sources(self, sources: Sequence[Any]) -> ImageEncoding:
         processor = self.processor.image_processor
-        images = [load_image(one, max_image_pixels=processor.max_image_pixels) for one in sources]
+        images = [load_image(source, max_image_pixels=processor.max_image_pixels) for source in sources]
         inputs = processor(images, return_tensors="pt")
         encoding = self._encode_pixels(inputs["pixel_values"], inputs["patch_mask"])
-        return replace(encoding, source_sizes=[(one.height, one.width) for one in images])
+        return replace(encoding, source_sizes=[(image.height, image.width) for image in images])
 
     def _encode_pixels(self, pixel_values: Tensor, patch_mask: Tensor | None) -> ImageEncoding:
-        device = device_of(self.get_input_embeddings())
+        device = self.model.model.input_device
         mask = None if patch_mask is None else patch_mask.to(device)
-        return self.model.encode_image(pixel_values.to(device), mask)
+        return self.model.model.encode_image(pixel_values.to(device), mask)
 
     def _can_cache_prefix(self) -> bool:
         """Only full-attention language models keep a plain cache of every position; and a prompt needs a processor."""
@@ -132,100 +128,58 @@ class AskingMixin:
             return False
 
     def _fresh_cache(self) -> DynamicCache:
-        return DynamicCache(config=self.config.text_config)
+        return DynamicCache(config=self.model.config.text_config)
 
     def _with_prefix(self, encoding: ImageEncoding) -> ImageEncoding:
         """Prefills the language model with the prompt up to and including the base tokens, where that can be kept."""
         if not self._can_cache_prefix():
             return encoding
-        text = self.processor.apply_chat_template(prompt_messages("?", 1), add_generation_prompt=True)
+        text = self.processor.prompt("?")
         before = text[: text.index(self.processor.image_token)]
         ids = self.processor.tokenizer(before, add_special_tokens=False, return_tensors="pt").input_ids[0].long()
-        embeds = self.get_input_embeddings()(ids.to(encoding.tokens.device))
+        embeds = self.model.get_input_embeddings()(ids.to(encoding.tokens.device))
         base = encoding.tokens.to(embeds)
         cache = self._fresh_cache()
         prompt = torch.cat((embeds.expand(len(encoding), -1, -1), base), 1)
-        self.model(prompt, past_key_values=cache, use_cache=True)
-        placeholders = torch.full((base.shape[1],), self.config.image_token_id)
-        kept = [(layer.keys, layer.values) for layer in cache.layers]  # type: ignore[union-attr]
-        return replace(encoding, prefix_ids=torch.cat((ids, placeholders)), prefix_cache=kept)  # type: ignore[arg-type]
+        self.model.model(inputs_embeds=prompt, past_key_values=cache, use_cache=True)
+        placeholders = torch.full((base.shape[1],), self.model.config.image_token_id)
+        layers = [(layer.keys, layer.values) for layer in cache.layers]  # type: ignore[union-attr]
+        return replace(encoding, prefix_ids=torch.cat((ids, placeholders)), prefix_cache=layers)  # type: ignore[arg-type]
 
-    # ---- generate -------------------------------------------------------------------------------------------------
+    # ---- ask ------------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def generate(
+    def ask(
         self,
-        image: Any = None,
-        question: str | Sequence[str] | None = None,
+        image: Any,
+        question: str | Sequence[str],
         *args: Any,
-        strategy: str | None = None,
-        budget: int | str | None = None,
-        allocator: str | None = None,
         boxes: Sequence[Box] | Sequence[Sequence[Box]] | None = None,
-        bridge_bypass: bool | None = None,
+        history: Sequence[Turn] = (),
         return_fetch: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """Answers questions about images; without `question` it is transformers' own `generate(**inputs)`.
-
-        Args:
-            image: a PIL image, path, http(s) or data URL, array, tensor, or what `encode_image` returned. A list of
-                images goes with a list of questions, pair by pair; one image with a list of questions is encoded once;
-                an element that is itself a list puts several images into one prompt.
-            question: a string, or a list.
-            strategy: which scorer decides what is fetched; "none" answers from the base tokens alone.
-            budget: saccades: a number, "fast", "balanced", "standard", "accurate", "all", "tier:128" (see
-                `resolve_budget`), or "auto": the model chooses for each item, by the configured allocator if that
-                chooses, else by "tiers".
-            allocator: "topk" or "window" fetch exactly the budget, "tiers" and "adaptive" at most that.
-            boxes: for strategy "oracle": (x0, y0, x1, y1) in px of the source image; a list of lists for several
-                questions.
-            bridge_bypass: whether the bridge gives way to its linear projection; None as configured.
-            return_fetch: give `Answer` objects (text, probability, what was fetched) in place of strings.
-            **kwargs: to transformers' `generate` (`max_new_tokens`, `num_beams`, `streamer`, ...).
-
-        Returns:
-            A string for one image and one question, else a list of strings; `Answer`s with `return_fetch`.
-
-        Raises:
-            ValueError: bad input; the message says what was expected and what came.
-        """
-        if question is None or isinstance(question, GenerationConfig):
-            for name, given in (("budget", budget), ("boxes", boxes), ("return_fetch", return_fetch or None)):
-                if given is not None:
-                    raise ValueError(f"{name}: expected only with a question; got it beside model inputs")
-            if image is not None and not (isinstance(image, Tensor) and image.ndim == 2):
-                raise ValueError("question: expected one beside the image; got none")
-            positional = zip(_POSITIONAL, (image, question, *args), strict=False)
-            kwargs.update({name: value for name, value in positional if value is not None})
-            chosen = {"strategy": strategy, "allocator": allocator, "bridge_bypass": bridge_bypass}
-            return self._generate_from_inputs(chosen, **kwargs)
-        kwargs.update(zip(_POSITIONAL[2:], args, strict=False))
-        self._check_choices(strategy, allocator)
-        budget, allocator = budget_and_allocator(budget, allocator, self.config.fetcher_config)
+        """See `ArrCocForConditionalGeneration.generate`, of which it is the half with a question."""
+        choices, kwargs = take_choices({**kwargs, **dict(zip(POSITIONAL[2:], args, strict=False))})
+        refuse_assistants(kwargs)
+        self.model.model.fetcher.check(choices)
+        budget, allocator = budget_and_allocator(choices.budget, choices.allocator, self.model.config.fetcher_config)
+        choices = replace(choices, budget=budget, allocator=allocator)
         single = isinstance(question, str) and not isinstance(image, list | tuple)
-        questions = checked_questions(question, self.processor.image_token)
-        encoding, index, questions = self._encode_for(image, questions, bridge_bypass, kwargs)
-        inputs = self._prompt_inputs(encoding, index, questions, budget, strategy)
-        oracle = self._oracle(encoding, index, boxes)
-        answers = self._answer(encoding, index, inputs, strategy, allocator, oracle, return_fetch, kwargs)
+        asked = self._asked(image, checked_questions(question, self.processor.image_token), choices, kwargs)
+        inputs, choices = self._inputs(asked, choices, history, kwargs)
+        if boxes is not None:
+            choices = replace(choices, relevance=self._boxed(asked, boxes))
+        answers = self._answers(asked, inputs, choices, return_fetch, kwargs)
         return answers[0] if single and len(answers) == 1 else answers
 
-    def _check_choices(self, strategy: str | None, allocator: str | None) -> None:
-        if strategy is not None:
-            self.model.fetcher.check_strategy(strategy)
-        if allocator is not None:
-            ALLOCATORS.named(allocator)
-
-    def _encode_for(
-        self, image: Any, questions: list[str], bypass: bool | None, kwargs: dict[str, Any]
-    ) -> tuple[ImageEncoding, list[list[int]], list[str]]:
-        """The encodings, for each question which of them its prompt shows, and as many questions as prompts."""
-        if is_encoding(image):
-            spans = [[i] for i in range(len(image))]
+    def _asked(self, image: Any, questions: list[str], choices: FetchChoices, kwargs: dict[str, Any]) -> Asked:
+        """The encodings, and as many questions as prompts."""
+        if encoded := is_encoding(image):
+            spans = [[number] for number in range(len(image))]
         else:
             prompts = image if isinstance(image, list | tuple) else [image]
-            prompts = [list(one) if isinstance(one, list | tuple) else [one] for one in prompts]
+            prompts = [list(shown) if isinstance(shown, list | tuple) else [shown] for shown in prompts]
             ends = torch.tensor([len(prompt) for prompt in prompts]).cumsum(0).tolist()
             spans = [list(range(end - len(prompt), end)) for prompt, end in zip(prompts, ends, strict=True)]
         if not spans or not all(spans):
@@ -234,114 +188,127 @@ class AskingMixin:
             questions = questions * len(spans)
         if len(spans) not in (1, len(questions)):
             raise ValueError(f"images: expected 1 or {len(questions)} (one per question); got {len(spans)}")
-        index = spans * len(questions) if len(spans) == 1 else spans
-        if is_encoding(image):
-            return self.model.with_bypass(image, bypass), index, questions
-        encoding = self._encode_sources([one for prompt in prompts for one in prompt])
-        encoding = self.model.with_bypass(encoding, bypass)
+        images = spans * len(questions) if len(spans) == 1 else spans
+        encoding = image if encoded else self._encode_sources([source for prompt in prompts for source in prompt])
+        encoding = self.model.model.with_bypass(encoding, choices.bypass)
         # A prefix pays where several questions share it.
-        shared = len(encoding) == 1 < len(questions) and self._cache_is_plain(kwargs)
-        return self._with_prefix(encoding) if shared else encoding, index, questions
+        if not encoded and len(encoding) == 1 < len(questions) and self._cache_is_plain(kwargs):
+            encoding = self._with_prefix(encoding)
+        return Asked(encoding, images, questions)
 
-    def _prompt_inputs(
-        self,
-        encoding: ImageEncoding,
-        index: list[list[int]],
-        questions: list[str],
-        budget: int | str | None,
-        strategy: str | None,
-    ) -> dict[str, Tensor]:
-        """input_ids, attention_mask and query_mask [B, S], left-padded, with placeholders for every vision token."""
-        strategy = self.config.fetcher_config.strategy if strategy is None else strategy
-        base, count = encoding.semantic.shape[1], encoding.base_positions
-        if self.model.fetcher.check_strategy(strategy).fetches:
-            default, taken = self.config.fetcher_config.budget, base if self.config.excludes_base else 0
-            count += resolve_budget(budget, encoding.side**2, default=default, taken=taken)
-        processor = self.processor
-        texts = [
-            processor.apply_chat_template(prompt_messages(question, len(images)), add_generation_prompt=True).replace(
-                processor.image_token, processor.image_token * count
-            )
-            for question, images in zip(questions, index, strict=True)
-        ]
-        batch = processor.tokenizer(texts, padding=True, add_special_tokens=False, return_tensors="pt")
-        limit = getattr(self.config.text_config, "max_position_embeddings", None)  # BLOOM knows no limit
-        longest = int(batch["attention_mask"].sum(1).max())
+    def _inputs(
+        self, asked: Asked, choices: FetchChoices, history: Sequence[Turn], kwargs: dict[str, Any]
+    ) -> tuple[dict[str, Tensor], FetchChoices]:
+        """input_ids, attention_mask and query_mask [B, S], left-padded, with placeholders for every vision token.
+
+        Also the choices, with the budget that fits where all that fits was asked for.
+        """
+        base, saccades = self._positions(asked.encoding, choices)
+        limit = getattr(self.model.config.text_config, "max_position_embeddings", None)  # BLOOM knows no limit
+        rows = self._tokenized(asked, base + saccades, history)
+        longest = max(len(row) for row in rows)
         if limit is not None and longest >= limit:
-            raise ValueError(
-                f"question: expected a prompt of fewer than {limit} tokens, images included; got {longest}"
-            )
-        inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
-        inputs["query_mask"] = processor.query_mask(batch["input_ids"])
-        return {name: tensor.to(encoding.tokens.device) for name, tensor in inputs.items()}
+            most = max(len(images) for images in asked.images)
+            room = self._setting(kwargs, "max_new_tokens", 1) if choices.budget == "all" else 1
+            fits = saccades - -(-(longest + room - limit) // most)
+            if fits < 1 or choices.budget != "all":
+                raise ValueError(_too_long(limit, longest, saccades, fits))
+            logger.warning(f'budget "all": fetching {fits} of {saccades} patches, what {limit} tokens of context hold')
+            saccades, choices = fits, replace(choices, budget=fits)
+            rows = self._tokenized(asked, base + saccades, history)
+        pad = self.processor.tokenizer.pad_token_id
+        ids = pad_sequence(rows, batch_first=True, padding_value=pad, padding_side="left")
+        mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side="left")
+        inputs = {"input_ids": ids, "attention_mask": mask, "query_mask": self.processor.query_mask(ids)}
+        return {name: tensor.to(asked.encoding.tokens.device) for name, tensor in inputs.items()}, choices
 
-    def _oracle(self, encoding: ImageEncoding, index: list[list[int]], boxes: Any) -> Tensor | None:
-        """[I, N] 1 on the patches under the given boxes; None without boxes."""
-        if boxes is None:
-            return None
-        slots = [i for images in index for i in images]
-        nested = boxes_per_slot(boxes)
+    def _positions(self, encoding: ImageEncoding, choices: FetchChoices) -> tuple[int, int]:
+        """Positions of each image's base in a prompt, and its saccades K."""
+        config = self.model.config
+        fetcher, patch = config.fetcher_config, config.vision_config.patch_size
+        excludes = encoding.base_indices is not None and (choices.overlap or fetcher.overlap) == "exclude"
+        budget = fetcher.budget if choices.budget is None else choices.budget
+        if choices.patches is not None:
+            budget = choices.patches.shape[1]
+        return count_vision_tokens(
+            encoding.side * patch, patch, budget, strategy=choices.strategy or fetcher.strategy,
+            excludes_base=excludes, layout=config.bridge_config.layout,
+        )  # fmt: skip
+
+    def _tokenized(self, asked: Asked, placeholders: int, history: Sequence[Turn]) -> list[Tensor]:
+        texts = [
+            self.processor.prompt(question, images=len(images), placeholders=placeholders, history=history)
+            for question, images in zip(asked.questions, asked.images, strict=True)
+        ]
+        rows = self.processor.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+        return [torch.tensor(row) for row in rows]
+
+    def _boxed(self, asked: Asked, boxes: Any) -> Tensor:
+        """[I, N] 1 on the patches under the given boxes."""
+        slots, nested = asked.slots, boxes_per_slot(boxes)
         if len(nested) != len(slots):
             raise ValueError(f"boxes: expected one list per question and image ({len(slots)}); got {len(nested)}")
-        side, patch = encoding.side, self.config.vision_config.patch_size
+        encoding, patch = asked.encoding, self.model.config.vision_config.patch_size
+        if encoding.source_sizes is None:
+            raise ValueError("boxes: expected an image whose size is known; got an encoding of bare pixel_values")
         rows = []
-        for slot, given in zip(slots, nested, strict=True):
-            if encoding.source_sizes is None:
-                raise ValueError("boxes: expected an image whose size is known; got an encoding of bare pixel_values")
-            mapped = self.processor.image_processor.map_boxes(given, *encoding.source_sizes[slot])
-            rows.append(torch.from_numpy(boxes_to_patches(mapped, side, patch)).flatten())
+        for slot, listed in zip(slots, nested, strict=True):
+            mapped = self.processor.image_processor.map_boxes(listed, *encoding.source_sizes[slot])
+            rows.append(torch.from_numpy(boxes_to_patches(mapped, encoding.side, patch)).flatten())
         return torch.stack(rows).float().to(encoding.tokens.device)
 
-    def _answer(
+    def _answers(
         self,
-        encoding: ImageEncoding,
-        index: list[list[int]],
+        asked: Asked,
         inputs: dict[str, Tensor],
-        strategy: str | None,
-        allocator: str | None,
-        oracle: Tensor | None,
+        choices: FetchChoices,
         return_fetch: bool,
         kwargs: dict[str, Any],
     ) -> list[str] | list[Answer]:
-        slots = torch.tensor([i for images in index for i in images])
-        embedded = self.model.compose(
-            **inputs, encoding=encoding, image_index=slots, strategy=strategy, allocator=allocator, oracle=oracle,
-            generator=kwargs.pop("generator", None),
-        )  # fmt: skip
-        inputs = {name: embedded.inputs[name] for name in ("input_ids", "attention_mask")}
-        inputs["inputs_embeds"] = embedded.embeds
+        encoding, slots = asked.encoding, torch.tensor(asked.slots)
+        prompt = self.model.model.embed_images(encoding=encoding, image_index=slots, choices=choices, **inputs)
+        inputs = {name: prompt.inputs[name] for name in ("input_ids", "attention_mask")}
+        inputs["prompt_embeds"] = prompt.embeds
         if self._cache_is_plain(kwargs) and self._begins_with_prefix(encoding, inputs):
             inputs = pad_after_prefix(inputs, len(encoding.prefix_ids))  # type: ignore[arg-type]
             kwargs = {**kwargs, "past_key_values": self._prefix(encoding, slots, kwargs)}
-        prompt = inputs["input_ids"]
-        output = super().generate(  # type: ignore[misc]
-            **inputs,
-            **{**kwargs, "return_dict_in_generate": True, "output_logits": return_fetch},
-        )  # fmt: skip
-        answers = self.processor.tokenizer.batch_decode(
-            output.sequences[:, prompt.shape[1] :], skip_special_tokens=True
+        whole = bool(self._setting(kwargs, "return_dict_in_generate"))
+        wanted = return_fetch or whole
+        settings = {**kwargs, "return_dict_in_generate": True}
+        if wanted:
+            settings["output_logits"] = True
+        output = self.model.generate_tokens(**inputs, **settings)
+        start = inputs["input_ids"].shape[1]
+        texts = self.processor.tokenizer.batch_decode(output.sequences[:, start:], skip_special_tokens=True)
+        texts = [text.strip() for text in texts]
+        if not wanted:
+            return texts
+        return self._with_fetch(
+            asked, texts, self._probabilities(output, start, kwargs), prompt, output if whole else None
         )
-        answers = [answer.strip() for answer in answers]
-        if not return_fetch:
-            return answers
-        probabilities = self._probabilities(output, prompt.shape[1], kwargs)
-        repeats = len(answers) // len(index)
-        first = [0, *torch.tensor([len(images) for images in index]).cumsum(0).tolist()]
+
+    def _with_fetch(
+        self, asked: Asked, texts: list[str], probabilities: list[float], prompt: EmbeddedPrompt, output: Any
+    ) -> list[Answer]:
+        """Answers, each with what was fetched of the images of its prompt."""
+        repeats = len(texts) // len(asked.images)
+        rows = torch.arange(len(asked.slots)).split([len(images) for images in asked.images])
         return [
-            Answer(text, probability, embedded.fetch.rows(first[i // repeats], first[i // repeats + 1]))
-            for i, (text, probability) in enumerate(zip(answers, probabilities, strict=True))
+            Answer(text, probability, prompt.fetch.select(rows[number // repeats]), output)
+            for number, (text, probability) in enumerate(zip(texts, probabilities, strict=True))
         ]
 
+    # ---- what transformers' generate is told ------------------------------------------------------------------------
+
     def _setting(self, kwargs: dict[str, Any], name: str, default: Any = None) -> Any:
-        """A setting of the generation as transformers will see it: the call's, its GenerationConfig's, the model's."""
-        configs = (kwargs.get("generation_config"), self.generation_config)
-        given = (kwargs.get(name), *(getattr(config, name, None) for config in configs))
-        return next((value for value in given if value is not None), default)
+        return generation_setting(self.model, kwargs, name, default)
 
     def _cache_is_plain(self, kwargs: dict[str, Any]) -> bool:
         """Whether this generation keeps the cache that a prefix is kept in."""
         static = self._setting(kwargs, "cache_implementation") is not None
-        return bool(self._setting(kwargs, "use_cache", True)) and not static and "past_key_values" not in kwargs
+        assisted = self._setting(kwargs, "prompt_lookup_num_tokens") is not None  # which reads prompts from the start
+        plain = not static and not assisted and "past_key_values" not in kwargs
+        return plain and bool(self._setting(kwargs, "use_cache", True))
 
     @staticmethod
     def _begins_with_prefix(encoding: ImageEncoding, inputs: dict[str, Tensor]) -> bool:
@@ -362,30 +329,74 @@ class AskingMixin:
     def _probabilities(self, output: Any, start: int, kwargs: dict[str, Any]) -> list[float]:
         """Of each answer, which begins at `start`: the product of the model's own probabilities, first end included."""
         tokens, beams = output.sequences[:, start:], getattr(output, "beam_indices", None)
-        scores = self.compute_transition_scores(output.sequences, output.logits, beams, normalize_logits=True)
+        model: Any = self.model
+        scores = model.compute_transition_scores(output.sequences, output.logits, beams, normalize_logits=True)
         end, pad = self._setting(kwargs, "eos_token_id", []), self._setting(kwargs, "pad_token_id", -1)
         ends = torch.isin(tokens, torch.as_tensor(end, dtype=tokens.dtype, device=tokens.device).reshape(-1))
         behind = ends.cumsum(1) - ends.int() > 0
         behind |= (tokens == torch.as_tensor(pad, device=tokens.device)) & ~ends  # stopped by something else
         return scores.masked_fill(behind[:, : scores.shape[1]], 0.0).sum(1).exp().tolist()
 
-    def _generate_from_inputs(self, chosen: dict[str, Any], **kwargs: Any) -> Any:
-        """transformers' `generate`, with the images encoded and fetched from once, before beams repeat the prompts."""
-        kwargs.update({name: value for name, value in chosen.items() if value is not None})
-        if kwargs.get("pixel_values") is None and kwargs.get("image_encoding") is None:
-            return super().generate(**kwargs)  # type: ignore[misc]
-        given = (kwargs.pop("inputs", None), kwargs.pop("input_ids", None))
-        input_ids = next((ids for ids in given if ids is not None), None)
-        if input_ids is None:
-            raise ValueError("input_ids: expected the prompt beside the images; got none")
-        about_images = {name: kwargs.pop(name) for name in IMAGE_ARGUMENTS if name in kwargs}
-        aligned = {name: kwargs.pop(name, None) for name in ("attention_mask", "position_ids")}
-        made = self.embed_images(input_ids, **aligned, **about_images)
-        inputs = {name: made.inputs[name] for name in ("input_ids", *aligned) if name in made.inputs}
-        length = inputs["input_ids"].shape[1]
-        for name in ("max_length", "min_length"):  # as many new tokens as if the prompt were as long as it was given
-            limit = self._setting(kwargs, name)
-            if limit and length < input_ids.shape[1]:
-                kwargs[name] = max(0, limit - input_ids.shape[1] + length)
-        output = super().generate(inputs_embeds=made.embeds, **inputs, **kwargs)  # type: ignore[misc]
-        return output if inputs["input_ids"] is input_ids else _behind_prompt(output, input_ids, length)
+
+# ---- what asking begins with --------------------------------------------------------------------------------------
+
+
+def take_choices(kwargs: dict[str, Any]) -> tuple[FetchChoices, dict[str, Any]]:
+    """The `FetchChoices` among arguments (by name, or as `choices`), and the other arguments."""
+    names = {part.name for part in fields(FetchChoices)}
+    named = {name: kwargs[name] for name in kwargs.keys() & names if kwargs[name] is not None}
+    choices = FetchChoices.of(kwargs.get("choices"))
+    rest = {name: value for name, value in kwargs.items() if name not in names and name != "choices"}
+    return replace(choices, **named) if named else choices, rest
+
+
+def generation_setting(
+    model: "ArrCocForConditionalGeneration", kwargs: dict[str, Any], name: str, default: Any = None
+) -> Any:
+    """A setting of a generation as transformers will see it: the call's, its GenerationConfig's, the model's."""
+    configs = (kwargs.get("generation_config"), model.generation_config)
+    values = (kwargs.get(name), *(getattr(config, name, None) for config in configs))
+    return next((value for value in values if value is not None), default)
+
+
+def refuse_assistants(kwargs: dict[str, Any]) -> None:
+    for name in ("assistant_model", "assistant_early_exit"):
+        if kwargs.get(name) is not None:
+            expected = "decoding without one, or prompt_lookup_num_tokens: an assistant does not see the images"
+            raise ValueError(f"{name}: expected {expected}; got {type(kwargs[name]).__name__}")
+
+
+def _too_long(limit: int, longest: int, saccades: int, fits: int) -> str:
+    if fits < 1:
+        return f"question: expected a prompt of fewer than {limit} tokens, images included; got {longest}"
+    expected = f"at most {fits} patches per image, which with this question fill the {limit} tokens of context"
+    return f"budget: expected {expected}; got {saccades}"
+
+
+def is_encoding(value: Any) -> bool:
+    """Whether `value` is what `encode_image` returns (by name: remote code may load a class twice)."""
+    return type(value).__name__ == "ImageEncoding"
+
+
+def checked_questions(question: Any, image_token: str) -> list[str]:
+    """A question or several -> a list of them.
+
+    Raises:
+        ValueError: none, an empty one, or one that holds the placeholder.
+    """
+    questions = list(question) if isinstance(question, list | tuple) else [question]
+    if not questions:
+        raise ValueError("question: expected at least one; got an empty list")
+    for text in questions:
+        if not isinstance(text, str) or not text.strip():
+            raise ValueError(f"question: expected a non-empty string; got {text!r}")
+        if image_token in text:
+            raise ValueError(f"question: expected text without the placeholder {image_token}; got {text!r}")
+    return questions
+
+
+def boxes_per_slot(boxes: Any) -> list[Any]:
+    """A list of boxes for one slot, or a list of such lists -> one list of boxes per slot."""
+    rows = list(boxes)
+    single = not rows or any(len(row) and not hasattr(row[0], "__len__") for row in rows)
+    return [rows] if single else rows

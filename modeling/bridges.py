@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import initialization
 
 from .configuration_arr_coc import INDICATORS, ArrCocBridgeConfig, ArrCocSemanticConfig
 from .registry import Registry
@@ -36,9 +37,9 @@ class Bridged:
 
 
 class Bridge(nn.Module):
-    """What bridges have in common: `cross` is the whole answer; a call gives base tokens' embeddings alone."""
+    """Base of the family: takes base tokens across, then saccades behind what the base left."""
 
-    def cross(
+    def forward(
         self,
         semantic: Tensor,
         compressed: Tensor,
@@ -51,7 +52,7 @@ class Bridge(nn.Module):
 
         Args:
             semantic, compressed: semantic states and compressed features (saccades: projected ones), each [B, S, D'].
-            base: None for base tokens; for saccades, the `cache` that their base tokens left.
+            base: None for base tokens; for saccades, the `cache` that their base tokens left, which may be [].
             bypass: give way to the linear projection.
             used: [B, S] bool, False on saccades that only fill the rectangle: no other may see them. None: all are.
 
@@ -59,10 +60,6 @@ class Bridge(nn.Module):
             ValueError: `bypass` of a bridge without a linear projection.
         """
         raise NotImplementedError
-
-    def forward(self, semantic: Tensor, compressed: Tensor) -> Tensor:
-        """Semantic states and compressed features of base tokens, each [B, M, D'] -> [B, M, D]."""
-        return self.cross(semantic, compressed).tokens
 
     def indicators(self, device: torch.device) -> Tensor | None:
         """[4, D] image-start, image-end, video-start, video-end; None from bridges that hold no such rows."""
@@ -77,7 +74,7 @@ class LinearBridge(Bridge):
         super().__init__()
         self.projection = nn.Linear(2 * vision_size, text_size)
 
-    def cross(
+    def forward(
         self,
         semantic: Tensor,
         compressed: Tensor,
@@ -98,11 +95,17 @@ def like_text(tokens: Tensor, mean: float, std: float) -> Tensor:
 
 
 class Correction(nn.Linear):
-    """The last layer of an adapter; a class of its own because it starts at zero, the adapter as the identity."""
+    """The last layer of an adapter, which starts at zero: the adapter as the identity."""
+
+    def start_weights(self, std: float) -> None:
+        initialization.zeros_(self.weight)
 
 
 class LevelEmbedding(nn.Embedding):
-    """A token's level of detail (0: base, 1: saccade); a class of its own because it starts at zero."""
+    """A token's level of detail (0: base, 1: saccade); starts at zero."""
+
+    def start_weights(self, std: float) -> None:
+        initialization.zeros_(self.weight)
 
 
 class QualityAdapter(nn.Module):
@@ -139,7 +142,7 @@ class QualityBridge(LinearBridge):
         """What the adapter is to know of each token [B, S, D], and keys and values for tokens behind these."""
         return projected, []
 
-    def cross(
+    def forward(
         self,
         semantic: Tensor,
         compressed: Tensor,
@@ -148,7 +151,7 @@ class QualityBridge(LinearBridge):
         bypass: bool = False,
         used: Tensor | None = None,
     ) -> Bridged:
-        projected = super().cross(semantic, compressed).tokens
+        projected = super().forward(semantic, compressed).tokens
         if bypass:
             return Bridged(projected)
         states, cache = self.states(projected, base, used)
@@ -216,7 +219,7 @@ class VisualTableBridge(Bridge):
         self.head = nn.Sequential(nn.Linear(2 * vision_size, words, bias=False), nn.LayerNorm(words))
         self.table = VisualEmbeddingTable(config.table_size, text_size)
 
-    def cross(
+    def forward(
         self,
         semantic: Tensor,
         compressed: Tensor,

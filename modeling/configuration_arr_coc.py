@@ -9,6 +9,7 @@ from typing import Any
 from transformers import AutoConfig
 from transformers.configuration_utils import PretrainedConfig
 
+from .language_model import layout_positions
 from .tokens import (
     AUTO,
     COMPRESSION,
@@ -17,7 +18,6 @@ from .tokens import (
     TIERS,
     count_vision_tokens,
     grid_size,
-    layout_positions,
     resolve_budget,
     scaled_budget,
 )
@@ -341,13 +341,20 @@ class ArrCocConfig(PretrainedConfig):
         return self.vision_config.compressor == "mask" and self.fetcher_config.overlap == "exclude"
 
     def vision_tokens(
-        self, image_size: int | None = None, budget: int | str | None = None, *, strategy: str | None = None
+        self,
+        image_size: int | None = None,
+        budget: int | str | None = None,
+        *,
+        strategy: str | None = None,
+        overlap: str | None = None,
     ) -> tuple[int, int]:
         """(base, K) of one image of this model: `count_vision_tokens` with the configured sizes and defaults."""
         budget = self.fetcher_config.budget if budget is None else budget
         strategy = self.fetcher_config.strategy if strategy is None else strategy
         side = self.vision_config.image_size if image_size is None else image_size
-        patch, excludes, layout = self.vision_config.patch_size, self.excludes_base, self.bridge_config.layout
+        patch, layout = self.vision_config.patch_size, self.bridge_config.layout
+        overlap = self.fetcher_config.overlap if overlap is None else overlap
+        excludes = self.vision_config.compressor == "mask" and overlap == "exclude"
         return count_vision_tokens(side, patch, budget, strategy=strategy, excludes_base=excludes, layout=layout)
 
 
@@ -364,7 +371,6 @@ __all__ = [
     "TIERS",
     "count_vision_tokens",
     "grid_size",
-    "layout_positions",
     "resolve_budget",
     "scaled_budget",
 ]

@@ -1,22 +1,78 @@
-"""The running-back fetcher: score the patches, allocate the budget, gather from the grid; and say what was done.
+"""The running-back fetcher: score the patches, allocate the budget; and say what was done.
 
-Notation: B batch, G side of the fine grid, N = G*G patches, C feature channels, K saccades (where items get different
-numbers: the most of any), T tiers. Positions are (y, x).
+Notation: B batch, G side of the fine grid, N = G*G patches, K saccades (where items get different numbers: the most of
+any), T tiers. Positions are (y, x).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from .allocators import ALLOCATORS, BUDGETERS, Budgets, most_relevant_first, soft_top_k
+from .allocators import ALLOCATORS, Budgets, most_relevant_first, soft_top_k
 from .configuration_arr_coc import ArrCocFetcherConfig
 from .scorers import SCORERS, FetchContext, Scorer
+from .vision_tower import Rows
+
+
+@dataclass(frozen=True)
+class FetchChoices:
+    """How one call fetches. None leaves a choice to the configuration.
+
+    Attributes:
+        strategy: which scorer says what is relevant.
+        allocator: what turns relevance into patches.
+        budget: see `resolve_budget`. In `forward` the prompts' placeholders say how many, and this has to agree.
+        seed: of random relevance where there is no generator.
+        generator: for strategy "random".
+        overlap: "exclude" or "allow": whether patches that are base tokens already may be fetched again.
+        bypass: whether the bridge gives way to its linear projection; None: as configured, or as encoded.
+        patches: [I, K] patches to fetch of each image slot, whatever their relevance; no scorer runs.
+        relevance: [I, N] relevance that is known beforehand, which strategy "oracle" fetches.
+        all_scores: whether every trained scorer runs, not only the strategy's.
+    """
+
+    strategy: str | None = None
+    allocator: str | None = None
+    budget: int | str | None = None
+    seed: int | None = None
+    generator: torch.Generator | None = None
+    overlap: str | None = None
+    bypass: bool | None = None
+    patches: Tensor | None = None
+    relevance: Tensor | None = None
+    all_scores: bool = False
+
+    def __post_init__(self) -> None:
+        if self.overlap not in (None, "exclude", "allow"):
+            raise ValueError(f'overlap: expected "exclude" or "allow"; got {self.overlap!r}')
+        if self.patches is not None and self.relevance is not None:
+            raise ValueError("patches: expected them or relevance, which says what to fetch too; got both")
+
+    @classmethod
+    def of(cls, choices: "FetchChoices | Mapping[str, Any] | None") -> "FetchChoices":
+        """Choices as they are, by name, or none.
+
+        Raises:
+            ValueError: a name that is no choice.
+        """
+        if choices is None:
+            return _AS_CONFIGURED
+        if not isinstance(choices, Mapping):
+            return choices
+        known = [part.name for part in fields(cls)]
+        if unknown := sorted(set(choices) - set(known)):
+            raise ValueError(f"choices: expected names among {', '.join(known)}; got {', '.join(unknown)}")
+        return cls(**choices)
+
+
+_AS_CONFIGURED = FetchChoices()
 
 
 @dataclass
-class FetchResult:
+class FetchResult(Rows):
     """What was fetched, and why.
 
     Attributes:
@@ -27,7 +83,7 @@ class FetchResult:
         relevance: [B, N] float32 in 0..1: sigmoid of logits; fixed scorers: scaled to each item's own range.
         is_padding: [B, K] bool, True on fetched patches that hold nothing of the image.
         budget: K.
-        strategy, allocator: their names.
+        strategy, allocator: their names; "given" where the call said which patches.
         counts: [B] int64, how many are fetched of each item; K where not given.
         wanted: [B] int64, how many evaluation would fetch: in training, allocators that choose fetch more than that.
         weights: [B, K] what each token is multiplied by, or None: see `ArrCocFetcherConfig.gradient`.
@@ -63,14 +119,18 @@ class FetchResult:
         """[B, K] bool, True on what is fetched, False on what only fills the rectangle."""
         return torch.arange(self.budget, device=self.counts.device) < self.counts[:, None]
 
-    def rows(self, start: int, stop: int) -> "FetchResult":
-        """The items `start` to `stop` of the batch, K being the most of theirs."""
-        held = {field.name: getattr(self, field.name) for field in fields(self)}
-        cut: dict[str, Any] = {name: value[start:stop] for name, value in held.items() if isinstance(value, Tensor)}
-        most = int(cut["counts"].max()) if len(cut["counts"]) else self.budget
+    @property
+    def is_ragged(self) -> bool:
+        """Whether some items get fewer than K; never where every item gets exactly the budget."""
+        return self.survival is not None and bool((self.counts < self.budget).any())
+
+    def select(self, index: Tensor) -> Self:
+        """The items at `index` [I], K being the most of theirs."""
+        rows = super().select(index)
+        most = int(rows.counts.max()) if len(index) and self.survival is not None else self.budget
         per_saccade = ("indices", "positions", "is_padding", "weights", "survival")
-        cut.update({name: cut[name][:, :most] for name in per_saccade if name in cut})
-        return replace(self, **cut, budget=most)
+        held = {name: getattr(rows, name) for name in per_saccade}
+        return replace(rows, **{n: t[:, :most] for n, t in held.items() if t is not None}, budget=most)
 
 
 def _unit_range(scores: Tensor) -> Tensor:
@@ -91,7 +151,10 @@ class RunningBackFetcher(nn.Module):
         ALLOCATORS.named(config.allocator)
         self.check_strategy(config.strategy)
         self.scorers = nn.ModuleDict({name: SCORERS[name](config, **self.sizes) for name in config.scorers})
-        self.budgeters = nn.ModuleDict({name: kind(config, **self.sizes) for name, kind in BUDGETERS.items()})
+        # Of the allocators that choose how many: checkpoints hold their weights under this name.
+        budgeters = {name: allocator.budgeter for name, allocator in ALLOCATORS.items()}
+        made = {name: kind(config, **self.sizes) for name, kind in budgeters.items() if kind is not None}
+        self.budgeters = nn.ModuleDict(made)
         self.temperature = config.temperature
         """Of gradient "soft", in units of the score; the trainer's to lower."""
 
@@ -106,6 +169,13 @@ class RunningBackFetcher(nn.Module):
             usable = [n for n, k in SCORERS.items() if not k.trained or n in self.config.scorers]
             raise ValueError(f"strategy: expected one of {', '.join(sorted(usable))} (held here); got {strategy!r}")
         return kind
+
+    def check(self, choices: FetchChoices) -> None:
+        """Raises a ValueError where a strategy or an allocator is unknown here."""
+        if choices.strategy is not None:
+            self.check_strategy(choices.strategy)
+        if choices.allocator is not None:
+            ALLOCATORS.named(choices.allocator)
 
     def scorer(self, strategy: str) -> Scorer:
         """The scorer itself: this checkpoint's weights, or a fixed rule."""
@@ -122,9 +192,8 @@ class RunningBackFetcher(nn.Module):
         self,
         context: FetchContext,
         budget: int,
+        choices: FetchChoices = _AS_CONFIGURED,
         *,
-        strategy: str | None = None,
-        allocator: str | None = None,
         taken: Tensor | None = None,
     ) -> FetchResult:
         """Chooses exactly `budget` distinct patches per item, or up to as many with an allocator that chooses it.
@@ -135,22 +204,20 @@ class RunningBackFetcher(nn.Module):
         Args:
             context: what the scorer sees.
             budget: K.
-            strategy, allocator: names; the config's by default.
+            choices: strategy and allocator, or the patches themselves.
             taken: [B, M] patches that are base tokens already and must not be fetched again, or None.
 
         Raises:
-            ValueError: unknown names, K above the number of candidates, or any K for a strategy that fetches nothing.
+            ValueError: unknown names, K above the number of candidates, any K for a strategy that fetches nothing, or
+                given patches that are not K distinct ones of each item.
         """
-        strategy = self.config.strategy if strategy is None else strategy
-        allocator = self.config.allocator if allocator is None else allocator
-        allocate = ALLOCATORS.named(allocator)
+        if choices.patches is not None:
+            return _given(context, budget, choices.patches)
+        strategy, allocator = choices.strategy or self.config.strategy, choices.allocator or self.config.allocator
+        allocate = ALLOCATORS.named(allocator).choose
         scorer = self.scorer(strategy)
-        if budget and not scorer.fetches:
-            raise ValueError(f'strategy "{strategy}": expected no saccades to fill; got a budget of {budget}')
+        _check_budget(context, budget, scorer, strategy, taken)
         scores = scorer(context).to(context.features.device)
-        candidates = scores.shape[1] - (0 if taken is None else taken.shape[1])
-        if budget > candidates:
-            raise ValueError(f"budget: expected at most {candidates} patches that are not base tokens; got {budget}")
         relevance = scores.sigmoid() if scorer.trained else _unit_range(scores)
         ranked = _ranked(scores, context.patch_mask, taken)
         budgets = self._budgets(allocator, context, relevance, ranked, budget)
@@ -161,10 +228,9 @@ class RunningBackFetcher(nn.Module):
             budget = int(counts.max()) if len(counts) else 0
         indices = allocate(ranked, budget, config=self.config)
         indices, rank = most_relevant_first(ranked, indices, counts)
-        side = context.side
         return FetchResult(
             indices=indices,
-            positions=torch.stack((indices // side, indices % side), -1),
+            positions=_positions(indices, context.side),
             scores=scores,
             relevance=relevance,
             is_padding=~context.patch_mask.gather(1, indices),
@@ -215,6 +281,42 @@ class RunningBackFetcher(nn.Module):
             survival = budgets.survival.gather(1, rank)
             weights = survival if weights is None else weights * survival
         return weights
+
+
+def _positions(indices: Tensor, side: int) -> Tensor:
+    """(y, x) of patches on a grid of `side`: [B, K] -> [B, K, 2]."""
+    return torch.stack((indices // side, indices % side), -1)
+
+
+def _check_budget(context: FetchContext, budget: int, scorer: Scorer, strategy: str, taken: Tensor | None) -> None:
+    if budget and not scorer.fetches:
+        expected = "prompts without placeholders for saccades (a processor makes them when given the strategy too)"
+        raise ValueError(f'strategy "{strategy}": expected {expected}; got room for {budget} per image')
+    candidates = context.patch_mask.shape[1] - (0 if taken is None else taken.shape[1])
+    if budget > candidates:
+        raise ValueError(f"budget: expected at most {candidates} patches that are not base tokens; got {budget}")
+
+
+def _given(context: FetchContext, budget: int, patches: Tensor) -> FetchResult:
+    """The patches [B, K] that a call asks for: relevant are they alone."""
+    items, total = context.patch_mask.shape
+    indices = patches.to(context.patch_mask.device).long().sort(-1).values
+    if list(indices.shape) != [items, budget]:
+        raise ValueError(f"patches: expected shape {[items, budget]} (image slots, K); got {list(indices.shape)}")
+    distinct = bool((indices[:, 1:] > indices[:, :-1]).all())
+    if indices.numel() and not (distinct and int(indices.min()) >= 0 and int(indices.max()) < total):
+        raise ValueError(f"patches: expected distinct numbers of {total} patches, from 0; got {patches.tolist()}")
+    relevance = torch.zeros(items, total, device=indices.device).scatter(1, indices, 1.0)
+    return FetchResult(
+        indices=indices,
+        positions=_positions(indices, context.side),
+        scores=relevance,
+        relevance=relevance,
+        is_padding=~context.patch_mask.gather(1, indices),
+        budget=budget,
+        strategy="given",
+        allocator="given",
+    )
 
 
 def _ranked(scores: Tensor, patch_mask: Tensor, taken: Tensor | None) -> Tensor:

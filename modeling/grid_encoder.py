@@ -11,6 +11,7 @@ transformers' SAM and CLIP.
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import initialization
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .configuration_arr_coc import ArrCocVisionConfig
@@ -82,6 +83,10 @@ class GridAttention(nn.Module):
         self.proj = nn.Linear(config.hidden_size, config.hidden_size)
         self.rel_pos_h = nn.Parameter(torch.zeros(2 * side - 1, self.head_dim))
         self.rel_pos_w = nn.Parameter(torch.zeros(2 * side - 1, self.head_dim))
+
+    def start_weights(self, std: float) -> None:
+        initialization.zeros_(self.rel_pos_h)
+        initialization.zeros_(self.rel_pos_w)
 
     def _relative(self, table: Tensor, side: int) -> Tensor:
         """Rows of `table` for every (query, key) coordinate pair: [side, side, head_dim]."""
@@ -175,6 +180,9 @@ class GridEncoder(nn.Module):
             GridLayer(config, 0 if i in whole else config.window_size) for i in range(config.num_hidden_layers)
         )
         self.neck = GridNeck(config)
+
+    def start_weights(self, std: float) -> None:
+        initialization.normal_(self.pos_embed, std=std)
 
     def forward(self, pixel_values: Tensor) -> Tensor:
         x = self.patch_embed(pixel_values).permute(0, 2, 3, 1)

@@ -1,4 +1,4 @@
-"""Hosts: language models, and what each expects around an image's tokens in its prompt.
+"""The language model, and the layouts of an image's tokens that language models expect in their prompts.
 
 Notation: P images, M base tokens in g rows of g, D language-model width.
 """
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModel
+from transformers import AutoModel, initialization
 from transformers.modeling_utils import PreTrainedModel
 
 from .registry import Registry
@@ -25,6 +25,17 @@ def build_language_model(config: Any) -> PreTrainedModel:
 
 LAYOUTS: Registry[type[nn.Module]] = Registry("layout")
 
+
+def layout_positions(layout: str, rows: int) -> tuple[int, int]:
+    """Positions that a layout adds to an image of `rows` rows of base tokens: before and behind its saccades.
+
+    Raises:
+        ValueError: unknown layout.
+    """
+    kind: Any = LAYOUTS.named(layout)
+    return kind.positions(rows)
+
+
 Framed = tuple[Tensor, Tensor | None]
 """What stands before an image's saccades [P, positions, D], its base tokens among it, and what stands behind them."""
 
@@ -35,6 +46,11 @@ class PlainLayout(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
+
+    @staticmethod
+    def positions(rows: int) -> tuple[int, int]:
+        """Positions beside the image's tokens, before and behind its saccades, for `rows` rows of base tokens."""
+        return 0, 0
 
     def forward(self, base: Tensor, indicators: Tensor | None) -> Framed:
         """Base tokens [P, M, D] and the bridge's indicator rows [4, D] -> what stands before and behind saccades."""
@@ -50,8 +66,16 @@ class RowLayout(nn.Module):
         self.image_newline = nn.Parameter(torch.zeros(width))
         self.view_seperator = nn.Parameter(torch.zeros(width))
 
+    def start_weights(self, std: float) -> None:
+        for row in (self.image_newline, self.view_seperator):  # as DeepSeek-OCR begins
+            initialization.normal_(row, std=row.shape[0] ** -0.5)
+
+    @staticmethod
+    def positions(rows: int) -> tuple[int, int]:
+        return rows + 1, 0
+
     def forward(self, base: Tensor, indicators: Tensor | None) -> Framed:
-        """As `PlainLayout.forward`; M + g + 1 positions before the saccades."""
+        """As `PlainLayout.forward`."""
         images, tokens, width = base.shape
         rows = base.unflatten(1, (isqrt(tokens), -1))
         newline = self.image_newline.to(base).expand(images, rows.shape[1], 1, width)
@@ -66,8 +90,12 @@ class IndicatorLayout(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
 
+    @staticmethod
+    def positions(rows: int) -> tuple[int, int]:
+        return 1, 1
+
     def forward(self, base: Tensor, indicators: Tensor | None) -> Framed:
-        """As `PlainLayout.forward`; M + 1 positions before the saccades, 1 behind them."""
+        """As `PlainLayout.forward`."""
         assert indicators is not None, "the config allows this layout with the vet bridge only"
         start, end = (row.to(base).expand(base.shape[0], 1, -1) for row in indicators[:2])
         return torch.cat((start, base), 1), end

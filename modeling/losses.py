@@ -4,38 +4,34 @@ Notation: I image slots, N patches, T tiers, S tokens, D language-model width.
 """
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .prompt import EmbeddedPrompt
 
-
-def relevance_loss(scores: Tensor, labels: Tensor, patch_mask: Tensor, positive_weight: float) -> Tensor:
-    """The mean of `relevance_losses`, of the same arguments, over slots with a row of labels.
+def relevance_loss(scores: Tensor, targets: Tensor, patch_mask: Tensor, positive_weight: float) -> Tensor:
+    """The mean of `relevance_losses`, of the same arguments, over slots with a row of targets.
 
     Where no row is known the loss is 0, with a gradient of 0.
     """
-    known = patch_mask.any(1).to(scores.device) & (labels >= 0).all(1).to(scores.device)
-    return relevance_losses(scores, labels, patch_mask, positive_weight).sum() / known.sum().clamp(min=1)
+    known = patch_mask.any(1).to(scores.device) & (targets >= 0).all(1).to(scores.device)
+    return relevance_losses(scores, targets, patch_mask, positive_weight).sum() / known.sum().clamp(min=1)
 
 
-def relevance_losses(scores: Tensor, labels: Tensor, patch_mask: Tensor, positive_weight: float) -> Tensor:
+def relevance_losses(scores: Tensor, targets: Tensor, patch_mask: Tensor, positive_weight: float) -> Tensor:
     """[I] the mean binary cross-entropy over each slot's patches and all scorers.
 
-    0 where the row of labels is -1: nobody knows where that slot's answer is.
+    0 where the row of targets is -1: nobody knows where that slot's answer is.
 
     Args:
         scores: logits [scorers, I, N].
-        labels: [I, N] in 0..1, or rows of -1.
+        targets: [I, N] in 0..1, or rows of -1.
         patch_mask: bool [I, N], True on patches that hold some of the image.
         positive_weight: how much more a relevant patch weighs than any other.
     """
     scores = scores.float()
-    target = labels.to(scores).expand_as(scores)
+    target = targets.to(scores).expand_as(scores)
     mask = patch_mask.to(scores.device) & (target[0] >= 0).all(1, keepdim=True)
     weight = torch.full((), positive_weight, device=scores.device)
     losses = F.binary_cross_entropy_with_logits(scores, target.clamp(min=0), pos_weight=weight, reduction="none")
@@ -89,50 +85,3 @@ def text_statistics(weight: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation over all weights of a table of text embeddings [vocabulary, D]."""
     std, mean = torch.std_mean(weight.float(), correction=0)
     return mean, std
-
-
-class ScoringMixin:
-    """The losses of `ArrCocForConditionalGeneration.forward`."""
-
-    if TYPE_CHECKING:  # what the model class it is mixed into has
-        config: Any
-        loss_function: Any
-
-    def relevance_loss(self, scores: Mapping[str, Tensor], labels: Tensor, patch_mask: Tensor) -> Tensor:
-        """`scoring.relevance_loss` of scorers' logits [I, N] by name against `labels` [I, N].
-
-        Raises:
-            ValueError: there are no trained scorers.
-        """
-        if not scores:
-            raise ValueError("relevance_labels: expected a model with trained scorers; this one has none")
-        logits = torch.stack(list(scores.values()))
-        return relevance_loss(logits, labels, patch_mask, self.config.relevance_positive_weight)
-
-    def _losses(
-        self,
-        logits: Tensor,
-        labels: Tensor | None,
-        num_items: Tensor | int | None,
-        relevance_labels: Tensor | None,
-        scores: Mapping[str, Tensor] | None,
-        made: EmbeddedPrompt | None,
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """The loss to minimise, and the relevance loss alone; None where nothing asks for them.
-
-        `num_items`: answer tokens of all accumulated batches, as Trainer counts them: the losses of those batches are
-        then to be summed, so each batch counts by its share of the tokens.
-        """
-        loss = relevance = None
-        if labels is not None:
-            vocabulary = self.config.text_config.vocab_size
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=vocabulary, num_items_in_batch=num_items)
-        if relevance_labels is not None:
-            if made is None or scores is None:
-                raise ValueError("relevance_labels: expected images beside them; got none")
-            relevance = self.relevance_loss(scores, relevance_labels, made.context.patch_mask)
-            weighted = self.config.relevance_loss_weight * relevance
-            if labels is not None and num_items is not None:
-                weighted = weighted * ((labels[:, 1:] != -100).sum() / num_items)
-            loss = weighted if loss is None else loss + weighted
-        return loss, relevance

@@ -1,36 +1,36 @@
 """ARR-COC: keep a cheap, complete look at an image, run back for the patches that the question needs, then answer.
 
-The forward pass, top to bottom: pixels -> grid encoder -> features (once per image) -> compressor -> base tokens ->
-semantic encoder; question -> scorer -> allocator -> saccades gathered from the features -> semantic encoder, behind the
-base; both through the bridge into the language model: [base][saccades][question] -> answer.
+The model is in `base_model.py`, what it is asked through in `asker.py`; here are its vocabulary head, its losses, and
+what transformers calls.
 
 Notation: B prompts, P encoded images, I image slots (places in prompts where an image stands), S sequence length,
-G side of the fine grid, N = G*G patches, M base tokens, K saccades, C feature channels, D' semantic width, D language
-model width. Positions are (y, x), row-major.
+N patches, M base tokens, K saccades, D language-model width.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import initialization
+from transformers import GenerationConfig
 from transformers.cache_utils import Cache
 from transformers.generation import GenerationMixin
-from transformers.modeling_outputs import BaseModelOutputWithPast, ModelOutput
-from transformers.modeling_utils import PreTrainedModel
+from transformers.modeling_outputs import ModelOutput
+from transformers.utils.generic import can_return_tuple
 
-from .asker import IMAGE_ARGUMENTS, AskingMixin
-from .bridges import BRIDGES
-from .composing import ComposingMixin
+from .asker import POSITIONAL, Asker, generation_setting, refuse_assistants, take_choices
+from .base_model import ArrCocModel, ArrCocModelOutput, ArrCocPreTrainedModel
 from .configuration_arr_coc import ArrCocConfig
-from .fetcher import FetchResult, RunningBackFetcher
-from .language_model import LAYOUTS, build_language_model
-from .losses import ScoringMixin
-from .prompt import EmbeddedPrompt, positions, refuse_placeholders
-from .starting import start_weights
-from .textures import textures
-from .vision_tower import ArrCocVisionTower, ImageEncoding, SaccadeProjection
+from .conversation import Conversation
+from .fetcher import FetchChoices, FetchResult
+from .image_processing_arr_coc import Box
+from .losses import relevance_loss
+from .processing_arr_coc import ArrCocProcessor, load_processor
+from .prompt import EmbeddedPrompt
+from .vision_tower import ImageEncoding
+
+_IMAGE_ARGUMENTS = ("pixel_values", "patch_mask", "image_index", "image_encoding")
 
 
 @dataclass
@@ -55,134 +55,11 @@ class ArrCocOutput(ModelOutput):
     scores: dict[str, Tensor] | None = None
 
 
-class ArrCocPreTrainedModel(PreTrainedModel):
-    """Initialisation and capabilities shared by the model classes."""
-
-    config: ArrCocConfig
-    config_class = ArrCocConfig
-    base_model_prefix = "model"
-    main_input_name = "input_ids"
-    input_modalities = ["image", "text"]
-    supports_gradient_checkpointing = True
-    _no_split_modules = [
-        "GridLayer", "SemanticLayer", "PatchLayer", "QualityBridge", "TransformerBridge", "VisualTableBridge",
-    ]  # fmt: skip
-    _skip_keys_device_placement = ["past_key_values"]
-    _supports_sdpa = True
-    _supports_flash_attn = True
-    _supports_attention_backend = True
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
-        start_weights(module, self.config.initializer_range)
-        if isinstance(module, SaccadeProjection):
-            # A fetched patch speaks the base tokens' language before any training. The compressor comes before it.
-            tower: Any = getattr(self, "model", self).vision_tower
-            initialization.copy_(module.weight, tower.compressor.warm_start())
-
-
-class ArrCocModel(ComposingMixin, ArrCocPreTrainedModel):
-    """Vision, fetcher, bridge and language model, without the vocabulary head."""
-
-    def __init__(self, config: ArrCocConfig) -> None:
-        super().__init__(config)
-        vision, semantic, text = config.vision_config, config.semantic_config, config.text_config
-        self.vision_tower = ArrCocVisionTower(vision, semantic)
-        self.fetcher = RunningBackFetcher(
-            config.fetcher_config, feature_size=vision.out_channels, text_size=text.hidden_size
-        )
-        self.bridge = BRIDGES.named(config.bridge_config.kind)(
-            config.bridge_config, vision_size=semantic.hidden_size, text_size=text.hidden_size
-        )
-        self.layout = LAYOUTS.named(config.bridge_config.layout)(text.hidden_size)
-        self.language_model = build_language_model(text)
-        self.post_init()
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.language_model.get_input_embeddings()
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        self.language_model.set_input_embeddings(value)
-
-    def encode_image(self, pixel_values: Tensor, patch_mask: Tensor | None = None) -> ImageEncoding:
-        """Runs everything that no question changes, once.
-
-        Args:
-            pixel_values: [P, 3, S, S], normalised; S a multiple of 4 patches.
-            patch_mask: [P, N], True (non-zero) on patches that hold some of the image; None: all.
-
-        Raises:
-            ValueError: not a batch of square images, or a side that is no multiple of 4 patches.
-        """
-        vision = self.config.vision_config
-        if pixel_values.ndim != 4 or pixel_values.shape[1] != vision.num_channels:
-            expected = f"[images, {vision.num_channels}, side, side]"
-            raise ValueError(f"pixel_values: expected {expected}; got shape {list(pixel_values.shape)}")
-        height, width = pixel_values.shape[-2:]
-        unit = 4 * vision.patch_size
-        if height != width or height % unit or not height:
-            raise ValueError(
-                f"pixel_values: expected square images, side a multiple of {unit} px; got {height} x {width}"
-            )
-        side = height // vision.patch_size
-        if patch_mask is not None and list(patch_mask.shape) != [len(pixel_values), side * side]:
-            shape = [len(pixel_values), side * side]
-            raise ValueError(f"patch_mask: expected shape {shape}; got {list(patch_mask.shape)}")
-        features = self.vision_tower.grid_encoder(pixel_values.to(self.dtype))
-        return self.encode_features(features, pixel_values, patch_mask)
-
-    def encode_features(
-        self, features: Tensor, pixel_values: Tensor, patch_mask: Tensor | None = None
-    ) -> ImageEncoding:
-        """The rest of `encode_image`, from the grid encoder's output [P, C, G, G] on."""
-        if patch_mask is None:
-            patch_mask = features.new_ones(len(features), features.shape[-1] ** 2)
-        patch_mask = patch_mask.bool()
-        base, semantic, cache = self.vision_tower(features, patch_mask)
-        return ImageEncoding(
-            features=features,
-            textures=textures(pixel_values, features.shape[-1]),
-            patch_mask=patch_mask,
-            seeds=(pixel_values.float() * 127.5).round().long().sum((1, 2, 3)),
-            compressed=base.compressed,
-            base_indices=base.indices,
-            semantic=semantic,
-            semantic_cache=cache,
-            **self._bridge_base(semantic, base.tokens, self.config.bridge_config.bypass),
-        )
-
-    def _bridge_base(self, semantic: Tensor, compressed: Tensor, bypass: bool) -> dict[str, Any]:
-        """What an `ImageEncoding` holds of its base tokens, each [P, M, D'], on the language model's side."""
-        bridged = self.bridge.cross(semantic, compressed, bypass=bypass)
-        tokens, closing = self.layout(bridged.tokens, self.bridge.indicators(bridged.tokens.device))
-        return {
-            "tokens": tokens,
-            "closing": closing,
-            "quality": bridged.quality,
-            "bridge_cache": bridged.cache,
-            "bypass": bypass,
-        }
-
-    def with_bypass(self, encoding: ImageEncoding, bypass: bool | None) -> ImageEncoding:
-        """The encoding with base tokens from the bridge's linear projection alone (True), all of it, or as they are.
-
-        Raises:
-            ValueError: a bridge without a linear projection.
-        """
-        if bypass is None or bypass == encoding.bypass:
-            return encoding
-        compressed = encoding.compressed.flatten(2).transpose(1, 2)
-        bridged = self._bridge_base(encoding.semantic, compressed, bypass)
-        return replace(encoding, prefix_ids=None, prefix_cache=None, **bridged)
-
-    def forward(self, inputs_embeds: Tensor, **kwargs: Any) -> BaseModelOutputWithPast:
-        """The language model over prompt embeddings [B, S, D]."""
-        return self.language_model(inputs_embeds=inputs_embeds, **kwargs)
-
-
-class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, ScoringMixin, AskingMixin, GenerationMixin):  # type: ignore[misc]
+class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
     """ARR-COC with its vocabulary head: training by `forward`, answers by `generate(image, question)`."""
+
+    _tp_plan = {"lm_head": "colwise_gather_output"}
+    _processor: ArrCocProcessor | None = None
 
     def __init__(self, config: ArrCocConfig) -> None:
         super().__init__(config)
@@ -202,15 +79,22 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, ScoringMixin, Asking
     def get_output_embeddings(self) -> nn.Module:
         return self.lm_head
 
-    def default_query_mask(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None
-    ) -> Tensor:
-        """[B, S] True on text of the prompt: not on placeholders, padding, or (where labels exist) answers."""
-        mask = input_ids != self.config.image_token_id
-        if attention_mask is not None and attention_mask.ndim == 2:
-            mask = mask & attention_mask[:, -input_ids.shape[1] :].bool()
-        return mask if labels is None else mask & (labels == -100)
+    @property
+    def processor(self) -> ArrCocProcessor:
+        """The checkpoint's processor, loaded on first use; assign to use another.
 
+        Raises:
+            ValueError: the checkpoint has none.
+        """
+        if self._processor is None:
+            self._processor = load_processor(self.config)
+        return self._processor
+
+    @processor.setter
+    def processor(self, processor: ArrCocProcessor | None) -> None:
+        self._processor = processor
+
+    @can_return_tuple
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -224,17 +108,11 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, ScoringMixin, Asking
         past_key_values: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
-        relevance_labels: Tensor | None = None,
-        oracle_relevance: Tensor | None = None,
-        strategy: str | None = None,
-        allocator: str | None = None,
-        generator: torch.Generator | None = None,
-        bridge_bypass: bool | None = None,
+        relevance_targets: Tensor | None = None,
+        choices: FetchChoices | Mapping[str, Any] | None = None,
         logits_to_keep: int | Tensor = 0,
-        output_scores: bool = False,
-        return_dict: bool | None = None,
         **kwargs: Any,
-    ) -> ArrCocOutput | tuple:
+    ) -> ArrCocOutput:
         """One pass over prompts with images.
 
         Args:
@@ -247,131 +125,233 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, ScoringMixin, Asking
             attention_mask, position_ids, past_key_values, inputs_embeds, logits_to_keep: as in any causal LM.
             query_mask: [B, S] non-zero on the question's tokens; by default all text of the prompt without the answer.
             labels: [B, S] with -100 where there is nothing to predict; gives `loss`.
-            relevance_labels: [I, N] in 0..1, which patches hold the answer, or rows of -1 where nobody knows; trains
-                all scorers, and is what strategy "oracle" fetches where `oracle_relevance` [I, N] is not given.
-            strategy, allocator: names; the config's by default.
-            generator: for strategy "random".
-            bridge_bypass: whether the bridge gives way to its linear projection; None as configured or as encoded.
-            output_scores: whether every trained scorer runs, not only the strategy's.
+            relevance_targets: [I, N] in 0..1, which patches hold the answer, or rows of -1 where nobody knows; trains
+                all scorers, and is what strategy "oracle" fetches where the choices say nothing.
+            choices: how patches are fetched, a `FetchChoices` or a dict of its fields; as configured by default.
+            **kwargs: what the language model takes, `num_items_in_batch` and `shift_labels` (see transformers' losses).
 
         Raises:
             ValueError: placeholders and images that do not match, unknown names, a budget above the candidates.
+            TypeError: an unknown argument.
         """
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("expected exactly one of input_ids and inputs_embeds; got both or neither")
-        num_items = kwargs.pop("num_items_in_batch", None)
-        made = None
-        if pixel_values is not None or image_encoding is not None:
-            if input_ids is None:
-                raise ValueError(
-                    "inputs_embeds: expected input_ids beside pixel_values or image_encoding; got embeddings"
-                )
-            made = self.embed_images(
-                input_ids, pixel_values=pixel_values, patch_mask=patch_mask, image_index=image_index,
-                image_encoding=image_encoding, attention_mask=attention_mask, query_mask=query_mask, labels=labels,
-                position_ids=position_ids, relevance_labels=relevance_labels, oracle_relevance=oracle_relevance,
-                strategy=strategy, allocator=allocator, generator=generator, bridge_bypass=bridge_bypass,
-            )  # fmt: skip
-            inputs_embeds = made.embeds
-            attention_mask, position_ids, labels = (
-                made.inputs.get(name) for name in ("attention_mask", "position_ids", "labels")
-            )
-            if position_ids is None and attention_mask is not None and made.inputs["input_ids"] is not input_ids:
-                position_ids = positions(attention_mask)  # rows were padded anew: a token's place is not its column
-        elif input_ids is not None:
-            if past_key_values is None or past_key_values.get_seq_length() == 0:
-                refuse_placeholders(input_ids, self.config.image_token_id)
-            inputs_embeds = self.get_input_embeddings()(input_ids)
+        choices = FetchChoices.of(choices)
+        if relevance_targets is not None:
+            known = choices.relevance is None and choices.patches is None
+            choices = replace(choices, all_scores=True, relevance=relevance_targets if known else choices.relevance)
+        counted = {name: kwargs.pop(name, None) for name in ("num_items_in_batch", "shift_labels")}
         outputs = self.model(
-            inputs_embeds,
-            attention_mask=attention_mask, position_ids=position_ids, past_key_values=past_key_values, **kwargs,
+            input_ids, pixel_values, patch_mask, image_index, image_encoding, attention_mask, query_mask, position_ids,
+            past_key_values, inputs_embeds, labels, choices, **kwargs,
         )  # fmt: skip
         keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) and logits_to_keep else slice(None)
-        logits = self.lm_head(
-            outputs.last_hidden_state[:, logits_to_keep if isinstance(logits_to_keep, Tensor) else keep]
-        )
-        scores = None
-        if made is not None and (output_scores or relevance_labels is not None):
-            scores = self.model.fetcher.all_scores(made.context, made.fetch)
-        loss, relevance_loss = self._losses(logits, labels, num_items, relevance_labels, scores, made)
-        output = ArrCocOutput(
+        hidden = outputs.last_hidden_state
+        logits = self.lm_head(hidden[:, logits_to_keep if isinstance(logits_to_keep, Tensor) else keep])
+        prompt = outputs.prompt
+        if prompt is not None and labels is not None:
+            labels = prompt.inputs["labels"]
+        loss, relevance = self._losses(logits, labels, relevance_targets, outputs, **counted)
+        return ArrCocOutput(
             loss=loss,
             logits=logits,
             past_key_values=outputs.past_key_values,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
-            relevance_loss=relevance_loss,
-            fetch=None if made is None else made.fetch,
-            image_tokens=None if made is None else made.image_tokens,
-            token_quality=None if made is None else made.token_quality,
-            scores=scores if output_scores else None,
+            relevance_loss=relevance,
+            fetch=outputs.fetch,
+            image_tokens=None if prompt is None else prompt.image_tokens,
+            token_quality=None if prompt is None else prompt.token_quality,
+            scores=outputs.scores,
         )
-        return output if return_dict is not False else output.to_tuple()
 
-    def embed_images(
+    def relevance_loss(self, scores: Mapping[str, Tensor], targets: Tensor, patch_mask: Tensor) -> Tensor:
+        """`losses.relevance_loss` of scorers' logits [I, N] by name against `targets` [I, N].
+
+        Raises:
+            ValueError: there are no trained scorers.
+        """
+        if not scores:
+            raise ValueError("relevance_targets: expected a model with trained scorers; this one has none")
+        logits = torch.stack(list(scores.values()))
+        return relevance_loss(logits, targets, patch_mask, self.config.relevance_positive_weight)
+
+    def _losses(
         self,
-        input_ids: Tensor,
+        logits: Tensor,
+        labels: Tensor | None,
+        relevance_targets: Tensor | None,
+        outputs: ArrCocModelOutput,
         *,
-        pixel_values: Tensor | None = None,
-        patch_mask: Tensor | None = None,
-        image_index: Tensor | None = None,
-        image_encoding: ImageEncoding | None = None,
-        attention_mask: Tensor | None = None,
-        query_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        labels: Tensor | None = None,
-        relevance_labels: Tensor | None = None,
-        oracle_relevance: Tensor | None = None,
-        **choices: Any,
-    ) -> EmbeddedPrompt:
-        """`ArrCocModel.compose` for the arguments of `forward`, which it checks."""
-        if pixel_values is not None and image_encoding is not None:
+        num_items_in_batch: Tensor | int | None,
+        shift_labels: Tensor | None,
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """The loss to minimise, and the relevance loss alone; None where nothing asks for them.
+
+        `num_items_in_batch`: answer tokens of all accumulated batches, as Trainer counts them: the losses of those
+        batches are then to be summed, so each batch counts by its share of the tokens.
+        """
+        loss = relevance = None
+        if labels is not None or shift_labels is not None:
+            loss = self.loss_function(
+                logits=logits, labels=labels, vocab_size=self.config.text_config.vocab_size,
+                num_items_in_batch=num_items_in_batch, shift_labels=shift_labels,
+            )  # fmt: skip
+        if relevance_targets is not None:
+            if outputs.prompt is None or outputs.scores is None:
+                raise ValueError("relevance_targets: expected images beside them; got none")
+            relevance = self.relevance_loss(outputs.scores, relevance_targets, outputs.prompt.context.patch_mask)
+            weighted = self.config.relevance_loss_weight * relevance
+            if labels is not None and num_items_in_batch is not None:
+                weighted = weighted * ((labels[:, 1:] != -100).sum() / num_items_in_batch)
+            loss = weighted if loss is None else loss + weighted
+        return loss, relevance
+
+    # ---- the user's door: see `Asker`
+
+    def encode_image(
+        self, image: Any = None, *, pixel_values: Tensor | None = None, patch_mask: Tensor | None = None
+    ) -> ImageEncoding:
+        """Everything about an image that no question changes; pass it to `generate` in place of the image.
+
+        See `Asker.encode`.
+        """
+        return Asker(self).encode(image, pixel_values=pixel_values, patch_mask=patch_mask)
+
+    def converse(self, image: Any, *, keep_history: bool = False) -> Conversation:
+        """A conversation about an image, which is encoded once: see `Conversation`."""
+        return Conversation(Asker(self), image, keep_history=keep_history)
+
+    @torch.no_grad()
+    def generate(  # type: ignore[override]
+        self,
+        image: Any = None,
+        question: str | Sequence[str] | None = None,
+        *args: Any,
+        strategy: str | None = None,
+        budget: int | str | None = None,
+        allocator: str | None = None,
+        boxes: Sequence[Box] | Sequence[Sequence[Box]] | None = None,
+        return_fetch: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """Answers questions about images; without `question` it is transformers' own `generate(**inputs)`.
+
+        Args:
+            image: a PIL image, path, http(s) or data URL, array, tensor, or what `encode_image` returned. A list of
+                images goes with a list of questions, pair by pair; one image with a list of questions is encoded once;
+                an element that is itself a list puts several images into one prompt.
+            question: a string, or a list.
+            strategy: which scorer decides what is fetched; "none" answers from the base tokens alone.
+            budget: saccades: a number, "fast", "balanced", "standard", "accurate", "all" (what the context holds),
+                "tier:128" (see `resolve_budget`), or "auto": the model chooses for each item, by the configured
+                allocator if that chooses, else by "tiers".
+            allocator: "topk" or "window" fetch exactly the budget, "tiers" and "adaptive" at most that.
+            boxes: for strategy "oracle": (x0, y0, x1, y1) in px of the source image; a list of lists for several
+                questions.
+            return_fetch: give `Answer` objects (text, probability, what was fetched) in place of strings; so does
+                `return_dict_in_generate=True`, with transformers' output object as `Answer.output`.
+            **kwargs: other fields of `FetchChoices` (`seed`, `generator`, `overlap`, `bypass`, `patches`), `history`
+                (earlier (question, answer) pairs, which the language model then reads as text), and what transformers'
+                `generate` takes (`max_new_tokens`, `num_beams`, `streamer`, ...).
+
+        Returns:
+            A string for one image and one question, else a list of strings; `Answer`s with `return_fetch`.
+
+        Raises:
+            ValueError: bad input; the message says what was expected and what came.
+        """
+        chosen: dict[str, Any] = {"strategy": strategy, "budget": budget, "allocator": allocator}
+        if question is None or isinstance(question, GenerationConfig):
+            for name, value in (("boxes", boxes), ("return_fetch", return_fetch or None)):
+                if value is not None:
+                    raise ValueError(f"{name}: expected only with a question; got it beside model inputs")
+            return self._continue_prompt(image, question, *args, **chosen, **kwargs)
+        return Asker(self).ask(image, question, *args, boxes=boxes, return_fetch=return_fetch, **chosen, **kwargs)
+
+    def _continue_prompt(self, *args: Any, **kwargs: Any) -> Any:
+        """transformers' `generate(**inputs)`, with the images encoded and fetched from once, before beams repeat them.
+
+        Raises:
+            ValueError: images without `input_ids`, or beside embeddings; a budget, which is the processor's to know.
+        """
+        if args and args[0] is not None and not (isinstance(args[0], Tensor) and args[0].ndim == 2):
+            raise ValueError("question: expected one beside the image; got none")
+        kwargs.update({name: value for name, value in zip(POSITIONAL, args, strict=False) if value is not None})
+        choices, kwargs = take_choices(kwargs)
+        self.model.fetcher.check(choices)
+        if choices.budget is not None:
+            expected = "it in the call of the processor, processor(..., budget=...), which writes the placeholders"
+            raise ValueError(f"budget: expected {expected}; got it beside model inputs")
+        if kwargs.get("pixel_values") is None and kwargs.get("image_encoding") is None:
+            return self.generate_tokens(**kwargs)
+        refuse_assistants(kwargs)
+        ids = [ids for name in ("inputs", "input_ids") if (ids := kwargs.pop(name, None)) is not None]
+        if not ids or kwargs.get("inputs_embeds") is not None:
+            received = "inputs_embeds" if kwargs.get("inputs_embeds") is not None else "none"
+            raise ValueError(f"input_ids: expected the prompt's, and no inputs_embeds, beside images; got {received}")
+        prompt = self._embedded(ids[0], choices, kwargs)
+        inputs = {
+            name: prompt.inputs[name]
+            for name in ("input_ids", "attention_mask", "position_ids")
+            if name in prompt.inputs
+        }
+        length = inputs["input_ids"].shape[1]
+        for name in ("max_length", "min_length"):  # as many new tokens as if the prompt were as long as it was given
+            limit = generation_setting(self, kwargs, name)
+            if limit and length < ids[0].shape[1]:
+                kwargs[name] = max(0, limit - ids[0].shape[1] + length)
+        output = self.generate_tokens(prompt_embeds=prompt.embeds, **inputs, **kwargs)
+        return output if inputs["input_ids"] is ids[0] else _behind_prompt(output, ids[0], length)
+
+    def _embedded(self, input_ids: Tensor, choices: FetchChoices, kwargs: dict[str, Any]) -> EmbeddedPrompt:
+        """The prompts with their images, whose arguments are taken out of `kwargs`."""
+        images = {name: kwargs.pop(name, None) for name in _IMAGE_ARGUMENTS}
+        aligned = {name: kwargs.pop(name, None) for name in ("query_mask", "attention_mask", "position_ids")}
+        encoding = images["image_encoding"]
+        if (encoding is None) == (images["pixel_values"] is None):
             raise ValueError("images: expected pixel_values or image_encoding; got both")
-        if query_mask is None:
-            query_mask = self.default_query_mask(input_ids, attention_mask, labels)
-        if query_mask.shape != input_ids.shape:
-            expected = f"shape {list(input_ids.shape)}, that of input_ids"
-            raise ValueError(f"query_mask: expected {expected}; got {list(query_mask.shape)}")
-        if pixel_values is not None:
-            image_encoding = self.model.encode_image(pixel_values, patch_mask)
-        assert image_encoding is not None
-        images = len(image_encoding)
-        if image_index is not None and not all(0 <= i < images for i in image_index.tolist()):
-            raise ValueError(f"image_index: expected numbers of {images} images, from 0; got {image_index.tolist()}")
-        shape = [images if image_index is None else len(image_index), image_encoding.side**2]
-        for name, given in (("relevance_labels", relevance_labels), ("oracle_relevance", oracle_relevance)):
-            if given is not None and list(given.shape) != shape:
-                raise ValueError(f"{name}: expected shape {shape} (image slots, patches); got {list(given.shape)}")
-        oracle = relevance_labels if oracle_relevance is None else oracle_relevance
-        return self.model.compose(
-            input_ids, image_encoding, query_mask=query_mask.bool(), image_index=image_index, oracle=oracle,
-            attention_mask=attention_mask, position_ids=position_ids, labels=labels, **choices,
-        )  # fmt: skip
+        if encoding is None:
+            encoding = self.model.encode_image(images["pixel_values"], images["patch_mask"])
+        return self.model.embed_images(
+            input_ids, encoding, image_index=images["image_index"], choices=choices, **aligned
+        )
+
+    def generate_tokens(self, **kwargs: Any) -> Any:
+        """transformers' own `generate`, of prompts that hold no images or were embedded (`prompt_embeds`)."""
+        return super().generate(**kwargs)  # type: ignore[misc]
 
     def prepare_inputs_for_generation(  # type: ignore[override]
         self,
         input_ids: Tensor,
-        inputs_embeds: Tensor | None = None,
+        prompt_embeds: Tensor | None = None,
         is_first_iteration: bool | None = False,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """Drops what only the prefill needs from later steps: the images are in the cache, or in the embeddings."""
-        inputs = super().prepare_inputs_for_generation(  # type: ignore[misc]
+        """Puts embedded prompts `prompt_embeds` [B, S, D], images in place, where their ids are in `input_ids`.
+
+        Only what is not in the cache needs them: the first pass, or each one where there is no cache. `input_ids` may
+        already hold tokens behind the prompt.
+        """
+        embeds = None
+        if prompt_embeds is not None and (is_first_iteration or not kwargs.get("use_cache", True)):
+            behind = self.get_input_embeddings()(input_ids[:, prompt_embeds.shape[1] :])
+            embeds = torch.cat((prompt_embeds, behind.to(prompt_embeds)), 1)
+        return super().prepare_inputs_for_generation(  # type: ignore[misc]
             input_ids,  # type: ignore[arg-type]
-            inputs_embeds=inputs_embeds,
-            is_first_iteration=is_first_iteration,
+            inputs_embeds=embeds,
+            is_first_iteration=embeds is not None or is_first_iteration,
             **kwargs,
         )
-        if is_first_iteration:
-            return inputs
-        for name in IMAGE_ARGUMENTS:
-            inputs.pop(name, None)
-        if inputs_embeds is not None and not kwargs.get("use_cache", True):
-            # Without a cache the whole sequence runs again: the prompt as it was embedded, images included.
-            answered = kwargs["attention_mask"].shape[1] - inputs_embeds.shape[1]
-            answer = self.get_input_embeddings()(input_ids[:, input_ids.shape[1] - answered :])
-            inputs.update(input_ids=None, inputs_embeds=torch.cat((inputs_embeds, answer.to(inputs_embeds)), 1))
-        return inputs
 
 
-__all__ = ["ArrCocForConditionalGeneration", "ArrCocModel", "ArrCocPreTrainedModel", "ImageEncoding"]
+def _behind_prompt(output: Any, input_ids: Tensor, trimmed: int) -> Any:
+    """What `generate` returned for trimmed prompts, its sequences behind the prompts [B, S] as they were given."""
+    sequences = output if isinstance(output, Tensor) else output.sequences
+    prompts = input_ids.repeat_interleave(len(sequences) // len(input_ids), 0)
+    sequences = torch.cat((prompts.to(sequences.device), sequences[:, trimmed:]), 1)
+    if isinstance(output, Tensor):
+        return sequences
+    output.sequences = sequences
+    return output
+
+
+__all__ = ["ArrCocForConditionalGeneration", "ArrCocModel", "ArrCocPreTrainedModel", "FetchChoices", "ImageEncoding"]

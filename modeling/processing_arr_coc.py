@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from transformers import AutoTokenizer
 from transformers.image_utils import make_flat_list_of_images
 from transformers.processing_utils import ImagesKwargs, MultiModalData, ProcessingKwargs, ProcessorMixin
 
 from .configuration_arr_coc import count_vision_tokens
+from .image_processing_arr_coc import ArrCocImageProcessor
 
 IMAGE_TOKEN = "<|image_pad|>"
 TURN_START, TURN_END = "<|im_start|>", "<|im_end|>"
@@ -214,6 +216,28 @@ class ArrCocProcessor(ProcessorMixin):
     def model_input_names(self) -> list[str]:
         return [*super().model_input_names, "query_mask"]
 
+    def prompt(
+        self, question: str, *, images: int = 1, placeholders: int = 1, history: Sequence[tuple[str, str]] = ()
+    ) -> str:
+        """The chat that asks a question about images, up to where the answer begins.
+
+        Args:
+            question: text.
+            images: how many the chat shows, before its first question.
+            placeholders: image tokens that stand for each.
+            history: earlier questions and their answers.
+        """
+        turns: list[tuple[str, str]] = []
+        for asked, answered in history:
+            turns += [(QUESTION_ROLE, asked), ("assistant", answered)]
+        turns.append((QUESTION_ROLE, question))
+        messages: list[dict[str, Any]] = [
+            {"role": role, "content": [{"type": "text", "text": text}]} for role, text in turns
+        ]
+        messages[0]["content"] = [{"type": "image"}] * images + messages[0]["content"]
+        text = self.apply_chat_template(messages, add_generation_prompt=True)
+        return text.replace(self.image_token, self.image_token * placeholders)
+
     def query_mask(self, input_ids: torch.Tensor) -> torch.Tensor:
         """bool [B, L] for int64 [B, L]: true on the text of the user's questions."""
         return find_query_tokens(input_ids, **query_markers(self.tokenizer, self.image_token))
@@ -312,3 +336,29 @@ class ArrCocProcessor(ProcessorMixin):
 
 def _listed(counts: list[int]) -> str:
     return f"{counts[0]} images" if len(counts) == 1 else f"{counts} images per row"
+
+
+def load_processor(config: Any) -> ArrCocProcessor:
+    """The processor of the checkpoint that `config` was loaded from, put together from its parts.
+
+    `ArrCocProcessor.from_pretrained` would ask again whether remote code may run, to look up the image processor's
+    class by name; here the classes beside this file are taken. `config` is passed on for the same reason.
+    """
+    source = config._name_or_path
+    try:
+        if not source:
+            raise ValueError("a model that was not loaded from a checkpoint")
+        image_processor = ArrCocImageProcessor.from_pretrained(source)
+        tokenizer = AutoTokenizer.from_pretrained(source, config=config)
+        settings, _ = ArrCocProcessor.get_processor_dict(source)
+        processor = ArrCocProcessor.from_args_and_dict([image_processor, tokenizer], settings)
+    except (OSError, ValueError, TypeError) as error:
+        cause = str(error).strip().split("\n")[0]
+        raise ValueError(
+            f"processor: expected {source or 'the checkpoint'!r} to hold one (save it beside the model with "
+            f"processor.save_pretrained, or set model.processor); got {cause}"
+        ) from error
+    if __name__.startswith("transformers_modules."):  # remote code: `save_pretrained` is to copy it
+        ArrCocProcessor.register_for_auto_class()
+        ArrCocImageProcessor.register_for_auto_class()
+    return processor

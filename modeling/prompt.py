@@ -11,6 +11,32 @@ from torch import Tensor
 
 from .fetcher import FetchResult
 from .scorers import FetchContext
+from .vision_tower import ImageEncoding
+
+
+@dataclass
+class Look:
+    """The first step of a question: what it sees before anything is fetched.
+
+    Attributes:
+        input_ids: [B, S], with placeholders for every image token.
+        query_mask: bool [B, S], True on the question.
+        embeds: [B, S, D] of the text; a placeholder's are of no meaning.
+        encoding: the image of each slot.
+        rows: [I] the prompt of each slot.
+        budget: K, the saccades that there are placeholders for.
+        context: what the scorers see of each slot.
+        taken: [I, M] patches that are base tokens already and must not be fetched again, or None.
+    """
+
+    input_ids: Tensor
+    query_mask: Tensor
+    embeds: Tensor
+    encoding: ImageEncoding
+    rows: Tensor
+    budget: int
+    context: FetchContext
+    taken: Tensor | None
 
 
 @dataclass
@@ -35,7 +61,9 @@ class EmbeddedPrompt:
     inputs: dict[str, Tensor]
 
 
-def find_slots(input_ids: Tensor, image_token_id: int, slots: int, base: int) -> tuple[Tensor, int]:
+def find_slots(
+    input_ids: Tensor, image_token_id: int, slots: int, base: int, *, budget: int | None = None
+) -> tuple[Tensor, int]:
     """Which prompt each image slot stands in [I], and K: from the placeholders alone.
 
     Args:
@@ -43,11 +71,19 @@ def find_slots(input_ids: Tensor, image_token_id: int, slots: int, base: int) ->
         image_token_id: the placeholder.
         slots: I, the number of images.
         base: positions that an image takes when nothing is fetched.
+        budget: K, where it is known: then nothing is looked up in `input_ids`, so that a compiler can follow.
 
     Raises:
-        ValueError: the placeholders are no `slots` images of equally many, at least `base`.
+        ValueError: the placeholders are no `slots` images of equally many, at least `base`; not with `budget`.
     """
     per_row = (input_ids == image_token_id).sum(1)
+    size = _slot_size(per_row, slots, base) if budget is None else base + budget
+    first = torch.arange(slots, device=input_ids.device) * size  # a slot's first placeholder among those of all prompts
+    return torch.searchsorted(per_row.cumsum(0), first, right=True), size - base
+
+
+def _slot_size(per_row: Tensor, slots: int, base: int) -> int:
+    """Placeholders per image slot, of prompts with `per_row` [B] of them."""
     total = int(per_row.sum())
     size = total // max(1, slots)
     if slots == 0 or total % slots or size < base or bool((per_row % max(1, size)).any()):
@@ -55,8 +91,7 @@ def find_slots(input_ids: Tensor, image_token_id: int, slots: int, base: int) ->
             f"image placeholders: expected {slots} images of {base} base tokens and equally many saccades each; "
             f"got {per_row.tolist()} placeholders per prompt"
         )
-    rows = torch.arange(len(per_row), device=per_row.device).repeat_interleave(per_row // size)
-    return rows, size - base
+    return size
 
 
 _FILL = {"labels": -100}
@@ -136,9 +171,43 @@ def positions(attention_mask: Tensor) -> Tensor:
 
 def refuse_placeholders(input_ids: Tensor, image_token_id: int) -> None:
     """Raises a ValueError where there are placeholders: no images came with these prompts [B, S]."""
+    if torch.compiler.is_compiling():
+        return
     count = int((input_ids == image_token_id).sum())
     if count:
         raise ValueError(f"image placeholders: expected images for them; got {count} placeholders and no pixel_values")
+
+
+def default_query_mask(
+    input_ids: Tensor, image_token_id: int, attention_mask: Tensor | None = None, labels: Tensor | None = None
+) -> Tensor:
+    """[B, S] True on text of the prompt: not on placeholders, padding, or (where labels exist) answers."""
+    mask = input_ids != image_token_id
+    if attention_mask is not None and attention_mask.ndim == 2:
+        mask = mask & attention_mask[:, -input_ids.shape[1] :].bool()
+    return mask if labels is None else mask & (labels == -100)
+
+
+def check_images(
+    input_ids: Tensor,
+    query_mask: Tensor,
+    encoding: ImageEncoding,
+    image_index: Tensor | None,
+    relevance: Tensor | None,
+) -> None:
+    """Raises a ValueError where a mask [B, S], image numbers [I] or relevance [I, N] do not fit prompts and images."""
+    if query_mask.shape != input_ids.shape:
+        expected = f"shape {list(input_ids.shape)}, that of input_ids"
+        raise ValueError(f"query_mask: expected {expected}; got {list(query_mask.shape)}")
+    images = len(encoding)
+    if image_index is not None and not torch.compiler.is_compiling():
+        numbers = image_index.tolist()
+        if not all(0 <= number < images for number in numbers):
+            raise ValueError(f"image_index: expected numbers of {images} images, from 0; got {numbers}")
+    shape = [images if image_index is None else len(image_index), encoding.side**2]
+    if relevance is not None and list(relevance.shape) != shape:
+        received = list(relevance.shape)
+        raise ValueError(f"relevance_targets: expected shape {shape} (image slots, patches); got {received}")
 
 
 def pack_questions(embeds: Tensor, query_mask: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -149,7 +218,8 @@ def pack_questions(embeds: Tensor, query_mask: Tensor, rows: Tensor) -> tuple[Te
         query_mask: bool [B, S].
         rows: [I] the prompt of each slot.
     """
-    longest = max(1, int(query_mask.sum(1).max()))
+    compiled = torch.compiler.is_compiling()  # then the shape may not depend on what the masks hold
+    longest = query_mask.shape[1] if compiled else max(1, int(query_mask.sum(1).max()))
     order = query_mask.int().sort(dim=1, descending=True, stable=True).indices[:, :longest]
     packed = embeds.gather(1, order[..., None].expand(-1, -1, embeds.shape[-1]))
     return packed[rows], query_mask.gather(1, order)[rows]

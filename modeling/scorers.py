@@ -14,14 +14,16 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import initialization
 
 from .configuration_arr_coc import ArrCocFetcherConfig
 from .registry import Registry
 from .textures import TEXTURES
+from .vision_tower import Rows
 
 
 @dataclass(frozen=True)
-class FetchContext:
+class FetchContext(Rows):
     """All that a scorer may look at.
 
     Attributes:
@@ -31,7 +33,7 @@ class FetchContext:
         query: [B, L, D], the language model's embeddings of the prompt.
         query_mask: [B, L] bool, True on the question's own tokens (never on an answer).
         seeds: [B] int64, what random relevance depends on where no generator is given.
-        oracle: [B, N] relevance known beforehand, or None.
+        relevance: [B, N] relevance known beforehand, which strategy "oracle" fetches, or None.
         generator: for random relevance, or None.
     """
 
@@ -41,7 +43,7 @@ class FetchContext:
     query: Tensor
     query_mask: Tensor
     seeds: Tensor
-    oracle: Tensor | None = None
+    relevance: Tensor | None = None
     generator: torch.Generator | None = None
 
     @property
@@ -127,12 +129,12 @@ class OracleScorer(Scorer):
     """Relevance that is known beforehand (boxes around the answer): the upper bound of any scorer."""
 
     def forward(self, context: FetchContext) -> Tensor:
-        if context.oracle is None:
+        if context.relevance is None:
             raise ValueError('strategy "oracle": expected boxes (or relevance_labels) that say where to look; got none')
-        expected, received = list(context.patch_mask.shape), list(context.oracle.shape)
+        expected, received = list(context.patch_mask.shape), list(context.relevance.shape)
         if expected != received:
             raise ValueError(f'strategy "oracle": expected relevance of shape {expected}; got {received}')
-        return context.oracle.float()
+        return context.relevance.float()
 
 
 class Temperature(nn.Linear):
@@ -140,6 +142,10 @@ class Temperature(nn.Linear):
 
     def __init__(self) -> None:
         super().__init__(1, 1)
+
+    def start_weights(self, std: float) -> None:
+        initialization.constant_(self.weight, 10.0)
+        initialization.constant_(self.bias, -3.0)
 
     def forward(self, cosine: Tensor) -> Tensor:
         return F.linear(cosine.float(), self.weight.float(), self.bias.float())
@@ -241,6 +247,10 @@ class PatchLayer(nn.Module):
         self.out = nn.Linear(size, size)
         self.feed_forward = FeedForward(size, size)
 
+    def start_weights(self, std: float) -> None:
+        initialization.copy_(self.query_position, self.initial_position())
+        initialization.copy_(self.key_position, self.initial_position())
+
     def initial_position(self) -> Tensor:
         """[heads, P, P]: the identity on the y half for even heads, on the x half for odd heads."""
         heads, size, _ = self.query_position.shape
@@ -296,6 +306,9 @@ class Realizer(Scorer):
         )
         self.final_norm = nn.LayerNorm(size)
         self.head = nn.Linear(size, 1)
+
+    def start_weights(self, std: float) -> None:
+        initialization.normal_(self.nothing, std=std)
 
     def forward(self, context: FetchContext) -> Tensor:
         patches = self.patch_projection(self.patch_norm(context.features.flatten(2).transpose(1, 2)))

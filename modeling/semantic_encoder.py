@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import initialization
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -111,6 +112,11 @@ class SemanticEncoder(nn.Module):
         self.saccade_embedding = nn.Parameter(torch.zeros(config.hidden_size))
         self.pre_layrnorm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.layers = nn.ModuleList(SemanticLayer(config) for _ in range(config.num_hidden_layers))
+
+    def start_weights(self, std: float) -> None:
+        initialization.normal_(self.class_embedding, std=self.config.initializer_range)
+        initialization.normal_(self.position_embedding, std=self.config.initializer_range)
+        initialization.zeros_(self.saccade_embedding)
 
     def _position_table(self, side: int) -> Tensor:
         grid = self.config.position_grid

@@ -3,6 +3,8 @@
 Notation: G side of the fine grid, N = G*G patches, M = (G/4)^2 base tokens, K saccades.
 """
 
+from .language_model import layout_positions
+
 COMPRESSION = 4
 """Fine patches per base token along each axis: the compressor's two stride-2 convolutions."""
 
@@ -71,18 +73,6 @@ def grid_size(image_size: int, patch_size: int) -> int:
     return image_size // patch_size
 
 
-def layout_positions(layout: str, rows: int) -> int:
-    """Positions that a layout adds to an image of `rows` rows of base tokens.
-
-    Raises:
-        ValueError: unknown layout.
-    """
-    added = {"plain": 0, "rows": rows + 1, "indicators": 2}
-    if layout not in added:
-        raise ValueError(f"layout: expected one of {', '.join(added)}; got {layout!r}")
-    return added[layout]
-
-
 def count_vision_tokens(
     image_size: int,
     patch_size: int,
@@ -106,6 +96,6 @@ def count_vision_tokens(
     """
     side = grid_size(image_size, patch_size)
     rows = side // COMPRESSION
-    base = rows**2 + layout_positions(layout, rows)
+    base = rows**2 + sum(layout_positions(layout, rows))
     taken = rows**2 if excludes_base else 0
     return base, 0 if strategy == "none" else resolve_budget(budget, side * side, taken=taken)

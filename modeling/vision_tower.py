@@ -4,19 +4,38 @@ Notation: P encoded images, I image slots, G side of the fine grid, N = G*G patc
 feature channels, T texture channels, D' semantic width, D language-model width.
 """
 
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Self
 
 from torch import Tensor, nn
 
 from .compressors import COMPRESSORS, BaseTokens
-from .configuration_arr_coc import ArrCocSemanticConfig, ArrCocVisionConfig
+from .configuration_arr_coc import COMPRESSION, ArrCocSemanticConfig, ArrCocVisionConfig
 from .grid_encoder import GridEncoder
 from .semantic_encoder import KeyValue, SemanticEncoder
 
 
+class Rows:
+    """Base of dataclasses whose tensors and lists hold a row for every item of a batch."""
+
+    def select(self, index: Tensor) -> Self:
+        """The items at `index` [I], in that order; repeats are allowed. Fields marked "shared" stay as they are."""
+
+        def pick(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                return value.index_select(0, index.to(value.device))
+            if not isinstance(value, list) or not value:
+                return value
+            if isinstance(value[0], tuple) and isinstance(value[0][0], Tensor):  # keys and values of layers
+                return [tuple(pick(tensor) for tensor in pair) for pair in value]
+            return [value[i] for i in index.tolist()]
+
+        own = [part.name for part in fields(self) if not part.metadata.get("shared")]  # type: ignore[arg-type]
+        return replace(self, **{name: pick(getattr(self, name)) for name in own})  # type: ignore[type-var]
+
+
 @dataclass
-class ImageEncoding:
+class ImageEncoding(Rows):
     """Everything about images that no question changes; pass it in place of the images for any number of questions.
 
     Attributes:
@@ -52,7 +71,7 @@ class ImageEncoding:
     quality: Tensor | None = None
     bridge_cache: list[KeyValue] | None = None
     bypass: bool = False
-    prefix_ids: Tensor | None = None
+    prefix_ids: Tensor | None = field(default=None, metadata={"shared": True})
     prefix_cache: list[KeyValue] | None = None
     source_sizes: list[tuple[int, int]] | None = None
 
@@ -69,21 +88,9 @@ class ImageEncoding:
     def __len__(self) -> int:
         return self.features.shape[0]
 
-    def select(self, index: Tensor) -> "ImageEncoding":
-        """The encodings at `index` [I], in that order; repeats are allowed."""
-
-        def pick(value: Any) -> Any:
-            if isinstance(value, Tensor):
-                return value.index_select(0, index.to(value.device))
-            if isinstance(value, list):
-                return [tuple(pick(t) for t in pair) for pair in value]
-            return value
-
-        named = {f.name: getattr(self, f.name) for f in fields(self)}
-        kept = {name: named.pop(name) for name in ("prefix_ids", "source_sizes")}
-        if kept["source_sizes"] is not None:
-            kept["source_sizes"] = [kept["source_sizes"][i] for i in index.tolist()]
-        return ImageEncoding(**{name: pick(value) for name, value in named.items()}, **kept)
+    def without_prefix(self) -> "ImageEncoding":
+        """The same without the language model's reading of it: for prompts that do not begin with it."""
+        return replace(self, prefix_ids=None, prefix_cache=None)
 
 
 def gather_patches(features: Tensor, indices: Tensor) -> Tensor:
@@ -91,8 +98,23 @@ def gather_patches(features: Tensor, indices: Tensor) -> Tensor:
     return features.flatten(2).gather(2, indices[:, None].expand(-1, features.shape[1], -1)).transpose(1, 2)
 
 
+def check_pixels(pixel_values: Tensor, patch_mask: Tensor | None, config: ArrCocVisionConfig) -> None:
+    """Raises a ValueError unless these are square images [P, 3, S, S], S a multiple of 4 patches, and a mask [P, N]."""
+    if pixel_values.ndim != 4 or pixel_values.shape[1] != config.num_channels:
+        expected = f"[images, {config.num_channels}, side, side]"
+        raise ValueError(f"pixel_values: expected {expected}; got shape {list(pixel_values.shape)}")
+    height, width = pixel_values.shape[-2:]
+    unit = COMPRESSION * config.patch_size
+    if height != width or height % unit or not height:
+        expected = f"square images, side a multiple of {unit} px"
+        raise ValueError(f"pixel_values: expected {expected}; got {height} x {width}")
+    shape = [len(pixel_values), (height // config.patch_size) ** 2]
+    if patch_mask is not None and list(patch_mask.shape) != shape:
+        raise ValueError(f"patch_mask: expected shape {shape}; got {list(patch_mask.shape)}")
+
+
 class SaccadeProjection(nn.Linear):
-    """Features of a fetched patch -> a token; a class of its own because it starts as the compressor's twin."""
+    """Features of a fetched patch -> a token; starts as the compressor's twin (`ArrCocPreTrainedModel`)."""
 
 
 class ArrCocVisionTower(nn.Module):

@@ -42,7 +42,7 @@ def trained(model: Any, steps: int = 3) -> Any:
     labels = torch.zeros(1, 256)
     labels[:, 40:60] = 1
     for _ in range(steps):
-        loss = model(**batch, relevance_labels=labels).loss
+        loss = model(**batch, relevance_targets=labels).loss
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

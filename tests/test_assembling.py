@@ -53,7 +53,7 @@ def test_an_assembled_checkpoint_loads_and_answers(published: Path, tmp_path: Pa
         ids = torch.full((1, sum(model.config.vision_tokens(budget=budget, strategy=strategy)) + 3), 65)
         ids[:, 1:-2] = model.config.image_token_id
         with torch.no_grad():
-            out = model(input_ids=ids, image_encoding=encoding, strategy=strategy)
+            out = model(input_ids=ids, image_encoding=encoding, choices={"strategy": strategy})
         assert torch.equal(out.image_tokens[:, :base], encoding.tokens)
         assert out.logits.isfinite().all()
     assert isinstance(model.generate(torch.zeros(3, 20, 30), "What is it?", max_new_tokens=2), str)

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arr_coc.modeling.allocators import ALLOCATORS, best
+from arr_coc.modeling.allocators import ALLOCATORS, best, topk, window
 from arr_coc.modeling.configuration_arr_coc import ArrCocFetcherConfig
 
 ALLOCATOR_CASES = ["topk", "window", "tiers", "adaptive"]
@@ -38,7 +38,7 @@ def test_the_budget_is_exact_padding_comes_last_and_taken_never(
     scores, count = case
     before = scores.clone()
     config = ArrCocFetcherConfig(window_gain=gain, window_size=size)
-    indices = ALLOCATORS[name](scores, count, config=config)
+    indices = ALLOCATORS[name].choose(scores, count, config=config)
     assert indices.shape == (len(scores), count) and indices.dtype == torch.int64
     assert torch.equal(scores, before), "an allocator changed its input"
     for row, chosen in zip(scores.tolist(), indices.tolist(), strict=True):
@@ -54,7 +54,7 @@ def test_the_budget_is_exact_padding_comes_last_and_taken_never(
 def test_topk_is_the_sorted_prefix_with_ties_to_the_lower_index(case: tuple[torch.Tensor, int]) -> None:
     """torch.topk breaks ties as it likes, and differently on a GPU."""
     scores, count = case
-    chosen = ALLOCATORS["topk"](scores, count, config=ArrCocFetcherConfig())
+    chosen = topk(scores, count, config=ArrCocFetcherConfig())
     for row, indices in zip(scores.tolist(), chosen.tolist(), strict=True):
         assert indices == sorted(sorted(range(len(row)), key=lambda i: (-row[i], i))[:count])
 
@@ -63,15 +63,15 @@ def test_topk_is_the_sorted_prefix_with_ties_to_the_lower_index(case: tuple[torc
 def test_equal_scores_keep_the_lower_indices(name: str) -> None:
     """A sort that is not stable gave other patches on another device."""
     config = ArrCocFetcherConfig(window_gain=0.0)
-    assert ALLOCATORS[name](torch.zeros(2, 64), 5, config=config).tolist() == [[0, 1, 2, 3, 4]] * 2
+    assert ALLOCATORS[name].choose(torch.zeros(2, 64), 5, config=config).tolist() == [[0, 1, 2, 3, 4]] * 2
 
 
 @pytest.mark.parametrize("name", ALLOCATOR_CASES)
 def test_items_do_not_see_each_other(name: str) -> None:
     scores, config = torch.randn(4, 64), ArrCocFetcherConfig()
     scores[1] *= 1e6  # a loud neighbour
-    together = ALLOCATORS[name](scores, 9, config=config)
-    alone = torch.cat([ALLOCATORS[name](row[None], 9, config=config) for row in scores])
+    together = ALLOCATORS[name].choose(scores, 9, config=config)
+    alone = torch.cat([ALLOCATORS[name].choose(row[None], 9, config=config) for row in scores])
     assert torch.equal(together, alone)
 
 
@@ -86,15 +86,14 @@ def test_window_prefers_the_neighbours_of_what_was_chosen() -> None:
     scores[2, 6], scores[7, 0] = 1.0, 1.1  # its last letter, and a speck
     flat, config = scores.view(1, -1), ArrCocFetcherConfig(window_gain=0.5)
     word = [18, 19, 20, 21, 26, 27, 28, 29]
-    assert ALLOCATORS["topk"](flat, 9, config=config).tolist() == [[*word, 56]]
-    assert ALLOCATORS["window"](flat, 9, config=config).tolist() == [sorted([*word, 22])]
+    assert topk(flat, 9, config=config).tolist() == [[*word, 56]]
+    assert window(flat, 9, config=config).tolist() == [sorted([*word, 22])]
 
 
 def test_window_without_gain_is_topk() -> None:
     scores, config = torch.randn(3, 64), ArrCocFetcherConfig(window_gain=0.0)
     for count in (0, 1, 17, 64):
-        window = ALLOCATORS["window"](scores, count, config=config)
-        assert torch.equal(window, ALLOCATORS["topk"](scores, count, config=config))
+        assert torch.equal(window(scores, count, config=config), topk(scores, count, config=config))
 
 
 @pytest.mark.parametrize("name", ALLOCATOR_CASES)
@@ -102,5 +101,5 @@ def test_window_without_gain_is_topk() -> None:
 def test_the_choice_does_not_depend_on_the_scale_of_the_scores(name: str, scale: float) -> None:
     """A gain in the units of the score was everything for a variance of 1e-3 and nothing for logits of 20."""
     scores, config = torch.randn(2, 64, dtype=torch.float64), ArrCocFetcherConfig()
-    chosen = ALLOCATORS[name](scores, 9, config=config)
-    assert torch.equal(chosen, ALLOCATORS[name](scores * scale, 9, config=config))
+    chosen = ALLOCATORS[name].choose(scores, 9, config=config)
+    assert torch.equal(chosen, ALLOCATORS[name].choose(scores * scale, 9, config=config))

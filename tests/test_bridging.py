@@ -47,8 +47,8 @@ def test_every_bridge_is_tested() -> None:
 @pytest.mark.parametrize(("kind", "settings"), BRIDGE_CASES, ids=str)
 def test_shapes_and_gradients(kind: str, settings: dict[str, Any]) -> None:
     bridge: Bridge = build(kind, settings)
-    base = bridge.cross(*tokens())
-    saccades = bridge.cross(*tokens(3, seed=2), base=base.cache)
+    base = bridge(*tokens())
+    saccades = bridge(*tokens(3, seed=2), base=base.cache)
     assert base.tokens.shape == (2, 5, 6) and saccades.tokens.shape == (2, 3, 6)
     assert torch.equal(bridge(*tokens()), base.tokens)
     weights = torch.randn(2, 8, 6, generator=torch.Generator().manual_seed(3))
@@ -69,23 +69,23 @@ def test_without_attention_each_token_crosses_by_itself(kind: str) -> None:
 
 def test_saccades_attend_to_everything_and_items_to_themselves() -> None:
     bridge = build("transformer")
-    base, other = bridge.cross(*tokens()), bridge.cross(*tokens(seed=4))
+    base, other = bridge(*tokens()), bridge(*tokens(seed=4))
     fetched = tokens(3, seed=2)
-    seen = bridge.cross(*fetched, base=base.cache).tokens
-    assert not torch.allclose(seen, bridge.cross(*fetched, base=other.cache).tokens), "the base is not read"
-    fewer = bridge.cross(*(t[:, :2] for t in fetched), base=base.cache).tokens
+    seen = bridge(*fetched, base=base.cache).tokens
+    assert not torch.allclose(seen, bridge(*fetched, base=other.cache).tokens), "the base is not read"
+    fewer = bridge(*(t[:, :2] for t in fetched), base=base.cache).tokens
     assert not torch.allclose(seen[:, :2], fewer), "saccades do not read one another"
-    alone = bridge.cross(*(t[:1] for t in fetched), base=[(k[:1], v[:1]) for k, v in base.cache]).tokens
+    alone = bridge(*(t[:1] for t in fetched), base=[(k[:1], v[:1]) for k, v in base.cache]).tokens
     assert torch.allclose(seen[:1], alone, atol=1e-6)
 
 
 def test_the_level_of_detail_tells_a_base_token_from_a_saccade() -> None:
     bridge = build("transformer")
-    as_base, as_saccade = bridge.cross(*tokens()).tokens, bridge.cross(*tokens(), base=[]).tokens
+    as_base, as_saccade = bridge(*tokens()).tokens, bridge(*tokens(), base=[]).tokens
     assert not torch.allclose(as_base, as_saccade)
     with torch.no_grad():
         bridge.level.weight.zero_()
-    assert torch.equal(bridge.cross(*tokens()).tokens, bridge.cross(*tokens(), base=[]).tokens)
+    assert torch.equal(bridge(*tokens()).tokens, bridge(*tokens(), base=[]).tokens)
 
 
 def test_linear_reads_the_semantic_state_first() -> None:
@@ -103,16 +103,16 @@ def test_linear_reads_the_semantic_state_first() -> None:
 @pytest.mark.parametrize("kind", SCORED)
 def test_quality_weighs_the_correction(kind: str) -> None:
     bridge = build(kind)
-    base = bridge.cross(*tokens())
+    base = bridge(*tokens())
     assert base.quality.shape == (2, 5) and base.quality.dtype == torch.float32
     assert base.quality.min() >= 0 and base.quality.max() <= 1 and base.quality.std() > 0
-    projected = bridge.cross(*tokens(), bypass=True)
+    projected = bridge(*tokens(), bypass=True)
     assert projected.quality is None
     assert torch.equal(projected.tokens, bridge.projection(torch.cat(tokens(), -1)))
     with torch.no_grad():
         bridge.adapter.score.weight.zero_()
         bridge.adapter.score.bias.fill_(200.0)  # a quality of 1: nothing to correct
-    assert torch.equal(bridge.cross(*tokens()).tokens, projected.tokens)
+    assert torch.equal(bridge(*tokens()).tokens, projected.tokens)
     assert not torch.allclose(base.tokens, projected.tokens)
 
 
@@ -122,9 +122,9 @@ def test_a_new_adapter_is_the_identity(kind: str) -> None:
     bridge = ArrCocForConditionalGeneration(tiny_config(bridge={"kind": kind})).model.bridge
     assert not bridge.adapter.correction.weight.any() and bridge.adapter.gate.weight.any()
     given = (torch.randn(1, 5, 32), torch.randn(1, 5, 32))
-    base = bridge.cross(*given)
-    assert torch.equal(base.tokens, bridge.cross(*given, bypass=True).tokens)
-    saccades = bridge.cross(*given, base=base.cache)
+    base = bridge(*given)
+    assert torch.equal(base.tokens, bridge(*given, bypass=True).tokens)
+    saccades = bridge(*given, base=base.cache)
     assert torch.equal(saccades.tokens, base.tokens)
 
 
@@ -132,12 +132,12 @@ def test_a_new_adapter_is_the_identity(kind: str) -> None:
 def test_tokens_keep_within_the_statistics_of_text(kind: str) -> None:
     settings = {"text_embedding_mean": 0.01, "text_embedding_std": 0.03, **SETTINGS[kind]}
     bridge, plain = build(kind, settings), build(kind)
-    base = bridge.cross(*tokens())
-    for out in (base.tokens, bridge.cross(*tokens(3, seed=2), base=base.cache).tokens):
+    base = bridge(*tokens())
+    for out in (base.tokens, bridge(*tokens(3, seed=2), base=base.cache).tokens):
         assert torch.allclose(out.mean(-1), torch.tensor(0.01), atol=1e-6)
         assert torch.allclose(out.std(-1, correction=0), torch.tensor(0.03), atol=1e-6)
-    assert torch.allclose(base.tokens, like_text(plain.cross(*tokens()).tokens, 0.01, 0.03))
-    assert torch.equal(bridge.cross(*tokens(), bypass=True).tokens, plain.cross(*tokens(), bypass=True).tokens)
+    assert torch.allclose(base.tokens, like_text(plain(*tokens()).tokens, 0.01, 0.03))
+    assert torch.equal(bridge(*tokens(), bypass=True).tokens, plain(*tokens(), bypass=True).tokens)
 
 
 def test_statistics_of_small_and_constant_tokens_are_finite() -> None:
@@ -193,7 +193,7 @@ def test_probabilities_are_in_float32() -> None:
 
 def test_vet_cannot_be_bypassed() -> None:
     with pytest.raises(ValueError, match=r"^bridge_bypass: expected a bridge with a linear projection .*; got \"vet\""):
-        build("vet").cross(*tokens(), bypass=True)
+        build("vet")(*tokens(), bypass=True)
 
 
 @pytest.mark.skipif(not FIXTURE.with_suffix(".json").is_file(), reason="needs the worked case of Ovis' table")

@@ -9,13 +9,15 @@ from hypothesis import strategies as st
 from test_fetching import FETCHING, D, N, context, fetcher
 
 from arr_coc.modeling.allocators import (
-    BUDGETERS,
+    ALLOCATORS,
     budgets_from_mass,
     budgets_from_tiers,
+    chooses_counts,
     most_relevant_first,
     tier_sizes,
 )
 from arr_coc.modeling.configuration_arr_coc import TIERS, resolve_budget
+from arr_coc.modeling.fetcher import FetchChoices
 from arr_coc.modeling.prompt import trim_placeholders
 from arr_coc.modeling.scorers import FetchContext
 
@@ -193,7 +195,7 @@ def questions_of(*lengths: int) -> FetchContext:
 
 @torch.no_grad()
 def test_longer_questions_get_more_by_the_heuristic() -> None:
-    done = fetcher(tier_lengths=[2, 3, 5, 7])(questions_of(1, 2, 4, 6, 9), N, allocator="tiers")
+    done = fetcher(tier_lengths=[2, 3, 5, 7])(questions_of(1, 2, 4, 6, 9), N, choices=FetchChoices(allocator="tiers"))
     assert done.counts.tolist() == tier_sizes(N, N).tolist() == [1, 2, 4, 6, 6]
     assert done.budget == 6 and done.used.sum(1).equal(done.counts) and done.wanted is done.counts
     assert not [name for name, _ in fetcher().named_parameters() if "budgeters" in name], "a rule has no weights"
@@ -203,21 +205,21 @@ def test_longer_questions_get_more_by_the_heuristic() -> None:
 def test_the_classifier_reads_the_question_and_the_gestalt() -> None:
     module, given = fetcher(tier_choice="classifier"), context()
     assert [name for name, _ in module.named_parameters() if name.startswith("budgeters.tiers.classifier.")]
-    logits = module(given, N, allocator="tiers").tier_logits
+    logits = module(given, N, choices=FetchChoices(allocator="tiers")).tier_logits
     assert logits.shape == (2, len(TIERS))
     for name in ("query", "features"):
         other = replace(given, **{name: torch.randn_like(getattr(given, name))})
-        assert not torch.allclose(module(other, N, allocator="tiers").tier_logits, logits)
+        assert not torch.allclose(module(other, N, choices=FetchChoices(allocator="tiers")).tier_logits, logits)
     hidden = replace(given, query_mask=torch.tensor([[True] * 3 + [False]] * 2))
     noisy = replace(hidden, query=given.query + torch.tensor([0.0, 0, 0, 9])[:, None])
-    first, second = (module(one, N, allocator="tiers").tier_logits for one in (hidden, noisy))
+    first, second = (module(one, N, choices=FetchChoices(allocator="tiers")).tier_logits for one in (hidden, noisy))
     assert torch.equal(first, second), "what is no question was read"
 
 
 @settings(deadline=None, max_examples=40)
 @given(
     data=st.data(),
-    allocator=st.sampled_from(sorted(BUDGETERS)),
+    allocator=st.sampled_from([name for name in sorted(ALLOCATORS) if chooses_counts(name)]),
     strategy=st.sampled_from(FETCHING),
     with_taken=st.booleans(),
 )
@@ -233,7 +235,7 @@ def test_every_item_gets_exactly_its_count_of_its_best_patches(
     taken = torch.stack([torch.randperm(N)[:16].sort().values for _ in lengths]) if with_taken else None
     most = data.draw(st.integers(1, 40))
     module = fetcher(tier_lengths=[2, 3, 5, 7], adaptive_share=data.draw(st.sampled_from([0.02, 0.5])))
-    done = module(given, most, strategy=strategy, allocator=allocator, taken=taken)
+    done = module(given, most, taken=taken, choices=FetchChoices(strategy=strategy, allocator=allocator))
     assert done.budget == int(done.counts.max()) <= most
     for row, count in enumerate(done.counts.tolist()):
         chosen = done.indices[row, :count].tolist()
@@ -245,16 +247,16 @@ def test_every_item_gets_exactly_its_count_of_its_best_patches(
         rest = real - set(chosen)
         low = min((done.scores[row, i].item() for i in real & set(chosen)), default=0.0)
         assert all(done.scores[row, i].item() <= low for i in rest)
-        one = replace(given, **{n: getattr(given, n)[row : row + 1] for n in TENSORS})
+        one = given.select(torch.tensor([row]))
         alone = module(
-            one, most, strategy=strategy, allocator=allocator, taken=None if taken is None else taken[row : row + 1]
+            one,
+            most,
+            taken=None if taken is None else taken[row : row + 1],
+            choices=FetchChoices(strategy=strategy, allocator=allocator),
         )
-        cut = done.rows(row, row + 1)
+        cut = done.select(torch.tensor([row]))
         assert cut.indices.equal(alone.indices) and cut.budget == alone.budget == count
         assert cut.is_padding.equal(alone.is_padding) and cut.positions.equal(alone.positions)
-
-
-TENSORS = ("features", "textures", "patch_mask", "query", "query_mask", "seeds", "oracle")
 
 
 def test_most_relevant_first_keeps_both_parts_ascending() -> None:

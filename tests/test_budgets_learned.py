@@ -51,9 +51,9 @@ class NeedsItsPatches(ArrCocTrainer):
     """So many places further in the batch stands the question whose needs count."""
 
     def _answer_by_tier(self, model: nn.Module, inputs: Mapping[str, Any], draw: Draw) -> Tensor:
-        needed = inputs["relevance_labels"].sum(1, keepdim=True)
+        needed = inputs["relevance_targets"].sum(1, keepdim=True)
         tokens = (inputs["labels"] != -100).sum(1, keepdim=True)
-        missing = (needed - tier_sizes(inputs["relevance_labels"].shape[1], draw.saccades)).clamp(min=0) / needed
+        missing = (needed - tier_sizes(inputs["relevance_targets"].shape[1], draw.saccades)).clamp(min=0) / needed
         return (2 * tokens * missing).roll(self.turned, 0)
 
 

@@ -124,11 +124,11 @@ def test_relevance_covers_answer_and_label_and_is_unknown_without_boxes(records:
     mapped = images.map_boxes([(10, 10, 30, 18), (2, 10, 8, 18)], 60, 90)
     wanted = boxes_to_patches(mapped, GRID, TINY_PATCH).flatten()
     assert wanted.any() and not wanted.all()
-    assert batch["relevance_labels"][0].tolist() == wanted.astype(float).tolist()
-    assert batch["relevance_labels"][1].tolist() == batch["patch_mask"][1].float().tolist()  # the box is the image
-    assert (batch["relevance_labels"][2] == UNKNOWN).all()
+    assert batch["relevance_targets"][0].tolist() == wanted.astype(float).tolist()
+    assert batch["relevance_targets"][1].tolist() == batch["patch_mask"][1].float().tolist()  # the box is the image
+    assert (batch["relevance_targets"][2] == UNKNOWN).all()
     outside = collator()([replace(records[0], boxes=((500, 500, 600, 600),), label_boxes=())])
-    assert (outside["relevance_labels"] == UNKNOWN).all()
+    assert (outside["relevance_targets"] == UNKNOWN).all()
 
 
 def test_drawn_answers_depend_on_the_record_alone(records: list[Record]) -> None:

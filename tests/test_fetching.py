@@ -8,15 +8,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arr_coc.modeling.allocators import ALLOCATORS, BUDGETERS
+from arr_coc.modeling.allocators import ALLOCATORS, chooses_counts
 from arr_coc.modeling.configuration_arr_coc import ArrCocFetcherConfig
-from arr_coc.modeling.fetcher import RunningBackFetcher
+from arr_coc.modeling.fetcher import FetchChoices, RunningBackFetcher
 from arr_coc.modeling.scorers import SCORERS, FetchContext
 from arr_coc.modeling.vision_tower import gather_patches
 
 C, D, SIDE = 6, 5, 8
 N = SIDE * SIDE
-EXACT = sorted(set(ALLOCATORS) - set(BUDGETERS))
+EXACT = [name for name in sorted(ALLOCATORS) if not chooses_counts(name)]
 """Allocators that fetch exactly the budget; the others are in test_budgets.py."""
 FETCHING = ["random", "saliency", "variance", "oracle", "clip_query", "realizer"]
 
@@ -36,7 +36,7 @@ def context(batch: int = 2, seed: int = 0) -> FetchContext:
         query=torch.randn(batch, 4, D, generator=generator),
         query_mask=torch.ones(batch, 4, dtype=torch.bool),
         seeds=torch.arange(batch),
-        oracle=torch.rand(batch, N, generator=generator),
+        relevance=torch.rand(batch, N, generator=generator),
     )
 
 
@@ -53,7 +53,7 @@ def test_gather_takes_the_patch_at_y_x() -> None:
 @pytest.mark.parametrize("strategy", FETCHING)
 @torch.no_grad()
 def test_what_is_said_is_what_was_done(strategy: str, allocator: str) -> None:
-    done = fetcher()(context(), 9, strategy=strategy, allocator=allocator)
+    done = fetcher()(context(), 9, choices=FetchChoices(strategy=strategy, allocator=allocator))
     assert (done.budget, done.strategy, done.allocator) == (9, strategy, allocator)
     assert done.indices.shape == (2, 9) and (done.indices.diff(dim=1) > 0).all()
     assert torch.equal(done.positions[..., 0] * SIDE + done.positions[..., 1], done.indices)
@@ -81,7 +81,7 @@ def test_the_budget_is_exact_whatever_is_padding_or_taken(
     taken = torch.stack([torch.randperm(N)[:16].sort().values for _ in range(2)]) if with_taken else None
     budget = data.draw(st.integers(0, N - 16 if with_taken else N))
     given_context = replace(given_context, patch_mask=mask)
-    done = fetcher()(given_context, budget, strategy=strategy, allocator=allocator, taken=taken)
+    done = fetcher()(given_context, budget, taken=taken, choices=FetchChoices(strategy=strategy, allocator=allocator))
     for row in range(2):
         chosen, blocked = done.indices[row].tolist(), set() if taken is None else set(taken[row].tolist())
         assert len(chosen) == budget == len(set(chosen)) and chosen == sorted(chosen)
@@ -93,52 +93,52 @@ def test_the_budget_is_exact_whatever_is_padding_or_taken(
 
 @pytest.mark.parametrize("allocator", EXACT)
 def test_all_patches_and_no_patch(allocator: str) -> None:
-    everything = fetcher()(context(), N, strategy="realizer", allocator=allocator)
+    everything = fetcher()(context(), N, choices=FetchChoices(strategy="realizer", allocator=allocator))
     assert everything.indices.tolist() == [list(range(N))] * 2
-    nothing = fetcher()(context(), 0, strategy="realizer", allocator=allocator)
+    nothing = fetcher()(context(), 0, choices=FetchChoices(strategy="realizer", allocator=allocator))
     assert nothing.indices.shape == (2, 0) and nothing.positions.shape == (2, 0, 2)
 
 
 def test_more_than_the_candidates_is_an_error_never_a_repeat() -> None:
     with pytest.raises(ValueError, match=f"^budget: expected at most {N} patches.*; got {N + 1}$"):
-        fetcher()(context(), N + 1, strategy="saliency")
+        fetcher()(context(), N + 1, choices=FetchChoices(strategy="saliency"))
     taken = torch.arange(4).repeat(2, 1)
     with pytest.raises(ValueError, match=f"^budget: expected at most {N - 4} patches.*; got {N - 3}$"):
-        fetcher()(context(), N - 3, strategy="saliency", taken=taken)
+        fetcher()(context(), N - 3, taken=taken, choices=FetchChoices(strategy="saliency"))
 
 
 def test_strategy_none_with_saccades_to_fill_is_refused() -> None:
     """It filled them with the first K patches of the top rows, and called the result the floor."""
     with pytest.raises(ValueError, match="none"):
-        fetcher()(context(), 3, strategy="none")
-    assert fetcher()(context(), 0, strategy="none").indices.shape == (2, 0)
+        fetcher()(context(), 3, choices=FetchChoices(strategy="none"))
+    assert fetcher()(context(), 0, choices=FetchChoices(strategy="none")).indices.shape == (2, 0)
 
 
 def test_unknown_names_are_answered_with_the_known_ones() -> None:
     known = ", ".join(sorted(SCORERS))
     with pytest.raises(ValueError, match=f"^strategy: expected one of {known}; got 'telepathy'$"):
-        fetcher()(context(), 3, strategy="telepathy")
+        fetcher()(context(), 3, choices=FetchChoices(strategy="telepathy"))
     with pytest.raises(ValueError, match="^allocator: expected one of adaptive, tiers, topk, window; got 'greedy'$"):
-        fetcher()(context(), 3, allocator="greedy")
+        fetcher()(context(), 3, choices=FetchChoices(allocator="greedy"))
 
 
 def test_a_scorer_without_weights_here_is_refused_by_name() -> None:
     """An untrained realizer, made on demand, would answer with noise and nobody would know."""
     only = fetcher(scorers=["clip_query"], strategy="clip_query")
     with pytest.raises(ValueError, match=r"^strategy: expected one of clip_query, .* \(held here\); got 'realizer'$"):
-        only(context(), 3, strategy="realizer")
+        only(context(), 3, choices=FetchChoices(strategy="realizer"))
     assert not [n for n, _ in only.named_parameters() if "realizer" in n]
 
 
 def test_a_relevance_map_of_another_grid_is_refused() -> None:
     """It was counted as a grid of 7 patches: "budget: expected at most 7 patches"."""
     with pytest.raises(ValueError, match=rf"relevance.*{N}.*7|boxes.*{N}.*7"):
-        fetcher()(replace(context(), oracle=torch.rand(2, 7)), 9, strategy="oracle")
+        fetcher()(replace(context(), relevance=torch.rand(2, 7)), 9, choices=FetchChoices(strategy="oracle"))
 
 
-def test_rows_cuts_every_tensor() -> None:
-    done = fetcher()(context(3), 5, strategy="saliency")
-    middle = done.rows(1, 2)
+def test_select_picks_every_tensor() -> None:
+    done = fetcher()(context(3), 5, choices=FetchChoices(strategy="saliency"))
+    middle = done.select(torch.tensor([1]))
     for name in ("indices", "positions", "scores", "relevance", "is_padding"):
         assert torch.equal(getattr(middle, name), getattr(done, name)[1:2])
     assert (middle.budget, middle.strategy) == (5, "saliency")
@@ -149,7 +149,7 @@ def test_relevance_of_fixed_scores_is_scaled_per_item() -> None:
     """Scaled over the batch, a faint page beside a bold one had no relevance anywhere."""
     faint = context()
     faint.textures[0] *= 1e-3
-    done = fetcher()(faint, 5, strategy="saliency")
+    done = fetcher()(faint, 5, choices=FetchChoices(strategy="saliency"))
     assert done.relevance.amin(1).tolist() == [0, 0] and done.relevance.amax(1).tolist() == pytest.approx([1, 1])
 
 
@@ -157,4 +157,4 @@ def test_relevance_of_fixed_scores_is_scaled_per_item() -> None:
 def test_relevance_of_a_flat_page_is_finite() -> None:
     flat = context()
     flat.textures.zero_()
-    assert not fetcher()(flat, 5, strategy="saliency").relevance.any()
+    assert not fetcher()(flat, 5, choices=FetchChoices(strategy="saliency")).relevance.any()

@@ -11,6 +11,7 @@ from test_invariants import PAIRS
 from test_modeling import CARD, PAGE, QUESTION, loud_model, prompt
 
 from arr_coc.modeling.allocators import soft_top_k
+from arr_coc.modeling.fetcher import FetchChoices
 from arr_coc.modeling.losses import efficiency_loss
 
 
@@ -121,7 +122,10 @@ def test_soft_weights_obey_the_temperature_that_a_trainer_sets() -> None:
 
 def test_a_frozen_scorer_costs_no_weights() -> None:
     module = fetcher().train().requires_grad_(False)
-    assert module(context(), 5).weights is None and module(context(), 5, strategy="saliency").weights is None
+    assert (
+        module(context(), 5).weights is None
+        and module(context(), 5, choices=FetchChoices(strategy="saliency")).weights is None
+    )
 
 
 # ---- the answer's loss and learned budgets
@@ -129,7 +133,7 @@ def test_a_frozen_scorer_costs_no_weights() -> None:
 
 def test_in_training_all_that_could_be_fetched_is_weighted_by_its_survival() -> None:
     module = fetcher(tier_choice="classifier", gradient="straight_through").train()
-    done = module(context(), N, allocator="tiers")
+    done = module(context(), N, choices=FetchChoices(allocator="tiers"))
     assert done.counts.tolist() == [6, 6] and done.wanted.tolist() != [6, 6] or done.tier_logits.argmax(1).ge(3).all()
     chances = done.tier_logits.softmax(-1)
     sizes = torch.tensor([1.0, 2, 4, 6, 6])
@@ -138,7 +142,7 @@ def test_in_training_all_that_could_be_fetched_is_weighted_by_its_survival() -> 
     assert torch.allclose(done.weights[torch.arange(2), best], torch.ones(2)), "the first is fetched in every tier"
     assert torch.allclose(done.weights.sum(1), done.expected_tokens)
     module.eval()
-    after = module(context(), N, allocator="tiers")
+    after = module(context(), N, choices=FetchChoices(allocator="tiers"))
     assert after.weights is None and after.counts.equal(done.wanted)
 
 
@@ -148,7 +152,7 @@ def test_efficiency_pushes_the_expected_tokens_down(allocator: str) -> None:
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
 
     def expected() -> torch.Tensor:
-        return module(given, N, allocator=allocator).expected_tokens
+        return module(given, N, choices=FetchChoices(allocator=allocator)).expected_tokens
 
     before = expected()
     efficiency_loss(before, 1.0).backward()
@@ -163,7 +167,7 @@ def test_an_answer_that_needs_more_tokens_pushes_them_up(allocator: str) -> None
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
 
     def last() -> torch.Tensor:
-        done = module(given, N, allocator=allocator)
+        done = module(given, N, choices=FetchChoices(allocator=allocator))
         weakest = done.scores.gather(1, done.indices).argmin(1, keepdim=True)
         return done.weights.gather(1, weakest)
 
@@ -177,7 +181,7 @@ def test_an_answer_that_needs_more_tokens_pushes_them_up(allocator: str) -> None
 @pytest.mark.parametrize("allocator", ["tiers", "adaptive"])
 def test_the_answers_loss_trains_what_chooses_the_budget(allocator: str, gradient: str) -> None:
     model = loud_model(fetcher={"tier_choice": "classifier", "gradient": gradient, "scorers": ["realizer"]}).train()
-    output = model(**answer_batch(model, *PAIRS[:2], budget="auto"), allocator=allocator)
+    output = model(**answer_batch(model, *PAIRS[:2], budget="auto"), choices={"allocator": allocator})
     output.loss.backward()
     chooser = "fetcher.budgeters.tiers." if allocator == "tiers" else "fetcher.scorers.realizer."
     assert reached(model, chooser) is (gradient != "none")
@@ -191,7 +195,7 @@ def test_the_answers_loss_trains_what_chooses_the_budget(allocator: str, gradien
 def test_a_rule_is_the_same_in_training_as_in_evaluation() -> None:
     model = loud_model(fetcher={"tier_lengths": [6, 12, 30, 40]})
     batch = answer_batch(model, *PAIRS, budget="auto")
-    outputs = [model.train(training)(**batch, allocator="tiers") for training in (True, False)]
+    outputs = [model.train(training)(**batch, choices={"allocator": "tiers"}) for training in (True, False)]
     assert torch.equal(outputs[0].logits, outputs[1].logits)
     assert outputs[0].fetch.counts.equal(outputs[1].fetch.counts) and len(set(outputs[0].fetch.counts.tolist())) == 3
     assert outputs[0].fetch.tier_logits is None

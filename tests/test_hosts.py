@@ -65,11 +65,11 @@ def test_base_tokens_are_the_same_bits_whatever_is_fetched(model: Any) -> None:
     encoding = model.model.encode_image(inputs.pixel_values, inputs.patch_mask)
     floor = encoding.tokens
     for budget in (0, 1, "standard", 200):
-        output = model(**prompt(model, (PAGE, QUESTION), budget=budget), strategy="saliency")
+        output = model(**prompt(model, (PAGE, QUESTION), budget=budget), choices={"strategy": "saliency"})
         assert torch.equal(output.image_tokens[:, : floor.shape[1]], floor)
         if encoding.quality is not None:
             assert torch.equal(output.token_quality[:, : encoding.quality.shape[1]], encoding.quality)
-    off = model(**prompt(model, (PAGE, QUESTION), strategy="none"), strategy="none").image_tokens
+    off = model(**prompt(model, (PAGE, QUESTION), strategy="none"), choices={"strategy": "none"}).image_tokens
     assert torch.equal(off, floor if encoding.closing is None else torch.cat((floor, encoding.closing), 1))
 
 
@@ -114,14 +114,14 @@ def test_rows_end_with_newlines_and_the_last_with_the_separator(models: dict[str
     output = model(**inputs)
     core, side = model.model, TINY_SIDE // TINY_PATCH // 4
     encoding = core.encode_image(inputs.pixel_values, inputs.patch_mask)
-    base = core.bridge(encoding.semantic, encoding.compressed.flatten(2).transpose(1, 2))
+    base = core.bridge(encoding.semantic, encoding.compressed.flatten(2).transpose(1, 2)).tokens
     expected = []
     for row in base.split(side, 1):
         expected += [row, core.layout.image_newline.expand(2, 1, -1)]
     expected += [core.layout.view_seperator.expand(2, 1, -1)]
     assert torch.equal(output.image_tokens[:, :-3], torch.cat(expected, 1))
     states, projected = core.vision_tower.saccades(encoding, output.fetch.indices)
-    assert torch.equal(output.image_tokens[:, -3:], core.bridge(states, projected))
+    assert torch.equal(output.image_tokens[:, -3:], core.bridge(states, projected, base=[]).tokens)
 
 
 @torch.no_grad()
@@ -174,7 +174,7 @@ def test_gradients_reach_every_parameter(model: Any) -> None:
     inputs = prompt(model, (PAGE, QUESTION), (CARD, "Who?"))
     labels = inputs.input_ids.masked_fill(inputs.query_mask.bool(), -100)
     relevant = torch.rand(2, model.config.vision_config.num_patches).round()
-    model(**inputs, labels=labels, relevance_labels=relevant).loss.backward()
+    model(**inputs, labels=labels, relevance_targets=relevant).loss.backward()
     without = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()]
     model.zero_grad()
     masked = "compressor" if model.config.vision_config.compressor == "mask" else "nothing"
@@ -242,14 +242,14 @@ def test_bypass_falls_back_to_the_linear_projection(name: str, models: dict[str,
     base, saccades = model.config.vision_tokens(budget=7)
     assert output.token_quality.shape == (1, base + saccades)
     assert 0 <= output.token_quality.min() <= output.token_quality.max() <= 1
-    bypassed = model(**inputs, bridge_bypass=True)
+    bypassed = model(**inputs, choices={"bypass": True})
     encoding = model.model.encode_image(inputs.pixel_values, inputs.patch_mask)
     given = torch.cat((encoding.semantic, encoding.compressed.flatten(2).transpose(1, 2)), -1)
     fetched = torch.cat(model.model.vision_tower.saccades(encoding, bypassed.fetch.indices), -1)
     linear = torch.cat((model.model.bridge.projection(given), model.model.bridge.projection(fetched)), 1)
     assert bypassed.token_quality is None and torch.equal(bypassed.image_tokens, linear)
     assert not torch.allclose(output.image_tokens, linear)
-    again = model(**inputs, image_encoding=None, bridge_bypass=False)
+    again = model(**inputs, image_encoding=None, choices={"bypass": False})
     assert torch.equal(again.image_tokens, output.image_tokens)
 
 
@@ -258,16 +258,16 @@ def test_bypass_by_call_by_encoding_and_by_config_answer_alike(models: dict[str,
     model = models["qwen3, transformer"]
     config, encoding = model.config.bridge_config, model.encode_image(PAGE)
     usual = model.generate(PAGE, QUESTION)
-    called = model.generate(PAGE, QUESTION, bridge_bypass=True)
-    assert model.generate(encoding, QUESTION, bridge_bypass=True) == called != usual
-    assert model.generate(PAGE, [QUESTION, QUESTION], bridge_bypass=True) == [called, called]
+    called = model.generate(PAGE, QUESTION, bypass=True)
+    assert model.generate(encoding, QUESTION, bypass=True) == called != usual
+    assert model.generate(PAGE, [QUESTION, QUESTION], bypass=True) == [called, called]
     inputs = prompt(model, (PAGE, QUESTION))
-    tokens = model.generate(**inputs, bridge_bypass=True)[:, inputs.input_ids.shape[1] :]
+    tokens = model.generate(**inputs, bypass=True)[:, inputs.input_ids.shape[1] :]
     assert model.processor.tokenizer.batch_decode(tokens, skip_special_tokens=True)[0].strip() == called
     try:
         config.bypass = True
         assert model.generate(PAGE, QUESTION) == called
-        assert model.generate(PAGE, QUESTION, bridge_bypass=False) == usual
+        assert model.generate(PAGE, QUESTION, bypass=False) == usual
     finally:
         config.bypass = False
     assert model.generate(encoding, QUESTION) == usual
@@ -275,4 +275,4 @@ def test_bypass_by_call_by_encoding_and_by_config_answer_alike(models: dict[str,
 
 def test_a_bridge_without_a_projection_cannot_be_bypassed(models: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=re.escape("bridge_bypass: expected a bridge with a linear projection")):
-        models["qwen3, vet"].generate(PAGE, QUESTION, bridge_bypass=True)
+        models["qwen3, vet"].generate(PAGE, QUESTION, bypass=True)

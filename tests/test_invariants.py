@@ -57,9 +57,9 @@ class Calls:
 def test_base_tokens_are_the_same_bits_whatever_is_fetched(either: Any, strategy: str) -> None:
     floor = either.model.encode_image(**vision_of(prompt(either, (PAGE, QUESTION)))).tokens
     for budget in (0, 1, "standard", 200):
-        output = either(**prompt(either, (PAGE, QUESTION), budget=budget), strategy=strategy)
+        output = either(**prompt(either, (PAGE, QUESTION), budget=budget), choices={"strategy": strategy})
         assert torch.equal(output.image_tokens[:, : floor.shape[1]], floor)
-    off = either(**prompt(either, (PAGE, QUESTION), strategy="none"), strategy="none")
+    off = either(**prompt(either, (PAGE, QUESTION), strategy="none"), choices={"strategy": "none"})
     assert torch.equal(off.image_tokens, floor)
 
 
@@ -194,7 +194,7 @@ def test_counted_placeholders_and_tokens_agree(model: Any, budget: int | str | N
     counted = count_vision_tokens(vision.image_size, vision.patch_size, budget, strategy=strategy)
     assert int((inputs.input_ids == model.config.image_token_id).sum()) == sum(counted)
     assert model.config.vision_tokens(budget=budget, strategy=strategy) == counted
-    assert model(**inputs, strategy=strategy).image_tokens.shape[1] == sum(counted)
+    assert model(**inputs, choices={"strategy": strategy}).image_tokens.shape[1] == sum(counted)
 
 
 # ---- 5. no leak
@@ -222,7 +222,7 @@ def test_the_answer_does_not_change_the_fetch(model: Any, by: str, strategy: str
         inputs, labels = with_answer(model, answer)
         if by == "labels":
             del inputs["query_mask"]
-        output = model(**inputs, labels=labels if by != "query_mask" else None, strategy=strategy)
+        output = model(**inputs, labels=labels if by != "query_mask" else None, choices={"strategy": strategy})
         scores.append(output.fetch.scores)
     assert torch.equal(*scores)
 
@@ -260,9 +260,9 @@ def test_an_item_does_not_depend_on_its_neighbours_or_on_padding(either: Any, si
     finally:
         tokenizer.padding_side = "left"
     assert not batch.attention_mask.all()
-    together = either(**batch, strategy=strategy)
+    together = either(**batch, choices={"strategy": strategy})
     for i, pair in enumerate(PAIRS):
-        alone = either(**prompt(either, pair), strategy=strategy)
+        alone = either(**prompt(either, pair), choices={"strategy": strategy})
         assert torch.equal(together.fetch.indices[i], alone.fetch.indices[0])
         assert torch.allclose(together.image_tokens[i], alone.image_tokens[0], atol=1e-4)
         logits = together.logits[i][batch.attention_mask[i].bool()]
@@ -303,16 +303,16 @@ def test_none_or_all_equals_the_model_without_selection_code(model: Any, budget:
     side = features.shape[-1]
     compressed = tower.compressor.conv2(tower.compressor.conv1(features)).flatten(2).transpose(1, 2)
     semantic, cache = tower.semantic_encoder(compressed, side, None)
-    vision = core.bridge(semantic, compressed)
+    vision = core.bridge(semantic, compressed).tokens
     if budget == "all":
         patches = tower.saccade_projection(features.flatten(2).transpose(1, 2))
         states, _ = tower.semantic_encoder(patches, side, torch.arange(side * side)[None], cache)
-        vision = torch.cat((vision, core.bridge(states, patches)), 1)
+        vision = torch.cat((vision, core.bridge(states, patches, base=[]).tokens), 1)
     place = inputs.input_ids[0] == model.config.image_token_id
     embeds = model.get_input_embeddings()(inputs.input_ids.masked_fill(place, 0))
     embeds[0, place] = vision[0]
     by_hand = model.lm_head(core.language_model(inputs_embeds=embeds).last_hidden_state)
-    output = model(**inputs, allocator=allocator)
+    output = model(**inputs, choices={"allocator": allocator})
     assert torch.allclose(output.image_tokens, vision, atol=1e-5)
     assert torch.allclose(output.logits, by_hand, atol=1e-4)
 
@@ -320,7 +320,7 @@ def test_none_or_all_equals_the_model_without_selection_code(model: Any, budget:
 @torch.no_grad()
 def test_with_all_patches_every_scorer_gives_the_same_logits(model: Any) -> None:
     inputs = prompt(model, (PAGE, QUESTION), budget="all")
-    logits = [model(**inputs, strategy=strategy).logits for strategy in STRATEGIES]
+    logits = [model(**inputs, choices={"strategy": strategy}).logits for strategy in STRATEGIES]
     assert all(torch.equal(logits[0], other) for other in logits[1:])
 
 
@@ -339,9 +339,9 @@ def test_all_that_the_mask_compressor_left_can_be_fetched() -> None:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_same_call_fetches_the_same(model: Any, strategy: str) -> None:
     inputs = prompt(model, (PAGE, QUESTION))
-    first = model(**inputs, strategy=strategy).fetch
+    first = model(**inputs, choices={"strategy": strategy}).fetch
     torch.manual_seed(123)
-    again = model(**inputs, strategy=strategy).fetch
+    again = model(**inputs, choices={"strategy": strategy}).fetch
     assert torch.equal(first.indices, again.indices) and torch.equal(first.scores, again.scores)
 
 
@@ -350,7 +350,7 @@ def test_random_without_a_generator_depends_on_image_question_and_seed() -> None
     model = tiny_model()
 
     def fetched(model: Any, image: Any, question: str) -> list[int]:
-        return model(**prompt(model, (image, question)), strategy="random").fetch.indices[0].tolist()
+        return model(**prompt(model, (image, question)), choices={"strategy": "random"}).fetch.indices[0].tolist()
 
     first = fetched(model, CARD, QUESTION)
     assert first == fetched(model, CARD, QUESTION)
@@ -377,5 +377,5 @@ def test_random_with_a_generator_is_drawn_once(model: Any, cached: bool) -> None
 def test_ties_go_to_the_lower_index(model: Any) -> None:
     white = torch.ones(1, 3, 128, 128)
     inputs = prompt(model, (CARD, QUESTION), budget=5)
-    output = model(**{**inputs, "pixel_values": white}, strategy="saliency")
+    output = model(**{**inputs, "pixel_values": white}, choices={"strategy": "saliency"})
     assert output.fetch.indices.tolist() == [[0, 1, 2, 3, 4]]

@@ -119,11 +119,11 @@ def test_the_relevance_loss_is_weighted_and_added(model: Any) -> None:
     inputs = prompt(model, (PAGE, QUESTION))
     relevant = torch.zeros(1, model.config.vision_config.num_patches)
     relevant[0, 40:44] = 1.0
-    alone = model(**inputs, relevance_labels=relevant)
+    alone = model(**inputs, relevance_targets=relevant)
     assert alone.loss.item() == pytest.approx(model.config.relevance_loss_weight * alone.relevance_loss.item())
     labels = inputs.input_ids.masked_fill(inputs.query_mask.bool(), -100)
     answer = model(**inputs, labels=labels).loss
-    both = model(**inputs, labels=labels, relevance_labels=relevant).loss
+    both = model(**inputs, labels=labels, relevance_targets=relevant).loss
     assert both.item() == pytest.approx(answer.item() + alone.loss.item(), rel=1e-4)
 
 
@@ -133,7 +133,7 @@ def test_scores_that_are_learnt_from_and_shown_are_computed_once(model: Any) -> 
     calls: list[str] = []
     scorers = model.model.fetcher.scorers.items()
     hooks = [kind.register_forward_hook(lambda *_, name=name: calls.append(name)) for name, kind in scorers]
-    output = model(**inputs, relevance_labels=torch.zeros(1, 256), output_scores=True)
+    output = model(**inputs, relevance_targets=torch.zeros(1, 256), choices={"all_scores": True})
     for hook in hooks:
         hook.remove()
     assert sorted(calls) == sorted(output.scores) == ["clip_query", "realizer"]
@@ -144,7 +144,7 @@ def test_gradients_reach_every_parameter() -> None:
     inputs = prompt(model, (PAGE, QUESTION))
     labels = inputs.input_ids.masked_fill(inputs.query_mask.bool(), -100)
     relevant = torch.rand(1, model.config.vision_config.num_patches).round()
-    model(**inputs, labels=labels, relevance_labels=relevant).loss.backward()
+    model(**inputs, labels=labels, relevance_targets=relevant).loss.backward()
     assert not [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()]
 
 
@@ -159,7 +159,7 @@ def test_gradient_checkpointing_gives_the_same_gradients() -> None:
         labels = inputs.input_ids.masked_fill(inputs.query_mask.bool(), -100)
         relevant = torch.zeros(1, model.config.vision_config.num_patches)
         relevant[0, 40:44] = 1.0
-        model(**inputs, labels=labels, relevance_labels=relevant).loss.backward()
+        model(**inputs, labels=labels, relevance_targets=relevant).loss.backward()
         gradients.append({n: p.grad for n, p in model.named_parameters()})
     for name, gradient in gradients[0].items():
         assert torch.allclose(gradient, gradients[1][name], atol=1e-5), name
@@ -183,17 +183,20 @@ def test_eager_attention_gives_the_logits_of_sdpa(saved: Path, model: Any) -> No
 def test_half_precision_is_finite(dtype: torch.dtype, changes: Any) -> None:
     model = loud_model(**changes).to(dtype)
     for strategy in ("realizer", "clip_query", "saliency", "variance", "random"):
-        output = model(**prompt(model, (PAGE, QUESTION)), strategy=strategy)
+        output = model(**prompt(model, (PAGE, QUESTION)), choices={"strategy": strategy})
         assert output.logits.isfinite().all() and output.logits.dtype == dtype
 
 
 def relevance_of_another_grid(model: Any, inputs: Any) -> Any:
-    return model(**inputs, relevance_labels=torch.rand(1, 7))
+    return model(**inputs, relevance_targets=torch.rand(1, 7))
 
 
 # what went wrong -> (call, what the message says)
 BAD_FORWARD: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
-    "no prompt": (lambda m, i: m(pixel_values=i.pixel_values), "expected exactly one of input_ids and inputs_embeds"),
+    "no prompt": (
+        lambda m, i: m(pixel_values=i.pixel_values),
+        "input_ids: expected exactly one of them and inputs_embeds",
+    ),
     "placeholders without images": (lambda m, i: m(input_ids=i.input_ids), "image placeholders: expected images"),
     "images without placeholders": (
         lambda m, i: m(input_ids=i.input_ids[:, -5:], pixel_values=i.pixel_values),
@@ -208,17 +211,20 @@ BAD_FORWARD: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "channels": (lambda m, i: m(**{**i, "pixel_values": i.pixel_values[:, :1]}), r"got shape \[1, 1, 128, 128\]"),
     "one image, no batch": (lambda m, i: m(**{**i, "pixel_values": i.pixel_values[0]}), r"got shape \[3, 128, 128\]"),
     "patch_mask": (lambda m, i: m(**{**i, "patch_mask": i.patch_mask[:, 1:]}), r"patch_mask: .* got \[1, 255\]"),
-    "strategy": (lambda m, i: m(**i, strategy="telepathy"), "strategy: expected one of .*; got 'telepathy'"),
+    "strategy": (
+        lambda m, i: m(**i, choices={"strategy": "telepathy"}),
+        "strategy: expected one of .*; got 'telepathy'",
+    ),
     "allocator": (
-        lambda m, i: m(**i, allocator="greedy"),
+        lambda m, i: m(**i, choices={"allocator": "greedy"}),
         "allocator: expected one of adaptive, tiers, topk, window; got 'greedy'",
     ),
-    "oracle without boxes": (lambda m, i: m(**i, strategy="oracle"), "expected boxes .*; got none"),
-    "none with saccades": (lambda m, i: m(**i, strategy="none"), "none"),
-    "relevance of another grid": (relevance_of_another_grid, r"relevance_labels.*expected.*256.*got.*7"),
+    "oracle without boxes": (lambda m, i: m(**i, choices={"strategy": "oracle"}), "expected boxes .*; got none"),
+    "none with saccades": (lambda m, i: m(**i, choices={"strategy": "none"}), "none"),
+    "relevance of another grid": (relevance_of_another_grid, r"relevance_targets.*expected.*256.*got.*7"),
     "oracle of another grid": (
-        lambda m, i: m(**i, strategy="oracle", oracle_relevance=torch.rand(1, 7)),
-        "oracle_relevance.*expected.*256.*got.*7",
+        lambda m, i: m(**i, choices={"strategy": "oracle", "relevance": torch.rand(1, 7)}),
+        "relevance_targets.*expected.*256.*got.*7",
     ),
     "query_mask of another prompt": (
         lambda m, i: m(**{**i, "query_mask": i.query_mask[:, 5:]}),
@@ -253,12 +259,12 @@ def test_more_saccades_than_patches_is_an_error(model: Any) -> None:
         model(input_ids=ids, pixel_values=inputs.pixel_values)
 
 
-def test_relevance_labels_need_a_scorer_that_learns() -> None:
+def test_relevance_targets_need_a_scorer_that_learns() -> None:
     """They were dropped without a word, so a run trained nothing."""
     model = tiny_model(fetcher={"scorers": [], "strategy": "saliency"})
     inputs = prompt(model, (PAGE, QUESTION))
-    with pytest.raises(ValueError, match="relevance_labels: expected a model with trained scorers"):
-        model(**inputs, relevance_labels=torch.zeros(1, model.config.vision_config.num_patches))
+    with pytest.raises(ValueError, match="relevance_targets: expected a model with trained scorers"):
+        model(**inputs, relevance_targets=torch.zeros(1, model.config.vision_config.num_patches))
 
 
 def test_trainer_can_collect_the_outputs(model: Any) -> None:
@@ -431,7 +437,7 @@ def test_an_adapter_trains_only_what_it_names(tmp_path: Path) -> None:
     relevant[0, 40:60] = 1.0
     optimizer = torch.optim.SGD([p for p in adapted.parameters() if p.requires_grad], lr=10.0)
     for _ in range(2):
-        adapted(**inputs, relevance_labels=relevant).loss.backward()
+        adapted(**inputs, relevance_targets=relevant).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
     adapted.eval()

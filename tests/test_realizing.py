@@ -54,7 +54,7 @@ def context(batch: int = 3, side: int = SIDE, seed: int = 0) -> FetchContext:
         query=torch.randn(batch, LENGTH, D, generator=generator),
         query_mask=query_mask,
         seeds=torch.arange(batch) + 7,
-        oracle=torch.rand(batch, side * side, generator=generator),
+        relevance=torch.rand(batch, side * side, generator=generator),
     )
 
 
@@ -197,7 +197,7 @@ def test_oracle_needs_boxes_and_returns_them() -> None:
     whole = context()
     assert torch.equal(build("oracle")(whole), whole.oracle)
     with pytest.raises(ValueError, match=r'^strategy "oracle": expected boxes .*; got none$'):
-        build("oracle")(replace(whole, oracle=None))
+        build("oracle")(replace(whole, relevance=None))
 
 
 @pytest.mark.parametrize("pool", [1, 2, 3])

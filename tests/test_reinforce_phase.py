@@ -68,7 +68,7 @@ def test_boxes_teach_nothing_where_the_relevance_loss_has_no_weight(checkpoint: 
 
         def without_boxes(records: Any, collate: Any = collate, known: bool = known) -> dict[str, Tensor]:
             batch = collate(records)
-            return batch if known else {**batch, "relevance_labels": torch.full_like(batch["relevance_labels"], -1.0)}
+            return batch if known else {**batch, "relevance_targets": torch.full_like(batch["relevance_targets"], -1.0)}
 
         trainer.data_collator = without_boxes
         trainer.train()

@@ -417,7 +417,7 @@ def test_the_shipped_model_looks_at_the_answer_when_it_gives_it(tmp_path: Path) 
     phase = AllocatorPhase(data=pages, losses={"distillation": 1.0}, distillation_budget=800)
     trainer = make_trainer(model.eval(), processor, phase, tmp_path, device=CPU, root=tmp_path)
     batch = trainer.data_collator(trainer.train_dataset[:3])
-    boxed = batch["relevance_labels"]
+    boxed = batch["relevance_targets"]
     attended = (trainer._attended(trainer.model, batch) * boxed).sum(1)
     assert bool((attended > 2 * boxed.mean(1)).all())
 

@@ -33,7 +33,9 @@ def choosing_model(name: str = "linear") -> Any:
     classifier = model.model.fetcher.budgeters["tiers"].classifier
     if classifier is not None:  # a random one prefers one tier for all: what its items have in common is taken off
         with torch.no_grad():
-            common = model(**prompt(model, *PAIRS, budget="auto"), allocator="tiers").fetch.tier_logits.mean(0)
+            common = model(
+                **prompt(model, *PAIRS, budget="auto"), choices={"allocator": "tiers"}
+            ).fetch.tier_logits.mean(0)
             classifier.head.bias -= common
     return model
 
@@ -62,14 +64,14 @@ def padding(request: pytest.FixtureRequest, any_model: Any) -> Iterator[str]:
 def test_each_item_is_as_alone_with_just_its_placeholders(any_model: Any, allocator: str, padding: str) -> None:
     """Tokens, logits and patches, in a batch of unequal budgets, against an exact budget that nothing is cut from."""
     batch = prompt(any_model, *PAIRS, budget="auto")
-    together = any_model(**batch, allocator=allocator)
+    together = any_model(**batch, choices={"allocator": allocator})
     counts = together.fetch.counts.tolist()
     assert len(set(counts)) > 1, "the test needs items that differ"
     lengths = []
     for i, (pair, count) in enumerate(zip(PAIRS, counts, strict=True)):
         exact = prompt(any_model, pair, budget=count)
-        alone = any_model(**exact, allocator="topk")
-        assert together.fetch.rows(i, i + 1).indices.equal(alone.fetch.indices)
+        alone = any_model(**exact, choices={"allocator": "topk"})
+        assert together.fetch.select(torch.tensor([i])).indices.equal(alone.fetch.indices)
         standing = together.image_tokens[i][stands(any_model, together, i)]
         assert torch.allclose(standing, alone.image_tokens[0], atol=1e-4)
         length = exact.input_ids.shape[1]
@@ -94,7 +96,7 @@ def stands(model: Any, output: Any, item: int) -> torch.Tensor:
 def test_base_tokens_are_the_same_bits_whatever_the_neighbours_fetch(any_model: Any, allocator: str) -> None:
     batch = prompt(any_model, *PAIRS, budget="auto")
     floor = any_model.model.encode_image(batch.pixel_values, batch.patch_mask).tokens
-    assert torch.equal(any_model(**batch, allocator=allocator).image_tokens[:, : floor.shape[1]], floor)
+    assert torch.equal(any_model(**batch, choices={"allocator": allocator}).image_tokens[:, : floor.shape[1]], floor)
 
 
 @torch.no_grad()
@@ -107,10 +109,10 @@ def test_a_host_of_absolute_positions_counts_from_the_prompt() -> None:
     pairs = [(PAGE, "Who?"), (CARD, "What")]
     batch = prompt(model, *pairs, budget="auto")
     assert batch.attention_mask.all()
-    together = model(**batch, allocator="adaptive")
+    together = model(**batch, choices={"allocator": "adaptive"})
     assert len(set(together.fetch.counts.tolist())) == 2, "the test needs items that differ"
     for pair, count, logits in zip(pairs, together.fetch.counts.tolist(), together.logits, strict=True):
-        alone = model(**prompt(model, pair, budget=count), allocator="topk").logits[0]
+        alone = model(**prompt(model, pair, budget=count), choices={"allocator": "topk"}).logits[0]
         assert torch.allclose(logits[-len(alone) :], alone, atol=1e-4)
 
 
@@ -160,7 +162,7 @@ def test_several_images_in_a_prompt_have_a_budget_each() -> None:
     alone = [model.generate(image, "Who?", allocator="adaptive", return_fetch=True).fetch for image in (PAGE, other)]
     assert answer.fetch.counts.tolist() == [fetch.budget for fetch in alone]
     for i, fetch in enumerate(alone):
-        assert answer.fetch.rows(i, i + 1).indices.equal(fetch.indices)
+        assert answer.fetch.select(torch.tensor([i])).indices.equal(fetch.indices)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +236,7 @@ def test_the_loss_of_a_trimmed_prompt_is_that_of_the_exact_one(model: Any) -> No
         inputs = prompt(model, PAIRS[1], budget=budget)
         inputs["labels"] = inputs.input_ids.masked_fill(~inputs.query_mask.bool(), -100)
         inputs["position_ids"] = torch.arange(inputs.input_ids.shape[1])[None]
-        return model(**inputs, allocator=allocator).loss.item()
+        return model(**inputs, choices={"allocator": allocator}).loss.item()
 
     assert loss("tiers", "auto") == pytest.approx(loss("topk", 4), rel=1e-4)
 
@@ -250,7 +252,7 @@ def test_the_cost_of_the_most_that_may_be_fetched_is_known_without_weights(alloc
 @torch.no_grad()
 def test_tokens_that_were_not_fetched_are_not_compared_with_text(model: Any) -> None:
     batch = prompt(model, *PAIRS, budget="auto")
-    output = model(**batch, allocator="tiers")
+    output = model(**batch, choices={"allocator": "tiers"})
     batch["labels"] = torch.full_like(batch.input_ids, -100)
     terms = loss_terms(
         output, batch, loss_weights({"distribution": 1.0}), config=model.config, target_tokens=17,

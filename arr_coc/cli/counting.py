@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers.cache_utils import DynamicCache
 
 from ..modeling.configuration_arr_coc import ArrCocConfig, grid_size
+from ..modeling.fetcher import FetchChoices
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration, ImageEncoding
 from ..modeling.scorers import FetchContext
 from ..modeling.textures import textures
@@ -98,7 +99,8 @@ def count_flops(
         semantic, cache = tower.semantic_encoder(tokens.tokens, side, tokens.indices)
         compressed = tokens.compressed
         seen = {"compressed": compressed, "base_indices": tokens.indices, "semantic": semantic, "semantic_cache": cache}
-        return {**seen, "tokens": body.bridge(semantic, compressed.flatten(2).transpose(1, 2))}
+        bridged = body.bridge(semantic, compressed.flatten(2).transpose(1, 2))
+        return {**seen, "tokens": bridged.tokens, "bridge_cache": bridged.cache}
 
     seen = counted("base tokens", base_tokens)
     seeds = torch.zeros(1, dtype=torch.long, device="meta")
@@ -113,15 +115,16 @@ def count_flops(
         if strategy in ("random", "oracle"):  # no arithmetic, and their values are not to be had on meta
             return encoding, torch.zeros(1, fetched, dtype=torch.long, device="meta")
         # The most that an allocator may fetch; what it chooses from values is not to be had on meta.
-        return encoding, body.fetcher(context, fetched, allocator="topk", taken=encoding.base_indices).indices
+        choices = FetchChoices(allocator="topk")
+        return encoding, body.fetcher(context, fetched, choices, taken=encoding.base_indices).indices
 
     encoding, indices = counted("fetcher", fetch)
-    counted("saccades", lambda: body.bridge(*tower.saccades(encoding, indices)) if fetched else None)
+    counted("saccades", lambda: body.bridge_saccades(encoding, indices) if fetched else None)
     cache = DynamicCache(config=config.text_config)
 
     def read(length: int) -> torch.Tensor:
         embeds = torch.empty(1, length, width, device="meta", dtype=model.dtype)
-        hidden = body(embeds, past_key_values=cache, use_cache=True).last_hidden_state
+        hidden = body(inputs_embeds=embeds, past_key_values=cache, use_cache=True).last_hidden_state
         return model.lm_head(hidden[:, -1:])
 
     counted("prefill", lambda: read(base + fetched + question_tokens))

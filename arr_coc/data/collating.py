@@ -12,7 +12,6 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from ..modeling.asker import prompt_messages
 from ..modeling.configuration_arr_coc import ArrCocConfig, count_vision_tokens
 from ..modeling.image_loading import load_image
 from ..modeling.image_processing_arr_coc import boxes_to_patches
@@ -82,7 +81,7 @@ class QuestionCollator:
             query_mask: bool [B, S], True on the question's text, never on the answer.
             pixel_values: float32 [P, 3, side, side], patch_mask: bool [P, N]; an image asked twice is there once.
             image_index: int64 [I], the image of each record.
-            relevance_labels: float32 [I, N], 1 on patches under the boxes of the answer and its label, 0 elsewhere;
+            relevance_targets: float32 [I, N], 1 on patches under the boxes of the answer and its label, 0 elsewhere;
                 rows of `UNKNOWN` where the boxes are unknown or none reaches into the image.
 
         Raises:
@@ -121,8 +120,7 @@ class QuestionCollator:
         if token in record.question:
             expected = f"text without the placeholder {token}"
             raise ValueError(f"line {record.line}: question: expected {expected}; got {record.question!r}")
-        text = self.processor.apply_chat_template(prompt_messages(record.question, 1), add_generation_prompt=True)
-        return self._tokens(text.replace(token, token * self.placeholders))
+        return self._tokens(self.processor.prompt(record.question, placeholders=self.placeholders))
 
     def _answer(self, record: Record) -> Tensor:
         """The answer's tokens and the one that ends the turn; what looks like a special token in it is spelt."""
@@ -149,7 +147,7 @@ class QuestionCollator:
             "pixel_values": inputs["pixel_values"],
             "patch_mask": inputs["patch_mask"].bool(),
             "image_index": torch.tensor(index),
-            "relevance_labels": torch.stack(relevance),
+            "relevance_targets": torch.stack(relevance),
         }
 
     def _relevance(self, record: Record, size: tuple[int, int]) -> Tensor:

@@ -6,7 +6,7 @@ Notation: K saccades, N patches.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..modeling.allocators import ALLOCATORS, BUDGETERS
+from ..modeling.allocators import ALLOCATORS, chooses_counts
 from ..modeling.bridges import BRIDGES, LinearBridge
 from ..modeling.compressors import COMPRESSORS
 from ..modeling.configuration_arr_coc import ArrCocConfig, scaled_budget
@@ -59,7 +59,7 @@ def make_trials(config: ArrCocConfig, *, peers: bool = False, boxed: bool = True
             trials.append(Trial("scorer", name, name))
     trials += [Trial("peer", name, name) for name in PEERS if peers]
     for name in ALLOCATORS:
-        free = "chooses how many, up to the largest tier" if name in BUDGETERS else ""
+        free = "chooses how many, up to the largest tier" if chooses_counts(name) else ""
         trials.append(Trial("allocator", name, f"{subject}+{name}{'@auto' if free else ''}", free))
     return trials + _structure(config, subject)
 

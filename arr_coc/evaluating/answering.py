@@ -3,8 +3,7 @@
 Notation: G side of the fine grid, K saccades. Positions are (y, x).
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,15 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
+from torch import Tensor
 
 from ..data.images import HeldImage, opened
 from ..data.records import Record
-from ..modeling.asker import Answer, prompt_messages
+from ..modeling.allocators import best
+from ..modeling.asker import Answer
+from ..modeling.fetcher import FetchChoices
 from ..modeling.image_loading import load_image
-from ..modeling.image_processing_arr_coc import Box, fit_square
+from ..modeling.image_processing_arr_coc import boxes_to_patches, map_boxes
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.vision_tower import ImageEncoding
 from .arms import Arm
@@ -65,13 +67,10 @@ def ask(
     What is drawn for an item depends on its pixels, its question and `seed`, never on the batch: a run that was
     interrupted goes on as if it had not been. `choices`: shared by peers that are asked the same.
     """
+    encoding, fetching = _choose(model, arm, records, encoding, choices or PeerChoices(model, [arm]))
+    fetching = replace(fetching, seed=seed, overlap=arm.overlap or None, bypass=arm.bypass or None)
     questions = [record.question for record in records]
-    with _configured(model, arm, seed):
-        encoding, boxes = _choose(model, arm, records, encoding, choices or PeerChoices(model, [arm]))
-        return model.generate(
-            encoding, questions, strategy=arm.strategy, budget=arm.budget, allocator=arm.allocator, boxes=boxes,
-            bridge_bypass=arm.bypass or None, return_fetch=True, do_sample=False, **settings,
-        )  # fmt: skip
+    return model.generate(encoding, questions, choices=fetching, return_fetch=True, do_sample=False, **settings)
 
 
 class PeerChoices:
@@ -104,30 +103,36 @@ def _choose(
     records: Sequence[Record],
     encoding: ImageEncoding,
     choices: PeerChoices,
-) -> tuple[ImageEncoding, list[list[Box]] | None]:
-    """The encodings, changed where a peer merges, and boxes of what the arm wants fetched of each, if it says so."""
+) -> tuple[ImageEncoding, FetchChoices]:
+    """The encodings, changed where a peer merges, and how the arm fetches from them."""
+    fetching = FetchChoices(strategy=arm.strategy, allocator=arm.allocator, budget=arm.budget)
     if arm.rule == "uniform":
-        return encoding, _lattices(model, arm, encoding)
+        return encoding, replace(fetching, patches=_filled(encoding, _lattices(encoding, arm.budget), arm.budget))
     if arm.rule in PEERS:
         kept = choices.of(arm, records, encoding)
-        cells = [[divmod(index, encoding.side) for index in one.patches.tolist()] for one in kept]
-        return merged(encoding, kept), _points(model, encoding, cells)
+        patches = _filled(encoding, [one.patches.tolist() for one in kept], arm.budget)
+        return merged(encoding, kept), replace(fetching, patches=patches)
     if arm.strategy == "oracle":
-        return encoding, [[*record.boxes, *record.label_boxes] for record in records]
-    return encoding, None
+        return encoding, replace(fetching, relevance=_boxed(model, records, encoding))
+    return encoding, fetching
 
 
-@contextmanager
-def _configured(model: ArrCocForConditionalGeneration, arm: Arm, seed: int | None) -> Iterator[None]:
-    """The seed, and whether base tokens may be fetched again, as the arm wants them."""
-    config = model.config.fetcher_config
-    before = config.seed, config.overlap
-    config.seed = config.seed if seed is None else seed
-    config.overlap = arm.overlap or config.overlap
-    try:
-        yield
-    finally:
-        config.seed, config.overlap = before
+def _boxed(model: ArrCocForConditionalGeneration, records: Sequence[Record], encoding: ImageEncoding) -> Tensor:
+    """[I, N] 1 on the patches under the boxes of each record's answer and its label."""
+    assert encoding.source_sizes is not None, "the images were given as files"
+    rows, patch = [], model.config.vision_config.patch_size
+    for record, size in zip(records, encoding.source_sizes, strict=True):
+        boxes = map_boxes([*record.boxes, *record.label_boxes], *size, encoding.side * patch)
+        rows.append(torch.from_numpy(boxes_to_patches(boxes, encoding.side, patch)).flatten())
+    return torch.stack(rows).float().to(encoding.tokens.device)
+
+
+def _filled(encoding: ImageEncoding, patches: Sequence[Sequence[int]], budget: int) -> Tensor:
+    """[I, K] the patches of each image; where they are fewer than K, the first others that hold some of it besides."""
+    wanted = encoding.patch_mask.float()
+    for row, chosen in zip(wanted, patches, strict=True):
+        row[list(chosen)] = 2.0
+    return best(wanted, budget)
 
 
 def lattice(rows: int, columns: int, count: int) -> list[tuple[int, int]]:
@@ -144,28 +149,14 @@ def lattice(rows: int, columns: int, count: int) -> list[tuple[int, int]]:
     return cells
 
 
-def _lattices(model: ArrCocForConditionalGeneration, arm: Arm, encoding: ImageEncoding) -> list[list[Box]]:
+def _lattices(encoding: ImageEncoding, count: int) -> list[list[int]]:
     """A `lattice` over the patches of each image that are no padding."""
-    cells = []
+    patches = []
     for real in encoding.patch_mask.view(-1, encoding.side, encoding.side).cpu().numpy():
         ys, xs = (np.flatnonzero(real.any(axis=axis)) for axis in (1, 0))
-        cells.append([(int(ys[y]), int(xs[x])) for y, x in lattice(len(ys), len(xs), arm.budget)])
-    return _points(model, encoding, cells)
-
-
-def _points(
-    model: ArrCocForConditionalGeneration, encoding: ImageEncoding, cells: Sequence[Sequence[tuple[int, int]]]
-) -> list[list[Box]]:
-    """The centres of patches (y, x) of each image, as boxes without extent in px of the source image."""
-    assert encoding.source_sizes is not None
-    patch = model.config.vision_config.patch_size
-    boxes = []
-    for (height, width), some in zip(encoding.source_sizes, cells, strict=True):
-        placed = fit_square(height, width, encoding.side * patch)
-        ys = [((y + 0.5) * patch - placed.offset[0]) * height / placed.size[0] for y, _ in some]
-        xs = [((x + 0.5) * patch - placed.offset[1]) * width / placed.size[1] for _, x in some]
-        boxes.append([(x, y, x, y) for y, x in zip(ys, xs, strict=True)])
-    return boxes
+        cells = lattice(len(ys), len(xs), count)
+        patches.append([int(ys[y]) * encoding.side + int(xs[x]) for y, x in cells])
+    return patches
 
 
 def question_room(model: ArrCocForConditionalGeneration, records: Sequence[Record], new_tokens: int) -> int | None:
@@ -174,7 +165,6 @@ def question_room(model: ArrCocForConditionalGeneration, records: Sequence[Recor
     if limit is None:
         return None
     processor = model.processor
-    messages = [prompt_messages(record.question, images=1) for record in records]
-    texts = [processor.apply_chat_template(message, add_generation_prompt=True) for message in messages]
+    texts = [processor.prompt(record.question) for record in records]
     longest = max(len(ids) for ids in processor.tokenizer(texts, add_special_tokens=False)["input_ids"])
     return limit - longest - new_tokens

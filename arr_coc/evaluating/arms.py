@@ -4,7 +4,6 @@ All arms use the same weights and answer the same questions. Notation: M base to
 the fine grid. Positions are (y, x).
 """
 
-import copy
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -143,11 +142,11 @@ class _Maker:
         self.unit = COMPRESSION * config.vision_config.patch_size
         self.base, self.budget = config.vision_tokens(budget=budget, strategy="oracle")
         self.room = room
-        self.most = self._most(config)
+        self.most = self._most()
 
-    def _most(self, config: ArrCocConfig) -> int:
+    def _most(self, overlap: str | None = None) -> int:
         """Positions of an image with all its patches, as far as the context holds them."""
-        everything = sum(config.vision_tokens(budget="all", strategy="oracle"))
+        everything = sum(self.config.vision_tokens(budget="all", strategy="oracle", overlap=overlap))
         return everything if self.room is None else min(everything, self.room)
 
     def arm(self, name: str, rule: str, changes: list[str], budget: str, seeds: tuple[int, ...]) -> Arm | None:
@@ -185,10 +184,9 @@ class _Maker:
     def _ablation(self, name: str, rule: str, changes: list[str], given: str, seeds: tuple[int, ...]) -> Arm:
         strategy = "oracle" if rule in PEERS else rule
         fields = {key: value for one in changes for key, value in CHANGES.get(one, {}).items()}
-        config = copy.deepcopy(self.config)
-        config.fetcher_config.overlap = fields.get("overlap", config.fetcher_config.overlap)
-        wanted = given or self.wanted
-        asked, held = config.vision_tokens(budget=wanted, strategy=strategy)[1], self._most(config) - self.base
+        overlap, wanted = fields.get("overlap"), given or self.wanted
+        asked = self.config.vision_tokens(budget=wanted, strategy=strategy, overlap=overlap)[1]
+        held = self._most(overlap) - self.base
         budget = min(asked, held)
         cut = f"the context holds {held} of {asked} patches" if asked > held else ""
         allocator = next((one for one in reversed(changes) if one in ALLOCATORS), self.allocator)

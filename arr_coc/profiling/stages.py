@@ -7,7 +7,6 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ..modeling.asker import prompt_messages
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
 QUESTION = "What is written here?"
@@ -40,7 +39,7 @@ def question_inputs(
 ) -> dict[str, Tensor]:
     """What `model.generate(**inputs)` takes for `QUESTION` about `generated_image`; the model's defaults where None."""
     side = model.config.vision_config.image_size if image_size is None else image_size
-    text = model.processor.apply_chat_template(prompt_messages(QUESTION, 1), add_generation_prompt=True)
+    text = model.processor.prompt(QUESTION)
     settings = {"strategy": strategy, "budget": budget, "size": {"height": side, "width": side}}
     chosen = {name: value for name, value in settings.items() if value is not None}
     inputs = model.processor(images=[generated_image(side)], text=[text], return_tensors="pt", **chosen)
@@ -59,7 +58,7 @@ def stage_statistics(
     strategy = "saliency" if strategy == "oracle" else strategy
     inputs = question_inputs(model, strategy=strategy, budget=budget, image_size=image_size)
     encoding = model.model.encode_image(inputs.pop("pixel_values"), inputs.pop("patch_mask"))
-    outputs = model(**inputs, image_encoding=encoding, strategy=strategy)
+    outputs = model(**inputs, image_encoding=encoding, choices={"strategy": strategy})
     stages: dict[str, Tensor] = {
         "grid encoder": encoding.features,
         "compressor": encoding.compressed,

@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerBase
 from arr_coc.data import Split
 from arr_coc.modeling.allocators import best
 from arr_coc.modeling.configuration_arr_coc import resolve_budget
-from arr_coc.modeling.fetcher import FetchResult
+from arr_coc.modeling.fetcher import FetchChoices, FetchResult
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.scorers import FetchContext
 from arr_coc.training.checkpointing import load_weights, part_of
@@ -154,13 +154,11 @@ class Learner(nn.Module):
         base_loss = self.base_loss(encoding.tokens, batch)
         pages = _pages(features, len(batch.after))
         encoding = encoding.select(pages)
-        ids, query, _ = self.prompt(batch, 0)
+        ids, query, _ = self.prompt(batch, encoding.base_positions)
         with torch.no_grad():
-            embeds = core.get_input_embeddings()(ids)
-        rows = torch.arange(len(ids), device=ids.device)
-        context = core.fetch_context(encoding, ids, embeds, rows, query, None, None)
+            context = core.look(ids, encoding, query_mask=query).context
         indices = best(batch.oracle + 0.5 * drawn_like(batch.oracle, generator), budget)
-        tokens = core.bridge(*core.vision_tower.saccades(encoding, indices))
+        tokens = core.bridge_saccades(encoding, indices).tokens
         return {
             "token": self.token_loss(tokens, batch, indices),
             "base": base_loss,
@@ -186,12 +184,10 @@ class Learner(nn.Module):
         ids, query, lead = self.prompt(batch, base + budget)
         noise = drawn_like(batch.oracle, generator)  # the rest of an oracle's budget is drawn,
         noise *= drawn_like(noise[:, :1], generator) < 0.5  # or is the page's first patches
-        made = model.model.compose(
-            ids, encoding, query_mask=query, image_index=pages, strategy=strategy,
-            oracle=batch.oracle + 0.5 * noise, generator=generator,
-        )  # fmt: skip
+        choices = FetchChoices(strategy=strategy, relevance=batch.oracle + 0.5 * noise, generator=generator)
+        made = model.model.embed_images(ids, encoding, query_mask=query, image_index=pages, choices=choices)
         fetched, context = made.fetch, made.context
-        output = model.model(made.embeds, use_cache=False, output_attentions=self.training)
+        output = model.model(inputs_embeds=made.embeds, use_cache=False, output_attentions=self.training)
         hidden = output.last_hidden_state[:, lead - 1 : -1]
         chosen = batch.answer
         logits, targets = model.lm_head(hidden[chosen]), batch.after[chosen]
@@ -202,7 +198,7 @@ class Learner(nn.Module):
             else:
                 kept = torch.randperm(count, generator=generator)[: max(1, round(stage.relevance_share * count))]
                 kept = kept.to(features.device)
-                losses["relevance"] = self.relevance_loss(_rows(context, kept), batch.relevance[kept])
+                losses["relevance"] = self.relevance_loss(context.select(kept), batch.relevance[kept])
             losses["base"] = self.base_loss(encoding.tokens, batch)
             if not frozen:
                 losses["reading"] = self.reading_loss(features, batch)
@@ -222,14 +218,6 @@ def _pages(features: Tensor, count: int) -> Tensor:
 
 def _relative_error(tokens: Tensor, perfect: Tensor) -> Tensor:
     return (tokens.float() - perfect.float()).square().mean() / perfect.float().square().mean()
-
-
-def _rows(context: FetchContext, index: Tensor) -> FetchContext:
-    picked = {
-        name: getattr(context, name)[index]
-        for name in ("features", "textures", "patch_mask", "query", "query_mask", "seeds")
-    }
-    return FetchContext(**picked)
 
 
 def _mix(stage: AnsweringStage, step: int) -> dict[str, float]:

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..modeling.fetcher import FetchResult
+from ..modeling.fetcher import FetchChoices, FetchResult
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration, ImageEncoding
-from ..modeling.prompt import find_slots, trim_placeholders
+from ..modeling.prompt import default_query_mask, trim_placeholders
 from ..modeling.scorers import FetchContext
 from .losses import answer_positions, token_losses
 from .rewards import answer_correctness
@@ -66,26 +66,23 @@ class AskedBatch:
             raise ValueError(f"batch: expected input_ids, attention_mask and labels; got none of {', '.join(missing)}")
         core, ids, query, index = model.model, batch["input_ids"], batch.get("query_mask"), batch.get("image_index")
         if query is None:
-            query = model.default_query_mask(ids, batch["attention_mask"], batch["labels"])
+            query = default_query_mask(ids, model.config.image_token_id, batch["attention_mask"], batch["labels"])
         if encoding is None:
             encoding = core.encode_image(batch["pixel_values"], batch.get("patch_mask"))
         if index is None:
             index = torch.arange(len(encoding), device=ids.device)
-        shown = encoding.select(index)
-        rows, budget = find_slots(ids, model.config.image_token_id, len(shown), encoding.base_positions)
-        if not budget:
+        look = core.look(ids, encoding, query_mask=query.bool(), image_index=index)
+        if not look.budget:
             raise ValueError("batch: expected prompts with room for fetched patches; got a budget of 0")
-        embeds = model.get_input_embeddings()(ids.masked_fill(ids == model.config.image_token_id, 0))
-        context = core.fetch_context(shown, ids, embeds, rows, query.bool(), None, None)
-        taken = shown.base_indices if model.config.fetcher_config.overlap == "exclude" else None
-        mask = shown.patch_mask if taken is None else shown.patch_mask.scatter(1, taken, False)
+        mask = look.context.patch_mask
+        mask = mask if look.taken is None else mask.scatter(1, look.taken, False)
         kept = {**{name: batch[name] for name in _PROMPT[:3]}, "query_mask": query.bool(), "image_index": index}
-        return cls(model, kept, answers, encoding, context, rows, mask, taken, budget)
+        return cls(model, kept, answers, encoding, look.context, look.rows, mask, look.taken, look.budget)
 
     def fetch(self, strategy: str, allocator: str | None) -> FetchResult:
         """What the model itself would fetch, with the gradient of what chooses."""
-        fetcher = self.model.model.fetcher
-        return fetcher(self.context, self.budget, strategy=strategy, allocator=allocator, taken=self.taken)
+        choices = FetchChoices(strategy=strategy, allocator=allocator)
+        return self.model.model.fetcher(self.context, self.budget, choices, taken=self.taken)
 
     @torch.no_grad()
     def correctness(self, drawn: Tensor, sizes: Tensor, how: str) -> Tensor:
@@ -125,9 +122,8 @@ class AskedBatch:
 
     def answered(self, drawn: Tensor, how: str) -> Tensor:
         """Correctness [B] of the answers from exactly the drawn patches [I, K]; `how`: see `ReinforceSettings`."""
-        oracle = torch.zeros(len(drawn), self.mask.shape[1], device=drawn.device).scatter(1, drawn, 1.0)
-        given: dict[str, Any] = {"strategy": "oracle", "allocator": "topk", "oracle_relevance": oracle}
-        given |= {"image_encoding": self.encoding, "image_index": self.batch["image_index"]}
+        given: dict[str, Any] = {"image_encoding": self.encoding, "image_index": self.batch["image_index"]}
+        given["choices"] = FetchChoices(patches=drawn)
         return self._forced(given) if how == "forced" else self._generated(given)
 
     def _forced(self, given: dict[str, Any]) -> Tensor:

@@ -169,7 +169,7 @@ class Copying(nn.Module):
             tokens = torch.cat((cells.repeat_interleave(len(tokens) // len(cells), 0), tokens), 1)
         start = batch.before.shape[1] + tokens.shape[1] - budget
         embeds = torch.cat((embed(batch.before), tokens, embed(batch.after)), 1)
-        output = self.model.model(embeds, use_cache=False, output_attentions=True)
+        output = self.model.model(inputs_embeds=embeds, use_cache=False, output_attentions=True)
         steps = slice(start + budget - 1, -1)  # the position before each token of `after`, which predicts it
         logits = self.model.lm_head(output.last_hidden_state[:, steps][batch.answer])
         targets = batch.after[batch.answer]

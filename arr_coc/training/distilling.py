@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.fetcher import FetchResult
+from ..modeling.language_model import layout_positions
 
 _ATTENTION = re.compile(r"(?:^|\.)layers\.(\d+)\.self_attn$")
 
@@ -26,8 +27,8 @@ def placeholder_columns(input_ids: Tensor, slots: int, image_token_id: int) -> t
 
 def saccade_columns(columns: Tensor, config: ArrCocConfig, saccades: int) -> Tensor:
     """The columns [I, K] of the saccades among those of whole images [I, positions]: last, before the layout's end."""
-    closing = 1 if config.bridge_config.layout == "indicators" else 0
-    end = columns.shape[1] - closing
+    _, behind = layout_positions(config.bridge_config.layout, rows=1)
+    end = columns.shape[1] - behind
     return columns[:, end - saccades : end]
 
 

@@ -48,7 +48,7 @@ class Counts:
     @classmethod
     def of(cls, batch: Mapping[str, Any]) -> "Counts":
         """Those of one batch."""
-        labels, relevance = batch["labels"], batch.get("relevance_labels")
+        labels, relevance = batch["labels"], batch.get("relevance_targets")
         known = 0 if relevance is None else int((relevance[:, 0] >= 0).sum())
         return cls(int((labels[:, 1:] != -100).sum()), len(labels), known)
 
@@ -123,7 +123,7 @@ def loss_terms(
 
     Args:
         output: of a forward pass, with `output_scores` where the scorers are to learn.
-        batch: what went in, with `labels`, and `relevance_labels` where boxes are known.
+        batch: what went in, with `labels`, and `relevance_targets` where boxes are known.
         weights: see `WEIGHTS`.
         config: the model's.
         target_tokens: mean saccades that the efficiency loss lets pass.
@@ -132,7 +132,7 @@ def loss_terms(
         by_tier: [I, T] the answer's loss with each tier's saccades, for the tier classifier.
     """
     assert output.fetch is not None and output.logits is not None
-    mask, relevance = real_patches(output, batch), batch.get("relevance_labels")
+    mask, relevance = real_patches(output, batch), batch.get("relevance_targets")
     terms = {"answer": Term(token_losses(output.logits, batch["labels"])[0].sum(), "tokens")}
     if relevance is not None and output.scores:
         scores = torch.stack(list(output.scores.values()))

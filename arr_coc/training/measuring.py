@@ -17,17 +17,17 @@ from ..modeling.modeling_arr_coc import ArrCocOutput
 from .losses import real_patches, token_losses
 
 
-def recall(indices: Tensor, used: Tensor, relevance_labels: Tensor | None) -> Tensor:
+def recall(indices: Tensor, used: Tensor, relevance_targets: Tensor | None) -> Tensor:
     """[I] the share of an image's relevant patches that were fetched; NaN where none are known.
 
     Args:
         indices: [I, K] what was chosen.
         used: bool [I, K], True on what of it was fetched.
-        relevance_labels: [I, N], rows of -1 where nothing is known; None: nothing at all.
+        relevance_targets: [I, N], rows of -1 where nothing is known; None: nothing at all.
     """
-    if relevance_labels is None:
+    if relevance_targets is None:
         return torch.full((len(indices),), torch.nan, device=indices.device)
-    relevant = relevance_labels.clamp(min=0).float()
+    relevant = relevance_targets.clamp(min=0).float()
     return (relevant.gather(1, indices) * used).sum(1) / relevant.sum(1)  # 0 / 0 is NaN
 
 
@@ -66,7 +66,7 @@ def fetch_measures(output: ArrCocOutput, batch: Mapping[str, Any]) -> dict[str, 
     assert fetch is not None
     images = torch.arange(len(fetch.scores), device=fetch.scores.device) if index is None else index
     return {
-        "recall": recall(fetch.indices, fetch.used, batch.get("relevance_labels")),
+        "recall": recall(fetch.indices, fetch.used, batch.get("relevance_targets")),
         "saccades": fetch.wanted.float(),
         "query_dependence": query_dependence(
             fetch.relevance.detach(), real_patches(output, batch), images, _questions(batch)
@@ -96,7 +96,7 @@ def item_measures(output: ArrCocOutput, batch: Mapping[str, Any], *, positive_we
     """
     assert output.logits is not None and output.fetch is not None and output.scores is not None
     losses, right = token_losses(output.logits, batch["labels"])
-    relevance, unknown = batch.get("relevance_labels"), torch.full_like(losses[:, 0], torch.nan)
+    relevance, unknown = batch.get("relevance_targets"), torch.full_like(losses[:, 0], torch.nan)
     if relevance is not None and output.scores:
         scores = torch.stack(list(output.scores.values()))
         found = relevance_losses(scores, relevance, real_patches(output, batch), positive_weight)

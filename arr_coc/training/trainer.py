@@ -17,6 +17,7 @@ from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, TrainOutput, rotate_checkpoints
 
 from ..modeling.allocators import tier_sizes
+from ..modeling.fetcher import FetchChoices
 from ..modeling.losses import text_statistics
 from ..modeling.modeling_arr_coc import ArrCocOutput
 from ..modeling.prompt import trim_placeholders
@@ -183,18 +184,20 @@ class ArrCocTrainer(Trainer):
         self, model: nn.Module, batch: Mapping[str, Any], strategy: str, allocator: str | None, *, scores: bool = True
     ) -> ArrCocOutput:
         """A forward pass with logits of the answers' positions alone, and those of every trained scorer."""
-        given = {name: tensor for name, tensor in batch.items() if name not in ("labels", "relevance_labels")}
-        known = batch.get("relevance_labels")
+        given = {name: tensor for name, tensor in batch.items() if name not in ("labels", "relevance_targets")}
+        known = batch.get("relevance_targets")
         encoding = self._encoded(batch)
         if encoding is not None:
             given = {n: t for n, t in given.items() if n not in ("pixel_values", "patch_mask")}
             given["image_encoding"] = encoding
         return model(
             **given,
-            strategy=strategy,
-            allocator=allocator,
-            oracle_relevance=None if known is None else known.clamp(min=0),
-            output_scores=scores,
+            choices=FetchChoices(
+                strategy=strategy,
+                allocator=allocator,
+                relevance=None if known is None else known.clamp(min=0),
+                all_scores=scores,
+            ),
             logits_to_keep=answer_positions(batch["labels"]),
             use_cache=False,
         )

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...modeling.asker import prompt_messages
+from ...modeling.fetcher import FetchChoices
 from ...modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ...modeling.registry import Registry
 from ...modeling.vision_tower import ImageEncoding
@@ -93,9 +93,7 @@ class Question:
     def prompt(self) -> Any:
         """Input ids [1, S], the mask of the question [1, S], and the places [n] of the candidates in the prompt."""
         processor, encoding = self.model.processor, self.encoding
-        text = processor.apply_chat_template(prompt_messages(self.text, images=1), add_generation_prompt=True)
-        count = encoding.base_positions + len(self.candidates)
-        text = text.replace(processor.image_token, processor.image_token * count)
+        text = processor.prompt(self.text, placeholders=encoding.base_positions + len(self.candidates))
         ids = processor.tokenizer(text, add_special_tokens=False, return_tensors="pt", verbose=False).input_ids
         ids = ids.to(encoding.tokens.device)
         before = encoding.tokens.shape[1]
@@ -106,13 +104,8 @@ class Question:
     def embeds(self) -> Tensor:
         """[S, D]: the prompt with all candidates, as the language model reads it."""
         ids, asked, _ = self.prompt
-        oracle = torch.zeros_like(self.encoding.patch_mask, dtype=torch.float32)
-        encoding = replace(self.encoding, prefix_ids=None, prefix_cache=None)
-        made = self.model.model.compose(
-            ids, encoding, query_mask=asked, strategy="oracle", allocator="topk", oracle=oracle
-        )
-        assert made.fetch.indices[0].equal(self.candidates), "all candidates, in order"
-        return made.embeds[0]
+        choices = FetchChoices(patches=self.candidates[None])
+        return self.model.model.embed_images(ids, self.encoding, query_mask=asked, choices=choices).embeds[0]
 
     @property
     def places(self) -> Tensor:

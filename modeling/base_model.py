@@ -1,0 +1,395 @@
+"""The model without its head: from pixels and a question to the language model's last hidden state.
+
+The forward pass, top to bottom: pixels -> grid encoder -> features (once per image) -> compressor -> base tokens ->
+semantic encoder; question -> scorer -> allocator -> saccades gathered from the features -> semantic encoder, behind the
+base; both through the bridge into the language model: [base][saccades][question] -> answer.
+
+A question takes three steps: `look` (what it sees), `fetch` (which patches), `place` (their tokens into the prompt).
+
+Notation: B prompts, P encoded images, I image slots (places in prompts where an image stands), S sequence length,
+G side of the fine grid, N = G*G patches, M base tokens, K saccades, C feature channels, D' semantic width, D language
+model width. Positions are (y, x), row-major.
+"""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization
+from transformers.cache_utils import Cache
+from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.modeling_utils import PreTrainedModel
+from transformers.utils.generic import TransformersKwargs, can_return_tuple
+
+from .bridges import BRIDGES, Bridged
+from .configuration_arr_coc import ArrCocConfig
+from .fetcher import FetchChoices, FetchResult, RunningBackFetcher
+from .language_model import LAYOUTS, build_language_model
+from .prompt import (
+    EmbeddedPrompt,
+    Look,
+    check_images,
+    default_query_mask,
+    find_slots,
+    pack_questions,
+    positions,
+    refuse_placeholders,
+    trim_placeholders,
+)  # fmt: skip
+from .scorers import FetchContext
+from .textures import textures
+from .vision_tower import ArrCocVisionTower, ImageEncoding, SaccadeProjection, check_pixels
+
+
+@dataclass
+class ArrCocModelOutput(BaseModelOutputWithPast):
+    """Output of `ArrCocModel.forward`: that of a language model without a head, and what came of the images.
+
+    `fetch`: what was fetched for each image slot; `prompt`: the prompts as the language model read them, and their
+    labels, trimmed where an allocator fetched less; `scores`: logits [I, N] of every trained scorer by name, where they
+    were asked for. None without images.
+    """
+
+    fetch: FetchResult | None = None
+    prompt: EmbeddedPrompt | None = None
+    scores: dict[str, Tensor] | None = None
+
+
+class ArrCocPreTrainedModel(PreTrainedModel):
+    """Initialisation and capabilities shared by the model classes."""
+
+    config: ArrCocConfig
+    config_class = ArrCocConfig
+    base_model_prefix = "model"
+    main_input_name = "input_ids"
+    input_modalities = ["image", "text"]
+    supports_gradient_checkpointing = True
+    _no_split_modules = [
+        "GridLayer", "SemanticLayer", "PatchLayer", "QualityBridge", "TransformerBridge", "VisualTableBridge",
+    ]  # fmt: skip
+    _skip_keys_device_placement = ["past_key_values"]
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_attention_backend = True
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        start: Any = getattr(module, "start_weights", None)  # where normal weights and zero biases do not fit
+        if start is not None:
+            start(self.config.initializer_range)
+        if isinstance(module, SaccadeProjection):
+            # A fetched patch speaks the base tokens' language before any training. The compressor comes before it.
+            tower: Any = getattr(self, "model", self).vision_tower
+            initialization.copy_(module.weight, tower.compressor.warm_start())
+
+
+class ArrCocModel(ArrCocPreTrainedModel):
+    """Vision, fetcher, bridge and language model, without the vocabulary head."""
+
+    def __init__(self, config: ArrCocConfig) -> None:
+        super().__init__(config)
+        vision, semantic, text = config.vision_config, config.semantic_config, config.text_config
+        self.vision_tower = ArrCocVisionTower(vision, semantic)
+        self.fetcher = RunningBackFetcher(
+            config.fetcher_config, feature_size=vision.out_channels, text_size=text.hidden_size
+        )
+        self.bridge = BRIDGES.named(config.bridge_config.kind)(
+            config.bridge_config, vision_size=semantic.hidden_size, text_size=text.hidden_size
+        )
+        self.layout = LAYOUTS.named(config.bridge_config.layout)(text.hidden_size)
+        self.language_model = build_language_model(text)
+        taken = {"inputs_embeds", "attention_mask", "position_ids", "past_key_values"}
+        self._language_arguments = {*inspect.signature(self.language_model.forward).parameters} - taken
+        self._language_arguments |= {*TransformersKwargs.__optional_keys__}
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.language_model.get_input_embeddings()
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.language_model.set_input_embeddings(value)
+
+    @property
+    def input_device(self) -> torch.device:
+        """Where pixels and prompts go."""
+        return device_of(self.get_input_embeddings())
+
+    # ---- an image, once
+
+    def encode_image(self, pixel_values: Tensor, patch_mask: Tensor | None = None) -> ImageEncoding:
+        """Runs everything that no question changes, once.
+
+        Args:
+            pixel_values: [P, 3, S, S], normalised; S a multiple of 4 patches.
+            patch_mask: [P, N], True (non-zero) on patches that hold some of the image; None: all.
+
+        Raises:
+            ValueError: not a batch of square images, or a side that is no multiple of 4 patches.
+        """
+        check_pixels(pixel_values, patch_mask, self.config.vision_config)
+        features = self.vision_tower.grid_encoder(pixel_values.to(self.dtype))
+        return self.encode_features(features, pixel_values, patch_mask)
+
+    def encode_features(
+        self, features: Tensor, pixel_values: Tensor, patch_mask: Tensor | None = None
+    ) -> ImageEncoding:
+        """The rest of `encode_image`, from the grid encoder's output [P, C, G, G] on."""
+        if patch_mask is None:
+            patch_mask = features.new_ones(len(features), features.shape[-1] ** 2)
+        patch_mask = patch_mask.bool()
+        base, semantic, cache = self.vision_tower(features, patch_mask)
+        return ImageEncoding(
+            features=features,
+            textures=textures(pixel_values, features.shape[-1]),
+            patch_mask=patch_mask,
+            seeds=(pixel_values.float() * 127.5).round().long().sum((1, 2, 3)),
+            compressed=base.compressed,
+            base_indices=base.indices,
+            semantic=semantic,
+            semantic_cache=cache,
+            **self._bridge_base(semantic, base.tokens, self.config.bridge_config.bypass),
+        )
+
+    def _bridge_base(self, semantic: Tensor, compressed: Tensor, bypass: bool) -> dict[str, Any]:
+        """What an `ImageEncoding` holds of its base tokens, each [P, M, D'], on the language model's side."""
+        bridged = self.bridge(semantic, compressed, bypass=bypass)
+        tokens, closing = self.layout(bridged.tokens, self.bridge.indicators(bridged.tokens.device))
+        return {
+            "tokens": tokens,
+            "closing": closing,
+            "quality": bridged.quality,
+            "bridge_cache": bridged.cache,
+            "bypass": bypass,
+        }
+
+    def with_bypass(self, encoding: ImageEncoding, bypass: bool | None) -> ImageEncoding:
+        """The encoding with base tokens from the bridge's linear projection alone (True), all of it, or as they are.
+
+        Raises:
+            ValueError: a bridge without a linear projection.
+        """
+        if bypass is None or bypass == encoding.bypass:
+            return encoding
+        compressed = encoding.compressed.flatten(2).transpose(1, 2)
+        bridged = self._bridge_base(encoding.semantic, compressed, bypass)
+        return replace(encoding.without_prefix(), **bridged)
+
+    # ---- a question: look, fetch, place
+
+    def look(
+        self,
+        input_ids: Tensor,
+        encoding: ImageEncoding,
+        *,
+        query_mask: Tensor,
+        image_index: Tensor | None = None,
+        choices: FetchChoices = FetchChoices(),  # noqa: B008  # frozen
+    ) -> Look:
+        """What a question sees before anything is fetched.
+
+        Args:
+            input_ids: [B, S] with M + K placeholders per image, and those that the layout adds.
+            encoding: the images.
+            query_mask: bool [B, S], True on the question's tokens.
+            image_index: [I] which encoded image stands in each slot; None: each once, in order.
+            choices: see `FetchChoices`.
+
+        Raises:
+            ValueError: placeholders that do not fit the images.
+        """
+        encoding = self.with_bypass(encoding, choices.bypass)
+        if image_index is not None:
+            encoding = encoding.without_prefix().select(image_index)  # no copy of the cache
+        fetcher, side = self.config.fetcher_config, encoding.side
+        budget = None
+        if torch.compiler.is_compiling():  # the placeholders' number may not be looked up
+            size = side * self.config.vision_config.patch_size
+            budget = self.config.vision_tokens(size, choices.budget, strategy=choices.strategy)[1]
+        rows, budget = find_slots(
+            input_ids, self.config.image_token_id, len(encoding), encoding.base_positions, budget=budget
+        )
+        embeds = self._embed(input_ids)
+        query, mask = pack_questions(embeds, query_mask, rows)
+        seed = fetcher.seed if choices.seed is None else choices.seed
+        question_seed = (input_ids * query_mask).sum(1)[rows].to(encoding.seeds.device)
+        context = FetchContext(
+            features=encoding.features,
+            textures=encoding.textures,
+            patch_mask=encoding.patch_mask,
+            query=query,
+            query_mask=mask,
+            seeds=(encoding.seeds * 1_000_003 + question_seed + seed) % 2**31,
+            relevance=choices.relevance,
+            generator=choices.generator,
+        )
+        taken = encoding.base_indices if (choices.overlap or fetcher.overlap) == "exclude" else None
+        return Look(input_ids, query_mask, embeds, encoding, rows, budget, context, taken)
+
+    def fetch(self, look: Look, choices: FetchChoices = FetchChoices()) -> FetchResult:  # noqa: B008
+        """Which patches the question gets: see `RunningBackFetcher.forward`."""
+        return self.fetcher(look.context, look.budget, choices, taken=look.taken)
+
+    def place(self, look: Look, fetched: FetchResult, **aligned: Tensor | None) -> EmbeddedPrompt:
+        """Prompt embeddings with every placeholder replaced by its image's base tokens, then its saccades.
+
+        Placeholders of saccades that the allocator does not want are cut out first, and with them what is `aligned`
+        with the prompt, [B, S] each (attention_mask, position_ids, labels; None stays out).
+        """
+        inputs = {name: tensor for name, tensor in aligned.items() if tensor is not None}
+        inputs.update(input_ids=look.input_ids, query_mask=look.query_mask)
+        embeds, image_token = look.embeds, self.config.image_token_id
+        if fetched.is_ragged or fetched.budget < look.budget:
+            inputs = trim_placeholders(
+                counts=fetched.counts, image_token_id=image_token, base_positions=look.encoding.base_positions,
+                pad_token_id=self.config.padding_id, **inputs,
+            )  # fmt: skip
+            embeds = self._embed(inputs["input_ids"])
+        tokens, quality, standing = self.image_tokens(look.encoding, fetched)
+        flat = tokens if standing is None else tokens[standing]
+        embeds = embeds.masked_scatter((inputs["input_ids"] == image_token)[..., None], flat.to(embeds))
+        return EmbeddedPrompt(embeds, tokens, quality, fetched, look.context, inputs)
+
+    def _embed(self, input_ids: Tensor) -> Tensor:
+        """Embeddings of a prompt's text [B, S, D]; a placeholder's are of no meaning."""
+        return self.get_input_embeddings()(input_ids.masked_fill(input_ids == self.config.image_token_id, 0))
+
+    def bridge_saccades(self, encoding: ImageEncoding, indices: Tensor, used: Tensor | None = None) -> Bridged:
+        """Fetched patches [I, K] of the encoded images, one each, on the language model's side: tokens [I, K, D].
+
+        `used` [I, K]: False on those that only fill the rectangle, which the others are not to see; None: all are.
+        """
+        states, projected = self.vision_tower.saccades(encoding, indices, used)
+        base = encoding.bridge_cache or []
+        return self.bridge(states, projected, base=base, bypass=encoding.bypass, used=used)
+
+    def image_tokens(
+        self, encoding: ImageEncoding, fetched: FetchResult
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Each image's tokens and their quality, as in `EmbeddedPrompt`, and which of them have a place in the prompt.
+
+        The last is bool [I, positions], or None where every token has one.
+        """
+        tokens, quality, used = encoding.tokens, encoding.quality, None
+        if fetched.budget:
+            used = fetched.used if fetched.is_ragged else None
+            bridged = self.bridge_saccades(encoding, fetched.indices, used)
+            saccades = bridged.tokens
+            for factor in (fetched.weights, used):
+                if factor is not None:
+                    saccades = saccades * factor[..., None].to(saccades)
+            tokens = torch.cat((tokens, saccades.to(tokens.device)), 1)
+            if quality is not None and bridged.quality is not None:
+                quality = torch.cat((quality, bridged.quality.to(quality.device)), 1)
+        if encoding.closing is not None:
+            tokens = torch.cat((tokens, encoding.closing.to(tokens.device)), 1)
+        if used is None:
+            return tokens, quality, None
+        standing = used.new_ones(tokens.shape[:2])
+        start = encoding.tokens.shape[1]
+        standing[:, start : start + fetched.budget] = used
+        return tokens, quality, standing.to(tokens.device)
+
+    def embed_images(
+        self,
+        input_ids: Tensor,
+        encoding: ImageEncoding,
+        *,
+        image_index: Tensor | None = None,
+        query_mask: Tensor | None = None,
+        choices: FetchChoices = FetchChoices(),  # noqa: B008
+        **aligned: Tensor | None,
+    ) -> EmbeddedPrompt:
+        """The three steps for the arguments of `forward`, which it checks."""
+        if query_mask is None:
+            given = (aligned.get(name) for name in ("attention_mask", "labels"))
+            query_mask = default_query_mask(input_ids, self.config.image_token_id, *given)
+        check_images(input_ids, query_mask, encoding, image_index, choices.relevance)
+        look = self.look(input_ids, encoding, query_mask=query_mask.bool(), image_index=image_index, choices=choices)
+        return self.place(look, self.fetch(look, choices), **aligned)
+
+    def _with_images(
+        self,
+        input_ids: Tensor | None,
+        pixel_values: Tensor | None,
+        patch_mask: Tensor | None,
+        image_index: Tensor | None,
+        image_encoding: ImageEncoding | None,
+        **steps: Any,
+    ) -> EmbeddedPrompt | None:
+        """`embed_images` of the images that came, encoded or not; None without any."""
+        if pixel_values is None and image_encoding is None:
+            return None
+        if input_ids is None or (pixel_values is not None and image_encoding is not None):
+            expected = "input_ids beside either pixel_values or image_encoding"
+            raise ValueError(f"images: expected {expected}; got {'inputs_embeds' if input_ids is None else 'both'}")
+        if image_encoding is None:
+            assert pixel_values is not None
+            image_encoding = self.encode_image(pixel_values, patch_mask)
+        return self.embed_images(input_ids, image_encoding, image_index=image_index, **steps)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        pixel_values: Tensor | None = None,
+        patch_mask: Tensor | None = None,
+        image_index: Tensor | None = None,
+        image_encoding: ImageEncoding | None = None,
+        attention_mask: Tensor | None = None,
+        query_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        choices: FetchChoices | Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> ArrCocModelOutput:
+        """Prompts with images -> the language model's last hidden state: see `ArrCocForConditionalGeneration.forward`.
+
+        `labels` only say what of a prompt is no question, and are trimmed along with it.
+        """
+        choices = FetchChoices.of(choices)
+        kwargs = {name: value for name, value in kwargs.items() if value is not None}
+        if unknown := sorted(set(kwargs) - self._language_arguments):
+            raise TypeError(f"forward: expected arguments that it names or the language model has; got {unknown}")
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("input_ids: expected exactly one of them and inputs_embeds; got both or neither")
+        images = (pixel_values, patch_mask, image_index, image_encoding)
+        aligned: dict[str, Any] = {"attention_mask": attention_mask, "position_ids": position_ids, "labels": labels}
+        prompt = self._with_images(input_ids, *images, query_mask=query_mask, choices=choices, **aligned)
+        if prompt is not None:
+            inputs_embeds = prompt.embeds
+            attention_mask, position_ids = (prompt.inputs.get(name) for name in ("attention_mask", "position_ids"))
+            if position_ids is None and attention_mask is not None and prompt.inputs["input_ids"] is not input_ids:
+                position_ids = positions(attention_mask)  # rows were padded anew: a token's place is not its column
+        elif input_ids is not None:
+            if past_key_values is None or past_key_values.get_seq_length() == 0:
+                refuse_placeholders(input_ids, self.config.image_token_id)
+            inputs_embeds = self.get_input_embeddings()(input_ids)
+        outputs = self.language_model(
+            inputs_embeds=inputs_embeds, attention_mask=attention_mask, position_ids=position_ids,
+            past_key_values=past_key_values, **kwargs,
+        )  # fmt: skip
+        fetch = None if prompt is None else prompt.fetch
+        all_scores = None
+        if prompt is not None and choices.all_scores:
+            all_scores = self.fetcher.all_scores(prompt.context, fetch)
+        named = {name: getattr(outputs, name, None) for name in BaseModelOutputWithPast.__dataclass_fields__}
+        return ArrCocModelOutput(**named, fetch=fetch, prompt=prompt, scores=all_scores)
+
+
+def device_of(module: nn.Module) -> torch.device:
+    """Where inputs of `module` go. Offloaded weights are on "meta" between calls: then where accelerate runs it."""
+    device = next(module.parameters()).device
+    if device.type != "meta":
+        return device
+    for part in module.modules():
+        hook = getattr(part, "_hf_hook", None)
+        for single in getattr(hook, "hooks", (hook,)):
+            if getattr(single, "execution_device", None) is not None:
+                return torch.device(single.execution_device)  # type: ignore[union-attr]
+    return torch.device("cpu")
