@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .configuration_arr_coc import AUTO, TIERS, ArrCocFetcherConfig, scaled_budget
+from .configuration_arr_coc import TIERS, ArrCocFetcherConfig, scaled_budget
 from .registry import Registry
 from .scorers import FetchContext, masked_mean
 
@@ -240,24 +240,3 @@ ALLOCATORS.register("adaptive")(Allocator(topk, MassBudgeter))
 def chooses_counts(allocator: str | None) -> bool:
     """Whether the allocator of this (registered) name says how many patches each item gets; False for None."""
     return allocator is not None and ALLOCATORS[allocator].budgeter is not None
-
-
-def budget_and_allocator(
-    budget: int | str | None, allocator: str | None, config: ArrCocFetcherConfig
-) -> tuple[int | str | None, str | None]:
-    """The most an item may take, and who chooses: a budget that the caller states is exact unless they name one.
-
-    None leaves either to the configuration.
-
-    Raises:
-        ValueError: "auto" beside an allocator that fetches exactly the budget.
-    """
-    chooses = chooses_counts(config.allocator)
-    if chooses_counts(allocator):
-        return AUTO if budget is None else budget, allocator
-    if budget == AUTO:
-        if allocator is not None:
-            expected = f"a number or a name beside allocator {allocator!r}, which fetches exactly that"
-            raise ValueError(f"budget: expected {expected}; got {budget!r}")
-        return budget, None if chooses else "tiers"
-    return budget, "topk" if chooses and allocator is None and budget is not None else allocator

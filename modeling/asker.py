@@ -5,30 +5,26 @@ Notation: B questions, P encoded images, I image slots, S prompt length, N patch
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from transformers.cache_utils import DynamicCache
 from transformers.utils import logging
 
-from .allocators import budget_and_allocator
-from .fetcher import FetchChoices, FetchResult
+from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult
 from .image_loading import load_image
 from .image_processing_arr_coc import Box, boxes_to_patches
-from .processing_arr_coc import ArrCocProcessor
+from .processing_arr_coc import ArrCocProcessor, Turn
 from .prompt import EmbeddedPrompt, begins_with, pad_after_prefix
-from .tokens import count_vision_tokens
+from .tokens import count_saccades
 from .vision_tower import ImageEncoding
 
 if TYPE_CHECKING:
     from .modeling_arr_coc import ArrCocForConditionalGeneration
 
 logger = logging.get_logger(__name__)
-
-Turn = tuple[str, str]
-"""A question that was asked and its answer."""
 
 POSITIONAL = ("inputs", "generation_config", "logits_processor", "stopping_criteria", "prefix_allowed_tokens_fn")
 """The first parameters of transformers' `generate`, in order."""
@@ -70,69 +66,44 @@ class Asker:
 
     Args:
         model: that answers.
-        processor: its processor; None: the checkpoint's own, loaded when first needed.
+        processor: its processor.
     """
 
-    def __init__(self, model: "ArrCocForConditionalGeneration", processor: ArrCocProcessor | None = None) -> None:
+    def __init__(self, model: "ArrCocForConditionalGeneration", processor: ArrCocProcessor) -> None:
         self.model = model
-        self._processor = processor
-
-    @property
-    def processor(self) -> ArrCocProcessor:
-        """Raises a ValueError where neither the call nor the checkpoint holds one."""
-        return self.model.processor if self._processor is None else self._processor
+        self.processor = processor
 
     # ---- encode once ----------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def encode(
-        self, image: Any = None, *, pixel_values: Tensor | None = None, patch_mask: Tensor | None = None
-    ) -> ImageEncoding:
-        """Everything about an image that no question changes; pass it to `generate` in place of the image.
+    def encode(self, image: Any) -> ImageEncoding:
+        """Everything about an image, or a list of them, that no question changes: see `generate`.
 
         Saves the grid encoder, the base half of the semantic encoder and the language model's prefill of the prompt up
         to and including the base tokens.
 
-        Args:
-            image: a PIL image, path, URL, data URL, array or tensor, or a list of them.
-            pixel_values: [P, 3, side, side] in place of `image`, side a multiple of 4 patches; patch_mask: [P, N].
-
         Raises:
-            ValueError: both or neither given, or an image that cannot be read.
+            ValueError: an image that cannot be read.
         """
-        if (image is None) == (pixel_values is None):
-            raise ValueError("encode_image: expected exactly one of image and pixel_values; got both or neither")
-        if pixel_values is not None:
-            return self._with_prefix(self._encode_pixels(pixel_values, patch_mask))
-        return self._with_prefix(self._encode_sources(image if isinstance(image, list | tuple) else [image]))
+        return self.with_prefix(self._encode_sources(image if isinstance(image, list | tuple) else [image]))
 
     def _encode_sources(self, sources: Sequence[Any]) -> ImageEncoding:
         processor = self.processor.image_processor
         images = [load_image(source, max_image_pixels=processor.max_image_pixels) for source in sources]
         inputs = processor(images, return_tensors="pt")
-        encoding = self._encode_pixels(inputs["pixel_values"], inputs["patch_mask"])
-        return replace(encoding, source_sizes=[(image.height, image.width) for image in images])
-
-    def _encode_pixels(self, pixel_values: Tensor, patch_mask: Tensor | None) -> ImageEncoding:
-        device = self.model.model.input_device
-        mask = None if patch_mask is None else patch_mask.to(device)
-        return self.model.model.encode_image(pixel_values.to(device), mask)
-
-    def _can_cache_prefix(self) -> bool:
-        """Only full-attention language models keep a plain cache of every position; and a prompt needs a processor."""
-        try:
-            return all(type(layer).__name__ == "DynamicLayer" for layer in self._fresh_cache().layers) and (
-                self.processor is not None
-            )
-        except ValueError:
-            return False
+        encoding = self.model.model.encode_image(inputs["pixel_values"], inputs["patch_mask"])
+        encoding.source_sizes = [(image.height, image.width) for image in images]
+        return encoding
 
     def _fresh_cache(self) -> DynamicCache:
         return DynamicCache(config=self.model.config.text_config)
 
-    def _with_prefix(self, encoding: ImageEncoding) -> ImageEncoding:
-        """Prefills the language model with the prompt up to and including the base tokens, where that can be kept."""
-        if not self._can_cache_prefix():
+    def with_prefix(self, encoding: ImageEncoding) -> ImageEncoding:
+        """Prefills the language model with the prompt up to and including the base tokens, where that can be kept.
+
+        Only full-attention language models keep a plain cache of every position.
+        """
+        if not all(type(layer).__name__ == "DynamicLayer" for layer in self._fresh_cache().layers):
             return encoding
         text = self.processor.prompt("?")
         before = text[: text.index(self.processor.image_token)]
@@ -162,9 +133,7 @@ class Asker:
         """See `ArrCocForConditionalGeneration.generate`, of which it is the half with a question."""
         choices, kwargs = take_choices({**kwargs, **dict(zip(POSITIONAL[2:], args, strict=False))})
         refuse_assistants(kwargs)
-        self.model.model.fetcher.check(choices)
-        budget, allocator = budget_and_allocator(choices.budget, choices.allocator, self.model.config.fetcher_config)
-        choices = replace(choices, budget=budget, allocator=allocator)
+        choices = self.model.model.fetcher.resolve(choices)
         single = isinstance(question, str) and not isinstance(image, list | tuple)
         asked = self._asked(image, checked_questions(question, self.processor.image_token), choices, kwargs)
         inputs, choices = self._inputs(asked, choices, history, kwargs)
@@ -190,10 +159,11 @@ class Asker:
             raise ValueError(f"images: expected 1 or {len(questions)} (one per question); got {len(spans)}")
         images = spans * len(questions) if len(spans) == 1 else spans
         encoding = image if encoded else self._encode_sources([source for prompt in prompts for source in prompt])
-        encoding = self.model.model.with_bypass(encoding, choices.bypass)
+        if choices.bypass is not None:
+            encoding = self.model.model.with_bypass(encoding, choices.bypass)
         # A prefix pays where several questions share it.
-        if not encoded and len(encoding) == 1 < len(questions) and self._cache_is_plain(kwargs):
-            encoding = self._with_prefix(encoding)
+        if not encoded and len(spans) == 1 < len(questions) and self._cache_is_plain(kwargs):
+            encoding = self.with_prefix(encoding)
         return Asked(encoding, images, questions)
 
     def _inputs(
@@ -203,45 +173,34 @@ class Asker:
 
         Also the choices, with the budget that fits where all that fits was asked for.
         """
-        base, saccades = self._positions(asked.encoding, choices)
+        base, saccades = asked.encoding.base_positions, self._count_saccades(asked.encoding, choices)
         limit = getattr(self.model.config.text_config, "max_position_embeddings", None)  # BLOOM knows no limit
-        rows = self._tokenized(asked, base + saccades, history)
-        longest = max(len(row) for row in rows)
+        shown = [len(images) for images in asked.images]
+        write = partial(self.processor.prompts, asked.questions, images=shown, history=history)
+        inputs = write(placeholders=base + saccades)
+        longest = inputs["input_ids"].shape[1]
         if limit is not None and longest >= limit:
-            most = max(len(images) for images in asked.images)
             room = self._setting(kwargs, "max_new_tokens", 1) if choices.budget == "all" else 1
-            fits = saccades - -(-(longest + room - limit) // most)
+            fits = saccades - -(-(longest + room - limit) // max(shown))
             if fits < 1 or choices.budget != "all":
                 raise ValueError(_too_long(limit, longest, saccades, fits))
             logger.warning(f'budget "all": fetching {fits} of {saccades} patches, what {limit} tokens of context hold')
-            saccades, choices = fits, replace(choices, budget=fits)
-            rows = self._tokenized(asked, base + saccades, history)
-        pad = self.processor.tokenizer.pad_token_id
-        ids = pad_sequence(rows, batch_first=True, padding_value=pad, padding_side="left")
-        mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side="left")
-        inputs = {"input_ids": ids, "attention_mask": mask, "query_mask": self.processor.query_mask(ids)}
+            choices = replace(choices, budget=fits)
+            inputs = write(placeholders=base + fits)
         return {name: tensor.to(asked.encoding.tokens.device) for name, tensor in inputs.items()}, choices
 
-    def _positions(self, encoding: ImageEncoding, choices: FetchChoices) -> tuple[int, int]:
-        """Positions of each image's base in a prompt, and its saccades K."""
-        config = self.model.config
-        fetcher, patch = config.fetcher_config, config.vision_config.patch_size
-        excludes = encoding.base_indices is not None and (choices.overlap or fetcher.overlap) == "exclude"
-        budget = fetcher.budget if choices.budget is None else choices.budget
+    def _count_saccades(self, encoding: ImageEncoding, choices: FetchChoices) -> int:
+        """K, as `count_vision_tokens` counts it."""
         if choices.patches is not None:
-            budget = choices.patches.shape[1]
-        return count_vision_tokens(
-            encoding.side * patch, patch, budget, strategy=choices.strategy or fetcher.strategy,
-            excludes_base=excludes, layout=config.bridge_config.layout,
-        )  # fmt: skip
-
-    def _tokenized(self, asked: Asked, placeholders: int, history: Sequence[Turn]) -> list[Tensor]:
-        texts = [
-            self.processor.prompt(question, images=len(images), placeholders=placeholders, history=history)
-            for question, images in zip(asked.questions, asked.images, strict=True)
-        ]
-        rows = self.processor.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
-        return [torch.tensor(row) for row in rows]
+            return choices.patches.shape[1]
+        fetcher, base = self.model.config.fetcher_config, encoding.base_indices
+        excludes = base is not None and (choices.overlap or fetcher.overlap) == "exclude"
+        return count_saccades(
+            encoding.side**2,
+            fetcher.budget if choices.budget is None else choices.budget,
+            strategy=choices.strategy or fetcher.strategy,
+            taken=base.shape[1] if excludes and base is not None else 0,
+        )
 
     def _boxed(self, asked: Asked, boxes: Any) -> Tensor:
         """[I, N] 1 on the patches under the given boxes."""
@@ -265,8 +224,10 @@ class Asker:
         return_fetch: bool,
         kwargs: dict[str, Any],
     ) -> list[str] | list[Answer]:
-        encoding, slots = asked.encoding, torch.tensor(asked.slots)
-        prompt = self.model.model.embed_images(encoding=encoding, image_index=slots, choices=choices, **inputs)
+        encoding, slots, core = asked.encoding, torch.tensor(asked.slots), self.model.model
+        mask = inputs.pop("attention_mask")
+        look = core.look(**inputs, encoding=encoding, image_index=slots, choices=choices)
+        prompt = core.place(look, core.fetch(look, choices), attention_mask=mask)
         inputs = {name: prompt.inputs[name] for name in ("input_ids", "attention_mask")}
         inputs["prompt_embeds"] = prompt.embeds
         if self._cache_is_plain(kwargs) and self._begins_with_prefix(encoding, inputs):
@@ -345,7 +306,9 @@ def take_choices(kwargs: dict[str, Any]) -> tuple[FetchChoices, dict[str, Any]]:
     """The `FetchChoices` among arguments (by name, or as `choices`), and the other arguments."""
     names = {part.name for part in fields(FetchChoices)}
     named = {name: kwargs[name] for name in kwargs.keys() & names if kwargs[name] is not None}
-    choices = FetchChoices.of(kwargs.get("choices"))
+    choices = kwargs.get("choices")
+    if not isinstance(choices, FetchChoices):
+        choices = FetchChoices.of(choices) if choices else AS_CONFIGURED
     rest = {name: value for name, value in kwargs.items() if name not in names and name != "choices"}
     return replace(choices, **named) if named else choices, rest
 

@@ -26,7 +26,7 @@ from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
 from .bridges import BRIDGES, Bridged
 from .configuration_arr_coc import ArrCocConfig
-from .fetcher import FetchChoices, FetchResult, RunningBackFetcher
+from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult, RunningBackFetcher
 from .language_model import LAYOUTS, build_language_model
 from .prompt import (
     EmbeddedPrompt,
@@ -40,8 +40,7 @@ from .prompt import (
     trim_placeholders,
 )  # fmt: skip
 from .scorers import FetchContext
-from .textures import textures
-from .vision_tower import ArrCocVisionTower, ImageEncoding, SaccadeProjection, check_pixels
+from .vision_tower import ArrCocVisionTower, ImageEncoding, SaccadeProjection
 
 
 @dataclass
@@ -97,10 +96,10 @@ class ArrCocModel(ArrCocPreTrainedModel):
         self.fetcher = RunningBackFetcher(
             config.fetcher_config, feature_size=vision.out_channels, text_size=text.hidden_size
         )
-        self.bridge = BRIDGES.named(config.bridge_config.kind)(
+        self.bridge = BRIDGES[config.bridge_config.kind](
             config.bridge_config, vision_size=semantic.hidden_size, text_size=text.hidden_size
         )
-        self.layout = LAYOUTS.named(config.bridge_config.layout)(text.hidden_size)
+        self.layout = LAYOUTS[config.bridge_config.layout](text.hidden_size)
         self.language_model = build_language_model(text)
         taken = {"inputs_embeds", "attention_mask", "position_ids", "past_key_values"}
         self._language_arguments = {*inspect.signature(self.language_model.forward).parameters} - taken
@@ -130,41 +129,22 @@ class ArrCocModel(ArrCocPreTrainedModel):
         Raises:
             ValueError: not a batch of square images, or a side that is no multiple of 4 patches.
         """
-        check_pixels(pixel_values, patch_mask, self.config.vision_config)
-        features = self.vision_tower.grid_encoder(pixel_values.to(self.dtype))
-        return self.encode_features(features, pixel_values, patch_mask)
+        return self._across(self.vision_tower(pixel_values, patch_mask))
 
     def encode_features(
         self, features: Tensor, pixel_values: Tensor, patch_mask: Tensor | None = None
     ) -> ImageEncoding:
         """The rest of `encode_image`, from the grid encoder's output [P, C, G, G] on."""
-        if patch_mask is None:
-            patch_mask = features.new_ones(len(features), features.shape[-1] ** 2)
-        patch_mask = patch_mask.bool()
-        base, semantic, cache = self.vision_tower(features, patch_mask)
-        return ImageEncoding(
-            features=features,
-            textures=textures(pixel_values, features.shape[-1]),
-            patch_mask=patch_mask,
-            seeds=(pixel_values.float() * 127.5).round().long().sum((1, 2, 3)),
-            compressed=base.compressed,
-            base_indices=base.indices,
-            semantic=semantic,
-            semantic_cache=cache,
-            **self._bridge_base(semantic, base.tokens, self.config.bridge_config.bypass),
-        )
+        return self._across(self.vision_tower(pixel_values, patch_mask, features))
 
-    def _bridge_base(self, semantic: Tensor, compressed: Tensor, bypass: bool) -> dict[str, Any]:
-        """What an `ImageEncoding` holds of its base tokens, each [P, M, D'], on the language model's side."""
-        bridged = self.bridge(semantic, compressed, bypass=bypass)
+    def _across(self, seen: dict[str, Any], bypass: bool | None = None) -> ImageEncoding:
+        """The encoding of what the vision tower saw: its base tokens on the language model's side too."""
+        bypass = self.config.bridge_config.bypass if bypass is None else bypass
+        bridged = self.bridge(seen["semantic"], seen["compressed"].flatten(2).transpose(1, 2), bypass=bypass)
         tokens, closing = self.layout(bridged.tokens, self.bridge.indicators(bridged.tokens.device))
-        return {
-            "tokens": tokens,
-            "closing": closing,
-            "quality": bridged.quality,
-            "bridge_cache": bridged.cache,
-            "bypass": bypass,
-        }
+        return ImageEncoding(
+            **seen, tokens=tokens, closing=closing, quality=bridged.quality, bridge_cache=bridged.cache, bypass=bypass
+        )
 
     def with_bypass(self, encoding: ImageEncoding, bypass: bool | None) -> ImageEncoding:
         """The encoding with base tokens from the bridge's linear projection alone (True), all of it, or as they are.
@@ -174,9 +154,18 @@ class ArrCocModel(ArrCocPreTrainedModel):
         """
         if bypass is None or bypass == encoding.bypass:
             return encoding
-        compressed = encoding.compressed.flatten(2).transpose(1, 2)
-        bridged = self._bridge_base(encoding.semantic, compressed, bypass)
-        return replace(encoding.without_prefix(), **bridged)
+        names = (
+            "features",
+            "textures",
+            "patch_mask",
+            "seeds",
+            "compressed",
+            "base_indices",
+            "semantic",
+            "semantic_cache",
+        )
+        crossed = self._across({name: getattr(encoding, name) for name in names}, bypass)
+        return replace(crossed, source_sizes=encoding.source_sizes)
 
     # ---- a question: look, fetch, place
 
@@ -187,7 +176,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         *,
         query_mask: Tensor,
         image_index: Tensor | None = None,
-        choices: FetchChoices = FetchChoices(),  # noqa: B008  # frozen
+        choices: FetchChoices = AS_CONFIGURED,
     ) -> Look:
         """What a question sees before anything is fetched.
 
@@ -201,7 +190,9 @@ class ArrCocModel(ArrCocPreTrainedModel):
         Raises:
             ValueError: placeholders that do not fit the images.
         """
-        encoding = self.with_bypass(encoding, choices.bypass)
+        embeds = self._embed(input_ids)
+        if choices.bypass is not None:
+            encoding = self.with_bypass(encoding, choices.bypass)
         if image_index is not None:
             encoding = encoding.without_prefix().select(image_index)  # no copy of the cache
         fetcher, side = self.config.fetcher_config, encoding.side
@@ -212,7 +203,6 @@ class ArrCocModel(ArrCocPreTrainedModel):
         rows, budget = find_slots(
             input_ids, self.config.image_token_id, len(encoding), encoding.base_positions, budget=budget
         )
-        embeds = self._embed(input_ids)
         query, mask = pack_questions(embeds, query_mask, rows)
         seed = fetcher.seed if choices.seed is None else choices.seed
         question_seed = (input_ids * query_mask).sum(1)[rows].to(encoding.seeds.device)
@@ -229,7 +219,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         taken = encoding.base_indices if (choices.overlap or fetcher.overlap) == "exclude" else None
         return Look(input_ids, query_mask, embeds, encoding, rows, budget, context, taken)
 
-    def fetch(self, look: Look, choices: FetchChoices = FetchChoices()) -> FetchResult:  # noqa: B008
+    def fetch(self, look: Look, choices: FetchChoices = AS_CONFIGURED) -> FetchResult:
         """Which patches the question gets: see `RunningBackFetcher.forward`."""
         return self.fetcher(look.context, look.budget, choices, taken=look.taken)
 
@@ -300,7 +290,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         *,
         image_index: Tensor | None = None,
         query_mask: Tensor | None = None,
-        choices: FetchChoices = FetchChoices(),  # noqa: B008
+        choices: FetchChoices = AS_CONFIGURED,
         **aligned: Tensor | None,
     ) -> EmbeddedPrompt:
         """The three steps for the arguments of `forward`, which it checks."""
@@ -318,6 +308,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         patch_mask: Tensor | None,
         image_index: Tensor | None,
         image_encoding: ImageEncoding | None,
+        choices: FetchChoices | Mapping[str, Any] | None,
         **steps: Any,
     ) -> EmbeddedPrompt | None:
         """`embed_images` of the images that came, encoded or not; None without any."""
@@ -329,7 +320,9 @@ class ArrCocModel(ArrCocPreTrainedModel):
         if image_encoding is None:
             assert pixel_values is not None
             image_encoding = self.encode_image(pixel_values, patch_mask)
-        return self.embed_images(input_ids, image_encoding, image_index=image_index, **steps)
+        return self.embed_images(
+            input_ids, image_encoding, image_index=image_index, choices=FetchChoices.of(choices), **steps
+        )
 
     @can_return_tuple
     def forward(
@@ -352,21 +345,21 @@ class ArrCocModel(ArrCocPreTrainedModel):
 
         `labels` only say what of a prompt is no question, and are trimmed along with it.
         """
-        choices = FetchChoices.of(choices)
         kwargs = {name: value for name, value in kwargs.items() if value is not None}
         if unknown := sorted(set(kwargs) - self._language_arguments):
             raise TypeError(f"forward: expected arguments that it names or the language model has; got {unknown}")
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("input_ids: expected exactly one of them and inputs_embeds; got both or neither")
-        images = (pixel_values, patch_mask, image_index, image_encoding)
+        images = (pixel_values, patch_mask, image_index, image_encoding, choices)
         aligned: dict[str, Any] = {"attention_mask": attention_mask, "position_ids": position_ids, "labels": labels}
-        prompt = self._with_images(input_ids, *images, query_mask=query_mask, choices=choices, **aligned)
+        prompt = self._with_images(input_ids, *images, query_mask=query_mask, **aligned)
         if prompt is not None:
             inputs_embeds = prompt.embeds
             attention_mask, position_ids = (prompt.inputs.get(name) for name in ("attention_mask", "position_ids"))
             if position_ids is None and attention_mask is not None and prompt.inputs["input_ids"] is not input_ids:
                 position_ids = positions(attention_mask)  # rows were padded anew: a token's place is not its column
-        elif input_ids is not None:
+        elif inputs_embeds is None:
+            assert input_ids is not None
             if past_key_values is None or past_key_values.get_seq_length() == 0:
                 refuse_placeholders(input_ids, self.config.image_token_id)
             inputs_embeds = self.get_input_embeddings()(input_ids)
@@ -376,7 +369,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         )  # fmt: skip
         fetch = None if prompt is None else prompt.fetch
         all_scores = None
-        if prompt is not None and choices.all_scores:
+        if prompt is not None and FetchChoices.of(choices).all_scores:
             all_scores = self.fetcher.all_scores(prompt.context, fetch)
         named = {name: getattr(outputs, name, None) for name in BaseModelOutputWithPast.__dataclass_fields__}
         return ArrCocModelOutput(**named, fetch=fetch, prompt=prompt, scores=all_scores)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from .allocators import ALLOCATORS, Budgets, most_relevant_first, soft_top_k
-from .configuration_arr_coc import ArrCocFetcherConfig
+from .configuration_arr_coc import AUTO, ArrCocFetcherConfig
 from .scorers import SCORERS, FetchContext, Scorer
 from .vision_tower import Rows
 
@@ -45,12 +45,6 @@ class FetchChoices:
     relevance: Tensor | None = None
     all_scores: bool = False
 
-    def __post_init__(self) -> None:
-        if self.overlap not in (None, "exclude", "allow"):
-            raise ValueError(f'overlap: expected "exclude" or "allow"; got {self.overlap!r}')
-        if self.patches is not None and self.relevance is not None:
-            raise ValueError("patches: expected them or relevance, which says what to fetch too; got both")
-
     @classmethod
     def of(cls, choices: "FetchChoices | Mapping[str, Any] | None") -> "FetchChoices":
         """Choices as they are, by name, or none.
@@ -58,17 +52,15 @@ class FetchChoices:
         Raises:
             ValueError: a name that is no choice.
         """
-        if choices is None:
-            return _AS_CONFIGURED
         if not isinstance(choices, Mapping):
-            return choices
+            return AS_CONFIGURED if choices is None else choices
         known = [part.name for part in fields(cls)]
         if unknown := sorted(set(choices) - set(known)):
             raise ValueError(f"choices: expected names among {', '.join(known)}; got {', '.join(unknown)}")
         return cls(**choices)
 
 
-_AS_CONFIGURED = FetchChoices()
+AS_CONFIGURED = FetchChoices()
 
 
 @dataclass
@@ -91,6 +83,7 @@ class FetchResult(Rows):
             ("adaptive" not cut at K); None from allocators that fetch exactly the budget.
         tier_logits: [B, T] of the tier classifier, or None.
         survival: see `Budgets.survival`, or None from allocators that fetch exactly the budget.
+        is_ragged: whether some items get fewer than K.
     """
 
     indices: Tensor
@@ -107,6 +100,7 @@ class FetchResult(Rows):
     expected_tokens: Tensor | None = None
     tier_logits: Tensor | None = None
     survival: Tensor | None = None
+    is_ragged: bool = False
 
     def __post_init__(self) -> None:
         if self.counts is None:
@@ -119,18 +113,17 @@ class FetchResult(Rows):
         """[B, K] bool, True on what is fetched, False on what only fills the rectangle."""
         return torch.arange(self.budget, device=self.counts.device) < self.counts[:, None]
 
-    @property
-    def is_ragged(self) -> bool:
-        """Whether some items get fewer than K; never where every item gets exactly the budget."""
-        return self.survival is not None and bool((self.counts < self.budget).any())
-
     def select(self, index: Tensor) -> Self:
         """The items at `index` [I], K being the most of theirs."""
         rows = super().select(index)
-        most = int(rows.counts.max()) if len(index) and self.survival is not None else self.budget
+        if not self.is_ragged or not len(index):
+            return rows
+        most = int(rows.counts.max())
         per_saccade = ("indices", "positions", "is_padding", "weights", "survival")
         held = {name: getattr(rows, name) for name in per_saccade}
-        return replace(rows, **{n: t[:, :most] for n, t in held.items() if t is not None}, budget=most)
+        ragged = bool((rows.counts < most).any())
+        cut = {name: tensor[:, :most] for name, tensor in held.items() if tensor is not None}
+        return replace(rows, **cut, budget=most, is_ragged=ragged)
 
 
 def _unit_range(scores: Tensor) -> Tensor:
@@ -145,10 +138,10 @@ class RunningBackFetcher(nn.Module):
         super().__init__()
         self.config = config
         self.sizes = {"feature_size": feature_size, "text_size": text_size}
-        fixed = [name for name in config.scorers if not SCORERS.named(name).trained]
+        fixed = [name for name in config.scorers if not SCORERS[name].trained]
         if fixed:
             raise ValueError(f"fetcher_config.scorers: expected scorers with weights; got {fixed}")
-        ALLOCATORS.named(config.allocator)
+        ALLOCATORS[config.allocator]
         self.check_strategy(config.strategy)
         self.scorers = nn.ModuleDict({name: SCORERS[name](config, **self.sizes) for name in config.scorers})
         # Of the allocators that choose how many: checkpoints hold their weights under this name.
@@ -164,18 +157,31 @@ class RunningBackFetcher(nn.Module):
         Raises:
             ValueError: unknown, or a trained scorer whose weights this checkpoint does not hold.
         """
-        kind = SCORERS.named(strategy)
+        kind = SCORERS[strategy]
         if kind.trained and strategy not in self.config.scorers:
             usable = [n for n, k in SCORERS.items() if not k.trained or n in self.config.scorers]
             raise ValueError(f"strategy: expected one of {', '.join(sorted(usable))} (held here); got {strategy!r}")
         return kind
 
-    def check(self, choices: FetchChoices) -> None:
-        """Raises a ValueError where a strategy or an allocator is unknown here."""
+    def resolve(self, choices: FetchChoices) -> FetchChoices:
+        """The choices with the most an item may take, and who chooses: a stated budget is exact unless they name one.
+
+        Raises:
+            ValueError: an unknown strategy or allocator, or "auto" beside an allocator that fetches exactly the budget.
+        """
         if choices.strategy is not None:
             self.check_strategy(choices.strategy)
-        if choices.allocator is not None:
-            ALLOCATORS.named(choices.allocator)
+        budget, allocator = choices.budget, choices.allocator
+        chooses = ALLOCATORS[self.config.allocator].budgeter is not None
+        if allocator is not None and ALLOCATORS[allocator].budgeter is not None:
+            return replace(choices, budget=AUTO if budget is None else budget)
+        if budget == AUTO:
+            if allocator is not None:
+                expected = f"a number or a name beside allocator {allocator!r}, which fetches exactly that"
+                raise ValueError(f"budget: expected {expected}; got {budget!r}")
+            return replace(choices, allocator=None if chooses else "tiers")
+        exact = chooses and allocator is None and budget is not None
+        return replace(choices, allocator="topk") if exact else choices
 
     def scorer(self, strategy: str) -> Scorer:
         """The scorer itself: this checkpoint's weights, or a fixed rule."""
@@ -192,7 +198,7 @@ class RunningBackFetcher(nn.Module):
         self,
         context: FetchContext,
         budget: int,
-        choices: FetchChoices = _AS_CONFIGURED,
+        choices: FetchChoices = AS_CONFIGURED,
         *,
         taken: Tensor | None = None,
     ) -> FetchResult:
@@ -213,8 +219,10 @@ class RunningBackFetcher(nn.Module):
         """
         if choices.patches is not None:
             return _given(context, budget, choices.patches)
+        if choices.overlap not in (None, "exclude", "allow"):
+            raise ValueError(f'overlap: expected "exclude" or "allow"; got {choices.overlap!r}')
         strategy, allocator = choices.strategy or self.config.strategy, choices.allocator or self.config.allocator
-        allocate = ALLOCATORS.named(allocator).choose
+        allocate = ALLOCATORS[allocator].choose
         scorer = self.scorer(strategy)
         _check_budget(context, budget, scorer, strategy, taken)
         scores = scorer(context).to(context.features.device)
@@ -222,15 +230,17 @@ class RunningBackFetcher(nn.Module):
         ranked = _ranked(scores, context.patch_mask, taken)
         budgets = self._budgets(allocator, context, relevance, ranked, budget)
         counts = ranked.new_full((len(ranked),), budget, dtype=torch.int64)
+        ragged = False
         if budgets is not None:
             learns = self._learns and budgets.survival.requires_grad
             counts = torch.full_like(counts, budgets.survival.shape[1]) if learns else budgets.counts
             budget = int(counts.max()) if len(counts) else 0
+            ragged = bool((counts < budget).any())
         indices = allocate(ranked, budget, config=self.config)
         indices, rank = most_relevant_first(ranked, indices, counts)
         return FetchResult(
             indices=indices,
-            positions=_positions(indices, context.side),
+            positions=_positions(indices, context.features.shape[-1]),
             scores=scores,
             relevance=relevance,
             is_padding=~context.patch_mask.gather(1, indices),
@@ -243,6 +253,7 @@ class RunningBackFetcher(nn.Module):
             expected_tokens=None if budgets is None else budgets.expected,
             tier_logits=None if budgets is None else budgets.tier_logits,
             survival=None if budgets is None else budgets.survival,
+            is_ragged=ragged,
         )
 
     @property
@@ -309,7 +320,7 @@ def _given(context: FetchContext, budget: int, patches: Tensor) -> FetchResult:
     relevance = torch.zeros(items, total, device=indices.device).scatter(1, indices, 1.0)
     return FetchResult(
         indices=indices,
-        positions=_positions(indices, context.side),
+        positions=_positions(indices, context.features.shape[-1]),
         scores=relevance,
         relevance=relevance,
         is_padding=~context.patch_mask.gather(1, indices),

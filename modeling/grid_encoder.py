@@ -27,8 +27,6 @@ class LayerNorm2d(nn.LayerNorm):
 
 def resize_table(table: Tensor, side: int) -> Tensor:
     """[1, g, g, D] position table at another side: bicubic, antialiased, in float32, as DeepSeek-OCR does."""
-    if table.shape[1] == side:
-        return table
     resized = F.interpolate(table.permute(0, 3, 1, 2).float(), (side, side), mode="bicubic", antialias=True)
     return resized.permute(0, 2, 3, 1).to(table.dtype)
 
@@ -173,7 +171,7 @@ class GridEncoder(nn.Module):
     def __init__(self, config: ArrCocVisionConfig) -> None:
         super().__init__()
         side = config.grid_size
-        self.patch_embed = STEMS.named(config.stem)(config)
+        self.patch_embed = STEMS[config.stem](config)
         self.pos_embed = nn.Parameter(torch.zeros(1, side, side, config.hidden_size))
         whole = set(config.global_attn_indexes)
         self.layers = nn.ModuleList(
@@ -186,7 +184,8 @@ class GridEncoder(nn.Module):
 
     def forward(self, pixel_values: Tensor) -> Tensor:
         x = self.patch_embed(pixel_values).permute(0, 2, 3, 1)
-        x = x + resize_table(self.pos_embed, x.shape[1])
+        same = self.pos_embed.shape[1] == x.shape[1]
+        x = x + (self.pos_embed if same else resize_table(self.pos_embed, x.shape[1]))
         for layer in self.layers:
             x = layer(x)
         return self.neck(x.permute(0, 3, 1, 2))

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from PIL import Image
 from transformers.image_processing_backends import PilBackend
 from transformers.image_processing_base import BatchFeature
 from transformers.image_utils import ChannelDimension, PILImageResampling, SizeDict
@@ -169,6 +170,10 @@ class ArrCocImageProcessor(PilBackend):
     def _load(self, images: Any, input_data_format: str | ChannelDimension | None = None) -> Any:
         if isinstance(images, (list, tuple)) or getattr(images, "ndim", 0) == 4:
             return [self._load(image, input_data_format) for image in images]
+        if isinstance(images, Image.Image):
+            plain = images.mode == "RGB" and not (images.getexif() or images.info)
+            if plain and 0 < images.width * images.height <= self.max_image_pixels:
+                return images  # as `load_image` gives it
         limit = self.max_image_pixels
         return load_image(images, max_image_pixels=limit, input_data_format=input_data_format)
 

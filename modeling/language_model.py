@@ -32,7 +32,7 @@ def layout_positions(layout: str, rows: int) -> tuple[int, int]:
     Raises:
         ValueError: unknown layout.
     """
-    kind: Any = LAYOUTS.named(layout)
+    kind: Any = LAYOUTS[layout]
     return kind.positions(rows)
 
 

@@ -134,8 +134,8 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             ValueError: placeholders and images that do not match, unknown names, a budget above the candidates.
             TypeError: an unknown argument.
         """
-        choices = FetchChoices.of(choices)
         if relevance_targets is not None:
+            choices = FetchChoices.of(choices)
             known = choices.relevance is None and choices.patches is None
             choices = replace(choices, all_scores=True, relevance=relevance_targets if known else choices.relevance)
         counted = {name: kwargs.pop(name, None) for name in ("num_items_in_batch", "shift_labels")}
@@ -149,7 +149,9 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         prompt = outputs.prompt
         if prompt is not None and labels is not None:
             labels = prompt.inputs["labels"]
-        loss, relevance = self._losses(logits, labels, relevance_targets, outputs, **counted)
+        loss = relevance = None
+        if labels is not None or relevance_targets is not None or counted["shift_labels"] is not None:
+            loss, relevance = self._losses(logits, labels, relevance_targets, outputs, **counted)
         return ArrCocOutput(
             loss=loss,
             logits=logits,
@@ -207,18 +209,35 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
 
     # ---- the user's door: see `Asker`
 
+    @torch.no_grad()
     def encode_image(
         self, image: Any = None, *, pixel_values: Tensor | None = None, patch_mask: Tensor | None = None
     ) -> ImageEncoding:
         """Everything about an image that no question changes; pass it to `generate` in place of the image.
 
-        See `Asker.encode`.
+        Saves the grid encoder, the base half of the semantic encoder and, where there is a processor, the language
+        model's prefill of the prompt up to and including the base tokens.
+
+        Args:
+            image: a PIL image, path, URL, data URL, array or tensor, or a list of them.
+            pixel_values: [P, 3, side, side] in place of `image`, side a multiple of 4 patches; patch_mask: [P, N].
+
+        Raises:
+            ValueError: both or neither given, or an image that cannot be read.
         """
-        return Asker(self).encode(image, pixel_values=pixel_values, patch_mask=patch_mask)
+        if (image is None) == (pixel_values is None):
+            raise ValueError("encode_image: expected exactly one of image and pixel_values; got both or neither")
+        if pixel_values is None:
+            return Asker(self, self.processor).encode(image)
+        encoding = self.model.encode_image(pixel_values, patch_mask)
+        try:
+            return Asker(self, self.processor).with_prefix(encoding)
+        except ValueError:  # no processor, no prompt
+            return encoding
 
     def converse(self, image: Any, *, keep_history: bool = False) -> Conversation:
         """A conversation about an image, which is encoded once: see `Conversation`."""
-        return Conversation(Asker(self), image, keep_history=keep_history)
+        return Conversation(Asker(self, self.processor), image, keep_history=keep_history)
 
     @torch.no_grad()
     def generate(  # type: ignore[override]
@@ -265,7 +284,8 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
                 if value is not None:
                     raise ValueError(f"{name}: expected only with a question; got it beside model inputs")
             return self._continue_prompt(image, question, *args, **chosen, **kwargs)
-        return Asker(self).ask(image, question, *args, boxes=boxes, return_fetch=return_fetch, **chosen, **kwargs)
+        asker = Asker(self, self.processor)
+        return asker.ask(image, question, *args, boxes=boxes, return_fetch=return_fetch, **chosen, **kwargs)
 
     def _continue_prompt(self, *args: Any, **kwargs: Any) -> Any:
         """transformers' `generate(**inputs)`, with the images encoded and fetched from once, before beams repeat them.
@@ -277,7 +297,6 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             raise ValueError("question: expected one beside the image; got none")
         kwargs.update({name: value for name, value in zip(POSITIONAL, args, strict=False) if value is not None})
         choices, kwargs = take_choices(kwargs)
-        self.model.fetcher.check(choices)
         if choices.budget is not None:
             expected = "it in the call of the processor, processor(..., budget=...), which writes the placeholders"
             raise ValueError(f"budget: expected {expected}; got it beside model inputs")
@@ -333,8 +352,9 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         """
         embeds = None
         if prompt_embeds is not None and (is_first_iteration or not kwargs.get("use_cache", True)):
-            behind = self.get_input_embeddings()(input_ids[:, prompt_embeds.shape[1] :])
-            embeds = torch.cat((prompt_embeds, behind.to(prompt_embeds)), 1)
+            embeds, behind = prompt_embeds, input_ids[:, prompt_embeds.shape[1] :]
+            if behind.shape[1]:
+                embeds = torch.cat((embeds, self.get_input_embeddings()(behind).to(embeds)), 1)
         return super().prepare_inputs_for_generation(  # type: ignore[misc]
             input_ids,  # type: ignore[arg-type]
             inputs_embeds=embeds,

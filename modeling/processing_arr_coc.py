@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoTokenizer
 from transformers.image_utils import make_flat_list_of_images
 from transformers.processing_utils import ImagesKwargs, MultiModalData, ProcessingKwargs, ProcessorMixin
@@ -18,6 +19,9 @@ IMAGE_TOKEN = "<|image_pad|>"
 TURN_START, TURN_END = "<|im_start|>", "<|im_end|>"
 VISION_START, VISION_END = "<|vision_start|>", "<|vision_end|>"
 QUESTION_ROLE = "user"
+
+Turn = tuple[str, str]
+"""A question that was asked and its answer."""
 
 # Blocks of a message in the order given; one placeholder per image, expanded later.
 _RENDER = """\
@@ -216,9 +220,7 @@ class ArrCocProcessor(ProcessorMixin):
     def model_input_names(self) -> list[str]:
         return [*super().model_input_names, "query_mask"]
 
-    def prompt(
-        self, question: str, *, images: int = 1, placeholders: int = 1, history: Sequence[tuple[str, str]] = ()
-    ) -> str:
+    def prompt(self, question: str, *, images: int = 1, placeholders: int = 1, history: Sequence[Turn] = ()) -> str:
         """The chat that asks a question about images, up to where the answer begins.
 
         Args:
@@ -237,6 +239,22 @@ class ArrCocProcessor(ProcessorMixin):
         messages[0]["content"] = [{"type": "image"}] * images + messages[0]["content"]
         text = self.apply_chat_template(messages, add_generation_prompt=True)
         return text.replace(self.image_token, self.image_token * placeholders)
+
+    def prompts(
+        self, questions: Sequence[str], *, images: Sequence[int], placeholders: int, history: Sequence[Turn] = ()
+    ) -> dict[str, torch.Tensor]:
+        """`prompt` of each question as input_ids, attention_mask and query_mask [B, L], padded on the left."""
+        texts = [
+            self.prompt(question, images=shown, placeholders=placeholders, history=history)
+            for question, shown in zip(questions, images, strict=True)
+        ]
+        # Padded here: the padding of a fast tokenizer is a state that threads would share.
+        rows = [
+            torch.tensor(row) for row in self.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+        ]
+        ids = pad_sequence(rows, True, self.tokenizer.pad_token_id, padding_side="left")
+        mask = pad_sequence([torch.ones_like(row) for row in rows], True, padding_side="left")
+        return {"input_ids": ids, "attention_mask": mask, "query_mask": self.query_mask(ids)}
 
     def query_mask(self, input_ids: torch.Tensor) -> torch.Tensor:
         """bool [B, L] for int64 [B, L]: true on the text of the user's questions."""

@@ -29,11 +29,12 @@ class Registry(dict[str, Part]):
         return add
 
     def named(self, name: str) -> Part:
-        """The member called `name`.
+        """The member called `name`, as `registry[name]` gives it.
 
         Raises:
             ValueError: there is none.
         """
-        if name not in self:
-            raise ValueError(f"{self.noun}: expected one of {', '.join(sorted(self))}; got {name!r}")
         return self[name]
+
+    def __missing__(self, name: object) -> Part:
+        raise ValueError(f"{self.noun}: expected one of {', '.join(sorted(self))}; got {name!r}")

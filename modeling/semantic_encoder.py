@@ -120,7 +120,8 @@ class SemanticEncoder(nn.Module):
 
     def _position_table(self, side: int) -> Tensor:
         grid = self.config.position_grid
-        return resize_table(self.position_embedding[1:].view(1, grid, grid, -1), side)
+        table = self.position_embedding[1:].view(1, grid, grid, -1)
+        return table if grid == side else resize_table(table, side)
 
     def _positions_at(self, indices: Tensor, side: int) -> Tensor:
         """Position table sampled at the centres of fine patches: indices [B, K] of a G grid -> [B, K, D']."""

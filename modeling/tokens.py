@@ -73,6 +73,11 @@ def grid_size(image_size: int, patch_size: int) -> int:
     return image_size // patch_size
 
 
+def count_saccades(num_patches: int, budget: int | str | None, *, strategy: str | None, taken: int = 0) -> int:
+    """K: what `resolve_budget` says, or 0 where the strategy is "none"."""
+    return 0 if strategy == "none" else resolve_budget(budget, num_patches, taken=taken)
+
+
 def count_vision_tokens(
     image_size: int,
     patch_size: int,
@@ -97,5 +102,4 @@ def count_vision_tokens(
     side = grid_size(image_size, patch_size)
     rows = side // COMPRESSION
     base = rows**2 + sum(layout_positions(layout, rows))
-    taken = rows**2 if excludes_base else 0
-    return base, 0 if strategy == "none" else resolve_budget(budget, side * side, taken=taken)
+    return base, count_saccades(side * side, budget, strategy=strategy, taken=rows**2 if excludes_base else 0)

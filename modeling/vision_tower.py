@@ -9,10 +9,11 @@ from typing import Any, Self
 
 from torch import Tensor, nn
 
-from .compressors import COMPRESSORS, BaseTokens
+from .compressors import COMPRESSORS
 from .configuration_arr_coc import COMPRESSION, ArrCocSemanticConfig, ArrCocVisionConfig
 from .grid_encoder import GridEncoder
 from .semantic_encoder import KeyValue, SemanticEncoder
+from .textures import textures
 
 
 class Rows:
@@ -30,8 +31,12 @@ class Rows:
                 return [tuple(pick(tensor) for tensor in pair) for pair in value]
             return [value[i] for i in index.tolist()]
 
-        own = [part.name for part in fields(self) if not part.metadata.get("shared")]  # type: ignore[arg-type]
+        own = [part.name for part in fields(self) if part.init and not part.metadata.get("shared")]  # type: ignore[arg-type]
         return replace(self, **{name: pick(getattr(self, name)) for name in own})  # type: ignore[type-var]
+
+
+SEEN = ("features", "textures", "patch_mask", "seeds", "compressed", "base_indices", "semantic", "semantic_cache")
+"""What of an `ImageEncoding` comes from the vision tower; the rest is the language model's side of it."""
 
 
 @dataclass
@@ -56,6 +61,8 @@ class ImageEncoding(Rows):
         prefix_ids: [p] the prompt's tokens up to and including the base, or None where it was not prefilled.
         prefix_cache: the language model's keys and values of that prefix, per layer [P, heads, p, d].
         source_sizes: (height, width) of each source image in px, where known.
+        side: G.
+        base_positions: positions that an image takes in a prompt when nothing is fetched: M, and those of the layout.
     """
 
     features: Tensor
@@ -75,15 +82,12 @@ class ImageEncoding(Rows):
     prefix_cache: list[KeyValue] | None = None
     source_sizes: list[tuple[int, int]] | None = None
 
-    @property
-    def side(self) -> int:
-        """G."""
-        return self.features.shape[-1]
+    side: int = field(init=False)
+    base_positions: int = field(init=False)
 
-    @property
-    def base_positions(self) -> int:
-        """Positions that an image takes in a prompt when nothing is fetched: M, and those of the layout."""
-        return self.tokens.shape[1] + (0 if self.closing is None else self.closing.shape[1])
+    def __post_init__(self) -> None:
+        self.side = self.features.shape[-1]
+        self.base_positions = self.tokens.shape[1] + (0 if self.closing is None else self.closing.shape[1])
 
     def __len__(self) -> int:
         return self.features.shape[0]
@@ -122,16 +126,40 @@ class ArrCocVisionTower(nn.Module):
 
     def __init__(self, vision: ArrCocVisionConfig, semantic: ArrCocSemanticConfig) -> None:
         super().__init__()
+        self.config = vision
         self.grid_encoder = GridEncoder(vision)
-        self.compressor = COMPRESSORS.named(vision.compressor)(vision)
+        self.compressor = COMPRESSORS[vision.compressor](vision)
         self.semantic_encoder = SemanticEncoder(semantic)
         self.saccade_projection = SaccadeProjection(vision.out_channels, semantic.hidden_size, bias=False)
 
-    def forward(self, features: Tensor, patch_mask: Tensor) -> tuple[BaseTokens, Tensor, list[KeyValue]]:
-        """Features [P, C, G, G] and mask [P, N] -> base tokens, their semantic states [P, M, D'], keys and values."""
+    def forward(
+        self, pixel_values: Tensor, patch_mask: Tensor | None = None, features: Tensor | None = None
+    ) -> dict[str, Any]:
+        """Images -> what an `ImageEncoding` holds of them on this side of the bridge, by name.
+
+        Args:
+            pixel_values: [P, 3, S, S].
+            patch_mask: [P, N]; None: all hold some of the image.
+            features: [P, C, G, G] of the grid encoder, where it ran before.
+        """
+        check_pixels(pixel_values, patch_mask, self.config)
+        if features is None:
+            features = self.grid_encoder(pixel_values.to(self.saccade_projection.weight.dtype))
+        if patch_mask is None:
+            patch_mask = features.new_ones(len(features), features.shape[-1] ** 2)
+        patch_mask = patch_mask.bool()
         base = self.compressor(features, patch_mask)
         semantic, cache = self.semantic_encoder(base.tokens, features.shape[-1], base.indices)
-        return base, semantic, cache
+        return {
+            "features": features,
+            "textures": textures(pixel_values, features.shape[-1]),
+            "patch_mask": patch_mask,
+            "seeds": (pixel_values.float() * 127.5).round().long().sum((1, 2, 3)),
+            "compressed": base.compressed,
+            "base_indices": base.indices,
+            "semantic": semantic,
+            "semantic_cache": cache,
+        }
 
     def saccades(self, encoding: ImageEncoding, indices: Tensor, used: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Fetched patches [I, K] -> their semantic states and their projected features, each [I, K, D'].

@@ -17,7 +17,7 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 
-from arr_coc.modeling import loading
+from arr_coc.modeling import image_loading
 from arr_coc.modeling.image_processing_arr_coc import (
     ArrCocImageProcessor,
     boxes_to_patches,
@@ -349,7 +349,7 @@ def test_urls(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
         load_image(f"{server}/missing.png")
     with pytest.raises(ValueError, match=r"page.html: expected an image .* received data starting with b'<html>"):
         load_image(f"{server}/page.html")
-    monkeypatch.setattr(loading, "MAX_DOWNLOAD_BYTES", 10)
+    monkeypatch.setattr(image_loading, "MAX_DOWNLOAD_BYTES", 10)
     with pytest.raises(ValueError, match="expected at most 10 bytes"):
         load_image(f"{server}/image.png")
 
