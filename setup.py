@@ -39,12 +39,12 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11",
-    packages=[*find_packages(include=["arr_coc", "arr_coc.*"]), "arr_coc.modeling"],
+    packages=[*find_packages(include=["arr_coc", "arr_coc.*", "arr_coc_cli"]), "arr_coc.modeling"],
     package_dir={"arr_coc.modeling": "modeling"},
     install_requires=INSTALL_REQUIRES,
     extras_require=EXTRAS_REQUIRE,
     entry_points={
-        "console_scripts": ["arr-coc = arr_coc.cli:main"],
+        "console_scripts": ["arr-coc = arr_coc_cli:main"],
         "lmms_eval.models": ["arr_coc = arr_coc.evaluating.lmms:manifest"],
     },
 )

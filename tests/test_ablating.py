@@ -16,7 +16,6 @@ from helpers import tiny_config
 from PIL import Image
 from torch.distributed.run import main as torchrun
 
-from arr_coc.cli import main
 from arr_coc.evaluating.ablating import ABSENT, BUDGETS, make_trials, trial_arms
 from arr_coc.evaluating.ablating_report import plot
 from arr_coc.evaluating.ablating_scoring import COLUMNS
@@ -29,6 +28,7 @@ from arr_coc.modeling.allocators import ALLOCATORS
 from arr_coc.modeling.bridges import BRIDGES
 from arr_coc.modeling.compressors import COMPRESSORS
 from arr_coc.modeling.scorers import SCORERS
+from arr_coc_cli import main
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +166,7 @@ def test_an_ablation_is_scored_again_and_is_no_experiment(
     before = (ablation / "result.json").read_text()
     assert main(["experiment", *options]) == 2
     assert "expected an empty folder or the same experiment's; got other arms" in capsys.readouterr().err
-    monkeypatch.setattr("arr_coc.cli.experiment.load_model", None)
+    monkeypatch.setattr("arr_coc.loading.load_model", None)
     assert main(["ablate", *options, "--rescore"]) == 0
     assert (ablation / "result.json").read_text() == before and "adaptive" in capsys.readouterr().out
 
@@ -216,7 +216,7 @@ def test_two_processes_answer_as_one_does(
     options += ["--device", "cpu"] if torch.accelerator.is_available() else []  # else it is found out
     assert main([*options, "--out", str(tmp_path / "one")]) == 0
     capfd.readouterr()
-    torchrun(["--standalone", "--nproc_per_node", "2", "-m", "arr_coc.cli", *options, "--out", str(tmp_path / "two")])
+    torchrun(["--standalone", "--nproc_per_node", "2", "-m", "arr_coc_cli", *options, "--out", str(tmp_path / "two")])
     printed = capfd.readouterr().out
     for run in ("none", "random.0", "realizer"):
         files = sorted(path.name for path in (tmp_path / "two" / "predictions").glob(f"{run}-*.jsonl"))

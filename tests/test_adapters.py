@@ -14,9 +14,9 @@ from torch import nn
 
 from arr_coc import scorer_lora_config
 from arr_coc.adapters import PARTS, adapt, linear_layers, save_adapter
-from arr_coc.cli import main
 from arr_coc.training.adapting import train_adapter
 from arr_coc.training.recipe import load_recipe
+from arr_coc_cli import main
 
 QUESTION = "What is the total?"
 

@@ -17,10 +17,10 @@ from torch import Tensor
 from arr_coc.assembling import FAMILIES, Plan, Request, Source, make_plan, write
 from arr_coc.assembling.clip_text import CLIP_RECIPE, QUESTION, WORDS, words_in_common
 from arr_coc.assembling.sources import TensorInfo
-from arr_coc.cli import main
 from arr_coc.profiling import upstream
 from arr_coc.profiling.stages import question_inputs
 from arr_coc.profiling.upstream import Upstream, write_upstream
+from arr_coc_cli import main
 
 FIXTURES = Path(__file__).resolve().parents[2] / "shared" / "fixtures"
 needs_fixtures = pytest.mark.skipif(not FIXTURES.is_dir(), reason="fixtures are not part of the repository")

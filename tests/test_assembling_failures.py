@@ -23,9 +23,9 @@ from arr_coc.assembling import open_source
 from arr_coc.assembling import sources as sources_module
 from arr_coc.assembling import writing as writing_module
 from arr_coc.assembling.sources import HubSource
-from arr_coc.cli import main
 from arr_coc.profiling import upstream
 from arr_coc.profiling.upstream import write_upstream
+from arr_coc_cli import main
 
 
 def test_a_failed_write_leaves_nothing_and_can_be_started_again(
@@ -47,7 +47,7 @@ def test_a_failed_write_leaves_nothing_and_can_be_started_again(
 KILLED = """
 import os, signal, sys
 from arr_coc.assembling import writing
-from arr_coc.cli import main
+from arr_coc_cli import main
 
 save, written = writing.save_file, []
 

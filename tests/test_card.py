@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from arr_coc.cli.evaluate import table
 from arr_coc.data.records import read_records
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
+from arr_coc_cli.evaluate import table
 
 ROOT = Path(__file__).parents[1]
 TINY = ROOT / "hub_configs" / "arr-coc-tiny"

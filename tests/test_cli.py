@@ -17,10 +17,10 @@ from helpers import tiny_config, tiny_model
 from PIL import Image
 from transformers.utils import logging
 
-from arr_coc.cli import COMMANDS, main
-from arr_coc.cli.counting import count_flops, count_parameters, on_meta
-from arr_coc.cli.evaluate import table
+from arr_coc.flops import count_flops, count_parameters, on_meta
 from arr_coc.version import __version__
+from arr_coc_cli import COMMANDS, main
+from arr_coc_cli.evaluate import table
 
 QUESTION = "What is the total?"
 Cli = Callable[..., tuple[int, str, str]]
@@ -192,7 +192,7 @@ def test_damaged_checkpoints_are_refused(cli: Cli, checkpoint: Path, picture: Pa
 
 def test_no_model_named_and_none_shipped(cli: Cli, picture: Path, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("arr_coc.cli.common.SHIPPED", Path("hub_configs") / "not-shipped")
+    monkeypatch.setattr("arr_coc.loading.SHIPPED", Path("hub_configs") / "not-shipped")
     message = refused(cli("ask", picture, QUESTION))
     assert message == "--model: expected a folder or org/name; got none, and hub_configs/not-shipped is not here"
 
@@ -200,7 +200,7 @@ def test_no_model_named_and_none_shipped(cli: Cli, picture: Path, tmp_path: Path
 def test_the_shipped_model_is_the_default(
     cli: Cli, checkpoint: Path, picture: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("arr_coc.cli.common.SHIPPED", Path("models") / "tiny")
+    monkeypatch.setattr("arr_coc.loading.SHIPPED", Path("models") / "tiny")
     shutil.copytree(checkpoint, tmp_path / "models" / "tiny")
     monkeypatch.chdir(tmp_path)
     assert cli("ask", picture, QUESTION)[0] == 0
@@ -224,7 +224,7 @@ def test_a_reader_that_leaves_is_no_error(cli: Cli, checkpoint: Path, monkeypatc
     def leave(_: Any) -> str:
         raise BrokenPipeError
 
-    monkeypatch.setattr("arr_coc.cli.info.report", leave)
+    monkeypatch.setattr("arr_coc.profiling.model_summary.report", leave)
     assert cli("info", checkpoint) == (1, "", "")
 
 
@@ -336,7 +336,7 @@ def test_help_describes_and_shows_examples(cli: Cli, command: Any) -> None:
 def test_version_and_module(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["arr-coc", "--version"])
     with pytest.raises(SystemExit) as stop:
-        runpy.run_module("arr_coc.cli", run_name="__main__")
+        runpy.run_module("arr_coc_cli", run_name="__main__")
     assert (stop.value.code, capsys.readouterr().out) == (0, f"arr-coc {__version__}\n")
 
 

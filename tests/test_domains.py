@@ -13,7 +13,6 @@ import pytest
 from accelerate.data_loader import IterableDatasetShard
 from torch.utils.data import DataLoader
 
-from arr_coc.cli import main
 from arr_coc.data import fonts, render_document
 from arr_coc.data.domains import (
     DOMAINS,
@@ -33,6 +32,7 @@ from arr_coc.data.formats.rendered import Rendered
 from arr_coc.data.rasterising import Box, Ink
 from arr_coc.data.records import read_records
 from arr_coc.data.streaming import RecordStream
+from arr_coc_cli import main
 
 SPLITS = ("train", "test")
 NEW = ("chart", "directory", "receipt", "sign", "table")

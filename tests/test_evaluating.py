@@ -11,8 +11,8 @@ from PIL import Image
 
 from arr_coc.data.records import read_records
 from arr_coc.evaluating import evaluate
-from arr_coc.evaluating.metrics import exact_match, patch_recall
 from arr_coc.evaluating.statistics import bootstrap_mean, wilson
+from arr_coc.metrics import exact_match, patch_recall
 
 QUESTIONS = ["What is it?", "Why?", "How many of them are there?"]
 SIZES = [(60, 90), (80, 40), (50, 50)]  # height, width

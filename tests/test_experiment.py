@@ -17,19 +17,19 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from arr_coc import ArrCocConfig
-from arr_coc.cli import main
-from arr_coc.cli.experiment import read_config
 from arr_coc.data.records import read_records
 from arr_coc.evaluating.answering import ask, encode, lattice, load_images
 from arr_coc.evaluating.arms import BASELINES, BOUNDS, LADDER, make_arms
 from arr_coc.evaluating.blocks import Bullets, Code, Figure, Heading, Paragraph, Table, to_html, to_markdown, to_text
-from arr_coc.evaluating.costs import LiveTensors
 from arr_coc.evaluating.deciding import DEFAULT_RULES, check_rules, compared, decide, missing_arms
 from arr_coc.evaluating.experiment import predict
 from arr_coc.evaluating.plotting import Point, scatter
 from arr_coc.evaluating.predictions import append, mend, prediction, read_run
 from arr_coc.evaluating.report import table_text
 from arr_coc.evaluating.scoring import Scored, compare, worst
+from arr_coc.memory import LiveTensors
+from arr_coc_cli import main
+from arr_coc_cli.experiment import read_config
 
 SIZES = [(60, 90), (80, 40), (50, 50)]  # height, width
 QUESTIONS = ["What is it?", "Why?"]
@@ -408,7 +408,7 @@ def test_the_page_stands_alone(experiment: Path) -> None:
 def test_it_is_scored_again_without_the_model(
     experiment: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("arr_coc.cli.experiment.load_model", None)
+    monkeypatch.setattr("arr_coc.loading.load_model", None)
     before = (experiment / "out" / "result.json").read_text()
     assert main(["experiment", str(experiment / "experiment.yaml"), "--rescore", "--metric", "anls"]) == 0
     found = json.loads((experiment / "out" / "result.json").read_text())

@@ -13,10 +13,10 @@ from tokenizers import AddedToken
 from transformers import GenerationConfig
 
 from arr_coc import ArrCocConfig, ArrCocImageProcessor, ArrCocProcessor
-from arr_coc.cli.counting import count_parameters, on_meta
 from arr_coc.data.domains import WORDINGS
 from arr_coc.data.sources import open_records
 from arr_coc.data.vocabulary import build_tokenizer
+from arr_coc.flops import count_parameters, on_meta
 from arr_coc.training.phases import JointPhase
 from arr_coc.training.recipe import load_recipe
 

@@ -54,8 +54,8 @@ def test_a_local_task_is_answered_as_generate_does(
     from lmms_eval.models import MODEL_REGISTRY_V2
     from lmms_eval.tasks import TaskManager
 
-    from arr_coc.cli.common import load_model
     from arr_coc.evaluating.lmms import manifest
+    from arr_coc.loading import load_model
 
     questions = ["What is it?", "Why?", "How many are there in all?"]
     model = load_model(str(checkpoint), "cpu")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arr_coc.evaluating.metrics import (
+from arr_coc.metrics import (
     METRICS,
     Metric,
     anls,
@@ -16,8 +16,8 @@ from arr_coc.evaluating.metrics import (
     token_f1,
     vqa_accuracy,
 )
-from arr_coc.evaluating.metrics import textvqa_accuracy as textvqa
-from arr_coc.evaluating.normalising import CONTRACTIONS, normalise_textvqa, normalise_vqa
+from arr_coc.metrics import textvqa_accuracy as textvqa
+from arr_coc.normalising import CONTRACTIONS, normalise_textvqa, normalise_vqa
 
 ANSWERS = st.lists(st.text("aAb ,.'?-19\n", max_size=8), min_size=10, max_size=10)
 TEXT = st.text("aAb ,.'?-19\n", max_size=8)

@@ -9,9 +9,9 @@ import pytest
 import torch
 from published import assembled
 
-from arr_coc.cli import main
 from arr_coc.profiling.assembling import LIMIT
 from arr_coc.profiling.placing import WAYS, Asked, place
+from arr_coc_cli import main
 
 
 def test_assembling_holds_one_file_and_one_group(tmp_path: Path) -> None:

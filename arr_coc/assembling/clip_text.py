@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..publishing.building import read_json
+from ..files import read_json
 from .families import FAMILIES, Family, Shapes
 from .mapping import Mapping, Rows
 from .sources import Source

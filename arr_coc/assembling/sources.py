@@ -18,7 +18,7 @@ from huggingface_hub.errors import (
 )
 from safetensors import SafetensorError, safe_open
 
-from ..publishing.building import WEIGHTS, WEIGHTS_INDEX, read_json, weight_files
+from ..files import WEIGHTS, WEIGHTS_INDEX, read_json, weight_files
 
 _HUB_NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w./-]+))?")
 

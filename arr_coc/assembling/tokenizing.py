@@ -7,11 +7,11 @@ from typing import Any
 
 from transformers import AddedToken, GenerationConfig, PreTrainedTokenizerFast
 
+from ..files import read_json
 from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.image_processing_arr_coc import ArrCocImageProcessor
 from ..modeling.processing_arr_coc import ArrCocProcessor
 from ..modeling.scorers import SCORERS
-from ..publishing.building import read_json
 from .families import Prompting
 from .sources import Source
 

@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 from tqdm import tqdm
 
+from ..files import WEIGHTS_INDEX, check_free, fresh_folder, write_json
 from ..modeling.configuration_arr_coc import ArrCocConfig
-from ..publishing.building import WEIGHTS_INDEX, check_free, fresh_folder, write_json
 from .clip_text import CLIP_RECIPE, CLIP_TEXT, WORDS, fit
 from .families import EMBEDDINGS
 from .initialising import Initialiser

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..metrics import METRICS
 from .blocks import Block, Figure, Heading, Paragraph, Table, to_html, to_markdown, to_text
 from .experiment import read_plan
-from .metrics import METRICS
 from .plotting import pareto_front, ticks
 from .report import bullets, p_value, percent, points, the_run
 from .statistics import SIGNIFICANCE

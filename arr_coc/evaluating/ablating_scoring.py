@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ..data.records import Record
+from ..metrics import METRICS
 from .experiment import plan_arms, read_plan, write_json
-from .metrics import METRICS
 from .scoring import compare, group_numbers, score_arm, summary
 from .statistics import Interval, holm, is_significant
 

@@ -2,61 +2,22 @@
 
 import copy
 import time
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 from tqdm import tqdm
 
 from ..data.records import Record
+from ..flops import count_flops, on_meta
+from ..memory import LiveTensors
 from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .answering import ask, encode, load_images
 from .arms import Arm
 from .peers import PEERS, choose
-
-
-class LiveTensors(TorchDispatchMode):
-    """Counts the bytes of the tensors that operations make while they live: the same on every device and machine.
-
-    Weights and whatever else existed before do not count, nor does scratch space inside an operation.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = 0
-        self.peak = 0
-        self._known: set[int] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        arguments = (args, kwargs or {})
-        before = {_storage(tensor) for tensor in tree_leaves(arguments) if isinstance(tensor, torch.Tensor)}
-        result = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(result):
-            if isinstance(tensor, torch.Tensor) and _storage(tensor) not in before | self._known:
-                self._add(tensor.untyped_storage())
-        return result
-
-    def _add(self, storage: torch.UntypedStorage) -> None:
-        key, size = storage._cdata, storage.nbytes()
-        self._known.add(key)
-        self.now += size
-        self.peak = max(self.peak, self.now)
-
-        def gone() -> None:
-            self._known.discard(key)
-            self.now -= size
-
-        weakref.finalize(storage, gone)
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
 
 
 def first_token(model: ArrCocForConditionalGeneration, arm: Arm, image: Any, record: Record) -> None:
@@ -98,9 +59,7 @@ def peak_bytes(model: ArrCocForConditionalGeneration, arm: Arm, record: Record) 
 
 
 def count_arm_flops(config: ArrCocConfig, arm: Arm, question_tokens: int) -> dict[str, int]:
-    """FLOPs by stage, counted on shapes alone (see `cli.counting.count_flops`)."""
-    from ..cli.counting import count_flops, on_meta  # not at the top: the command line imports this package
-
+    """FLOPs by stage, counted on shapes alone (see `count_flops`)."""
     changed = copy.deepcopy(config)
     changed.vision_config.image_size = arm.side
     changed.fetcher_config.strategy = arm.strategy

@@ -18,12 +18,12 @@ from tqdm import tqdm
 
 from ..data.images import HeldImage, opened
 from ..data.records import Record
+from ..metrics import METRICS, patch_recall
 from ..modeling.allocators import ALLOCATORS
 from ..modeling.configuration_arr_coc import resolve_budget
 from ..modeling.image_processing_arr_coc import boxes_to_patches
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration, ImageEncoding
 from ..version import __version__
-from .metrics import METRICS, patch_recall
 from .statistics import bootstrap_mean, wilson
 
 MAX_NEW_TOKENS = 32

@@ -22,6 +22,7 @@ from transformers.utils import cached_file
 from ..data.formats import Format
 from ..data.images import HeldImage
 from ..data.records import Record
+from ..metrics import METRICS
 from ..modeling.allocators import ALLOCATORS
 from ..modeling.image_loading import load_image
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
@@ -32,7 +33,6 @@ from .arms import Arm, make_arms
 from .costs import measure_costs
 from .deciding import DEFAULT_RULES, check_rules, missing_arms
 from .evaluation import MAX_NEW_TOKENS, environment, shown
-from .metrics import METRICS
 from .predictions import Prediction, append, mend, prediction, read_run
 from .scoring import score_arm, score_experiment
 

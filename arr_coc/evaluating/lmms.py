@@ -13,7 +13,7 @@ from lmms_eval.api.model import lmms
 from lmms_eval.models.registry_v2 import ModelManifest
 from tqdm import tqdm
 
-from ..cli.common import load_model
+from ..loading import load_model
 from .evaluation import MAX_NEW_TOKENS
 
 

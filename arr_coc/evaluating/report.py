@@ -10,11 +10,11 @@ import yaml
 from PIL import Image
 
 from ..data.records import Record
+from ..metrics import METRICS
 from ..modeling.fetcher import FetchResult
 from ..viewing import draw_fetch
 from .blocks import Block, Bullets, Code, Figure, Heading, Paragraph, Table, to_html, to_markdown, to_text
 from .experiment import plan_arms, read_plan
-from .metrics import METRICS
 from .plotting import Point, scatter
 from .predictions import Prediction
 from .scoring import Scored, score_arm, worst

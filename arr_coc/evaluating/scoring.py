@@ -14,10 +14,10 @@ import numpy as np
 
 from ..data.images import HeldImage
 from ..data.records import Record
+from ..metrics import METRICS, patch_recall
 from ..modeling.image_processing_arr_coc import boxes_to_patches, map_boxes
 from .arms import Arm
 from .deciding import compared, decide
-from .metrics import METRICS, patch_recall
 from .predictions import Prediction, read_run
 from .spending import misallocated, query_dependence, token_ranges
 from .statistics import Interval, bootstrap_mean, holm, is_significant, mcnemar, paired_difference, sign_flip, wilson

@@ -26,11 +26,11 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
 
-from ..cli.common import find_model
 from ..data.collating import QuestionCollator
 from ..data.records import Record
 from ..data.sources import open_records
-from ..evaluating.costs import LiveTensors
+from ..loading import find_model
+from ..memory import LiveTensors
 from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..training.caching import CachedEncoder

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..evaluating.metrics import exact_match, token_f1
+from ..metrics import exact_match, token_f1
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,18 @@
 """`arr-coc ask`: one question about one image."""
 
+from __future__ import annotations
+
 import argparse
 import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..modeling.asker import Answer
-from ..modeling.image_processing_arr_coc import Box, load_image
-from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from ..viewing import describe, draw_answer
-from .common import Command, add_choice_arguments, add_device_argument, add_model_argument, load_model, writable
+from .common import Command, add_choice_arguments, add_device_argument, add_model_argument, writable
+
+if TYPE_CHECKING:
+    from arr_coc.modeling.asker import Answer
+    from arr_coc.modeling.image_processing_arr_coc import Box
+    from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp")
 
@@ -30,6 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from arr_coc.loading import load_model
+    from arr_coc.modeling.image_processing_arr_coc import load_image
+    from arr_coc.viewing import describe, draw_answer
+
     picture = None if args.picture is None else writable(args.picture, "--picture", PICTURES)
     image = load_image(args.image)
     model = load_model(args.model, args.device)

@@ -5,9 +5,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..evaluating.ablating_report import ablation_text, check_plots, write_ablation
-from ..evaluating.ablating_scoring import rescore_ablation
-from ..evaluating.experiment import plan_ablation
 from .common import Command
 from .experiment import add_run_arguments, conduct
 
@@ -18,12 +15,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from arr_coc.evaluating.ablating_report import check_plots
+    from arr_coc.evaluating.experiment import plan_ablation
+
     check_plots()
     conduct(args, partial(plan_ablation, peers=args.peers), finish)
 
 
 def finish(out: Path, records: Any, metric: str | None) -> None:
     """Numbers, report, and the table on standard output."""
+    from arr_coc.evaluating.ablating_report import ablation_text, write_ablation
+    from arr_coc.evaluating.ablating_scoring import rescore_ablation
+
     result = rescore_ablation(out, records, metric=metric)
     page = write_ablation(out, result)
     print(ablation_text(result))

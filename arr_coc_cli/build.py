@@ -3,8 +3,6 @@
 import argparse
 import sys
 
-from ..publishing import build
-from ..publishing.cards import CARD, missing_metadata, read_card
 from .common import Command
 
 
@@ -16,6 +14,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from arr_coc.publishing import build
+    from arr_coc.publishing.cards import CARD, missing_metadata, read_card
+
     out = build(args.source, args.out, card=args.card, force=args.force)
     print(f'{out}\nload it by AutoModel.from_pretrained("{out}", trust_remote_code=True)')
     missing = missing_metadata(read_card(out / CARD))

@@ -1,15 +1,16 @@
 """`arr-coc evaluate`: how well a model answers, strategy by strategy."""
 
+from __future__ import annotations
+
 import argparse
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..evaluating import METRICS, evaluate
-from ..evaluating.blocks import to_text
-from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from ..modeling.scorers import SCORERS
-from .common import Command, add_choice_arguments, add_device_argument, add_model_argument, load_model, writable
+from .common import METRICS, Command, add_choice_arguments, add_device_argument, add_model_argument, writable
 from .data_arguments import add_data_arguments, find_source, reading
+
+if TYPE_CHECKING:
+    from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     strategies = "comma-separated, or all (default: all; oracle among them where every line has boxes)"
     parser.add_argument("--strategies", metavar="A,B", default="all", help=strategies)
     add_choice_arguments(parser)
-    metrics = f"how answers are scored: {', '.join(METRICS)} (default: the format's; exact_match for JSONL)"
+    metrics = f"how answers are scored: {METRICS} (default: the format's; exact_match for JSONL)"
     parser.add_argument("--metric", metavar="M", help=metrics)
     parser.add_argument("--batch-size", metavar="N", type=int, default=32, help="questions at a time (default: 32)")
     parser.add_argument("--limit", metavar="N", type=int, help="only the first N questions")
@@ -33,6 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from arr_coc.evaluating import evaluate
+    from arr_coc.loading import load_model
+    from arr_coc.metrics import METRICS
+
     source = find_source(args.data, args.format, args.fields)
     metric = source.metric if args.metric is None else args.metric
     METRICS.named(metric)
@@ -59,6 +64,8 @@ def run(args: argparse.Namespace) -> None:
 
 def usable_strategies(model: ArrCocForConditionalGeneration, *, oracle: bool) -> list[str]:
     """The strategies that this checkpoint can run, fixed rules and trained scorers, in the registry's order."""
+    from arr_coc.modeling.scorers import SCORERS
+
     held = model.config.fetcher_config.scorers
     usable = [name for name, kind in SCORERS.items() if not kind.trained or name in held]
     return [name for name in usable if oracle or name != "oracle"]
@@ -73,6 +80,9 @@ def _split(text: str) -> list[str]:
 
 def table(strategies: dict[str, dict[str, Any]], metric: str = "exact_match") -> str:
     """The results as aligned text, intervals in brackets."""
+    from arr_coc.evaluating.blocks import to_text
+    from arr_coc.metrics import METRICS
+
     head = ["strategy", METRICS[metric].title, "recall of boxed patches", "tokens", "n"]
     rows = [
         [name, _share(row[metric]), _share(row["recall"]), f"{row['tokens']:g}", str(row["n"])]

@@ -1,5 +1,8 @@
 """The command line: `arr-coc COMMAND ...`. One module per command, listed in `COMMANDS`.
 
+It is a package beside `arr_coc`, not in it: importing arr_coc registers its classes with transformers, which takes
+seconds. Here a command's `run` imports what it needs, so that `--version` and every `--help` answer at once.
+
 Exit codes: 0 done, 1 a fault of ours (with a traceback), 2 a mistake in what was asked for (one line on standard
 error), 130 interrupted.
 """
@@ -9,9 +12,9 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib.metadata import version
 from typing import NoReturn
 
-from ..version import __version__
 from . import ablate, ask, assemble, build, evaluate, experiment, info, push, render, train
 from .common import Command, quiet
 
@@ -47,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=f"examples:\n{listed}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    top.add_argument("--version", action="version", version=f"arr-coc {__version__}")
+    top.add_argument("--version", action="version", version=f"arr-coc {version('arr-coc')}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
         sub = commands.add_parser(

@@ -1,27 +1,28 @@
 """Where questions come from, on a command line: a file, its format, and what else the format needs."""
 
+from __future__ import annotations
+
 import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import yaml
+from .common import FORMATS
 
-from ..data.formats import FORMATS, Format
-from ..data.records import MAX_ERRORS
-from ..data.sources import DEFAULT_FORMAT, open_source
+if TYPE_CHECKING:
+    from arr_coc.data.formats import Format
 
 _YAML = (".yaml", ".yml")
 
 
 def add_data_arguments(parser: argparse.ArgumentParser) -> None:
     """--format, --with, --on-error and --max-errors."""
-    parser.add_argument("--format", metavar="F", help=f"of DATA: {', '.join(FORMATS)} (default: {DEFAULT_FORMAT})")
+    parser.add_argument("--format", metavar="F", help=f"of DATA: {FORMATS} (default: jsonl)")
     also = "what else the format needs, such as images=DIR or ocr=FILE; may be repeated, columns.question=NAME"
     parser.add_argument("--with", metavar="NAME=VALUE", action="append", dest="fields", help=also)
     errors = "at a bad record: stop, or skip it with a warning (default: stop)"
     parser.add_argument("--on-error", choices=("stop", "skip"), help=errors)
-    most = f"bad records that are skipped at most (default: {MAX_ERRORS})"
+    most = "bad records that are skipped at most (default: 100)"
     parser.add_argument("--max-errors", metavar="N", type=int, help=most)
 
 
@@ -36,6 +37,9 @@ def find_source(data: Any, kind: str | None, settings: Sequence[str] | None) -> 
     Raises:
         ValueError: see `open_source`; or a YAML file beside options that it stands for.
     """
+    from arr_coc.data.formats import FORMATS, Format
+    from arr_coc.data.sources import DEFAULT_FORMAT, open_source
+
     whole = isinstance(data, Format) or (data is not None and Path(data).suffix in _YAML)
     if whole and (kind is not None or settings):
         raise ValueError("--data: expected a YAML file, or --format and --with; got both")
@@ -64,6 +68,10 @@ def read_source(path: Path) -> Format:
     Raises:
         ValueError: no YAML, or see `open_source`.
     """
+    import yaml
+
+    from arr_coc.data.sources import open_source
+
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -3,9 +3,9 @@
 import argparse
 from pathlib import Path
 
-from ..data.domains import DOMAINS
-from ..data.writing import write_questions
 from .common import Command
+
+DOMAINS = "chart, directory, document, form, receipt, sign, table"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,13 +14,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--questions", metavar="N", type=int, default=3, help="per page, at most (default: 3)")
     parser.add_argument("--seed", metavar="N", type=int, default=2026, help="(default: 2026)")
     parser.add_argument("--size", metavar="PX", type=int, default=256, help="side of a page (default: 256)")
-    domain = f"what is drawn, page by page in turn: {', '.join(sorted(DOMAINS))} (default: document)"
+    domain = f"what is drawn, page by page in turn: {DOMAINS} (default: document)"
     parser.add_argument("--domain", metavar="NAME[,NAME]", default="document", help=domain)
     split = "fonts, layouts, wordings and words: those of training, or those held out (default: test)"
     parser.add_argument("--split", choices=("train", "test"), default="test", help=split)
 
 
 def run(args: argparse.Namespace) -> None:
+    from arr_coc.data.writing import write_questions
+
     for name in ("pages", "questions"):
         if getattr(args, name) < 1:
             raise ValueError(f"--{name}: expected at least 1; got {getattr(args, name)}")

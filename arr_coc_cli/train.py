@@ -5,8 +5,6 @@ import logging
 import sys
 from pathlib import Path
 
-import torch
-
 from .common import Command
 
 
@@ -22,11 +20,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    # Trainer takes a second to import, which every command would pay.
+    import torch
     from accelerate import PartialState
 
-    from ..training.adapting import train_adapter
-    from ..training.recipe import load_recipe, train
+    from arr_coc.training.adapting import train_adapter
+    from arr_coc.training.recipe import load_recipe, train
 
     recipe = load_recipe(Path(args.recipe), args.settings)
     try:
@@ -56,7 +54,7 @@ COMMAND = Command(
     description=(
         "Run the stages of a recipe. Every stage keeps a checkpoint in its own folder of OUT, so the same command\n"
         "goes on with a run that was killed. The trained model is written to OUT/model. On many devices:\n"
-        "accelerate launch --config_file examples/accelerate/ddp.yaml -m arr_coc.training RECIPE.yaml ..."
+        "accelerate launch --config_file examples/accelerate/ddp.yaml -m arr_coc_cli train RECIPE.yaml ..."
     ),
     examples=(
         "arr-coc train hub_configs/arr-coc-tiny/train.yaml --out runs/tiny",

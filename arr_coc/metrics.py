@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..modeling.registry import Registry
+from .modeling.registry import Registry
 from .normalising import normalise_textvqa, normalise_vqa, strip_spaces
 
 ANLS_THRESHOLD = 0.5

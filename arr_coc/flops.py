@@ -12,11 +12,11 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 from transformers.cache_utils import DynamicCache
 
-from ..modeling.configuration_arr_coc import ArrCocConfig, grid_size
-from ..modeling.fetcher import FetchChoices
-from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration, ImageEncoding
-from ..modeling.scorers import FetchContext
-from ..modeling.textures import textures
+from .modeling.configuration_arr_coc import ArrCocConfig, grid_size
+from .modeling.fetcher import FetchChoices
+from .modeling.modeling_arr_coc import ArrCocForConditionalGeneration, ImageEncoding
+from .modeling.scorers import FetchContext
+from .modeling.textures import textures
 
 STAGES = ("grid encoder", "base tokens", "fetcher", "saccades", "prefill", "one decode step")
 

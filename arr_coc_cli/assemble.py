@@ -1,30 +1,37 @@
 """`arr-coc assemble`: one checkpoint from the published weights of several models."""
 
+from __future__ import annotations
+
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from huggingface_hub.utils import enable_progress_bars
-
-from ..assembling import DTYPES, Request, Source, make_plan, open_source, report, write
-from ..modeling.bridges import BRIDGES
-from ..modeling.scorers import SCORERS
-from ..publishing.building import check_free
 from .common import Command
+
+if TYPE_CHECKING:
+    from arr_coc.assembling import Source
+
+BRIDGES = "linear, quality, transformer, vet"
+SCORERS = "none, random, saliency, variance, oracle, clip_query, realizer"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     where = "folder, or org/name or org/name@revision on the Hub"
     parser.add_argument("--vision", metavar="V", required=True, help=f"DeepSeek-OCR's weights: {where}")
     parser.add_argument("--llm", metavar="L", required=True, help=f"Qwen3, Ovis2.5 or DeepSeek-OCR: {where}")
-    parser.add_argument("--bridge", metavar="B", default="linear", help=f"{', '.join(BRIDGES)} (default: linear)")
-    scorers = f"one or more, with commas; the first is the default strategy: {', '.join(SCORERS)} (default: realizer)"
+    parser.add_argument("--bridge", metavar="B", default="linear", help=f"{BRIDGES} (default: linear)")
+    scorers = f"one or more, with commas; the first is the default strategy: {SCORERS} (default: realizer)"
     parser.add_argument("--scorer", metavar="S,...", default="realizer", help=scorers)
     clip = f"a CLIP model whose word embeddings scorer clip_query starts from: {where}"
     parser.add_argument("--clip-text", metavar="C", help=clip)
     for option in ("vision", "llm", "clip-text"):
         parser.add_argument(f"--{option}-revision", metavar="R", help=f"commit, tag or branch of --{option} on the Hub")
-    parser.add_argument("--dtype", choices=tuple(DTYPES), help="type of the weights (default: the vision encoder's)")
+    parser.add_argument(
+        "--dtype",
+        choices=("bfloat16", "float16", "float32"),
+        help="type of the weights (default: the vision encoder's)",
+    )
     parser.add_argument("--max-shard-size", metavar="SIZE", default="5GB", help='of a file, as "500MB" (default: 5GB)')
     parser.add_argument("--seed", metavar="N", type=int, default=0, help="of parts that start at random (default: 0)")
     parser.add_argument("--out", metavar="OUT", help="folder to write; must not exist or be empty")
@@ -33,6 +40,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from huggingface_hub.utils import enable_progress_bars
+
+    from arr_coc.assembling import Request, make_plan, report, write
+    from arr_coc.files import check_free
+    from arr_coc.modeling.bridges import BRIDGES
+    from arr_coc.modeling.scorers import SCORERS
+
     if args.out is None and not args.dry_run:
         raise ValueError("--out: expected a folder to write, or --dry-run; got neither")
     out = None if args.out is None else Path(args.out).expanduser().absolute()
@@ -63,6 +77,8 @@ def run(args: argparse.Namespace) -> None:
 
 def _sources(args: argparse.Namespace) -> dict[str, Source]:
     """By role; a source that is asked for twice is opened once, and its tensors are accounted for together."""
+    from arr_coc.assembling import open_source
+
     opened: dict[tuple[str, str | None], Source] = {}
     sources = {}
     for role in ("vision", "llm", "clip-text"):

@@ -1,38 +1,9 @@
-"""`arr-coc info`: what a model is made of and what it costs."""
+"""What a model is made of and what it costs, from its config alone: as numbers, and as text for people."""
 
-import argparse
-import json
-from dataclasses import asdict
 from typing import Any
 
+from ..flops import count_flops, count_parameters, on_meta
 from ..modeling.configuration_arr_coc import NAMED_BUDGETS, grid_size
-from ..profiling.stages import stage_statistics
-from .common import Command, add_device_argument, find_model, load_config, load_model
-from .counting import count_flops, count_parameters, on_meta
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="M", nargs="?", help="folder or org/name (default: the shipped model)")
-    size = "side of the image, px, for tokens, FLOPs and --stats (default: the model's)"
-    parser.add_argument("--image-size", metavar="S", type=int, help=size)
-    parser.add_argument("--budget", metavar="K", help="patches to fetch, for the FLOPs (default: the model's)")
-    length = "length of the question, for the FLOPs (default: 16)"
-    parser.add_argument("--question-tokens", metavar="L", type=int, default=16, help=length)
-    stats = "run the model on a generated image: mean and standard deviation of every stage (reads the weights)"
-    parser.add_argument("--stats", action="store_true", help=stats)
-    add_device_argument(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
-
-
-def run(args: argparse.Namespace) -> None:
-    if args.question_tokens < 1:
-        raise ValueError(f"--question-tokens: expected at least 1; got {args.question_tokens}")
-    name = find_model(args.model)
-    found = describe_model(name, load_config(name), args.budget, args.question_tokens, args.image_size)
-    if args.stats:
-        statistics = stage_statistics(load_model(name, args.device), budget=args.budget, image_size=args.image_size)
-        found["statistics"] = {stage: asdict(of) for stage, of in statistics.items()}
-    print(json.dumps(found, indent=2) if args.json else report(found))
 
 
 def describe_model(
@@ -124,22 +95,3 @@ def _count(number: int) -> str:
 def _flops(number: int) -> str:
     unit, name = next(((u, n) for u, n in ((1e12, "T"), (1e9, "G"), (1e6, "M")) if number >= u), (1e3, "k"))
     return f"{number / unit:.2f} {name}"
-
-
-COMMAND = Command(
-    name="info",
-    summary="show a model's parts, tokens and cost",
-    description=(
-        "Parameters per part, geometry, tokens per image, and floating-point operations per stage. All of it follows\n"
-        "from the config: no weights are read, and the operations are counted by running the model on shapes alone.\n"
-        "With --stats the model itself runs, on an image made on the spot, and what comes out of each stage is summed\n"
-        "up: the same weights give the same numbers on every machine, up to rounding."
-    ),
-    examples=(
-        "arr-coc info hub_configs/arr-coc-tiny",
-        "arr-coc info hub_configs/arr-coc-tiny --budget all --json",
-        "arr-coc info hub_configs/arr-coc-tiny --stats --image-size 256",
-    ),
-    add_arguments=add_arguments,
-    run=run,
-)

@@ -1,35 +1,20 @@
 """`arr-coc experiment`: does running back help? The ladder, fair baselines, bounds; a decision by rules made before."""
 
+from __future__ import annotations
+
 import argparse
 import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-import yaml
-from accelerate import PartialState
-
-from ..data.sources import open_source
-from ..evaluating.arms import GROUPS
-from ..evaluating.deciding import read_rules
-from ..evaluating.experiment import (
-    Settings,
-    check_data,
-    keep_costs,
-    keep_plan,
-    make_plan,
-    plan_arms,
-    predict,
-    read_plan,
-    rescore,
-)
-from ..evaluating.metrics import METRICS
-from ..evaluating.report import table_text, write_report
-from .common import Command, add_choice_arguments, add_device_argument, add_model_argument, load_model
+from .common import METRICS, Command, add_choice_arguments, add_device_argument, add_model_argument
 from .data_arguments import add_data_arguments, find_source, reading
+
+if TYPE_CHECKING:
+    from arr_coc.evaluating.experiment import Settings
 
 PLACES = ("model", "data", "out", "rules")
 """Keys of the YAML file that are paths, relative to it; `rules` may be the rules themselves, `data` a source."""
@@ -41,7 +26,7 @@ ERRORS = ("on_error", "max_errors")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser)
     arms = "strategies, uniform, larger, smaller, oracle, keep_all, peers; also STRATEGY@K, STRATEGY+ALLOCATOR"
-    groups = f"or groups: {', '.join(GROUPS)} (default: all groups but peers)"
+    groups = "or groups: ladder, baselines, bounds, peers (default: all groups but peers)"
     parser.add_argument("--arms", metavar="A,B", help=f"{arms}; {groups}")
     parser.add_argument("--rules", metavar="RULES.yaml", help="what will decide (default: those of the ladder)")
 
@@ -54,9 +39,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     add_data_arguments(parser)
     add_model_argument(parser)
     parser.add_argument("--out", metavar="OUT", help="folder for all that is written; goes on where it stopped")
-    parser.add_argument(
-        "--metric", metavar="M", help=f"{', '.join(METRICS)} (default: the format's; exact_match for JSONL)"
-    )
+    parser.add_argument("--metric", metavar="M", help=f"{METRICS} (default: the format's; exact_match for JSONL)")
     add_choice_arguments(parser)
     parser.add_argument("--seeds", metavar="N,N", help="of random relevance, one run each (default: 0,1,2)")
     parser.add_argument("--limit", metavar="N", type=int, help="only the first N questions")
@@ -69,6 +52,8 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from arr_coc.evaluating.experiment import make_plan
+
     conduct(args, make_plan, finish)
 
 
@@ -83,6 +68,12 @@ def conduct(args: argparse.Namespace, plan_for: Callable[..., dict[str, Any]], c
     Raises:
         ValueError: bad settings, or a folder that holds another run.
     """
+    import torch
+    from accelerate import PartialState
+
+    from arr_coc.evaluating.experiment import Settings, check_data, keep_costs, keep_plan, plan_arms, predict, read_plan
+    from arr_coc.loading import load_model
+
     given = read_config(args.config)
     named = (*PLACES, *ERRORS, *(field.name for field in fields(Settings)))
     given |= {name: getattr(args, name) for name in named if getattr(args, name, None) is not None}
@@ -119,6 +110,9 @@ def conduct(args: argparse.Namespace, plan_for: Callable[..., dict[str, Any]], c
 
 def finish(out: Path, records: Any, metric: str | None) -> None:
     """Numbers, report, and a table on standard output."""
+    from arr_coc.evaluating.experiment import rescore
+    from arr_coc.evaluating.report import table_text, write_report
+
     result = rescore(out, records, metric=metric)
     page = write_report(out, result, records)
     print(table_text(result))
@@ -131,6 +125,11 @@ def read_config(name: str | None) -> dict[str, Any]:
     Raises:
         ValueError: no YAML, or keys that mean nothing.
     """
+    import yaml
+
+    from arr_coc.data.sources import open_source
+    from arr_coc.evaluating.experiment import Settings
+
     if name is None:
         return {}
     path = Path(name)
@@ -157,6 +156,9 @@ def make_settings(given: dict[str, Any]) -> Settings:
     Raises:
         ValueError: a list of the wrong kind, or rules that cannot be read.
     """
+    from arr_coc.evaluating.deciding import read_rules
+    from arr_coc.evaluating.experiment import Settings
+
     made = dict(given)
     for name in ("arms", "seeds"):
         value = made.get(name)

@@ -1,16 +1,17 @@
 """`arr-coc push`: publish a model repository on the Hub."""
 
+from __future__ import annotations
+
 import argparse
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from huggingface_hub import constants
-from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars, logging
-
-from ..publishing import check, check_name, push
-from ..publishing.pushing import MAIN, Checked
 from .common import Command
+
+if TYPE_CHECKING:
+    from arr_coc.publishing.pushing import Checked
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,13 +20,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     seen = parser.add_mutually_exclusive_group()
     seen.add_argument("--private", action="store_true", help="only its owners may see it (default)")
     seen.add_argument("--public", action="store_true", help="everybody may see it")
-    parser.add_argument("--revision", metavar="BRANCH", help=f"made where there is none (default: {MAIN})")
+    parser.add_argument("--revision", metavar="BRANCH", help="made where there is none (default: main)")
     parser.add_argument("--create-pr", action="store_true", help="open a pull request instead of committing")
     parser.add_argument("--message", metavar="TEXT", help="of the commit")
     parser.add_argument("--dry-run", action="store_true", help="check, list files and bytes, use no network")
 
 
 def run(args: argparse.Namespace) -> None:
+    from arr_coc.publishing import check, check_name, push
+    from arr_coc.publishing.pushing import MAIN
+
     visibility = "public" if args.public else "private"
     place = f"{check_name(args.name)} ({visibility}), branch {args.revision or MAIN}"
     if args.dry_run:
@@ -60,6 +64,9 @@ def listing(checked: Checked) -> str:
 @contextmanager
 def _bars_only() -> Iterator[None]:
     """Progress bars of the upload where somebody watches, without notes on retries, which name signed addresses."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars, logging
+
     verbosity = logging.get_verbosity()
     bars = are_progress_bars_disabled() and sys.stderr.isatty() and constants.HF_HUB_DISABLE_PROGRESS_BARS is None
     logging.set_verbosity_error()

@@ -1,75 +1,22 @@
-"""What the commands share: their form, the model's place, quiet libraries, files that can be written."""
+"""Models by name: a folder, or a repository on the Hub; the device they go to."""
 
-import argparse
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig
-from transformers.utils import logging
 
-from ..modeling.configuration_arr_coc import ArrCocConfig
-from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from .modeling.configuration_arr_coc import ArrCocConfig
+from .modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
 SHIPPED = Path("hub_configs") / "arr-coc-tiny"
 """The model that a checkout of the repository holds."""
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-
-
-@dataclass(frozen=True)
-class Command:
-    """A subcommand: `examples` are whole command lines, the first one also stands in `arr-coc --help`."""
-
-    name: str
-    summary: str
-    description: str
-    examples: tuple[str, ...]
-    add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], None]
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Libraries report errors only and draw no progress bars of their own; as before afterwards."""
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()
-
-
-def add_model_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--model",
-        metavar="M",
-        help=f"folder, or name on the Hub as org/name (default: {SHIPPED.as_posix()} of a checkout)",
-    )
-
-
-def add_device_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--device", metavar="D", help="cpu, cuda, cuda:1, ... (default: cuda where there is one)")
-
-
-def add_choice_arguments(parser: argparse.ArgumentParser) -> None:
-    """--budget and --allocator."""
-    budgets = (
-        'patches to fetch: a number, "fast", "balanced", "standard", "accurate", "all", "tier:64" to "tier:400", '
-        'or "auto": the model chooses (default: the model\'s)'
-    )
-    parser.add_argument("--budget", metavar="K", help=budgets)
-    parser.add_argument(
-        "--allocator", metavar="A", help='"topk", "window", "tiers" or "adaptive" (default: the model\'s)'
-    )
 
 
 def find_model(name: str | None) -> str:
@@ -79,11 +26,11 @@ def find_model(name: str | None) -> str:
         ValueError: a path to nothing or to a file, or no name and no shipped model.
     """
     if name is None:
-        checkout = Path(__file__).resolve().parents[2]
+        checkout = Path(__file__).resolve().parents[1]
         for root in (checkout, Path.cwd()):
             if (root / SHIPPED).is_dir():
                 return str(root / SHIPPED)
-        raise ValueError(f"--model: expected a folder or org/name; got none, and {SHIPPED.as_posix()} is not here")
+        raise ValueError(f"model: expected a folder or org/name; got none, and {SHIPPED.as_posix()} is not here")
     path = Path(name).expanduser()
     if path.is_dir():
         return str(path.absolute())
@@ -139,7 +86,7 @@ def find_device(name: str | None) -> torch.device:
         device = torch.device(name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"--device: expected one that this machine has; got {name!r} ({_line(error)})") from error
+        raise ValueError(f"device: expected one that this machine has; got {name!r} ({_line(error)})") from error
     return device
 
 
@@ -155,19 +102,3 @@ def _refused(name: str) -> Iterator[None]:
 def _line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return lines[0].strip() if lines else type(error).__name__
-
-
-def writable(name: str, option: str, endings: tuple[str, ...] | None = None) -> Path:
-    """The path of a file to write, checked before the work starts.
-
-    Raises:
-        ValueError: its folder does not exist, it is a folder itself, or its name has another ending than `endings`.
-    """
-    path = Path(name).expanduser()
-    if path.is_dir():
-        raise ValueError(f"{option}: expected a file to write; got a folder: {name}")
-    if not path.absolute().parent.is_dir():
-        raise ValueError(f"{option}: expected a file in a folder that exists; got {name!r}")
-    if endings is not None and path.suffix.lower() not in endings:
-        raise ValueError(f"{option}: expected a name ending in {', '.join(endings)}; got {name!r}")
-    return path

@@ -1,0 +1,138 @@
+"""Files of models: JSON, weights in one file or in shards, output folders that appear whole or not at all."""
+
+import glob
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+fcntl: ModuleType | None
+try:
+    import fcntl
+except ImportError:  # not on Windows: there, what a killed run left stays
+    fcntl = None
+
+WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file.
+
+    Raises:
+        ValueError: no JSON, or no object.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: expected JSON; got {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: expected a JSON object; got {type(content).__name__}")
+    return content
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Writes a JSON object for people to read."""
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def weight_files(source: Path) -> list[str]:
+    """Names of the weight files in `source`: one, or the shards that its index names.
+
+    Raises:
+        ValueError: there are none, or a shard is missing.
+    """
+    if (source / WEIGHTS).is_file():
+        return [WEIGHTS]
+    index = source / WEIGHTS_INDEX
+    if not index.is_file():
+        raise ValueError(f"{source}: expected weights ({WEIGHTS}, or shards with {WEIGHTS_INDEX}); got none")
+    shards = sorted(set(read_json(index)["weight_map"].values()))
+    missing = [name for name in shards if not (source / name).is_file()]
+    if missing:
+        raise ValueError(f"{source}: expected the {len(shards)} shards of {WEIGHTS_INDEX}; got no {', '.join(missing)}")
+    return shards
+
+
+def check_free(out: Path, force: bool = False) -> None:
+    """Refuses an output folder that is a file, or that has files and is not to be replaced.
+
+    Raises:
+        ValueError: it is.
+    """
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out}: expected a folder to make; got a file")
+    if out.is_dir() and any(out.iterdir()) and not force:
+        raise ValueError(f"{out}: expected a new or empty folder (or --force, which replaces it); got one with files")
+
+
+@contextmanager
+def fresh_folder(out: Path, *, force: bool = False) -> Iterator[Path]:
+    """A folder beside `out` to write into, which becomes `out` when the block ends without an error, else goes away.
+
+    What a killed run left beside is cleared away first; the folder of a run that still writes is left alone.
+
+    Args:
+        out: an absolute path.
+        force: replace `out` if it is there and not empty.
+
+    Raises:
+        ValueError: `out` is in the way (`check_free`).
+    """
+    check_free(out, force)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    for left in out.parent.glob(f"{glob.escape(f'.{out.name}.new.')}*"):
+        with suppress(FileNotFoundError), _locked(left) as stale:
+            if stale:
+                shutil.rmtree(left, ignore_errors=True)
+    beside = Path(tempfile.mkdtemp(prefix=f".{out.name}.new.", dir=out.parent))
+    try:
+        with _locked(beside):
+            yield beside
+            beside.chmod(0o777 & ~_umask())  # mkdtemp's folder is its owner's only
+            _replace(beside, out)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[bool]:
+    """Whether this process has `folder` for itself; the lock ends with the block, or with a killed process."""
+    if fcntl is None:
+        yield False
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            ours = True
+        except BlockingIOError:
+            ours = False
+        yield ours
+    finally:
+        os.close(descriptor)
+
+
+def _replace(made: Path, out: Path) -> None:
+    """Moves `made` to `out`; what was there goes away only after the new folder is in place."""
+    if not out.exists():
+        os.replace(made, out)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{out.name}.old.", dir=out.parent))
+    os.replace(out, old)  # onto an empty folder
+    try:
+        os.replace(made, out)
+    except OSError:
+        os.replace(old, out)
+        raise
+    shutil.rmtree(old)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,79 @@
+"""What the commands share: their form, common arguments, quiet libraries, files that can be written."""
+
+import argparse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+FORMATS = "chartqa, columns, docvqa, gqa, jsonl, rendered, textvqa, vqav2"
+METRICS = "exact_match, vqa_accuracy, textvqa_accuracy, anls, relaxed_accuracy, token_f1"
+"""Registered names, as help shows them: to ask the registries, `--help` would have to import the library."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A subcommand: `examples` are whole command lines, the first one also stands in `arr-coc --help`."""
+
+    name: str
+    summary: str
+    description: str
+    examples: tuple[str, ...]
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], None]
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Libraries report errors only and draw no progress bars of their own; as before afterwards."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def add_model_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--model",
+        metavar="M",
+        help="folder, or name on the Hub as org/name (default: hub_configs/arr-coc-tiny of a checkout)",
+    )
+
+
+def add_device_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", metavar="D", help="cpu, cuda, cuda:1, ... (default: cuda where there is one)")
+
+
+def add_choice_arguments(parser: argparse.ArgumentParser) -> None:
+    """--budget and --allocator."""
+    budgets = (
+        'patches to fetch: a number, "fast", "balanced", "standard", "accurate", "all", "tier:64" to "tier:400", '
+        'or "auto": the model chooses (default: the model\'s)'
+    )
+    parser.add_argument("--budget", metavar="K", help=budgets)
+    parser.add_argument(
+        "--allocator", metavar="A", help='"topk", "window", "tiers" or "adaptive" (default: the model\'s)'
+    )
+
+
+def writable(name: str, option: str, endings: tuple[str, ...] | None = None) -> Path:
+    """The path of a file to write, checked before the work starts.
+
+    Raises:
+        ValueError: its folder does not exist, it is a folder itself, or its name has another ending than `endings`.
+    """
+    path = Path(name).expanduser()
+    if path.is_dir():
+        raise ValueError(f"{option}: expected a file to write; got a folder: {name}")
+    if not path.absolute().parent.is_dir():
+        raise ValueError(f"{option}: expected a file in a folder that exists; got {name!r}")
+    if endings is not None and path.suffix.lower() not in endings:
+        raise ValueError(f"{option}: expected a name ending in {', '.join(endings)}; got {name!r}")
+    return path
