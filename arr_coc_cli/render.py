@@ -23,9 +23,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from arr_coc.data.writing import write_questions
 
-    for name in ("pages", "questions"):
-        if getattr(args, name) < 1:
-            raise ValueError(f"--{name}: expected at least 1; got {getattr(args, name)}")
     path = write_questions(
         Path(args.out),
         pages=args.pages,

@@ -337,6 +337,19 @@ def test_render_refuses_an_unknown_domain_before_it_writes_anything(tmp_path: Pa
     assert "domain: expected one of" in capsys.readouterr().err and not (tmp_path / "pages").exists()
 
 
+def test_render_without_fonts_names_their_packages_and_leaves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arr_coc.data.fonts.font_directories", lambda: (tmp_path / "fonts",))
+    for domain in DOMAINS:
+        assert main(["render", str(tmp_path / "pages"), "--domain", domain]) == 2
+        assert "apt-get install fonts-liberation fonts-freefont-ttf " in capsys.readouterr().err
+    assert main(["render", str(tmp_path / "pages"), "--size", "1"]) == 2
+    assert main(["render", str(tmp_path / "pages"), "--pages", "0"]) == 2
+    assert "pages: expected at least 1; got 0" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_documents_are_still_those_that_the_tiny_checkpoint_was_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """What training draws for a seed must not change: every draw, also of noise, moves the next page's text.
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from arr_coc.data import Split, find_fonts
 from arr_coc_cli import main
 
 ROOT = Path(__file__).parents[1]
@@ -70,6 +71,13 @@ def test_commands_run(command: str, checkout: Path, capsys: pytest.CaptureFixtur
         if word.endswith(".png") and not word.startswith("examples"):
             with Image.open(checkout / word) as picture:
                 assert max(picture.size) >= 512
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_the_packages_of_the_fonts_are_named(split: Split, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as refusal:
+        find_fonts(split, directories=[tmp_path])
+    assert str(refusal.value).partition("apt-get install ")[2] in " ".join(TEXT.split())
 
 
 def test_every_linked_file_exists() -> None:

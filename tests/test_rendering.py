@@ -169,7 +169,7 @@ def test_font_families_of_the_splits_are_disjoint():
 @pytest.mark.parametrize("split", SPLITS)
 def test_missing_fonts_name_the_packages_to_install(split, monkeypatch, tmp_path: Path):
     monkeypatch.setattr(fonts, "font_directories", lambda: (tmp_path, tmp_path / "absent"))
-    with pytest.raises(FileNotFoundError, match=rf"no font of the {split} split in .*apt-get install fonts-"):
+    with pytest.raises(FileNotFoundError, match=rf"fonts: expected one of the {split} split .*apt-get install fonts-"):
         render_document(generator(), split=split)
 
 

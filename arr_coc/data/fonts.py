@@ -128,8 +128,8 @@ def find_fonts(split: Split, *, directories: Iterable[Path] | None = None) -> tu
     if not faces:
         families = _FAMILIES[split]
         raise FileNotFoundError(
-            f"no font of the {split} split in {', '.join(map(str, searched))}; expected one of "
-            f"{', '.join(sorted(families))}. On Debian or Ubuntu: apt-get install {_PACKAGES[split]}"
+            f"fonts: expected one of the {split} split ({', '.join(sorted(families))}); got none in "
+            f"{', '.join(map(str, searched))}. On Debian or Ubuntu: apt-get install {_PACKAGES[split]}"
         )
     return faces
 

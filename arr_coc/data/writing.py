@@ -43,8 +43,12 @@ def write_questions(
 
     Raises:
         FileExistsError: `out` holds a data set already.
-        ValueError: an unknown domain or none, and what `draw_page` refuses.
+        FileNotFoundError: no font of the split is installed; `out` is left as it was.
+        ValueError: fewer than one page or question, an unknown domain or none, and what `draw_page` refuses.
     """
+    for option, count in (("pages", pages), ("questions", questions)):
+        if count < 1:
+            raise ValueError(f"{option}: expected at least 1; got {count}")
     if not domains:
         raise ValueError(f"domains: expected at least one of {', '.join(sorted(DOMAINS))}; got none")
     for domain in domains:
@@ -52,12 +56,12 @@ def write_questions(
     path = out / "data.jsonl"
     if path.exists():
         raise FileExistsError(f"{path}: expected a folder without a data set; got one that holds it")
-    (out / "images").mkdir(parents=True, exist_ok=True)
     lines = []
     for number in tqdm(range(pages), desc="rendering", unit="page"):
         domain = domains[number % len(domains)]
         page = draw_page(domain, seed, number, size, split)
         name = f"images/{number:05d}.jpg"
+        (out / "images").mkdir(parents=True, exist_ok=True)  # not before a page was drawn: there may be no fonts
         page.image.convert("RGB").save(out / name, quality=JPEG_QUALITY)
         lines += [json.dumps(_line(name, domain, page, question)) for question in page.questions[:questions]]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
