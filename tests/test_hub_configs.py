@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import yaml
 from helpers import tiny_tokenizer
+from test_building import run_alone
 from tokenizers import AddedToken
-from transformers import GenerationConfig
+from transformers import AutoImageProcessor, AutoProcessor, GenerationConfig
 
 from arr_coc import ArrCocConfig, ArrCocImageProcessor, ArrCocProcessor
 from arr_coc.data.domains import WORDINGS
@@ -173,13 +174,46 @@ def test_model_and_processor_count_alike(name: str) -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.add_tokens([AddedToken(settings["image_token"], special=True)], special_tokens=True)
     images = ArrCocImageProcessor(**settings.pop("image_processor"))
-    assert settings.pop("processor_class") == "ArrCocProcessor"
+    assert settings.pop("processor_class") == "ArrCocProcessor" and settings.pop("auto_map")
     processor = ArrCocProcessor(images, tokenizer, **settings)
     assert processor.layout == config.bridge_config.layout and processor.excludes_base == config.excludes_base
     (count,) = processor._get_num_multimodal_tokens([[20, 30]]).num_image_tokens
     fetched = 0 if config.fetcher_config.strategy == "none" else 273
     assert config.vision_tokens() == (base, fetched) and count == base + fetched
     assert images.size["height"] == config.vision_config.image_size and images.patch_size == 16
+
+
+def test_without_this_package_a_processor_is_refused(tmp_path: Path) -> None:
+    """AutoProcessor passed the folder's tokenizer off as the processor."""
+    code = """
+import json, os
+sys.stdin = open(os.devnull)  # nobody answers when transformers asks whether to run the folder's code
+outcomes = []
+for folder in sys.argv[1:]:
+    for trust in (None, True):
+        try:
+            outcomes.append(type(AutoProcessor.from_pretrained(folder, trust_remote_code=trust)).__name__)
+        except (OSError, ValueError) as error:
+            outcomes.append(str(error))
+print()
+print(json.dumps(outcomes))
+"""
+    folders = sorted(path.parent for path in (ROOT / "hub_configs").glob("*/processor_config.json"))
+    assert {folder.name for folder in folders} >= {"arr-coc-tiny", UNTRAINED, *VARIANTS}
+    outcomes = iter(json.loads(run_alone(code, *folders, home=tmp_path).splitlines()[-1]))
+    for folder in folders:
+        untrusted, trusted = next(outcomes), next(outcomes)
+        assert f"{folder} contains custom code" in untrusted and "`trust_remote_code=True`" in untrusted
+        assert f"{folder} does not appear to have a file named processing_arr_coc.py" in trusted
+
+
+@pytest.mark.parametrize("name", ["arr-coc-tiny", UNTRAINED, *VARIANTS])
+def test_with_this_package_a_processor_needs_no_trust(name: str) -> None:
+    folder = ROOT / "hub_configs" / name
+    if name not in VARIANTS:  # theirs have no tokenizer before they are assembled
+        processor = AutoProcessor.from_pretrained(folder)
+        assert type(processor) is ArrCocProcessor and type(processor.image_processor) is ArrCocImageProcessor
+    assert type(AutoImageProcessor.from_pretrained(folder)) is ArrCocImageProcessor
 
 
 @pytest.mark.parametrize("name", VARIANTS)
