@@ -185,7 +185,7 @@ COMMAND = Command(
         "Answer the same questions by every arm with the same weights: the ladder of strategies, baselines of as many\n"
         "tokens (a regular lattice; a larger image; a smaller one), bounds (oracle boxes; all patches). Predictions\n"
         "are kept as they are made, so the same command goes on with a run that was killed; under accelerate launch\n"
-        "(on CPUs: torchrun --nproc_per_node N -m arr_coc.cli experiment ...) the processes share the images.\n"
+        "(on CPUs: torchrun --nproc_per_node N -m arr_coc_cli experiment ...) the processes share the images.\n"
         "OUT/report.html has the decision, paired differences, costs, buckets and pictures."
     ),
     examples=(
