@@ -1,4 +1,5 @@
-"""How ARR-COC is packaged: `modeling/`, which also travels with the weights, is installed as `arr_coc.modeling`."""
+"""How ARR-COC is packaged: `modeling/`, which also travels with the weights, is installed as `arr_coc.modeling`, and
+the command line in `arr_coc/cli/` as `arr_coc_cli`."""
 
 import runpy
 from pathlib import Path
@@ -31,6 +32,10 @@ EXTRAS_REQUIRE = {
     "test": ["pytest>=8.3", "hypothesis>=6.100", "ruff>=0.9", "mypy>=1.14"],
 }
 
+# The command line is installed beside the library: importing arr_coc registers its classes with transformers, which
+# takes seconds, and `arr-coc --help` shall not.
+PACKAGE_DIR = {"arr_coc.modeling": "modeling", "arr_coc_cli": "arr_coc/cli"}
+
 setup(
     name="arr-coc",
     version=VERSION,
@@ -39,8 +44,8 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11",
-    packages=[*find_packages(include=["arr_coc", "arr_coc.*", "arr_coc_cli"]), "arr_coc.modeling"],
-    package_dir={"arr_coc.modeling": "modeling"},
+    packages=[*find_packages(include=["arr_coc", "arr_coc.*"], exclude=["arr_coc.cli"]), *PACKAGE_DIR],
+    package_dir=PACKAGE_DIR,
     install_requires=INSTALL_REQUIRES,
     extras_require=EXTRAS_REQUIRE,
     entry_points={

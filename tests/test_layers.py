@@ -37,8 +37,11 @@ def part_of(module: str) -> str:
 def sources() -> dict[str, Path]:
     """Every module of the project by the name under which it is installed."""
     modules = {}
-    for folder, package in (("arr_coc", "arr_coc"), ("arr_coc_cli", "arr_coc_cli"), ("modeling", "arr_coc.modeling")):
+    folders = {"arr_coc": "arr_coc", "arr_coc/cli": "arr_coc_cli", "modeling": "arr_coc.modeling"}
+    for folder, package in folders.items():
         for path in (ROOT / folder).rglob("*.py"):
+            if folder == "arr_coc" and path.is_relative_to(ROOT / "arr_coc/cli"):
+                continue
             inside = path.relative_to(ROOT / folder).with_suffix("").parts
             modules[".".join((package, *(name for name in inside if name != "__init__")))] = path
     return modules
