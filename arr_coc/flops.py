@@ -8,15 +8,16 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 from transformers.cache_utils import DynamicCache
 
-from .modeling.configuration_arr_coc import ArrCocConfig, grid_size
+from .modeling.configuration_arr_coc import ArrCocConfig
 from .modeling.fetcher import FetchChoices
-from .modeling.modeling_arr_coc import ArrCocForConditionalGeneration, ImageEncoding
+from .modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from .modeling.prompt import Look
 from .modeling.scorers import FetchContext
-from .modeling.textures import textures
+from .modeling.vision_tower import ImageEncoding
 
 STAGES = ("grid encoder", "base tokens", "fetcher", "saccades", "prefill", "one decode step")
 
@@ -74,14 +75,11 @@ def count_flops(
         question_tokens: L.
         image_size: side of the image, px; the config's by default.
     """
-    config, body, tower = model.config, model.model, model.model.vision_tower
-    vision = config.vision_config
-    image_size = image_size or vision.image_size
-    side = grid_size(image_size, vision.patch_size)
-    base, fetched = config.vision_tokens(image_size, budget)
+    config, body = model.config, model.model
+    image_size = image_size or config.vision_config.image_size
+    base, saccades = config.vision_tokens(image_size, budget)
     if body.language_model._can_set_experts_implementation():
         body.language_model.set_experts_implementation("batched_mm")  # the one that meta runs in float32; the same work
-    width = config.text_config.hidden_size
     flops: dict[str, int] = {}
 
     def counted(stage: str, work: Callable[[], Any]) -> Any:
@@ -90,47 +88,41 @@ def count_flops(
         flops[stage] = counter.get_total_flops()
         return result
 
-    pixels = torch.empty(1, vision.num_channels, image_size, image_size, device="meta", dtype=model.dtype)
-    mask = torch.ones(1, side**2, dtype=torch.bool, device="meta")
-    features = counted("grid encoder", lambda: tower.grid_encoder(pixels))
-
-    def base_tokens() -> dict[str, Any]:
-        tokens = tower.compressor(features, mask)
-        semantic, cache = tower.semantic_encoder(tokens.tokens, side, tokens.indices)
-        compressed = tokens.compressed
-        seen = {"compressed": compressed, "base_indices": tokens.indices, "semantic": semantic, "semantic_cache": cache}
-        bridged = body.bridge(semantic, compressed.flatten(2).transpose(1, 2))
-        return {**seen, "tokens": bridged.tokens, "bridge_cache": bridged.cache}
-
-    seen = counted("base tokens", base_tokens)
-    seeds = torch.zeros(1, dtype=torch.long, device="meta")
-
-    def fetch() -> tuple[ImageEncoding, torch.Tensor]:
-        channels = textures(pixels, side)
-        encoding = ImageEncoding(features=features, textures=channels, patch_mask=mask, seeds=seeds, **seen)
-        question = torch.empty(1, question_tokens, width, device="meta", dtype=model.dtype)
-        asked = torch.ones(1, question_tokens, dtype=torch.bool, device="meta")
-        context = FetchContext(features, channels, mask, question, asked, seeds)
-        strategy = config.fetcher_config.strategy
-        if strategy in ("random", "oracle"):  # no arithmetic, and their values are not to be had on meta
-            return encoding, torch.zeros(1, fetched, dtype=torch.long, device="meta")
-        # The most that an allocator may fetch; what it chooses from values is not to be had on meta.
-        choices = FetchChoices(allocator="topk")
-        return encoding, body.fetcher(context, fetched, choices, taken=encoding.base_indices).indices
-
-    encoding, indices = counted("fetcher", fetch)
-    counted("saccades", lambda: body.bridge_saccades(encoding, indices) if fetched else None)
+    pixels = _empty(model, config.vision_config.num_channels, image_size, image_size)
+    features = counted("grid encoder", lambda: body.vision_tower.grid_encoder(pixels))
+    encoding = counted("base tokens", lambda: body.encode_features(features, pixels))
+    look = _look(model, encoding, question_tokens, saccades)
+    strategy = config.fetcher_config.strategy
+    # The most that an allocator may fetch, as what it chooses from values is not to be had on meta; nor is what has no
+    # arithmetic anyway: random numbers and boxes.
+    choices = FetchChoices(strategy="saliency" if strategy in ("random", "oracle") else strategy, allocator="topk")
+    fetched = counted("fetcher", lambda: body.fetch(look, choices))
+    counted("saccades", lambda: body.image_tokens(encoding, fetched))
     cache = DynamicCache(config=config.text_config)
 
-    def read(length: int) -> torch.Tensor:
-        embeds = torch.empty(1, length, width, device="meta", dtype=model.dtype)
+    def read(length: int) -> Tensor:
+        embeds = _empty(model, length, config.text_config.hidden_size)
         hidden = body(inputs_embeds=embeds, past_key_values=cache, use_cache=True).last_hidden_state
         return model.lm_head(hidden[:, -1:])
 
-    counted("prefill", lambda: read(base + fetched + question_tokens))
+    counted("prefill", lambda: read(base + saccades + question_tokens))
     counted("one decode step", lambda: read(1))
     assert tuple(flops) == STAGES
     return flops
+
+
+def _empty(model: ArrCocForConditionalGeneration, *shape: int) -> Tensor:
+    """[1, *shape] on the meta device, in the model's precision."""
+    return torch.empty(1, *shape, device="meta", dtype=model.dtype)
+
+
+def _look(model: ArrCocForConditionalGeneration, encoding: ImageEncoding, question_tokens: int, saccades: int) -> Look:
+    """What a question of so many tokens about one image sees, whatever the prompt around it."""
+    query = _empty(model, question_tokens, model.config.text_config.hidden_size)
+    query_mask = torch.ones(1, question_tokens, dtype=torch.bool, device="meta")
+    context = FetchContext(encoding.features, encoding.textures, encoding.patch_mask, query, query_mask, encoding.seeds)
+    ids = query_mask.long()
+    return Look(ids, query_mask, query, encoding, ids[:, 0], saccades, context, encoding.base_indices)
 
 
 @contextmanager
