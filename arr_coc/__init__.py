@@ -6,15 +6,13 @@ Importing it registers its classes, so that transformers' Auto classes and pipel
 import transformers
 
 from .adapters import scorer_lora_config as scorer_lora_config
+from .modeling.auto_map import AUTO_MODELS as AUTO_MODELS
 from .modeling.configuration_arr_coc import ArrCocConfig as ArrCocConfig
 from .modeling.image_processing_arr_coc import ArrCocImageProcessor as ArrCocImageProcessor
 from .modeling.modeling_arr_coc import ArrCocForConditionalGeneration as ArrCocForConditionalGeneration
 from .modeling.modeling_arr_coc import ArrCocModel as ArrCocModel
 from .modeling.processing_arr_coc import ArrCocProcessor as ArrCocProcessor
 from .version import __version__ as __version__
-
-AUTO_MODELS = ("AutoModel", "AutoModelForImageTextToText", "AutoModelForMultimodalLM", "AutoModelForCausalLM")
-"""transformers' Auto classes that give an `ArrCocForConditionalGeneration`: every one of them can `generate`."""
 
 
 def register() -> None:

@@ -138,6 +138,7 @@ class ArrCocImageProcessor(PilBackend):
     """
 
     valid_kwargs = ArrCocImagesKwargs
+    _auto_class = "AutoImageProcessor"  # `save_pretrained` copies the code
     model_input_names = ["pixel_values", "patch_mask"]
 
     size = {"height": 1024, "width": 1024}

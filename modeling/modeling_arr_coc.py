@@ -58,6 +58,7 @@ class ArrCocOutput(ModelOutput):
 class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
     """ARR-COC with its vocabulary head: training by `forward`, answers by `generate(image, question)`."""
 
+    _auto_class = "AutoModel"  # `save_pretrained` copies the code: what it writes loads where arr_coc is not installed
     _tp_plan = {"lm_head": "colwise_gather_output"}
     _processor: ArrCocProcessor | None = None
 

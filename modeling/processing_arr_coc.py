@@ -3,6 +3,7 @@
 Notation: B batch, L tokens of a prompt, M base tokens and K saccades of one image (M + K placeholders stand for it).
 """
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from transformers import AutoTokenizer
 from transformers.image_utils import make_flat_list_of_images
 from transformers.processing_utils import ImagesKwargs, MultiModalData, ProcessingKwargs, ProcessorMixin
 
+from .auto_map import PROCESSOR_MAP
 from .configuration_arr_coc import count_vision_tokens
 from .image_processing_arr_coc import ArrCocImageProcessor
 
@@ -188,6 +190,7 @@ class ArrCocProcessor(ProcessorMixin):
     """
 
     valid_processor_kwargs: Any = ArrCocProcessorKwargs
+    _auto_class = "AutoProcessor"  # `save_pretrained` copies the code
 
     def __init__(
         self,
@@ -255,6 +258,11 @@ class ArrCocProcessor(ProcessorMixin):
         ids = pad_sequence(rows, True, self.tokenizer.pad_token_id, padding_side="left")
         mask = pad_sequence([torch.ones_like(row) for row in rows], True, padding_side="left")
         return {"input_ids": ids, "attention_mask": mask, "query_mask": self.query_mask(ids)}
+
+    def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> list[str]:
+        """As in transformers, with the code; what is saved names the image processor's class too."""
+        self.auto_map = dict(PROCESSOR_MAP)
+        return super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
 
     def query_mask(self, input_ids: torch.Tensor) -> torch.Tensor:
         """bool [B, L] for int64 [B, L]: true on the text of the user's questions."""

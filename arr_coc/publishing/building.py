@@ -14,7 +14,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .. import AUTO_MODELS, modeling
+from .. import modeling
+from ..modeling.auto_map import AUTO_MAP, PROCESSOR_MAP
 from ..modeling.configuration_arr_coc import ArrCocConfig
 from .cards import ASSEMBLY, CARD, EVALUATION, base_models, complete_card, default_strategy
 
@@ -26,17 +27,6 @@ except ImportError:  # not on Windows: there, what a killed run left stays
 
 CODE = Path(modeling.__file__).parent
 """The folder whose files travel with the weights."""
-
-PROCESSOR_MAP = {
-    "AutoProcessor": "processing_arr_coc.ArrCocProcessor",
-    "AutoImageProcessor": "image_processing_arr_coc.ArrCocImageProcessor",
-}
-AUTO_MAP = {
-    "AutoConfig": "configuration_arr_coc.ArrCocConfig",
-    **dict.fromkeys(AUTO_MODELS, "modeling_arr_coc.ArrCocForConditionalGeneration"),
-    **PROCESSOR_MAP,
-}
-"""Which class each of transformers' Auto classes takes (`register_for_auto_class` would store one of them only)."""
 
 WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
 REQUIRED = ("config.json", "processor_config.json", "tokenizer_config.json")
