@@ -14,15 +14,21 @@ from transformers.image_processing_backends import PilBackend
 from transformers.image_processing_base import BatchFeature
 from transformers.image_utils import ChannelDimension, PILImageResampling, SizeDict
 from transformers.processing_utils import ImagesKwargs
+from transformers.utils import logging
 
 from .configuration_arr_coc import grid_size
 from .image_loading import MAX_IMAGE_PIXELS, load_image
+
+logger = logging.get_logger(__name__)
 
 Box = tuple[float, float, float, float]
 """x0, y0, x1, y1 in pixels, ends exclusive: the order that data sets use."""
 
 MIN_BOX_OVERLAP = 0.2
 """Part of a patch's side that a box must cover, in both directions, to count as overlapping it."""
+
+FAR_SHRUNK = 0.5
+"""px of the square per px of the image below which small letters are warned of: at twice the side they rarely go."""
 
 
 # Geometry: pure functions
@@ -117,10 +123,11 @@ def boxes_to_patches(boxes: Sequence[Box], grid: int, patch_size: int = 16) -> n
 
 
 class ArrCocImagesKwargs(ImagesKwargs, total=False):
-    """patch_size: side of a patch, px. max_image_pixels: refuse larger images before decoding them."""
+    """Of `ArrCocImageProcessor`, which says what they mean."""
 
     patch_size: int | None
     max_image_pixels: int | None
+    readable_px: int | float | None
 
 
 class ArrCocImageProcessor(PilBackend):
@@ -134,6 +141,8 @@ class ArrCocImageProcessor(PilBackend):
         size: {"height": S, "width": S}, px; S a multiple of 4 patches.
         patch_size: p, px.
         max_image_pixels: larger images raise ValueError before their pixels are decoded.
+        readable_px: height of the lowest letters that the model reads, px of the square. The first image that shrinks
+            to less than half its size is warned of, with the height that its letters need; None: no warning.
         do_resize, resample, do_rescale, rescale_factor, do_normalize, image_mean, image_std: as in transformers.
     """
 
@@ -144,6 +153,7 @@ class ArrCocImageProcessor(PilBackend):
     size = {"height": 1024, "width": 1024}
     patch_size = 16
     max_image_pixels = MAX_IMAGE_PIXELS
+    readable_px = 11
     resample = PILImageResampling.BICUBIC
     image_mean = [0.5, 0.5, 0.5]
     image_std = [0.5, 0.5, 0.5]
@@ -154,7 +164,15 @@ class ArrCocImageProcessor(PilBackend):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        if "readable_px" in kwargs:
+            self.readable_px = kwargs["readable_px"]  # transformers takes None for the default
+        self._warned_of_letters = False
         _check_square(self.size, self.patch_size)
+        _check_readable(self.readable_px)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings, as they are saved."""
+        return {name: value for name, value in super().to_dict().items() if name != "_warned_of_letters"}
 
     def fetch_images(self, image_url_or_urls: Any) -> Any:
         """Loads every leaf of nested lists (see `load_image`); a 4-D array counts as a list."""
@@ -192,6 +210,7 @@ class ArrCocImageProcessor(PilBackend):
     def _validate_preprocess_kwargs(self, *args: Any, **kwargs: Any) -> None:
         super()._validate_preprocess_kwargs(*args, **kwargs)
         _check_square(kwargs["size"], kwargs["patch_size"])
+        _check_readable(kwargs["readable_px"])
         layout = kwargs.get("data_format")
         if layout is not None and ChannelDimension(layout) != ChannelDimension.FIRST:
             raise ValueError(f"data_format: expected channels_first, received {layout}")
@@ -202,6 +221,7 @@ class ArrCocImageProcessor(PilBackend):
         size: SizeDict,
         patch_size: int,
         image_mean: float | Sequence[float],
+        readable_px: float | None = None,
         return_tensors: str | None = None,
         **kwargs: Any,
     ) -> BatchFeature:
@@ -211,6 +231,7 @@ class ArrCocImageProcessor(PilBackend):
         pixel_values, patch_masks = [], []
         for image in images:
             placed = self._place(image, side, kwargs["do_resize"])
+            self._warn_of_letters(image, placed, side, readable_px)
             top, left = placed.offset
             height, width = placed.size
             if image.shape[1:] != placed.size:
@@ -225,6 +246,19 @@ class ArrCocImageProcessor(PilBackend):
             pixel_values.append(np.ascontiguousarray(square, dtype=np.float32))
             patch_masks.append(patches_of_placement(placed, grid, patch_size).reshape(-1))
         return BatchFeature({"pixel_values": pixel_values, "patch_mask": patch_masks}, tensor_type=return_tensors)
+
+    def _warn_of_letters(self, image: np.ndarray, placed: Placement, side: int, readable_px: float | None) -> None:
+        """Says once, by the first image that shrinks far, which letters in it the model can no longer read."""
+        if readable_px is None or self._warned_of_letters or placed.scale >= FAR_SHRUNK:
+            return
+        self._warned_of_letters = True
+        height, width = image.shape[1:]
+        logger.warning(
+            f"An image of {height} x {width} px (height x width) shrinks into a square of {side} px (factor "
+            f"{placed.scale:.2g}): letters lower than {math.ceil(readable_px / placed.scale)} px in it become lower "
+            f"than {readable_px:g} px, which the model does not read. Ask about a part of it, or take a model with a "
+            "larger square. (Said once; readable_px=None of the image processor turns it off.)"
+        )
 
     @staticmethod
     def _place(image: np.ndarray, side: int, do_resize: bool) -> Placement:
@@ -242,3 +276,8 @@ def _check_square(size: Any, patch_size: int) -> None:
     if height is None or height != width:
         raise ValueError(f"size: expected a square {{'height': S, 'width': S}} in px, received {dict(size)}")
     grid_size(height, patch_size)
+
+
+def _check_readable(readable_px: Any) -> None:
+    if readable_px is not None and not readable_px > 0:
+        raise ValueError(f"readable_px: expected a positive height in px, or None; received {readable_px!r}")

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageOps
+from transformers.utils import logging as transformers_logging
 
 from arr_coc.modeling import image_loading
 from arr_coc.modeling.image_processing_arr_coc import (
@@ -463,6 +464,48 @@ def test_other_refused_options() -> None:
         processor()(noise(), data_format="channels_last")
     with pytest.raises(ValueError, match="an image of at most 64 px a side, got 100x30"):
         processor()(noise(100, 30), do_resize=False)
+
+
+# Letters that shrink away
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """What transformers' loggers say, which do not pass it on by default."""
+    transformers_logging.enable_propagation()
+    yield caplog
+    transformers_logging.disable_propagation()
+
+
+def test_a_page_whose_letters_shrink_away_is_warned_of_once(said: pytest.LogCaptureFixture) -> None:
+    ready = processor()
+    ready([noise(640, 400), noise(900, 100)])  # factor 0.1: 11 px are 110 px in the page
+    ready(noise(640, 400))
+    (message,) = said.messages
+    assert message.startswith(
+        "An image of 640 x 400 px (height x width) shrinks into a square of 64 px (factor 0.1): letters lower than "
+        "110 px in it become lower than 11 px, which the model does not read."
+    )
+    processor(readable_px=5.5)(noise(640, 400))
+    assert "letters lower than 55 px in it become lower than 5.5 px" in said.messages[1]
+    assert processor(readable_px=5.5).to_dict().keys() == ready.to_dict().keys()
+
+
+def test_images_that_shrink_little_are_not_warned_of(said: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    ready = processor()
+    ready([noise(128, 100), noise(64, 64), noise(9, 9)])
+    ready(noise(640, 400), readable_px=None)
+    off = processor(readable_px=None)
+    off(noise(640, 400))
+    off.save_pretrained(tmp_path)
+    ArrCocImageProcessor.from_pretrained(tmp_path)(noise(640, 400))
+    assert said.messages == []
+
+
+@pytest.mark.parametrize("readable_px", [0, -1, float("nan")])
+def test_a_bad_readable_height(readable_px: float) -> None:
+    with pytest.raises(ValueError, match="^readable_px: expected a positive height in px, or None; received"):
+        processor(readable_px=readable_px)
 
 
 # Options and persistence
