@@ -15,11 +15,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import initialization
+from transformers.utils import logging
 
 from .configuration_arr_coc import ArrCocFetcherConfig
 from .registry import Registry
 from .textures import TEXTURES
 from .vision_tower import Rows
+
+logger = logging.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -322,3 +325,32 @@ class Realizer(Scorer):
         for layer in self.layers:
             x = layer(x, context.side)
         return self.head(self.final_norm(x)).squeeze(-1).float()
+
+
+def warn_of_training_in_eval_mode(loss: Tensor, fetcher: nn.Module) -> None:
+    """Says once that scorers learn nothing from the answer, where they are to be trained and are in evaluation mode.
+
+    `from_pretrained` gives a model in evaluation mode and PEFT leaves it there; the gradient from the answer to the
+    scorers is made in training mode only. Without a word an adapter of the scorer would stay as it began.
+
+    Args:
+        loss: the answer's. The warning comes when it is led back, so that measuring a loss stays silent; or at once
+            where nothing leads back from it, for then there is nothing but torch's error to come.
+        fetcher: the `RunningBackFetcher`.
+    """
+    configured = fetcher.config.gradient != "none"  # type: ignore[union-attr]
+    if fetcher.training or not configured or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return
+    if not any(parameter.requires_grad for parameter in fetcher.parameters()):
+        return
+    if loss.requires_grad:
+        loss.register_hook(_warn_of_eval_mode)
+    else:
+        _warn_of_eval_mode(loss)
+
+
+def _warn_of_eval_mode(_: Tensor) -> None:
+    logger.warning_once(
+        "The scorers are to be trained, but the model is in evaluation mode: the answer's loss does not reach them. "
+        "Call model.train() before training (or torch.no_grad() around what only measures)."
+    )
