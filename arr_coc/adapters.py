@@ -2,8 +2,8 @@
 
 `adapt(model)`, or `get_peft_model(model, scorer_lora_config(model))`, gives an adapter of a few hundred KB at the
 published size. Call `.train()` before training: in evaluation mode, in which `from_pretrained` leaves a model, the
-answer's loss does not reach the scorer. The adapter loads with `PeftModel.from_pretrained`, `model.load_adapter` or `AutoPeftModelForCausalLM` like any
-other.
+answer's loss does not reach the scorer. The adapter loads with `PeftModel.from_pretrained`, `model.load_adapter` or
+`AutoPeftModelForCausalLM` like any other.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from transformers.utils import logging
 
 from .configuration_arr_coc import grid_size
 from .image_loading import MAX_IMAGE_PIXELS, load_image
+from .image_sources import source_policy
 
 logger = logging.get_logger(__name__)
 
@@ -143,6 +144,8 @@ class ArrCocImageProcessor(PilBackend):
         max_image_pixels: larger images raise ValueError before their pixels are decoded.
         readable_px: height of the lowest letters that the model reads, px of the square. The first image that shrinks
             to less than half its size is warned of, with the height that its letters need; None: no warning.
+        sources: what may be read where an image is a path or URL: "any"; a server that takes them from others sets
+            "public" (no files, no addresses of its own network) or "inline" (nothing is fetched). See `POLICIES`.
         do_resize, resample, do_rescale, rescale_factor, do_normalize, image_mean, image_std: as in transformers.
     """
 
@@ -154,6 +157,7 @@ class ArrCocImageProcessor(PilBackend):
     patch_size = 16
     max_image_pixels = MAX_IMAGE_PIXELS
     readable_px = 11
+    sources = "any"
     resample = PILImageResampling.BICUBIC
     image_mean = [0.5, 0.5, 0.5]
     image_std = [0.5, 0.5, 0.5]
@@ -169,6 +173,7 @@ class ArrCocImageProcessor(PilBackend):
         self._warned_of_letters = False
         _check_square(self.size, self.patch_size)
         _check_readable(self.readable_px)
+        source_policy(self.sources)
 
     def to_dict(self) -> dict[str, Any]:
         """The settings, as they are saved."""
@@ -193,8 +198,8 @@ class ArrCocImageProcessor(PilBackend):
             plain = images.mode == "RGB" and not (images.getexif() or images.info)
             if plain and 0 < images.width * images.height <= self.max_image_pixels:
                 return images  # as `load_image` gives it
-        limit = self.max_image_pixels
-        return load_image(images, max_image_pixels=limit, input_data_format=input_data_format)
+        limit, sources = self.max_image_pixels, self.sources
+        return load_image(images, max_image_pixels=limit, input_data_format=input_data_format, sources=sources)
 
     def _prepare_image_like_inputs(
         self, images: Any, *args: Any, input_data_format: str | ChannelDimension | None = None, **kwargs: Any
