@@ -22,6 +22,9 @@ MAX_IMAGE_PIXELS = 89_478_485
 MAX_IMAGE_SIDE = 65_535
 """px; JPEG's own limit. A longer line of pixels is no image that anybody asks about."""
 
+BAND = 256
+"""Rows that are converted at a time, where a conversion takes several times the memory of the image."""
+
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
 """Pillow's names of the formats that are decoded. Others start programs (EPS) or are hardly ever looked at."""
 
@@ -120,22 +123,30 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith(("I", "F")):
         return Image.fromarray(_scale_to_8_bit(np.asarray(image), image.mode)).convert("RGB")
     if image.has_transparency_data:
-        rgba = image.convert("LA").convert("RGBA") if image.mode == "La" else image.convert("RGBA")
-        page = Image.new("RGBA", image.size, "white")
-        page.alpha_composite(rgba)
-        return page.convert("RGB")
+        page = Image.new("RGB", image.size)
+        for top in range(0, image.height, BAND):
+            band = image.crop((0, top, image.width, min(top + BAND, image.height)))
+            rgba = band.convert("LA").convert("RGBA") if band.mode == "La" else band.convert("RGBA")
+            white = Image.new("RGBA", band.size, "white")
+            white.alpha_composite(rgba)
+            page.paste(white.convert("RGB"), (0, top))
+        return page
     return image.convert("RGB")
 
 
 def _scale_to_8_bit(values: np.ndarray, mode: str) -> np.ndarray:
     """16-bit by 65535; wider modes by the smallest of 1 (float), 255 and 65535 that holds them, else by min and max."""
-    wide = values.astype(np.float64)
-    low, high = float(wide.min()), float(wide.max())
+    low, high = float(values.min()), float(values.max())
     known = {"I;": (65535.0,), "F": (1.0, 255.0, 65535.0)}.get(mode[:2], (255.0, 65535.0))
     white = next((limit for limit in known if low >= 0 and high <= limit), None)
+    black = 0.0
     if white is None:
-        wide, white = wide - low, (high - low) or 1.0  # one value only: black
-    return np.rint(wide * (255.0 / white)).astype(np.uint8)
+        black, white = low, (high - low) or 1.0  # one value only: black
+    scaled = np.empty(values.shape, dtype=np.uint8)
+    for top in range(0, len(values), BAND):
+        band = values[top : top + BAND].astype(np.float64)
+        scaled[top : top + BAND] = np.rint((band - black) * (255.0 / white))
+    return scaled
 
 
 def _array_to_image(array: np.ndarray, limit: int, layout: str | ChannelDimension | None) -> Image.Image:

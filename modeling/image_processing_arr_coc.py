@@ -203,14 +203,14 @@ class ArrCocImageProcessor(PilBackend):
 
     def _prepare_image_like_inputs(
         self, images: Any, *args: Any, input_data_format: str | ChannelDimension | None = None, **kwargs: Any
-    ) -> list[np.ndarray]:
-        """Images in any nesting -> flat list of uint8 [3, H, W]."""
+    ) -> list[Image.Image]:
+        """Images in any nesting -> flat list of RGB images."""
         loaded = self._load(images, input_data_format)
         rows = loaded if isinstance(loaded, list) else [loaded]
         flat = [image for row in rows for image in (row if isinstance(row, list) else [row])]
         if not flat:
             raise ValueError("images: expected at least one image, received none")
-        return [np.moveaxis(np.asarray(image), -1, 0) for image in flat]
+        return flat
 
     def _validate_preprocess_kwargs(self, *args: Any, **kwargs: Any) -> None:
         super()._validate_preprocess_kwargs(*args, **kwargs)
@@ -222,7 +222,7 @@ class ArrCocImageProcessor(PilBackend):
 
     def _preprocess(  # type: ignore[override]
         self,
-        images: list[np.ndarray],
+        images: list[Image.Image],
         size: SizeDict,
         patch_size: int,
         image_mean: float | Sequence[float],
@@ -239,11 +239,11 @@ class ArrCocImageProcessor(PilBackend):
             self._warn_of_letters(image, placed, side, readable_px)
             top, left = placed.offset
             height, width = placed.size
-            if image.shape[1:] != placed.size:
-                image = self.resize(image, SizeDict(height=height, width=width), resample=kwargs["resample"])
+            if (image.height, image.width) != placed.size:
+                image = image.resize((width, height), kwargs["resample"])  # without the copies that arrays would take
             square: np.ndarray = np.empty((3, side, side), dtype=np.uint8)
             square[:] = fill[:, None, None]
-            square[:, top : top + height, left : left + width] = image
+            square[:, top : top + height, left : left + width] = np.moveaxis(np.asarray(image), -1, 0)
             if kwargs["do_rescale"]:
                 square = self.rescale(square, kwargs["rescale_factor"])
             if kwargs["do_normalize"]:
@@ -252,22 +252,21 @@ class ArrCocImageProcessor(PilBackend):
             patch_masks.append(patches_of_placement(placed, grid, patch_size).reshape(-1))
         return BatchFeature({"pixel_values": pixel_values, "patch_mask": patch_masks}, tensor_type=return_tensors)
 
-    def _warn_of_letters(self, image: np.ndarray, placed: Placement, side: int, readable_px: float | None) -> None:
+    def _warn_of_letters(self, image: Image.Image, placed: Placement, side: int, readable_px: float | None) -> None:
         """Says once, by the first image that shrinks far, which letters in it the model can no longer read."""
         if readable_px is None or self._warned_of_letters or placed.scale >= FAR_SHRUNK:
             return
         self._warned_of_letters = True
-        height, width = image.shape[1:]
         logger.warning(
-            f"An image of {height} x {width} px (height x width) shrinks into a square of {side} px (factor "
-            f"{placed.scale:.2g}): letters lower than {math.ceil(readable_px / placed.scale)} px in it become lower "
-            f"than {readable_px:g} px, which the model does not read. Ask about a part of it, or take a model with a "
+            f"An image of {image.height} x {image.width} px (height x width) shrinks into a square of {side} px "
+            f"(factor {placed.scale:.2g}): letters lower than {math.ceil(readable_px / placed.scale)} px in it become "
+            f"lower than {readable_px:g} px, which the model does not read. Ask about a part of it, or take a model with a "
             "larger square. (Said once; readable_px=None of the image processor turns it off.)"
         )
 
     @staticmethod
-    def _place(image: np.ndarray, side: int, do_resize: bool) -> Placement:
-        height, width = image.shape[1:]
+    def _place(image: Image.Image, side: int, do_resize: bool) -> Placement:
+        width, height = image.size
         if do_resize:
             return fit_square(height, width, side)
         if max(height, width) > side:

@@ -393,7 +393,4 @@ def load_processor(config: Any) -> ArrCocProcessor:
             f"processor: expected {source or 'the checkpoint'!r} to hold one (save it beside the model with "
             f"processor.save_pretrained, or set model.processor); got {cause}"
         ) from error
-    if __name__.startswith("transformers_modules."):  # remote code: `save_pretrained` is to copy it
-        ArrCocProcessor.register_for_auto_class()
-        ArrCocImageProcessor.register_for_auto_class()
     return processor
