@@ -209,6 +209,9 @@ def test_image_sources_in_a_chat(processor: ArrCocProcessor, tmp_path: Path, mon
         {"type": "image", "url": url},
         {"type": "image", "base64": text},
         {"type": "image", "image": np.asarray(image)},
+        {"type": "image", "image": path.read_bytes()},
+        {"type": "image", "image": BytesIO(path.read_bytes())},
+        {"type": "image", "image": {"bytes": path.read_bytes(), "path": None}},
     ]
     for block in blocks:
         messages = [{"role": "user", "content": [block, {"type": "text", "text": "Total?"}]}]
