@@ -1,8 +1,9 @@
 """PEFT adapters for one part of the model: by default the scorer, so that a user trains nothing else.
 
 `adapt(model)`, or `get_peft_model(model, scorer_lora_config(model))`, gives an adapter of a few hundred KB at the
-published size; it loads with `PeftModel.from_pretrained`, `model.load_adapter` or `AutoPeftModelForCausalLM` like any
-other.
+published size. Call `.train()` before training: in evaluation mode, in which `from_pretrained` leaves a model, the
+answer's loss does not reach the scorer. The adapter loads with `PeftModel.from_pretrained`, `model.load_adapter` or
+`AutoPeftModelForCausalLM` like any other.
 """
 
 from __future__ import annotations

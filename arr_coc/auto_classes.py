@@ -2,13 +2,11 @@
 
 import transformers
 
+from .modeling.auto_map import AUTO_MODELS
 from .modeling.configuration_arr_coc import ArrCocConfig
 from .modeling.image_processing_arr_coc import ArrCocImageProcessor
 from .modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .modeling.processing_arr_coc import ArrCocProcessor
-
-AUTO_MODELS = ("AutoModel", "AutoModelForImageTextToText", "AutoModelForMultimodalLM", "AutoModelForCausalLM")
-"""transformers' Auto classes that give an `ArrCocForConditionalGeneration`: every one of them can `generate`."""
 
 
 def register() -> None:

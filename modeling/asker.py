@@ -14,7 +14,6 @@ from transformers.cache_utils import DynamicCache
 from transformers.utils import logging
 
 from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult
-from .image_loading import load_image
 from .image_processing_arr_coc import Box, boxes_to_patches
 from .processing_arr_coc import ArrCocProcessor, Turn
 from .prompt import EmbeddedPrompt, begins_with, pad_after_prefix
@@ -89,7 +88,7 @@ class Asker:
 
     def _encode_sources(self, sources: Sequence[Any]) -> ImageEncoding:
         processor = self.processor.image_processor
-        images = [load_image(source, max_image_pixels=processor.max_image_pixels) for source in sources]
+        images = processor.fetch_images(list(sources))
         inputs = processor(images, return_tensors="pt")
         encoding = self.model.model.encode_image(inputs["pixel_values"], inputs["patch_mask"])
         encoding.source_sizes = [(image.height, image.width) for image in images]

@@ -4,11 +4,13 @@ Notation (the same letters in every file): B batch, G side of the fine grid, N =
 K saccades, C feature channels, T texture channels, L question tokens, D hidden width. Positions are (y, x), row-major.
 """
 
+import os
 from typing import Any
 
 from transformers import AutoConfig
 from transformers.configuration_utils import PretrainedConfig
 
+from .auto_map import AUTO_MAP
 from .language_model import layout_positions
 from .tokens import (
     AUTO,
@@ -280,6 +282,7 @@ class ArrCocConfig(PretrainedConfig):
     """
 
     model_type = "arr_coc"
+    _auto_class = "AutoConfig"
     sub_configs = {**_PARTS, "text_config": AutoConfig}
     # Trainer gathers every other output over batches: these are no tensors, or do not go together.
     keys_to_ignore_at_inference = [
@@ -329,6 +332,11 @@ class ArrCocConfig(PretrainedConfig):
         _require(fits, "bridge_config.num_heads", f"a divisor of the language model's width {width}", bridge.num_heads)
         patches, budget = self.vision_config.num_patches, self.fetcher_config.budget
         resolve_budget(budget, patches, taken=patches // COMPRESSION**2 if self.excludes_base else 0)
+
+    def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
+        """As in transformers; what is saved names the classes of every Auto class, whose code is saved beside it."""
+        self.auto_map = dict(AUTO_MAP)
+        super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
 
     @property
     def padding_id(self) -> int:

@@ -14,15 +14,22 @@ from transformers.image_processing_backends import PilBackend
 from transformers.image_processing_base import BatchFeature
 from transformers.image_utils import ChannelDimension, PILImageResampling, SizeDict
 from transformers.processing_utils import ImagesKwargs
+from transformers.utils import logging
 
 from .configuration_arr_coc import grid_size
 from .image_loading import MAX_IMAGE_PIXELS, load_image
+from .image_sources import source_policy
+
+logger = logging.get_logger(__name__)
 
 Box = tuple[float, float, float, float]
 """x0, y0, x1, y1 in pixels, ends exclusive: the order that data sets use."""
 
 MIN_BOX_OVERLAP = 0.2
 """Part of a patch's side that a box must cover, in both directions, to count as overlapping it."""
+
+FAR_SHRUNK = 0.5
+"""px of the square per px of the image below which small letters are warned of: at twice the side they rarely go."""
 
 
 # Geometry: pure functions
@@ -117,10 +124,11 @@ def boxes_to_patches(boxes: Sequence[Box], grid: int, patch_size: int = 16) -> n
 
 
 class ArrCocImagesKwargs(ImagesKwargs, total=False):
-    """patch_size: side of a patch, px. max_image_pixels: refuse larger images before decoding them."""
+    """Of `ArrCocImageProcessor`, which says what they mean."""
 
     patch_size: int | None
     max_image_pixels: int | None
+    readable_px: int | float | None
 
 
 class ArrCocImageProcessor(PilBackend):
@@ -134,15 +142,22 @@ class ArrCocImageProcessor(PilBackend):
         size: {"height": S, "width": S}, px; S a multiple of 4 patches.
         patch_size: p, px.
         max_image_pixels: larger images raise ValueError before their pixels are decoded.
+        readable_px: height of the lowest letters that the model reads, px of the square. The first image that shrinks
+            to less than half its size is warned of, with the height that its letters need; None: no warning.
+        sources: what may be read where an image is a path or URL: "any"; a server that takes them from others sets
+            "public" (no files, no addresses of its own network) or "inline" (nothing is fetched). See `POLICIES`.
         do_resize, resample, do_rescale, rescale_factor, do_normalize, image_mean, image_std: as in transformers.
     """
 
     valid_kwargs = ArrCocImagesKwargs
+    _auto_class = "AutoImageProcessor"  # `save_pretrained` copies the code
     model_input_names = ["pixel_values", "patch_mask"]
 
     size = {"height": 1024, "width": 1024}
     patch_size = 16
     max_image_pixels = MAX_IMAGE_PIXELS
+    readable_px = 11
+    sources = "any"
     resample = PILImageResampling.BICUBIC
     image_mean = [0.5, 0.5, 0.5]
     image_std = [0.5, 0.5, 0.5]
@@ -153,7 +168,16 @@ class ArrCocImageProcessor(PilBackend):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        if "readable_px" in kwargs:
+            self.readable_px = kwargs["readable_px"]  # transformers takes None for the default
+        self._warned_of_letters = False
         _check_square(self.size, self.patch_size)
+        _check_readable(self.readable_px)
+        source_policy(self.sources)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings, as they are saved."""
+        return {name: value for name, value in super().to_dict().items() if name != "_warned_of_letters"}
 
     def fetch_images(self, image_url_or_urls: Any) -> Any:
         """Loads every leaf of nested lists (see `load_image`); a 4-D array counts as a list."""
@@ -170,37 +194,38 @@ class ArrCocImageProcessor(PilBackend):
     def _load(self, images: Any, input_data_format: str | ChannelDimension | None = None) -> Any:
         if isinstance(images, (list, tuple)) or getattr(images, "ndim", 0) == 4:
             return [self._load(image, input_data_format) for image in images]
-        if isinstance(images, Image.Image):
-            plain = images.mode == "RGB" and not (images.getexif() or images.info)
-            if plain and 0 < images.width * images.height <= self.max_image_pixels:
-                return images  # as `load_image` gives it
-        limit = self.max_image_pixels
-        return load_image(images, max_image_pixels=limit, input_data_format=input_data_format)
+        limit, sources = self.max_image_pixels, self.sources
+        plain = type(images) is Image.Image and images.mode == "RGB" and not (images.getexif() or images.info)
+        if plain and 0 < images.width * images.height <= limit:
+            return images  # as `load_image` gives it: in memory, upright, opaque
+        return load_image(images, max_image_pixels=limit, input_data_format=input_data_format, sources=sources)
 
     def _prepare_image_like_inputs(
         self, images: Any, *args: Any, input_data_format: str | ChannelDimension | None = None, **kwargs: Any
-    ) -> list[np.ndarray]:
-        """Images in any nesting -> flat list of uint8 [3, H, W]."""
+    ) -> list[Image.Image]:
+        """Images in any nesting -> flat list of RGB images."""
         loaded = self._load(images, input_data_format)
         rows = loaded if isinstance(loaded, list) else [loaded]
         flat = [image for row in rows for image in (row if isinstance(row, list) else [row])]
         if not flat:
             raise ValueError("images: expected at least one image, received none")
-        return [np.moveaxis(np.asarray(image), -1, 0) for image in flat]
+        return flat
 
     def _validate_preprocess_kwargs(self, *args: Any, **kwargs: Any) -> None:
         super()._validate_preprocess_kwargs(*args, **kwargs)
         _check_square(kwargs["size"], kwargs["patch_size"])
+        _check_readable(kwargs["readable_px"])
         layout = kwargs.get("data_format")
         if layout is not None and ChannelDimension(layout) != ChannelDimension.FIRST:
             raise ValueError(f"data_format: expected channels_first, received {layout}")
 
     def _preprocess(  # type: ignore[override]
         self,
-        images: list[np.ndarray],
+        images: list[Image.Image],
         size: SizeDict,
         patch_size: int,
         image_mean: float | Sequence[float],
+        readable_px: float | None = None,
         return_tensors: str | None = None,
         **kwargs: Any,
     ) -> BatchFeature:
@@ -210,13 +235,14 @@ class ArrCocImageProcessor(PilBackend):
         pixel_values, patch_masks = [], []
         for image in images:
             placed = self._place(image, side, kwargs["do_resize"])
+            self._warn_of_letters(image, placed, side, readable_px)
             top, left = placed.offset
             height, width = placed.size
-            if image.shape[1:] != placed.size:
-                image = self.resize(image, SizeDict(height=height, width=width), resample=kwargs["resample"])
+            if (image.height, image.width) != placed.size:
+                image = image.resize((width, height), kwargs["resample"])  # without the copies that arrays would take
             square: np.ndarray = np.empty((3, side, side), dtype=np.uint8)
             square[:] = fill[:, None, None]
-            square[:, top : top + height, left : left + width] = image
+            square[:, top : top + height, left : left + width] = np.moveaxis(np.asarray(image), -1, 0)
             if kwargs["do_rescale"]:
                 square = self.rescale(square, kwargs["rescale_factor"])
             if kwargs["do_normalize"]:
@@ -225,9 +251,21 @@ class ArrCocImageProcessor(PilBackend):
             patch_masks.append(patches_of_placement(placed, grid, patch_size).reshape(-1))
         return BatchFeature({"pixel_values": pixel_values, "patch_mask": patch_masks}, tensor_type=return_tensors)
 
+    def _warn_of_letters(self, image: Image.Image, placed: Placement, side: int, readable_px: float | None) -> None:
+        """Says once, by the first image that shrinks far, which letters in it the model can no longer read."""
+        if readable_px is None or self._warned_of_letters or placed.scale >= FAR_SHRUNK:
+            return
+        self._warned_of_letters = True
+        logger.warning(
+            f"An image of {image.height} x {image.width} px (height x width) shrinks into a square of {side} px "
+            f"(factor {placed.scale:.2g}): letters lower than {math.ceil(readable_px / placed.scale)} px in it become "
+            f"lower than {readable_px:g} px, which the model does not read. Ask about a part of it, or take a "
+            "model with a larger square. (Said once; readable_px=None of the image processor turns it off.)"
+        )
+
     @staticmethod
-    def _place(image: np.ndarray, side: int, do_resize: bool) -> Placement:
-        height, width = image.shape[1:]
+    def _place(image: Image.Image, side: int, do_resize: bool) -> Placement:
+        width, height = image.size
         if do_resize:
             return fit_square(height, width, side)
         if max(height, width) > side:
@@ -241,3 +279,8 @@ def _check_square(size: Any, patch_size: int) -> None:
     if height is None or height != width:
         raise ValueError(f"size: expected a square {{'height': S, 'width': S}} in px, received {dict(size)}")
     grid_size(height, patch_size)
+
+
+def _check_readable(readable_px: Any) -> None:
+    if readable_px is not None and not readable_px > 0:
+        raise ValueError(f"readable_px: expected a positive height in px, or None; received {readable_px!r}")

@@ -7,7 +7,10 @@ import math
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+from transformers.utils import logging
+
+logger = logging.get_logger(__name__)
 
 
 def relevance_loss(scores: Tensor, targets: Tensor, patch_mask: Tensor, positive_weight: float) -> Tensor:
@@ -85,3 +88,32 @@ def text_statistics(weight: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation over all weights of a table of text embeddings [vocabulary, D]."""
     std, mean = torch.std_mean(weight.float(), correction=0)
     return mean, std
+
+
+def warn_of_training_in_eval_mode(loss: Tensor, fetcher: nn.Module) -> None:
+    """Says once that scorers learn nothing from the answer, where they are to be trained and are in evaluation mode.
+
+    `from_pretrained` gives a model in evaluation mode and PEFT leaves it there; the gradient from the answer to the
+    scorers is made in training mode only. Without a word an adapter of the scorer would stay as it began.
+
+    Args:
+        loss: the answer's. The warning comes when it is led back, so that measuring a loss stays silent; or at once
+            where nothing leads back from it, for then there is nothing but torch's error to come.
+        fetcher: the `RunningBackFetcher`.
+    """
+    configured = fetcher.config.gradient != "none"  # type: ignore[union-attr]
+    if fetcher.training or not configured or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return
+    if not any(parameter.requires_grad for parameter in fetcher.parameters()):
+        return
+    if loss.requires_grad:
+        loss.register_hook(_warn_of_eval_mode)
+    else:
+        _warn_of_eval_mode(loss)
+
+
+def _warn_of_eval_mode(_: Tensor) -> None:
+    logger.warning_once(
+        "The scorers are to be trained, but the model is in evaluation mode: the answer's loss does not reach them. "
+        "Call model.train() before training (or torch.no_grad() around what only measures)."
+    )

@@ -25,7 +25,7 @@ from .configuration_arr_coc import ArrCocConfig
 from .conversation import Conversation
 from .fetcher import FetchChoices, FetchResult
 from .image_processing_arr_coc import Box
-from .losses import relevance_loss
+from .losses import relevance_loss, warn_of_training_in_eval_mode
 from .processing_arr_coc import ArrCocProcessor, load_processor
 from .prompt import EmbeddedPrompt
 from .vision_tower import ImageEncoding
@@ -58,6 +58,7 @@ class ArrCocOutput(ModelOutput):
 class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
     """ARR-COC with its vocabulary head: training by `forward`, answers by `generate(image, question)`."""
 
+    _auto_class = "AutoModel"  # `save_pretrained` copies the code: what it writes loads where arr_coc is not installed
     _tp_plan = {"lm_head": "colwise_gather_output"}
     _processor: ArrCocProcessor | None = None
 
@@ -197,6 +198,8 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
                 logits=logits, labels=labels, vocab_size=self.config.text_config.vocab_size,
                 num_items_in_batch=num_items_in_batch, shift_labels=shift_labels,
             )  # fmt: skip
+            if outputs.prompt is not None:
+                warn_of_training_in_eval_mode(loss, self.model.fetcher)
         if relevance_targets is not None:
             if outputs.prompt is None or outputs.scores is None:
                 raise ValueError("relevance_targets: expected images beside them; got none")

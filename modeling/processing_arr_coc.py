@@ -3,6 +3,7 @@
 Notation: B batch, L tokens of a prompt, M base tokens and K saccades of one image (M + K placeholders stand for it).
 """
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from transformers import AutoTokenizer
 from transformers.image_utils import make_flat_list_of_images
 from transformers.processing_utils import ImagesKwargs, MultiModalData, ProcessingKwargs, ProcessorMixin
 
+from .auto_map import PROCESSOR_MAP
 from .configuration_arr_coc import count_vision_tokens
 from .image_processing_arr_coc import ArrCocImageProcessor
 
@@ -19,6 +21,8 @@ IMAGE_TOKEN = "<|image_pad|>"
 TURN_START, TURN_END = "<|im_start|>", "<|im_end|>"
 VISION_START, VISION_END = "<|vision_start|>", "<|vision_end|>"
 QUESTION_ROLE = "user"
+FOREIGN_IMAGE_TOKEN = "<image>"
+"""What other models' prompts write for an image; here it is text like any other."""
 
 Turn = tuple[str, str]
 """A question that was asked and its answer."""
@@ -83,11 +87,11 @@ def find_query_tokens(
     newline_ids: Sequence[int],
     ignored_ids: Sequence[int],
 ) -> torch.Tensor:
-    """Which tokens are the text of the user's questions.
+    """Which tokens are the text of the question that decides what is fetched.
 
-    In a chat these are the tokens between `<|im_start|>user\\n` and `<|im_end|>` (of every user turn); in a row without
-    any `<|im_start|>`, all tokens. `ignored_ids` (vision, padding, any special token) never are. Nothing is copied
-    back from the device.
+    In a chat these are the tokens between `<|im_start|>user\\n` and `<|im_end|>` of the last user turn that holds text:
+    earlier turns are asked and answered. In a row without any `<|im_start|>`, all tokens are. `ignored_ids` (vision,
+    padding, any special token) never are. Nothing is copied back from the device.
 
     Args:
         input_ids: int64 [B, L].
@@ -113,8 +117,10 @@ def find_query_tokens(
     header = torch.where(_begins_with(input_ids, full), len(full), header)  # [B, L]; its length where one begins
     turn_header = header.gather(1, last_start.clamp(min=0))
     in_question = (last_start >= 0) & (turn_header > 0)
-    in_question &= (position >= last_start + turn_header) & (last_end < last_start)
-    return (in_question | ~starts.any(dim=1, keepdim=True)) & ~ignored
+    in_question &= (position >= last_start + turn_header) & (last_end < last_start) & ~ignored
+    last_question = torch.where(in_question, last_start, -1).amax(dim=1, keepdim=True)
+    no_chat = ~starts.any(dim=1, keepdim=True)
+    return (in_question & (last_start == last_question)) | (no_chat & ~ignored)
 
 
 def _begins_with(input_ids: torch.Tensor, pattern: Sequence[int]) -> torch.Tensor:
@@ -167,8 +173,8 @@ class ArrCocProcessor(ProcessorMixin):
     """Images and text -> `input_ids`, `attention_mask`, `query_mask`, `pixel_values`, `patch_mask`.
 
     Each `<|image_pad|>` in the text becomes as many as the model fills for that image: M + K, and those of the layout.
-    `query_mask` (as `attention_mask` in shape and container; bool as a tensor) is true on the text of the user's
-    questions: not on the template, placeholders, answers or padding. Batches are padded on the left.
+    `query_mask` (as `attention_mask` in shape and container; bool as a tensor) is true on the text of the user's last
+    question: not on earlier turns, the template, placeholders, answers or padding. Batches are padded on the left.
 
     Args:
         image_processor: an ArrCocImageProcessor.
@@ -188,6 +194,7 @@ class ArrCocProcessor(ProcessorMixin):
     """
 
     valid_processor_kwargs: Any = ArrCocProcessorKwargs
+    _auto_class = "AutoProcessor"  # `save_pretrained` copies the code
 
     def __init__(
         self,
@@ -256,8 +263,13 @@ class ArrCocProcessor(ProcessorMixin):
         mask = pad_sequence([torch.ones_like(row) for row in rows], True, padding_side="left")
         return {"input_ids": ids, "attention_mask": mask, "query_mask": self.query_mask(ids)}
 
+    def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> list[str]:
+        """As in transformers, with the code; what is saved names the image processor's class too."""
+        self.auto_map = dict(PROCESSOR_MAP)
+        return super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
+
     def query_mask(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """bool [B, L] for int64 [B, L]: true on the text of the user's questions."""
+        """bool [B, L] for int64 [B, L]: true on the text of the user's last question (`find_query_tokens`)."""
         return find_query_tokens(input_ids, **query_markers(self.tokenizer, self.image_token))
 
     def replace_image_token(self, image_inputs: dict, image_idx: int, **kwargs: Any) -> str:
@@ -277,6 +289,11 @@ class ArrCocProcessor(ProcessorMixin):
                 received = [len(row) for row in rows]
             else:
                 expected, received = [sum(expected)], [len(rows)]
+            if expected != received and not any(expected) and any(FOREIGN_IMAGE_TOKEN in row for row in text):
+                raise ValueError(
+                    f"text: expected {self.image_token} where an image stands, as processor.apply_chat_template writes "
+                    f"it; received {FOREIGN_IMAGE_TOKEN}, which is plain text here, beside {_listed(received)}"
+                )
             if expected != received:
                 raise ValueError(
                     f"images: expected {_listed(expected)} (one per {self.image_token} in the text), "
@@ -376,7 +393,4 @@ def load_processor(config: Any) -> ArrCocProcessor:
             f"processor: expected {source or 'the checkpoint'!r} to hold one (save it beside the model with "
             f"processor.save_pretrained, or set model.processor); got {cause}"
         ) from error
-    if __name__.startswith("transformers_modules."):  # remote code: `save_pretrained` is to copy it
-        ArrCocProcessor.register_for_auto_class()
-        ArrCocImageProcessor.register_for_auto_class()
     return processor

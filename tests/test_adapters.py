@@ -1,6 +1,7 @@
 """Adapters: exactly the layers of a part, nothing of the base changes, and every way to load one gives the same."""
 
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,11 @@ from helpers import tiny_model, tiny_processor
 from peft import AutoPeftModelForCausalLM, IA3Config, PeftModel, get_peft_model
 from safetensors.torch import load_file
 from torch import nn
+from transformers.utils import logging as transformers_logging
 
 from arr_coc import scorer_lora_config
 from arr_coc.adapters import PARTS, adapt, linear_layers, save_adapter
+from arr_coc.modeling.losses import warn_of_training_in_eval_mode
 from arr_coc.training.adapting import train_adapter
 from arr_coc.training.recipe import load_recipe
 from arr_coc_cli import main
@@ -158,6 +161,55 @@ def test_parts_without_linear_layers_are_passed_over_unless_all_are() -> None:
     assert all("bridge" in name for name, weight in adapted.named_parameters() if weight.requires_grad)
     with pytest.raises(ValueError, match="part: expected one of"):
         adapt(tiny_model(), ("eyes",))
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """What transformers' loggers say, each once again."""
+    transformers_logging.warning_once.cache_clear()
+    transformers_logging.enable_propagation()
+    yield caplog
+    transformers_logging.disable_propagation()
+
+
+def answer_loss(adapted: Any) -> torch.Tensor:
+    batch = inputs()
+    loss: torch.Tensor = adapted(**batch, labels=batch["input_ids"]).loss
+    warn_of_training_in_eval_mode(loss, adapted.get_base_model().model.fetcher)
+    return loss
+
+
+def test_training_an_adapter_in_evaluation_mode_is_said_once(said: pytest.LogCaptureFixture) -> None:
+    """The scorer's adapter had no gradient from the answer, and nothing said so."""
+    adapted = adapt(tiny_model(), ("scorer", "language"), r=2)
+    for _ in range(2):
+        answer_loss(adapted).backward()
+    assert [message.split(":")[0] for message in said.messages] == [
+        "The scorers are to be trained, but the model is in evaluation mode"
+    ]
+    scorer = [weight for name, weight in adapted.named_parameters() if "scorers" in name and "lora_B" in name]
+    assert scorer and all(weight.grad is None or not weight.grad.any() for weight in scorer)
+    said.clear()
+    transformers_logging.warning_once.cache_clear()
+    answer_loss(adapted.train()).backward()
+    assert any(weight.grad is not None and weight.grad.any() for weight in scorer) and said.messages == []
+
+
+def test_a_scorers_adapter_alone_in_evaluation_mode_is_said_before_torch_refuses(
+    said: pytest.LogCaptureFixture,
+) -> None:
+    loss = answer_loss(adapt(tiny_model(), r=2))
+    assert not loss.requires_grad and len(said.messages) == 1
+
+
+def test_what_trains_no_scorer_is_silent(said: pytest.LogCaptureFixture) -> None:
+    adapted = adapt(tiny_model(), ("scorer", "language"), r=2)
+    answer_loss(adapted)  # measured, never led back
+    with torch.no_grad():
+        answer_loss(adapted)
+    answer_loss(adapt(tiny_model(), ("language",), r=2)).backward()
+    answer_loss(adapt(tiny_model(fetcher={"gradient": "none"}), ("scorer", "language"), r=2)).backward()
+    assert said.messages == []
 
 
 RECIPE = """

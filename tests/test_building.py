@@ -1,15 +1,13 @@
 """Building a model repository, and running it as remote code where arr_coc is not installed."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from helpers import TINY_SIDE, tiny_model
 from huggingface_hub import ModelCard
+from lone import QUESTION, run_alone
 from PIL import Image
 
 from arr_coc.publishing.building import AUTO_MAP, CODE, build
@@ -32,35 +30,6 @@ EVALUATION = {
     "budget": 68,
     "allocator": "topk",
 }
-
-QUESTION = "What is the total?"
-LONE = f"""
-import importlib.abc, sys, warnings
-warnings.simplefilter("error", UserWarning)
-
-class Absent(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "arr_coc":
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-
-sys.meta_path.insert(0, Absent())
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText, AutoProcessor
-from transformers import AutoImageProcessor, AutoModelForMultimodalLM, pipeline
-
-source, picture, *rest = sys.argv[1:]
-question = {QUESTION!r}
-"""
-"""The start of a fresh interpreter in which arr_coc cannot be imported."""
-
-
-def run_alone(code: str, *arguments: str | Path, home: Path) -> str:
-    """What `code` prints in a fresh, isolated, offline interpreter without arr_coc, whose Hub cache is `home`."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    environment |= {"HF_HOME": str(home), "HF_MODULES_CACHE": str(home / "modules"), "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-I", "-c", LONE + code, *map(str, arguments)]
-    result = subprocess.run(command, env=environment, cwd=home, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-    return result.stdout.strip()
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,11 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 from tqdm import tqdm
+from transformers.dynamic_module_utils import custom_object_save
 
 from ..files import WEIGHTS_INDEX, check_free, fresh_folder, write_json
 from ..modeling.configuration_arr_coc import ArrCocConfig
+from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .clip_text import CLIP_RECIPE, CLIP_TEXT, WORDS, fit
 from .families import EMBEDDINGS
 from .initialising import Initialiser
@@ -49,6 +51,7 @@ def write(plan: Plan, out: Path, *, force: bool = False, progress: bool = False)
         set_statistics(plan.config, plan.targets[EMBEDDINGS])
         _write_shards(plan, folder, progress)
         plan.config.save_pretrained(folder)
+        custom_object_save(ArrCocForConditionalGeneration, folder)
         plan.generation.save_pretrained(folder)
         plan.processor.save_pretrained(folder)
         for file in plan.shards:

@@ -7,24 +7,13 @@ import shutil
 from pathlib import Path
 
 from .. import modeling
-from ..auto_classes import AUTO_MODELS
 from ..files import WEIGHTS, WEIGHTS_INDEX, check_free, fresh_folder, read_json, weight_files, write_json
+from ..modeling.auto_map import AUTO_MAP, PROCESSOR_MAP
 from ..modeling.configuration_arr_coc import ArrCocConfig
 from .cards import ASSEMBLY, CARD, EVALUATION, base_models, complete_card, default_strategy
 
 CODE = Path(modeling.__file__).parent
 """The folder whose files travel with the weights."""
-
-PROCESSOR_MAP = {
-    "AutoProcessor": "processing_arr_coc.ArrCocProcessor",
-    "AutoImageProcessor": "image_processing_arr_coc.ArrCocImageProcessor",
-}
-AUTO_MAP = {
-    "AutoConfig": "configuration_arr_coc.ArrCocConfig",
-    **dict.fromkeys(AUTO_MODELS, "modeling_arr_coc.ArrCocForConditionalGeneration"),
-    **PROCESSOR_MAP,
-}
-"""Which class each of transformers' Auto classes takes (`register_for_auto_class` would store one of them only)."""
 
 REQUIRED = ("config.json", "processor_config.json", "tokenizer_config.json")
 _TAKEN = (".json", ".jinja", ".md", ".safetensors", ".txt", ".model")

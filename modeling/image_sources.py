@@ -1,0 +1,299 @@
+"""Sources of images: a path, URL, text, bytes or file object -> the encoded bytes, as far as a policy allows it.
+
+Error messages name a source, never what it holds, nor the password or query of a URL.
+"""
+
+import base64
+import binascii
+import ipaddress
+import os
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import unquote_to_bytes, urlparse, urlsplit, urlunsplit
+from urllib.request import url2pathname
+
+from transformers import image_utils
+
+MAX_BYTES = 256 * 2**20
+"""Bytes read from a URL or file object before giving up: about what the largest image takes uncompressed."""
+
+SHORTEST_BASE64 = 32
+"""Characters; below it a string without a scheme is a path, never base64 (the smallest image files take more)."""
+
+
+@dataclass(frozen=True)
+class SourcePolicy:
+    """What may be read beside images that come whole (bytes, arrays, base64 and data: URLs).
+
+    Attributes:
+        schemes: "http" and "https": downloads; "file": this machine's files, as paths or file: URLs.
+        private_addresses: whether downloads may come from addresses that are not public: this machine, its networks.
+            Where not, every address is checked after it was looked up, for redirects too, and proxies are not used.
+    """
+
+    schemes: tuple[str, ...] = ("http", "https", "file")
+    private_addresses: bool = True
+
+    def __post_init__(self) -> None:
+        unknown = sorted(set(self.schemes) - {"http", "https", "file"})
+        if unknown:
+            raise ValueError(f"sources: expected schemes of http, https, file; received {', '.join(unknown)}")
+
+
+POLICIES = {
+    "any": SourcePolicy(),
+    "public": SourcePolicy(schemes=("http", "https"), private_addresses=False),
+    "inline": SourcePolicy(schemes=(), private_addresses=False),
+}
+"""By name: "any" for one's own code; for a server that takes sources from others, "public" or "inline" (no reading)."""
+
+
+def source_policy(sources: str | SourcePolicy) -> SourcePolicy:
+    """The policy of that name, or the policy itself.
+
+    Raises:
+        ValueError: no such name.
+    """
+    if not isinstance(sources, str):
+        return sources
+    if sources not in POLICIES:
+        raise ValueError(f"sources: expected one of {', '.join(POLICIES)}; received {sources!r}")
+    return POLICIES[sources]
+
+
+def open_source(source: Any, policy: SourcePolicy, timeout: float | None) -> tuple[IO[bytes], str]:
+    """A stream of encoded bytes, for the caller to close, and what error messages call it.
+
+    Args:
+        source: a path (str, PathLike; "~" is the home folder), file://, http(s) or data: URL, base64 text, bytes, a
+            binary file object (read from its beginning, left open) or a data set's {"bytes": ..., "path": ...}.
+        policy: what may be read.
+        timeout: seconds for a whole download, redirects included; None: no limit.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: another type, not allowed, or not readable.
+    """
+    if isinstance(source, Mapping) and {"bytes", "path"} & set(source):
+        content = source.get("bytes")
+        source = source.get("path") if content is None else content
+    if isinstance(source, bytes | bytearray | memoryview):
+        return BytesIO(source), "bytes"
+    if isinstance(source, str):
+        return _open_text(source, policy, timeout)
+    if isinstance(source, os.PathLike):
+        return _open_file(os.fspath(source), policy)
+    if hasattr(source, "read"):
+        return BytesIO(_read(source)), "file object"
+    raise ValueError(
+        "image: expected a PIL image, path, URL, data: URL, base64 text, bytes, file object, "
+        f'{{"bytes": ..., "path": ...}}, numpy array or torch tensor, received {type(source).__name__}'
+    )
+
+
+def shorten(text: str, length: int = 80) -> str:
+    """The text, cut for an error message."""
+    return text if len(text) <= length else f"{text[:length]}..."
+
+
+def _read(stream: Any) -> bytes:
+    if hasattr(stream, "seekable") and stream.seekable():
+        stream.seek(0)  # as Pillow does: the same object may be asked about again
+    content = stream.read(MAX_BYTES + 1)
+    if not isinstance(content, bytes):
+        raise ValueError(f"file object: expected one opened for bytes, received {type(content).__name__} from it")
+    if len(content) > MAX_BYTES:
+        raise ValueError(f"file object: expected at most {MAX_BYTES} bytes, received more")
+    return content
+
+
+def _open_text(source: str, policy: SourcePolicy, timeout: float | None) -> tuple[IO[bytes], str]:
+    scheme = source.split(":", 1)[0].lower() if ":" in source else ""
+    if scheme in ("http", "https"):
+        return BytesIO(_download(source, policy, timeout)), _without_secrets(source)
+    if scheme == "data":
+        return BytesIO(_data_url_bytes(source)), "data: URL"
+    if scheme == "file":
+        return _open_file(_file_url_path(source), policy)
+    if len(source) >= SHORTEST_BASE64 and not ("file" in policy.schemes and os.path.exists(source)):
+        with suppress(binascii.Error, ValueError):
+            return BytesIO(base64.b64decode("".join(source.split()), validate=True)), "base64 text"
+    return _open_file(source, policy)
+
+
+def _file_url_path(url: str) -> str:
+    parsed = urlparse(url)
+    if parsed.netloc not in ("", "localhost"):
+        raise ValueError(f"{shorten(url)}: expected file:///path on this machine, received host {parsed.netloc!r}")
+    return url2pathname(parsed.path)
+
+
+def _data_url_bytes(url: str) -> bytes:
+    header, comma, payload = url.partition(",")
+    if not comma:
+        raise ValueError(f"{shorten(url)}: expected data:<type>;base64,<content>, received no comma")
+    if not header.lower().endswith(";base64"):
+        return unquote_to_bytes(payload)
+    try:
+        return base64.b64decode("".join(payload.split()), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ValueError(f"{shorten(header)}: expected base64 content, received {error}") from error
+
+
+def _open_file(path: str, policy: SourcePolicy) -> tuple[IO[bytes], str]:
+    if "file" not in policy.schemes:
+        raise ValueError("image: expected a source that is allowed here (sources), received a path on this machine")
+    name = shorten(path)
+    file = Path(os.path.expanduser(path))
+    try:
+        if not file.exists():
+            raise FileNotFoundError(f"{name}: expected an image file, received a missing path")
+        if not file.is_file():  # a FIFO would be waited for, a device read without end
+            kind = "a folder" if file.is_dir() else "a device, pipe or socket"
+            raise ValueError(f"{name}: expected an image file, received {kind}")
+        return file.open("rb"), name
+    except FileNotFoundError:
+        raise
+    except OSError as error:  # no permission, a name too long
+        raise ValueError(f"{name}: expected an image file, received {type(error).__name__}") from error
+
+
+# Downloads
+
+
+def _without_secrets(url: str) -> str:
+    """The URL without user, password, query and fragment, for error messages."""
+    try:
+        parts = urlsplit(url)
+        return shorten(urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")))
+    except ValueError:
+        return "URL"
+
+
+def _download(url: str, policy: SourcePolicy, timeout: float | None) -> bytes:
+    # transformers knows which httpx this huggingface_hub brings (httpx, later httpx2); modeling/ may not import either.
+    httpx: Any = image_utils.httpx
+    name = _without_secrets(url)
+    transport = None if policy.private_addresses else _PublicTransport(httpx)
+    content = bytearray()
+    try:
+        with _cut_off(timeout) as watch, httpx.Client(transport=transport, timeout=timeout) as client:
+            client.event_hooks = {"request": [lambda request: _check_scheme(request.url.scheme, name, policy)]}
+            with client.stream("GET", url, follow_redirects=True, extensions={"trace": watch}) as response:
+                response.raise_for_status()
+                for chunk in response.iter_bytes():
+                    content += chunk
+                    if len(content) > MAX_BYTES:
+                        raise ValueError(f"{name}: expected at most {MAX_BYTES} bytes, received more")
+    except (TimeoutError, httpx.TimeoutException):
+        raise ValueError(f"{name}: expected an image within {timeout:g} s, received a slower one") from None
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
+        raise ValueError(f"{name}: expected an image to download, received {_failure(httpx, error)}") from None
+    return bytes(content)
+
+
+def _check_scheme(scheme: str, name: str, policy: SourcePolicy) -> None:
+    if scheme in ("http", "https") and scheme not in policy.schemes:  # others httpx refuses
+        raise ValueError(f"{name}: expected a source that is allowed here (sources), received {scheme}:")
+
+
+def _failure(httpx: Any, error: Exception) -> str:
+    """What went wrong, in words that are not the server's and do not hold the URL."""
+    if isinstance(error, httpx.HTTPStatusError):
+        return f"status {error.response.status_code}"
+    connecting = isinstance(error, httpx.ConnectError | OSError)
+    return f"{type(error).__name__}: {shorten(' '.join(str(error).split()))}" if connecting else type(error).__name__
+
+
+@contextmanager
+def _cut_off(seconds: float | None) -> Iterator[Any]:
+    """A `trace` for httpx that learns its connections, which are shut when the time is over, whatever they wait for.
+
+    httpx's own timeouts are for one read each: a server that sends a byte a second never meets one.
+
+    Raises:
+        TimeoutError: the time was over before the block ended.
+    """
+    streams: list[Any] = []
+    over = threading.Event()
+
+    def shut() -> None:
+        over.set()
+        for stream in list(streams):
+            with suppress(OSError):
+                stream.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+
+    def watch(event: str, info: Mapping[str, Any]) -> None:
+        if event.endswith(("connect_tcp.complete", "start_tls.complete")):
+            streams.append(info["return_value"])
+        if over.is_set():
+            raise TimeoutError
+
+    timer = None if seconds is None else threading.Timer(seconds, shut)
+    if timer is not None:
+        timer.daemon = True
+        timer.start()
+    try:
+        yield watch
+    except Exception as error:
+        if over.is_set():
+            raise TimeoutError from error
+        raise
+    finally:
+        if timer is not None:
+            timer.cancel()
+    if over.is_set():  # a shut connection may look like the end of the content
+        raise TimeoutError
+
+
+class _PublicTransport:
+    """httpx's transport for public addresses only: connects to the very address that was checked, without a proxy."""
+
+    def __init__(self, httpx: Any) -> None:
+        self.httpx = httpx
+        self.transport = httpx.HTTPTransport()
+
+    def __enter__(self) -> "_PublicTransport":
+        self.transport.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.transport.__exit__(*error)
+
+    def close(self) -> None:
+        self.transport.close()
+
+    def handle_request(self, request: Any) -> Any:
+        host = request.url.host
+        pinned = self.httpx.Request(
+            request.method,
+            request.url.copy_with(host=_public_address(host, request.url.port)),
+            headers=request.headers,  # with the host's name
+            stream=request.stream,
+            extensions={**request.extensions, "sni_hostname": host},
+        )
+        return self.transport.handle_request(pinned)
+
+
+def _public_address(host: str, port: int | None) -> str:
+    """The first address of `host`, if all of its addresses are public ones.
+
+    Raises:
+        ValueError: one is not.
+    """
+    addresses = [str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    for address in addresses:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+        # Other IPv6 ranges stand for IPv4 addresses, private ones too.
+        unicast = parsed.version == 4 or parsed in ipaddress.ip_network("2000::/3")
+        if parsed.version == 6 and (parsed.sixtofour or parsed.teredo):
+            unicast = False
+        if not (unicast and parsed.is_global) or parsed.is_multicast:
+            raise ValueError(f"{shorten(host)}: expected a public address (sources), received one that is not")
+    return addresses[0]

@@ -1,0 +1,105 @@
+"""save_pretrained where arr_coc is imported: the folder holds the code, and loads where arr_coc is not installed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import tiny_model, tiny_processor
+from lone import QUESTION, run_alone
+
+from arr_coc import ArrCocForConditionalGeneration
+from arr_coc.modeling.auto_map import AUTO_MAP, PROCESSOR_MAP
+from arr_coc.publishing.building import CODE, build
+
+CODE_FILES = {path.name: path.read_bytes() for path in CODE.glob("*.py") if path.name != "__init__.py"}
+
+
+def code_in(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.glob("*.py")}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("saved")
+    model = tiny_model()
+    model.save_pretrained(folder)
+    model.processor.save_pretrained(folder)
+    return folder
+
+
+def test_a_saved_folder_holds_the_code_and_the_map_that_build_writes(saved: Path, tmp_path: Path) -> None:
+    """Once it held neither: nobody without arr_coc could load it."""
+    assert code_in(saved) == CODE_FILES
+    built = build(saved, tmp_path / "built")
+    assert {path.name for path in built.iterdir()} == {path.name for path in saved.iterdir()} | {"README.md"}
+    for name in ("config.json", "processor_config.json"):
+        ours, theirs = (json.loads((folder / name).read_text()) for folder in (saved, built))
+        assert ours["auto_map"] == theirs["auto_map"]
+
+
+def test_a_fresh_interpreter_answers_from_a_saved_folder(saved: Path, picture: Path, tmp_path: Path) -> None:
+    code = """
+model = AutoModel.from_pretrained(source, trust_remote_code=True)
+print(type(AutoProcessor.from_pretrained(source, trust_remote_code=True)).__name__)
+print(model.generate(picture, question))
+"""
+    expected = tiny_model().generate(picture, QUESTION)
+    assert run_alone(code, saved, picture, home=tmp_path).splitlines() == ["ArrCocProcessor", expected]
+
+
+def test_a_processor_saved_alone_loads_alone(tmp_path: Path) -> None:
+    tiny_processor().save_pretrained(tmp_path / "both")
+    tiny_processor().image_processor.save_pretrained(tmp_path / "images")
+    code = """
+for auto, folder in ((AutoProcessor, source), (AutoImageProcessor, source), (AutoImageProcessor, picture)):
+    print(type(auto.from_pretrained(folder, trust_remote_code=True)).__name__)
+"""
+    said = run_alone(code, tmp_path / "both", tmp_path / "images", home=tmp_path).splitlines()
+    assert said == ["ArrCocProcessor", "ArrCocImageProcessor", "ArrCocImageProcessor"]
+
+
+def test_where_it_was_loaded_from_leaves_no_trace_in_the_map(saved: Path, tmp_path: Path) -> None:
+    """A model from the Hub names its classes with their repository: what is saved has its own code."""
+    model = ArrCocForConditionalGeneration.from_pretrained(saved)
+    model.config.auto_map = {name: f"org/model--{place}" for name, place in AUTO_MAP.items()}
+    model.save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["auto_map"] == AUTO_MAP
+
+
+def test_pushing_sends_the_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Both ways: `push_to_hub()` and `save_pretrained(push_to_hub=True)`, of the model and of the processor."""
+    sent: dict[str, set[str]] = {}
+
+    class Api:
+        def create_repo(self, name: str, **kwargs: Any) -> Any:
+            return type("Repository", (), {"repo_id": name})
+
+    def upload(
+        self: Any, folder: str | Path, name: str, files_timestamps: dict[str, float], *args: Any, **kwargs: Any
+    ) -> None:
+        sent[name] = {path.name for path in Path(folder).iterdir() if path.name not in files_timestamps}
+
+    for module in ("utils.hub", "modeling_utils", "processing_utils"):
+        monkeypatch.setattr(f"transformers.{module}.hf_api", Api)
+    monkeypatch.setattr("transformers.utils.hub.create_and_tag_model_card", lambda *args, **kwargs: Card())
+    for owner, kind in ((tiny_model(), "model"), (tiny_processor(), "processor")):
+        monkeypatch.setattr(type(owner), "_upload_modified_files", upload)
+        owner.push_to_hub(f"me/{kind}")
+        owner.save_pretrained(str(tmp_path / kind), push_to_hub=True, repo_id=f"me/{kind}-saved")
+    for kind, place in (("model", "modeling_arr_coc.py"), ("processor", "processing_arr_coc.py")):
+        for name in (f"me/{kind}", f"me/{kind}-saved"):
+            assert {place, "configuration_arr_coc.py", "auto_map.py"} <= sent[name], name
+
+
+class Card:
+    """A model card that is not wanted here."""
+
+    def save(self, path: str) -> None:
+        pass
+
+
+def test_the_map_names_classes_that_are_there() -> None:
+    for place in (AUTO_MAP | PROCESSOR_MAP).values():
+        module, name = place.split(".")
+        assert f"class {name}(".encode() in CODE_FILES[f"{module}.py"]
