@@ -1,14 +1,12 @@
 """Bridges: vision tokens to language-model embeddings; base tokens first and alone, saccades behind them."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from helpers import tiny_config
-from safetensors.torch import load_file
+from worked_cases import OVIS_TABLE, ovis_table
 
 from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.bridges import BRIDGES, Bridge, like_text
@@ -25,7 +23,6 @@ BRIDGE_CASES: list[tuple[str, dict[str, Any]]] = [
 SETTINGS = dict(reversed(BRIDGE_CASES))
 """By kind: the first case of each."""
 SCORED = ["quality", "transformer"]
-FIXTURE = Path(__file__).parents[2] / "shared" / "fixtures" / "ovis_vet_small"
 
 
 def build(kind: str, settings: dict[str, Any] | None = None) -> Any:
@@ -196,17 +193,15 @@ def test_vet_cannot_be_bypassed() -> None:
         build("vet")(*tokens(), bypass=True)
 
 
-@pytest.mark.skipif(not FIXTURE.with_suffix(".json").is_file(), reason="needs the worked case of Ovis' table")
 def test_the_worked_case_of_ovis() -> None:
-    sizes = json.loads(FIXTURE.with_suffix(".json").read_text(encoding="utf-8"))
-    held = load_file(FIXTURE.with_suffix(".safetensors"))
-    features, expected = held["sharp.merged_features"][None], held["sharp.visual_embeds"][None]
-    half = features.shape[-1] // 2
-    config = ArrCocBridgeConfig(kind="vet", table_size=sizes["visual_vocab_size"])
-    bridge = BRIDGES.named("vet")(config, vision_size=half, text_size=sizes["llm_hidden"])
-    ours = {f"head.{i}": held[f"sharp.weights.visual_tokenizer.head.{i}"] for i in ("0.weight", "1.weight", "1.bias")}
-    bridge.load_state_dict({**ours, "table.weight": held["sharp.weights.vte.weight"]})
+    weights, computed = ovis_table()
+    features, expected = computed["merged_features"][None], computed["visual_embeds"][None]
+    half = OVIS_TABLE["features"] // 2
+    config = ArrCocBridgeConfig(kind="vet", table_size=OVIS_TABLE["rows"])
+    bridge = BRIDGES.named("vet")(config, vision_size=half, text_size=OVIS_TABLE["text_width"])
+    ours = {f"head.{i}": weights[f"visual_tokenizer.head.{i}"] for i in ("0.weight", "1.weight", "1.bias")}
+    bridge.load_state_dict({**ours, "table.weight": weights["vte.weight"]})
     with torch.no_grad():
         out = bridge(features[..., :half], features[..., half:])
         assert (out - expected).abs().max() < 1e-5
-        assert torch.equal(bridge.indicators(torch.device("cpu")), held["sharp.indicator_embeds"])
+        assert torch.equal(bridge.indicators(torch.device("cpu")), computed["indicator_embeds"])

@@ -1,18 +1,15 @@
 """From pixels to base tokens: the same numbers as the published encoders, without their memory."""
 
-import json
-import zlib
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.models.sam.configuration_sam import SamVisionConfig
 from transformers.models.sam.modeling_sam import SamVisionEncoder
+from worked_cases import DEEP_ENCODER, TOLERANCE, assert_deep_encoder_agrees, deep_encoder
 
 from arr_coc.modeling.bridges import LinearBridge
 from arr_coc.modeling.compressors import COMPRESSORS, ConvCompressor
@@ -20,8 +17,6 @@ from arr_coc.modeling.configuration_arr_coc import ArrCocBridgeConfig, ArrCocSem
 from arr_coc.modeling.grid_encoder import STEMS, GridEncoder, resize_table
 from arr_coc.modeling.semantic_encoder import SemanticEncoder
 
-FIXTURES = Path(__file__).resolve().parents[2] / "shared" / "fixtures"
-TOLERANCE = 5e-5  # max abs, float32: what independent implementations agree on
 COMPRESSOR_CASES = ["conv", "mask"]
 STEM_CASES = {"patchify": (), "conv": (8, 12)}  # stem_channels down to patches of 8 px
 
@@ -301,14 +296,6 @@ def test_eager_attention_gives_the_numbers_of_sdpa() -> None:
 # ---- the published shape
 
 
-def fill(name: str, shape: list[int]) -> Tensor:
-    """The rule that regenerates the weights of the stored case from names and shapes."""
-    x = torch.randn(shape, generator=torch.Generator().manual_seed(zlib.crc32(name.encode())))
-    if len(shape) == 1:
-        return 0.1 * x + (1.0 if name.endswith("weight") else 0.0)
-    return 0.5 * x if "pos_" in name or "embedding" in name else x * (x.numel() / shape[0]) ** -0.5
-
-
 def official_names(name: str) -> str:
     """FACTS: published names -> those of our modules."""
     for old, new in {
@@ -333,25 +320,26 @@ def official_names(name: str) -> str:
     return name
 
 
-@pytest.mark.skipif(not (FIXTURES / "deepencoder_small.json").exists(), reason="needs ../shared/fixtures")
 @torch.no_grad()
 def test_deepseek_ocrs_own_numbers() -> None:
     """A small case of the published code (weights by rule): neck, convolutions, CLIP, projector."""
-    case = json.loads((FIXTURES / "deepencoder_small.json").read_text())
-    expected = load_file(FIXTURES / "deepencoder_small.safetensors")
+    sizes = DEEP_ENCODER
     parts = nn.ModuleDict({
         "grid_encoder": GridEncoder(vision(
-            image_size=256, patch_size=16, hidden_size=48, num_hidden_layers=4, num_attention_heads=4, mlp_dim=192,
-            window_size=7, global_attn_indexes=[1, 3], out_channels=256,
+            image_size=sizes["image"], patch_size=16, hidden_size=sizes["width"], num_hidden_layers=sizes["layers"],
+            num_attention_heads=sizes["heads"], mlp_dim=4 * sizes["width"], global_attn_indexes=sizes["whole"],
+            out_channels=256,
         )),
         "compressor": ConvCompressor(vision(out_channels=256, compressed_channels=[512, 1024])),
         "semantic_encoder": SemanticEncoder(semantic(
-            hidden_size=1024, intermediate_size=4096, num_attention_heads=16, position_grid=16
+            hidden_size=1024, intermediate_size=4096, num_hidden_layers=sizes["semantic_layers"],
+            num_attention_heads=sizes["semantic_heads"], position_grid=16,
         )),
-        "bridge": LinearBridge(ArrCocBridgeConfig(), vision_size=1024, text_size=64),
+        "bridge": LinearBridge(ArrCocBridgeConfig(), vision_size=1024, text_size=sizes["projected"]),
     }).eval()  # fmt: skip
+    published, pixels = deep_encoder()
     weights = {}
-    for name, tensor in ((n, fill(n, shape)) for n, shape in case["parameters"].items()):
+    for name, tensor in published.items():
         if "qkv_proj" in name:
             for part, piece in zip(("q_proj", "k_proj", "v_proj"), tensor.chunk(3), strict=True):
                 weights[official_names(name).replace("qkv_proj", part)] = piece
@@ -361,14 +349,9 @@ def test_deepseek_ocrs_own_numbers() -> None:
     assert loaded.missing_keys == ["semantic_encoder.saccade_embedding"]
     unused = {"model.image_newline", "model.view_seperator"}
     assert {n for n in loaded.unexpected_keys if "patch_embedding" not in n} <= unused
-    pixels = (torch.rand((2, 3, 256, 256), generator=torch.Generator().manual_seed(0)) - 0.5) / 0.5
     features = parts["grid_encoder"](pixels)
     base = parts["compressor"](features, torch.ones(2, 256, dtype=torch.bool))
     states, _ = parts["semantic_encoder"](base.tokens, 16, None)
     tokens = parts["bridge"](states, base.tokens).tokens
-    found = {"neck": features, "conv": base.compressed, "clip": states, "projector": tokens}
-    for name, tensor in found.items():
-        stored = next(t for n, t in expected.items() if name in n)
-        stored = stored[:, 1:] if name == "clip" and stored.shape[1] == tensor.shape[1] + 1 else stored
-        assert stored.shape == tensor.shape, name
-        assert (stored - tensor).abs().max() < TOLERANCE, name
+    outputs = {"sam_neck": features, "sam_conv": base.compressed, "clip_out": states, "projector_out": tokens}
+    assert_deep_encoder_agrees(outputs)
