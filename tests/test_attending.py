@@ -103,3 +103,11 @@ def test_the_choice_does_not_depend_on_the_scale_of_the_scores(name: str, scale:
     scores, config = torch.randn(2, 64, dtype=torch.float64), ArrCocFetcherConfig()
     chosen = ALLOCATORS[name].choose(scores, 9, config=config)
     assert torch.equal(chosen, ALLOCATORS[name].choose(scores * scale, 9, config=config))
+
+
+def test_window_does_not_count_a_patch_among_its_own_neighbours() -> None:
+    """Counted there, every first choice gained as much as a patch beside it, and a speck outlived the word's end."""
+    scores = torch.zeros(8, 8)
+    scores[2, 2], scores[7, 0], scores[2, 3] = 10.0, 5.0, 4.0  # a letter, a speck, the next letter
+    config = ArrCocFetcherConfig(window_gain=0.5, window_size=3)
+    assert window(scores.view(1, -1), 2, config=config).tolist() == [[18, 19]]
