@@ -337,7 +337,7 @@ def test_the_published_table_gives_its_numbers_through_assembling(tmp_path: Path
     write(make_plan(Request(sources=sources, bridge="vet")), tmp_path / "out")
     bridge = load(tmp_path / "out").model.bridge
     with torch.no_grad():
-        found = bridge(merged[None, :, :half], merged[None, :, half:])[0]
+        found = bridge(merged[None, :, :half], merged[None, :, half:]).tokens[0]
         indicators = bridge.indicators(torch.device("cpu"))
     assert (found - computed["visual_embeds"]).abs().max() < 1e-5
     assert torch.equal(indicators, computed["indicator_embeds"])

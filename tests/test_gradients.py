@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_fetching import N, context, fetcher
+from test_fetcher import N, context, fetcher
 from test_invariants import PAIRS
 from test_modeling import CARD, PAGE, QUESTION, loud_model, prompt
 

@@ -216,7 +216,7 @@ def test_variance_finds_the_odd_patch_and_ignores_padding() -> None:
 
 def test_oracle_needs_boxes_and_returns_them() -> None:
     whole = context()
-    assert torch.equal(build("oracle")(whole), whole.oracle)
+    assert torch.equal(build("oracle")(whole), whole.relevance)
     with pytest.raises(ValueError, match=r'^strategy "oracle": expected boxes .*; got none$'):
         build("oracle")(replace(whole, relevance=None))
 

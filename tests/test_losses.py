@@ -7,7 +7,7 @@ import pytest
 import torch
 from helpers import tiny_model
 from PIL import Image
-from test_fetching import N, context, fetcher
+from test_fetcher import N, context, fetcher
 
 from arr_coc.modeling.losses import distribution_loss, diversity_loss, efficiency_loss, relevance_loss, text_statistics
 from arr_coc.modeling.scorers import FetchContext
