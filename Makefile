@@ -2,6 +2,7 @@
 # Once .venv is there nothing is downloaded again, until setup.py, pyproject.toml or constraints.txt changes.
 
 PYTHON ?= python3
+WORKERS ?= logical
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
@@ -17,8 +18,9 @@ help: ## say what the targets do
 demo: $(INSTALLED) ## ask the tiny model about a receipt; writes demo.png
 	$(BIN)/arr-coc ask examples/images/receipt.png "What is the total?" --model hub_configs/arr-coc-tiny --picture demo.png
 
-test: $(INSTALLED) ## run the tests
-	$(BIN)/python -m pytest
+# Workers of one thread each: threads of several workers would wait for each other. A worker takes about 1.5 GB.
+test: $(INSTALLED) ## run the tests, on up to 4 cores (WORKERS=0: on one, in this process)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist worksteal
 
 lint: $(INSTALLED) typing-link ## check format, style and types; changes nothing
 	$(BIN)/ruff format --check .

@@ -1,8 +1,6 @@
 """Published weights to one checkpoint: nothing unaccounted for, the same numbers, bounded memory, all or nothing."""
 
-import importlib.util
 import json
-from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,15 @@ from helpers import tiny_tokenizer
 from published import DEEPSEEK, PARTS, QWEN3, VISION, assembled, command, load, opened, stored
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from worked_cases import (
+    DEEP_ENCODER,
+    OVIS_TABLE,
+    assert_deep_encoder_agrees,
+    deep_encoder,
+    ovis_table,
+    published_config,
+    published_shapes,
+)
 
 from arr_coc.assembling import FAMILIES, Plan, Request, Source, make_plan, write
 from arr_coc.assembling.clip_text import CLIP_RECIPE, QUESTION, WORDS, words_in_common
@@ -21,10 +28,6 @@ from arr_coc.profiling import upstream
 from arr_coc.profiling.stages import question_inputs
 from arr_coc.profiling.upstream import Upstream, write_upstream
 from arr_coc_cli import main
-
-FIXTURES = Path(__file__).resolve().parents[2] / "shared" / "fixtures"
-needs_fixtures = pytest.mark.skipif(not FIXTURES.is_dir(), reason="fixtures are not part of the repository")
-TOLERANCE = 5e-5  # max abs, float32: what independent implementations agree on
 
 FAMILY_CASES = ["clip", "clip_text_model", "deepseek_vl_v2", "ovis2_5", "qwen3"]
 BRIDGE_CASES = ["linear", "quality", "transformer"]
@@ -221,14 +224,7 @@ class Listed(Source):
 
 
 def listed_keys(name: str) -> dict[str, tuple[int, ...]]:
-    found = json.loads((FIXTURES / name).read_text())
-    return {name: tuple(shape) for name, shape in found.items()}
-
-
-def qwen3_keys() -> dict[str, tuple[int, ...]]:
-    found = json.loads((FIXTURES / "qwen3_0_6b_keys.json").read_text())
-    layers = {f"model.layers.{i}.{n}": s for i in range(found["num_layers"]) for n, s in found["per_layer"].items()}
-    return {name: tuple(shape) for name, shape in {**found["top"], **layers}.items()}
+    return {name: tuple(shape) for name, shape in published_shapes(name).items()}
 
 
 def account(plan: Plan, source: Source) -> tuple[set[str], set[str]]:
@@ -239,19 +235,19 @@ def account(plan: Plan, source: Source) -> tuple[set[str], set[str]]:
     return used, left
 
 
-@needs_fixtures
 def test_stand_ins_have_the_published_names_and_shapes() -> None:
-    vision, language = listed_keys("deepseek_ocr_vision_keys.json"), listed_keys("deepseek_ocr_language_keys.json")
+    vision, language = listed_keys("deepseek_ocr_vision"), listed_keys("deepseek_ocr_language")
     assert upstream.deepseek_vision().shapes == vision and len(vision) == 476
     assert upstream.deepseek_language().shapes == language and len(language) == 2234
     config = (upstream.deepseek_vision() | upstream.deepseek_language()).config
-    published = json.loads((FIXTURES / "deepseek_ocr_config.json").read_text())
+    published = published_config("deepseek_ocr")
     published.pop("torch_dtype")
     assert config == published
-    assert upstream.qwen3().shapes == qwen3_keys() and len(qwen3_keys()) == 311
+    qwen3 = listed_keys("qwen3_0_6b")
+    assert upstream.qwen3().shapes == qwen3 and len(qwen3) == 311
     own = upstream.qwen3(width=2048, inner=6144, prefix="llm.", stored_head=False)
     visual = {n: s for n, s in upstream.ovis(own).shapes.items() if not n.startswith("llm.")}
-    assert visual == listed_keys("ovis2_5_2b_visual_keys.json") and len(visual) == 441
+    assert visual == listed_keys("ovis2_5_2b_visual") and len(visual) == 441
 
 
 def test_all_names_of_deepseek_ocr_and_qwen3_are_accounted_for(tokenizer: Path) -> None:
@@ -299,54 +295,40 @@ def test_all_names_of_ovis_are_accounted_for(tokenizer: Path, bridge: str) -> No
 # ---- published numbers --------------------------------------------------------------------------------------------
 
 
-def filler() -> Callable[[dict[str, Any]], dict[str, Tensor]]:
-    spec = importlib.util.spec_from_file_location("fill", FIXTURES / "fill.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.fill_dict
-
-
-@needs_fixtures
 def test_the_published_encoder_gives_its_numbers_through_assembling(tmp_path: Path, tokenizer: Path) -> None:
-    case = json.loads((FIXTURES / "deepencoder_small.json").read_text())
-    config = json.loads((FIXTURES / "deepseek_ocr_config.json").read_text())
-    sam, clip, width = case["sam"], case["clip"], case["projector"]["n_embed"]
+    case, config = DEEP_ENCODER, published_config("deepseek_ocr")
+    weights, pixels = deep_encoder()
     sizes = config["vision_config"]["width"]
-    config["vision_config"]["image_size"] = sam["img_size"]
-    config["projector_config"]["n_embed"] = width
-    sizes["sam_vit_b"] |= {"global_attn_indexes": sam["global_attn_indexes"], "heads": sam["num_heads"]}
-    sizes["sam_vit_b"] |= {"layers": sam["depth"], "width": sam["embed_dim"]}
-    sizes["clip-l-14-224"] |= {"layers": clip["num_layers"], "heads": clip["num_attention_heads"]}
+    config["vision_config"]["image_size"] = case["image"]
+    config["projector_config"]["n_embed"] = case["projected"]
+    sizes["sam_vit_b"] |= {"global_attn_indexes": case["whole"], "heads": case["heads"]}
+    sizes["sam_vit_b"] |= {"layers": case["layers"], "width": case["width"]}
+    sizes["clip-l-14-224"] |= {"layers": case["semantic_layers"], "heads": case["semantic_heads"]}
     folder = tmp_path / "vision"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config))
-    save_file(filler()(case["parameters"]), folder / "model.safetensors")
-    write_upstream(tmp_path / "llm", upstream.qwen3(**{**QWEN3, "width": width}), tokenizer=tokenizer)
+    save_file(weights, folder / "model.safetensors")
+    write_upstream(tmp_path / "llm", upstream.qwen3(**{**QWEN3, "width": case["projected"]}), tokenizer=tokenizer)
     sources = {"vision": Source(folder), "llm": Source(tmp_path / "llm")}
     write(make_plan(Request(sources=sources, max_shard_size="20MB")), tmp_path / "out")
     model = load(tmp_path / "out")
-    expected = load_file(FIXTURES / "deepencoder_small.safetensors")
     with torch.no_grad():
-        found = model.model.encode_image(expected["pixel_values"])
-    assert (found.features - expected["sam_neck"]).abs().max() < TOLERANCE
-    assert (found.compressed - expected["sam_conv"]).abs().max() < TOLERANCE
-    assert (found.semantic - expected["clip_out"][:, -found.semantic.shape[1] :]).abs().max() < TOLERANCE
-    assert (found.tokens - expected["projector_out"]).abs().max() < TOLERANCE
+        encoding = model.model.encode_image(pixels)
+    assert_deep_encoder_agrees({
+        "sam_neck": encoding.features, "sam_conv": encoding.compressed, "clip_out": encoding.semantic,
+        "projector_out": encoding.tokens,
+    })  # fmt: skip
 
 
-@needs_fixtures
 def test_the_published_table_gives_its_numbers_through_assembling(tmp_path: Path, tokenizer: Path) -> None:
-    """The fixture's merged features stand for the vision encoder's: a head that fits is loaded, not started anew."""
-    about = json.loads((FIXTURES / "ovis_vet_small.json").read_text())
-    tensors = load_file(FIXTURES / "ovis_vet_small.safetensors")
-    merged, width = tensors["sharp.merged_features"], about["llm_hidden"]
+    """The case's merged features stand for the vision encoder's: a head that fits is loaded, not started anew."""
+    weights, computed = ovis_table()
+    merged, width = computed["merged_features"], OVIS_TABLE["text_width"]
     half = merged.shape[1] // 2
     own = upstream.qwen3(**{**QWEN3, "width": width}, prefix="llm.", stored_head=False)
-    sizes = {"width": about["vit_hidden"], "layers": 1, "inner": 20, "side": 4, "rows": about["visual_vocab_size"]}
+    sizes = {"width": OVIS_TABLE["vision_width"], "layers": 1, "inner": 20, "side": 4, "rows": OVIS_TABLE["rows"]}
     write_upstream(tmp_path / "llm", upstream.ovis(own, **sizes), tokenizer=tokenizer, dtype=torch.float32)
     held = load_file(tmp_path / "llm" / "model.safetensors")
-    weights = {n.removeprefix("sharp.weights."): t for n, t in tensors.items() if n.startswith("sharp.weights.")}
     assert weights.keys() <= held.keys() and len(weights) == 4
     save_file({**held, **weights}, tmp_path / "llm" / "model.safetensors")
     vision = upstream.deepseek_vision(**{**VISION, "compressed": (24, half), "projected": width})
@@ -355,10 +337,10 @@ def test_the_published_table_gives_its_numbers_through_assembling(tmp_path: Path
     write(make_plan(Request(sources=sources, bridge="vet")), tmp_path / "out")
     bridge = load(tmp_path / "out").model.bridge
     with torch.no_grad():
-        found = bridge(merged[None, :, :half], merged[None, :, half:])[0]
+        found = bridge(merged[None, :, :half], merged[None, :, half:]).tokens[0]
         indicators = bridge.indicators(torch.device("cpu"))
-    assert (found - tensors["sharp.visual_embeds"]).abs().max() < 1e-5
-    assert torch.equal(indicators, tensors["sharp.indicator_embeds"])
+    assert (found - computed["visual_embeds"]).abs().max() < 1e-5
+    assert torch.equal(indicators, computed["indicator_embeds"])
 
 
 def test_a_dry_run_prints_the_plan_and_writes_nothing(

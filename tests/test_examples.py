@@ -65,9 +65,19 @@ def test_the_recipe_that_reinforces_runs(tmp_path: Path) -> None:
     assert changed == {"scorer"}
 
 
-def test_the_schedule_of_phases_runs_as_a_script(tmp_path: Path) -> None:
-    small = ["steps=1", "warmup=0", "batch_size=2", "data.pages=1", "held_out.pages=1"]
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    command = ["bash", str(ROOT / "examples" / "train_phases.sh"), str(tmp_path / "out"), *small]
-    subprocess.run(command, check=True, capture_output=True, env=environment, timeout=600)
-    assert (tmp_path / "out" / "model" / "model.safetensors").is_file()
+@pytest.mark.parametrize(
+    ("processes", "launcher"),
+    [("1", "python"), ("4", "accelerate launch --config_file EXAMPLES/accelerate/ddp.yaml --num_processes 4")],
+)
+def test_the_script_of_phases_starts_the_recipe(processes: str, launcher: str, tmp_path: Path) -> None:
+    """What it starts runs in test_readme.py (the recipe) and test_many_devices.py (the launcher): here only which."""
+    for name in ("python", "accelerate"):
+        program = tmp_path / name
+        program.write_text('#!/bin/sh\necho "$(basename "$0")" "$@"\n')
+        program.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "PROCESSES": processes}
+    command = ["bash", str(ROOT / "examples" / "train_phases.sh"), "runs/phases", "steps=1"]
+    started = subprocess.run(command, check=True, capture_output=True, text=True, env=environment, timeout=60).stdout
+    expected = f"{launcher} -m arr_coc.training EXAMPLES/phases.yaml steps=1 --out runs/phases\n"
+    assert started == expected.replace("EXAMPLES", str(ROOT / "examples"))
+    assert all(Path(word).is_file() for word in started.split() if word.endswith(".yaml"))

@@ -1,14 +1,26 @@
 """Published formats as their files come: what becomes a record, what is refused, where answers stand."""
 
 import json
-import logging
 import pickle
 from pathlib import Path
-from typing import Any
 
 import datasets
 import numpy as np
 import pytest
+from format_sources import (
+    HEIGHT,
+    MAKERS,
+    WIDTH,
+    bad_lines,
+    draw,
+    make_chartqa,
+    make_columns,
+    make_docvqa,
+    make_gqa,
+    make_jsonl,
+    make_textvqa,
+    make_vqav2,
+)
 from helpers import tiny_model
 from PIL import Image
 
@@ -20,141 +32,10 @@ from arr_coc.modeling.image_loading import load_image
 from arr_coc_cli import main
 from arr_coc_cli.data_arguments import find_source
 
-WIDTH, HEIGHT = 90, 60
-
 
 @pytest.fixture(autouse=True)
 def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-def draw(path: str, seed: int = 0) -> None:
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    pixels = np.random.default_rng(seed).integers(0, 256, (HEIGHT, WIDTH, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(path)
-
-
-def write(path: str, content: Any) -> None:
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    Path(path).write_text(json.dumps(content), encoding="utf-8")
-
-
-# ---- one source of every format, in the published form --------------------------------------------------------------
-
-
-def make_vqav2() -> dict[str, Any]:
-    asked = [
-        {"image_id": 42, "question": "What sport is it?", "question_id": 42000},
-        {"image_id": 42, "question": "Is it day?", "question_id": 42001},
-    ]
-    said = [
-        {
-            "question_id": 42001, "image_id": 42, "question_type": "is it", "answer_type": "yes/no",
-            "multiple_choice_answer": "yes",
-            "answers": [{"answer": "yes", "answer_confidence": "yes", "answer_id": i + 1} for i in range(10)],
-        },
-        {
-            "question_id": 42000, "image_id": 42, "question_type": "what sport is", "answer_type": "other",
-            "multiple_choice_answer": "surfing",
-            "answers": [{"answer": "surfing", "answer_confidence": "yes", "answer_id": i + 1} for i in range(10)],
-        },
-    ]  # fmt: skip
-    about = {"info": {}, "data_type": "mscoco", "data_subtype": "val2014", "license": {}}
-    write("questions.json", {**about, "task_type": "Open-Ended", "questions": asked})
-    write("annotations.json", {**about, "annotations": said})
-    draw("coco/val2014/COCO_val2014_000000000042.jpg")
-    return {"format": "vqav2", "path": "questions.json", "annotations": "annotations.json", "images": "coco"}
-
-
-def make_textvqa() -> dict[str, Any]:
-    asked = [
-        {"question": "what brand?", "image_id": "0a", "image_width": WIDTH, "image_height": HEIGHT, "question_id": 0,
-         "answers": ["Coca Cola", "coca-cola", "coca cola", *["pepsi"] * 7], "set_name": "val", "image_classes": []},
-        {"question": "is it red?", "image_id": "0a", "question_id": 1, "answers": ["yes"] * 10, "set_name": "val"},
-    ]  # fmt: skip
-    words = [("COCA", 0.1, 0.5), ("Cola", 0.4, 0.51), ("yes", 0.1, 0.1)]
-    info = [
-        {"word": word, "bounding_box": {"top_left_x": x, "top_left_y": y, "width": 0.2, "height": 0.1, "yaw": 0.0}}
-        for word, x, y in words
-    ]
-    about = {"dataset_type": "val", "dataset_name": "textvqa", "dataset_version": "0.5.1"}
-    write("val.json", {**about, "data": asked})
-    tokens = [word for word, *_ in words]
-    write("ocr.json", {**about, "data": [{"image_id": "0a", "ocr_tokens": tokens, "ocr_info": info}]})
-    draw("photos/0a.jpg")
-    return {"format": "textvqa", "path": "val.json", "images": "photos", "ocr": "ocr.json"}
-
-
-def make_docvqa() -> dict[str, Any]:
-    asked = [
-        {"questionId": 1, "question": "What is the date?", "question_types": ["form", "layout"], "docId": 7,
-         "image": "documents/page_1.png", "ucsf_document_id": "x", "ucsf_document_page_no": "1",
-         "answers": ["March 3, 1999", "3 March"], "data_split": "val"},
-        {"questionId": 2, "question": "Who signed?", "question_types": ["handwritten"],
-         "image": "documents/page_1.png", "answers": ["Nobody"], "data_split": "val"},
-    ]  # fmt: skip
-    texts = [("Date:", 2), ("March", 12), ("3,", 24), ("1999", 30)]
-    words = [{"text": text, "boundingBox": [x, 5, x + 9, 6, x + 9, 11, x, 10]} for text, x in texts]
-    line = {"text": "Date: March 3, 1999", "boundingBox": [2, 5, 39, 6, 39, 11, 2, 10], "words": words}
-    page = {"page": 1, "clockwiseOrientation": 0.1, "width": WIDTH, "height": HEIGHT, "unit": "pixel", "lines": [line]}
-    about = {"dataset_name": "docvqa", "dataset_split": "val", "dataset_version": "1.0"}
-    write("val.json", {**about, "data": asked})
-    write("ocr/page_1.json", {"status": "Succeeded", "recognitionResults": [page]})
-    draw("images/page_1.png")
-    return {"format": "docvqa", "path": "val.json", "images": "images", "ocr": "ocr"}
-
-
-def make_gqa() -> dict[str, Any]:
-    types = {"structural": "query", "semantic": "attr", "detailed": "chooseAttr"}
-    asked = {
-        "201": {"imageId": "n1", "question": "What is on the sofa?", "answer": "cat", "types": types,
-                "fullAnswer": "The cat is on the sofa.", "annotations": {"answer": {"0": "11"}, "question": {}}},
-        "202": {"imageId": "n1", "question": "Is it dark?", "answer": "no", "types": {**types, "structural": "verify"},
-                "annotations": {"answer": {}, "question": {}}},
-    }  # fmt: skip
-    objects = {"11": {"name": "cat", "x": 5, "y": 6, "w": 20, "h": 10, "relations": [], "attributes": []}}
-    write("val_questions.json", asked)
-    write("scenes.json", {"n1": {"width": WIDTH, "height": HEIGHT, "objects": objects}})
-    draw("images/n1.jpg")
-    return {"format": "gqa", "path": "val_questions.json", "images": "images", "scene_graphs": "scenes.json"}
-
-
-def make_chartqa() -> dict[str, Any]:
-    write("test/test_augmented.json", [{"imgname": "c.png", "query": "How many?", "label": "14"}])
-    write("test/test_human.json", [{"imgname": "c.png", "query": "What share is blue?", "label": 0.5}])
-    draw("test/png/c.png")
-    return {"format": "chartqa", "path": "test"}
-
-
-def make_jsonl() -> dict[str, Any]:
-    draw("a.png")
-    lines = [{"image": "a.png", "question": f"{n}?", "answers": ["a"], "boxes": [[1, 2, 3, 4]]} for n in range(2)]
-    Path("data.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
-    return {"format": "jsonl", "path": "data.jsonl"}
-
-
-def make_columns() -> dict[str, Any]:
-    rows = {
-        "picture": [Image.new("RGB", (WIDTH, HEIGHT), colour) for colour in ("red", "blue")],
-        "query": ["What colour?", "Which one?"],
-        "answer": ["red", "blue"],
-        "type": ["colour", "which"],
-        "where": [[[0.0, 0.0, 9.0, 9.0]], []],
-    }
-    data = datasets.Dataset.from_dict(rows).cast_column("picture", datasets.Image())
-    datasets.DatasetDict({"validation": data, "test": data.select([0])}).save_to_disk("saved")
-    names = {"image": "picture", "question": "query", "answers": "answer", "boxes": "where", "tags": ["type"]}
-    return {"format": "columns", "path": "saved", "split": "validation", "columns": names}
-
-
-def make_rendered() -> dict[str, Any]:
-    return {"format": "rendered", "pages": 2, "questions": 1, "size": 128, "split": "test"}
-
-
-MAKERS = {
-    "vqav2": make_vqav2, "textvqa": make_textvqa, "docvqa": make_docvqa, "gqa": make_gqa, "chartqa": make_chartqa,
-    "jsonl": make_jsonl, "columns": make_columns, "rendered": make_rendered,
-}  # fmt: skip
 
 
 def test_every_format_is_tested() -> None:
@@ -338,120 +219,6 @@ def test_rendered_records_are_what_render_writes() -> None:
         assert np.allclose(ours.label_boxes, theirs.label_boxes, atol=0.051)
         pictures = [np.asarray(load_image(one.picture), np.float32) for one in (ours, theirs)]
         assert np.abs(pictures[0] - pictures[1]).mean() < 8
-
-
-# ---- bad records ----------------------------------------------------------------------------------------------------
-
-
-def bad_lines() -> str:
-    draw("a.png")
-    good = json.dumps({"image": "a.png", "question": "Why?", "answers": ["a"]})
-    lines = [good, "{", good, '{"image": "none.png", "question": "?", "answers": ["a"]}', "", '{"image": 3}', good]
-    Path("data.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    return "data.jsonl"
-
-
-def test_bad_records_stop_the_reading() -> None:
-    with pytest.raises(ValueError, match=r"data.jsonl, line 2: expected a JSON object; got '{'"):
-        read_records(bad_lines())
-
-
-def test_bad_records_are_skipped_with_file_and_line(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        records = read_records(bad_lines(), on_error="skip")
-    assert [record.line for record in records] == [1, 3, 7]
-    messages = [record.getMessage() for record in caplog.records]
-    assert [f"line {number}:" in message for number, message in zip((2, 4, 6), messages, strict=True)] == [True] * 3
-    assert all("data.jsonl" in message and message.endswith("; skipped") for message in messages)
-
-
-def test_too_many_bad_records_stop_after_all() -> None:
-    assert len(read_records(bad_lines(), on_error="skip", max_errors=3)) == 3
-    with pytest.raises(ValueError, match=r"expected at most 2 bad records; got one more: .*data.jsonl, line 6: "):
-        read_records(bad_lines(), on_error="skip", max_errors=2)
-    Path("data.jsonl").write_text("{\n{\n")
-    with pytest.raises(ValueError, match=r"expected at least one good record; got 2 bad ones, the last: .*line 2"):
-        read_records("data.jsonl", on_error="skip")
-    wrong: Any = "ignore"
-    with pytest.raises(ValueError, match="on_error: expected stop or skip; got 'ignore'"):
-        read_records("data.jsonl", on_error=wrong)
-    with pytest.raises(ValueError, match="max_errors: expected at least 0; got -1"):
-        read_records("data.jsonl", max_errors=-1)
-
-
-def change(path: str, *keys: Any, to: Any) -> None:
-    """Sets, or with `to=...` removes, what stands at `keys` in a JSON file."""
-    content = json.loads(Path(path).read_text())
-    *outer, last = keys
-    target = content
-    for key in outer:
-        target = target[key]
-    if to is ...:
-        del target[last]
-    else:
-        target[last] = to
-    Path(path).write_text(json.dumps(content))
-
-
-BROKEN: list[tuple[str, str, tuple[Any, ...], Any, str]] = [
-    ("vqav2", "questions.json", ("questions", 0, "question_id"), 7, r"record 1: question_id: expected one in anno"),
-    ("vqav2", "questions.json", ("questions", 0, "image_id"), 43, "record 1: image: expected a file, relative to"),
-    ("vqav2", "annotations.json", ("annotations", 1, "answers"), None, "record 1: answers: expected a non-empty list"),
-    ("textvqa", "val.json", ("data", 0, "answers"), ..., "record 1: expected image_id, question and answers; got no"),
-    ("textvqa", "val.json", ("data", 0, "image_id"), "0b", "record 1: image: expected a file, relative to"),
-    ("textvqa", "ocr.json", ("data", 0, "image_id"), "0b", "record 1: image_id: expected one in ocr.json; got '0a'"),
-    ("textvqa", "ocr.json", ("data", 0, "ocr_info", 0, "bounding_box", "width"), "1", "box: expected 4 numbers"),
-    ("docvqa", "val.json", ("data", 0, "answers"), [], r"record 1: answers: expected a non-empty list of str"),
-    ("docvqa", "val.json", ("data", 0, "question"), " ", "record 1: question: expected a non-empty string; got ''"),
-    ("docvqa", "ocr/page_1.json", ("recognitionResults", 0, "lines", 0, "words", 0, "boundingBox"), [1], "expected 8"),
-    ("gqa", "val_questions.json", ("201", "answer"), ..., "question 201: expected imageId, question and answer; got"),
-    ("chartqa", "test/test_augmented.json", (0, "label"), None, "record 1: label: expected a text or a number"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "path", "keys", "to", "message"), BROKEN)
-def test_bad_records_of_published_files_are_named(
-    name: str, path: str, keys: tuple[Any, ...], to: Any, message: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    spec = MAKERS[name]()
-    change(path, *keys, to=to)
-    with pytest.raises(ValueError, match=message):
-        open_records(spec)
-    if name != "textvqa" and not path.startswith("ocr"):  # there both records ask about the image
-        with caplog.at_level(logging.WARNING):
-            assert len(open_records(spec, on_error="skip")) == 1
-        assert len(caplog.records) == 1
-
-
-FAULTS: list[tuple[str, dict[str, Any], str]] = [
-    ("vqav2", {"annotations": "none.json"}, "expected a file; got 'none.json'"),
-    ("vqav2", {"annotations": "questions.json"}, "questions.json: expected a list under 'annotations'"),
-    ("vqav2", {"images": "none"}, "images: expected a folder; got 'none'"),
-    ("vqav2", {"images": None}, "data of format vqav2: expected path, annotations, images; got no images"),
-    ("vqav2", {"ocr": "x"}, "data of format vqav2: expected fields among path, annotations, images; got ocr"),
-    ("textvqa", {"path": 3}, "path: expected a path; got 3"),
-    ("docvqa", {"ocr": "none"}, "ocr: expected a folder; got 'none'"),
-    ("gqa", {"path": "scenes.json", "images": "none"}, "images: expected a folder; got 'none'"),
-    ("chartqa", {"images": "none"}, "images: expected a folder; got 'none'"),
-    ("rendered", {"pages": 0}, "pages: expected a number of at least 1; got 0"),
-    ("rendered", {"split": "dev"}, "split: expected one of train, test; got 'dev'"),
-    ("rendered", {"domains": ["novel"]}, "domain: expected one of .*; got 'novel'"),
-    ("jsonl", {"format": "csv"}, "format: expected one of chartqa, .*; got 'csv'"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "changes", "message"), FAULTS)
-def test_faults_of_a_whole_source_are_never_skipped(name: str, changes: dict[str, Any], message: str) -> None:
-    spec = {**MAKERS[name](), **changes}
-    with pytest.raises(ValueError, match=message):
-        open_records(spec, on_error="skip")
-
-
-def test_json_that_is_none_is_named_with_its_line() -> None:
-    spec = make_docvqa()
-    Path("val.json").write_text('{"data": [\n,]}')
-    with pytest.raises(ValueError, match=r"val.json: expected JSON; got .*line 2 column 1"):
-        open_records(spec)
 
 
 # ---- images in memory, and the commands -----------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_fetching import N, context, fetcher
+from test_fetcher import N, context, fetcher
 from test_invariants import PAIRS
 from test_modeling import CARD, PAGE, QUESTION, loud_model, prompt
 
@@ -69,6 +69,19 @@ def test_the_gradient_of_cold_weights_is_finite(temperature: float) -> None:
     scores = (100 * torch.randn(3, 400, generator=torch.Generator().manual_seed(1))).requires_grad_()
     (soft_top_k(scores, 50, temperature=temperature) * torch.rand(3, 400)).sum().backward()
     assert scores.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("budget", [3, 12])
+def test_soft_weights_are_shared_by_the_patches_that_may_be_fetched_alone(budget: int) -> None:
+    """Padding and base tokens took their part of K, so that the fetched patches' weights summed to less."""
+    module = fetcher(scorers=["clip_query"], strategy="clip_query", gradient="soft").train()
+    page, taken = context(), torch.arange(4).repeat(2, 1)
+    page.patch_mask[:, 12:] = False  # 12 patches of image, 4 of them base tokens
+    weights = module(page, budget, taken=taken).weights
+    page.features.flatten(2)[..., torch.arange(N) >= 12] *= -5.0
+    page.features.flatten(2)[..., :4] *= -5.0
+    assert torch.equal(weights, module(page, budget, taken=taken).weights)
+    assert budget < 8 or torch.equal(weights[:, :8], torch.ones(2, 8)) and not weights[:, 8:].any()
 
 
 # ---- the answer's loss and the scorer

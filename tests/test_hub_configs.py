@@ -12,6 +12,7 @@ from helpers import tiny_tokenizer
 from test_building import run_alone
 from tokenizers import AddedToken
 from transformers import AutoImageProcessor, AutoProcessor, GenerationConfig
+from worked_cases import published_config, published_shapes
 
 from arr_coc import ArrCocConfig, ArrCocImageProcessor, ArrCocProcessor
 from arr_coc.data.domains import WORDINGS
@@ -22,7 +23,6 @@ from arr_coc.training.phases import JointPhase
 from arr_coc.training.recipe import load_recipe
 
 ROOT = Path(__file__).parents[1]
-FIXTURES = Path(__file__).parents[2] / "shared" / "fixtures"
 DEEPSEEK = "deepseek-ai/DeepSeek-OCR"
 
 VISION = 398_144_768
@@ -42,13 +42,6 @@ VARIANTS: dict[str, tuple[str, str, int, int, int]] = {
 
 def config_of(name: str) -> ArrCocConfig:
     return ArrCocConfig.from_pretrained(ROOT / "hub_configs" / name)
-
-
-def fixture(name: str) -> Any:
-    path = FIXTURES / f"{name}.json"
-    if not path.is_file():
-        pytest.skip(f"needs {path.name}")
-    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def shapes(model: Any) -> dict[str, list[int]]:
@@ -103,7 +96,7 @@ def test_parameters_are_those_of_the_published_weights(name: str, models: dict[s
 
 
 def test_vision_has_the_shapes_of_the_upstream_list(models: dict[str, Any]) -> None:
-    upstream = fixture("deepseek_ocr_vision_keys")
+    upstream = published_shapes("deepseek_ocr_vision")
     left_out = ("projector", "image_newline", "view_seperator", "patch_embedding")
     kept = [shape for name, shape in upstream.items() if not any(part in name for part in left_out)]
     assert len(upstream) == 476 and sum(map(math.prod, kept)) == VISION
@@ -117,7 +110,7 @@ def test_vision_has_the_shapes_of_the_upstream_list(models: dict[str, Any]) -> N
 
 
 def test_deepseeks_language_model_has_the_shapes_of_the_upstream_list(models: dict[str, Any]) -> None:
-    upstream, ours = fixture("deepseek_ocr_language_keys"), shapes(models["arr-coc-deepseek-ocr-3b"])
+    upstream, ours = published_shapes("deepseek_ocr_language"), shapes(models["arr-coc-deepseek-ocr-3b"])
     assert len(upstream) == 2234
     for name, shape in upstream.items():
         if ".mlp.experts." not in name:
@@ -129,7 +122,7 @@ def test_deepseeks_language_model_has_the_shapes_of_the_upstream_list(models: di
 
 
 def test_deepseeks_sizes_are_those_of_its_published_config() -> None:
-    published, config = fixture("deepseek_ocr_config"), config_of("arr-coc-deepseek-ocr-3b")
+    published, config = published_config("deepseek_ocr"), config_of("arr-coc-deepseek-ocr-3b")
     language, text = published["language_config"], config.text_config
     dense = language.pop("first_k_dense_replace")
     assert text.mlp_layer_types == ["dense"] * dense + ["sparse"] * (text.num_hidden_layers - dense)
@@ -145,21 +138,17 @@ def test_deepseeks_sizes_are_those_of_its_published_config() -> None:
 
 
 def test_qwen_has_the_shapes_of_the_upstream_list(models: dict[str, Any]) -> None:
-    upstream, ours = fixture("qwen3_0_6b_keys"), shapes(models["arr-coc-qwen3-0.6b"])
-    for name, shape in upstream["top"].items():
+    upstream, ours = published_shapes("qwen3_0_6b"), shapes(models["arr-coc-qwen3-0.6b"])
+    for name, shape in upstream.items():
         if name != "lm_head.weight":  # tied
             assert ours[name.replace("model.", "model.language_model.", 1)] == shape
-    for layer in range(upstream["num_layers"]):
-        for name, shape in upstream["per_layer"].items():
-            assert ours[f"model.language_model.layers.{layer}.{name}"] == shape
-    text = config_of("arr-coc-qwen3-0.6b").text_config
-    theta = upstream["config"].pop("rope_theta")
-    assert text.rope_parameters["rope_theta"] == theta
-    assert {name: getattr(text, name) for name in upstream["config"]} == upstream["config"]
+    text, published = config_of("arr-coc-qwen3-0.6b").text_config, published_config("qwen3_0_6b")
+    assert text.rope_parameters["rope_theta"] == published.pop("rope_theta")
+    assert {name: getattr(text, name) for name in published} == published
 
 
 def test_ovis_table_has_the_rows_of_the_upstream_list(models: dict[str, Any]) -> None:
-    upstream, ours = fixture("ovis2_5_2b_visual_keys"), shapes(models["arr-coc-ovis2.5-2b"])
+    upstream, ours = published_shapes("ovis2_5_2b_visual"), shapes(models["arr-coc-ovis2.5-2b"])
     for name in ("weight", "bias"):
         assert ours[f"model.bridge.head.1.{name}"] == upstream[f"visual_tokenizer.head.1.{name}"]
     assert ours["model.bridge.head.0.weight"] == [upstream["visual_tokenizer.head.0.weight"][0], 2 * 1024]

@@ -12,10 +12,14 @@ from arr_coc_cli import main
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+TINY = "TINY"
+"""Stands for the folder of a model of random weights, many times quicker than the shipped one."""
 SMALL = {
-    "ablate": ["--limit", "2", "--timed", "1", "--rounds", "1", "--seeds", "0"],
+    "ablate": ["--model", TINY, "--limit", "2", "--timed", "1", "--rounds", "1", "--seeds", "0"],
     "evaluate": ["--limit", "4"],
-    "experiment": ["--limit", "4", "--arms", "none,random,saliency,realizer", "--timed", "1", "--rounds", "1"],
+    "experiment": [
+        "--model", TINY, "--limit", "4", "--arms", "none,random,saliency,realizer", "--timed", "1", "--rounds", "1",
+    ],
     "render": ["--pages", "1", "--split", "train", "--size", "256"],
     "examples/adapter.yaml": ["steps=1", "warmup=0", "batch_size=2", "data.pages=1"],
     "examples/phases.yaml": ["steps=1", "warmup=0", "batch_size=2", "data.pages=1", "held_out.pages=1"],
@@ -63,9 +67,10 @@ def test_python_blocks_run_in_order(checkout: Path, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("command", commands())
-def test_commands_run(command: str, checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_run(command: str, checkout: Path, checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = shlex.split(command)[1:]
     words = [*words[:2], *SMALL[words[1]], *words[2:]] if words[0] == "train" else [*words, *SMALL.get(words[0], [])]
+    words = [str(checkpoint) if word == TINY else word for word in words]
     assert main(words) == 0, capsys.readouterr().err
     for word in words:
         if word.endswith(".png") and not word.startswith("examples"):

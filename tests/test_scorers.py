@@ -8,7 +8,15 @@ import torch
 import torch.nn.functional as F
 
 from arr_coc.modeling.configuration_arr_coc import ArrCocFetcherConfig
-from arr_coc.modeling.scorers import SCORERS, ClipQueryScorer, FetchContext, PatchLayer, Scorer, position_code
+from arr_coc.modeling.scorers import (
+    SCORERS,
+    ClipQueryScorer,
+    FetchContext,
+    PatchLayer,
+    Scorer,
+    position_code,
+    wave_code,
+)
 from arr_coc.modeling.textures import TEXTURES
 
 SCORER_CASES = {
@@ -182,6 +190,19 @@ def test_saliency_is_the_edge_channel() -> None:
     assert build("saliency")(whole).argmax(-1).tolist() == [3 * SIDE + 5] * 3
 
 
+def test_saliency_of_an_image_thinner_than_a_patch_and_its_neighbours_is_its_edges() -> None:
+    """Every patch of a single row touches padding: without an exception for such images all of them scored 0."""
+    whole = context()
+    whole.patch_mask[0], whole.patch_mask[0, 3 * SIDE : 4 * SIDE] = False, True
+    scores = build("saliency")(whole).view(3, SIDE, SIDE)
+    edges = whole.textures[:, TEXTURES.index("edges")]
+    assert torch.equal(scores[0, 3], edges[0, 3]) and torch.equal(scores[1:], edges[1:])
+    whole.patch_mask[1, :SIDE] = (
+        False  # a page with room: what touches padding stays 0, whatever its neighbour in the batch
+    )
+    assert not build("saliency")(whole).view(3, SIDE, SIDE)[1, :2].any()
+
+
 def test_variance_finds_the_odd_patch_and_ignores_padding() -> None:
     """A page of padding pulled the mean so far that every real patch looked odd."""
     whole = context()
@@ -195,7 +216,7 @@ def test_variance_finds_the_odd_patch_and_ignores_padding() -> None:
 
 def test_oracle_needs_boxes_and_returns_them() -> None:
     whole = context()
-    assert torch.equal(build("oracle")(whole), whole.oracle)
+    assert torch.equal(build("oracle")(whole), whole.relevance)
     with pytest.raises(ValueError, match=r'^strategy "oracle": expected boxes .*; got none$'):
         build("oracle")(replace(whole, relevance=None))
 
@@ -210,6 +231,13 @@ def test_position_codes_are_y_then_x_and_near_places_are_alike(pool: int) -> Non
     assert torch.equal(grid[0, 1, 8:], grid[2, 1, 8:]), "the second half says x"
     likeness = code @ code.t()
     assert likeness.argmax(-1).tolist() == list(range(len(code)))
+
+
+@pytest.mark.parametrize(("pool", "centres"), [(2, [0.5, 2.5, 4.5, 6.5]), (3, [1.0, 4.0, 6.5])])
+def test_a_pooled_key_stands_at_the_centre_of_its_run(pool: int, centres: list[float]) -> None:
+    """At the run's first patch, all that a row's patches see of each other would be shifted by half a run."""
+    code = position_code(8, 16, device=torch.device("cpu"), pool=pool).view(8, -1, 16)
+    assert torch.allclose(code[3, :, 8:], wave_code(torch.tensor(centres), 8), atol=1e-6)
 
 
 def test_even_heads_start_with_their_row_and_odd_heads_with_their_column() -> None:

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from test_fetching import N, context, fetcher
+from helpers import tiny_model
+from PIL import Image
+from test_fetcher import N, context, fetcher
 
 from arr_coc.modeling.losses import distribution_loss, diversity_loss, efficiency_loss, relevance_loss, text_statistics
 from arr_coc.modeling.scorers import FetchContext
@@ -49,6 +51,25 @@ def test_every_image_counts_the_same_however_much_of_it_is_padding() -> None:
     thin = torch.nn.functional.softplus(-scores[0, :4]).mean()
     square = torch.nn.functional.softplus(scores[1]).mean()
     assert loss_of(module, given, target, weight=1.0).item() == pytest.approx(((thin + square) / 2).item(), rel=1e-5)
+
+
+@torch.no_grad()
+def test_relevance_counts_by_its_batchs_share_of_the_accumulated_tokens() -> None:
+    """Trainer sums the losses of accumulated batches: whole in each, relevance would weigh more, the more batches."""
+    model = tiny_model()
+    content = [{"type": "image", "image": Image.new("RGB", (90, 60))}, {"type": "text", "text": "What is it?"}]
+    chat = [{"role": "user", "content": content}]
+    inputs = dict(model.processor.apply_chat_template(chat, tokenize=True, return_dict=True, return_tensors="pt"))
+    relevant = torch.zeros(1, model.config.vision_config.num_patches)
+    relevant[0, 40:44] = 1.0
+    for answered in (3, inputs["input_ids"].shape[1]):
+        counted = min(answered, inputs["input_ids"].shape[1] - 1)  # nothing predicts the first token
+        inputs["labels"] = torch.full_like(inputs["input_ids"], -100)
+        inputs["labels"][:, -answered:] = inputs["input_ids"][:, -answered:]
+        inputs["num_items_in_batch"] = 4 * counted
+        both, answer = model(**inputs, relevance_targets=relevant), model(**inputs)
+        weighted = model.config.relevance_loss_weight * both.relevance_loss.item()
+        assert (both.loss - answer.loss).item() == pytest.approx(weighted / 4, rel=1e-4)
 
 
 # ---- efficiency

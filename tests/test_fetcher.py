@@ -17,7 +17,7 @@ from arr_coc.modeling.vision_tower import gather_patches
 C, D, SIDE = 6, 5, 8
 N = SIDE * SIDE
 EXACT = [name for name in sorted(ALLOCATORS) if not chooses_counts(name)]
-"""Allocators that fetch exactly the budget; the others are in test_budgets.py."""
+"""Allocators that fetch exactly the budget; the others are in test_allocators.py."""
 FETCHING = ["random", "saliency", "variance", "oracle", "clip_query", "realizer"]
 
 

@@ -1,6 +1,5 @@
 """Each bridge and each host, small: the floor, the layout around an image, training, saving, half precision."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -8,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 from helpers import TINY_PATCH, TINY_SIDE, tiny_config
-from safetensors.torch import load_file
 from test_modeling import CARD, PAGE, QUESTION, loud_model, prompt
+from worked_cases import OVIS_TABLE, ovis_table
 
 from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.bridges import BRIDGES
@@ -32,7 +31,6 @@ CASES: dict[str, dict[str, Any]] = {
     "deepseek-ocr, transformer": {"bridge": {"kind": "transformer", "layout": "rows"}, "text": MIXTURE},
 }
 HOSTS = ["qwen3, transformer", "ovis2.5", "deepseek-ocr"]
-FIXTURE = Path(__file__).parents[2] / "shared" / "fixtures" / "ovis_vet_small"
 
 
 @pytest.fixture(scope="module")
@@ -135,13 +133,11 @@ def test_indicators_stand_around_base_and_saccades(models: dict[str, Any]) -> No
     assert "<|image_pad|>" in text and "<|vision_" not in text, "they are Qwen's, and stand for the same"
 
 
-@pytest.mark.skipif(not FIXTURE.with_suffix(".json").is_file(), reason="needs the worked case of Ovis' table")
 def test_the_worked_case_of_ovis_is_laid_out_alike() -> None:
-    sizes = json.loads(FIXTURE.with_suffix(".json").read_text(encoding="utf-8"))
-    held = load_file(FIXTURE.with_suffix(".safetensors"))
-    layout = LAYOUTS.named("indicators")(sizes["llm_hidden"])
-    opening, closing = layout(held["sharp.visual_embeds"][None], held["sharp.indicator_embeds"])
-    assert torch.equal(torch.cat((opening, closing), 1), held["sharp.inputs_embeds"][:, 2:12])
+    _, computed = ovis_table()
+    layout = LAYOUTS.named("indicators")(OVIS_TABLE["text_width"])
+    opening, closing = layout(computed["visual_embeds"][None], computed["indicator_embeds"])
+    assert torch.equal(torch.cat((opening, closing), 1), computed["inputs_embeds"][:, 2:12])
 
 
 # ---- asking

@@ -1,14 +1,12 @@
 """Bridges: vision tokens to language-model embeddings; base tokens first and alone, saccades behind them."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from helpers import tiny_config
-from safetensors.torch import load_file
+from worked_cases import OVIS_TABLE, ovis_table
 
 from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.bridges import BRIDGES, Bridge, like_text
@@ -25,7 +23,6 @@ BRIDGE_CASES: list[tuple[str, dict[str, Any]]] = [
 SETTINGS = dict(reversed(BRIDGE_CASES))
 """By kind: the first case of each."""
 SCORED = ["quality", "transformer"]
-FIXTURE = Path(__file__).parents[2] / "shared" / "fixtures" / "ovis_vet_small"
 
 
 def build(kind: str, settings: dict[str, Any] | None = None) -> Any:
@@ -50,7 +47,6 @@ def test_shapes_and_gradients(kind: str, settings: dict[str, Any]) -> None:
     base = bridge(*tokens())
     saccades = bridge(*tokens(3, seed=2), base=base.cache)
     assert base.tokens.shape == (2, 5, 6) and saccades.tokens.shape == (2, 3, 6)
-    assert torch.equal(bridge(*tokens()), base.tokens)
     weights = torch.randn(2, 8, 6, generator=torch.Generator().manual_seed(3))
     (torch.cat((base.tokens, saccades.tokens), 1) * weights).sum().backward()
     without = {n for n, p in bridge.named_parameters() if p.grad is None or not p.grad.any()}
@@ -64,7 +60,8 @@ def test_without_attention_each_token_crosses_by_itself(kind: str) -> None:
     """A bridge that mixed tokens, or normalised over them, would lift the floor when something is fetched."""
     bridge = build(kind)
     semantic, compressed = tokens(9)
-    assert torch.allclose(bridge(semantic[:, :4], compressed[:, :4]), bridge(semantic, compressed)[:, :4], atol=1e-6)
+    alone = bridge(semantic[:, :4], compressed[:, :4]).tokens
+    assert torch.allclose(alone, bridge(semantic, compressed).tokens[:, :4], atol=1e-6)
 
 
 def test_saccades_attend_to_everything_and_items_to_themselves() -> None:
@@ -94,7 +91,7 @@ def test_linear_reads_the_semantic_state_first() -> None:
     semantic, compressed = tokens()
     weight, bias = bridge.projection.weight, bridge.projection.bias
     by_hand = semantic @ weight[:, :8].t() + compressed @ weight[:, 8:].t() + bias
-    assert torch.allclose(bridge(semantic, compressed), by_hand, atol=1e-6)
+    assert torch.allclose(bridge(semantic, compressed).tokens, by_hand, atol=1e-6)
 
 
 # ---- quality
@@ -156,25 +153,25 @@ def test_vet_is_softmax_times_table() -> None:
     linear, norm = bridge.head
     logits = F.layer_norm(x @ linear.weight.t(), (20,), norm.weight, norm.bias)
     by_hand = torch.cat((logits.softmax(-1), torch.zeros(2, 5, 4)), -1) @ bridge.table.weight
-    assert linear.bias is None and torch.allclose(bridge(*tokens()), by_hand, atol=1e-6)
+    assert linear.bias is None and torch.allclose(bridge(*tokens()).tokens, by_hand, atol=1e-6)
     assert torch.equal(bridge.indicators(torch.device("cpu")), bridge.table.weight[-4:])
-    hard = build("vet", {"table_size": 24, "lookup": "hard"})(*tokens())
+    hard = build("vet", {"table_size": 24, "lookup": "hard"})(*tokens()).tokens
     assert torch.equal(hard, bridge.table.weight[logits.argmax(-1)])
 
 
 def test_indicator_rows_have_no_probability() -> None:
     bridge = build("vet")
-    before = bridge(*tokens())
+    before = bridge(*tokens()).tokens
     with torch.no_grad():
         bridge.table.weight[-4:] = 1e9
-    assert torch.equal(bridge(*tokens()), before)
+    assert torch.equal(bridge(*tokens()).tokens, before)
 
 
 def test_straight_through_is_hard_forwards_and_soft_backwards() -> None:
     found = {}
     for lookup in ("soft", "hard", "straight_through"):
         bridge = build("vet", {"table_size": 24, "lookup": lookup})
-        out = bridge(*tokens())
+        out = bridge(*tokens()).tokens
         out.sum().backward()
         found[lookup] = (out, bridge.head[0].weight.grad)
     assert torch.equal(found["straight_through"][0], found["hard"][0])
@@ -187,7 +184,7 @@ def test_probabilities_are_in_float32() -> None:
     bridge = build("vet").bfloat16()
     seen: list[torch.Tensor] = []
     bridge.table.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
-    out = bridge(*(t.bfloat16() for t in tokens()))
+    out = bridge(*(t.bfloat16() for t in tokens())).tokens
     assert seen[0].dtype == torch.float32 and out.dtype == torch.bfloat16 and out.isfinite().all()
 
 
@@ -196,17 +193,15 @@ def test_vet_cannot_be_bypassed() -> None:
         build("vet")(*tokens(), bypass=True)
 
 
-@pytest.mark.skipif(not FIXTURE.with_suffix(".json").is_file(), reason="needs the worked case of Ovis' table")
 def test_the_worked_case_of_ovis() -> None:
-    sizes = json.loads(FIXTURE.with_suffix(".json").read_text(encoding="utf-8"))
-    held = load_file(FIXTURE.with_suffix(".safetensors"))
-    features, expected = held["sharp.merged_features"][None], held["sharp.visual_embeds"][None]
-    half = features.shape[-1] // 2
-    config = ArrCocBridgeConfig(kind="vet", table_size=sizes["visual_vocab_size"])
-    bridge = BRIDGES.named("vet")(config, vision_size=half, text_size=sizes["llm_hidden"])
-    ours = {f"head.{i}": held[f"sharp.weights.visual_tokenizer.head.{i}"] for i in ("0.weight", "1.weight", "1.bias")}
-    bridge.load_state_dict({**ours, "table.weight": held["sharp.weights.vte.weight"]})
+    weights, computed = ovis_table()
+    features, expected = computed["merged_features"][None], computed["visual_embeds"][None]
+    half = OVIS_TABLE["features"] // 2
+    config = ArrCocBridgeConfig(kind="vet", table_size=OVIS_TABLE["rows"])
+    bridge = BRIDGES.named("vet")(config, vision_size=half, text_size=OVIS_TABLE["text_width"])
+    ours = {f"head.{i}": weights[f"visual_tokenizer.head.{i}"] for i in ("0.weight", "1.weight", "1.bias")}
+    bridge.load_state_dict({**ours, "table.weight": weights["vte.weight"]})
     with torch.no_grad():
-        out = bridge(features[..., :half], features[..., half:])
+        out = bridge(features[..., :half], features[..., half:]).tokens
         assert (out - expected).abs().max() < 1e-5
-        assert torch.equal(bridge.indicators(torch.device("cpu")), held["sharp.indicator_embeds"])
+        assert torch.equal(bridge.indicators(torch.device("cpu")), computed["indicator_embeds"])

@@ -1,0 +1,120 @@
+"""Records that are refused: which file and line the error names, and what is skipped where that is asked for."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from format_sources import MAKERS, bad_lines, make_docvqa
+
+from arr_coc.data.records import read_records
+from arr_coc.data.sources import open_records
+
+
+@pytest.fixture(autouse=True)
+def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_bad_records_stop_the_reading() -> None:
+    with pytest.raises(ValueError, match=r"data.jsonl, line 2: expected a JSON object; got '{'"):
+        read_records(bad_lines())
+
+
+def test_bad_records_are_skipped_with_file_and_line(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        records = read_records(bad_lines(), on_error="skip")
+    assert [record.line for record in records] == [1, 3, 7]
+    messages = [record.getMessage() for record in caplog.records]
+    assert [f"line {number}:" in message for number, message in zip((2, 4, 6), messages, strict=True)] == [True] * 3
+    assert all("data.jsonl" in message and message.endswith("; skipped") for message in messages)
+
+
+def test_too_many_bad_records_stop_after_all() -> None:
+    assert len(read_records(bad_lines(), on_error="skip", max_errors=3)) == 3
+    with pytest.raises(ValueError, match=r"expected at most 2 bad records; got one more: .*data.jsonl, line 6: "):
+        read_records(bad_lines(), on_error="skip", max_errors=2)
+    Path("data.jsonl").write_text("{\n{\n")
+    with pytest.raises(ValueError, match=r"expected at least one good record; got 2 bad ones, the last: .*line 2"):
+        read_records("data.jsonl", on_error="skip")
+    wrong: Any = "ignore"
+    with pytest.raises(ValueError, match="on_error: expected stop or skip; got 'ignore'"):
+        read_records("data.jsonl", on_error=wrong)
+    with pytest.raises(ValueError, match="max_errors: expected at least 0; got -1"):
+        read_records("data.jsonl", max_errors=-1)
+
+
+def change(path: str, *keys: Any, to: Any) -> None:
+    """Sets, or with `to=...` removes, what stands at `keys` in a JSON file."""
+    content = json.loads(Path(path).read_text())
+    *outer, last = keys
+    target = content
+    for key in outer:
+        target = target[key]
+    if to is ...:
+        del target[last]
+    else:
+        target[last] = to
+    Path(path).write_text(json.dumps(content))
+
+
+BROKEN: list[tuple[str, str, tuple[Any, ...], Any, str]] = [
+    ("vqav2", "questions.json", ("questions", 0, "question_id"), 7, r"record 1: question_id: expected one in anno"),
+    ("vqav2", "questions.json", ("questions", 0, "image_id"), 43, "record 1: image: expected a file, relative to"),
+    ("vqav2", "annotations.json", ("annotations", 1, "answers"), None, "record 1: answers: expected a non-empty list"),
+    ("textvqa", "val.json", ("data", 0, "answers"), ..., "record 1: expected image_id, question and answers; got no"),
+    ("textvqa", "val.json", ("data", 0, "image_id"), "0b", "record 1: image: expected a file, relative to"),
+    ("textvqa", "ocr.json", ("data", 0, "image_id"), "0b", "record 1: image_id: expected one in ocr.json; got '0a'"),
+    ("textvqa", "ocr.json", ("data", 0, "ocr_info", 0, "bounding_box", "width"), "1", "box: expected 4 numbers"),
+    ("docvqa", "val.json", ("data", 0, "answers"), [], r"record 1: answers: expected a non-empty list of str"),
+    ("docvqa", "val.json", ("data", 0, "question"), " ", "record 1: question: expected a non-empty string; got ''"),
+    ("docvqa", "ocr/page_1.json", ("recognitionResults", 0, "lines", 0, "words", 0, "boundingBox"), [1], "expected 8"),
+    ("gqa", "val_questions.json", ("201", "answer"), ..., "question 201: expected imageId, question and answer; got"),
+    ("chartqa", "test/test_augmented.json", (0, "label"), None, "record 1: label: expected a text or a number"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "path", "keys", "to", "message"), BROKEN)
+def test_bad_records_of_published_files_are_named(
+    name: str, path: str, keys: tuple[Any, ...], to: Any, message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    spec = MAKERS[name]()
+    change(path, *keys, to=to)
+    with pytest.raises(ValueError, match=message):
+        open_records(spec)
+    if name != "textvqa" and not path.startswith("ocr"):  # there both records ask about the image
+        with caplog.at_level(logging.WARNING):
+            assert len(open_records(spec, on_error="skip")) == 1
+        assert len(caplog.records) == 1
+
+
+FAULTS: list[tuple[str, dict[str, Any], str]] = [
+    ("vqav2", {"annotations": "none.json"}, "expected a file; got 'none.json'"),
+    ("vqav2", {"annotations": "questions.json"}, "questions.json: expected a list under 'annotations'"),
+    ("vqav2", {"images": "none"}, "images: expected a folder; got 'none'"),
+    ("vqav2", {"images": None}, "data of format vqav2: expected path, annotations, images; got no images"),
+    ("vqav2", {"ocr": "x"}, "data of format vqav2: expected fields among path, annotations, images; got ocr"),
+    ("textvqa", {"path": 3}, "path: expected a path; got 3"),
+    ("docvqa", {"ocr": "none"}, "ocr: expected a folder; got 'none'"),
+    ("gqa", {"path": "scenes.json", "images": "none"}, "images: expected a folder; got 'none'"),
+    ("chartqa", {"images": "none"}, "images: expected a folder; got 'none'"),
+    ("rendered", {"pages": 0}, "pages: expected a number of at least 1; got 0"),
+    ("rendered", {"split": "dev"}, "split: expected one of train, test; got 'dev'"),
+    ("rendered", {"domains": ["novel"]}, "domain: expected one of .*; got 'novel'"),
+    ("jsonl", {"format": "csv"}, "format: expected one of chartqa, .*; got 'csv'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "changes", "message"), FAULTS)
+def test_faults_of_a_whole_source_are_never_skipped(name: str, changes: dict[str, Any], message: str) -> None:
+    spec = {**MAKERS[name](), **changes}
+    with pytest.raises(ValueError, match=message):
+        open_records(spec, on_error="skip")
+
+
+def test_json_that_is_none_is_named_with_its_line() -> None:
+    spec = make_docvqa()
+    Path("val.json").write_text('{"data": [\n,]}')
+    with pytest.raises(ValueError, match=r"val.json: expected JSON; got .*line 2 column 1"):
+        open_records(spec)

@@ -1,0 +1,159 @@
+"""Grid encoder: the same numbers as the published encoder, without its memory."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers.models.sam.configuration_sam import SamVisionConfig
+from transformers.models.sam.modeling_sam import SamVisionEncoder
+from worked_cases import TOLERANCE
+
+from arr_coc.modeling.configuration_arr_coc import ArrCocVisionConfig
+from arr_coc.modeling.grid_encoder import STEMS, GridEncoder, resize_table
+
+STEM_CASES = {"patchify": (), "conv": (8, 12)}  # stem_channels down to patches of 8 px
+
+
+def vision(**changes: Any) -> ArrCocVisionConfig:
+    sizes: dict[str, Any] = {
+        "image_size": 128, "patch_size": 8, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 2,
+        "mlp_dim": 48, "window_size": 7, "global_attn_indexes": [1], "out_channels": 12,
+        "compressed_channels": [16, 20],
+    }  # fmt: skip
+    return ArrCocVisionConfig(**{**sizes, **changes})
+
+
+def randomise(module: nn.Module, std: float = 0.3) -> nn.Module:
+    """Random, nowhere zero: zero relative positions or biases would agree with anything."""
+    generator = torch.Generator().manual_seed(0)
+    for parameter in module.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator) * std
+    return module.eval()
+
+
+def sam(config: ArrCocVisionConfig, image_size: int) -> SamVisionEncoder:
+    """transformers' encoder of the same sizes for images of `image_size`."""
+    return SamVisionEncoder(
+        SamVisionConfig(
+            hidden_size=config.hidden_size,
+            output_channels=config.out_channels,
+            image_size=image_size,
+            num_hidden_layers=config.num_hidden_layers,
+            num_attention_heads=config.num_attention_heads,
+            patch_size=config.patch_size,
+            window_size=config.window_size,
+            mlp_dim=config.mlp_dim,
+            global_attn_indexes=list(config.global_attn_indexes),
+            layer_norm_eps=config.layer_norm_eps,
+            attn_implementation="eager",
+        )  # fmt: skip
+    ).eval()
+
+
+# 16 patches a side: windows of 7 need padding, windows of 8 none, windows of 20 are larger than the grid
+@pytest.mark.parametrize("window", [7, 8, 20])
+@torch.no_grad()
+def test_the_grid_encoder_gives_sams_numbers(window: int) -> None:
+    config = vision(window_size=window)
+    ours, theirs = randomise(GridEncoder(config)), sam(config, 128)
+    theirs.load_state_dict(ours.state_dict())
+    pixels = torch.randn(2, 3, 128, 128)
+    assert (ours(pixels) - theirs(pixels).last_hidden_state).abs().max() < TOLERANCE
+
+
+def test_eager_grid_attention_gives_the_numbers_of_sdpa() -> None:
+    config = vision(window_size=3)
+    encoder = randomise(GridEncoder(config))
+    pixels = torch.rand(2, 3, config.image_size, config.image_size)
+    fused = encoder(pixels)
+    config._attn_implementation = "eager"
+    written_out = encoder(pixels)
+    assert not torch.equal(written_out, fused), "the other path ran"
+    assert (written_out - fused).abs().max() < 2e-5
+
+
+@pytest.mark.parametrize("size", [32, 96, 160])
+@torch.no_grad()
+def test_other_sides_than_the_configured_give_sams_numbers_with_resized_tables(size: int) -> None:
+    """A grid of the configured side was assumed in two places, and everything else fell over or went wrong silently."""
+    config = vision()
+    ours, theirs = randomise(GridEncoder(config)), sam(config, size)
+    weights = ours.state_dict()
+    table = weights.pop("pos_embed").permute(0, 3, 1, 2)
+    resized = F.interpolate(table, (size // 8, size // 8), mode="bicubic", antialias=True).permute(0, 2, 3, 1)
+    for layer in theirs.layers:  # transformers resizes these by itself when the table has another length
+        layer.attn.rel_pos_h, layer.attn.rel_pos_w = (nn.Parameter(torch.empty(31, 12)) for _ in range(2))
+        if layer.window_size:
+            layer.attn.rel_pos_h, layer.attn.rel_pos_w = (nn.Parameter(torch.empty(13, 12)) for _ in range(2))
+    theirs.load_state_dict({**weights, "pos_embed": resized})
+    pixels = torch.randn(1, 3, size, size)
+    assert (ours(pixels) - theirs(pixels).last_hidden_state).abs().max() < TOLERANCE
+
+
+class LargestTensor(TorchDispatchMode):
+    """Records how many elements the largest result of any operation has."""
+
+    largest = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, tuple | list) else [out]:
+            if isinstance(tensor, Tensor):
+                self.largest = max(self.largest, tensor.numel())
+        return out
+
+
+@torch.no_grad()
+def test_no_bias_of_n_by_n_is_ever_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers makes [heads, N, N] in each global layer: 800 MB at 1024 px. Nor may SDPA be handed a mask."""
+    config = vision(image_size=256)
+    encoder, patches = randomise(GridEncoder(config)), config.num_patches
+    assert patches == 1024
+    masks: list[Any] = []
+    plain = F.scaled_dot_product_attention
+
+    def watched(*args: Any, **kwargs: Any) -> Tensor:
+        masks.append(args[3] if len(args) > 3 else kwargs.get("attn_mask"))
+        return plain(*args, **kwargs)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", watched)
+    with LargestTensor() as seen:
+        encoder(torch.randn(1, 3, 256, 256))
+    assert len(masks) == config.num_hidden_layers and set(masks) == {None}
+    assert seen.largest < patches**2
+
+
+@torch.no_grad()
+def test_images_do_not_see_each_other() -> None:
+    encoder = randomise(GridEncoder(vision()))
+    pixels = torch.randn(3, 3, 128, 128)
+    together = encoder(pixels)
+    for i in range(3):
+        assert torch.allclose(together[i : i + 1], encoder(pixels[i : i + 1]), atol=1e-5)
+
+
+def test_every_stem_is_tested() -> None:
+    assert set(STEM_CASES) == set(STEMS)
+
+
+@pytest.mark.parametrize("stem", STEM_CASES)
+@pytest.mark.parametrize("size", [64, 128])
+def test_stems_give_one_feature_per_patch_and_learn(stem: str, size: int) -> None:
+    encoder = GridEncoder(vision(stem=stem, stem_channels=STEM_CASES[stem]))
+    features = encoder(torch.randn(1, 3, size, size))
+    assert features.shape == (1, 12, size // 8, size // 8)
+    randomise(encoder)(torch.randn(1, 3, size, size)).square().sum().backward()
+    assert not [n for n, p in encoder.named_parameters() if p.grad is None or not p.grad.any()]
+
+
+@torch.no_grad()
+def test_a_position_table_is_antialiased_at_another_side() -> None:
+    table = torch.randn(1, 16, 16, 3)
+    half = resize_table(table.bfloat16(), 8)
+    assert half.shape == (1, 8, 8, 3) and half.dtype == torch.bfloat16
+    # Without antialiasing a checkerboard of single patches would survive; with it, it averages out.
+    checkers = ((torch.arange(16)[:, None] + torch.arange(16)) % 2).float().view(1, 16, 16, 1)
+    assert (resize_table(checkers, 4) - 0.5).abs().max() < 0.1

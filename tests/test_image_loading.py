@@ -1,0 +1,287 @@
+"""Image loading: every source and mode gives the same RGB pixels; what is refused, and how it is named."""
+
+import base64
+import socket
+import struct
+import warnings
+import zlib
+from io import BytesIO, StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageOps
+from test_image_processing import GRID, SIDE, noise, processor
+
+from arr_coc.modeling import image_loading
+from arr_coc.modeling.image_loading import load_image
+
+
+def encoded(image: Image.Image, kind: str = "PNG", **kwargs: Any) -> bytes:
+    stream = BytesIO()
+    image.save(stream, kind, **kwargs)
+    return stream.getvalue()
+
+
+def png_header(width: int, height: int) -> bytes:
+    """A PNG that claims a size and holds no pixels: decoding it fails, reading its header does not."""
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
+
+
+def same(first: Image.Image, second: Image.Image) -> bool:
+    return first.size == second.size and first.mode == second.mode and first.tobytes() == second.tobytes()
+
+
+# Modes
+
+
+@pytest.mark.parametrize(
+    "mode", ["RGB", "L", "LA", "La", "RGBA", "RGBa", "P", "PA", "1", "CMYK", "YCbCr", "HSV", "RGBX"]
+)
+def test_every_mode_becomes_rgb(mode: str) -> None:
+    if mode in ("La", "PA"):
+        image = noise(mode="LA" if mode == "La" else "P").convert(mode)
+    else:
+        image = noise(mode={"RGBa": "RGBA"}.get(mode, mode)).convert(mode)
+    loaded = load_image(image)
+    assert loaded.mode == "RGB" and loaded.size == image.size
+    assert processor()(image, return_tensors="pt")["pixel_values"].isfinite().all()
+
+
+def test_transparency_is_laid_on_white() -> None:
+    """Text on a transparent page would turn black on black, as convert("RGB") makes it."""
+    rgba = Image.new("RGBA", (4, 4), (0, 0, 0, 0))
+    rgba.putpixel((0, 0), (255, 0, 0, 255))
+    palette = Image.new("P", (4, 4), 0)
+    palette.putpalette([0, 0, 0, 255, 0, 0])
+    palette.putpixel((0, 0), 1)
+    palette.info["transparency"] = 0
+    for image in (rgba, palette, rgba.convert("RGBa")):
+        loaded = load_image(image)
+        assert loaded.getpixel((0, 0)) == (255, 0, 0) and loaded.getpixel((1, 1)) == (255, 255, 255)
+    grey = Image.new("LA", (2, 2), (0, 128))
+    assert load_image(grey).getpixel((0, 0)) == (127, 127, 127)
+    keyed = Image.new("RGB", (2, 2), (1, 2, 3))
+    keyed.info["transparency"] = (1, 2, 3)
+    assert load_image(keyed).getpixel((0, 0)) == (255, 255, 255)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (np.array([[0, 65535, 32896]], dtype=np.uint16), [0, 255, 128]),
+        (np.array([[0, 255, 128]], dtype=np.uint16), [0, 1, 0]),  # 16 bit stays 16 bit, dark or not
+        (np.array([[0, 255, 128]], dtype=np.int32), [0, 255, 128]),
+        (np.array([[0, 65535, 32896]], dtype=np.int32), [0, 255, 128]),
+        (np.array([[-100, 100, 0]], dtype=np.int32), [0, 255, 128]),
+        (np.array([[0, 1, 0.5]], dtype=np.float32), [0, 255, 128]),
+        (np.array([[0, 255, 128]], dtype=np.float32), [0, 255, 128]),
+        (np.array([[0, 65535, 32896]], dtype=np.float32), [0, 255, 128]),
+        (np.array([[-1, 1, 0]], dtype=np.float32), [0, 255, 128]),
+        (np.array([[7e6, 7e6, 7e6]], dtype=np.float32), [0, 0, 0]),  # one value: no range to scale by
+    ],
+)
+def test_deep_modes_are_scaled_to_8_bit(values: np.ndarray, expected: list[int]) -> None:
+    loaded = np.asarray(load_image(Image.fromarray(values)))
+    assert loaded.shape == (1, 3, 3)
+    assert np.abs(loaded[0, :, 0].astype(int) - expected).max() <= 1
+
+
+def test_16_bit_png_and_big_endian_tiff(tmp_path: Path) -> None:
+    values = np.array([[0, 65535, 32896]], dtype=np.uint16)
+    Image.fromarray(values).save(tmp_path / "deep.png")
+    Image.frombytes("I;16B", (3, 1), values.astype(">u2").tobytes()).save(tmp_path / "deep.tif")
+    for name in ("deep.png", "deep.tif"):
+        assert np.asarray(load_image(tmp_path / name))[0, :, 0].tolist() == [0, 255, 128]
+
+
+def test_conversions_in_bands_leave_no_seams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole images took 2.8 GB to convert (16 bit) where their pixels take 0.2."""
+    fading = noise(mode="RGBA")
+    fading.putalpha(Image.linear_gradient("L").resize(fading.size))
+    deep = Image.fromarray(np.random.default_rng(0).integers(0, 65536, (20, 30)).astype(np.uint16))
+    for image in (fading, deep):
+        whole = load_image(image)
+        monkeypatch.setattr(image_loading, "BAND", 7)
+        assert same(load_image(image), whole)
+        monkeypatch.undo()
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exif_orientation_is_applied_once(orientation: int) -> None:
+    """fetch_images runs twice, in the processor and in the image processor: the second run must change nothing."""
+    image = noise(20, 30)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    exif[0x010E] = "kept"
+    stored = Image.open(BytesIO(encoded(image, "PNG", exif=exif)))
+    upright = ImageOps.exif_transpose(stored).convert("RGB")
+    once = load_image(stored)
+    assert same(once, upright) and same(load_image(once), upright)
+
+
+# Sources
+
+
+def test_every_source_gives_the_same_pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without any network: sockets are shut."""
+    monkeypatch.setattr(socket, "socket", lambda *args, **kwargs: pytest.fail("opened a socket"))
+    image = noise()
+    path = tmp_path / "an image, 100%.png"
+    image.save(path)
+    text = base64.b64encode(path.read_bytes()).decode()
+    array = np.asarray(image)
+    chw = array.transpose(2, 0, 1)
+    sources = {
+        "PIL": image,
+        "lazy PIL": Image.open(path),
+        "str": str(path),
+        "Path": path,
+        "file://": path.as_uri(),
+        "data URL": f"data:image/png;base64,{text}",
+        "base64": text,
+        "base64 in lines": base64.encodebytes(path.read_bytes()).decode(),
+        "HWC": array,
+        "CHW": chw,
+        "HWC float": array.astype(np.float32) / 255,
+        "CHW float64": chw / 255.0,
+        "int64": array.astype(np.int64),
+        "uint16": array.astype(np.uint16) * 257,
+        "tensor": torch.tensor(chw),
+        "tensor HWC": torch.tensor(array),
+        "tensor float": torch.tensor(chw / 255).float().requires_grad_(),
+        "negative strides": array[::-1][::-1],
+        "bytes": path.read_bytes(),
+        "bytearray": bytearray(path.read_bytes()),
+        "memoryview": memoryview(path.read_bytes()),
+        "file object": BytesIO(path.read_bytes()),
+        "data set's bytes": {"bytes": path.read_bytes(), "path": None},
+        "data set's bytes of a file elsewhere": {"bytes": path.read_bytes(), "path": "elsewhere.png"},
+        "data set's path": {"bytes": None, "path": str(path)},
+        "home": "~/an image, 100%.png",
+        "home Path": Path("~") / path.name,
+    }
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name, source in sources.items():
+        assert same(load_image(source), image), name
+        assert processor()(source, return_tensors="pt")["pixel_values"].shape == (1, 3, SIDE, SIDE), name
+
+
+def test_grey_and_few_channel_arrays() -> None:
+    grey = np.random.default_rng(0).integers(0, 256, (5, 7), dtype=np.uint8)
+    expected = Image.fromarray(grey).convert("RGB")
+    for array in (grey, grey[None], grey[..., None], torch.tensor(grey), grey / 255.0):
+        assert same(load_image(array), expected)
+    assert load_image(grey > 127).getcolors(2) is not None
+    rgba = np.zeros((5, 7, 4), dtype=np.uint8)
+    assert load_image(rgba).getpixel((0, 0)) == (255, 255, 255)
+    assert load_image(torch.zeros(3, 5, 7, dtype=torch.bfloat16)).size == (7, 5)
+
+
+def test_ambiguous_arrays_are_channels_first_unless_told() -> None:
+    array = np.zeros((3, 5, 3), dtype=np.uint8)
+    assert load_image(array).size == (3, 5)
+    assert load_image(array, input_data_format="channels_last").size == (5, 3)
+    mask = processor()(array, input_data_format="channels_last", return_tensors="pt")["patch_mask"]
+    assert mask.view(GRID, GRID).any(0).all() and not mask.view(GRID, GRID).any(1).all()
+
+
+def test_lists_and_nested_lists() -> None:
+    first, second, third = noise(20, 30), noise(30, 20), noise(9, 9)
+    flat = processor()([first, second, third], return_tensors="pt")
+    nested = processor()([[first, second], [third], []], return_tensors="pt")
+    batch = processor()(np.stack([np.asarray(first)] * 2), return_tensors="pt")
+    assert torch.equal(flat["pixel_values"], nested["pixel_values"])
+    assert torch.equal(batch["pixel_values"][1], flat["pixel_values"][0])
+
+
+# Errors
+
+
+def test_missing_files(tmp_path: Path) -> None:
+    for source in (tmp_path / "no.png", str(tmp_path / "no.png"), (tmp_path / "no.png").as_uri(), "no.png"):
+        with pytest.raises(FileNotFoundError, match=r"no.png: expected an image file, received a missing path"):
+            load_image(source)
+
+
+@pytest.mark.parametrize(
+    ("content", "received"),
+    [
+        (b"not an image at all", "received other content"),
+        (b"", "received an empty file"),
+        (encoded(noise(200, 200))[:500], "received a corrupt one"),
+        (encoded(noise(200, 200), "JPEG")[:900], "received a corrupt one"),
+        (encoded(noise(200, 200), "GIF")[:900], "received a corrupt one"),
+        (png_header(20, 20), "received a corrupt one"),
+        (b"\x89PNG\r\n\x1a\n" + b"\0" * 40, "received"),
+    ],
+)
+def test_broken_files(tmp_path: Path, content: bytes, received: str) -> None:
+    path = tmp_path / "file.png"
+    path.write_bytes(content)
+    for source in (path, f"data:image/png;base64,{base64.b64encode(content).decode()}"):
+        with pytest.raises(ValueError, match=received) as caught:
+            load_image(source)
+        assert "expected" in str(caught.value) and "\n" not in str(caught.value) and len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (Image.new("RGB", (0, 5)), "at least 1x1 pixels .* received 5x0"),
+        (np.zeros((0, 5, 3), dtype=np.uint8), "at least 1x1 pixels .* received 0x5"),
+        (np.zeros((5, 5, 7), dtype=np.uint8), r"1 to 4 channels .* shape \(5, 5, 7\)"),
+        (np.zeros(5), r"an array \[H, W\].* received shape \(5,\)"),
+        (np.full((5, 5, 3), 200.0), "float64 values in 0..1, received 200..200"),
+        (np.full((5, 5, 3), np.nan), "float64 values in 0..1, received nan"),
+        (np.full((5, 5, 3), -1), "int64 values in 0..255, received -1..-1"),
+        (np.zeros((5, 5, 3), dtype=complex), "integers or floats, received complex128"),
+        (Image.fromarray(np.full((2, 2), np.inf, dtype=np.float32)), "mode F with values that are not finite"),
+        (12, "received int"),
+        (None, "received NoneType"),
+        ({"url": "x"}, "received dict$"),
+        (b"no image", r"^bytes: expected an image \(PNG, JPEG, .*\), received other content$"),
+        (b"", "^bytes: expected an image .* received an empty file$"),
+        (StringIO("text"), "^file object: expected one opened for bytes, received str from it$"),
+        ({"bytes": None, "path": None}, "received NoneType"),
+        ("data:image/png;base64", "received no comma"),
+        ("data:image/png;base64,***", "expected base64 content"),
+        ("file://elsewhere/image.png", "on this machine, received host 'elsewhere'"),
+        ("http://", "expected an image to download"),
+        (".", "expected an image file, received a folder"),
+        ("a" * 400, "expected an image"),
+    ],
+)
+def test_refused_sources(source: object, message: str) -> None:
+    for call in (load_image, processor()):
+        with pytest.raises(ValueError, match=message) as caught:
+            call(source)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("side", [20_000, 12_000])
+def test_a_decompression_bomb_is_refused_before_its_pixels_are_decoded(tmp_path: Path, side: int) -> None:
+    """20,000 px a side is above twice Pillow's limit (its error), 12,000 between (its warning)."""
+    path = tmp_path / "bomb.png"
+    path.write_bytes(png_header(side, side))  # decoding would say "corrupt"
+    for kind in ("error", "ignore"):
+        with warnings.catch_warnings():
+            warnings.simplefilter(kind, Image.DecompressionBombWarning)
+            with pytest.raises(ValueError, match="expected at most 89478485 pixels"):
+                load_image(path)
+
+
+def test_pixel_limit_is_configurable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image.Image, "load", lambda *args: pytest.fail("decoded"))
+    message = r"at most 100 pixels \(max_image_pixels\), received 20x30 = 600 pixels"
+    with pytest.raises(ValueError, match=message):
+        processor(max_image_pixels=100)(Image.new("RGB", (30, 20)))
+    with pytest.raises(ValueError, match=message):
+        processor(max_image_pixels=100)(np.zeros((20, 30, 3), dtype=np.uint8))
