@@ -295,8 +295,8 @@ class ArrCocModel(ArrCocPreTrainedModel):
     ) -> EmbeddedPrompt:
         """The three steps for the arguments of `forward`, which it checks."""
         if query_mask is None:
-            given = (aligned.get(name) for name in ("attention_mask", "labels"))
-            query_mask = default_query_mask(input_ids, self.config.image_token_id, *given)
+            masks = (aligned.get(name) for name in ("attention_mask", "labels"))
+            query_mask = default_query_mask(input_ids, self.config.image_token_id, *masks)
         check_images(input_ids, query_mask, encoding, image_index, choices.relevance)
         look = self.look(input_ids, encoding, query_mask=query_mask.bool(), image_index=image_index, choices=choices)
         return self.place(look, self.fetch(look, choices), **aligned)

@@ -307,9 +307,9 @@ class ArrCocConfig(PretrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         for name, part in _PARTS.items():
-            given = getattr(self, name)
-            if given is None or isinstance(given, dict):
-                setattr(self, name, part(**(given or {})))
+            part_config = getattr(self, name)
+            if part_config is None or isinstance(part_config, dict):
+                setattr(self, name, part(**(part_config or {})))
         text = self.text_config
         if text is None or isinstance(text, dict):
             fields = dict(text or {})

@@ -146,8 +146,8 @@ class RunningBackFetcher(nn.Module):
         self.scorers = nn.ModuleDict({name: SCORERS[name](config, **self.sizes) for name in config.scorers})
         # Of the allocators that choose how many: checkpoints hold their weights under this name.
         budgeters = {name: allocator.budgeter for name, allocator in ALLOCATORS.items()}
-        made = {name: kind(config, **self.sizes) for name, kind in budgeters.items() if kind is not None}
-        self.budgeters = nn.ModuleDict(made)
+        choosing = {name: kind(config, **self.sizes) for name, kind in budgeters.items() if kind is not None}
+        self.budgeters = nn.ModuleDict(choosing)
         self.temperature = config.temperature
         """Of gradient "soft", in units of the score; the trainer's to lower."""
 

@@ -125,12 +125,12 @@ def find_query_tokens(
 
 def _begins_with(input_ids: torch.Tensor, pattern: Sequence[int]) -> torch.Tensor:
     """bool [B, L]: True at each position where `pattern` begins."""
-    found = torch.ones_like(input_ids, dtype=torch.bool)
+    begins = torch.ones_like(input_ids, dtype=torch.bool)
     for offset, token in enumerate(pattern):
-        hit = torch.zeros_like(found)
+        hit = torch.zeros_like(begins)
         hit[:, : max(0, input_ids.shape[1] - offset)] = input_ids[:, offset:] == token
-        found &= hit
-    return found
+        begins &= hit
+    return begins
 
 
 def query_markers(tokenizer: Any, image_token: str = IMAGE_TOKEN) -> dict[str, Any]:
@@ -349,8 +349,8 @@ class ArrCocProcessor(ProcessorMixin):
 
     def _check_length(self, text_inputs: Any) -> None:
         limit = self.tokenizer.model_max_length
-        kept = text_inputs.get("attention_mask")
-        lengths = [len(row) for row in text_inputs["input_ids"]] if kept is None else [int(sum(row)) for row in kept]
+        mask = text_inputs.get("attention_mask")
+        lengths = [len(row) for row in text_inputs["input_ids"]] if mask is None else [int(sum(row)) for row in mask]
         if max(lengths, default=0) > limit:
             raise ValueError(
                 f"text: expected at most {limit} tokens (tokenizer.model_max_length), received {max(lengths)}, "

@@ -145,10 +145,10 @@ def trim_placeholders(
     left = bool(inside[:, -1].all())
     if "position_ids" in tensors:
         tensors["position_ids"] = tensors["position_ids"] - surplus.cumsum(1)
-    kept = (inside | placeholder) & ~surplus
+    stays = (inside | placeholder) & ~surplus
     fill = {"input_ids": pad_token_id, **_FILL}
     tensors = {"input_ids": input_ids, **tensors}
-    return {name: _pack(tensor, kept, left, fill.get(name, 0)) for name, tensor in tensors.items()}
+    return {name: _pack(tensor, stays, left, fill.get(name, 0)) for name, tensor in tensors.items()}
 
 
 def _inside(mask: Tensor) -> Tensor:
@@ -156,12 +156,12 @@ def _inside(mask: Tensor) -> Tensor:
     return (mask.cumsum(1) > 0) & (mask.flip(1).cumsum(1).flip(1) > 0)
 
 
-def _pack(tensor: Tensor, kept: Tensor, left: bool, fill: int) -> Tensor:
-    """The kept entries of [B, S], in order, padded with `fill` to the longest row, on the left or on the right."""
-    longest = int(kept.sum(1).max())
-    order = (kept if left else ~kept).int().sort(dim=1, stable=True).indices
+def _pack(tensor: Tensor, stays: Tensor, left: bool, fill: int) -> Tensor:
+    """The stays entries of [B, S], in order, padded with `fill` to the longest row, on the left or on the right."""
+    longest = int(stays.sum(1).max())
+    order = (stays if left else ~stays).int().sort(dim=1, stable=True).indices
     order = order[:, -longest:] if left else order[:, :longest]
-    return tensor.gather(1, order).masked_fill(~kept.gather(1, order), fill)
+    return tensor.gather(1, order).masked_fill(~stays.gather(1, order), fill)
 
 
 def positions(attention_mask: Tensor) -> Tensor:
