@@ -16,8 +16,7 @@ from transformers.utils import logging
 from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult
 from .image_processing_arr_coc import Box, boxes_to_patches
 from .processing_arr_coc import ArrCocProcessor, Turn
-from .prompt import EmbeddedPrompt, begins_with, pad_after_prefix
-from .tokens import count_saccades
+from .prompt import EmbeddedPrompt, begins_with, count_saccades, pad_after_prefix
 from .vision_tower import ImageEncoding
 
 if TYPE_CHECKING:

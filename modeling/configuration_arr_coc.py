@@ -12,7 +12,7 @@ from transformers.configuration_utils import PretrainedConfig
 
 from .auto_map import AUTO_MAP
 from .language_model import layout_positions
-from .tokens import (
+from .prompt import (
     AUTO,
     COMPRESSION,
     NAMED_BUDGETS,

@@ -195,7 +195,8 @@ class ArrCocImageProcessor(PilBackend):
         if isinstance(images, (list, tuple)) or getattr(images, "ndim", 0) == 4:
             return [self._load(image, input_data_format) for image in images]
         limit, sources = self.max_image_pixels, self.sources
-        plain = type(images) is Image.Image and images.mode == "RGB" and not (images.getexif() or images.info)
+        loaded = isinstance(images, Image.Image) and getattr(images, "fp", None) is None
+        plain = loaded and images.mode == "RGB" and "transparency" not in images.info and not images.getexif()
         if plain and 0 < images.width * images.height <= limit:
             return images  # as `load_image` gives it: in memory, upright, opaque
         return load_image(images, max_image_pixels=limit, input_data_format=input_data_format, sources=sources)
@@ -213,7 +214,8 @@ class ArrCocImageProcessor(PilBackend):
 
     def _validate_preprocess_kwargs(self, *args: Any, **kwargs: Any) -> None:
         super()._validate_preprocess_kwargs(*args, **kwargs)
-        _check_square(kwargs["size"], kwargs["patch_size"])
+        if (dict(kwargs["size"]), kwargs["patch_size"]) != (dict(self.size), self.patch_size):  # those were checked
+            _check_square(kwargs["size"], kwargs["patch_size"])
         _check_readable(kwargs["readable_px"])
         layout = kwargs.get("data_format")
         if layout is not None and ChannelDimension(layout) != ChannelDimension.FIRST:

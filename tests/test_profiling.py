@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import tiny_model
 from published import assembled
 
 from arr_coc.profiling.assembling import LIMIT
+from arr_coc.profiling.path import Trace, question_traces
 from arr_coc.profiling.placing import WAYS, Asked, place
 from arr_coc_cli import main
 
@@ -68,3 +70,22 @@ def test_info_measures_at_another_size(published: Path, tmp_path: Path, capsys: 
     assert found["tokens"]["base"] == 4
     assert main(["info", str(tmp_path / "out"), "--image-size", "60"]) == 2
     assert "image side: expected" in capsys.readouterr().err
+
+
+def test_a_question_visits_few_files_of_the_model() -> None:
+    """It entered 22 files with 67 changes between them: a reader could not follow it."""
+    traces = question_traces(tiny_model())
+    first, further = traces["first question"], traces["further question"]
+    assert "modeling_arr_coc.py" in first.files and "grid_encoder.py" not in further.files
+    assert len(first.files) <= 18 and first.changes <= 40, first.visits
+    assert len(further.files) <= 12, further.visits
+
+
+def test_changes_of_file_are_counted_between_calls() -> None:
+    calls = [("a.py", "f"), ("a.py", "g"), ("b.py", "h"), ("a.py", "f")]
+    assert (Trace(calls).visits, Trace(calls).files, Trace(calls).changes) == (
+        ["a.py", "b.py", "a.py"],
+        ["a.py", "b.py"],
+        2,
+    )
+    assert Trace([]).changes == 0

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any
 
@@ -63,8 +64,14 @@ def trace(call: Callable[[], object]) -> Trace:
 
 
 def question_traces(model: ArrCocForConditionalGeneration) -> dict[str, Trace]:
-    """The first question about an image, and a further one on its encoding; `model` with a processor, on the CPU."""
-    image = generated_image(model.config.vision_config.image_size)
+    """The first question about an image file, and a further one on its encoding; `model` with a processor."""
+    with TemporaryDirectory() as folder:
+        image = Path(folder, "page.png")
+        generated_image(model.config.vision_config.image_size).save(image)
+        return _traces(model, image)
+
+
+def _traces(model: ArrCocForConditionalGeneration, image: Path) -> dict[str, Trace]:
     model.generate(image, QUESTIONS[0], max_new_tokens=1)  # what only a first call does is no part of the path
     encoding = model.encode_image(image)
     return {
