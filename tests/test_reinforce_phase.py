@@ -15,8 +15,8 @@ from test_trainer import CPU, PAGES, killed_at, loaded, same, trainer_of, weight
 from torch import Tensor
 
 from arr_coc import ArrCocForConditionalGeneration
+from arr_coc.parts import part_of_parameter
 from arr_coc.training.asked_batch import AskedBatch
-from arr_coc.training.parts import part_of_parameter
 from arr_coc.training.phases import AllocatorPhase, make_trainer, train_phase
 from arr_coc.training.recipe import load_recipe, train
 

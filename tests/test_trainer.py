@@ -15,15 +15,17 @@ from torch import Tensor, nn
 from arr_coc import ArrCocForConditionalGeneration, ArrCocProcessor, scorer_lora_config
 from arr_coc.data.collating import QuestionCollator
 from arr_coc.data.sources import open_records
+from arr_coc.parts import PARTS, part_of_parameter
 from arr_coc.training.distilling import distillation_loss
 from arr_coc.training.drawing import Mix
 from arr_coc.training.losses import answer_positions, loss_weights, token_losses
 from arr_coc.training.measuring import query_dependence, recall
-from arr_coc.training.parts import PARTS, gradient_norms, part_of_parameter, train_only
-from arr_coc.training.phases import PHASES, AllocatorPhase, JointPhase, Phase, SemanticPhase, make_trainer, train_phase
+from arr_coc.training.parts import gradient_norms, train_only
+from arr_coc.training.phases import AllocatorPhase, JointPhase, Phase, SemanticPhase, make_trainer, train_phase
 from arr_coc.training.recipe import load_recipe
 from arr_coc.training.resuming import COMPLETE, discard_incomplete, is_complete, mark_complete, newest_complete
-from arr_coc.training.streaming import StepSampler
+from arr_coc.training.sampling import StepSampler
+from arr_coc.training.stages import STAGES
 from arr_coc.training.trainer import ArrCocTrainer
 
 PAGES = {"format": "rendered", "pages": 3, "questions": 2, "size": 128, "split": "train"}
@@ -203,9 +205,8 @@ def test_every_parameter_belongs_to_one_part_and_every_part_has_some(checkpoint:
         part_of_parameter("elsewhere.weight")
 
 
-@pytest.mark.parametrize("name", [*PHASES])
-def test_a_phase_trains_its_parts_and_leaves_the_others(name: str, checkpoint: Path, tmp_path: Path) -> None:
-    kind = PHASES[name]
+@pytest.mark.parametrize("kind", [AllocatorPhase, SemanticPhase, JointPhase])
+def test_a_phase_trains_its_parts_and_leaves_the_others(kind: type[Phase], checkpoint: Path, tmp_path: Path) -> None:
     phase = kind(
         data=PAGES, steps=2, warmup=0, batch_size=2, learning_rate=1e-3, allocator="tiers",
         losses={"diversity": 0.1, "efficiency": 5.0}, target_tokens=1.0,
@@ -440,7 +441,7 @@ EXAMPLE = ROOT / "examples" / "phases.yaml"
 
 def test_the_example_iterates_the_phases() -> None:
     recipe = load_recipe(EXAMPLE)
-    names = [next(name for name, kind in PHASES.items() if type(stage) is kind) for stage in recipe.stages]
+    names = [next(name for name, kind in STAGES.items() if type(stage) is kind) for stage in recipe.stages]
     assert names == ["allocator", "semantic", "allocator", "semantic", "joint"]
     assert recipe.start is not None and (recipe.start / "model.safetensors").is_file()
 

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.fetcher import FetchResult
 from ..modeling.language_model import layout_positions
+from .attention import eager_attention
 
 _ATTENTION = re.compile(r"(?:^|\.)layers\.(\d+)\.self_attn$")
 
@@ -73,12 +74,10 @@ def answer_attention(
         collected.append(torch.einsum("bs,bst->bt", share, output[1].float().mean(1)))
 
     hooks = [module.register_forward_hook(collect) for module in attention_layers(language_model, layers)]
-    before = language_model.config._attn_implementation
-    language_model.set_attn_implementation("eager")
     try:
-        yield collected
+        with eager_attention(language_model):
+            yield collected
     finally:
-        language_model.set_attn_implementation(before)
         for hook in hooks:
             hook.remove()
 

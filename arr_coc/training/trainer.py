@@ -30,7 +30,7 @@ from .measuring import Averages, fetch_measures, item_measures, summary, tier_sh
 from .parts import base_model, gradient_norms, parameter_groups
 from .reinforce import Reinforcer, ReinforceSettings
 from .resuming import discard_incomplete, mark_complete, newest_complete
-from .streaming import StepSampler
+from .sampling import StepSampler
 
 _ALIGNED = ("attention_mask", "query_mask", "position_ids", "labels")
 """What a batch may hold beside `input_ids` that goes token by token."""
