@@ -129,9 +129,11 @@ class Learner(nn.Module):
         if not frozen:
             losses["reading"] = self.reading_loss(features, batch)
         if budget:
-            saccades = prompt.image_tokens[:, encoding.tokens.shape[1] :][:, :budget]
+            before, behind = encoding.tokens.shape[1], encoding.base_positions - encoding.tokens.shape[1]
+            saccades = prompt.image_tokens[:, before : before + budget]
             losses["token"] = self.token_loss(saccades, batch, prompt.fetch.indices)
-            attention = pointing(output.attentions, steps=slice(text - 1, -1), patches=slice(text - budget, text))
+            patches = slice(text - behind - budget, text - behind)
+            attention = pointing(output.attentions, steps=slice(text - 1, -1), patches=patches)
             losses["pointer"] = pointer_loss(attention, prompt.fetch.indices, batch.places)
         return losses
 

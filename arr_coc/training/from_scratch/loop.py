@@ -135,8 +135,13 @@ class Loop:
         logger.info(f"{self.name} step {step}/{self.steps}, held out: {_listed(scores)}")
 
     def _save(self, step: int) -> None:
-        parts = {"weights": self.module, "optimizer": self.optimizer, "schedule": self.schedule}
-        save_state(self.path, {**{name: part.state_dict() for name, part in parts.items()}, "step": step})
+        state = {
+            "weights": self.module.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": self.schedule.state_dict(),
+            "step": step,
+        }
+        save_state(self.path, state)
 
     def _append(self, step: int, numbers: Mapping[str, float]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
