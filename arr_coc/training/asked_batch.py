@@ -71,7 +71,7 @@ class AnsweredPrompts:
     def _generated(self, images: dict[str, Any]) -> Tensor:
         """Greedy answers, scored as text."""
         prompts, room = self._prompts()
-        settings = {"max_new_tokens": room, "do_sample": False, "num_beams": 1}
+        settings: dict[str, Any] = {"max_new_tokens": room, "do_sample": False, "num_beams": 1}
         output = self.model.generate(**prompts, **images, **settings)
         texts = self._decoded(output[:, prompts["input_ids"].shape[1] :])
         wanted = self.answers
