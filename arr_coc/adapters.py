@@ -77,9 +77,9 @@ def scorer_lora_config(
     from peft import LoraConfig, TaskType  # importing it takes a second, which every command would pay
 
     parts = [part] if isinstance(part, str) else part
-    found = [name for one in parts for name in linear_layers(model, one)]
+    targets = [name for each in parts for name in linear_layers(model, each)]
     # One expression over full names: a list of last names would hit layers of the language model too.
-    names = "|".join(re.escape(name) for name in dict.fromkeys(found))
+    names = "|".join(re.escape(name) for name in dict.fromkeys(targets))
     settings.setdefault("task_type", TaskType.CAUSAL_LM)
     return LoraConfig(r=r, lora_alpha=2 * r if alpha is None else alpha, target_modules=f"(?:{names})", **settings)
 

@@ -71,8 +71,8 @@ class AnsweredPrompts:
     def _generated(self, images: dict[str, Any]) -> Tensor:
         """Greedy answers, scored as text."""
         prompts, room = self._prompts()
-        settings: dict[str, Any] = {"max_new_tokens": room, "do_sample": False, "num_beams": 1}
-        output = self.model.generate(**prompts, **images, **settings)
+        settings: dict[str, Any] = {**prompts, **images, "max_new_tokens": room}
+        output = self.model.generate(**settings, do_sample=False, num_beams=1)
         texts = self._decoded(output[:, prompts["input_ids"].shape[1] :])
         wanted = self.answers
         if wanted is None:

@@ -43,11 +43,11 @@ def attention_layers(language_model: nn.Module, layers: Sequence[int] | None) ->
     Raises:
         ValueError: there are no such layers.
     """
-    found = {int(m[1]): module for name, module in language_model.named_modules() if (m := _ATTENTION.search(name))}
-    wanted = range(len(found)) if layers is None else layers
-    if not found or not wanted or not all(-len(found) <= number < len(found) for number in wanted):
-        raise ValueError(f"distillation_layers: expected numbers of {len(found)} layers, from 0; got {layers}")
-    return [found[number] for number in sorted({number % len(found) for number in wanted})]
+    modules = {int(m[1]): module for name, module in language_model.named_modules() if (m := _ATTENTION.search(name))}
+    wanted = range(len(modules)) if layers is None else layers
+    if not modules or not wanted or not all(-len(modules) <= number < len(modules) for number in wanted):
+        raise ValueError(f"distillation_layers: expected numbers of {len(modules)} layers, from 0; got {layers}")
+    return [modules[number] for number in sorted({number % len(modules) for number in wanted})]
 
 
 @contextmanager

@@ -319,18 +319,20 @@ def train_phase(
     Returns:
         The folder of what it made: model and processor.
     """
-    made = folder / MODEL
-    if made.is_dir():
-        return made
+    finished = folder / MODEL
+    if finished.is_dir():
+        return finished
     folder.mkdir(parents=True, exist_ok=True)
     configured = model.config.fetcher_config.gradient
-    trainer = make_trainer(model, processor, phase, folder, device=device, root=root)
-    trainer.train()
-    model.config.fetcher_config.gradient = configured  # the phase's own is no property of what it made
+    try:
+        trainer = make_trainer(model, processor, phase, folder, device=device, root=root)
+        trainer.train()
+    finally:
+        model.config.fetcher_config.gradient = configured  # the phase's own is no property of what it makes
     beside = folder / f"{MODEL}.tmp"
     trainer.save_model(str(beside))
     if trainer.is_world_process_zero():
         processor.save_pretrained(beside)
-        replace_folder(beside, made)
+        replace_folder(beside, finished)
     trainer.accelerator.wait_for_everyone()
-    return made
+    return finished

@@ -60,22 +60,22 @@ class ReinforceSettings:
             raise ValueError(f'answering: expected "generate" or "forced"; got {self.answering!r}')
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> "ReinforceSettings":
+    def of(cls, settings: Mapping[str, Any]) -> "ReinforceSettings":
         """Settings by name, `weights` as a mapping too.
 
         Raises:
             ValueError: an unknown setting, or a bad one.
         """
-        _check_names(cls, given, "reinforcement")
-        weights = given.get("weights", {})
+        _check_names(cls, settings, "reinforcement")
+        weights = settings.get("weights", {})
         _check_names(RewardWeights, weights, "reinforcement.weights")
-        return cls(**{**given, "weights": RewardWeights(**weights)})
+        return cls(**{**settings, "weights": RewardWeights(**weights)})
 
 
-def _check_names(kind: type, given: Any, what: str) -> None:
+def _check_names(kind: type, settings: Any, what: str) -> None:
     known = [setting.name for setting in fields(kind)]
-    if not isinstance(given, Mapping) or set(given) - set(known):
-        received = sorted(set(given) - set(known)) if isinstance(given, Mapping) else given
+    if not isinstance(settings, Mapping) or set(settings) - set(known):
+        received = sorted(set(settings) - set(known)) if isinstance(settings, Mapping) else settings
         raise ValueError(f"{what}: expected settings among {', '.join(known)}; got {received}")
 
 
