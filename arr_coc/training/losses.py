@@ -139,8 +139,8 @@ def loss_terms(
         losses = relevance_losses(scores, relevance, mask, config.relevance_positive_weight)
         terms["relevance"] = Term(losses.sum(), "known")
     if attended is not None and output.scores:
-        losses = [distillation_loss(logits, attended, mask).sum() for logits in output.scores.values()]
-        terms["distillation"] = Term(torch.stack(losses).mean(), "slots")
+        divergences = [distillation_loss(logits, attended, mask).sum() for logits in output.scores.values()]
+        terms["distillation"] = Term(torch.stack(divergences).mean(), "slots")
     slots = len(output.fetch.scores)
     if output.fetch.expected_tokens is not None:
         terms["efficiency"] = Term(efficiency_loss(output.fetch.expected_tokens, target_tokens) * slots, "slots")
