@@ -221,6 +221,17 @@ def test_a_phase_trains_its_parts_and_leaves_the_others(kind: type[Phase], check
     assert held == sum(parameter.requires_grad for parameter in trainer.model.parameters())
 
 
+def test_a_phase_that_fails_leaves_the_configured_gradient(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, processor = loaded(checkpoint)
+    configured = model.config.fetcher_config.gradient
+    monkeypatch.setattr(ArrCocTrainer, "train", lambda _: {}["interrupted"])
+    with pytest.raises(KeyError, match="interrupted"):
+        train_phase(model, processor, replace(PHASE, gradient="soft"), tmp_path, device=CPU, root=tmp_path)
+    assert configured != "soft" and model.config.fetcher_config.gradient == configured
+
+
 def test_an_adapter_trains_alone_and_resumes_exactly(checkpoint: Path, tmp_path: Path) -> None:
     def trainer(folder: Path) -> ArrCocTrainer:
         model, processor = loaded(checkpoint)
