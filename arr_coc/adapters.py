@@ -16,18 +16,10 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 from transformers import PreTrainedModel
 
+from .parts import PARTS, part_of_parameter
+
 if TYPE_CHECKING:
     from peft import LoraConfig, PeftModel
-
-PARTS = {
-    "scorer": "fetcher.scorers",
-    "allocator": "fetcher.budgeters",
-    "bridge": "bridge",
-    "semantic": "vision_tower.semantic_encoder",
-    "encoder": "vision_tower.grid_encoder",
-    "language": "language_model",
-}
-"""Where the linear layers of each part stand in the model."""
 
 
 def linear_layers(model: nn.Module, part: str) -> list[str]:
@@ -35,15 +27,15 @@ def linear_layers(model: nn.Module, part: str) -> list[str]:
 
     Args:
         model: an ARR-COC model.
-        part: a name in `PARTS`, or one scorer as "scorer.realizer".
+        part: a name in `parts.PARTS`, or one scorer as "scorer.realizer".
 
     Raises:
         ValueError: an unknown part, or one without linear layers in this model.
     """
-    found = _linear_layers(model, part)
-    if not found:
+    names = _linear_layers(model, part)
+    if not names:
         raise ValueError(f"part: expected a part with linear layers in this model; {part!r} has none")
-    return found
+    return names
 
 
 def _linear_layers(model: nn.Module, part: str) -> list[str]:
@@ -51,10 +43,15 @@ def _linear_layers(model: nn.Module, part: str) -> list[str]:
     if name not in PARTS or (member and name != "scorer"):
         expected = f"one of {', '.join(PARTS)}, or a scorer as scorer.realizer"
         raise ValueError(f"part: expected {expected}; got {part!r}")
-    place = ".".join(filter(None, (PARTS[name], member)))
-    inside = re.compile(rf"(?:.*\.)?{re.escape(place)}(?:\..+)?")
-    # Subclasses are left out: they are linear layers with a meaning of their own, such as a temperature.
-    return [name for name, module in model.named_modules() if type(module) is nn.Linear and inside.fullmatch(name)]
+    inside = re.compile(rf"(?:^|\.)scorers\.{re.escape(member)}\." if member else "")
+    # Subclasses are left out: they are linear layers with a meaning of their own, such as a temperature. So is the
+    # vocabulary's head, which may be the embeddings themselves.
+    weights = {
+        f"{place}.weight": place
+        for place, module in model.named_modules()
+        if type(module) is nn.Linear and place.rpartition(".")[2] != "lm_head"
+    }
+    return [place for weight, place in weights.items() if part_of_parameter(weight) == name and inside.search(weight)]
 
 
 def scorer_lora_config(
@@ -80,9 +77,9 @@ def scorer_lora_config(
     from peft import LoraConfig, TaskType  # importing it takes a second, which every command would pay
 
     parts = [part] if isinstance(part, str) else part
-    found = [name for one in parts for name in linear_layers(model, one)]
+    targets = [name for each in parts for name in linear_layers(model, each)]
     # One expression over full names: a list of last names would hit layers of the language model too.
-    names = "|".join(re.escape(name) for name in dict.fromkeys(found))
+    names = "|".join(re.escape(name) for name in dict.fromkeys(targets))
     settings.setdefault("task_type", TaskType.CAUSAL_LM)
     return LoraConfig(r=r, lora_alpha=2 * r if alpha is None else alpha, target_modules=f"(?:{names})", **settings)
 

@@ -14,7 +14,6 @@ To try it on pages whose field names the model does not know, 200 to learn from 
 import argparse
 import tempfile
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -38,8 +37,7 @@ def train(adapted: PeftModel, records: Sequence[Record], arguments: argparse.Nam
     collate, encoder = QuestionCollator(model.processor, model.config), CachedEncoder(model, cache)
     trained = [weight for weight in adapted.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=arguments.rate, weight_decay=0.0)
-    rate = partial(warmup_cosine, steps=steps, warmup=max(1, steps // 10))
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
+    schedule = warmup_cosine(optimizer, steps=steps, warmup=max(1, steps // 10))
     generator = torch.Generator().manual_seed(0)
     adapted.train()
     for _ in (bar := tqdm(range(steps), desc="training", unit="step")):

@@ -15,8 +15,9 @@ from torch import nn
 from transformers.utils import logging as transformers_logging
 
 from arr_coc import scorer_lora_config
-from arr_coc.adapters import PARTS, adapt, linear_layers, save_adapter
+from arr_coc.adapters import adapt, linear_layers, save_adapter
 from arr_coc.modeling.losses import warn_of_training_in_eval_mode
+from arr_coc.parts import PARTS, part_of_parameter
 from arr_coc.training.adapting import train_adapter
 from arr_coc.training.recipe import load_recipe
 from arr_coc_cli import main
@@ -56,9 +57,9 @@ def trained(model: Any, steps: int = 3) -> Any:
 def test_a_part_means_exactly_its_linear_layers(part: str) -> None:
     model = tiny_model(fetcher={"tier_choice": "classifier"})
     names = linear_layers(model, part)
-    place = PARTS[part.split(".")[0]] + part.removeprefix(part.split(".")[0])
-    inside = [n for n, m in model.named_modules() if type(m) is nn.Linear and f"model.{place}" in n]
-    assert names == inside
+    name, _, member = part.partition(".")
+    own = [n for n, m in model.named_modules() if type(m) is nn.Linear and part_of_parameter(f"{n}.weight") == name]
+    assert names == [n for n in own if n != "lm_head" and (not member or f".scorers.{member}." in n)]
     adapted = get_peft_model(model, scorer_lora_config(model, r=2, part=part))
     hit = {
         n.split(".lora_A")[0].removeprefix("base_model.model.") for n, _ in adapted.named_modules() if ".lora_A." in n

@@ -295,11 +295,10 @@ def test_forced_answers_score_what_a_greedy_answer_gets_right_before_its_first_m
     prompts = [row[labels == -100] for row, labels in zip(batch["input_ids"], batch["labels"], strict=True)]
     first = reinforcement_loss(model, batch, settings, generator=torch.Generator().manual_seed(0))
     for b, prompt in enumerate(prompts):
-        oracle = torch.zeros(1, 256).scatter(1, first.sets[b : b + 1, 0], 1.0)
         prompt = prompt[prompt != tokenizer.pad_token_id][None]
         said = model.generate(
-            input_ids=prompt, pixel_values=batch["pixel_values"], patch_mask=batch["patch_mask"], strategy="oracle",
-            allocator="topk", oracle_relevance=oracle, max_new_tokens=4, min_new_tokens=4,
+            input_ids=prompt, pixel_values=batch["pixel_values"], patch_mask=batch["patch_mask"],
+            patches=first.sets[b : b + 1, 0], max_new_tokens=4, min_new_tokens=4,
         )[0, prompt.shape[1] :]  # fmt: skip
         for wrong in range(5):  # the answer is what was said, but for one token and all behind it
             answer = said.clone()
@@ -310,7 +309,7 @@ def test_forced_answers_score_what_a_greedy_answer_gets_right_before_its_first_m
             one["query_mask"] = model.processor.query_mask(one["input_ids"]) & (one["labels"] == -100)
             one["image_index"] = torch.zeros(1, dtype=torch.long)
             group = AskedBatch.of(model, one)
-            assert group.answered(first.sets[b : b + 1, 0], "forced").tolist() == [wrong / 4]
+            assert group.prompts.answered(first.sets[b : b + 1, 0], "forced").tolist() == [wrong / 4]
 
 
 def test_the_loss_is_the_sum_of_its_parts() -> None:

@@ -15,8 +15,8 @@ from test_trainer import CPU, PAGES, killed_at, loaded, same, trainer_of, weight
 from torch import Tensor
 
 from arr_coc import ArrCocForConditionalGeneration
-from arr_coc.training.asked_batch import AskedBatch
-from arr_coc.training.parts import part_of_parameter
+from arr_coc.parts import part_of_parameter
+from arr_coc.training.asked_batch import AnsweredPrompts
 from arr_coc.training.phases import AllocatorPhase, make_trainer, train_phase
 from arr_coc.training.recipe import load_recipe, train
 
@@ -79,10 +79,10 @@ def test_boxes_teach_nothing_where_the_relevance_loss_has_no_weight(checkpoint: 
 def test_what_is_rewarded_is_fetched(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In place of a language model that can read: answers are the better, the more patches are of the upper half."""
 
-    def answered(asked: AskedBatch, drawn: Tensor, how: str) -> Tensor:
+    def answered(asked: AnsweredPrompts, drawn: Tensor, how: str) -> Tensor:
         return (drawn < 128).float().mean(1)
 
-    monkeypatch.setattr(AskedBatch, "answered", answered)
+    monkeypatch.setattr(AnsweredPrompts, "answered", answered)
     settings = {"draws": 8, "normalise": True, "kl_weight": 0.0, "entropy_weight": 0.0}
     trainer = trainer_of(
         checkpoint, tmp_path, PHASE, steps=40, learning_rate=1e-2, reinforcement=settings, evaluate_every=40

@@ -11,7 +11,7 @@ from test_reinforce import batch_of
 from torch import Tensor
 
 from arr_coc.modeling.allocators import budgets_from_mass, budgets_from_tiers
-from arr_coc.training.asked_batch import AskedBatch
+from arr_coc.training.asked_batch import AnsweredPrompts, AskedBatch
 from arr_coc.training.plackett_luce import draw_orders, set_log_probability
 from arr_coc.training.reinforce import ReinforceSettings, reinforcement_loss
 from arr_coc.training.rewards import RewardWeights, group_advantages, reward
@@ -103,13 +103,13 @@ def loss_of(model: Any, *, draws: int = 12, seed: int = 0, **settings: Any) -> A
     )  # fmt: skip
 
 
-def all_right(asked: AskedBatch, drawn: Tensor, how: str) -> Tensor:
+def all_right(asked: AnsweredPrompts, drawn: Tensor, how: str) -> Tensor:
     return torch.ones(len(asked.batch["input_ids"]))
 
 
 def test_with_equal_answers_the_classifier_learns_to_fetch_less(monkeypatch: pytest.MonkeyPatch) -> None:
     model = choosing("tiers")
-    monkeypatch.setattr(AskedBatch, "answered", all_right)
+    monkeypatch.setattr(AnsweredPrompts, "answered", all_right)
     classifier = model.model.fetcher.budgeters["tiers"].classifier
     made = loss_of(model, weights=RewardWeights(efficiency=1.0), entropy_weight=0.0)
     assert len(made.sizes.unique()) > 1 and made.correctness.eq(1).all()
@@ -130,7 +130,7 @@ def test_with_equal_answers_the_classifier_learns_to_fetch_less(monkeypatch: pyt
 def test_the_chooser_gets_the_gradient_of_sizes(allocator: str, learning: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The share of the reward that only sizes decide; the sets' own part is taken out."""
     model = choosing(allocator)
-    monkeypatch.setattr(AskedBatch, "answered", all_right)
+    monkeypatch.setattr(AnsweredPrompts, "answered", all_right)
     monkeypatch.setattr("arr_coc.training.reinforce.set_log_probability", lambda logits, *_, **__: logits[..., 0] * 0)
     made = loss_of(model, draws=32, weights=RewardWeights(efficiency=1.0), entropy_weight=0.0)
     assert len(made.sizes.unique()) > 1
@@ -163,6 +163,7 @@ def test_answers_from_sets_of_unequal_sizes_are_those_of_each_alone(how: str) ->
 
 def test_images_of_one_prompt_must_get_equally_much() -> None:
     model = tiny_model()
-    asked = replace(AskedBatch.of(model, batch_of(model)), rows=torch.zeros(2, dtype=torch.long))
+    asked = AskedBatch.of(model, batch_of(model))
+    asked = replace(asked, look=replace(asked.look, rows=torch.zeros(2, dtype=torch.long)))
     with pytest.raises(ValueError, match="batch: expected one image per prompt; got several, and an allocator"):
         asked.correctness(torch.zeros(2, 1, 17, dtype=torch.long), torch.tensor([[2], [3]]), "forced")

@@ -15,15 +15,17 @@ from torch import Tensor, nn
 from arr_coc import ArrCocForConditionalGeneration, ArrCocProcessor, scorer_lora_config
 from arr_coc.data.collating import QuestionCollator
 from arr_coc.data.sources import open_records
+from arr_coc.parts import PARTS, part_of_parameter
 from arr_coc.training.distilling import distillation_loss
 from arr_coc.training.drawing import Mix
 from arr_coc.training.losses import answer_positions, loss_weights, token_losses
 from arr_coc.training.measuring import query_dependence, recall
-from arr_coc.training.parts import PARTS, gradient_norms, part_of_parameter, train_only
-from arr_coc.training.phases import PHASES, AllocatorPhase, JointPhase, Phase, SemanticPhase, make_trainer, train_phase
+from arr_coc.training.parts import gradient_norms, train_only
+from arr_coc.training.phases import AllocatorPhase, JointPhase, Phase, SemanticPhase, make_trainer, train_phase
 from arr_coc.training.recipe import load_recipe
 from arr_coc.training.resuming import COMPLETE, discard_incomplete, is_complete, mark_complete, newest_complete
-from arr_coc.training.streaming import StepSampler
+from arr_coc.training.sampling import StepSampler
+from arr_coc.training.stages import STAGES
 from arr_coc.training.trainer import ArrCocTrainer
 
 PAGES = {"format": "rendered", "pages": 3, "questions": 2, "size": 128, "split": "train"}
@@ -155,13 +157,13 @@ def test_old_checkpoints_go_only_when_the_new_one_is_whole(
 
 def test_the_best_checkpoint_is_kept_and_loaded(checkpoint: Path, tmp_path: Path) -> None:
     """A learning rate that ruins the model: the first evaluation is the best one."""
-    trainer = trainer_of(checkpoint, tmp_path, learning_rate=1.0, warmup=0, keep=1, steps=6, best="answer_loss")
+    trainer = trainer_of(checkpoint, tmp_path, learning_rate=1.0, warmup=0, keep=2, steps=6, best="answer_loss")
     trainer.train()
     losses = {line["step"]: line["eval_answer_loss"] for line in trainer.state.log_history if "eval_loss" in line}
     best = min(losses, key=lambda step: losses[step])
     assert len(losses) == 3 and trainer.state.best_global_step == best
     kept = {path.name for path in tmp_path.glob("checkpoint-*")}
-    assert kept == {f"checkpoint-{best}", "checkpoint-6"}
+    assert kept >= {f"checkpoint-{best}", "checkpoint-6"} and len(kept) == 2
     saved = ArrCocForConditionalGeneration.from_pretrained(tmp_path / f"checkpoint-{best}")
     assert same(weights_of(trainer), saved.state_dict())
 
@@ -203,9 +205,8 @@ def test_every_parameter_belongs_to_one_part_and_every_part_has_some(checkpoint:
         part_of_parameter("elsewhere.weight")
 
 
-@pytest.mark.parametrize("name", [*PHASES])
-def test_a_phase_trains_its_parts_and_leaves_the_others(name: str, checkpoint: Path, tmp_path: Path) -> None:
-    kind = PHASES[name]
+@pytest.mark.parametrize("kind", [AllocatorPhase, SemanticPhase, JointPhase])
+def test_a_phase_trains_its_parts_and_leaves_the_others(kind: type[Phase], checkpoint: Path, tmp_path: Path) -> None:
     phase = kind(
         data=PAGES, steps=2, warmup=0, batch_size=2, learning_rate=1e-3, allocator="tiers",
         losses={"diversity": 0.1, "efficiency": 5.0}, target_tokens=1.0,
@@ -218,6 +219,17 @@ def test_a_phase_trains_its_parts_and_leaves_the_others(name: str, checkpoint: P
     assert changed == set(phase.trained)
     held = sum(len(group["params"]) for group in trainer.optimizer.param_groups)
     assert held == sum(parameter.requires_grad for parameter in trainer.model.parameters())
+
+
+def test_a_phase_that_fails_leaves_the_configured_gradient(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, processor = loaded(checkpoint)
+    configured = model.config.fetcher_config.gradient
+    monkeypatch.setattr(ArrCocTrainer, "train", lambda _: {}["interrupted"])
+    with pytest.raises(KeyError, match="interrupted"):
+        train_phase(model, processor, replace(PHASE, gradient="soft"), tmp_path, device=CPU, root=tmp_path)
+    assert configured != "soft" and model.config.fetcher_config.gradient == configured
 
 
 def test_an_adapter_trains_alone_and_resumes_exactly(checkpoint: Path, tmp_path: Path) -> None:
@@ -440,7 +452,7 @@ EXAMPLE = ROOT / "examples" / "phases.yaml"
 
 def test_the_example_iterates_the_phases() -> None:
     recipe = load_recipe(EXAMPLE)
-    names = [next(name for name, kind in PHASES.items() if type(stage) is kind) for stage in recipe.stages]
+    names = [next(name for name, kind in STAGES.items() if type(stage) is kind) for stage in recipe.stages]
     assert names == ["allocator", "semantic", "allocator", "semantic", "joint"]
     assert recipe.start is not None and (recipe.start / "model.safetensors").is_file()
 

@@ -4,7 +4,7 @@ from collections import Counter
 
 from .planning import Plan, Target
 
-PARTS = {
+ROWS = {
     "grid encoder": "model.vision_tower.grid_encoder.",
     "compressor": "model.vision_tower.compressor.",
     "semantic encoder": "model.vision_tower.semantic_encoder.",
@@ -15,6 +15,7 @@ PARTS = {
     "language model": "model.language_model.",
     "vocabulary head": "lm_head.",
 }
+"""Row of the report -> what the names of its tensors begin with."""
 
 
 def report(plan: Plan) -> str:
@@ -22,7 +23,7 @@ def report(plan: Plan) -> str:
     lines = ["sources"]
     lines += [f"  {role:<20}{source}" for role, source in plan.request.sources.items()]
     lines += ["", f"{'parts':<22}{'loaded':>8}{'new':>6}{'parameters':>17}{'bytes':>17}"]
-    for part, prefix in PARTS.items():
+    for part, prefix in ROWS.items():
         targets = [target for name, target in plan.targets.items() if name.startswith(prefix)]
         if targets:
             lines.append(_row(part, targets))

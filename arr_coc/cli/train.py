@@ -36,16 +36,16 @@ def run(args: argparse.Namespace) -> None:
     logger = logging.getLogger("arr_coc.training")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
-    made = Path(args.out) / "model"
+    trained = Path(args.out) / "model"
     try:
         if args.adapter is None:
             train(recipe, Path(args.out), device)
         else:
-            made = train_adapter(recipe, Path(args.out), device, rank=args.adapter)
+            trained = train_adapter(recipe, Path(args.out), device, rank=args.adapter)
     finally:
         logger.removeHandler(handler)
     if PartialState().is_main_process:
-        print(made)
+        print(trained)
 
 
 COMMAND = Command(

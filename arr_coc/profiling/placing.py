@@ -23,7 +23,7 @@ from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .assembling import peak_memory
 from .stages import question_inputs
 
-PARTS = ("model.vision_tower", "model.fetcher", "model.bridge", "model.layout", "model.language_model", "lm_head")
+MODULES = ("model.vision_tower", "model.fetcher", "model.bridge", "model.layout", "model.language_model", "lm_head")
 ON_DISK = ("model.language_model", "lm_head")
 
 
@@ -57,7 +57,7 @@ def _auto(asked: Asked) -> ArrCocForConditionalGeneration:
 
 
 def _disk(asked: Asked) -> ArrCocForConditionalGeneration:
-    placed = {part: "disk" if part in ON_DISK else "cpu" for part in PARTS}
+    placed = {part: "disk" if part in ON_DISK else "cpu" for part in MODULES}
     return _load(asked, device_map=placed, offload_folder=asked.scratch / "offload")
 
 

@@ -33,8 +33,9 @@ from ..loading import find_model
 from ..memory import LiveTensors
 from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from ..parts import PARTS
 from ..training.caching import CachedEncoder
-from ..training.parts import PARTS, train_only
+from ..training.parts import train_only
 
 ARMS: dict[str, tuple[tuple[str, ...], bool]] = {
     "everything": (tuple(PARTS), False),

@@ -39,9 +39,9 @@ def train_adapter(recipe: Recipe, out: Path, device: torch.device | str = "cpu",
     processor = ArrCocProcessor.from_pretrained(recipe.start)
     torch.manual_seed(recipe.seed)
     adapted = adapt(model, phase.trained, r=rank)
-    made = train_phase(adapted, processor, phase, out / "stage0", device=torch.device(device), root=recipe.root)
+    trained = train_phase(adapted, processor, phase, out / "stage0", device=torch.device(device), root=recipe.root)
     if PartialState().is_main_process:
         (out / ADAPTER).mkdir(exist_ok=True)
-        for path in (*made.glob("adapter_*"), *made.glob("README.md")):
+        for path in (*trained.glob("adapter_*"), *trained.glob("README.md")):
             shutil.copy2(path, out / ADAPTER)
     return out / ADAPTER

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from ..modeling.fetcher import FetchChoices, FetchResult
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration, ImageEncoding
-from ..modeling.prompt import default_query_mask, trim_placeholders
-from ..modeling.scorers import FetchContext
+from ..modeling.prompt import Look, default_query_mask, trim_placeholders
 from .losses import answer_positions, token_losses
 from .rewards import answer_correctness
 
@@ -21,112 +20,42 @@ _PROMPT = ("input_ids", "attention_mask", "labels", "query_mask")
 
 
 @dataclass(frozen=True)
-class AskedBatch:
-    """Questions about encoded images, with room for K saccades per image.
+class AnsweredPrompts:
+    """Prompts about encoded images, and their right answers.
 
     Attributes:
         model: that answers.
-        batch: `_PROMPT` [B, S] and `image_index` [I].
+        batch: `_PROMPT` [B, S], the ids with placeholders for as many saccades as patches are to be drawn, and
+            `image_index` [I].
         answers: for each prompt the texts that are right; None: what `labels` say.
         encoding: the images.
-        context: what the scorers see of each slot.
-        rows: [I] the prompt of each slot.
-        mask: bool [I, N], True on patches that may be drawn.
-        taken: [I, M] patches that are base tokens already, or None.
-        budget: K.
     """
 
     model: ArrCocForConditionalGeneration
     batch: dict[str, Tensor]
     answers: Sequence[Sequence[str]] | None
     encoding: ImageEncoding
-    context: FetchContext
-    rows: Tensor
-    mask: Tensor
-    taken: Tensor | None
-    budget: int
 
-    @classmethod
-    @torch.no_grad()
-    def of(
-        cls,
-        model: ArrCocForConditionalGeneration,
-        batch: Mapping[str, Tensor],
-        *,
-        encoding: ImageEncoding | None = None,
-        answers: Sequence[Sequence[str]] | None = None,
-    ) -> "AskedBatch":
-        """What `QuestionCollator` gives, its images encoded unless `encoding` is given.
-
-        Raises:
-            ValueError: no labels, or prompts without room for saccades.
-        """
-        missing = [name for name in ("input_ids", "attention_mask", "labels") if batch.get(name) is None]
-        if missing:
-            raise ValueError(f"batch: expected input_ids, attention_mask and labels; got none of {', '.join(missing)}")
-        core, ids, query, index = model.model, batch["input_ids"], batch.get("query_mask"), batch.get("image_index")
-        if query is None:
-            query = default_query_mask(ids, model.config.image_token_id, batch["attention_mask"], batch["labels"])
-        if encoding is None:
-            encoding = core.encode_image(batch["pixel_values"], batch.get("patch_mask"))
-        if index is None:
-            index = torch.arange(len(encoding), device=ids.device)
-        look = core.look(ids, encoding, query_mask=query.bool(), image_index=index)
-        if not look.budget:
-            raise ValueError("batch: expected prompts with room for fetched patches; got a budget of 0")
-        mask = look.context.patch_mask
-        mask = mask if look.taken is None else mask.scatter(1, look.taken, False)
-        kept = {**{name: batch[name] for name in _PROMPT[:3]}, "query_mask": query.bool(), "image_index": index}
-        return cls(model, kept, answers, encoding, look.context, look.rows, mask, look.taken, look.budget)
-
-    def fetch(self, strategy: str, allocator: str | None) -> FetchResult:
-        """What the model itself would fetch, with the gradient of what chooses."""
-        choices = FetchChoices(strategy=strategy, allocator=allocator)
-        return self.model.model.fetcher(self.context, self.budget, choices, taken=self.taken)
-
-    @torch.no_grad()
-    def correctness(self, drawn: Tensor, sizes: Tensor, how: str) -> Tensor:
-        """Correctness [B, G] of the answers from the first `sizes` [I, G] of the drawn patches [I, G, K].
-
-        Raises:
-            ValueError: images of one prompt with sets of different sizes.
-        """
-        correct = torch.zeros(len(self.batch["input_ids"]), drawn.shape[1], device=drawn.device)
-        for g in range(drawn.shape[1]):
-            wanted = sizes.new_full((len(correct),), int(sizes[0, g])).scatter(0, self.rows, sizes[:, g])
-            if not torch.equal(wanted[self.rows], sizes[:, g]):
-                received = "several, and an allocator that chooses for each how much it fetches"
-                raise ValueError(f"batch: expected one image per prompt; got {received}")
-            for size in wanted.unique().tolist():
-                prompts = (wanted == size).nonzero()[:, 0]
-                slots = torch.isin(self.rows, prompts)
-                some = self._only(prompts, slots, size)
-                correct[prompts, g] = some.answered(drawn[slots, g, :size], how).to(correct)
-        return correct
-
-    def _only(self, prompts: Tensor, slots: Tensor, saccades: int) -> "AskedBatch":
-        """Some prompts [b] with their slots (bool [I]), with room for so many saccades."""
-        if len(prompts) == len(self.batch["input_ids"]) and saccades == self.budget:
-            return self
-        config = self.model.config
+    def select(self, prompts: Tensor, slots: Tensor, saccades: int) -> "AnsweredPrompts":
+        """Some prompts, by number [b], with their slots (bool [I]), and placeholders for so many saccades per image."""
         batch = trim_placeholders(
-            counts=self.rows.new_full((int(slots.sum()),), saccades),
-            image_token_id=config.image_token_id,
+            counts=torch.full((int(slots.sum()),), saccades, device=slots.device),
+            image_token_id=self.model.config.image_token_id,
             base_positions=self.encoding.base_positions,
             pad_token_id=self._pad,
             **{name: self.batch[name][prompts] for name in _PROMPT},
         )
         batch["image_index"] = self.batch["image_index"][slots]
         answers = None if self.answers is None else [self.answers[i] for i in prompts.tolist()]
-        return replace(self, batch=batch, answers=answers, budget=saccades)
+        return replace(self, batch=batch, answers=answers)
 
     def answered(self, drawn: Tensor, how: str) -> Tensor:
         """Correctness [B] of the answers from exactly the drawn patches [I, K]; `how`: see `ReinforceSettings`."""
-        given: dict[str, Any] = {"image_encoding": self.encoding, "image_index": self.batch["image_index"]}
-        given["choices"] = FetchChoices(patches=drawn)
-        return self._forced(given) if how == "forced" else self._generated(given)
+        images: dict[str, Any] = {"image_encoding": self.encoding, "image_index": self.batch["image_index"]}
+        images["choices"] = FetchChoices(patches=drawn)
+        return self._forced(images) if how == "forced" else self._generated(images)
 
-    def _forced(self, given: dict[str, Any]) -> Tensor:
+    def _forced(self, images: dict[str, Any]) -> Tensor:
         """Share of the answer's tokens, its end included, that a greedy answer gets right before its first mistake.
 
         One pass tells, as greedy decoding up to there sees the same tokens. Tokens behind do not count: a model that
@@ -134,16 +63,16 @@ class AskedBatch:
         """
         labels = self.batch["labels"]
         prompts = {name: self.batch[name] for name in _PROMPT if name != "labels"}
-        output = self.model(**prompts, **given, logits_to_keep=answer_positions(labels), use_cache=False)
+        output = self.model(**prompts, **images, logits_to_keep=answer_positions(labels), use_cache=False)
         right = token_losses(output.logits, labels)[1]
         asked = labels[:, -right.shape[1] :] != -100
         return ((right.logical_not().cumsum(1) == 0) & asked).sum(1) / asked.sum(1).clamp(min=1)
 
-    def _generated(self, given: dict[str, Any]) -> Tensor:
+    def _generated(self, images: dict[str, Any]) -> Tensor:
         """Greedy answers, scored as text."""
         prompts, room = self._prompts()
-        given = {**prompts, **given, "max_new_tokens": room}
-        output = self.model.generate(**given, do_sample=False, num_beams=1)
+        settings: dict[str, Any] = {**prompts, **images, "max_new_tokens": room}
+        output = self.model.generate(**settings, do_sample=False, num_beams=1)
         texts = self._decoded(output[:, prompts["input_ids"].shape[1] :])
         wanted = self.answers
         if wanted is None:
@@ -170,10 +99,85 @@ class AskedBatch:
         before = (position < asked.int().argmax(1, keepdim=True)) & self.batch["attention_mask"].bool()
         width = int(before.sum(1).max())
         order = before.int().argsort(dim=1, stable=True)[:, -width:]  # what is kept, at the end, in its order
-        kept = before.gather(1, order)
+        inside = before.gather(1, order)
         prompts = {
-            "input_ids": ids.gather(1, order).masked_fill(~kept, self._pad),
-            "attention_mask": kept.long(),
-            "query_mask": self.batch["query_mask"].gather(1, order) & kept,
+            "input_ids": ids.gather(1, order).masked_fill(~inside, self._pad),
+            "attention_mask": inside.long(),
+            "query_mask": self.batch["query_mask"].gather(1, order) & inside,
         }
         return prompts, int(asked.sum(1).max())
+
+
+@dataclass(frozen=True)
+class AskedBatch:
+    """Questions whose patches are to be drawn.
+
+    Attributes:
+        prompts: with room for K saccades per image.
+        look: what the questions see before anything is fetched.
+        mask: bool [I, N], True on patches that may be drawn.
+    """
+
+    prompts: AnsweredPrompts
+    look: Look
+    mask: Tensor
+
+    @classmethod
+    @torch.no_grad()
+    def of(
+        cls,
+        model: ArrCocForConditionalGeneration,
+        batch: Mapping[str, Tensor],
+        *,
+        encoding: ImageEncoding | None = None,
+        answers: Sequence[Sequence[str]] | None = None,
+    ) -> "AskedBatch":
+        """What `QuestionCollator` gives, its images encoded unless `encoding` is given.
+
+        Raises:
+            ValueError: no labels, or prompts without room for saccades.
+        """
+        missing = [name for name in ("input_ids", "attention_mask", "labels") if batch.get(name) is None]
+        if missing:
+            raise ValueError(f"batch: expected input_ids, attention_mask and labels; got none of {', '.join(missing)}")
+        ids, query, index = batch["input_ids"], batch.get("query_mask"), batch.get("image_index")
+        if query is None:
+            query = default_query_mask(ids, model.config.image_token_id, batch["attention_mask"], batch["labels"])
+        if encoding is None:
+            encoding = model.model.encode_image(batch["pixel_values"], batch.get("patch_mask"))
+        if index is None:
+            index = torch.arange(len(encoding), device=ids.device)
+        look = model.model.look(ids, encoding, query_mask=query.bool(), image_index=index)
+        if not look.budget:
+            raise ValueError("batch: expected prompts with room for fetched patches; got a budget of 0")
+        mask = look.context.patch_mask
+        mask = mask if look.taken is None else mask.scatter(1, look.taken, False)
+        own = {**{name: batch[name] for name in _PROMPT[:3]}, "query_mask": query.bool(), "image_index": index}
+        return cls(AnsweredPrompts(model, own, answers, encoding), look, mask)
+
+    def fetch(self, strategy: str, allocator: str | None) -> FetchResult:
+        """What the model itself would fetch, with the gradient of what chooses."""
+        return self.prompts.model.model.fetch(self.look, FetchChoices(strategy=strategy, allocator=allocator))
+
+    @torch.no_grad()
+    def correctness(self, drawn: Tensor, sizes: Tensor, how: str) -> Tensor:
+        """Correctness [B, G] of the answers from the first `sizes` [I, G] of the drawn patches [I, G, K].
+
+        Raises:
+            ValueError: images of one prompt with sets of different sizes.
+        """
+        rows = self.look.rows
+        correct = torch.zeros(len(self.look.input_ids), drawn.shape[1], device=drawn.device)
+        for g in range(drawn.shape[1]):
+            wanted = sizes.new_full((len(correct),), int(sizes[0, g])).scatter(0, rows, sizes[:, g])
+            if not torch.equal(wanted[rows], sizes[:, g]):
+                received = "several, and an allocator that chooses for each how much it fetches"
+                raise ValueError(f"batch: expected one image per prompt; got {received}")
+            for size in wanted.unique().tolist():
+                prompts = (wanted == size).nonzero()[:, 0]
+                slots = torch.isin(rows, prompts)
+                asked = self.prompts
+                if len(prompts) < len(correct) or size < self.look.budget:
+                    asked = asked.select(prompts, slots, size)
+                correct[prompts, g] = asked.answered(drawn[slots, g, :size], how).to(correct)
+        return correct

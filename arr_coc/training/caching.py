@@ -95,9 +95,8 @@ class CachedEncoder:
             for path, tensors in zip(missing, self._made(pixel_values[index], mask, whole), strict=True):
                 self._keep(path, tensors)
                 held[path] = tensors
-        made = [held[path] for path in paths]
         device = core.get_input_embeddings().weight.device
-        joined = {name: torch.cat([one[name] for one in made]).to(device) for name in made[0]}
+        joined = {name: torch.cat([held[path][name] for path in paths]).to(device) for name in held[paths[0]]}
         if whole:
             return _unpacked(joined, bypass=core.config.bridge_config.bypass)
         mask = None if patch_mask is None else patch_mask.to(device)
@@ -275,10 +274,10 @@ def _packed(encoding: ImageEncoding) -> dict[str, Tensor]:
 
 def _unpacked(packed: dict[str, Tensor], *, bypass: bool) -> ImageEncoding:
     """The encoding that `_packed` took apart."""
-    given: dict[str, Any] = {name: tensor for name, tensor in packed.items() if "." not in name}
+    tensors: dict[str, Any] = {name: tensor for name, tensor in packed.items() if "." not in name}
     for name in _PAIRED:
         layers = sum(key.startswith(f"{name}.") for key in packed) // 2
         pairs = [(packed[f"{name}.{layer}.key"], packed[f"{name}.{layer}.value"]) for layer in range(layers)]
-        given[name] = pairs
-    given = {**dict.fromkeys(_OPTIONAL), **given}
-    return ImageEncoding(**given, bypass=bypass)
+        tensors[name] = pairs
+    tensors = {**dict.fromkeys(_OPTIONAL), **tensors}
+    return ImageEncoding(**tensors, bypass=bypass)

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.fetcher import FetchResult
 from ..modeling.language_model import layout_positions
+from .attention import eager_attention
 
 _ATTENTION = re.compile(r"(?:^|\.)layers\.(\d+)\.self_attn$")
 
@@ -42,11 +43,11 @@ def attention_layers(language_model: nn.Module, layers: Sequence[int] | None) ->
     Raises:
         ValueError: there are no such layers.
     """
-    found = {int(m[1]): module for name, module in language_model.named_modules() if (m := _ATTENTION.search(name))}
-    wanted = range(len(found)) if layers is None else layers
-    if not found or not wanted or not all(-len(found) <= number < len(found) for number in wanted):
-        raise ValueError(f"distillation_layers: expected numbers of {len(found)} layers, from 0; got {layers}")
-    return [found[number] for number in sorted({number % len(found) for number in wanted})]
+    modules = {int(m[1]): module for name, module in language_model.named_modules() if (m := _ATTENTION.search(name))}
+    wanted = range(len(modules)) if layers is None else layers
+    if not modules or not wanted or not all(-len(modules) <= number < len(modules) for number in wanted):
+        raise ValueError(f"distillation_layers: expected numbers of {len(modules)} layers, from 0; got {layers}")
+    return [modules[number] for number in sorted({number % len(modules) for number in wanted})]
 
 
 @contextmanager
@@ -73,12 +74,10 @@ def answer_attention(
         collected.append(torch.einsum("bs,bst->bt", share, output[1].float().mean(1)))
 
     hooks = [module.register_forward_hook(collect) for module in attention_layers(language_model, layers)]
-    before = language_model.config._attn_implementation
-    language_model.set_attn_implementation("eager")
     try:
-        yield collected
+        with eager_attention(language_model):
+            yield collected
     finally:
-        language_model.set_attn_implementation(before)
         for hook in hooks:
             hook.remove()
 

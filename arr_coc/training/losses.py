@@ -65,16 +65,16 @@ class Term:
     per: Kind
 
 
-def loss_weights(given: Mapping[str, float]) -> dict[str, float]:
-    """The default weights with those that are given in their place.
+def loss_weights(changes: Mapping[str, float]) -> dict[str, float]:
+    """The default weights, with others in the place of those that `changes` names.
 
     Raises:
         ValueError: an unknown loss, a negative weight, or no loss with a weight above 0.
     """
-    unknown = sorted(set(given) - set(WEIGHTS))
+    unknown = sorted(set(changes) - set(WEIGHTS))
     if unknown:
         raise ValueError(f"losses: expected names among {', '.join(WEIGHTS)}; got {', '.join(unknown)}")
-    weights = {**WEIGHTS, **{name: float(weight) for name, weight in given.items()}}
+    weights = {**WEIGHTS, **{name: float(weight) for name, weight in changes.items()}}
     if min(weights.values()) < 0 or not any(weights.values()):
         raise ValueError(f"losses: expected weights of 0 or more, one above 0; got {weights}")
     return weights
@@ -139,8 +139,8 @@ def loss_terms(
         losses = relevance_losses(scores, relevance, mask, config.relevance_positive_weight)
         terms["relevance"] = Term(losses.sum(), "known")
     if attended is not None and output.scores:
-        found = [distillation_loss(logits, attended, mask).sum() for logits in output.scores.values()]
-        terms["distillation"] = Term(torch.stack(found).mean(), "slots")
+        divergences = [distillation_loss(logits, attended, mask).sum() for logits in output.scores.values()]
+        terms["distillation"] = Term(torch.stack(divergences).mean(), "slots")
     slots = len(output.fetch.scores)
     if output.fetch.expected_tokens is not None:
         terms["efficiency"] = Term(efficiency_loss(output.fetch.expected_tokens, target_tokens) * slots, "slots")

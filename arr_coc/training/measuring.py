@@ -99,8 +99,8 @@ def item_measures(output: ArrCocOutput, batch: Mapping[str, Any], *, positive_we
     relevance, unknown = batch.get("relevance_targets"), torch.full_like(losses[:, 0], torch.nan)
     if relevance is not None and output.scores:
         scores = torch.stack(list(output.scores.values()))
-        found = relevance_losses(scores, relevance, real_patches(output, batch), positive_weight)
-        unknown = torch.where(relevance[:, 0] >= 0, found, torch.nan)
+        relevance_loss = relevance_losses(scores, relevance, real_patches(output, batch), positive_weight)
+        unknown = torch.where(relevance[:, 0] >= 0, relevance_loss, torch.nan)
     columns = {
         "answer": losses.sum(1),
         "tokens": (batch["labels"][:, 1:] != -100).sum(1),
@@ -140,11 +140,11 @@ class Averages:
 
     def drain(self) -> dict[str, float]:
         """The means since the last call."""
-        found = {name: torch.cat(values) for name, values in sorted(self.sums.items())}
+        values = {name: torch.cat(parts) for name, parts in sorted(self.sums.items())}
         self.sums.clear()
-        if not found:
+        if not values:
             return {}
-        pairs = torch.stack([torch.stack((v.nansum(), (~v.isnan()).sum().to(v))) for v in found.values()])
+        pairs = torch.stack([torch.stack((v.nansum(), (~v.isnan()).sum().to(v))) for v in values.values()])
         totals = self.accelerator.reduce(pairs, "sum")
-        means = {name: (total / count).item() for name, (total, count) in zip(found, totals, strict=True) if count}
+        means = {name: (total / count).item() for name, (total, count) in zip(values, totals, strict=True) if count}
         return means

@@ -1,9 +1,5 @@
-"""Parts of the model that are trained, frozen and given learning rates apart from each other.
+"""Training some parts of the model (see `arr_coc.parts`) and not others, each at its own rate."""
 
-A parameter belongs to exactly one part, whatever wraps the model (PEFT, DDP): its name says which.
-"""
-
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -11,43 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-
-PARTS = {
-    "scorer": r"fetcher\.scorers\.",
-    "allocator": r"fetcher\.",
-    "bridge": r"bridge\.|layout\.|vision_tower\.saccade_projection\.",
-    "semantic": r"vision_tower\.semantic_encoder\.",
-    "encoder": r"vision_tower\.",
-    "language": r"language_model\.|lm_head\.",
-}
-"""Part -> pattern of its parameters' names; the first that matches counts. What the fetcher holds beside scorers is the
-allocator's; the compressor belongs to the grid encoder."""
-
-_PATTERNS = {part: re.compile(rf"(?:^|\.)(?:{pattern})") for part, pattern in PARTS.items()}
+from ..parts import check_parts, part_of_parameter
 
 
 def base_model(model: nn.Module) -> ArrCocForConditionalGeneration:
     """The ARR-COC model inside whatever wraps it: PEFT, DDP."""
     return next(module for module in model.modules() if isinstance(module, ArrCocForConditionalGeneration))
-
-
-def part_of_parameter(name: str) -> str:
-    """The part that a parameter belongs to.
-
-    Raises:
-        ValueError: it belongs to none.
-    """
-    for part, pattern in _PATTERNS.items():
-        if pattern.search(name):
-            return part
-    raise ValueError(f"parameter: expected one of the parts {', '.join(PARTS)}; got {name!r}")
-
-
-def check_parts(parts: Iterable[str], what: str) -> None:
-    """Raises a ValueError where a name is no part."""
-    unknown = sorted(set(parts) - set(PARTS))
-    if unknown:
-        raise ValueError(f"{what}: expected parts among {', '.join(PARTS)}; got {', '.join(unknown)}")
 
 
 def train_only(model: nn.Module, parts: Iterable[str]) -> None:
@@ -56,10 +21,10 @@ def train_only(model: nn.Module, parts: Iterable[str]) -> None:
     Raises:
         ValueError: an unknown part.
     """
-    kept = set(parts)
-    check_parts(kept, "trained")
+    trained = set(parts)
+    check_parts(trained, "trained")
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(part_of_parameter(name) in kept)
+        parameter.requires_grad_(part_of_parameter(name) in trained)
         parameter.grad = None
 
 
@@ -107,7 +72,7 @@ def gradient_norms(model: nn.Module) -> dict[str, Tensor]:
     for part, _, parameter in trainable(model):
         if parameter.grad is not None:
             gradients.setdefault(part, []).append(parameter.grad)
-    return {part: _whole(nn.utils.get_total_norm(found)) for part, found in gradients.items()}
+    return {part: _whole(nn.utils.get_total_norm(tensors)) for part, tensors in gradients.items()}
 
 
 def _whole(norm: Tensor) -> Tensor:

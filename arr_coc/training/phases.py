@@ -15,12 +15,14 @@ from ..data.sources import open_records
 from ..modeling.configuration_arr_coc import GRADIENTS
 from ..modeling.processing_arr_coc import ArrCocProcessor
 from ..modeling.scorers import SCORERS
+from ..parts import check_parts
 from .caching import CachedEncoder
 from .drawing import Mix
 from .losses import loss_weights
-from .parts import base_model, check_parts, train_only
+from .parts import base_model, train_only
 from .reinforce import ReinforceSettings
 from .resuming import replace_folder
+from .stages import STAGES, Run, Stage
 from .trainer import ArrCocTrainer, Objective
 
 logger = logging.getLogger(__name__)
@@ -33,13 +35,13 @@ MODEL = "model"
 
 
 @dataclass(frozen=True)
-class Phase:
+class Phase(Stage):
     """Settings of a phase.
 
     Attributes:
         data: what to train on, see `arr_coc.data.sources.open_records`; may say `on_error` and `max_errors` too.
         held_out: what to evaluate on; None: no evaluation, and the last weights are kept instead of the best.
-        trained: parts that are trained, see `parts.PARTS`; the others are frozen.
+        trained: parts that are trained, see `arr_coc.parts.PARTS`; the others are frozen.
         steps, warmup: optimiser steps, and those over which the learning rates rise to their full height.
         batch_size, accumulation: questions per device and forward pass, and passes per step.
         learning_rate, rates: of AdamW, and those of parts that shall have another.
@@ -126,6 +128,11 @@ class Phase:
         """The weight of every loss."""
         return loss_weights({REINFORCEMENT: float(self.gradient == REINFORCEMENT), **self.losses})
 
+    def run(self, run: Run, folder: Path) -> None:
+        """The model that it leaves is another one, as it is in the folder of what the phase made."""
+        trained = train_phase(run.model, run.processor, self, folder, device=run.device, root=run.root)
+        run.model = type(run.model).from_pretrained(trained)
+
     def objective(self) -> Objective:
         """What `ArrCocTrainer` minimises."""
         layers, temperature = self.distillation_layers, self.temperature
@@ -148,6 +155,7 @@ def _number(value: Any, name: str) -> float:
         raise ValueError(f"{name}: expected a number; got {value!r}") from None
 
 
+@STAGES.register("allocator")
 @dataclass(frozen=True)
 class AllocatorPhase(Phase):
     """Where to look and how much of it: scorer, allocator and bridge."""
@@ -155,6 +163,7 @@ class AllocatorPhase(Phase):
     trained: tuple[str, ...] = ("scorer", "allocator", "bridge")
 
 
+@STAGES.register("semantic")
 @dataclass(frozen=True)
 class SemanticPhase(Phase):
     """What is seen there: the semantic encoder and the bridge."""
@@ -162,14 +171,12 @@ class SemanticPhase(Phase):
     trained: tuple[str, ...] = ("semantic", "bridge")
 
 
+@STAGES.register("joint")
 @dataclass(frozen=True)
 class JointPhase(Phase):
     """Everything at once."""
 
     trained: tuple[str, ...] = ("scorer", "allocator", "bridge", "semantic", "encoder", "language")
-
-
-PHASES: dict[str, type[Phase]] = {"allocator": AllocatorPhase, "semantic": SemanticPhase, "joint": JointPhase}
 
 
 class LogLines(TrainerCallback):
@@ -312,18 +319,20 @@ def train_phase(
     Returns:
         The folder of what it made: model and processor.
     """
-    made = folder / MODEL
-    if made.is_dir():
-        return made
+    finished = folder / MODEL
+    if finished.is_dir():
+        return finished
     folder.mkdir(parents=True, exist_ok=True)
     configured = model.config.fetcher_config.gradient
-    trainer = make_trainer(model, processor, phase, folder, device=device, root=root)
-    trainer.train()
-    model.config.fetcher_config.gradient = configured  # the phase's own is no property of what it made
+    try:
+        trainer = make_trainer(model, processor, phase, folder, device=device, root=root)
+        trainer.train()
+    finally:
+        model.config.fetcher_config.gradient = configured  # the phase's own is no property of what it makes
     beside = folder / f"{MODEL}.tmp"
     trainer.save_model(str(beside))
     if trainer.is_world_process_zero():
         processor.save_pretrained(beside)
-        replace_folder(beside, made)
+        replace_folder(beside, finished)
     trainer.accelerator.wait_for_everyone()
-    return made
+    return finished

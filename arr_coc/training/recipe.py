@@ -14,6 +14,7 @@ stages:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +26,14 @@ from transformers.utils import logging
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.processing_arr_coc import ArrCocProcessor
-from arr_coc.training.answering import ANSWERED, AnsweringStage, train_answering
-from arr_coc.training.checkpointing import load_weights, save_learner
-from arr_coc.training.copying import COPIED, CopyingStage, train_copying
-from arr_coc.training.phases import PHASES, Phase, train_phase
-from arr_coc.training.reading import READ, ReadingStage, train_reading
-from arr_coc.training.resuming import replace_folder
+
+from . import phases  # noqa: F401  # registers its stages
+from .from_scratch import answering, copying, reading  # noqa: F401  # likewise
+from .from_scratch.checkpointing import load_learner, save_learner
+from .resuming import replace_folder
+from .stages import STAGES, Run, Stage
 
 logger = logging.get_logger(__name__)
-
-STAGES: dict[str, type] = {"reading": ReadingStage, "copying": CopyingStage, "answering": AnsweringStage, **PHASES}
-Stage = ReadingStage | CopyingStage | AnsweringStage | Phase
 
 _TOP = ("model", "start", "seed")
 _KEYS = (*_TOP, "config", "defaults", "stages")
@@ -49,9 +47,12 @@ class Recipe:
         model: the configuration's folder.
         stages: settings in the order they run.
         seed: of the initial weights.
-        start: a trained model's folder (with its `LEARNER`, for the first three stages) to go on from; None: nothing.
+        start: a trained model's folder (with its `LEARNER`, for stages from scratch) to go on from; None: nothing.
         root: what paths in the stages' data are relative to.
         changes: settings that differ from the configuration's, parts of it as mappings.
+
+    Raises:
+        ValueError: a phase that follows a stage after which parts of the model are still untrained.
     """
 
     model: Path
@@ -60,6 +61,12 @@ class Recipe:
     start: Path | None = None
     root: Path = Path(".")
     changes: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for before, after in pairwise(self.stages):
+            if not (before.leaves_whole or after.from_scratch):
+                expected = "a phase first, after a phase or after answering"
+                raise ValueError(f"stages: expected {expected}; got one after {type(before).__name__}")
 
     def config(self) -> ArrCocConfig:
         """The configuration with its changes.
@@ -76,26 +83,29 @@ def _changed(known: Mapping[str, Any], changes: Any, where: str) -> dict[str, An
     if not isinstance(changes, Mapping) or set(changes) - set(known):
         received = sorted(set(changes) - set(known)) if isinstance(changes, Mapping) else changes
         raise ValueError(f"{where}: expected settings among {', '.join(known)}; got {received}")
-    inner = {name: isinstance(known[name], Mapping) for name in changes}
-    made = {k: _changed(known[k], v, f"{where}.{k}") if inner[k] else v for k, v in changes.items()}
-    return {**known, **made}
+    changed = dict(known)
+    for name, value in changes.items():
+        nested = isinstance(known[name], Mapping)
+        changed[name] = _changed(known[name], value, f"{where}.{name}") if nested else value
+    return changed
 
 
-def _stage(number: int, given: Any, defaults: Mapping[str, Any]) -> Stage:
-    if not isinstance(given, dict) or given.get("stage") not in STAGES:
-        received = given.get("stage") if isinstance(given, dict) else given
-        raise ValueError(f"stages[{number}]: expected stage to be one of {', '.join(STAGES)}; got {received!r}")
-    settings = {key: value for key, value in given.items() if key != "stage"}
-    kind = STAGES[given["stage"]]
-    known = [one.name for one in fields(kind)]
-    unknown = set(settings) - set(known)
-    if unknown:
-        expected = f"settings among {', '.join(known)}"
-        raise ValueError(f"stages[{number}] ({given['stage']}): expected {expected}; got {sorted(unknown)}")
+def _stage(number: int, spec: Any, defaults: Mapping[str, Any]) -> Stage:
+    """The stage that a recipe lists at `number`, with those defaults that it knows."""
+    where = f"stages[{number}]"
+    if not isinstance(spec, dict):
+        raise ValueError(f"{where}: expected a mapping with the stage's name; got {spec!r}")
+    settings = dict(spec)
     try:
-        return kind(**{key: value for key, value in defaults.items() if key in known}, **settings)
+        kind = STAGES.named(settings.pop("stage", None))
+        where += f" ({spec['stage']})"
+        known = [setting.name for setting in fields(kind)]
+        unknown = sorted(set(settings) - set(known))
+        if unknown:
+            raise ValueError(f"expected settings among {', '.join(known)}; got {unknown}")
+        return kind(**{**{name: defaults[name] for name in defaults if name in known}, **settings})
     except ValueError as error:
-        raise ValueError(f"stages[{number}] ({given['stage']}): {error}") from error
+        raise ValueError(f"{where}: {error}") from error
 
 
 def _override(recipe: dict[str, Any], setting: str) -> None:
@@ -133,7 +143,7 @@ def _places(recipe: dict[str, Any], path: list[str]) -> tuple[list[dict[str, Any
 
 def _knows(stage: Any, name: str) -> bool:
     kind = STAGES.get(str(stage.get("stage"))) if isinstance(stage, dict) else None
-    return kind is not None and name in {one.name for one in fields(kind)}
+    return kind is not None and name in {setting.name for setting in fields(kind)}
 
 
 def load_recipe(path: Path, settings: Sequence[str] = ()) -> Recipe:
@@ -147,25 +157,24 @@ def load_recipe(path: Path, settings: Sequence[str] = ()) -> Recipe:
     Raises:
         ValueError: unknown stages or settings, or no stages.
     """
-    given = yaml.safe_load(path.read_text(encoding="utf-8"))
-    if not isinstance(given, dict) or not isinstance(given.get("stages"), list) or not given["stages"]:
-        raise ValueError(f"{path}: expected a mapping with a list of stages; got {type(given).__name__}")
-    unknown = sorted(set(given) - set(_KEYS))
+    recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if not isinstance(recipe, dict) or not isinstance(recipe.get("stages"), list) or not recipe["stages"]:
+        raise ValueError(f"{path}: expected a mapping with a list of stages; got {type(recipe).__name__}")
+    unknown = sorted(set(recipe) - set(_KEYS))
     if unknown:
         raise ValueError(f"{path}: expected {', '.join(_KEYS)}; got {', '.join(unknown)}")
     for setting in settings:
-        _override(given, setting)
-    defaults = given.get("defaults") or {}
-    _check_defaults(defaults, given["stages"])
-    stages = tuple(_stage(number, stage, _left(defaults, stage)) for number, stage in enumerate(given["stages"]))
-    start = None if given.get("start") is None else path.parent / given["start"]
-    model, seed, changes = path.parent / given.get("model", "."), int(given.get("seed", 0)), given.get("config") or {}
-    return Recipe(model, stages, seed, start, path.parent, changes)
-
-
-def _left(defaults: Mapping[str, Any], stage: Any) -> dict[str, Any]:
-    """The defaults that a stage leaves standing."""
-    return {name: value for name, value in defaults.items() if not (isinstance(stage, dict) and name in stage)}
+        _override(recipe, setting)
+    defaults = recipe.get("defaults") or {}
+    _check_defaults(defaults, recipe["stages"])
+    return Recipe(
+        model=path.parent / recipe.get("model", "."),
+        stages=tuple(_stage(number, spec, defaults) for number, spec in enumerate(recipe["stages"])),
+        seed=int(recipe.get("seed", 0)),
+        start=None if recipe.get("start") is None else path.parent / recipe["start"],
+        root=path.parent,
+        changes=recipe.get("config") or {},
+    )
 
 
 def _check_defaults(defaults: Any, stages: list[Any]) -> None:
@@ -182,58 +191,38 @@ def train(recipe: Recipe, out: Path, device: torch.device | str = "cpu") -> None
     Raises:
         ValueError: several processes for stages that know one only; a device that Trainer cannot be told.
     """
-    config = recipe.config()
-    processor = ArrCocProcessor.from_pretrained(recipe.model)
     state = PartialState(cpu=torch.device(device).type == "cpu")
-    if state.num_processes > 1 and not all(isinstance(stage, Phase) for stage in recipe.stages):
-        raise ValueError(f"stages: expected {', '.join(PHASES)} only, with {state.num_processes} processes; got others")
-    torch.manual_seed(recipe.seed)
-    model = ArrCocForConditionalGeneration(config)
-    done: list[Path] = [] if recipe.start is None else [recipe.start]
+    if state.num_processes > 1 and any(stage.from_scratch for stage in recipe.stages):
+        several = ", ".join(name for name, kind in STAGES.items() if not kind.from_scratch)
+        raise ValueError(f"stages: expected {several} only, with {state.num_processes} processes; got others")
+    run = _begin(recipe, torch.device(device))
     for number, stage in enumerate(recipe.stages):
-        folder = out / f"stage{number}"
         if state.is_main_process:
             logger.info(f"stage {number}: {stage}")
-        if isinstance(stage, Phase):
-            _begin_with(model, done)
-            made = train_phase(model, processor, stage, folder, device=torch.device(device), root=recipe.root)
-            model = ArrCocForConditionalGeneration.from_pretrained(made)
-            done.append(made)
-            continue
-        model.to(torch.device(device))  # type: ignore[arg-type]  # transformers wraps `to` and loses its types
-        if isinstance(stage, ReadingStage):
-            train_reading(config.vision_config, stage, folder, _last(done, READ), device)
-            done.append(folder / READ)
-        elif isinstance(stage, CopyingStage):
-            train_copying(model, processor.tokenizer, stage, folder, _last(done, COPIED))
-            done.append(folder / COPIED)
-        else:
-            train_answering(model, processor.tokenizer, stage, folder, done)
-            done.append(folder / ANSWERED)
+        stage.run(run, out / f"stage{number}")
     if state.is_main_process:
         beside = out / "model.tmp"
-        model.save_pretrained(beside)
-        processor.save_pretrained(beside)
-        if done and done[-1].name == ANSWERED:
-            save_learner(load_weights(done[-1]), beside)
+        run.model.save_pretrained(beside)
+        run.processor.save_pretrained(beside)
+        if run.learner:
+            save_learner(run.learner, beside)
         replace_folder(beside, out / "model")
     state.wait_for_everyone()
 
 
-def _begin_with(model: ArrCocForConditionalGeneration, done: Sequence[Path]) -> None:
-    """Takes over the folder that all began with; what later stages made is in the model already.
-
-    Raises:
-        ValueError: the stage before has not trained a whole model.
-    """
-    if done and done[-1].name in (READ, COPIED):
-        raise ValueError(f"stages: expected a phase after a phase or after answering; got one after {done[-1].stem}")
-    if len(done) == 1 and done[0].is_dir():
+def _begin(recipe: Recipe, device: torch.device) -> Run:
+    """A model with new weights, or with those of the folder that the recipe starts from."""
+    config = recipe.config()
+    torch.manual_seed(recipe.seed)
+    run = Run(
+        ArrCocForConditionalGeneration(config), ArrCocProcessor.from_pretrained(recipe.model), device, recipe.root
+    )
+    if recipe.start is not None:
+        if not recipe.start.is_dir():
+            raise ValueError(f"start: expected a trained model's folder; got {recipe.start}, which is none")
         # With this configuration: what it adds to the one that was trained with begins untrained.
-        trained = ArrCocForConditionalGeneration.from_pretrained(done[0], config=model.config)
-        model.load_state_dict(trained.state_dict())
-
-
-def _last(done: list[Path], name: str) -> Path | None:
-    """The last checkpoint of that name, or the folder that all began with."""
-    return next((path for path in done[::-1] if path.name == name or path.is_dir()), None)
+        trained = ArrCocForConditionalGeneration.from_pretrained(recipe.start, config=config)
+        run.model.load_state_dict(trained.state_dict())
+        if any(stage.from_scratch for stage in recipe.stages):
+            run.learner = load_learner(recipe.start)
+    return run

@@ -60,22 +60,22 @@ class ReinforceSettings:
             raise ValueError(f'answering: expected "generate" or "forced"; got {self.answering!r}')
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> "ReinforceSettings":
+    def of(cls, settings: Mapping[str, Any]) -> "ReinforceSettings":
         """Settings by name, `weights` as a mapping too.
 
         Raises:
             ValueError: an unknown setting, or a bad one.
         """
-        _check_names(cls, given, "reinforcement")
-        weights = given.get("weights", {})
+        _check_names(cls, settings, "reinforcement")
+        weights = settings.get("weights", {})
         _check_names(RewardWeights, weights, "reinforcement.weights")
-        return cls(**{**given, "weights": RewardWeights(**weights)})
+        return cls(**{**settings, "weights": RewardWeights(**weights)})
 
 
-def _check_names(kind: type, given: Any, what: str) -> None:
-    known = [one.name for one in fields(kind)]
-    if not isinstance(given, Mapping) or set(given) - set(known):
-        received = sorted(set(given) - set(known)) if isinstance(given, Mapping) else given
+def _check_names(kind: type, settings: Any, what: str) -> None:
+    known = [setting.name for setting in fields(kind)]
+    if not isinstance(settings, Mapping) or set(settings) - set(known):
+        received = sorted(set(settings) - set(known)) if isinstance(settings, Mapping) else settings
         raise ValueError(f"{what}: expected settings among {', '.join(known)}; got {received}")
 
 
@@ -178,16 +178,17 @@ def reinforcement_loss(
     logits = fetch.scores / settings.temperature
     sets, sizes, log_p = _draw(logits, fetch.survival, asked, settings.draws, generator)
     correct = asked.correctness(sets, sizes, settings.answering)
-    rows, slots = asked.rows, torch.zeros_like(correct).index_add(0, asked.rows, torch.ones_like(log_p))
+    rows = asked.look.rows
+    slots = torch.zeros_like(correct).index_add(0, rows, torch.ones_like(log_p))
     fetched = torch.zeros_like(correct).index_add(0, rows, sizes.to(correct)) / slots.clamp(min=1)
-    rewards = reward(correct, fetched=fetched, budget=asked.budget, weights=settings.weights)
+    rewards = reward(correct, fetched=fetched, budget=asked.look.budget, weights=settings.weights)
     log_p = torch.zeros_like(rewards).index_add(0, rows, log_p)  # several images in a prompt: drawn independently
     advantages = group_advantages(rewards, normalise=settings.normalise)
     entropy, divergence = draw_entropy(logits, asked.mask), logits.new_zeros(())
     loss = -(advantages * log_p).mean() + settings.entropy_weight * (settings.entropy_floor - entropy).relu().mean()
     if reference is not None:
         with torch.no_grad():
-            before = reference(asked.context) / settings.temperature
+            before = reference(asked.look.context) / settings.temperature
         divergence = draw_divergence(logits, before, asked.mask).mean()
         loss = loss + settings.kl_weight * divergence
     return Reinforcement(
@@ -201,12 +202,12 @@ def _draw(
     """Patches [I, G, K], how many of them are the set [I, G], and the log-probability of set and size [I, G]."""
     logits = logits[:, None].expand(-1, draws, -1)
     mask = asked.mask[:, None].expand(-1, draws, -1)
-    sizes = torch.full(logits.shape[:2], asked.budget, device=logits.device)
+    sizes = torch.full(logits.shape[:2], asked.look.budget, device=logits.device)
     log_p = logits.new_zeros(logits.shape[:2])
     if survival is not None:
         sizes = draw_sizes(survival, draws, generator=generator)
         log_p = size_log_probability(survival, sizes)
-    sets = draw_orders(logits, asked.budget, mask=mask, generator=generator)
+    sets = draw_orders(logits, asked.look.budget, mask=mask, generator=generator)
     return sets, sizes, log_p + set_log_probability(logits, sets, mask, sizes=sizes)
 
 

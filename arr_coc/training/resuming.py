@@ -41,12 +41,12 @@ def is_complete(folder: Path) -> bool:
 
 def checkpoints(folder: Path) -> list[Path]:
     """The checkpoints in a run's folder, whole or not, by step."""
-    found = {}
+    by_step = {}
     for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
         step = path.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-")
         if path.is_dir() and step.isdecimal():
-            found[int(step)] = path
-    return [found[step] for step in sorted(found)]
+            by_step[int(step)] = path
+    return [by_step[step] for step in sorted(by_step)]
 
 
 def newest_complete(folder: Path) -> Path | None:

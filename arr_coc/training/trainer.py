@@ -30,7 +30,7 @@ from .measuring import Averages, fetch_measures, item_measures, summary, tier_sh
 from .parts import base_model, gradient_norms, parameter_groups
 from .reinforce import Reinforcer, ReinforceSettings
 from .resuming import discard_incomplete, mark_complete, newest_complete
-from .streaming import StepSampler
+from .sampling import StepSampler
 
 _ALIGNED = ("attention_mask", "query_mask", "position_ids", "labels")
 """What a batch may hold beside `input_ids` that goes token by token."""
@@ -172,9 +172,9 @@ class ArrCocTrainer(Trainer):
     def _reinforced(self, reinforcer: Reinforcer, batch: Mapping[str, Any], output: ArrCocOutput) -> Term:
         """What answers from drawn sets of patches teach."""
         assert output.fetch is not None
-        made = reinforcer.loss(batch, output.fetch, step=self.state.global_step, encoding=self._encoded(batch))
-        self.averages.add(made.measures())
-        return Term(made.loss * len(output.fetch.scores), "slots")
+        reinforcement = reinforcer.loss(batch, output.fetch, step=self.state.global_step, encoding=self._encoded(batch))
+        self.averages.add(reinforcement.measures())
+        return Term(reinforcement.loss * len(output.fetch.scores), "slots")
 
     def _encoded(self, batch: Mapping[str, Any]) -> ImageEncoding | None:
         """The batch's images out of the cache; None without one."""
@@ -184,14 +184,14 @@ class ArrCocTrainer(Trainer):
         self, model: nn.Module, batch: Mapping[str, Any], strategy: str, allocator: str | None, *, scores: bool = True
     ) -> ArrCocOutput:
         """A forward pass with logits of the answers' positions alone, and those of every trained scorer."""
-        given = {name: tensor for name, tensor in batch.items() if name not in ("labels", "relevance_targets")}
+        inputs = {name: tensor for name, tensor in batch.items() if name not in ("labels", "relevance_targets")}
         known = batch.get("relevance_targets")
         encoding = self._encoded(batch)
         if encoding is not None:
-            given = {n: t for n, t in given.items() if n not in ("pixel_values", "patch_mask")}
-            given["image_encoding"] = encoding
+            inputs = {n: t for n, t in inputs.items() if n not in ("pixel_values", "patch_mask")}
+            inputs["image_encoding"] = encoding
         return model(
-            **given,
+            **inputs,
             choices=FetchChoices(
                 strategy=strategy,
                 allocator=allocator,
@@ -237,8 +237,8 @@ class ArrCocTrainer(Trainer):
         return torch.stack([losses[size] for size in sizes], 1)
 
     def _target_tokens(self) -> float:
-        given = self.objective.target_tokens
-        return float(base_model(self.model).config.vision_tokens()[1]) if given is None else given
+        target = self.objective.target_tokens
+        return float(base_model(self.model).config.vision_tokens()[1]) if target is None else target
 
     def _text_statistics(self) -> tuple[float, float]:
         """Mean and standard deviation of the text embeddings, before training."""
@@ -294,9 +294,9 @@ class ArrCocTrainer(Trainer):
                 measures = item_measures(output, batch, positive_weight=config.relevance_positive_weight)
             rows.append(self.accelerator.gather_for_metrics(measures))
             self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
-        found = torch.cat(rows).cpu()
-        metrics = {f"{metric_key_prefix}_{name}": value for name, value in summary(found, self.weights).items()}
-        return EvalLoopOutput(predictions=np.empty(0), label_ids=None, metrics=metrics, num_samples=len(found))
+        measures = torch.cat(rows).cpu()
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in summary(measures, self.weights).items()}
+        return EvalLoopOutput(predictions=np.empty(0), label_ids=None, metrics=metrics, num_samples=len(measures))
 
     # ---- checkpoints
 

@@ -14,8 +14,9 @@ from arr_coc.data import Box, Entry, Glyph, Split, ask, box_targets, glyph_targe
 from arr_coc.data.sketching import sketch_document
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.processing_arr_coc import CHAT_TEMPLATE, find_query_tokens, query_markers
-from arr_coc.training.reading import SLOTS, pixels, word_targets
-from arr_coc.training.streaming import per_step
+
+from .streaming import per_step
+from .targets import SLOTS, pixels, word_targets
 
 TRANSCRIBE = "Read the page."
 """What the second turn of a transcribing batch asks for: the fetched lines, top to bottom."""

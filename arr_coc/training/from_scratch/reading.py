@@ -1,4 +1,4 @@
-"""Stage 1: the grid encoder alone learns to read. Under each patch: which characters have their centre in it?
+"""Stage: the grid encoder alone learns to read. Under each patch: which characters have their centre in it?
 
 And which field's name? (The scorer compares patches with words of the question, so a patch must know its word.)
 
@@ -7,10 +7,10 @@ instead of millions of answers. Crops are a part of the page's side (the positio
 per patch.
 """
 
-import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -22,7 +22,6 @@ from arr_coc.data import (
     CHARSET,
     FIELDS,
     Document,
-    Entry,
     Split,
     box_targets,
     glyph_targets,
@@ -31,49 +30,45 @@ from arr_coc.data import (
 )
 from arr_coc.modeling.configuration_arr_coc import ArrCocVisionConfig
 from arr_coc.modeling.grid_encoder import GridEncoder
-from arr_coc.training.checkpointing import load_weights, part_of
-from arr_coc.training.loop import Loop, adamw
-from arr_coc.training.streaming import per_step, prefetched
 
-READ = "reading.pt"
-"""Name of the stage's checkpoint, which the next reading stage goes on from."""
-SLOTS = 3
-"""Characters named per patch, left to right: the narrowest letters are about a third of a patch wide."""
+from ..stages import STAGES, Run
+from .stage import ScratchStage, Task
+from .streaming import per_step
+from .targets import SLOTS, pixels, word_targets
+
 EVALUATED_BATCHES = 6
 """Batches of held-out crops that a measurement reads."""
 EVALUATED_DOCUMENTS = 40
 """Held-out documents whose values a measurement reads."""
 
 
+@STAGES.register("reading")
 @dataclass(frozen=True)
-class ReadingStage:
+class ReadingStage(ScratchStage):
     """Settings of the stage.
 
     Attributes:
-        steps: optimiser steps.
         batch_size: crops per step.
         crop: side of a crop as a share of the page's side (1 or 0.5).
         documents: share of pages that are documents of the domain, not dense text.
         word_weight: of the loss on field names, beside the characters'.
-        learning_rate, weight_decay, warmup: AdamW; warm-up in steps.
-        evaluate_every: steps between measurements and checkpoints.
         evaluate_split: what is measured on: "test" has held-out fonts and layouts.
-        bf16: compute in bfloat16; on CPUs without matrix units for it, false is faster.
     """
+
+    name: ClassVar[str] = "reading"
+    leaves_whole: ClassVar[bool] = False
 
     steps: int = 6000
     batch_size: int = 32
     crop: float = 0.5
     documents: float = 0.5
     word_weight: float = 0.5
-    learning_rate: float = 2e-3
-    weight_decay: float = 0.02
     warmup: int = 200
     evaluate_every: int = 250
     evaluate_split: Split = "test"
-    bf16: bool = True
-    seed: int = 0
-    workers: int = 1
+
+    def task(self, run: Run) -> "Reading":
+        return Reading(self, run)
 
 
 class ReadingHead(nn.Module):
@@ -103,19 +98,6 @@ def word_loss(logits: Tensor, targets: Tensor) -> Tensor:
     return reading_loss(logits[known], targets[known]) if bool(known.any()) else logits.sum() * 0
 
 
-def pixels(image: np.ndarray) -> np.ndarray:
-    """uint8 [H, W, 3] -> float32 [3, H, W] in -1..1: what the image processor does with its default mean and std."""
-    return image.astype(np.float32).transpose(2, 0, 1) / 127.5 - 1
-
-
-def word_targets(entries: Sequence[Entry], *, size: int, grid: int) -> np.ndarray:
-    """int64 [grid, grid]: 1 + index in `FIELDS` on the patches of a field's label, else 0; all -100 without entries."""
-    targets = np.full((grid, grid), 0 if entries else -100, np.int64)
-    for entry in entries:
-        targets[box_targets([entry.label_box], size=size, grid=grid) > 0] = 1 + FIELDS.index(entry.field)
-    return targets
-
-
 class ReadingPages(IterableDataset):
     """Endless batches of crops and targets; a function of (seed, split, step)."""
 
@@ -140,7 +122,7 @@ class ReadingPages(IterableDataset):
             images += [pixels(crop) for crop in _crops(np.asarray(document.image.convert("RGB")), parts)]
             targets += _crops(glyph_targets(document.glyphs, size=self.size, grid=self.grid, slots=SLOTS), parts)
             words += _crops(word_targets(document.entries, size=self.size, grid=self.grid), parts)
-        image, target, word = (np.stack(made[: self.stage.batch_size]) for made in (images, targets, words))
+        image, target, word = (np.stack(stacked[: self.stage.batch_size]) for stacked in (images, targets, words))
         return torch.from_numpy(image), torch.from_numpy(target), torch.from_numpy(word)
 
     def document(self, number: int) -> Document:
@@ -193,56 +175,46 @@ def values_read(
     return right / count
 
 
-def train_reading(
-    config: ArrCocVisionConfig,
-    stage: ReadingStage,
-    out: Path,
-    start: Path | None = None,
-    device: torch.device | str = "cpu",
-) -> None:
-    """Runs (or resumes) the stage; its result is the checkpoint `out/reading.pt`.
+class Reading(Task):
+    """A grid encoder and a head, the encoder a copy of the model's if that has learnt to read already, else a new one.
 
-    Args:
-        config: the encoder's sizes.
-        stage: settings.
-        out: folder of the checkpoint.
-        start: `reading.pt` of an earlier stage, or a trained model's folder, to begin with; or None.
-        device: where to train.
+    The copy has the memory format that convolutions train fastest in.
     """
-    torch.manual_seed(stage.seed)
-    config = copy.deepcopy(config)
-    config._attn_implementation = "eager"  # trains several times faster on a CPU
-    encoder, head = GridEncoder(config), ReadingHead(config.out_channels)
-    both: nn.ModuleDict = nn.ModuleDict({"encoder": encoder, "head": head})
-    both.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch leaves it out of its stubs
-    optimizer = adamw([(list(both.parameters()), stage.learning_rate)], stage.weight_decay)
-    loop = Loop(
-        "reading", both, optimizer, out / "reading.pt", stage.steps, stage.warmup, stage.evaluate_every, stage.bf16
-    )
-    first = loop.resume()
-    if first is None and start is not None:
-        weights = load_weights(start)
-        encoder.load_state_dict(part_of(weights, "encoder.", "model.model.vision_tower.grid_encoder."))
-        head.load_state_dict(part_of(weights, "head.", "reading."))
-    first = first or 0
-    held_out = ReadingPages(stage, config, split=stage.evaluate_split, held_out=True)
-    test = [tuple(part.to(device) for part in held_out.batch(step)) for step in range(EVALUATED_BATCHES)]
-    pages = ReadingPages(stage, config, split="train", start=first)
-    loader = prefetched(pages, stage.workers)
 
-    def losses(step: int) -> dict[str, Tensor]:
-        image, targets, words = (part.to(device) for part in next(loader))
-        characters, fields = head(encoder(image.contiguous(memory_format=torch.channels_last)))
-        parts = {"characters": reading_loss(characters, targets), "words": word_loss(fields, words)}
-        return {
-            "loss": parts["characters"] + stage.word_weight * parts["words"],
-            **{n: p.detach() for n, p in parts.items()},
-        }
+    def __init__(self, stage: ReadingStage, run: Run) -> None:
+        config = run.model.config.vision_config
+        self.stage, self.config, self.device = stage, config, run.device
+        self.encoder, self.head = GridEncoder(config), ReadingHead(config.out_channels)
+        if "reading" in run.learner:
+            self.encoder.load_state_dict(run.model.model.vision_tower.grid_encoder.state_dict())
+            self.head.load_state_dict(run.learner["reading"])
+        self.module = nn.ModuleDict({"encoder": self.encoder, "head": self.head}).to(run.device)
+        self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch leaves it out of its stubs
+        self.unseen = ReadingPages(stage, config, split=stage.evaluate_split, held_out=True)
 
-    documents = [held_out.document(number) for number in range(EVALUATED_DOCUMENTS)]
+    def groups(self) -> list[tuple[list[nn.Parameter], float]]:
+        return [(list(self.module.parameters()), self.stage.learning_rate)]
 
-    def evaluate() -> str:
-        score = reading_accuracy(encoder, head, test) | {"values": values_read(encoder, head, documents, device)}
-        return ", ".join(f"{name} {value:.3f}" for name, value in score.items())
+    def pages(self, start: int) -> "ReadingPages":
+        return ReadingPages(self.stage, self.config, split="train", start=start)
 
-    loop.run(first, losses, evaluate)
+    def losses(self, step: int, batch: tuple[Tensor, ...]) -> dict[str, Tensor]:
+        image, targets, words = (part.to(self.device) for part in batch)
+        characters, fields = self.head(self.encoder(image.contiguous(memory_format=torch.channels_last)))
+        named, labelled = reading_loss(characters, targets), word_loss(fields, words)
+        loss = named + self.stage.word_weight * labelled
+        return {"loss": loss, "characters": named.detach(), "words": labelled.detach()}
+
+    @cached_property
+    def _test(self) -> tuple[list[tuple[Tensor, ...]], list[Document]]:
+        batches = [tuple(part.to(self.device) for part in self.unseen.batch(n)) for n in range(EVALUATED_BATCHES)]
+        return batches, [self.unseen.document(number) for number in range(EVALUATED_DOCUMENTS)]
+
+    def measure(self) -> dict[str, float]:
+        batches, documents = self._test
+        scores = reading_accuracy(self.encoder, self.head, batches)
+        return scores | {"values": values_read(self.encoder, self.head, documents, self.device)}
+
+    def finish(self, run: Run) -> None:
+        run.model.model.vision_tower.grid_encoder.load_state_dict(self.encoder.state_dict())
+        run.learner["reading"] = self.head.state_dict()

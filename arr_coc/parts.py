@@ -1,0 +1,47 @@
+"""Parts of the model that are trained, frozen, adapted and given learning rates apart from each other.
+
+A parameter belongs to exactly one part, whatever wraps the model (PEFT, DDP): its name says which.
+"""
+
+import re
+from collections.abc import Iterable
+
+PARTS = {
+    "scorer": r"fetcher\.scorers\.",
+    "allocator": r"fetcher\.",
+    "bridge": r"bridge\.|layout\.|vision_tower\.saccade_projection\.",
+    "semantic": r"vision_tower\.semantic_encoder\.",
+    "encoder": r"vision_tower\.",
+    "language": r"language_model\.|lm_head\.",
+}
+"""Part -> pattern of its parameters' names; the first that matches counts. What the fetcher holds beside scorers is the
+allocator's; the compressor belongs to the grid encoder."""
+
+_PATTERNS = {part: re.compile(rf"(?:^|\.)(?:{pattern})") for part, pattern in PARTS.items()}
+
+
+def part_of_parameter(name: str) -> str:
+    """The part that a parameter belongs to.
+
+    Raises:
+        ValueError: it belongs to none.
+    """
+    for part, pattern in _PATTERNS.items():
+        if pattern.search(name):
+            return part
+    raise ValueError(f"parameter: expected one of the parts {', '.join(PARTS)}; got {name!r}")
+
+
+def check_parts(parts: Iterable[str], what: str) -> None:
+    """Refuses names that are no part's.
+
+    Args:
+        parts: names.
+        what: they are, for the error.
+
+    Raises:
+        ValueError: an unknown part.
+    """
+    unknown = sorted(set(parts) - set(PARTS))
+    if unknown:
+        raise ValueError(f"{what}: expected parts among {', '.join(PARTS)}; got {', '.join(unknown)}")

@@ -1,0 +1,196 @@
+"""Stage: the whole model learns to find, fetch and answer, on rendered documents.
+
+A batch is some pages with several questions each, encoded once. At first no answers are asked for: fetched tokens learn
+to be the perfect ones of the copying stage, and the scorers learn relevance from the boxes of the answer and its label.
+Then strategy and budget are drawn per batch, oracle boxes mostly at first (so that the reader sees what it is to read),
+the trained scorers more and more; so one set of weights serves every strategy. Oracle batches also transcribe, in a
+second turn, all lines that they fetched: many more characters than an answer has.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from arr_coc.data import Split
+from arr_coc.modeling.configuration_arr_coc import resolve_budget
+
+from ..stages import STAGES, Run
+from .learner import Learner
+from .questions import Batch, Prompts, QuestionPages
+from .stage import ScratchStage, Task
+
+EVALUATED_STRATEGIES = ("oracle", "realizer", "none")
+"""How questions about held-out pages are answered in a measurement."""
+
+
+@STAGES.register("answering")
+@dataclass(frozen=True)
+class AnsweringStage(ScratchStage):
+    """Settings of the stage.
+
+    Attributes:
+        pages, questions: pages per step, and questions about each.
+        learning_rate: of all but the grid encoder (encoder_rate) and the language model (language_rate).
+        aligned_steps: steps at the start in which no answers are asked for: fetched tokens learn to be perfect ones,
+            and the scorers relevance.
+        frozen_steps: steps at the start in which the grid encoder is not trained.
+        start_mix, end_mix: how often each strategy is drawn at the first step and from half of the steps on.
+        budgets: how often each budget is drawn.
+        transcribed: share of the oracle batches that also transcribe.
+        transcript_budget: their number of saccades; lines are fetched and transcribed as long as they fit.
+        relevance_share: share of the questions that the scorers are trained on in a step that does not fetch by one.
+        relevance_weight, token_weight, base_weight, reading_weight, pointer_weight: of the losses beside the answer's.
+        evaluate_questions: questions asked in a measurement.
+        evaluate_split: what is measured on: "test" has held-out fonts and layouts.
+    """
+
+    name: ClassVar[str] = "answering"
+
+    pages: int = 12
+    questions: int = 4
+    learning_rate: float = 1.5e-3
+    encoder_rate: float = 3e-4
+    language_rate: float = 5e-4
+    aligned_steps: int = 300
+    frozen_steps: int = 600
+    start_mix: Mapping[str, float] = field(
+        default_factory=lambda: {"oracle": 0.85, "realizer": 0.05, "none": 0.05, "saliency": 0.05}
+    )
+    end_mix: Mapping[str, float] = field(
+        default_factory=lambda: {
+            "oracle": 0.2,
+            "realizer": 0.5,
+            "none": 0.1,
+            "saliency": 0.1,
+            "random": 0.04,
+            "clip_query": 0.04,
+            "variance": 0.02,
+        }  # fmt: skip
+    )
+    budgets: Mapping[str, float] = field(
+        default_factory=lambda: {"standard": 0.6, "balanced": 0.2, "fast": 0.1, "accurate": 0.1}
+    )
+    transcribed: float = 0.8
+    transcript_budget: int = 112
+    relevance_share: float = 0.34
+    relevance_weight: float = 2.0
+    token_weight: float = 0.3
+    base_weight: float = 0.1
+    reading_weight: float = 0.3
+    pointer_weight: float = 0.3
+    evaluate_questions: int = 192
+    evaluate_split: Split = "test"
+
+    def task(self, run: Run) -> "Answering":
+        return Answering(self, run)
+
+    def mix(self, step: int) -> dict[str, float]:
+        """How often each strategy is drawn at `step`: linear from the start's to the end's over half of the steps."""
+        progress = min(1.0, 2 * step / self.steps)
+        names = {**self.start_mix, **self.end_mix}
+        return {n: (1 - progress) * self.start_mix.get(n, 0.0) + progress * self.end_mix.get(n, 0.0) for n in names}
+
+    def weights(self) -> dict[str, float]:
+        """Of the losses."""
+        return {
+            "answer": 1.0,
+            "relevance": self.relevance_weight,
+            "token": self.token_weight,
+            "base": self.base_weight,
+            "reading": self.reading_weight,
+            "pointer": self.pointer_weight,
+        }
+
+
+def _draw(generator: torch.Generator, weights: Mapping[str, float]) -> str:
+    number = torch.multinomial(torch.tensor(list(weights.values())), 1, generator=generator)
+    return list(weights)[int(number)]
+
+
+@torch.no_grad()
+def measure(learner: Learner, batches: list[Batch], strategies: tuple[str, ...]) -> dict[str, float]:
+    """Exact match, loss and recall of each strategy at the standard budget, on batches of held-out pages."""
+    learner.eval()
+    budget = resolve_budget("standard", learner.model.config.vision_config.num_patches)
+    scores = {}
+    for strategy in strategies:
+        generator = torch.Generator().manual_seed(0)
+        saccades = 0 if strategy == "none" else budget
+        outputs = [
+            learner(batch, strategy=strategy, budget=saccades, generator=generator, frozen=True) for batch in batches
+        ]
+        scores[f"{strategy}: exact"] = torch.cat([output["right"] for output in outputs]).float().mean().item()
+        scores[f"{strategy}: loss"] = torch.stack([output["answer"] for output in outputs]).mean().item()
+        if saccades:
+            scores[f"{strategy}: recall"] = torch.stack([output["recall"] for output in outputs]).mean().item()
+    learner.train()
+    return scores
+
+
+class Answering(Task):
+    """The run's model, in place, with what only training uses."""
+
+    module: Learner
+
+    def __init__(self, stage: AnsweringStage, run: Run) -> None:
+        self.stage, config = stage, run.model.config
+        self.module = Learner(run.model, run.processor.tokenizer).to(run.device).train()
+        for part, state in run.learner.items():
+            self.module.get_submodule(part).load_state_dict(state)
+        prompts = Prompts(run.processor.tokenizer, config.image_token_id)
+        self.rendered = partial(QuestionPages, stage, config, prompts, transcript_budget=stage.transcript_budget)
+        self.patches = config.vision_config.num_patches
+
+    def groups(self) -> list[tuple[list[nn.Parameter], float]]:
+        core, stage = self.module.model.model, self.stage
+        slow = [*core.vision_tower.grid_encoder.parameters(), *self.module.reading.parameters()]
+        spoken = list(core.language_model.parameters())
+        known = {id(parameter) for parameter in [*slow, *spoken, *self.module.language.parameters()]}
+        fast = [parameter for parameter in self.module.parameters() if id(parameter) not in known]
+        return [(slow, stage.encoder_rate), (spoken, stage.language_rate), (fast, stage.learning_rate)]
+
+    def pages(self, start: int) -> QuestionPages:
+        return self.rendered(split="train", start=start)
+
+    def losses(self, step: int, batch: Batch) -> dict[str, Tensor]:
+        generator = torch.Generator().manual_seed(self.stage.seed * 1_000_003 + step)
+        strategy = _draw(generator, self.stage.mix(step))
+        budget = 0 if strategy == "none" else resolve_budget(_draw(generator, self.stage.budgets), self.patches)
+        batch = batch.to(self.module.model.device)
+        if step < self.stage.aligned_steps:
+            return self._aligning(batch, generator)
+        name = f"answer/{strategy}"
+        if strategy == "oracle" and torch.rand((), generator=generator) < self.stage.transcribed:
+            assert batch.transcript is not None
+            batch, budget, name = batch.transcript, self.stage.transcript_budget, "transcript"
+        losses = self.module(
+            batch, strategy=strategy, budget=budget, generator=generator, frozen=step < self.stage.frozen_steps,
+            relevance_share=self.stage.relevance_share,
+        )  # fmt: skip
+        weights = {part: weight for part, weight in self.stage.weights().items() if part in losses}
+        total = torch.stack([weight * losses[part] for part, weight in weights.items()]).sum()
+        logged = {part: losses[part].detach() for part in weights if part != "answer"}
+        return {"loss": total, name: losses["answer"].detach(), **logged}
+
+    def _aligning(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
+        """The losses of a step that asks for no answer."""
+        losses = self.module.align(batch.transcript or batch, self.stage.transcript_budget, generator)
+        total = losses["token"] + losses["base"] + self.stage.relevance_weight * losses["relevance"]
+        return {"loss": total, **{part: loss.detach() for part, loss in losses.items()}}
+
+    @cached_property
+    def _test(self) -> list[Batch]:
+        unseen = self.rendered(split=self.stage.evaluate_split, held_out=True)
+        batches = -(-self.stage.evaluate_questions // (self.stage.pages * self.stage.questions))
+        return [unseen.batch(number).to(self.module.model.device) for number in range(batches)]
+
+    def measure(self) -> dict[str, float]:
+        return measure(self.module, self._test, EVALUATED_STRATEGIES)
+
+    def finish(self, run: Run) -> None:
+        run.model.tie_weights()
+        run.learner |= {"reading": self.module.reading.state_dict(), "language": self.module.language.state_dict()}

@@ -1,0 +1,164 @@
+"""The model with what only training uses, and the losses that teach it.
+
+Notation: P pages, I image slots, G side of the grid, N patches, M base tokens, K saccades, S prompt length.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
+
+from arr_coc.modeling.allocators import best
+from arr_coc.modeling.fetcher import FetchChoices, FetchResult
+from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from arr_coc.modeling.prompt import EmbeddedPrompt
+from arr_coc.modeling.scorers import FetchContext
+
+from ..drawing import uniform_like
+from .patch_language import PatchLanguage, at_patches
+from .pointing import pointer_loss, pointing, right_rows
+from .questions import Batch
+from .reading import ReadingHead, reading_loss, word_loss
+
+
+class Learner(nn.Module):
+    """The model with what only training uses: the reading stage's head, and the perfect tokens of the copying stage."""
+
+    def __init__(self, model: ArrCocForConditionalGeneration, tokenizer: PreTrainedTokenizerBase) -> None:
+        super().__init__()
+        self.model = model
+        self.reading = ReadingHead(model.config.vision_config.out_channels)
+        self.language = PatchLanguage(model, tokenizer).requires_grad_(False)
+
+    def reading_loss(self, features: Tensor, batch: Batch) -> Tensor:
+        """What the reading stage minimised, on this batch's pages."""
+        characters, fields = self.reading(features)
+        return reading_loss(characters, batch.glyphs) + word_loss(fields, batch.words)
+
+    def token_loss(self, tokens: Tensor, batch: Batch, indices: Tensor) -> Tensor:
+        """Squared distance of fetched tokens [I, K, D] to the perfect ones, as a share of the latter's mean square."""
+        with torch.no_grad():
+            embed = self.model.get_input_embeddings()
+            perfect = self.language(*at_patches(batch, indices), indices, batch.glyphs.shape[1], embed)
+        return _relative_error(tokens, perfect)
+
+    def base_loss(self, tokens: Tensor, batch: Batch) -> Tensor:
+        """Log of 1 + the same for base tokens [P, M, D]: perfect is the mean of their cell's perfect patch tokens."""
+        with torch.no_grad():
+            perfect = self.language.cells(batch, self.model.get_input_embeddings())
+        return _relative_error(tokens, perfect).log1p()  # they begin far off the scale
+
+    def features(self, batch: Batch, *, frozen: bool) -> Tensor:
+        """The grid encoder's output [P, C, G, G]."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not frozen):
+            return self.model.model.vision_tower.grid_encoder(batch.pixel_values)
+
+    def prompt(self, batch: Batch, vision_tokens: int) -> tuple[Tensor, Tensor]:
+        """Ids [I, S] with so many placeholders, and the question's mask [I, S]; the text after them is at the end."""
+        image_token = self.model.config.image_token_id
+        vision = batch.after.new_full((len(batch.after), vision_tokens), image_token)
+        ids = torch.cat((batch.before, vision, batch.after), 1)
+        return ids, F.pad(batch.query, (ids.shape[1] - batch.query.shape[1], 0))
+
+    def relevance_loss(self, context: FetchContext, labels: Tensor, fetched: FetchResult | None = None) -> Tensor:
+        """Of all scorers; the one that led to `fetched` does not run again."""
+        scores = self.model.model.fetcher.all_scores(context, fetched)
+        return self.model.relevance_loss(scores, labels, context.patch_mask)
+
+    def align(self, batch: Batch, budget: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """Losses that need no language model in the loop, and leave it as it is: perfect tokens, relevance."""
+        core = self.model.model
+        features = self.features(batch, frozen=True)
+        encoding = core.encode_features(features, batch.pixel_values)
+        base_loss = self.base_loss(encoding.tokens, batch)
+        encoding = encoding.select(_pages(features, len(batch.after)))
+        ids, query = self.prompt(batch, encoding.base_positions)
+        with torch.no_grad():
+            context = core.look(ids, encoding, query_mask=query).context
+        indices = best(batch.oracle + 0.5 * uniform_like(batch.oracle, generator), budget)
+        tokens = core.bridge_saccades(encoding, indices).tokens
+        return {
+            "token": self.token_loss(tokens, batch, indices),
+            "base": base_loss,
+            "relevance": self.relevance_loss(context, batch.relevance),
+        }
+
+    def forward(
+        self,
+        batch: Batch,
+        *,
+        strategy: str,
+        budget: int,
+        generator: torch.Generator,
+        frozen: bool,
+        relevance_share: float = 1.0,
+    ) -> dict[str, Tensor]:
+        """The answer's loss, in training the others beside it, and how well the questions were answered.
+
+        Args:
+            batch: questions about pages, each answered teacher-forced.
+            strategy, budget: what is fetched for each.
+            generator: of all that is drawn.
+            frozen: whether the grid encoder is not trained.
+            relevance_share: of the questions that the scorers learn from where none of them fetched.
+
+        Returns:
+            Losses by name; "right" [I], whether each answer would be exact; "recall", of the patches that show it.
+        """
+        core = self.model.model
+        features = self.features(batch, frozen=frozen)
+        encoding = core.encode_features(features, batch.pixel_values)
+        ids, query = self.prompt(batch, encoding.base_positions + budget)
+        choices = FetchChoices(strategy=strategy, relevance=_oracle(batch, generator), generator=generator)
+        pages = _pages(features, len(batch.after))
+        prompt = core.embed_images(ids, encoding, query_mask=query, image_index=pages, choices=choices)
+        output = core(inputs_embeds=prompt.embeds, use_cache=False, output_attentions=self.training)
+        text = ids.shape[1] - batch.after.shape[1]  # where the text behind the image begins
+        logits = self.model.lm_head(output.last_hidden_state[:, text - 1 : -1][batch.answer])
+        targets = batch.after[batch.answer]
+        hit = batch.relevance.gather(1, prompt.fetch.indices).sum(1) / batch.relevance.sum(1)
+        losses = {
+            "answer": F.cross_entropy(logits.float(), targets),
+            "right": right_rows(logits, targets, batch.answer),
+            "recall": hit.mean(),
+        }
+        if not self.training:
+            return losses
+        losses["relevance"] = self._drawn_relevance_loss(prompt, batch, relevance_share, generator)
+        losses["base"] = self.base_loss(encoding.tokens, batch)
+        if not frozen:
+            losses["reading"] = self.reading_loss(features, batch)
+        if budget:
+            before, behind = encoding.tokens.shape[1], encoding.base_positions - encoding.tokens.shape[1]
+            saccades = prompt.image_tokens[:, before : before + budget]
+            losses["token"] = self.token_loss(saccades, batch, prompt.fetch.indices)
+            patches = slice(text - behind - budget, text - behind)
+            attention = pointing(output.attentions, steps=slice(text - 1, -1), patches=patches)
+            losses["pointer"] = pointer_loss(attention, prompt.fetch.indices, batch.places)
+        return losses
+
+    def _drawn_relevance_loss(
+        self, prompt: EmbeddedPrompt, batch: Batch, share: float, generator: torch.Generator
+    ) -> Tensor:
+        """Of all questions where a trained scorer fetched, which has run already, else of a drawn share of them."""
+        if prompt.fetch.strategy in self.model.model.fetcher.scorers:
+            return self.relevance_loss(prompt.context, batch.relevance, prompt.fetch)
+        slots = len(batch.after)
+        drawn = torch.randperm(slots, generator=generator)[: max(1, round(share * slots))].to(batch.after.device)
+        return self.relevance_loss(prompt.context.select(drawn), batch.relevance[drawn])
+
+
+def _oracle(batch: Batch, generator: torch.Generator) -> Tensor:
+    """[I, N] what strategy "oracle" fetches first; the rest of its budget is drawn, or is the page's first patches."""
+    noise = uniform_like(batch.oracle, generator)
+    noise *= uniform_like(noise[:, :1], generator) < 0.5
+    return batch.oracle + 0.5 * noise
+
+
+def _pages(features: Tensor, count: int) -> Tensor:
+    """[I] the page of each of `count` image slots, equally many each."""
+    return torch.arange(len(features), device=features.device).repeat_interleave(count // len(features))
+
+
+def _relative_error(tokens: Tensor, perfect: Tensor) -> Tensor:
+    return (tokens.float() - perfect.float()).square().mean() / perfect.float().square().mean()

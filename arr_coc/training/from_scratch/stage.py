@@ -1,0 +1,92 @@
+"""What the stages from scratch have in common: settings, a task to train on, and how it is run or gone on with."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import IterableDataset
+
+from ..attention import all_eager_attention
+from ..stages import Run, Stage
+from .loop import Loop, adamw
+from .streaming import prefetched
+
+
+class Task(ABC):
+    """What a stage trains, on what, and how that is measured.
+
+    Attributes:
+        module: all that is trained, and in the stage's checkpoint.
+    """
+
+    module: nn.Module
+
+    @abstractmethod
+    def groups(self) -> list[tuple[list[nn.Parameter], float]]:
+        """Trained parameters, each list with its learning rate."""
+
+    @abstractmethod
+    def pages(self, start: int) -> IterableDataset:
+        """Endless batches to train on, from that of step `start` on."""
+
+    @abstractmethod
+    def losses(self, step: int, batch: Any) -> dict[str, Tensor]:
+        """The losses of one step: "loss" is minimised, the others are logged."""
+
+    @abstractmethod
+    def measure(self) -> Mapping[str, float]:
+        """Numbers about held-out pages, by name."""
+
+    @abstractmethod
+    def finish(self, run: Run) -> None:
+        """Hands what was trained to the run."""
+
+
+@dataclass(frozen=True)
+class ScratchStage(Stage):
+    """Settings that the stages from scratch share.
+
+    Attributes:
+        steps: optimiser steps.
+        learning_rate, weight_decay, warmup: AdamW; warm-up in steps.
+        evaluate_every: steps between measurements and checkpoints.
+        bf16: compute in bfloat16; on CPUs without matrix units for it, false is faster.
+        seed: of new weights, pages and whatever is drawn.
+        workers: processes that prepare batches.
+    """
+
+    name: ClassVar[str]
+    """Of the checkpoint's file and in the log."""
+    from_scratch: ClassVar[bool] = True
+
+    steps: int = 3000
+    learning_rate: float = 2e-3
+    weight_decay: float = 0.02
+    warmup: int = 100
+    evaluate_every: int = 200
+    bf16: bool = True
+    seed: int = 0
+    workers: int = 1
+
+    @abstractmethod
+    def task(self, run: Run) -> Task:
+        """The task, begun with what the run's stages have trained so far."""
+
+    def run(self, run: Run, folder: Path) -> None:
+        torch.manual_seed(self.seed)
+        run.model.to(run.device)  # type: ignore[arg-type]  # transformers wraps `to` and loses its types
+        task = self.task(run)
+        loop = Loop(
+            self.name, task.module, adamw(task.groups(), self.weight_decay), folder / f"{self.name}.pt", self.steps,
+            self.warmup, self.evaluate_every, self.bf16,
+        )  # fmt: skip
+        first = loop.resume()
+        if first < self.steps:
+            batches = prefetched(task.pages(first), self.workers)
+            with all_eager_attention(run.model):
+                loop.run(first, lambda step: task.losses(step, next(batches)), task.measure)
+        task.finish(run)

@@ -1,0 +1,23 @@
+"""What a page shows, as arrays: its pixels, and which field's name stands under each patch."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from arr_coc.data import FIELDS, Entry, box_targets
+
+SLOTS = 3
+"""Characters named per patch, left to right: the narrowest letters are about a third of a patch wide."""
+
+
+def pixels(image: np.ndarray) -> np.ndarray:
+    """uint8 [H, W, 3] -> float32 [3, H, W] in -1..1: what the image processor does with its default mean and std."""
+    return image.astype(np.float32).transpose(2, 0, 1) / 127.5 - 1
+
+
+def word_targets(entries: Sequence[Entry], *, size: int, grid: int) -> np.ndarray:
+    """int64 [grid, grid]: 1 + index in `FIELDS` on the patches of a field's label, else 0; all -100 without entries."""
+    targets = np.full((grid, grid), 0 if entries else -100, np.int64)
+    for entry in entries:
+        targets[box_targets([entry.label_box], size=size, grid=grid) > 0] = 1 + FIELDS.index(entry.field)
+    return targets

@@ -1,0 +1,60 @@
+"""Stages: what a recipe lists, the registry of them, and what one stage hands to the next."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from ..modeling.processing_arr_coc import ArrCocProcessor
+from ..modeling.registry import Registry
+
+
+@dataclass
+class Run:
+    """What the stages of a recipe work on, one after the other.
+
+    Attributes:
+        model: as the stages so far have left it; a stage trains it in place or puts another in its place.
+        processor: the model's.
+        device: where to train.
+        root: the folder that paths in a stage's data are relative to.
+        learner: states of what only training uses, by their names in a `Learner`, "reading" and "language"; empty
+            before a stage has trained them.
+    """
+
+    model: ArrCocForConditionalGeneration
+    processor: ArrCocProcessor
+    device: torch.device = torch.device("cpu")
+    root: Path = Path(".")
+    learner: dict[str, Mapping[str, Tensor]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Stage(ABC):
+    """Settings of one stage of a recipe, registered under the name that recipes call it by, and what the stage does.
+
+    A new kind of stage is a frozen dataclass too, registered with `@STAGES.register(name)` and imported in `recipe`.
+    """
+
+    from_scratch: ClassVar[bool] = False
+    """Whether it uses the run's `learner`, and therefore runs in one process; others train whole models in several."""
+    leaves_whole: ClassVar[bool] = True
+    """Whether every part of the model is trained once the stage is done, so that a phase may follow."""
+
+    @abstractmethod
+    def run(self, run: Run, folder: Path) -> None:
+        """Trains `run.model`, or goes on where a killed run stopped.
+
+        Args:
+            run: the recipe's, whose model and learner are replaced by what the stage has made of them.
+            folder: the stage's own, for its checkpoints.
+        """
+
+
+STAGES: Registry[type[Stage]] = Registry("stage")
+"""Name in a recipe -> settings."""
