@@ -23,7 +23,7 @@ def question_words(wordings: Iterable[Wordings] = ()) -> list[str]:
     """Lower-case words that training questions about documents are made of, fields included, sorted.
 
     Args:
-        wordings: those of other domains, see `arr_coc.data.domains.WORDINGS`.
+        wordings: of domains, see `arr_coc.data.domains.WORDINGS`.
     """
     templates = [*QUESTION_TEMPLATES_TRAIN, *(template for one in wordings for template in one.train)]
     text = re.sub(r"{\w+}", " ", " ".join(templates)).lower()
