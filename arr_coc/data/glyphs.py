@@ -83,8 +83,8 @@ def glyph_targets(glyphs: Sequence[Glyph], *, size: int, grid: int, slots: int =
     order = np.lexsort((centre_x, patch))
     patch, classes = patch[order], classes[order]
     slot = np.arange(len(patch)) - np.searchsorted(patch, patch)  # rank within its patch
-    kept = slot < slots
-    targets[patch[kept], slot[kept]] = classes[kept]
+    fits = slot < slots
+    targets[patch[fits], slot[fits]] = classes[fits]
     return targets.reshape(grid, grid, slots)
 
 

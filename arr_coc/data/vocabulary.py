@@ -25,7 +25,7 @@ def question_words(wordings: Iterable[Wordings] = ()) -> list[str]:
     Args:
         wordings: of domains, see `arr_coc.data.domains.WORDINGS`.
     """
-    templates = [*QUESTION_TEMPLATES_TRAIN, *(template for one in wordings for template in one.train)]
+    templates = [*QUESTION_TEMPLATES_TRAIN, *(template for wording in wordings for template in wording.train)]
     text = re.sub(r"{\w+}", " ", " ".join(templates)).lower()
     return sorted({*FIELDS, *(word for word in re.findall(r"[a-z]+", text) if len(word) > 1)})
 

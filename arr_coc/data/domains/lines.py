@@ -167,13 +167,18 @@ def make_plan(
     baselines = [(top + bottom) / 2 + cap / 2 for top, bottom in zip(bounds, bounds[1:], strict=False)]
     place = None
     if title:
-        spare = size - 2 * edge - heading_width
-        x = edge + spare * float(rng.choice([0.0, 0.5, 1.0, rng.random()], p=[0.2, 0.4, 0.1, 0.3]))
-        x = left if rng.random() < 0.3 and left + heading_width < size - edge else x
+        x = _title_start(rng, left, heading_width, edge, size)
         place = (x, title_top + 0.45 * title_rows * pixels + styles.heading.cap_height / 2)
     return Plan(
         styles.label, styles.value, styles.heading, label_x, value_x, baselines, bounds, left, right, divider_x, place
     )
+
+
+def _title_start(rng: np.random.Generator, left: float, width: float, edge: float, size: int) -> float:
+    """x of a title: somewhere between the page's edges, or at the left of the block where it fits there."""
+    spare = size - 2 * edge - width
+    x = edge + spare * float(rng.choice([0.0, 0.5, 1.0, rng.random()], p=[0.2, 0.4, 0.1, 0.3]))
+    return left if rng.random() < 0.3 and left + width < size - edge else x
 
 
 def _block_range(
