@@ -1,4 +1,7 @@
-"""How right an answer is, by the rules of each benchmark: one registry, scores in 0..1. And recall of boxed patches."""
+"""How right an answer is, by the rules of each benchmark: one registry, scores in 0..1.
+
+And what was fetched: recall of boxed patches, and how far two fetches are apart.
+"""
 
 import re
 import string
@@ -7,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from torch import Tensor
 
 from .modeling.registry import Registry
 from .normalising import normalise_textvqa, normalise_vqa, strip_spaces
@@ -180,3 +184,13 @@ def patch_recall(fetched: Iterable[int], boxed: np.ndarray) -> float:
     if not wanted:
         raise ValueError("boxed: expected at least one patch; got none")
     return len(wanted.intersection(fetched)) / len(wanted)
+
+
+def fetch_distances(fetched: Tensor) -> Tensor:
+    """Jaccard distances [n, n] between sets of patches, bool [n, N]: 0 the same, 1 none shared; NaN of two empty ones.
+
+    The one formula of query dependence: the mean of these over pairs of questions about one image.
+    """
+    sets = fetched.float()
+    shared, sizes = sets @ sets.T, sets.sum(1)
+    return 1 - shared / (sizes[:, None] + sizes[None] - shared)  # 0 / 0 is NaN
