@@ -7,8 +7,9 @@ from typing import Any
 
 from ..data.records import Record
 from ..metrics import METRICS
-from ..modeling.allocators import ALLOCATORS, budget_and_allocator
-from ..modeling.configuration_arr_coc import ArrCocConfig, resolve_budget
+from ..modeling.allocators import ALLOCATORS
+from ..modeling.configuration_arr_coc import resolve_budget
+from ..modeling.fetcher import FetchChoices
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .arms import Arm
 from .environment import environment, shown
@@ -81,7 +82,8 @@ def score_strategies(
     METRICS.named(metric)
     require_scipy()
     _check(model, records, strategies, batch_size, budget, allocator)
-    arms = {name: strategy_arm(model.config, name, budget, allocator, seed) for name in strategies}
+    choices = [FetchChoices(strategy=name, budget=budget, allocator=allocator, seed=seed) for name in strategies]
+    arms = {name: strategy_arm(model, choice) for name, choice in zip(strategies, choices, strict=True)}
     answers: dict[str, dict[int, Prediction]] = {run: {} for arm in arms.values() for run in arm.runs}
     for run, predictions in predict_all(model, list(arms.values()), records, batch_size=batch_size, progress=progress):
         answers[run].update(predictions)
@@ -93,14 +95,13 @@ def score_strategies(
     return {name: score_arm(arm, rows[name], items, metric, patch) for name, arm in arms.items()}
 
 
-def strategy_arm(
-    config: ArrCocConfig, strategy: str, budget: int | str | None, allocator: str | None, seed: int | None
-) -> Arm:
-    """The arm of an experiment that asks as `generate(strategy=..., budget=..., allocator=...)` would."""
-    most, allocator = budget_and_allocator(budget, allocator, config.fetcher_config)
-    base, saccades = config.vision_tokens(budget=most, strategy=strategy)
-    allocator = config.fetcher_config.allocator if allocator is None else allocator
-    side, seeds = config.vision_config.image_size, () if seed is None else (seed,)
+def strategy_arm(model: ArrCocForConditionalGeneration, choices: FetchChoices) -> Arm:
+    """The arm of an experiment that asks as `generate(choices=...)` would with a strategy, a budget, an allocator."""
+    config, chosen = model.config, model.model.fetcher.resolve(choices)
+    strategy, side = chosen.strategy or config.fetcher_config.strategy, config.vision_config.image_size
+    base, saccades = config.vision_tokens(budget=chosen.budget, strategy=strategy)
+    allocator = chosen.allocator or config.fetcher_config.allocator
+    seeds = () if chosen.seed is None else (chosen.seed,)
     return Arm(strategy, "ladder", strategy, saccades, allocator, side, base + saccades, seeds)
 
 
