@@ -1,4 +1,7 @@
-"""How right an answer is, by the rules of each benchmark: one registry, scores in 0..1. And recall of boxed patches."""
+"""How right an answer is, by the rules of each benchmark: one registry, scores in 0..1.
+
+And what was fetched: recall of boxed patches, and how far two fetches are apart.
+"""
 
 import re
 import string
@@ -7,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from torch import Tensor
 
 from .modeling.registry import Registry
 from .normalising import normalise_textvqa, normalise_vqa, strip_spaces
@@ -58,6 +62,20 @@ def exact_match(text: str, answers: Iterable[str]) -> bool:
     return normalise(text) in {normalise(answer) for answer in answers}
 
 
+@_metric("gqa_accuracy", "GQA accuracy", graded=False)
+def gqa_accuracy(text: str, answers: Iterable[str]) -> bool:
+    """Whether `text` is one of `answers`, but for case, white space and a full stop at its end (GQA).
+
+    The scorer (Hudson and Manning 2019) compares strings, and its answers are in lower case without a full stop; those
+    who publish numbers bring what a model says into that form first.
+    """
+    return _plain(text) in {_plain(answer) for answer in answers}
+
+
+def _plain(text: str) -> str:
+    return normalise(text).rstrip(".").rstrip().lower()
+
+
 @_metric("vqa_accuracy", "VQA accuracy", graded=True)
 def vqa_accuracy(text: str, answers: Sequence[str]) -> float:
     """Mean over the people asked of min(1, how many of the others said `text` / 3) (Antol et al. 2015).
@@ -67,10 +85,10 @@ def vqa_accuracy(text: str, answers: Sequence[str]) -> float:
     Raises:
         ValueError: fewer than `FEWEST_HUMANS` answers.
     """
-    given, humans = strip_spaces(text), [strip_spaces(answer) for answer in answers]
+    said, humans = strip_spaces(text), [strip_spaces(answer) for answer in answers]
     if len(set(humans)) > 1:
-        given, humans = normalise_vqa(given), [normalise_vqa(human) for human in humans]
-    return _agreement(given, humans, "vqa_accuracy")
+        said, humans = normalise_vqa(said), [normalise_vqa(human) for human in humans]
+    return _agreement(said, humans, "vqa_accuracy")
 
 
 @_metric("textvqa_accuracy", "TextVQA accuracy", graded=True)
@@ -80,11 +98,11 @@ def textvqa_accuracy(text: str, answers: Sequence[str]) -> float:
     return _agreement(normalise_textvqa(text), humans, "textvqa_accuracy")
 
 
-def _agreement(given: str, humans: Sequence[str], metric: str) -> float:
+def _agreement(said: str, humans: Sequence[str], metric: str) -> float:
     if len(humans) < FEWEST_HUMANS:
         expected = f"at least {FEWEST_HUMANS} answers, by as many people"
         raise ValueError(f"answers: {metric} expected {expected}; got {len(humans)}: {humans[0]!r}")
-    matches = [human == given for human in humans]
+    matches = [human == said for human in humans]
     shares = [min(1, (sum(matches) - match) / 3) for match in matches]
     return sum(shares) / len(shares)
 
@@ -127,9 +145,9 @@ def relaxed_accuracy(text: str, answers: Iterable[str]) -> bool:
 
 
 def _nearly(text: str, answer: str) -> bool:
-    given, target = _number(text), _number(answer)
-    if given is not None and target:
-        return abs(given - target) / abs(target) <= RELAXED_TOLERANCE
+    number, target = _number(text), _number(answer)
+    if number is not None and target:
+        return abs(number - target) / abs(target) <= RELAXED_TOLERANCE
     return text.lower() == answer.lower()
 
 
@@ -154,10 +172,10 @@ def _words(text: str) -> Counter[str]:
     return Counter(re.sub(r"\b(a|an|the)\b", " ", bare).split())
 
 
-def _f1(given: Counter[str], wanted: Counter[str]) -> float:
-    if not given or not wanted:
-        return float(given == wanted)
-    return 2 * (given & wanted).total() / (given.total() + wanted.total())
+def _f1(said: Counter[str], wanted: Counter[str]) -> float:
+    if not said or not wanted:
+        return float(said == wanted)
+    return 2 * (said & wanted).total() / (said.total() + wanted.total())
 
 
 def patch_recall(fetched: Iterable[int], boxed: np.ndarray) -> float:
@@ -166,3 +184,13 @@ def patch_recall(fetched: Iterable[int], boxed: np.ndarray) -> float:
     if not wanted:
         raise ValueError("boxed: expected at least one patch; got none")
     return len(wanted.intersection(fetched)) / len(wanted)
+
+
+def fetch_distances(fetched: Tensor) -> Tensor:
+    """Jaccard distances [n, n] between sets of patches, bool [n, N]: 0 the same, 1 none shared; NaN of two empty ones.
+
+    The one formula of query dependence: the mean of these over pairs of questions about one image.
+    """
+    sets = fetched.float()
+    shared, sizes = sets @ sets.T, sets.sum(1)
+    return 1 - shared / (sizes[:, None] + sizes[None] - shared)  # 0 / 0 is NaN

@@ -117,11 +117,11 @@ def _lines(positions: list[list[int]], side: int, cell: int, placed: Placement) 
 def _eroded(mask: np.ndarray, reach: int) -> np.ndarray:
     """Pixels of `mask` farther than `reach` from all others and from the edge; gaps are at least `reach` wide."""
     height, width = mask.shape
-    wide, kept = np.pad(mask, reach), mask.copy()
+    padded, inner = np.pad(mask, reach), mask.copy()
     for top in (0, reach, 2 * reach):
         for left in (0, reach, 2 * reach):
-            kept &= wide[top : top + height, left : left + width]
-    return kept
+            inner &= padded[top : top + height, left : left + width]
+    return inner
 
 
 def _window(placed: Placement) -> tuple[int, int, int, int]:

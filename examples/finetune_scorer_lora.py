@@ -26,7 +26,7 @@ from arr_coc.data.collating import QuestionCollator
 from arr_coc.data.records import Record
 from arr_coc.data.sources import open_records
 from arr_coc.evaluating.comparing import describe, describe_change
-from arr_coc.evaluating.evaluation import tally
+from arr_coc.evaluating.evaluation import score_strategies
 from arr_coc.training.caching import CachedEncoder
 from arr_coc.training.schedules import warmup_cosine
 
@@ -79,7 +79,7 @@ else:
     known = open_records({"path": arguments.data})
     unseen = open_records({"path": arguments.held_out}) if arguments.held_out else []
 if unseen:
-    before = tally(model, unseen, [strategy])[strategy]
+    before = score_strategies(model, unseen, [strategy])[strategy]
     print("before:", describe(before), flush=True)
 weights = {name: weight.detach().clone() for name, weight in model.named_parameters()}
 adapted = adapt(model, ("scorer",), r=arguments.rank)
@@ -87,7 +87,7 @@ adapted.print_trainable_parameters()
 with tempfile.TemporaryDirectory() as scratch:
     train(adapted, known, arguments, Path(arguments.cache or scratch))
 if unseen:
-    after = tally(model, unseen, [strategy])[strategy]
+    after = score_strategies(model, unseen, [strategy])[strategy]
     print("after: ", describe(after))
     print("change:", describe_change(before, after))
 print(f"{arguments.out}: {save_adapter(adapted, arguments.out) / 1000:.0f} KB")

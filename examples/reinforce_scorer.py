@@ -19,7 +19,7 @@ import torch
 from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.data.sources import open_records
 from arr_coc.evaluating.comparing import describe, describe_change
-from arr_coc.evaluating.evaluation import tally
+from arr_coc.evaluating.evaluation import score_strategies
 from arr_coc.training.phases import AllocatorPhase, make_trainer
 
 STRATEGY = "realizer"
@@ -52,7 +52,7 @@ phase = AllocatorPhase(
 )  # fmt: skip
 
 records = open_records(unseen)
-before = tally(model, records, [STRATEGY])[STRATEGY]
+before = score_strategies(model, records, [STRATEGY])[STRATEGY]
 print("before:", describe(before), flush=True)
 with tempfile.TemporaryDirectory() as scratch:
     folder = Path(scratch)
@@ -60,6 +60,6 @@ with tempfile.TemporaryDirectory() as scratch:
     model.requires_grad_(False)
     head.requires_grad_(True)
     trainer.train()
-after = tally(model, records, [STRATEGY])[STRATEGY]
+after = score_strategies(model, records, [STRATEGY])[STRATEGY]
 print("after: ", describe(after))
 print("change:", describe_change(before, after))

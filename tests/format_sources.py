@@ -143,7 +143,10 @@ MAKERS = {
 def bad_lines() -> str:
     """The path of a JSONL file whose lines 2, 4 and 6 are no records, and 1, 3 and 7 are."""
     draw("a.png")
-    good = json.dumps({"image": "a.png", "question": "Why?", "answers": ["a"]})
-    lines = [good, "{", good, '{"image": "none.png", "question": "?", "answers": ["a"]}', "", '{"image": 3}', good]
+    first, second, third = (
+        json.dumps({"image": "a.png", "question": question, "answers": ["a"]}) for question in ("Why?", "Who?", "How?")
+    )
+    unseen = '{"image": "none.png", "question": "?", "answers": ["a"]}'
+    lines = [first, "{", second, unseen, "", '{"image": 3}', third]
     Path("data.jsonl").write_text("\n".join(lines), encoding="utf-8")
     return "data.jsonl"

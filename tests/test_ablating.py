@@ -17,11 +17,9 @@ from PIL import Image
 from torch.distributed.run import main as torchrun
 
 from arr_coc.evaluating.ablating import ABSENT, BUDGETS, make_trials, trial_arms
-from arr_coc.evaluating.ablating_report import plot
 from arr_coc.evaluating.ablating_scoring import COLUMNS
 from arr_coc.evaluating.arms import make_arms
 from arr_coc.evaluating.peers import PEERS
-from arr_coc.evaluating.plotting import pareto_front
 from arr_coc.evaluating.predictions import Prediction, read_run
 from arr_coc.evaluating.spending import misallocated, query_dependence, token_ranges
 from arr_coc.modeling.allocators import ALLOCATORS
@@ -148,7 +146,7 @@ def test_the_command_writes_one_row_per_trial(ablation: Path) -> None:
     assert rows["budget", "0"]["mean_tokens"] == 16 and rows["budget", "all"]["mean_tokens"] == 16 + 256
     assert rows["scorer", "oracle"]["recall"]["value"] == 1.0
     assert 16 < rows["allocator", "adaptive"]["mean_tokens"] <= 16 + 25
-    assert all(row["cost"]["first_token_ms"]["p99"] > 0 and row["p_holm"] != 0 for row in rows.values() if row["arm"])
+    assert all(row["cost"]["first_token_ms"]["p50"] > 0 and row["p_holm"] != 0 for row in rows.values() if row["arm"])
     with (ablation / "ablation.csv").open() as stream:
         table = list(csv.DictReader(stream))
     assert tuple(table[0]) == COLUMNS and len(table) == len(rows)
@@ -185,19 +183,8 @@ def test_without_matplotlib_nothing_is_asked(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert main(["ablate", "--data", str(data), "--out", str(tmp_path / "out")]) == 2
-    assert "plots: expected matplotlib (pip install arr-coc[eval]); got none" in capsys.readouterr().err
+    assert "plots: expected matplotlib (pip install 'arr-coc[eval]'); got none" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-
-
-def test_the_front_is_of_what_nothing_cheaper_matches() -> None:
-    assert pareto_front([3, 1, 2, 2, 4], [5, 1, 1, 4, 5]) == [1, 3, 0]
-
-
-def test_plots_are_the_same_for_the_same_numbers() -> None:
-    score = {"value": 0.5, "low": 0.4, "high": 0.7}
-    rows = [{"factor": factor, "value": f"<{factor}>", "score": score} for factor in ("budget", "scorer")]
-    first = plot(rows, [100, 100], x_title="tokens", y_title="accuracy")
-    assert first == plot(rows, [100, 100], x_title="tokens", y_title="accuracy") and "&lt;scorer&gt;" in first
 
 
 # ---- processes ----------------------------------------------------------------------------------------------------
@@ -225,4 +212,4 @@ def test_two_processes_answer_as_one_does(
         assert set(whole) == set(shared) and len(whole) == 4
         assert all((one.answer, one.patches) == (shared[k].answer, shared[k].patches) for k, one in whole.items())
     one, two_ = (json.loads((tmp_path / name / "result.json").read_text()) for name in ("one", "two"))
-    assert one["arms"] == two_["arms"] and printed.count("GO: ") + printed.count("NO: ") == 1
+    assert one["arms"] == two_["arms"] and printed.count("NO VERDICT: ") == 1

@@ -1,6 +1,9 @@
 """Evaluation: records, metrics, and that every image is encoded once whatever the batches."""
 
+import ast
 import json
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +12,11 @@ import pytest
 from helpers import tiny_model
 from PIL import Image
 
+import arr_coc
 from arr_coc.data.records import read_records
 from arr_coc.evaluating import evaluate
+from arr_coc.evaluating.evaluation import score_strategies
+from arr_coc.evaluating.predictions import boxed_patches
 from arr_coc.evaluating.statistics import bootstrap_mean, wilson
 from arr_coc.metrics import exact_match, patch_recall
 
@@ -99,17 +105,11 @@ def test_oracle_fetches_the_label_too(model: Any, lines: list[Any], tmp_path: Pa
     lines[3]["boxes"], lines[3]["label_box"] = [[0, 0, 8, 8]], [20, 0, 28, 8]
     record = read_records(write(tmp_path, lines))[3]
     assert record.boxes == ((0, 0, 8, 8),) and record.label_boxes == ((20, 0, 28, 8),)
-    given = []
-    generate = model.generate
-
-    def spy(*args: Any, **settings: Any) -> Any:
-        given.append(settings["boxes"])
-        return generate(*args, **settings)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(model, "generate", spy)
-        evaluate(model, [record], ["oracle", "none"], progress=False)
-    assert given == [[((0, 0, 8, 8), (20, 0, 28, 8))], None]
+    (of_oracle,) = score_strategies(model, [record], ["oracle"], budget=64, progress=False).values()
+    (said,) = of_oracle.predictions[0]
+    for box in (record.boxes, record.label_boxes):
+        under = boxed_patches(replace(record, boxes=box), said.size, said.grid, model.config.vision_config.patch_size)
+        assert under.any() and said.mask[under.flatten()].all()
 
 
 def test_the_report_says_what_was_measured_and_is_json(model: Any, lines: list[Any], tmp_path: Path) -> None:
@@ -151,7 +151,54 @@ def test_bad_choices_are_refused_before_anything_runs(
 
 def test_boxes_outside_the_image_are_refused_with_their_line(model: Any, lines: list[Any], tmp_path: Path) -> None:
     lines[0]["boxes"] = [[1000, 1000, 1010, 1010]]
-    with pytest.raises(ValueError, match="line 1: boxes: expected boxes that reach into the image"):
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        pytest.raises(ValueError, match="line 1: boxes: expected boxes that reach into the image"),
+    ):
+        patch.setattr(model, "generate", None)  # nothing is answered before
+        evaluate(model, read_records(write(tmp_path, lines)), ["none"], progress=False)
+
+
+def test_copies_of_a_question_and_of_an_image_count_once(model: Any, lines: list[Any], tmp_path: Path) -> None:
+    """Found by their pixels: the same page saved twice, also in another format, is one page."""
+    for name, source in (("copy.png", 0), ("again.bmp", 0)):
+        Image.open(tmp_path / "images" / f"{source}.png").save(tmp_path / "images" / name)
+    copies = [{**lines[0], "image": f"images/{name}"} for name in ("copy.png", "again.bmp")] + [lines[0]] * 10
+    fresh = {**copies[0], "question": "Who?"}
+    records = read_records(write(tmp_path, [*lines, *copies, fresh]))
+    (scored,) = score_strategies(model, records, ["none"], progress=False).values()
+    assert scored.scores.shape == (1, 10) and len(set(scored.images)) == 3
+    assert scored.images[9] == scored.images[0], "another question about a page that is known"
+    (alone,) = evaluate(model, records[:9], ["none"], progress=False)["strategies"].values()
+    (all_of_them,) = evaluate(model, records[:-1], ["none"], progress=False)["strategies"].values()
+    assert all_of_them == alone
+
+
+def test_a_seed_draws_the_same_whatever_the_batch(model: Any, lines: list[Any], tmp_path: Path) -> None:
+    records = read_records(write(tmp_path, lines))
+    drawn = [
+        [said.patches for said in scored.predictions[0]]
+        for size, seed in ((1, 3), (64, 3), (64, 4))
+        for scored in score_strategies(model, records, ["random"], batch_size=size, seed=seed, progress=False).values()
+    ]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_only_functions_import_what_an_extra_brings() -> None:
+    """So that every command starts without the extra "eval"."""
+    for path in sorted(Path(arr_coc.__file__).parent.rglob("*.py")):
+        for statement in ast.parse(path.read_text()).body:
+            names = [alias.name for alias in statement.names] if isinstance(statement, ast.Import) else []
+            names += [statement.module or ""] if isinstance(statement, ast.ImportFrom) and not statement.level else []
+            assert not {name.split(".")[0] for name in names} & {"scipy", "matplotlib", "datasets"}, path
+
+
+def test_without_scipy_nothing_is_asked(
+    model: Any, lines: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.stats", None)
+    monkeypatch.setattr(model, "generate", None)
+    with pytest.raises(ValueError, match=r"intervals: expected scipy \(pip install 'arr-coc\[eval\]'\); got none"):
         evaluate(model, read_records(write(tmp_path, lines)), ["none"], progress=False)
 
 

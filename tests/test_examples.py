@@ -26,8 +26,8 @@ SCRIPTS = {
 }  # fmt: skip
 
 SAYS = {
-    "finetune_scorer_lora.py": ["before: exact match", "points", "McNemar p", "base weights changed: 0 of 238"],
-    "reinforce_scorer.py": ["before: exact match", "after:  exact match", "points", "McNemar p"],
+    "finetune_scorer_lora.py": ["before: exact match", "points", " lost, p ", "base weights changed: 0 of 238"],
+    "reinforce_scorer.py": ["before: exact match", "after:  exact match", "points", " lost, p "],
 }
 
 

@@ -12,6 +12,7 @@ from arr_coc.metrics import (
     anls,
     edit_distance,
     exact_match,
+    gqa_accuracy,
     relaxed_accuracy,
     token_f1,
     vqa_accuracy,
@@ -193,9 +194,21 @@ def test_edit_distance_is_a_metric(a: str, b: str, c: str) -> None:
     assert edit_distance(a, c) <= edit_distance(a, b) + edit_distance(b, c)
 
 
+@pytest.mark.parametrize(
+    ("text", "answer", "right"),
+    [
+        ("Yes", "yes", True), ("yes.", "yes", True), (" Left \n", "left", True), ("a  bus", "a bus", True),
+        ("no", "yes", False), ("a cat", "cat", False), ("yes!", "yes", False), ("", "yes", False),
+    ],
+)  # fmt: skip
+def test_gqa_accuracy_forgives_case_and_a_full_stop(text: str, answer: str, right: bool) -> None:
+    """An answer of GQA's is in lower case: models that begin with a capital once scored 0."""
+    assert gqa_accuracy(text, [answer]) is right
+
+
 def test_the_registry_refuses_unknown_names() -> None:
     assert set(METRICS) == {
-        "exact_match", "vqa_accuracy", "textvqa_accuracy", "anls", "relaxed_accuracy", "token_f1",
+        "exact_match", "gqa_accuracy", "vqa_accuracy", "textvqa_accuracy", "anls", "relaxed_accuracy", "token_f1",
     }  # fmt: skip
     assert METRICS.named("exact_match").score is exact_match
     with pytest.raises(ValueError, match="metric: expected one of anls, .*; got 'luck'"):

@@ -8,8 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from arr_coc.data import fonts, layouts, questions, rendering, values
-from arr_coc.data.rendering import Box, Document, Glyph, box_targets, glyph_targets, render_dense_page, render_document
+from arr_coc.data import (
+    CHARSET,
+    Box,
+    Document,
+    Glyph,
+    box_targets,
+    fonts,
+    glyph_targets,
+    questions,
+    render_dense_page,
+    render_document,
+    values,
+)  # fmt: skip
+from arr_coc.data.domains import DOMAINS
 
 SPLITS = ("train", "test")
 
@@ -107,7 +119,7 @@ def test_pages_say_distinct_fields_and_values_of_documented_kinds(split):
             assert entry.field in values.FIELDS and entry.label.lower() == entry.field
             assert any(re.fullmatch(pattern, entry.value) for pattern in values.KIND_PATTERNS.values()), entry.value
             fields.add(entry.field)
-        assert {glyph.char for glyph in document.glyphs} <= set(rendering.CHARSET)
+        assert {glyph.char for glyph in document.glyphs} <= set(CHARSET)
     assert fields == set(values.FIELDS)
 
 
@@ -118,7 +130,7 @@ def test_each_kind_matches_its_pattern_and_the_charset(kind, split):
     for _ in range(200):
         value = values.KINDS[kind](rng, split)
         assert re.fullmatch(values.KIND_PATTERNS[kind], value), value
-        assert set(value) - {" "} <= set(rendering.CHARSET)
+        assert set(value) - {" "} <= set(CHARSET)
 
 
 def test_pools_are_large_ascii_and_partly_held_out():
@@ -130,7 +142,7 @@ def test_pools_are_large_ascii_and_partly_held_out():
             *values.training_part(pool)
         }, "also not a city that is a name, such as Milan"
     assert any(" " in city for city in values.CITIES)
-    assert all(set(title) - {" "} <= set(rendering.CHARSET) for title in values.TITLES)
+    assert all(set(title) - {" "} <= set(CHARSET) for title in values.TITLES)
 
 
 def test_training_draws_names_and_cities_from_its_part_of_the_pools_only(monkeypatch):
@@ -141,16 +153,15 @@ def test_training_draws_names_and_cities_from_its_part_of_the_pools_only(monkeyp
     assert 0.4 < np.mean([value.startswith("Madeup") for value in drawn]) < 0.6
 
 
-def test_layouts_of_the_splits_are_disjoint_and_each_cover_all_placements():
-    train, test = layouts.TRAIN_LAYOUTS, layouts.TEST_LAYOUTS
-    assert not set(train) & set(test) and not set(train.values()) & set(test.values())
-    for chosen in (train, test):
+def test_layouts_of_each_split_cover_all_placements():
+    layouts = DOMAINS["document"].layouts
+    for chosen in (layouts.train, layouts.test):
         assert {layout.placement for layout in chosen.values()} == {"left", "spaced", "right"}
 
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_documents_use_the_layouts_of_their_split(split):
-    allowed = layouts.TRAIN_LAYOUTS if split == "train" else layouts.TEST_LAYOUTS
+    allowed = DOMAINS["document"].layouts.of(split)
     seen = {document.layout for document in documents(split, 40)}
     assert seen <= set(allowed) and len(seen) > 2
 
@@ -189,7 +200,7 @@ def test_bad_arguments_say_what_was_expected(render):
 
 def test_dense_pages_show_letters_and_digits_about_equally_often():
     need_fonts("train")
-    rng, counts = generator(), dict.fromkeys(rendering.CHARSET, 0)
+    rng, counts = generator(), dict.fromkeys(CHARSET, 0)
     for _ in range(40):
         page = render_dense_page(rng)
         assert page.entries == () and page.layout == "dense"
@@ -210,7 +221,7 @@ def test_glyph_targets_are_classes_of_centres_from_left_to_right():
     ]
     targets = glyph_targets(glyphs, size=40, grid=5, slots=2)
     assert targets.shape == (5, 5, 2) and targets.dtype == np.int64
-    code = {char: 1 + rendering.CHARSET.index(char) for char in "Ab7x"}
+    code = {char: 1 + CHARSET.index(char) for char in "Ab7x"}
     assert targets[1, 0].tolist() == [code["A"], code["b"]], "the third character of the patch is dropped"
     assert targets[0, 4].tolist() == [code["7"], 0], "its centre, x = 32, is in the fifth column"
     assert np.count_nonzero(targets) == 3

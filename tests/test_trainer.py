@@ -354,14 +354,17 @@ def test_recall_counts_what_was_fetched_and_knows_what_it_does_not_know() -> Non
     assert found[0] == 0.5 and found[1].isnan()
 
 
-def test_query_dependence_is_the_distance_between_maps_of_one_image() -> None:
-    relevance = torch.tensor([[1.0, 0, 0], [0, 0.5, 0.0], [0.5, 0.5, 0], [1, 0, 0]])
+def test_query_dependence_is_the_distance_between_fetches_of_one_image() -> None:
+    """The same numbers as in an experiment's report, which measures what is fetched, too."""
+    fetched = torch.tensor([[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1], [1, 1, 0, 0]]).bool()
     images = torch.tensor([0, 0, 0, 1])
     questions = [(1,), (2,), (3,), (1,)]
-    found = query_dependence(relevance, torch.ones(4, 3, dtype=torch.bool), images, questions)
-    assert found[:3].tolist() == pytest.approx([0.75, 0.75, 0.5]) and found[3].isnan()
-    repeated = query_dependence(relevance[:2], torch.ones(2, 3, dtype=torch.bool), images[:2], [(1,), (1,)])
+    measured = query_dependence(fetched, images, questions)
+    assert measured[:3].tolist() == pytest.approx([5 / 6, 2 / 3, 5 / 6]) and measured[3].isnan()
+    repeated = query_dependence(fetched[:2], images[:2], [(1,), (1,)])
     assert bool(repeated.isnan().all()), "the same question again says nothing"
+    nothing = query_dependence(fetched[:2] & False, images[:2], questions[:2])
+    assert bool(nothing.isnan().all())
 
 
 def test_weights_of_unknown_losses_are_refused() -> None:

@@ -15,8 +15,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from arr_coc.evaluating.ablating_report import check_plots
     from arr_coc.evaluating.experiment import plan_ablation
+    from arr_coc.evaluating.plotting import check_plots
 
     check_plots()
     conduct(args, partial(plan_ablation, peers=args.peers), finish)

@@ -54,9 +54,9 @@ class QuestionCollator:
         answer: Choice = "first",
         seed: int = 0,
     ) -> None:
-        for name, given, known in (("padding_side", padding_side, Side), ("answer", answer, Choice)):
-            if given not in get_args(known):
-                raise ValueError(f"{name}: expected {' or '.join(get_args(known))}; got {given!r}")
+        for name, value, known in (("padding_side", padding_side, Side), ("answer", answer, Choice)):
+            if value not in get_args(known):
+                raise ValueError(f"{name}: expected {' or '.join(get_args(known))}; got {value!r}")
         self.processor, self.padding_side, self.answer, self.seed = processor, padding_side, answer, seed
         self.side, self.patch_size = processor.image_processor.size["height"], processor.image_processor.patch_size
         base, saccades = count_vision_tokens(

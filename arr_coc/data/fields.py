@@ -16,10 +16,10 @@ def shorten(value: Any, length: int = 60) -> str:
 
 
 def require(row: Any, *names: str) -> None:
-    """Refuses what is no mapping, or lacks a field.
+    """Refuses a row that is no mapping, or that lacks one of the fields `names`.
 
     Raises:
-        ValueError: so.
+        ValueError: the row is another thing, or the first field that it lacks.
     """
     if not isinstance(row, Mapping):
         raise ValueError(f"expected an object with {listed(names)}; got {shorten(row)}")
@@ -34,10 +34,10 @@ def listed(names: tuple[str, ...]) -> str:
 
 
 def text_of(row: Mapping[str, Any], name: str) -> str:
-    """A field that holds a string which is not blank.
+    """The string in the field `name`.
 
     Raises:
-        ValueError: it does not.
+        ValueError: the field holds another thing, or a blank string.
     """
     value = row[name]
     if not isinstance(value, str) or not value.strip():
@@ -46,13 +46,15 @@ def text_of(row: Mapping[str, Any], name: str) -> str:
 
 
 def answers_of(value: Any, name: str = "answers") -> tuple[str, ...]:
-    """The right answers, from a list of strings.
+    """The right answers, from a list of strings of which at least one is not blank.
 
     Raises:
-        ValueError: another thing, or an empty list.
+        ValueError: another thing, an empty list, or nothing but blanks, which a model without an answer would match.
     """
     if not isinstance(value, list | tuple) or not value or not all(isinstance(answer, str) for answer in value):
         raise ValueError(f"{name}: expected a non-empty list of strings; got {shorten(value)}")
+    if not any(answer.strip() for answer in value):
+        raise ValueError(f"{name}: expected an answer that is not blank; got {shorten(value)}")
     return tuple(value)
 
 
@@ -63,7 +65,7 @@ def said_by_people(value: Any, name: str = "answers") -> tuple[str, ...]:
         ValueError: another thing, or an empty list.
     """
     if isinstance(value, list | tuple):
-        value = [one.get("answer") if isinstance(one, Mapping) else one for one in value]
+        value = [said.get("answer") if isinstance(said, Mapping) else said for said in value]
     return answers_of(value, name)
 
 
@@ -73,10 +75,10 @@ def numbers_of(value: Any, name: str, count: int) -> list[float]:
     Raises:
         ValueError: another thing.
     """
-    numbers = isinstance(value, list | tuple) and all(type(one) in (int, float) for one in value)
+    numbers = isinstance(value, list | tuple) and all(type(number) in (int, float) for number in value)
     if not numbers or len(value) != count or not all(map(math.isfinite, value)):
         raise ValueError(f"{name}: expected {count} numbers; got {shorten(value)}")
-    return [float(one) for one in value]
+    return [float(number) for number in value]
 
 
 def boxes_of(value: Any, name: str = "boxes") -> tuple[Box, ...]:

@@ -102,12 +102,12 @@ def _read_face(path: Path) -> FontFace | None:
 
 @lru_cache(maxsize=8)
 def _scan(directories: tuple[Path, ...]) -> tuple[FontFace, ...]:
-    found: dict[tuple[str, str], FontFace] = {}
+    faces: dict[tuple[str, str], FontFace] = {}
     for directory in directories:
         for path in sorted(directory.rglob("*")) if directory.is_dir() else ():
             if path.suffix.lower() in {".ttf", ".otf"} and (face := _read_face(path)) is not None:
-                found.setdefault((face.family, face.style), face)  # the same face often lies in several places
-    return tuple(sorted(found.values()))
+                faces.setdefault((face.family, face.style), face)  # the same face often lies in several places
+    return tuple(sorted(faces.values()))
 
 
 def find_fonts(split: Split, *, directories: Iterable[Path] | None = None) -> tuple[FontFace, ...]:

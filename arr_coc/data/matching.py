@@ -38,13 +38,13 @@ def spell(text: str) -> str:
 
 def within(tokens: Iterable[OcrToken], width: int, height: int) -> list[OcrToken]:
     """Boxes cut off at the edges of an image of `width` x `height` px; tokens beyond them left out."""
-    kept = []
+    inside = []
     for token in tokens:
         x0, y0, x1, y1 = token.box
         box = (max(x0, 0.0), max(y0, 0.0), min(x1, float(width)), min(y1, float(height)))
         if box[0] < box[2] and box[1] < box[3]:
-            kept.append(OcrToken(token.text, box))
-    return kept
+            inside.append(OcrToken(token.text, box))
+    return inside
 
 
 def reading_order(tokens: Iterable[OcrToken]) -> list[OcrToken]:

@@ -77,3 +77,7 @@ class Wordings:
     def draw(self, rng: np.random.Generator, split: Split, **names: str) -> str:
         """One of the split's wordings, filled in."""
         return pick(rng, self.train if split == "train" else self.test).format(**names)
+
+
+DOCUMENT_WORDINGS = Wordings(QUESTION_TEMPLATES_TRAIN, QUESTION_TEMPLATES_TEST)
+"""What `ask` draws from, though not all alike."""

@@ -14,10 +14,10 @@ from statistics import NormalDist
 import numpy as np
 from PIL import Image, ImageChops, ImageDraw, ImageFilter, ImageFont
 
+from ..modeling.image_processing_arr_coc import Box
 from .fonts import FontFace, load_font
 from .values import Split
 
-Box = tuple[float, float, float, float]
 Colour = tuple[float, float, float]  # red, green, blue in 0..255
 
 _WARPED = 0.65  # share of training pages whose letters are bent

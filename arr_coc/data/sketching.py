@@ -6,7 +6,8 @@ about one font.
 
 import numpy as np
 
-from .rendering import Entry, Glyph
+from .domains.document import Entry
+from .glyphs import Glyph
 from .values import sample_pairs
 
 _NARROW, _WIDE = frozenset("ijltfrI1.,:;'()-/ "), frozenset("mwMW@%")

@@ -43,23 +43,23 @@ def open_source(spec: Mapping[str, Any], *, folder: str | Path = ".") -> Format:
     """
     if not isinstance(spec, Mapping):
         raise ValueError(f"data: expected format, path and the format's other fields by name; got {spec!r}")
-    given = dict(spec)
-    name = given.pop("format", DEFAULT_FORMAT)
+    options = dict(spec)
+    name = options.pop("format", DEFAULT_FORMAT)
     kind = FORMATS.named(name)
     known = {field.name: field.default is MISSING and field.default_factory is MISSING for field in fields(kind)}  # type: ignore[arg-type]
     needed = [field for field, required in known.items() if required]
-    unknown = sorted(map(str, set(given) - set(known)))
+    unknown = sorted(map(str, set(options) - set(known)))
     if unknown:
         raise ValueError(f"data of format {name}: expected fields among {', '.join(known)}; got {', '.join(unknown)}")
-    missing = [field for field in needed if given.get(field) is None]
+    missing = [field for field in needed if options.get(field) is None]
     if missing:
         raise ValueError(f"data of format {name}: expected {', '.join(needed)}; got no {', '.join(missing)}")
     for place in kind.places:
-        if given.get(place) is not None:
-            given[place] = _path(given[place], place, Path(folder))
-    if "path" in given and "path" not in kind.places and (Path(folder) / str(given["path"])).exists():
-        given["path"] = str(Path(folder) / given["path"])  # else a name on the Hub
-    return kind(**given)
+        if options.get(place) is not None:
+            options[place] = _path(options[place], place, Path(folder))
+    if "path" in options and "path" not in kind.places and (Path(folder) / str(options["path"])).exists():
+        options["path"] = str(Path(folder) / options["path"])  # else a name on the Hub
+    return kind(**options)
 
 
 def _path(value: Any, name: str, folder: Path) -> Path:

@@ -23,9 +23,9 @@ def question_words(wordings: Iterable[Wordings] = ()) -> list[str]:
     """Lower-case words that training questions about documents are made of, fields included, sorted.
 
     Args:
-        wordings: those of other domains, see `arr_coc.data.domains.WORDINGS`.
+        wordings: of domains, see `arr_coc.data.domains.WORDINGS`.
     """
-    templates = [*QUESTION_TEMPLATES_TRAIN, *(template for one in wordings for template in one.train)]
+    templates = [*QUESTION_TEMPLATES_TRAIN, *(template for wording in wordings for template in wording.train)]
     text = re.sub(r"{\w+}", " ", " ".join(templates)).lower()
     return sorted({*FIELDS, *(word for word in re.findall(r"[a-z]+", text) if len(word) > 1)})
 

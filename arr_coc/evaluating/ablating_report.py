@@ -1,6 +1,5 @@
-"""What an ablation found, for people: report.html, report.md, and matplotlib's plots of accuracy against cost."""
+"""What an ablation found, for people: report.html, report.md, and plots of accuracy against cost."""
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,29 +7,9 @@ from typing import Any
 from ..metrics import METRICS
 from .blocks import Block, Figure, Heading, Paragraph, Table, to_html, to_markdown, to_text
 from .experiment import read_plan
-from .plotting import pareto_front, ticks
-from .report import bullets, p_value, percent, points, the_run
-from .statistics import SIGNIFICANCE
-
-MARKERS = {
-    "budget": "o", "scorer": "s", "peer": "D", "allocator": "^", "overlap": "v", "compressor": "P", "bridge": "X"
-}  # fmt: skip
-"""Factors are told apart by shape, and by colour."""
-
-LABEL = 7.5
-"""Height of a mark's name, points."""
-
-
-def check_plots() -> None:
-    """Refuses where nothing can be drawn, before hours of answers.
-
-    Raises:
-        ValueError: matplotlib is not installed.
-    """
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise ValueError("plots: expected matplotlib (pip install arr-coc[eval]); got none") from error
+from .plotting import Point, scatter
+from .report import bullets, milliseconds, p_value, percent, points, the_run
+from .statistics import FEWEST_IMAGES, SIGNIFICANCE
 
 
 def write_ablation(out: Path, result: dict[str, Any]) -> Path:
@@ -46,9 +25,9 @@ def write_ablation(out: Path, result: dict[str, Any]) -> Path:
         ),
         Table(head, rows),
         Paragraph(
-            "In brackets: 95 % intervals. * significant: p (Holm, over all rows) at most "
-            f"{SIGNIFICANCE:g} and an interval that leaves out 0. Times: to the first token of one image and one "
-            "question, the encoder included, the arms taking turns."
+            "In brackets: 95 % intervals, drawn by images. * significant: p (sign flips of whole images; Holm, over "
+            f"all rows) at most {SIGNIFICANCE:g}, an interval that leaves out 0, and at least {FEWEST_IMAGES} images. "
+            "Times: to the first token of one image and one question, the encoder included, the arms taking turns."
         ),
         *bullets([f"{_changed(row)}: {row['note']}." for row in result["rows"] if row["note"]]),
         Heading("Accuracy against cost"),
@@ -78,7 +57,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
     spent = ["-"] * 5
     if row["cost"] is not None:
         first = row["cost"]["first_token_ms"]
-        times = [f"{first[name]:.0f}" for name in ("p50", "p95", "p99")]
+        times = [milliseconds(first[name]) for name in ("p50", "p95", "p99")]
         spent = [f"{row['cost']['flops'] / 1e9:.2f}", *times, f"{row['cost']['peak_bytes'] / 1e6:.1f}"]
     numbers = [percent(row["score"]), difference, p, percent(row["recall"]), f"{row['mean_tokens']:.4g}"]
     return [_changed(row), *numbers, *spent]
@@ -103,63 +82,16 @@ def _figures(result: dict[str, Any]) -> list[Block]:
         axes.append(("time", "time to the first token, ms (p50)", times))
     title = f"{METRICS[result['metric']].title}, %"
     caption = "Bars: 95 % intervals; dashed: the Pareto front, what no cheaper arm matches."
-    return [Figure(f"plot-{name}", plot(rows, at, x_title=x, y_title=title), caption) for name, x, at in axes]
+    return [
+        Figure(f"plot-{name}", scatter(_marks(rows, at), x_title=x_title, y_title=title), caption)
+        for name, x_title, at in axes
+    ]
 
 
-def plot(rows: Sequence[dict[str, Any]], at: Sequence[float], *, x_title: str, y_title: str) -> str:
-    """SVG text by matplotlib: accuracy with intervals over a logarithmic cost, and the Pareto front.
-
-    Args:
-        rows: trials that were run.
-        at: their costs, above 0.
-        x_title, y_title: of the axes.
-    """
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure as Canvas
-
-    with rc_context({"svg.hashsalt": "arr-coc", "svg.fonttype": "none"}):  # the same file for the same numbers
-        canvas = Canvas(figsize=(6.5, 5), layout="constrained")
-        axes = canvas.add_subplot(xscale="log", xlabel=x_title, ylabel=y_title)
-        _draw(axes, rows, at)
-        canvas.draw_without_rendering()  # settles where the axes are
-        _label(axes, [row["value"] for row in rows], at, [100 * row["score"]["value"] for row in rows])
-        stream = io.StringIO()
-        canvas.savefig(stream, format="svg", metadata={"Date": None})
-    text = stream.getvalue()
-    return text[text.index("<svg") :]
-
-
-def _draw(axes: Any, rows: Sequence[dict[str, Any]], at: Sequence[float]) -> None:
-    """Marks with intervals, factor by factor, and the front."""
-    axes.set_xlim(min(at) / 1.15, max(at) * 1.3)  # labels stand to the right
-    for factor, marker in MARKERS.items():
-        inside = [i for i, row in enumerate(rows) if row["factor"] == factor]
-        scores = [rows[i]["score"] for i in inside]
-        values = [100 * score["value"] for score in scores]
-        reach = [[100 * abs(score[end] - score["value"]) for score in scores] for end in ("low", "high")]
-        if inside:
-            axes.errorbar([at[i] for i in inside], values, yerr=reach, fmt=marker, elinewidth=0.6, label=factor)
-    scores = [100 * row["score"]["value"] for row in rows]
-    front = pareto_front(at, scores)
-    axes.plot([at[i] for i in front], [scores[i] for i in front], "--", color="grey", drawstyle="steps-post")
-    marks = ticks(min(at) / 1.15, max(at) * 1.15)
-    axes.set_xticks(marks, [f"{mark:g}" for mark in marks])
-    axes.minorticks_off()
-    axes.set_ylim(bottom=0)
-    axes.legend(fontsize=8)
-
-
-def _label(axes: Any, names: Sequence[str], xs: Sequence[float], ys: Sequence[float]) -> None:
-    """A name beside each mark, above those that stand there already."""
-    points_per_pixel = 72 / axes.figure.dpi
-    taken: list[tuple[float, float, float]] = []
-    for name, x, y in zip(names, xs, ys, strict=True):
-        left, bottom = axes.transData.transform((x, y)) * points_per_pixel
-        lift, width = 4.0, 4.5 * len(name)
-        while any(
-            abs(bottom + lift - other) < LABEL and left < right and start < left + width
-            for start, right, other in taken
-        ):
-            lift += LABEL
-        taken.append((left, left + width, bottom + lift))
-        axes.annotate(name, (x, y), xytext=(5, lift), textcoords="offset points", fontsize=LABEL)
+def _marks(rows: Sequence[dict[str, Any]], at: Sequence[float]) -> list[Point]:
+    """A point for each of the trials that were run, at their costs."""
+    marks = []
+    for row, cost in zip(rows, at, strict=True):
+        value, low, high = (100 * row["score"][key] for key in ("value", "low", "high"))
+        marks.append(Point(row["value"], cost, value, low, high, row["factor"]))
+    return marks

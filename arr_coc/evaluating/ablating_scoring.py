@@ -6,24 +6,21 @@ OUT/report.html, .md                      the table, and accuracy against tokens
 """
 
 import csv
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ..data.records import Record
-from ..metrics import METRICS
-from .experiment import plan_arms, read_plan, write_json
-from .scoring import compare, group_numbers, score_arm, summary
-from .statistics import Interval, holm, is_significant
+from .experiment import plan_arms, read_costs, read_plan, write_json
+from .scoring import compare_all, read_scored, summary
 
 
 def rescore_ablation(out: Path, records: Sequence[Record], *, metric: str | None = None) -> dict[str, Any]:
     """The numbers from the predictions in a folder, without the model; writes result.json and ablation.csv.
 
-    {"metric", "planned_metric", "n", "images", "subject", "rows", "costs"}; a row is a trial with the arm's `summary`
-    under "score", "recall", "mean_tokens" etc., its paired "difference" to the subject with "p_holm" and "significant",
-    and its "cost". Rows of trials that could not run hold the trial alone.
+    {"metric", "planned_metric", "n", "images", "copies", "subject", "rows", "costs"}; a row is a trial with the arm's
+    `summary` under "score", "recall", "mean_tokens" etc., its paired "difference" to the subject with "p_holm",
+    "significant" and "detectable", and its "cost". Rows of trials that could not run hold the trial alone.
 
     Args:
         out: the ablation's folder.
@@ -37,24 +34,22 @@ def rescore_ablation(out: Path, records: Sequence[Record], *, metric: str | None
     if plan.get("trials") is None:
         raise ValueError(f"{out}: expected the folder of an ablation; got an experiment's")
     used = plan["metric"] if metric is None else metric
-    scored = [score_arm(out / "predictions", arm, records, used, plan["patch_size"]) for arm in plan_arms(plan)]
-    graded, groups = METRICS.named(used).graded, group_numbers(records)
+    scored, items = read_scored(out / "predictions", plan_arms(plan), records, used, plan["patch_size"])
     subject, others = scored[0], scored[1:]
-    arms = {one.arm.name: summary(one, groups, graded) for one in scored}
-    against = [compare(one, subject, groups, graded) for one in others]
-    for one, p in zip(against, holm([one["p"] for one in against]), strict=True):
-        significant = is_significant(Interval(**one["difference"]), p)
-        arms[one["first"]].update(difference=one["difference"], p_holm=p, significant=significant)
-    costs = out / "costs.json"
-    measured = json.loads(costs.read_text(encoding="utf-8")) if costs.is_file() else None
-    of_arm = measured["arms"] if measured else {}
+    arms = {of_arm.arm.name: summary(of_arm) for of_arm in scored}
+    for comparison in compare_all([(other, subject) for other in others]):
+        names = ("difference", "p_holm", "significant", "detectable")
+        arms[comparison["first"]].update({name: comparison[name] for name in names})
+    measured = read_costs(out)
+    of_arm_costs = measured["arms"] if measured else {}
     result = {
         "metric": used,
         "planned_metric": plan["metric"],
-        "n": len(records),
-        "images": int(groups.max()) + 1,
+        "n": len(items.records),
+        "images": items.number_of_images,
+        "copies": items.copies,
         "subject": subject.arm.name,
-        "rows": [_row(trial, arms.get(trial["arm"]), of_arm.get(trial["arm"])) for trial in plan["trials"]],
+        "rows": [_row(trial, arms.get(trial["arm"]), of_arm_costs.get(trial["arm"])) for trial in plan["trials"]],
         "costs": measured,
     }
     write_json(out / "result.json", result)
@@ -65,7 +60,10 @@ def rescore_ablation(out: Path, records: Sequence[Record], *, metric: str | None
 def _row(trial: dict[str, Any], arm: dict[str, Any] | None, cost: dict[str, Any] | None) -> dict[str, Any]:
     if arm is None:
         return trial
-    names = ("budget", "score", "runs", "recall", "missed", "mean_tokens", "difference", "p_holm", "significant")
+    names = (
+        "budget", "score", "runs", "recall", "missed", "mean_tokens", "difference", "p_holm", "significant",
+        "detectable",
+    )  # fmt: skip
     note = "; ".join(filter(None, dict.fromkeys((trial["note"], arm["note"]))))
     return {**trial, "note": note, **{name: arm.get(name) for name in names}, "cost": cost}
 

@@ -30,12 +30,14 @@ strong { font-size: 1.2em; }
 
 @dataclass(frozen=True)
 class Heading:
+    """A section's title."""
+
     text: str
 
 
 @dataclass(frozen=True)
 class Paragraph:
-    """`strong`: a word or two in front, in bold."""
+    """Running text, with a word or two in front in bold (`strong`)."""
 
     text: str
     strong: str = ""
@@ -50,7 +52,7 @@ class Bullets:
 
 @dataclass(frozen=True)
 class Table:
-    """Cells as text; the first column is aligned left."""
+    """A head and rows of cells as text; the first column is aligned left."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -58,7 +60,13 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """`content`: SVG text or JPEG bytes; `name`: of the file beside the Markdown, without its ending."""
+    """A picture with its caption.
+
+    Attributes:
+        name: of the file beside the Markdown, without its ending.
+        content: SVG text or JPEG bytes.
+        caption: below it.
+    """
 
     name: str
     content: str | bytes
@@ -67,6 +75,8 @@ class Figure:
 
 @dataclass(frozen=True)
 class Code:
+    """Lines that are shown as they are."""
+
     text: str
 
 

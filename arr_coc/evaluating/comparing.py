@@ -1,30 +1,27 @@
 """A model before and after a training, in words: what it gets right, what it fetches, and whether that changed."""
 
-from dataclasses import asdict
-
-from .evaluation import Tally
+from .evaluation import measures
 from .report import p_value, percent, points
-from .statistics import mcnemar, paired_difference
+from .scoring import Scored, compare
 
 
-def describe(tally: Tally) -> str:
+def describe(scored: Scored) -> str:
     """ "exact match 43.1 [40.2, 46.0] %, recall 61.0 [58.1, 63.9] %, 107.0 tokens, n = 160"."""
-    measures = tally.summary()
-    shown = f"{tally.metric.replace('_', ' ')} {percent(measures[tally.metric])} %"
-    if measures["recall"] is not None:
-        shown += f", recall {percent(measures['recall'])} %"
-    return f"{shown}, {measures['tokens']:.1f} tokens, n = {measures['n']}"
+    measured = measures(scored)
+    text = f"{scored.metric.replace('_', ' ')} {percent(measured[scored.metric])} %"
+    if measured["recall"] is not None:
+        text += f", recall {percent(measured['recall'])} %"
+    return f"{text}, {measured['tokens']:.1f} tokens, n = {measured['n']}"
 
 
-def describe_change(before: Tally, after: Tally) -> str:
-    """ "+4.3 [+3.2, +5.5] points, 12 gained, 3 lost, McNemar p 0.035": of two tallies of the same questions.
+def describe_change(before: Scored, after: Scored) -> str:
+    """ "+4.3 [+3.2, +5.5] points, 12 gained, 3 lost, p 0.035": of answers to the same questions.
 
-    The interval draws whole images, p is McNemar's exact one, for right-or-wrong metrics.
+    The interval draws whole images, and p is that of flipping the signs of whole images.
 
     Raises:
-        ValueError: unequal numbers of questions, a graded metric, or no scipy.
+        ValueError: unequal numbers of questions.
     """
-    change = paired_difference(after.scores, before.scores, groups=after.images)
-    test = mcnemar(after.scores, before.scores)
-    shown = points(asdict(change))
-    return f"{shown} points, {test.gained} gained, {test.lost} lost, McNemar p {p_value(test.p)}"
+    change = compare(after, before)
+    difference = points(change["difference"])
+    return f"{difference} points, {change['gained']} gained, {change['lost']} lost, p {p_value(change['p'])}"

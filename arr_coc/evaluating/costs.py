@@ -19,6 +19,9 @@ from .answering import ask, encode, load_images
 from .arms import Arm
 from .peers import PEERS, choose
 
+FEWEST_TIMINGS = 200
+"""From fewer timings no p95 and p99: the 99th percentile of 12 is their slowest."""
+
 
 def first_token(model: ArrCocForConditionalGeneration, arm: Arm, image: Any, record: Record) -> None:
     """From a decoded image to the first token of the answer, nothing prepared beforehand."""
@@ -28,8 +31,8 @@ def first_token(model: ArrCocForConditionalGeneration, arm: Arm, image: Any, rec
 
 def time_to_first_token(
     model: ArrCocForConditionalGeneration, arms: Sequence[Arm], records: Sequence[Record], *, rounds: int
-) -> dict[str, dict[str, float]]:
-    """Milliseconds of each arm: {"p50", "p95", "p99"}, over `records` x `rounds`.
+) -> dict[str, dict[str, float | None]]:
+    """Milliseconds of each arm: {"p50", "p95", "p99"}, over `records` x `rounds`; None from too few timings.
 
     The arms take turns on every record, in an order that rotates: what slows the machine slows them alike.
     """
@@ -46,8 +49,15 @@ def time_to_first_token(
             if model.device.type == "cuda":
                 torch.cuda.synchronize(model.device)
             taken[arm.name].append(1000 * (time.perf_counter() - began))
-    named = (("p50", 50), ("p95", 95), ("p99", 99))
-    return {name: {key: float(np.percentile(values, share)) for key, share in named} for name, values in taken.items()}
+    return {name: percentiles(values) for name, values in taken.items()}
+
+
+def percentiles(values: Sequence[float]) -> dict[str, float | None]:
+    """{"p50", "p95", "p99"}; the latter two None below `FEWEST_TIMINGS` values."""
+    enough = len(values) >= FEWEST_TIMINGS
+    return {
+        f"p{share}": float(np.percentile(values, share)) if share == 50 or enough else None for share in (50, 95, 99)
+    }
 
 
 def peak_bytes(model: ArrCocForConditionalGeneration, arm: Arm, record: Record) -> int:
@@ -90,7 +100,8 @@ def measure_costs(
         records: timed on these.
         rounds: how often each record is timed.
     """
-    lengths = [len(model.processor.tokenizer(one.question, add_special_tokens=False)["input_ids"]) for one in records]
+    tokenizer = model.processor.tokenizer
+    lengths = [len(tokenizer(record.question, add_special_tokens=False)["input_ids"]) for record in records]
     question_tokens = max(1, round(float(np.mean(lengths))))
     times = time_to_first_token(model, arms, records, rounds=rounds)
     costs: dict[str, dict[str, Any]] = {}

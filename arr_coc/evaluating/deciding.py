@@ -1,16 +1,18 @@
 """Decision rules, written down before the run: which outcome means what.
 
 rules:                       # the first one that holds decides
-  - decision: STOP
-    if: {arm: random, not_above: none}
-    text: Patches help no more than none.
   - decision: GO
-    if: {arm: realizer, above: [random, saliency], by: 2}      # points, and significantly
+    if: {arm: realizer, above: [random, saliency], by: 2}      # by more than so many points, also at the interval's end
     text: Looking where the question says pays.
-otherwise: {decision: INCONCLUSIVE, text: None of the above.}
+  - decision: STOP
+    if: {arm: realizer, not_above: none, by: 2}                # the interval ends at so many points, or below
+    text: Patches help no more than none.
+otherwise: {decision: CANNOT SAY, text: Neither is shown.}
 notes:                       # said beside the decision, each that holds
-  - if: {arm: realizer, not_above: larger}
+  - if: {arm: realizer, not_above: larger}                     # by: 2 where nothing is said
     text: A larger image does as well.
+
+The 95 % interval of the difference decides, never its sign. Fewer than `FEWEST_IMAGES` images decide nothing.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,63 +22,89 @@ from typing import Any
 
 import yaml
 
+from .statistics import FEWEST_IMAGES
+
+NO_VERDICT = "NO VERDICT"
+"""The decision where there are too few images for any."""
+
 Comparison = Mapping[str, Any]
-"""Of two arms: {"difference": {"value": in shares, ...}, "significant": bool, ...}."""
+"""Of two arms: {"difference": {"value", "low", "high"} in shares, "significant": bool, ...}."""
+
+SMALLEST_DIFFERENCE = 2.0
+"""Points: less is not worth having. What `not_above` leaves open where a rule does not say."""
 
 DEFAULT_RULES: dict[str, Any] = {
     "rules": [
         {
-            "decision": "STOP",
-            "if": {"arm": "random", "not_above": ["none"]},
-            "text": "Random patches answer no more questions than none: here, more tokens alone are no help.",
-        },
-        {
-            "decision": "INVESTIGATE",
-            "if": {"arm": "saliency", "not_above": ["random"]},
-            "text": "Strong edges are no better a guide than chance: something in the fetching or its reading is off.",
-        },
-        {
             "decision": "GO",
-            "if": {"arm": "realizer", "above": ["random", "saliency"], "by": 2},
-            "text": "Running back to where the question points pays, by more than two points over both blind rules.",
+            "if": {"arm": "realizer", "above": ["none", "random", "saliency", "uniform"], "by": 2},
+            "text": "Running back to where the question points pays, by more than two points over none, over both "
+            "blind rules and over a regular lattice of as many patches.",
         },
+        {
+            "decision": "STOP",
+            "if": {"arm": "realizer", "not_above": ["none"], "by": 2},
+            "text": "Patches from where the question points answer no more questions than none, to within two points.",
+        },
+        *(
+            {
+                "decision": "NO-GO",
+                "if": {"arm": "realizer", "not_above": [blind], "by": 2},
+                "text": f"Patches from where the question points are no better than {name}, to within two points.",
+            }
+            for blind, name in (
+                ("random", "chance"),
+                ("saliency", "strong edges"),
+                ("uniform", "a regular lattice of as many patches"),
+            )
+        ),
     ],
     "otherwise": {
-        "decision": "NO-GO",
-        "text": "Running back to where the question points is not shown to beat both blind rules by two points.",
+        "decision": "CANNOT SAY",
+        "text": "Running back is neither shown to pay by two points nor shown not to: more images would tell.",
     },
     "notes": [
         {
-            "if": {"arm": "realizer", "not_above": ["uniform"]},
-            "text": "A regular lattice of as many patches does as well.",
+            "if": {"arm": "saliency", "not_above": ["random"], "by": 2},
+            "text": "Strong edges are no better a guide than chance.",
         },
         {
-            "if": {"arm": "realizer", "not_above": ["larger"]},
+            "if": {"arm": "realizer", "not_above": ["larger"], "by": 2},
             "text": "A larger image with base tokens only, at no fewer tokens, does as well.",
         },
         {
-            "if": {"arm": "realizer", "not_above": ["smaller"]},
+            "if": {"arm": "realizer", "not_above": ["smaller"], "by": 2},
             "text": "A smaller image with all of its patches, at no fewer tokens, does as well.",
         },
     ],
 }
-"""`not_above` compares means; `above` wants more than `by` points and a significant difference."""
+
+
+_FORMS = ({"arm", "above", "by"}, {"arm", "not_above", "by"}, {"arm", "not_above"})
+"""The names that a condition may consist of."""
 
 
 @dataclass(frozen=True)
 class Condition:
-    """`arm` is above all of `others` by more than `by` points, or (`by` None) its mean is not above any of them."""
+    """A statement about the differences between `arm` and each of `others`, in points.
+
+    Attributes:
+        arm, others: what is compared.
+        above: the difference is significant and its whole interval above `by`; else the whole interval is at most `by`.
+        by: points.
+    """
 
     arm: str
     others: tuple[str, ...]
-    by: float | None
+    above: bool
+    by: float
 
     def holds(self, compare: Callable[[str, str], Comparison]) -> bool:
-        """Whether it does, by `compare(first, second)`."""
-        found = [compare(self.arm, other) for other in self.others]
-        if self.by is None:
-            return all(one["difference"]["value"] <= 0 for one in found)
-        return all(100 * one["difference"]["value"] > self.by and one["significant"] for one in found)
+        """Whether it is shown of all others, by `compare(first, second)`."""
+        comparisons = [compare(self.arm, other) for other in self.others]
+        if self.above:
+            return all(row["significant"] and 100 * row["difference"]["low"] > self.by for row in comparisons)
+        return all(100 * row["difference"]["high"] <= self.by for row in comparisons)
 
 
 def read_rules(path: Path) -> dict[str, Any]:
@@ -115,64 +143,72 @@ def _notes(rules: dict[str, Any]) -> list[tuple[str, Any]]:
     return [(f"notes[{i}]", note) for i, note in enumerate(notes)]
 
 
-def _require_texts(given: Any, place: str, names: Sequence[str]) -> None:
+def _require_texts(content: Any, place: str, names: Sequence[str]) -> None:
     for name in names:
-        if not isinstance(given, dict) or not isinstance(given.get(name), str):
-            raise ValueError(f"{place}: expected {name}, a string; got {given!r}")
+        if not isinstance(content, dict) or not isinstance(content.get(name), str):
+            raise ValueError(f"{place}: expected {name}, a string; got {content!r}")
 
 
 def condition(rule: Any, place: str = "rule") -> Condition:
     """The condition of a rule or note.
 
     Raises:
-        ValueError: no `if` with an arm and either `not_above`, or `above` and `by`.
+        ValueError: no `if` with an arm and either `above` and `by`, or `not_above` and perhaps `by`.
     """
-    given = rule.get("if") if isinstance(rule, dict) else None
-    if isinstance(given, dict) and isinstance(given.get("arm"), str):
-        for name in ({"not_above"}, {"above", "by"}):
-            if set(given) == {"arm", *name}:
-                others = given[min(name)]
-                others = [others] if isinstance(others, str) else others
-                by = given.get("by")
-                named = isinstance(others, list) and others and all(isinstance(other, str) for other in others)
-                if named and (by is None or isinstance(by, int | float)):
-                    return Condition(given["arm"], tuple(others), None if by is None else float(by))
-    expected = "if with arm and not_above, or arm, above and by (points)"
-    raise ValueError(f"{place}: expected {expected}; got {given!r}")
+    content = rule.get("if") if isinstance(rule, dict) else None
+    if isinstance(content, dict) and set(content) in (
+        {"arm", "above", "by"},
+        {"arm", "not_above", "by"},
+        {"arm", "not_above"},
+    ):
+        above = "above" in content
+        others, by = content["above" if above else "not_above"], content.get("by", SMALLEST_DIFFERENCE)
+        others = [others] if isinstance(others, str) else others
+        named = isinstance(others, list) and others and all(isinstance(other, str) for other in others)
+        if isinstance(content["arm"], str) and named and isinstance(by, int | float):
+            return Condition(content["arm"], tuple(others), above, float(by))
+    expected = "if with arm, above and by (points), or arm and not_above, perhaps by"
+    raise ValueError(f"{place}: expected {expected}; got {content!r}")
 
 
 def compared(rules: dict[str, Any]) -> list[tuple[str, str]]:
     """The pairs of arms that the rules and notes speak of, each once."""
-    found = [condition(rule) for rule in (*rules["rules"], *(rules.get("notes") or []))]
-    return list(dict.fromkeys((one.arm, other) for one in found for other in one.others))
+    conditions = [condition(rule) for rule in (*rules["rules"], *(rules.get("notes") or []))]
+    return list(dict.fromkeys((stated.arm, other) for stated in conditions for other in stated.others))
 
 
 def missing_arms(rules: dict[str, Any], arms: Sequence[str]) -> list[str]:
     """Arms that the deciding rules need and the experiment lacks; notes about absent arms are left out silently."""
     needed = [condition(rule) for rule in rules["rules"]]
-    names = [name for one in needed for name in (one.arm, *one.others)]
-    return sorted(set(names) - set(arms))
+    names = {name for stated in needed for name in (stated.arm, *stated.others)}
+    return sorted(names - set(arms))
 
 
-def decide(rules: dict[str, Any], arms: Sequence[str], compare: Callable[[str, str], Comparison]) -> dict[str, Any]:
+def decide(
+    rules: dict[str, Any], arms: Sequence[str], compare: Callable[[str, str], Comparison], *, images: int
+) -> dict[str, Any]:
     """The decision, the text that follows, the comparisons it rests on, and the notes that hold.
 
     Args:
         rules: checked by `check_rules`, with all arms that they need (`missing_arms`).
         arms: those of the experiment.
         compare: of two arms that the rules compare.
+        images: how many different ones were asked about; fewer than `FEWEST_IMAGES` give no verdict.
     """
-    asked: list[tuple[str, str]] = []
-    made: dict[str, Any] = dict(rules["otherwise"])
+    if images < FEWEST_IMAGES:
+        text = f"A verdict needs at least {FEWEST_IMAGES} different images; these questions are about {images}."
+        return {"decision": NO_VERDICT, "text": text, "because": [], "notes": []}
+    rests_on: list[tuple[str, str]] = []
+    outcome: dict[str, Any] = dict(rules["otherwise"])
     for rule in rules["rules"]:
-        one = condition(rule)
-        asked += [(one.arm, other) for other in one.others]
-        if one.holds(compare):
-            made = {name: rule[name] for name in ("decision", "text")}
+        stated = condition(rule)
+        rests_on += [(stated.arm, other) for other in stated.others]
+        if stated.holds(compare):
+            outcome = {name: rule[name] for name in ("decision", "text")}
             break
     notes = [
         note["text"]
         for note in rules.get("notes") or []
         if {condition(note).arm, *condition(note).others} <= set(arms) and condition(note).holds(compare)
     ]
-    return {**made, "because": list(dict.fromkeys(asked)), "notes": notes}
+    return {**outcome, "because": list(dict.fromkeys(rests_on)), "notes": notes}

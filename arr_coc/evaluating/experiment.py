@@ -7,34 +7,30 @@ OUT/result.json         the numbers
 OUT/report.html, .md    the same for people
 """
 
-import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
-from tqdm import tqdm
-from transformers.utils import cached_file
 
 from ..data.formats import Format
-from ..data.images import HeldImage
 from ..data.records import Record
 from ..metrics import METRICS
 from ..modeling.allocators import ALLOCATORS
-from ..modeling.image_loading import load_image
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from ..modeling.vision_tower import ImageEncoding
 from .ablating import make_trials, trial_arms
-from .answering import PeerChoices, ask, encode, load_images, question_room
+from .answering import question_room
 from .arms import Arm, make_arms
 from .costs import measure_costs
 from .deciding import DEFAULT_RULES, check_rules, missing_arms
-from .evaluation import MAX_NEW_TOKENS, environment, shown
-from .predictions import Prediction, append, mend, prediction, read_run
-from .scoring import score_arm, score_experiment
+from .environment import environment, shown
+from .identity import hash_images, model_identity
+from .predicting import by_image, new_tokens, predict_all
+from .predictions import append, mend, read_run
+from .scoring import read_scored, score_experiment
+from .statistics import require_scipy
 
 UNPLANNED = ("command", "environment")
 """What may differ between the runs that fill one folder."""
@@ -112,6 +108,7 @@ def plan_run(
     Raises:
         ValueError: bad settings, a metric that cannot score the answers.
     """
+    require_scipy()
     metric = METRICS.named(settings.metric)
     for record in records:
         try:
@@ -131,10 +128,10 @@ def plan_run(
         model.model.fetcher.check_strategy(arm.strategy)
     return {
         "model": shown(model.config._name_or_path),
-        "weights_sha256": _hash_weights(model.config._name_or_path),
+        **model_identity(model),
         "data": shown(source.title),
         "data_sha256": source.digest(records),
-        "images_sha256": _hash_images(records),
+        "images_sha256": hash_images(records),
         "questions": len(records),
         "metric": settings.metric,
         "patch_size": model.config.vision_config.patch_size,
@@ -142,11 +139,6 @@ def plan_run(
         "command": command,
         "environment": environment(model.device),
     }
-
-
-def new_tokens(model: ArrCocForConditionalGeneration) -> int:
-    """Tokens of an answer at most."""
-    return model.generation_config.max_new_tokens or MAX_NEW_TOKENS
 
 
 def plan_arms(plan: dict[str, Any]) -> list[Arm]:
@@ -167,11 +159,11 @@ def keep_plan(out: Path, plan: dict[str, Any]) -> dict[str, Any]:
         beside.write_text(yaml.safe_dump(plan, sort_keys=False, allow_unicode=True, width=100), encoding="utf-8")
         beside.replace(path)
         return plan
-    kept = read_plan(out)
-    changed = [name for name in {**plan, **kept} if name not in UNPLANNED and plan.get(name) != kept.get(name)]
+    on_disk = read_plan(out)
+    changed = [name for name in {**plan, **on_disk} if name not in UNPLANNED and plan.get(name) != on_disk.get(name)]
     if changed:
         raise ValueError(f"{out}: expected an empty folder or the same experiment's; got other {', '.join(changed)}")
-    return kept
+    return on_disk
 
 
 def read_plan(out: Path) -> dict[str, Any]:
@@ -184,37 +176,6 @@ def read_plan(out: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"{out}: expected the folder of an experiment (with plan.yaml); got none")
     return yaml.safe_load(path.read_text(encoding="utf-8"))
-
-
-def _hash_weights(source: str) -> str:
-    """sha256 over all weight files of a checkpoint, in the order of their names."""
-    folder = Path(source)
-    if not folder.is_dir():
-        found = cached_file(source, "config.json")
-        assert found is not None
-        folder = Path(found).parent
-    return _hash_files(sorted(folder.glob("*.safetensors")))
-
-
-def _hash_files(paths: Sequence[Path]) -> str:
-    digest = hashlib.sha256()
-    for path in paths:
-        with path.open("rb") as stream:
-            while block := stream.read(1 << 20):
-                digest.update(block)
-    return digest.hexdigest()
-
-
-def _hash_images(records: Sequence[Record]) -> str:
-    """sha256 over the image files in the order of their paths, then over the pixels of images that are no files."""
-    images = dict.fromkeys(record.image for record in records)
-    digest = hashlib.sha256()
-    for path in sorted(image for image in images if isinstance(image, Path)):
-        digest.update(path.read_bytes())
-    for image in images:
-        if isinstance(image, HeldImage):
-            digest.update(load_image(image.make()).tobytes())
-    return digest.hexdigest()
 
 
 def check_data(plan: dict[str, Any], source: Format, records: Sequence[Record]) -> None:
@@ -246,73 +207,25 @@ def predict(
         model: with a processor.
         arms, records: of the plan.
         folder: for the predictions; files of other processes and earlier calls count as done.
-        batch_size: questions at a time at the first arm's number of tokens; arms with more take fewer.
-        shard: (number of this process, number of processes): every process takes whole images.
-        progress: show a progress bar (on standard error).
+        batch_size, shard, progress: see `predict_all`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    place, processes = shard
-    runs = [(arm, run, seed) for arm in arms for run, seed in arm.runs.items()]
-    for _, run, _ in runs:
-        mend(folder / f"{run}-{place}.jsonl")
-    done = {run: set(read_run(folder, run)) for _, run, _ in runs}
-    made = 0
-    ours = [group for number, group in enumerate(_by_image(records)) if number % processes == place]
-    total = sum(record.line not in done[run] for group in ours for record in group for run in done)
-    with tqdm(total=total, unit="answer", disable=not progress) as bar:
-        for batch in _batches(ours, batch_size):
-            encodings: dict[int, ImageEncoding] = {}
-            images = list(dict.fromkeys(record.image for record in batch))
-            choices = PeerChoices(model, arms)
-            for arm, run, seed in runs:
-                left = [record for record in batch if record.line not in done[run]]
-                if left and arm.side not in encodings:
-                    encodings[arm.side] = encode(model, load_images(model, images), arm.side)
-                size = max(1, batch_size * arms[0].tokens // max(arms[0].tokens, arm.tokens))
-                for start in range(0, len(left), size):
-                    part = left[start : start + size]
-                    slots = torch.tensor([images.index(record.image) for record in part])
-                    said = _answers(model, arm, part, encodings[arm.side].select(slots), seed, choices)
-                    append(folder / f"{run}-{place}.jsonl", said)
-                    made += len(part)
-                    bar.update(len(part))
-    return made
-
-
-def _answers(
-    model: ArrCocForConditionalGeneration,
-    arm: Arm,
-    records: Sequence[Record],
-    encoding: ImageEncoding,
-    seed: int | None,
-    choices: PeerChoices,
-) -> list[Prediction]:
-    """The arm's, to be kept; `encoding` holds one image per record."""
-    answers = ask(model, arm, records, encoding, seed=seed, choices=choices, max_new_tokens=new_tokens(model))
-    assert encoding.source_sizes is not None
-    return [
-        prediction(record.line, answer, encoding.base_positions + answer.fetch.budget, encoding.side, size_yx)
-        for record, answer, size_yx in zip(records, answers, encoding.source_sizes, strict=True)
-    ]
-
-
-def _by_image(records: Sequence[Record]) -> list[list[Record]]:
-    groups: dict[Path | HeldImage, list[Record]] = {}
-    for record in records:
-        groups.setdefault(record.image, []).append(record)
-    return list(groups.values())
-
-
-def _batches(groups: Sequence[list[Record]], batch_size: int) -> Iterator[list[Record]]:
-    """Records of whole images, at least `batch_size` of them but for the last batch."""
-    batch: list[Record] = []
-    for group in groups:
-        batch += group
-        if len(batch) >= batch_size:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
+    process, _ = shard
+    runs = [run for arm in arms for run in arm.runs]
+    for run in runs:
+        mend(folder / f"{run}-{process}.jsonl")
+    lines = [record.line for record in records]
+    answered: dict[str, list[int]] = {}
+    for run in runs:
+        on_disk = read_run(folder, run)
+        answered[run] = [place for place, line in enumerate(lines) if line in on_disk]
+    count = 0
+    for run, predictions in predict_all(
+        model, arms, records, batch_size=batch_size, answered=answered, shard=shard, progress=progress
+    ):
+        append(folder / f"{run}-{process}.jsonl", predictions.values())
+        count += len(predictions)
+    return count
 
 
 # ---- all of it ----------------------------------------------------------------------------------------------------
@@ -322,17 +235,17 @@ def keep_costs(
     out: Path, model: ArrCocForConditionalGeneration, arms: Sequence[Arm], records: Sequence[Record], settings: Settings
 ) -> dict[str, Any]:
     """The costs of each arm, measured once per folder."""
-    path = out / "costs.json"
-    if path.is_file():
-        return json.loads(path.read_text(encoding="utf-8"))
-    first = [group[0] for group in _by_image(records)[: settings.timed]]
+    measured = read_costs(out)
+    if measured is not None:
+        return measured
+    first = [group[0].record for group in by_image(records)[: settings.timed]]
     costs = {
         "arms": measure_costs(model, arms, first, rounds=settings.rounds),
         "images": len(first),
         "rounds": settings.rounds,
         "environment": environment(model.device),
     }
-    write_json(path, costs)
+    write_json(out / "costs.json", costs)
     return costs
 
 
@@ -349,14 +262,17 @@ def rescore(out: Path, records: Sequence[Record], *, metric: str | None = None) 
     """
     plan = read_plan(out)
     used = plan["metric"] if metric is None else metric
-    arms = plan_arms(plan)
-    scored = [score_arm(out / "predictions", arm, records, used, plan["patch_size"]) for arm in arms]
-    result = score_experiment(scored, records, used, plan["rules"], plan["patch_size"])
-    costs = out / "costs.json"
-    found = json.loads(costs.read_text(encoding="utf-8")) if costs.is_file() else None
-    result = {"metric": used, "planned_metric": plan["metric"], **result, "costs": found}
+    scored, items = read_scored(out / "predictions", plan_arms(plan), records, used, plan["patch_size"])
+    result = score_experiment(scored, items, plan["rules"], plan["patch_size"])
+    result = {"metric": used, "planned_metric": plan["metric"], **result, "costs": read_costs(out)}
     write_json(out / "result.json", result)
     return result
+
+
+def read_costs(out: Path) -> dict[str, Any] | None:
+    """What `keep_costs` measured, or None."""
+    path = out / "costs.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
 def write_json(path: Path, content: Any) -> None:

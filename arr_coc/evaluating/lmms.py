@@ -14,7 +14,7 @@ from lmms_eval.models.registry_v2 import ModelManifest
 from tqdm import tqdm
 
 from ..loading import load_model
-from .evaluation import MAX_NEW_TOKENS
+from .predicting import new_tokens
 
 
 class ArrCoc(lmms):
@@ -67,7 +67,7 @@ class ArrCoc(lmms):
             images.append(shown)
             questions.append(question.replace("<image>", "").strip())
         wanted = batch[0].args[1]
-        length = wanted.get("max_new_tokens") or self.model.generation_config.max_new_tokens or MAX_NEW_TOKENS
+        length = wanted.get("max_new_tokens") or new_tokens(self.model)
         said = self.model.generate(images, questions, max_new_tokens=length, do_sample=False, **self.choices)
         ends = wanted.get("until") or []
         return [_until(answer, [ends] if isinstance(ends, str) else ends) for answer in said]

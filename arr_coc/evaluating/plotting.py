@@ -1,96 +1,120 @@
-"""Plots as SVG text: no library, no script, readable at the width of a phone."""
+"""Plots of accuracy against cost, by matplotlib: named marks with intervals, and the Pareto front; labels keep apart.
 
+Lengths are px of the figure as it is drawn, y upwards, unless they are said to be points.
+"""
+
+import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
+from typing import Any
 
-WIDTH, HEIGHT = 420, 300
-LEFT, RIGHT, TOP, BOTTOM = 46, 14, 14, 42
-COLOURS = {"ladder": "#1f5fbf", "baseline": "#b35900", "bound": "#5f5f5f", "ablation": "#00796b", "peer": "#8e2f7a"}
-"""Apart for colour-blind eyes and in grey; the number in each mark says the same without colour."""
+import numpy as np
 
-INK, SOFT, PAPER = "#1c1c1c", "#8a8a8a", "#ffffff"
-RADIUS = 8
+LABEL = 8
+"""Size of a mark's name, points."""
 
-Scale = Callable[[float], float]
+MARKS = "osD^vPX*"
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#5f5f5f", "#b58900", "#56b4e9", "#000000")
+"""Kinds are told apart by shape and by colour (Okabe and Ito's, for colour-blind eyes)."""
+
+SIZES = ((7.0, 5.2), (8.5, 6.5), (10.0, 8.0), (12.0, 10.0))
+"""Width and height in inches: the first one on which all names find room."""
+
+_REACHES = (9, 14, 20, 30, 42, 56, 72, 90, 110, 130)
+"""How far from its mark a name may stand."""
+
+_DIRECTIONS = 16
+_MARK = 6
+"""Half the side of the square around a mark that names keep out of."""
+
+Extent = tuple[float, float, float, float]
+"""x0, y0, x1, y1."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """A mark: `number` stands in it, `low` to `high` is its interval, `role` gives its colour."""
+    """A mark with its name; `low` to `high` is its interval in y, `kind` gives its shape and colour."""
 
-    number: int
     name: str
     x: float
     y: float
     low: float
     high: float
-    role: str
+    kind: str
+
+
+def check_plots() -> None:
+    """Refuses where nothing can be drawn, before hours of answers.
+
+    Raises:
+        ValueError: matplotlib is not installed.
+    """
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise ValueError("plots: expected matplotlib (pip install 'arr-coc[eval]'); got none") from error
 
 
 def scatter(points: Sequence[Point], *, x_title: str, y_title: str) -> str:
-    """Points with intervals over a logarithmic x axis, and the line of those that no cheaper point matches.
+    """SVG text of the points with intervals over a logarithmic x axis, and the line of what no cheaper point matches.
 
     Args:
         points: at least one; x above 0.
         x_title, y_title: of the axes.
+
+    Raises:
+        ValueError: matplotlib is not installed.
     """
-    low, high = min(p.x for p in points), max(p.x for p in points)
-    low, high = low / 1.15, high * 1.15
-    top = _round_up(max(p.high for p in points))
+    check_plots()
+    from matplotlib import rc_context
 
-    def across(x: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * (math.log(x) - math.log(low)) / (math.log(high) - math.log(low))
+    with rc_context({"svg.hashsalt": "arr-coc", "svg.fonttype": "none"}):  # the same file for the same numbers
+        figure = draw_scatter(points, x_title=x_title, y_title=y_title)
+        stream = io.StringIO()
+        figure.savefig(stream, format="svg", metadata={"Date": None})
+    text = stream.getvalue()
+    return text[text.index("<svg") :]
 
-    def down(y: float) -> float:
-        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * y / top
 
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-        f'aria-label="{escape(y_title)} against {escape(x_title)}" font-family="sans-serif" font-size="11">',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="{PAPER}"/>',
-    ]
-    for i in range(5):
-        y = top * i / 4
-        at = down(y)
-        parts.append(f'<path d="M{LEFT} {at:.1f}H{WIDTH - RIGHT}" stroke="{SOFT}" stroke-width="0.4"/>')
-        parts.append(f'<text x="{LEFT - 5}" y="{at + 4:.1f}" text-anchor="end" fill="{INK}">{y:.3g}</text>')
-    for x in ticks(low, high):
-        at = across(x)
-        parts.append(f'<path d="M{at:.1f} {HEIGHT - BOTTOM}v4" stroke="{INK}"/>')
-        label = f'<text x="{at:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle" fill="{INK}">{x:g}</text>'
-        parts.append(label)
-    middle = (LEFT + WIDTH - RIGHT) / 2
-    parts.append(f'<text x="{middle}" y="{HEIGHT - 8}" text-anchor="middle" fill="{INK}">{escape(x_title)}</text>')
-    parts.append(
-        f'<text transform="translate(11 {(TOP + HEIGHT - BOTTOM) / 2}) rotate(-90)" text-anchor="middle" '
-        f'fill="{INK}">{escape(y_title)}</text>'
+def draw_scatter(points: Sequence[Point], *, x_title: str, y_title: str) -> Any:
+    """matplotlib's figure of `scatter`, on the smallest of `SIZES` on which every name finds room of its own."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    for size in SIZES:
+        figure = Figure(figsize=size, layout="constrained")
+        FigureCanvasAgg(figure)  # measures texts
+        axes = figure.add_subplot(xscale="log", xlabel=x_title, ylabel=y_title)
+        _draw_marks(axes, points)
+        _set_ticks(axes, min(point.x for point in points), max(point.x for point in points))
+        figure.draw_without_rendering()  # settles where the axes are, and there they stay
+        figure.set_layout_engine("none")
+        if _write_names(axes, points):
+            break
+    return figure
+
+
+def _draw_marks(axes: Any, points: Sequence[Point]) -> None:
+    """Marks with intervals, kind by kind, the front, and a legend above the axes."""
+    kinds = list(dict.fromkeys(point.kind for point in points))
+    for number, kind in enumerate(kinds):
+        alike = [point for point in points if point.kind == kind]
+        reach = [[point.y - point.low for point in alike], [point.high - point.y for point in alike]]
+        axes.errorbar(
+            [point.x for point in alike], [point.y for point in alike], yerr=np.maximum(reach, 0),
+            fmt=MARKS[number % len(MARKS)], color=COLOURS[number % len(COLOURS)], elinewidth=0.7, markersize=6,
+            label=kind,
+        )  # fmt: skip
+    front = [points[place] for place in pareto_front([p.x for p in points], [p.y for p in points])]
+    axes.plot(
+        [p.x for p in front], [p.y for p in front], "--", color="grey", linewidth=0.9, drawstyle="steps-post", zorder=1
     )
-    parts.append(_front(points, across, down))
-    placed, rest = _apart([across(p.x) for p in points], [down(p.y) for p in points])
-    for place, at in placed.items():
-        parts.append(_mark(points[place], at, down, [points[other] for other in rest[place]]))
-    return "\n".join([*parts, "</svg>"])
-
-
-def _mark(point: Point, at: float, down: Scale, hidden: Sequence[Point]) -> str:
-    """A mark at x `at`; the numbers of those `hidden` by it stand on its interval, one on the other."""
-    colour, y = COLOURS[point.role], down(point.y)
-    top, bottom = down(point.high), down(point.low)
-    said = "; ".join(f"{p.name}: {p.y:.1f} [{p.low:.1f}, {p.high:.1f}] at {p.x:.4g}" for p in (point, *hidden))
-    more = "".join(
-        f'<text x="{at:.1f}" y="{min(top, y - RADIUS) - 4 - 10 * i:.1f}" text-anchor="middle" font-size="10" '
-        f'fill="{COLOURS[other.role]}">{other.number}</text>'
-        for i, other in enumerate(hidden)
-    )
-    return (
-        f"<g><title>{escape(said)}</title>"
-        f'<path d="M{at:.1f} {top:.1f}V{bottom:.1f}" stroke="{colour}" stroke-width="1.5"/>'
-        f'<circle cx="{at:.1f}" cy="{y:.1f}" r="{RADIUS}" fill="{colour}"/>'
-        f'<text x="{at:.1f}" y="{y + 3.5:.1f}" text-anchor="middle" font-size="10" fill="{PAPER}">'
-        f"{point.number}</text>{more}</g>"
-    )
+    top = max(max(point.high, point.y) for point in points) or 1.0
+    axes.set_ylim(-0.03 * top, 1.08 * top)  # marks at 0 are whole
+    axes.set_xlim(min(point.x for point in points) / 1.25, max(point.x for point in points) * 1.35)
+    axes.grid(axis="y", linewidth=0.3)
+    axes.figure.legend(loc="outside upper center", ncols=min(4, len(kinds)), fontsize=LABEL, frameon=False)
 
 
 def pareto_front(xs: Sequence[float], ys: Sequence[float]) -> list[int]:
@@ -102,53 +126,83 @@ def pareto_front(xs: Sequence[float], ys: Sequence[float]) -> list[int]:
     return front
 
 
-def _front(points: Sequence[Point], across: Scale, down: Scale) -> str:
-    """Steps along the points that no point of lower or equal x is above."""
-    steps = ""
-    for place in pareto_front([p.x for p in points], [p.y for p in points]):
-        at, y = across(points[place].x), down(points[place].y)
-        steps += f"H{at:.1f}V{y:.1f}" if steps else f"M{at:.1f} {y:.1f}"
-    return f'<path d="{steps}" fill="none" stroke="{SOFT}" stroke-dasharray="4 3"/>'
+# ---- labels -------------------------------------------------------------------------------------------------------
 
 
-def _apart(xs: Sequence[float], ys: Sequence[float]) -> tuple[dict[int, float], dict[int, list[int]]]:
-    """Where marks stand that would lie on each other.
-
-    Returns:
-        {place of a point: x of its mark}, moved aside by at most its width; and {place of a mark: places of the points
-        that found no room}, which its label names.
-    """
-    placed: dict[int, float] = {}
-    rest: dict[int, list[int]] = {}
-
-    def distance(place: int, x: float, y: float) -> float:
-        return math.hypot(x - placed[place], y - ys[place])
-
-    for number, (x, y) in enumerate(zip(xs, ys, strict=True)):
-        tried = (x, x + RADIUS, x - RADIUS, x + 2 * RADIUS, x - 2 * RADIUS)
-        inside = [at for at in tried if LEFT + RADIUS <= at <= WIDTH - RADIUS]
-        free = next((at for at in inside if all(distance(p, at, y) >= 2 * RADIUS for p in placed)), None)
-        if free is not None:
-            placed[number] = free
-            rest[number] = []
-        else:
-            rest[max(placed, key=lambda p: (-distance(p, x, y), p))].append(number)
-    return placed, rest
+def _set_ticks(axes: Any, low: float, high: float) -> None:
+    """Short numbers on the logarithmic axis, as many as stand apart."""
+    axes.minorticks_off()
+    for marks in _tick_candidates(low / 1.25, high * 1.35):
+        axes.set_xticks(marks, [f"{mark:g}" for mark in marks])
+        axes.figure.draw_without_rendering()
+        extents = [label.get_window_extent().extents for label in axes.get_xticklabels()]
+        if all(right[0] - left[2] > 4 for left, right in zip(extents, extents[1:], strict=False)):
+            return
 
 
-def _round_up(value: float) -> float:
-    """The next of 1, 2, 4, 5, 8, 10 times a power of ten: a scale whose quarters are short numbers."""
-    if value <= 0:
-        return 1.0
-    power = 10 ** math.floor(math.log10(value))
-    return next(step * power for step in (1, 2, 4, 5, 8, 10) if step * power >= value * (1 - 1e-9))
-
-
-def ticks(low: float, high: float) -> list[float]:
-    """Two to about eight short numbers on a logarithmic axis."""
+def _tick_candidates(low: float, high: float) -> Iterator[list[float]]:
+    """Ticks between two positive numbers, from many to few; at last one."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for steps in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7), tuple(i / 10 for i in range(10, 100))):
-        found = [step * 10.0**power for power in powers for step in steps if low <= step * 10.0**power <= high]
-        if len(found) >= 3:
-            return found[:: math.ceil(len(found) / 8)]
-    return [low, high]
+    for steps in (range(10, 100), range(10, 100, 5), (10, 15, 20, 30, 50, 70), (10, 20, 50), (10, 30), (10,)):
+        marks = [step * 10.0 ** (power - 1) for power in powers for step in steps]
+        inside = [mark for mark in marks if low <= mark <= high]
+        if 2 <= len(inside) <= 12:
+            yield inside
+    yield [float(f"{math.sqrt(low * high):.2g}")]
+
+
+def _write_names(axes: Any, points: Sequence[Point]) -> bool:
+    """Puts each point's name where it covers no other name and no mark; False where one has no such place."""
+    renderer = axes.figure.canvas.get_renderer()
+    frame = tuple(axes.get_window_extent(renderer).extents)
+    centres = [tuple(axes.transData.transform((point.x, point.y))) for point in points]
+    marks: list[Extent] = [(x - _MARK, y - _MARK, x + _MARK, y + _MARK) for x, y in centres]
+    bars: list[Extent] = []
+    for point in points:
+        (x, low), (_, high) = (axes.transData.transform((point.x, end)) for end in (point.low, point.high))
+        bars.append((x - 1, low, x + 1, high))
+    names: list[Extent] = []
+    for point, (x, y) in zip(points, centres, strict=True):
+        text = axes.annotate(point.name, (point.x, point.y), fontsize=LABEL, ha="center", va="center")
+        x0, y0, x1, y1 = text.get_window_extent(renderer).extents
+        text.remove()
+        width, height = x1 - x0 + 2, y1 - y0 + 2
+        places = [place for place in _places(x, y, width, height) if _inside(_around(*place, width, height), frame)]
+        free = [place for place in places if not _hits(_around(*place, width, height), [*marks, *names])]
+        clear = [place for place in free if not _hits(_around(*place, width, height), bars)]
+        if not free:
+            return False
+        # Off the intervals, unless that means far away.
+        centre = clear[0] if clear and math.dist(clear[0], (x, y)) < 2 * math.dist(free[0], (x, y)) else free[0]
+        names.append(_around(*centre, width, height))
+        scale = 72 / axes.figure.dpi
+        far = math.dist(centre, (x, y)) > width / 2 + height
+        axes.annotate(
+            point.name, (point.x, point.y), ((centre[0] - x) * scale, (centre[1] - y) * scale),
+            textcoords="offset points", fontsize=LABEL, ha="center", va="center",
+            bbox={"boxstyle": "square,pad=0", "facecolor": "white", "edgecolor": "none", "alpha": 0.7},
+            arrowprops={"arrowstyle": "-", "linewidth": 0.5, "color": "grey", "shrinkB": 3} if far else None,
+        )  # fmt: skip
+    return True
+
+
+def _places(x: float, y: float, width: float, height: float) -> Iterator[tuple[float, float]]:
+    """Centres of a label around a mark, the nearest first, to the right before all others."""
+    for reach in _REACHES:
+        for turn in range(_DIRECTIONS):
+            # right, upper right, lower right, and so on to the left
+            angle = 2 * math.pi / _DIRECTIONS * ((turn + 1) // 2) * (-1 if turn % 2 else 1)
+            yield x + math.cos(angle) * (reach + width / 2), y + math.sin(angle) * (reach + height / 2)
+
+
+def _around(x: float, y: float, width: float, height: float) -> Extent:
+    return x - width / 2, y - height / 2, x + width / 2, y + height / 2
+
+
+def _inside(extent: Extent, frame: Extent) -> bool:
+    return extent[0] >= frame[0] and extent[1] >= frame[1] and extent[2] <= frame[2] and extent[3] <= frame[3]
+
+
+def _hits(extent: Extent, others: Sequence[Extent]) -> bool:
+    x0, y0, x1, y1 = extent
+    return any(x0 < right and left < x1 and y0 < top and bottom < y1 for left, bottom, right, top in others)

@@ -4,14 +4,20 @@ Notation: N patches, G side of the fine grid.
 """
 
 import base64
+import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
+from ..data.records import Record
+from ..metrics import patch_recall
 from ..modeling.asker import Answer
+from ..modeling.image_processing_arr_coc import boxes_to_patches, map_boxes
+from ..modeling.vision_tower import ImageEncoding
 
 
 @dataclass(frozen=True)
@@ -25,6 +31,7 @@ class Prediction:
         grid: G.
         size: (height, width) of the source image, px.
         patches: the fetched patches, N bits in base64.
+        image: digest of the image's pixels (see `image_digest`); "" in files that were written before there was one.
     """
 
     line: int
@@ -34,26 +41,67 @@ class Prediction:
     grid: int
     size: tuple[int, int]
     patches: str
+    image: str = ""
+
+    @property
+    def mask(self) -> np.ndarray:
+        """bool [N], True on the fetched patches."""
+        return np.unpackbits(np.frombuffer(base64.b64decode(self.patches), np.uint8), count=self.grid**2).astype(bool)
 
     @property
     def indices(self) -> list[int]:
         """The fetched patches, ascending."""
-        bits = np.unpackbits(np.frombuffer(base64.b64decode(self.patches), np.uint8), count=self.grid**2)
-        return np.flatnonzero(bits).tolist()
+        return np.flatnonzero(self.mask).tolist()
 
 
-def prediction(line: int, answer: Answer, tokens: int, grid: int, size: tuple[int, int]) -> Prediction:
-    """Of an answer about one image."""
+def prediction(line: int, answer: Answer, encoding: ImageEncoding, image: Image.Image) -> Prediction:
+    """What is kept of an answer about one image, which `encoding` holds (perhaps among others of its size)."""
+    grid = encoding.side
     bits = np.zeros(grid**2, dtype=np.uint8)
     bits[answer.fetch.indices[0].cpu().numpy()] = 1
-    packed = base64.b64encode(np.packbits(bits).tobytes()).decode()
-    return Prediction(line, answer.text, round(answer.probability, 6), tokens, grid, size, packed)
+    return Prediction(
+        line=line,
+        answer=answer.text,
+        probability=round(answer.probability, 6),
+        tokens=encoding.base_positions + answer.fetch.budget,
+        grid=grid,
+        size=(image.height, image.width),
+        patches=base64.b64encode(np.packbits(bits).tobytes()).decode(),
+        image=image_digest(image),
+    )
+
+
+def image_digest(image: Image.Image) -> str:
+    """16 hexadecimal digits that tell an image's pixels from others, whatever file or row they came from."""
+    content = hashlib.blake2b(f"{image.mode} {image.size} ".encode(), digest_size=8)
+    content.update(image.tobytes())
+    return content.hexdigest()
+
+
+def boxed_patches(record: Record, size: tuple[int, int], grid: int, patch_size: int) -> np.ndarray:
+    """bool [G, G]: the patches under the record's boxes in an image of `size` (height, width) px; none without boxes.
+
+    Raises:
+        ValueError: boxes that do not reach into the image; the message names the record's line.
+    """
+    boxed = boxes_to_patches(map_boxes(record.boxes, *size, grid * patch_size), grid, patch_size)
+    if record.boxes and not boxed.any():
+        raise ValueError(f"line {record.line}: boxes: expected boxes that reach into the image; got {record.boxes}")
+    return boxed
+
+
+def recall(prediction: Prediction, record: Record, patch_size: int) -> float:
+    """Share of the record's boxed patches that were fetched; NaN where it has no boxes."""
+    if not record.boxes:
+        return float("nan")
+    boxed = boxed_patches(record, prediction.size, prediction.grid, patch_size)
+    return patch_recall(prediction.indices, boxed)
 
 
 def append(path: Path, predictions: Iterable[Prediction]) -> None:
     """Adds lines to a file, all or (if the process dies) a part that `read_run` drops."""
     with path.open("a", encoding="utf-8") as stream:
-        stream.write("".join(json.dumps(asdict(one), ensure_ascii=False) + "\n" for one in predictions))
+        stream.write("".join(json.dumps(asdict(prediction), ensure_ascii=False) + "\n" for prediction in predictions))
 
 
 def mend(path: Path) -> None:
@@ -76,15 +124,15 @@ def read_run(folder: Path, run: str) -> dict[int, Prediction]:
     Raises:
         ValueError: a line that is no prediction.
     """
-    found: dict[int, Prediction] = {}
+    predictions: dict[int, Prediction] = {}
     for path in run_files(folder, run):
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(keepends=True), 1):
             if not line.endswith("\n"):
                 break
             try:
                 content = json.loads(line)
-                one = Prediction(**{**content, "size": tuple(content["size"])})
+                said = Prediction(**{**content, "size": tuple(content["size"])})
             except (ValueError, TypeError, KeyError) as error:
                 raise ValueError(f"{path}, line {number}: expected a prediction; got {line.strip()[:60]!r}") from error
-            found[one.line] = one
-    return found
+            predictions[said.line] = said
+    return predictions

@@ -14,11 +14,12 @@ from ..metrics import METRICS
 from ..modeling.fetcher import FetchResult
 from ..viewing import draw_fetch
 from .blocks import Block, Bullets, Code, Figure, Heading, Paragraph, Table, to_html, to_markdown, to_text
+from .costs import FEWEST_TIMINGS
 from .experiment import plan_arms, read_plan
 from .plotting import Point, scatter
 from .predictions import Prediction
-from .scoring import Scored, score_arm, worst
-from .statistics import SIGNIFICANCE
+from .scoring import Scored, read_scored, worst
+from .statistics import FEWEST_IMAGES, POWER, SIGNIFICANCE
 
 WORST = 6
 """Questions shown with pictures."""
@@ -58,7 +59,13 @@ def points(interval: dict[str, float]) -> str:
 
 
 def p_value(p: float) -> str:
+    """ "0.035", or "< 0.001"."""
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def milliseconds(time: float | None) -> str:
+    """ "103", or "-" where there were too few timings."""
+    return "-" if time is None else f"{time:.0f}"
 
 
 def _equal(number: str) -> str:
@@ -74,8 +81,9 @@ def table_text(result: dict[str, Any]) -> str:
 
 def _verdict(result: dict[str, Any]) -> str:
     """The decision's name; a metric that was chosen after the run decides nothing."""
-    made = result["decision"]["decision"]
-    return made if result["metric"] == result["planned_metric"] else f"{made} (exploratory: not the plan's metric)"
+    decision = result["decision"]["decision"]
+    planned = result["metric"] == result["planned_metric"]
+    return decision if planned else f"{decision} (exploratory: not the plan's metric)"
 
 
 # ---- parts --------------------------------------------------------------------------------------------------------
@@ -85,9 +93,11 @@ def _decision(plan: dict[str, Any], result: dict[str, Any]) -> list[Block]:
     decision = result["decision"]
     metric = METRICS[result["metric"]].title
     about = f"{metric} on {result['n']} questions about {result['images']} images; same weights, same questions."
+    if result["copies"]:
+        about += f" {result['copies']} more were copies of these and do not count."
     if result["metric"] != result["planned_metric"]:
         about += f" The plan's metric was {METRICS[result['planned_metric']].title}: this was rescored afterwards."
-    known = {(one["first"], one["second"]): one for one in result["comparisons"]}
+    known = {(comparison["first"], comparison["second"]): comparison for comparison in result["comparisons"]}
     because = [_sentence(known[tuple(pair)]) for pair in decision["because"] if tuple(pair) in known]
     notes = " ".join(decision["notes"])
     blocks: list[Block] = [Paragraph(decision["text"], f"{_verdict(result)}.")]
@@ -95,12 +105,12 @@ def _decision(plan: dict[str, Any], result: dict[str, Any]) -> list[Block]:
     return blocks
 
 
-def _sentence(one: dict[str, Any]) -> str:
-    p = _equal(p_value(one["p_holm"]))
-    return (
-        f"{one['first']} against {one['second']}: {points(one['difference'])} points, p {p}"
-        f"{'' if one['significant'] else ', not significant'}."
-    )
+def _sentence(comparison: dict[str, Any]) -> str:
+    p = _equal(p_value(comparison["p_holm"]))
+    pair = f"{comparison['first']} against {comparison['second']}"
+    smallest = f"{100 * comparison['detectable']:.1f} could be seen"
+    seen = "" if comparison["significant"] else f", not significant ({smallest})"
+    return f"{pair}: {points(comparison['difference'])} points, p {p}{seen}."
 
 
 def _arm_rows(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
@@ -117,7 +127,7 @@ def _arm_rows(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     ]
     costs = (result["costs"] or {}).get("arms", {})
     rows = []
-    for number, (name, arm) in enumerate(result["arms"].items(), 1):
+    for name, arm in result["arms"].items():
         cost = costs.get(name)
         spent = ["-"] * 3
         if cost is not None:
@@ -125,7 +135,7 @@ def _arm_rows(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
             spent = [f"{cost['flops'] / 1e9:.2f}", f"{first['p50']:.0f}", f"{cost['peak_bytes'] / 1e6:.1f}"]
         rows.append(
             [
-                f"{number} {name}",
+                name,
                 percent(arm["score"]),
                 percent(arm["recall"]),
                 _share(arm["missed"]),
@@ -145,8 +155,9 @@ def _arms(result: dict[str, Any]) -> list[Block]:
         if len(arm["runs"]) > 1
     ]
     explained = (
-        "In brackets: 95 % intervals from a bootstrap that draws whole images (Wilson's where nothing or everything is "
-        "right). Missed: questions of which less than half of the boxed patches was fetched. GFLOP, time and memory: "
+        "In brackets: 95 % intervals from a bootstrap that draws whole images (Wilson's, of as many images, where "
+        "nothing or everything is right). Missed: questions of which less than half of the boxed patches was fetched. "
+        "GFLOP, time and memory: "
         "of one image and one question up to the first token, the encoder included, the arms taking turns; memory "
         "without the weights."
     )
@@ -159,24 +170,27 @@ def bullets(items: Sequence[str]) -> list[Block]:
 
 
 def _comparisons(result: dict[str, Any]) -> list[Block]:
-    head = ["comparison", "difference, points", "gained", "lost", "p", "p (Holm)", "significant"]
+    head = ["comparison", "difference, points", "could be seen", "gained", "lost", "p", "p (Holm)", "significant"]
     rows = [
         [
-            f"{one['first']} - {one['second']}", points(one["difference"]), str(one.get("gained", "-")),
-            str(one.get("lost", "-")), p_value(one["p"]), p_value(one["p_holm"]), "yes" if one["significant"] else "no",
+            f"{comparison['first']} - {comparison['second']}",
+            points(comparison["difference"]),
+            f"{100 * comparison['detectable']:.1f}",
+            str(comparison["gained"]),
+            str(comparison["lost"]),
+            p_value(comparison["p"]),
+            p_value(comparison["p_holm"]),
+            "yes" if comparison["significant"] else "no",
         ]
-        for one in result["comparisons"]
-    ]  # fmt: skip
+        for comparison in result["comparisons"]
+    ]
     if not rows:
         return []
-    tests = {
-        "McNemar": "McNemar's exact test (of arms with several seeds the pair with the largest p, whose gains and "
-        "losses are shown)",
-        "sign flips": "sign flips of whole images",
-    }
     explained = (
-        f"Paired on the same questions. p: {tests[result['comparisons'][0]['test']]}; Holm's correction over all rows. "
-        f"Significant: p (Holm) at most {SIGNIFICANCE:g} and an interval that leaves out 0."
+        "Paired on the same questions, means over seeds. p: sign flips of whole images; Holm's correction over all "
+        f"rows. Significant: at least {FEWEST_IMAGES} images, p (Holm) at most {SIGNIFICANCE:g} and an interval that "
+        f"leaves out 0. Could be seen: the true difference, in points, that would have been found with a chance of "
+        f"{POWER:.0%}. Gained and lost: questions."
     )
     return [Heading("Paired differences"), Table(head, rows), Paragraph(explained)]
 
@@ -188,16 +202,14 @@ def _plots(result: dict[str, Any]) -> list[Block]:
     if set(costs) >= set(result["arms"]):
         times = {name: costs[name]["first_token_ms"]["p50"] for name in result["arms"]}
         axes.append(("time", "time to the first token, ms", times))
-    legend = ", ".join(f"{number} {name}" for number, name in enumerate(result["arms"], 1))
     figures: list[Block] = [Heading("Accuracy against cost")]
     for name, x_title, at in axes:
         marks = []
-        for number, arm in enumerate(result["arms"].values(), 1):
+        for arm_name, arm in result["arms"].items():
             value, low, high = (100 * arm["score"][key] for key in ("value", "low", "high"))
-            marks.append(Point(number, arm["name"], at[arm["name"]], value, low, high, arm["role"]))
+            marks.append(Point(arm_name, at[arm_name], value, low, high, arm["role"]))
         svg = scatter(marks, x_title=x_title, y_title=title)
-        caption = "Bars: 95 % intervals; dashed: what no cheaper arm matches. Arms that are alike share a mark."
-        figures.append(Figure(f"plot-{name}", svg, f"{legend}. {caption}"))
+        figures.append(Figure(f"plot-{name}", svg, "Bars: 95 % intervals; dashed: what no cheaper arm matches."))
     return figures
 
 
@@ -209,9 +221,12 @@ def _latency(result: dict[str, Any]) -> list[Block]:
     rows = []
     for tokens, name in timed:
         first = costs[name]["first_token_ms"]
-        times = [f"{first[share]:.0f}" for share in ("p50", "p95", "p99")]
+        times = [milliseconds(first[share]) for share in ("p50", "p95", "p99")]
         rows.append([name, str(result["arms"][name]["budget"]), f"{tokens:.4g}", *times])
-    about = f"Milliseconds to the first token, {result['costs']['images']} questions {result['costs']['rounds']} times."
+    about = (
+        f"Milliseconds to the first token, {result['costs']['images']} questions {result['costs']['rounds']} times. "
+        f"p95 and p99: from {FEWEST_TIMINGS} timings on."
+    )
     head = ["arm", "patches at most", "tokens", "p50", "p95", "p99"]
     return [Heading("Latency by number of tokens"), Table(head, rows), Paragraph(about)]
 
@@ -257,11 +272,11 @@ def _worst(out: Path, plan: dict[str, Any], result: dict[str, Any], records: Seq
     if not rungs:
         return []
     subject = rungs[-1].name
-    read = [score_arm(out / "predictions", arm, records, result["metric"], plan["patch_size"]) for arm in arms]
-    places = worst(read, records, subject, WORST)
+    read, items = read_scored(out / "predictions", arms, records, result["metric"], plan["patch_size"])
+    places = worst(read, subject, WORST)
     if not places:
         return []
-    scored = next(one for one in read if one.arm.name == subject)
+    scored = next(candidate for candidate in read if candidate.arm.name == subject)
     blocks: list[Block] = [
         Heading(f"Where {subject} did worst"),
         Paragraph(
@@ -269,8 +284,8 @@ def _worst(out: Path, plan: dict[str, Any], result: dict[str, Any], records: Seq
         ),
     ]
     for number, place in enumerate(places, 1):
-        record, said = records[place], scored.predictions[0][place]
-        others = ", ".join(f"{one.arm.name} {one.mean_scores[place]:.2g}" for one in read)
+        record, said = items.records[place], scored.predictions[0][place]
+        others = ", ".join(f"{other.arm.name} {other.mean_scores[place]:.2g}" for other in read)
         answers = " or ".join(record.answers[:3])
         caption = f"{record.question} Answer: {answers}. Said: {said.answer or '(nothing)'}. Scores: {others}."
         blocks.append(Figure(f"worst-{number}", _picture(record, said, scored), caption))
@@ -303,12 +318,12 @@ def _picture(record: Record, said: Prediction, scored: Scored) -> bytes:
 
 def the_run(plan: dict[str, Any], result: dict[str, Any]) -> list[Block]:
     """Command, hashes and environment of an experiment or an ablation."""
-    kept = {name: value for name, value in plan.items() if name not in ("arms", "rules", "trials", "command")}
+    facts = {name: value for name, value in plan.items() if name not in ("arms", "rules", "trials", "command")}
     timed = (result["costs"] or {}).get("environment")
     blocks: list[Block] = [
         Heading("The run"),
         Code(plan["command"]),
-        Code(yaml.safe_dump(kept, sort_keys=False, allow_unicode=True).strip()),
+        Code(yaml.safe_dump(facts, sort_keys=False, allow_unicode=True).strip()),
     ]
     if timed is not None and timed["machine"] != plan["environment"]["machine"]:
         blocks.append(Paragraph(f"Costs were measured on {timed['machine']}."))

@@ -3,11 +3,13 @@
 Notation: n questions, R runs of an arm.
 """
 
+import math
 from collections.abc import Sequence
-from itertools import combinations
 
 import numpy as np
+import torch
 
+from ..metrics import fetch_distances
 from .predictions import Prediction
 
 
@@ -21,19 +23,17 @@ def query_dependence(rows: Sequence[Sequence[Prediction]], groups: np.ndarray) -
     Returns:
         None where no image has two questions, or nothing is fetched.
     """
-    pairs = [
-        pair
-        for image in np.unique(groups)
-        for pair in combinations(np.flatnonzero(groups == image).tolist(), 2)
-    ]  # fmt: skip
-    distances = []
-    for row in rows:
-        fetched = [set(prediction.indices) for prediction in row]
-        for first, second in pairs:
-            either = fetched[first] | fetched[second]
-            if either:
-                distances.append(1 - len(fetched[first] & fetched[second]) / len(either))
-    return float(np.mean(distances)) if distances else None
+    distances: list[float] = []
+    for image in np.unique(groups):
+        places = np.flatnonzero(groups == image).tolist()
+        if len(places) < 2:
+            continue
+        upper = torch.triu_indices(len(places), len(places), offset=1)
+        for row in rows:
+            masks = np.stack([row[place].mask for place in places])
+            distances += fetch_distances(torch.from_numpy(masks))[upper[0], upper[1]].tolist()
+    known = [distance for distance in distances if not math.isnan(distance)]
+    return float(np.mean(known)) if known else None
 
 
 def misallocated(rows: Sequence[Sequence[Prediction]], hard: np.ndarray) -> float | None:

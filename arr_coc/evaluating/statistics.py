@@ -6,11 +6,9 @@ Notation: n items (questions), each with a group (its image).
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
-
-Z = 1.959963984540054
-"""Standard normal quantile of 0.975: two-sided 95 %."""
 
 RESAMPLES = 2000
 """Bootstrap resamples: the ends of a 95 % interval then rest on 50 of them each."""
@@ -22,6 +20,12 @@ SIGNIFICANCE = 0.02
 """Largest p (after Holm) that is called significant. At 0.05, 100 comparisons of an arm with itself would often give
 six or more that are called different; at 0.02, three points on 2,000 questions are still found nearly always."""
 
+FEWEST_IMAGES = 20
+"""With fewer images nothing is called significant and no verdict is given: an interval that draws them says little."""
+
+POWER = 0.8
+"""The chance with which a difference that "could have been seen" is seen."""
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -32,28 +36,31 @@ class Interval:
     high: float
 
 
-@dataclass(frozen=True)
-class McNemar:
-    """Paired right-or-wrong answers: items that only the first got right, only the second, and the exact p."""
+def require_scipy() -> None:
+    """Refuses where intervals cannot be computed, before hours of answers.
 
-    gained: int
-    lost: int
-    p: float
+    Raises:
+        ValueError: scipy is not installed.
+    """
+    try:
+        import scipy.stats  # noqa: F401
+    except ImportError as error:
+        raise ValueError("intervals: expected scipy (pip install 'arr-coc[eval]'); got none") from error
 
 
 def wilson(successes: int, n: int) -> Interval:
     """Wilson's score interval of a proportion (Wilson 1927): sensible also at 0 and 1 and for small n.
 
     Raises:
-        ValueError: not 0 <= successes <= n with n > 0.
+        ValueError: not 0 <= successes <= n with n > 0, or scipy is not installed.
     """
     if not 0 <= successes <= n or n == 0:
         raise ValueError(f"successes: expected 0 to n, n at least 1; got {successes} of {n}")
-    share = successes / n
-    middle = share + Z**2 / (2 * n)
-    spread = Z * math.sqrt(share * (1 - share) / n + Z**2 / (4 * n**2))
-    low, high = ((middle + sign * spread) / (1 + Z**2 / n) for sign in (-1, 1))
-    return Interval(share, max(0.0, low), min(1.0, high))
+    require_scipy()
+    from scipy.stats import binomtest
+
+    interval = binomtest(successes, n).proportion_ci(confidence_level=0.95, method="wilson")
+    return Interval(successes / n, float(interval.low), float(interval.high))
 
 
 def bootstrap_mean(
@@ -74,14 +81,38 @@ def bootstrap_mean(
     Raises:
         ValueError: no values.
     """
-    given = np.asarray(values, dtype=np.float64)
-    sums, counts = _by_group(given, groups)
+    items = np.asarray(values, dtype=np.float64)
+    sums, counts = _by_group(items, groups)
     # Groups that are alike need not be told apart: how often each kind is drawn is multinomial.
     kinds, copies = np.unique(np.stack((sums, counts), 1), axis=0, return_counts=True)
     drawn = np.random.default_rng(seed).multinomial(len(sums), copies / len(sums), size=resamples)
     means = (drawn @ kinds[:, 0]) / (drawn @ kinds[:, 1])
     low, high = np.quantile(means, (0.025, 0.975))
-    return Interval(float(given.mean()), float(low), float(high))
+    return Interval(float(items.mean()), float(low), float(high))
+
+
+def score_interval(values: Sequence[float] | np.ndarray, groups: Sequence[int] | np.ndarray | None) -> Interval:
+    """`bootstrap_mean` of scores in 0..1; where nothing or everything is right, Wilson's interval of as many images.
+
+    Resampling shows no spread there, though other images would.
+
+    Raises:
+        ValueError: no values, or scipy is needed and not installed.
+    """
+    return _with_spread(bootstrap_mean(values, groups=groups), _count_groups(values, groups), (0.0, 1.0))
+
+
+def _with_spread(interval: Interval, groups: int, bounds: tuple[float, float]) -> Interval:
+    """An interval without extent, widened by what as many groups that are all alike leave open."""
+    if interval.low < interval.high:
+        return interval
+    open_share, (least, most) = wilson(0, groups).high, bounds
+    value = interval.value
+    return Interval(value, max(least, value - open_share), min(most, value + open_share))
+
+
+def _count_groups(values: Sequence[float] | np.ndarray, groups: Sequence[int] | np.ndarray | None) -> int:
+    return len(values) if groups is None else len(np.unique(np.asarray(groups)))
 
 
 def _by_group(values: np.ndarray, groups: Sequence[int] | np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
@@ -104,10 +135,14 @@ def paired_difference(
 ) -> Interval:
     """Mean of `first` - `second` on the same items with a bootstrap interval (see `bootstrap_mean`).
 
+    Where all differences are alike, other images might still differ: as in `score_interval`.
+
     Raises:
-        ValueError: unequal numbers of items, or none.
+        ValueError: unequal numbers of items, none, or scipy is needed and not installed.
     """
-    return bootstrap_mean(_paired(first, second), groups=groups, seed=seed, resamples=resamples)
+    differences = _paired(first, second)
+    interval = bootstrap_mean(differences, groups=groups, seed=seed, resamples=resamples)
+    return _with_spread(interval, _count_groups(differences, groups), (-1.0, 1.0))
 
 
 def _paired(first: Sequence[float] | np.ndarray, second: Sequence[float] | np.ndarray) -> np.ndarray:
@@ -117,38 +152,18 @@ def _paired(first: Sequence[float] | np.ndarray, second: Sequence[float] | np.nd
     return ours - theirs
 
 
-def mcnemar(first: Sequence[float] | np.ndarray, second: Sequence[float] | np.ndarray) -> McNemar:
-    """The exact test of paired right-or-wrong answers (McNemar 1947): are gains and losses equally likely? Two-sided.
-
-    Args:
-        first, second: 1 or True where the item's answer is right, the same items in both.
-
-    Raises:
-        ValueError: unequal numbers of items, a score between 0 and 1, or no scipy.
-    """
-    change = _paired(first, second)
-    if not np.isin(np.concatenate((first, second)), (0, 1)).all():
-        raise ValueError("scores: expected right or wrong (1 or 0) for McNemar's test; got graded scores")
-    gained, lost = int((change > 0).sum()), int((change < 0).sum())
-    if gained + lost == 0:
-        return McNemar(0, 0, 1.0)
-    try:
-        from scipy.stats import binomtest
-    except ImportError as error:
-        raise ValueError("McNemar's test: expected scipy (pip install 'arr-coc[eval]'); got none") from error
-    return McNemar(gained, lost, float(binomtest(gained, gained + lost).pvalue))
-
-
 def sign_flip(
     first: Sequence[float] | np.ndarray,
     second: Sequence[float] | np.ndarray,
     *,
     groups: Sequence[int] | np.ndarray | None = None,
     seed: int = 0,
+    flips: int = FLIPS,
 ) -> float:
     """p of the permutation test of paired scores: if the two are alike, each group's difference may change its sign.
 
-    For graded scores, and for right-or-wrong answers of which several belong to one image. Two-sided.
+    Two-sided. Fisher's randomisation of whole groups: it holds however much the items of a group go together, where
+    McNemar's test of single answers does not.
 
     Raises:
         ValueError: unequal numbers of items, or none.
@@ -156,10 +171,10 @@ def sign_flip(
     sums, _ = _by_group(_paired(first, second), groups)
     kinds, copies = np.unique(np.abs(sums[sums != 0]), return_counts=True)
     # Of `copies` groups of one size, a binomial number keeps its sign.
-    kept = np.random.default_rng(seed).binomial(copies, 0.5, size=(FLIPS, len(copies)))
-    totals = (2 * kept - copies) @ kinds
+    unflipped = np.random.default_rng(seed).binomial(copies, 0.5, size=(flips, len(copies)))
+    totals = (2 * unflipped - copies) @ kinds
     extreme = np.abs(totals) >= abs(sums.sum()) - 1e-9
-    return float((1 + extreme.sum()) / (1 + FLIPS))
+    return float((1 + extreme.sum()) / (1 + flips))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -172,9 +187,43 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted.tolist()
 
 
-def is_significant(difference: Interval, p: float) -> bool:
-    """Whether a difference is called one: p at most `SIGNIFICANCE`, and an interval that leaves out 0.
+def is_significant(difference: Interval, p: float, images: int) -> bool:
+    """Whether a difference is called one: enough images, p at most `SIGNIFICANCE`, and an interval that leaves out 0.
 
-    The test of items knows nothing of images; the interval, which draws whole images, does.
+    Args:
+        difference: drawn by images.
+        p: after Holm.
+        images: how many there were.
     """
-    return p <= SIGNIFICANCE and (difference.low > 0 or difference.high < 0)
+    excludes_zero = difference.low > 0 or difference.high < 0
+    return images >= FEWEST_IMAGES and p <= SIGNIFICANCE and excludes_zero
+
+
+def detectable_difference(
+    first: Sequence[float] | np.ndarray,
+    second: Sequence[float] | np.ndarray,
+    *,
+    groups: Sequence[int] | np.ndarray | None = None,
+    comparisons: int = 1,
+) -> float:
+    """The smallest true difference that would have been called significant with a chance of `POWER`.
+
+    By the normal approximation with the cluster-robust standard error of the mean difference, at `SIGNIFICANCE` shared
+    out among the comparisons (Holm's first step).
+
+    Args:
+        first, second: scores of the same items.
+        groups: as in `bootstrap_mean`.
+        comparisons: how many are made.
+
+    Raises:
+        ValueError: unequal numbers of items, none, or scipy is needed and not installed.
+    """
+    differences = _paired(first, second)
+    sums, counts = _by_group(differences, groups)
+    residuals = sums - differences.mean() * counts
+    error = math.sqrt(float((residuals**2).sum()) * len(sums) / max(1, len(sums) - 1)) / len(differences)
+    normal = NormalDist()
+    if error == 0:
+        error = wilson(0, len(sums)).high / normal.inv_cdf(0.975)
+    return (normal.inv_cdf(1 - SIGNIFICANCE / (2 * comparisons)) + normal.inv_cdf(POWER)) * error

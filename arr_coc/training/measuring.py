@@ -11,7 +11,9 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
+from ..metrics import fetch_distances
 from ..modeling.configuration_arr_coc import TIERS, scaled_budget
+from ..modeling.fetcher import FetchResult
 from ..modeling.losses import relevance_losses
 from ..modeling.modeling_arr_coc import ArrCocOutput
 from .losses import real_patches, token_losses
@@ -31,27 +33,22 @@ def recall(indices: Tensor, used: Tensor, relevance_targets: Tensor | None) -> T
     return (relevant.gather(1, indices) * used).sum(1) / relevant.sum(1)  # 0 / 0 is NaN
 
 
-def query_dependence(relevance: Tensor, patch_mask: Tensor, images: Tensor, questions: list[tuple[int, ...]]) -> Tensor:
-    """How much relevance depends on the question: [I] in 0..1, NaN where no other question about the image came along.
+def query_dependence(fetched: Tensor, images: Tensor, questions: list[tuple[int, ...]]) -> Tensor:
+    """How much the question moves what is fetched: [I] in 0..1, NaN where no other question about the image came along.
 
-    The total variation distance between the relevance maps of two questions about one image, each normalised to sum 1
-    over its patches; averaged over the other questions about the image. 0: the question makes no difference; 1: no
-    patch is relevant to both.
+    The Jaccard distance (`fetch_distances`, as in reports of experiments) to what is fetched for the other questions
+    about the image, averaged. 0: the question makes no difference; 1: no patch is fetched for both.
 
     Args:
-        relevance: [I, N], 0 or more.
-        patch_mask: bool [I, N], True on patches that hold some of the image.
+        fetched: bool [I, N], True on the patches that were fetched.
         images: [I] which image stands in each slot.
         questions: each slot's question, as token ids.
     """
-    weights = relevance.float().clamp(min=0) * patch_mask
-    share = weights / weights.sum(1, keepdim=True).clamp(min=1e-12)
-    distance = torch.cdist(share, share, p=1) / 2  # [I, I]
     asked = {question: number for number, question in enumerate(questions)}
     kind = torch.tensor([asked[question] for question in questions], device=images.device)
-    said = weights.sum(1) > 0  # strategy "none" has no map
-    other = (images[:, None] == images[None]) & (kind[:, None] != kind[None]) & said[:, None] & said[None]
-    return (distance * other).sum(1) / other.sum(1)  # 0 / 0 is NaN
+    fetches = fetched.any(1)  # strategy "none" fetches nothing
+    other = (images[:, None] == images[None]) & (kind[:, None] != kind[None]) & fetches[:, None] & fetches[None]
+    return torch.where(other, fetch_distances(fetched), 0.0).sum(1) / other.sum(1)  # 0 / 0 is NaN
 
 
 def _questions(batch: Mapping[str, Any]) -> list[tuple[int, ...]]:
@@ -60,17 +57,21 @@ def _questions(batch: Mapping[str, Any]) -> list[tuple[int, ...]]:
     return [tuple(ids[mask].tolist()) for ids, mask in rows]
 
 
+def _fetched(fetch: FetchResult) -> Tensor:
+    """bool [I, N], True on the patches that were fetched."""
+    fetched = torch.zeros_like(fetch.scores, dtype=torch.bool)
+    return fetched.scatter(1, fetch.indices, fetch.used)
+
+
 def fetch_measures(output: ArrCocOutput, batch: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Per slot [I]: recall, saccades fetched, and how much relevance depends on the question."""
+    """Per slot [I]: recall, saccades fetched, and how much the question moves what is fetched."""
     fetch, index = output.fetch, batch.get("image_index")
     assert fetch is not None
     images = torch.arange(len(fetch.scores), device=fetch.scores.device) if index is None else index
     return {
         "recall": recall(fetch.indices, fetch.used, batch.get("relevance_targets")),
         "saccades": fetch.wanted.float(),
-        "query_dependence": query_dependence(
-            fetch.relevance.detach(), real_patches(output, batch), images, _questions(batch)
-        ),
+        "query_dependence": query_dependence(_fetched(fetch), images, _questions(batch)),
     }
 
 

@@ -8,9 +8,11 @@ from typing import Literal
 import numpy as np
 from PIL import Image
 
-from ..layouts import MIN_FONT, Ruler, Styles
-from ..rasterising import Box, Colour, Ink, TextStyle, compose, luminance, sample_palette
-from ..rendering import CONTRAST, Glyph, check_page, sample_pen, sample_styles, write
+from ...modeling.image_processing_arr_coc import Box
+from ..glyphs import Glyph, write
+from ..rasterising import Colour, Ink, TextStyle, compose, luminance, sample_palette
+from ..ruling import Ruler
+from ..styles import CONTRAST, MIN_FONT, Styles, check_page, sample_pen, sample_styles
 from ..values import Split
 from .page import Span
 

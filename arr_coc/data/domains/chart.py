@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..layouts import MAX_FONT, Styles
+from ...modeling.image_processing_arr_coc import Box
 from ..questions import Wordings
-from ..rasterising import Box
+from ..styles import MAX_FONT, Styles
 from ..values import CITIES, Split, pick
 from .canvas import Canvas, least_pixels, text_unit
-from .page import DOMAINS, Asker, Page, Question, Span, interleave
+from .page import Asker, Layouts, Page, Question, Span, interleave, register
 from .words import DAYS, DEPARTMENTS, MONTHS, PRODUCTS, REGIONS, sample_words
 
 
@@ -30,20 +30,22 @@ class Layout:
     frame: bool = False
 
 
-TRAIN_LAYOUTS: dict[str, Layout] = {
-    "upright": Layout(),
-    "upright_coloured": Layout(coloured=True),
-    "upright_grid": Layout(labelled=False),
-    "lying": Layout(lying=True),
-    "lying_coloured": Layout(lying=True, coloured=True),
-    "lying_grid": Layout(lying=True, labelled=False),
-}
-TEST_LAYOUTS: dict[str, Layout] = {
-    "upright_frame": Layout(frame=True),
-    "upright_coloured_grid": Layout(labelled=False, coloured=True),
-    "lying_frame": Layout(lying=True, frame=True),
-    "lying_coloured_grid": Layout(lying=True, labelled=False, coloured=True),
-}
+LAYOUTS = Layouts(
+    train={
+        "upright": Layout(),
+        "upright_coloured": Layout(coloured=True),
+        "upright_grid": Layout(labelled=False),
+        "lying": Layout(lying=True),
+        "lying_coloured": Layout(lying=True, coloured=True),
+        "lying_grid": Layout(lying=True, labelled=False),
+    },
+    test={
+        "upright_frame": Layout(frame=True),
+        "upright_coloured_grid": Layout(labelled=False, coloured=True),
+        "lying_frame": Layout(lying=True, frame=True),
+        "lying_coloured_grid": Layout(lying=True, labelled=False, coloured=True),
+    },
+)
 
 WORDINGS: dict[str, Wordings] = {
     "value": Wordings(
@@ -255,14 +257,12 @@ def _area(box: Box) -> Span:
     return Span("", lambda: box)
 
 
-@DOMAINS.register("chart")
+@register("chart", LAYOUTS, WORDINGS)
 def draw_chart(rng: np.random.Generator, size: int, split: Split) -> Page:
     """A chart of 3 to 9 bars, as many as fit."""
     canvas = Canvas(rng, size, split, upright=True)
-    layouts = TRAIN_LAYOUTS if split == "train" else TEST_LAYOUTS
     while True:
-        name = pick(rng, list(layouts))
-        layout = layouts[name]
+        name, layout = LAYOUTS.draw(rng, split)
         series = _sample_series(rng, layout, split)
         plot = _plan(rng, canvas.styles, series, layout, size)
         if plot is not None:

@@ -10,7 +10,7 @@ import numpy as np
 from ..questions import Wordings
 from ..values import FIRST_NAMES, KINDS, Split, pick
 from .canvas import Canvas, Role, least_pixels
-from .page import DOMAINS, Asker, Page, Question, Span, interleave
+from .page import Asker, Layouts, Page, Question, Span, interleave, register
 from .rows import Align, Row, Ruling, draw_rows, plan_rows, rule_rows
 from .words import DEPARTMENTS, sample_words
 
@@ -25,21 +25,23 @@ class Layout:
     ruling: Ruling = Ruling()
 
 
-TRAIN_LAYOUTS: dict[str, Layout] = {
-    "list": Layout(),
-    "list_header": Layout(ruling=Ruling(header=True)),
-    "list_rows": Layout(ruling=Ruling(rows=True)),
-    "list_zebra": Layout(ruling=Ruling(zebra=True)),
-    "cards": Layout(cards=True),
-    "cards_wide": Layout(cards=True, wide=True),
-}
-TEST_LAYOUTS: dict[str, Layout] = {
-    "list_frame": Layout(ruling=Ruling(frame=True)),
-    "list_right": Layout(align="right", ruling=Ruling(header=True)),
-    "list_columns": Layout(ruling=Ruling(columns=True, header=True)),
-    "cards_centred": Layout(cards=True, align="centre"),
-    "cards_wide_right": Layout(cards=True, wide=True, align="right"),
-}
+LAYOUTS = Layouts(
+    train={
+        "list": Layout(),
+        "list_header": Layout(ruling=Ruling(header=True)),
+        "list_rows": Layout(ruling=Ruling(rows=True)),
+        "list_zebra": Layout(ruling=Ruling(zebra=True)),
+        "cards": Layout(cards=True),
+        "cards_wide": Layout(cards=True, wide=True),
+    },
+    test={
+        "list_frame": Layout(ruling=Ruling(frame=True)),
+        "list_right": Layout(align="right", ruling=Ruling(header=True)),
+        "list_columns": Layout(ruling=Ruling(columns=True, header=True)),
+        "cards_centred": Layout(cards=True, align="centre"),
+        "cards_wide_right": Layout(cards=True, wide=True, align="right"),
+    },
+)
 
 WORDINGS: dict[str, Wordings] = {
     "value": Wordings(
@@ -145,14 +147,12 @@ def _cards(spans: list[list[Span]], listing: Listing, layout: Layout) -> list[_C
     return [_Card(part[0], part[1::2], part[2::2]) for part in parts]
 
 
-@DOMAINS.register("directory")
+@register("directory", LAYOUTS, WORDINGS)
 def draw_directory(rng: np.random.Generator, size: int, split: Split) -> Page:
     """A directory of 2 to 10 entries with 2 to 4 fields each, fewer on small pages."""
     canvas = Canvas(rng, size, split)
-    layouts = TRAIN_LAYOUTS if split == "train" else TEST_LAYOUTS
     while True:
-        name = pick(rng, list(layouts))
-        layout = layouts[name]
+        name, layout = LAYOUTS.draw(rng, split)
         listing = _sample_listing(rng, size, split, layout)
         rows, start = _rows(rng, listing, layout)
         aligns: list[Align] = ["left", *[layout.align] * len(listing.fields)]

@@ -8,9 +8,10 @@ from __future__ import annotations
 import numpy as np
 
 from ..questions import Wordings, ask
-from ..rendering import Entry, render_document
 from ..values import Split
-from .page import DOMAINS, Page, Question
+from .document import Entry, render_document
+from .lines import LAYOUTS
+from .page import Page, Question, register
 
 WORDINGS: dict[int, Wordings] = {
     2: Wordings(
@@ -33,7 +34,7 @@ WORDINGS: dict[int, Wordings] = {
 _PLACES = ("first", "second", "third")
 
 
-@DOMAINS.register("form")
+@register("form", LAYOUTS, WORDINGS)
 def draw_form(rng: np.random.Generator, size: int, split: Split) -> Page:
     """A page of `render_document`; for each field a question about it alone, then one about it and the next ones."""
     document = render_document(rng, size=size, split=split)

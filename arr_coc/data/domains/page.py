@@ -1,20 +1,20 @@
-"""What a domain draws: a page, and questions about it with the boxes that answer them."""
+"""What a domain is, and what it draws: a page, and questions about it with the boxes that answer them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 from PIL import Image
 
+from ...modeling.image_processing_arr_coc import Box
 from ...modeling.registry import Registry
+from ..glyphs import Glyph
 from ..questions import Wordings
-from ..rasterising import Box
-from ..rendering import Glyph
-from ..values import Split
+from ..values import Split, pick
 
 Difficulty = Literal["easy", "hard"]
 
@@ -74,10 +74,72 @@ class Page:
     glyphs: tuple[Glyph, ...] = ()
 
 
-Domain = Callable[[np.random.Generator, int, Split], Page]
+Layout = TypeVar("Layout")
+
+
+@dataclass(frozen=True)
+class Layouts(Generic[Layout]):
+    """The named layouts of a domain's pages: training shows other ones than the test split.
+
+    Attributes:
+        train, test: by name; no name is in both.
+        weights: how often a layout is drawn against the others, where not once; empty: all alike.
+    """
+
+    train: Mapping[str, Layout]
+    test: Mapping[str, Layout]
+    weights: Mapping[str, float] = field(default_factory=dict)
+
+    def of(self, split: Split) -> Mapping[str, Layout]:
+        """The layouts of a split."""
+        return self.train if split == "train" else self.test
+
+    def draw(self, rng: np.random.Generator, split: Split) -> tuple[str, Layout]:
+        """A layout of the split and its name."""
+        layouts = self.of(split)
+        names = list(layouts)
+        if not self.weights:
+            name = pick(rng, names)
+        else:
+            weights = np.array([self.weights.get(name, 1.0) for name in names])
+            name = names[int(rng.choice(len(names), p=weights / weights.sum()))]
+        return name, layouts[name]
+
+
+Draw = Callable[[np.random.Generator, int, Split], Page]
 """Draws a page: `draw(rng, size, split)`, size in px of its side; all randomness comes from `rng`."""
 
+
+@dataclass(frozen=True)
+class Domain:
+    """A kind of page.
+
+    Attributes:
+        draw: a page of it.
+        layouts: what its pages can look like.
+        wordings: ways to put its questions, by kind of question.
+    """
+
+    draw: Draw
+    layouts: Layouts[Any]
+    wordings: Mapping[Any, Wordings]
+
+
 DOMAINS: Registry[Domain] = Registry("domain")
+
+
+def register(name: str, layouts: Layouts[Any], wordings: Mapping[Any, Wordings]) -> Callable[[Draw], Draw]:
+    """Decorator that makes a domain of the function that draws its pages.
+
+    Raises:
+        ValueError: the name is taken.
+    """
+
+    def add(draw: Draw) -> Draw:
+        DOMAINS.register(name)(Domain(draw, layouts, wordings))
+        return draw
+
+    return add
 
 
 @dataclass(frozen=True)

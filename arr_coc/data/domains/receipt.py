@@ -11,7 +11,7 @@ import numpy as np
 from ..questions import Wordings
 from ..values import KINDS, Split, pick
 from .canvas import Canvas, Role, least_pixels
-from .page import DOMAINS, Asker, Page, Question, Span, interleave
+from .page import Asker, Layouts, Page, Question, Span, interleave, register
 from .rows import Align, Row, Ruling, draw_rows, plan_rows, rule_rows
 from .words import ITEMS, SHOPS, sample_words
 
@@ -26,23 +26,25 @@ class Layout:
     ruling: Ruling = Ruling()
 
 
-TRAIN_LAYOUTS: dict[str, Layout] = {
-    "nqp": Layout("nqp"),
-    "qnp": Layout("qnp", details="centre"),
-    "nqp_header": Layout("nqp", header=True, ruling=Ruling(header=True)),
-    "qnp_header": Layout("qnp", header=True, ruling=Ruling(header=True)),
-    "nqp_rows": Layout("nqp", ruling=Ruling(rows=True), details="right"),
-    "np": Layout("np", details="centre"),
-    "np_leaders": Layout("np", ruling=Ruling(leaders=True)),
-    "qnp_zebra": Layout("qnp", ruling=Ruling(zebra=True)),
-}
-TEST_LAYOUTS: dict[str, Layout] = {
-    "nqp_frame": Layout("nqp", ruling=Ruling(frame=True)),
-    "qnp_table": Layout("qnp", header=True, ruling=Ruling(frame=True, rows=True, columns=True)),
-    "nqp_zebra_header": Layout("nqp", header=True, ruling=Ruling(zebra=True, header=True), details="centre"),
-    "qnp_rows": Layout("qnp", ruling=Ruling(rows=True), details="right"),
-    "np_frame": Layout("np", ruling=Ruling(frame=True)),
-}
+LAYOUTS = Layouts(
+    train={
+        "nqp": Layout("nqp"),
+        "qnp": Layout("qnp", details="centre"),
+        "nqp_header": Layout("nqp", header=True, ruling=Ruling(header=True)),
+        "qnp_header": Layout("qnp", header=True, ruling=Ruling(header=True)),
+        "nqp_rows": Layout("nqp", ruling=Ruling(rows=True), details="right"),
+        "np": Layout("np", details="centre"),
+        "np_leaders": Layout("np", ruling=Ruling(leaders=True)),
+        "qnp_zebra": Layout("qnp", ruling=Ruling(zebra=True)),
+    },
+    test={
+        "nqp_frame": Layout("nqp", ruling=Ruling(frame=True)),
+        "qnp_table": Layout("qnp", header=True, ruling=Ruling(frame=True, rows=True, columns=True)),
+        "nqp_zebra_header": Layout("nqp", header=True, ruling=Ruling(zebra=True, header=True), details="centre"),
+        "qnp_rows": Layout("qnp", ruling=Ruling(rows=True), details="right"),
+        "np_frame": Layout("np", ruling=Ruling(frame=True)),
+    },
+)
 
 WORDINGS: dict[str, Wordings] = {
     "price": Wordings(
@@ -161,15 +163,13 @@ def _roles(layout: Layout, role: Role, **others: Role) -> tuple[Role, ...]:
     return tuple(others.get(column, role) for column in layout.columns)
 
 
-@DOMAINS.register("receipt")
+@register("receipt", LAYOUTS, WORDINGS)
 def draw_receipt(rng: np.random.Generator, size: int, split: Split) -> Page:
     """A receipt of 3 to 14 items, fewer on small pages."""
     canvas = Canvas(rng, size, split)
-    layouts = TRAIN_LAYOUTS if split == "train" else TEST_LAYOUTS
     most = min(_MAX_ITEMS, int(size / (_ROW_HEIGHT * least_pixels(size))) - 5)
     while True:
-        name = pick(rng, list(layouts))
-        layout = layouts[name]
+        name, layout = LAYOUTS.draw(rng, split)
         sale = _sample_sale(rng, split, int(rng.integers(_MIN_ITEMS, max(_MIN_ITEMS, most) + 1)))
         lines = _rows(rng, sale, layout)
         aligns = [_ALIGNS[column] for column in layout.columns]

@@ -11,8 +11,8 @@ from typing import Literal
 
 import numpy as np
 
-from ..layouts import MAX_FONT, Styles
 from ..rasterising import TextStyle
+from ..styles import MAX_FONT, Styles
 from .canvas import Canvas, Role, least_pixels, text_unit
 from .page import Span
 

@@ -7,13 +7,10 @@ from collections.abc import Callable
 import numpy as np
 from PIL import Image, ImageDraw
 
-from ...modeling.registry import Registry
+from .page import Layouts
 
 Fill = tuple[int, int, int]
 Scene = Callable[[np.random.Generator, int], Image.Image]
-SCENES: Registry[Scene] = Registry("scene")
-TRAIN_SCENES = ("street", "park", "bricks")
-TEST_SCENES = ("road", "tiles")
 
 
 def _near(rng: np.random.Generator, base: Fill, spread: int = 20) -> Fill:
@@ -69,7 +66,6 @@ def _car(rng: np.random.Generator, draw: ImageDraw.ImageDraw, x: float, low: flo
         draw.ellipse((cx - radius, low - 2 * radius, cx + radius, low), (35, 35, 38))
 
 
-@SCENES.register("street")
 def street(rng: np.random.Generator, size: int) -> Image.Image:
     """Houses behind a pavement, cars before it."""
     page = _gradient(rng, size, (140, 175, 215), (205, 220, 230))
@@ -85,7 +81,6 @@ def street(rng: np.random.Generator, size: int) -> Image.Image:
     return page
 
 
-@SCENES.register("park")
 def park(rng: np.random.Generator, size: int) -> Image.Image:
     """Trees on grass under a sky."""
     page = _gradient(rng, size, (120, 170, 225), (215, 230, 240))
@@ -107,7 +102,6 @@ def _masonry(rng: np.random.Generator, size: int, base: Fill, wide: float, high:
     return page
 
 
-@SCENES.register("bricks")
 def bricks(rng: np.random.Generator, size: int) -> Image.Image:
     """A brick wall, with a door perhaps."""
     high = size * float(rng.uniform(0.03, 0.07))
@@ -119,7 +113,6 @@ def bricks(rng: np.random.Generator, size: int) -> Image.Image:
     return page
 
 
-@SCENES.register("tiles")
 def tiles(rng: np.random.Generator, size: int) -> Image.Image:
     """A tiled wall over a platform."""
     side = size * float(rng.uniform(0.05, 0.1))
@@ -130,7 +123,6 @@ def tiles(rng: np.random.Generator, size: int) -> Image.Image:
     return page
 
 
-@SCENES.register("road")
 def road(rng: np.random.Generator, size: int) -> Image.Image:
     """A road that runs to the horizon between fields and hills."""
     page = _gradient(rng, size, (110, 150, 205), (225, 225, 220))
@@ -146,3 +138,8 @@ def road(rng: np.random.Generator, size: int) -> Image.Image:
         ends = [(far + t * (0.5 * size - far), horizon + t * (size - horizon)) for t in (start, start + 0.15)]
         draw.line(ends, (235, 235, 230), max(1, round(0.015 * size * start * 2)))
     return page
+
+
+SCENES: Layouts[Scene] = Layouts(
+    train={"street": street, "park": park, "bricks": bricks}, test={"road": road, "tiles": tiles}
+)

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageDraw
 
-from ..layouts import MAX_FONT
+from ...modeling.image_processing_arr_coc import Box
+from ..glyphs import Glyph, write
 from ..questions import Wordings
-from ..rasterising import Box, Ink, TextStyle, degrade, luminance
-from ..rendering import Glyph, sample_pen, sample_style, write
+from ..rasterising import Ink, TextStyle, degrade, luminance
+from ..styles import MAX_FONT, sample_pen, sample_style
 from ..values import CITIES, FIRST_NAMES, KINDS, Split, pick
 from .canvas import least_pixels, text_unit
-from .page import DOMAINS, Asker, Page, Question, Span, interleave
-from .scene import SCENES, TEST_SCENES, TRAIN_SCENES, Fill
+from .page import Asker, Page, Question, Span, interleave, register
+from .scene import SCENES, Fill
 from .warping import bounds_of, corners_of, homography, ink_box, paste_warped, project, sample_quad
 from .words import STREETS, TRADES, sample_words
 
@@ -201,11 +202,11 @@ def _post(page: Image.Image, quad: np.ndarray) -> None:
     ImageDraw.Draw(page).rectangle((x - half, y, x + half, page.width), (105, 108, 112))
 
 
-@DOMAINS.register("sign")
+@register("sign", SCENES, WORDINGS)
 def draw_sign(rng: np.random.Generator, size: int, split: Split) -> Page:
     """A scene with three to six signs, fewer on small pages."""
-    name = pick(rng, TRAIN_SCENES if split == "train" else TEST_SCENES)
-    page, pen = SCENES.named(name)(rng, size), sample_pen(rng, split)
+    name, scene = SCENES.draw(rng, split)
+    page, pen = scene(rng, size), sample_pen(rng, split)
     while True:
         style = sample_style(rng, pen, size, split)
         panels = [_lay_out(rng, sign, style, size) for sign in _sample_signs(rng, split, size)]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..rendering import check_page
+from ..styles import check_page
 from ..values import Split
 from .document import draw_fields
 from .page import DOMAINS, Page
@@ -34,7 +34,7 @@ def draw_page(
     if seed < 0 or index < 0:
         raise ValueError(f"expected a seed and an index of at least 0; got seed={seed}, index={index}")
     entropy = (seed, index) if split == "test" else (seed, index, 1)
-    draw, rng = DOMAINS.named(domain), np.random.default_rng(entropy)
+    draw, rng = DOMAINS.named(domain).draw, np.random.default_rng(entropy)
     if fields is None:
         return draw(rng, size, split)
     if domain != "document":

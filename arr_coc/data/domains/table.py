@@ -11,7 +11,7 @@ import numpy as np
 from ..questions import Wordings
 from ..values import Split, pick
 from .canvas import Canvas, least_pixels
-from .page import DOMAINS, Asker, Page, Question, Span, interleave
+from .page import Asker, Layouts, Page, Question, Span, interleave, register
 from .rows import Align, Row, Ruling, draw_rows, plan_rows, rule_rows
 from .words import DAYS, DEPARTMENTS, MEASURES, MONTHS, PRODUCTS, QUARTERS, REGIONS, SIZES, sample_words
 
@@ -25,23 +25,25 @@ class Layout:
     title: Align = "left"
 
 
-TRAIN_LAYOUTS: dict[str, Layout] = {
-    "plain": Layout(Ruling()),
-    "plain_centred": Layout(Ruling(), "centre", "centre"),
-    "header": Layout(Ruling(header=True)),
-    "header_centred": Layout(Ruling(header=True), "centre", "centre"),
-    "rows": Layout(Ruling(rows=True)),
-    "full": Layout(Ruling(frame=True, rows=True, columns=True), "centre", "centre"),
-    "zebra": Layout(Ruling(zebra=True)),
-    "columns": Layout(Ruling(columns=True), "left"),
-}
-TEST_LAYOUTS: dict[str, Layout] = {
-    "frame": Layout(Ruling(frame=True), "right", "centre"),
-    "header_columns": Layout(Ruling(header=True, columns=True)),
-    "zebra_header": Layout(Ruling(zebra=True, header=True), "centre"),
-    "full_left": Layout(Ruling(frame=True, rows=True, columns=True), "left"),
-    "rows_centred": Layout(Ruling(rows=True), "centre", "centre"),
-}
+LAYOUTS = Layouts(
+    train={
+        "plain": Layout(Ruling()),
+        "plain_centred": Layout(Ruling(), "centre", "centre"),
+        "header": Layout(Ruling(header=True)),
+        "header_centred": Layout(Ruling(header=True), "centre", "centre"),
+        "rows": Layout(Ruling(rows=True)),
+        "full": Layout(Ruling(frame=True, rows=True, columns=True), "centre", "centre"),
+        "zebra": Layout(Ruling(zebra=True)),
+        "columns": Layout(Ruling(columns=True), "left"),
+    },
+    test={
+        "frame": Layout(Ruling(frame=True), "right", "centre"),
+        "header_columns": Layout(Ruling(header=True, columns=True)),
+        "zebra_header": Layout(Ruling(zebra=True, header=True), "centre"),
+        "full_left": Layout(Ruling(frame=True, rows=True, columns=True), "left"),
+        "rows_centred": Layout(Ruling(rows=True), "centre", "centre"),
+    },
+)
 
 WORDINGS: dict[str, Wordings] = {
     "cell": Wordings(
@@ -109,14 +111,12 @@ def _sample_rows(rng: np.random.Generator, size: int, split: Split, layout: Layo
     return rows, noun
 
 
-@DOMAINS.register("table")
+@register("table", LAYOUTS, WORDINGS)
 def draw_table(rng: np.random.Generator, size: int, split: Split) -> Page:
     """A table of 3 to 14 rows and 2 to 6 columns of numbers, fewer on small pages."""
     canvas = Canvas(rng, size, split)
-    layouts = TRAIN_LAYOUTS if split == "train" else TEST_LAYOUTS
     while True:
-        name = pick(rng, list(layouts))
-        layout = layouts[name]
+        name, layout = LAYOUTS.draw(rng, split)
         rows, noun = _sample_rows(rng, size, split, layout)
         aligns: list[Align] = ["left", *[layout.numbers] * (len(rows[-1].texts) - 1)]
         plan = plan_rows(rng, rows, aligns, canvas.styles, size, ruled=layout.ruling.ruled)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from PIL import Image
 
-from ..rasterising import Box
+from ...modeling.image_processing_arr_coc import Box
 
 _INK = 64  # of 255: fainter pixels do not count as visible ink
 

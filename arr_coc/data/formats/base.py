@@ -50,8 +50,9 @@ class Format(ABC):
         for path in self.files:
             content.update(path.read_bytes())
         if not self.files:
-            for one in records:
-                content.update(repr((one.question, one.answers, one.boxes, one.label_boxes, one.tags)).encode())
+            for record in records:
+                said = (record.question, record.answers, record.boxes, record.label_boxes, record.tags)
+                content.update(repr(said).encode())
         return content.hexdigest()
 
 
@@ -105,11 +106,11 @@ def list_in(path: Path, *keys: str) -> list[Any]:
         ValueError: it is not there.
     """
     content = read_json(path)
-    found = content.get(keys[0]) if keys and isinstance(content, dict) else content
-    if not isinstance(found, list):
+    entries = content.get(keys[0]) if keys and isinstance(content, dict) else content
+    if not isinstance(entries, list):
         place = f"a list under {keys[0]!r}" if keys else "a list"
         raise ValueError(f"{path}: expected {place}; got {shorten(content)}")
-    return found
+    return entries
 
 
 def numbered(path: Path, contents: Sequence[Any], start: int = 1) -> Iterator[Row]:
@@ -119,10 +120,10 @@ def numbered(path: Path, contents: Sequence[Any], start: int = 1) -> Iterator[Ro
 
 
 def check_folder(path: Path, name: str) -> Path:
-    """Refuses what is no folder.
+    """`path`, if it is a folder; `name` is that of the field in the error.
 
     Raises:
-        ValueError: so.
+        ValueError: there is no folder of that name.
     """
     if not path.is_dir():
         raise ValueError(f"{name}: expected a folder; got {str(path)!r}")
@@ -131,15 +132,15 @@ def check_folder(path: Path, name: str) -> Path:
 
 def tags_of(row: Any, *names: str) -> tuple[tuple[str, str], ...]:
     """The fields among `names` that hold a string, or strings (joined); none of what is no mapping."""
-    found = []
+    tags = []
     row = row if isinstance(row, Mapping) else {}
     for name in names:
         value = row.get(name)
-        if isinstance(value, list) and value and all(isinstance(one, str) for one in value):
+        if isinstance(value, list) and value and all(isinstance(part, str) for part in value):
             value = ", ".join(value)
         if isinstance(value, str) and value:
-            found.append((name, value))
-    return tuple(found)
+            tags.append((name, value))
+    return tuple(tags)
 
 
 @lru_cache(maxsize=4096)

@@ -22,6 +22,7 @@ from .base import FORMATS, RowFormat, check_folder, read_json, tags_of
 class Gqa(RowFormat):
     """`path`: the questions, a file or a folder of parts; `images`: the folder; `scene_graphs`: for boxes."""
 
+    metric = "gqa_accuracy"
     places = ("path", "images", "scene_graphs")
 
     path: Path
@@ -68,9 +69,8 @@ class Gqa(RowFormat):
         """Of the objects that the answer's words stand for; questions answered by yes or no have none."""
         objects = self._scenes.get(asked["imageId"], {}).get("objects", {})
         named = (asked.get("annotations") or {}).get("answer") or {}
-        found = [objects[one] for one in dict.fromkeys(named.values()) if one in objects]
-        for one in found:
-            require(one, "x", "y", "w", "h")
-        return tuple(
-            (float(one["x"]), float(one["y"]), float(one["x"] + one["w"]), float(one["y"] + one["h"])) for one in found
-        )
+        places = [objects[name] for name in dict.fromkeys(named.values()) if name in objects]
+        for place in places:
+            require(place, "x", "y", "w", "h")
+        corners = [(float(place["x"]), float(place["y"]), float(place["w"]), float(place["h"])) for place in places]
+        return tuple((x, y, x + width, y + height) for x, y, width, height in corners)

@@ -87,9 +87,9 @@ class Rendered(Format):
         return Record(image, asked.text, asked.answers, asked.boxes, number + 1, asked.label_boxes, tuple(tags.items()))
 
 
-def _names(given: Any) -> tuple[str, ...]:
+def _names(names: Any) -> tuple[str, ...]:
     """A list of names, also as text with commas between them."""
-    return tuple(part.strip() for part in given.split(",")) if isinstance(given, str) else tuple(given)
+    return tuple(part.strip() for part in names.split(",")) if isinstance(names, str) else tuple(names)
 
 
 class _Drawn(Sequence[Record]):

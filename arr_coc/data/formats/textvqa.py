@@ -46,14 +46,14 @@ class TextVqa(RowFormat):
         """`ocr_info` by image."""
         if self.ocr is None:
             return {}
-        found = {}
+        by_image = {}
         for row in numbered(self.ocr, list_in(self.ocr, "data")):
             try:
                 require(row.content, "image_id", "ocr_info")
-                found[row.content["image_id"]] = list(row.content["ocr_info"])
+                by_image[row.content["image_id"]] = list(row.content["ocr_info"])
             except (ValueError, TypeError) as error:
                 raise ValueError(f"{row.where}: {error}") from error
-        return found
+        return by_image
 
     def rows(self) -> Iterator[Row]:
         check_folder(self.images, "images")

@@ -39,12 +39,16 @@ class VqaV2(RowFormat):
     @cached_property
     def _answered(self) -> dict[int, dict[str, Any]]:
         """Annotations by question."""
-        found = list_in(self.annotations, "annotations")
-        for place, one in enumerate(found):
-            if not isinstance(one, dict) or "question_id" not in one:
-                expected = "expected an object with question_id"
-                raise ValueError(f"{self.annotations}, annotation {place + 1}: {expected}; got {shorten(one)}")
-        return {one["question_id"]: one for one in found}
+        by_question: dict[int, dict[str, Any]] = {}
+        for place, annotation in enumerate(list_in(self.annotations, "annotations")):
+            where = f"{self.annotations}, annotation {place + 1}"
+            if not isinstance(annotation, dict) or "question_id" not in annotation:
+                raise ValueError(f"{where}: expected an object with question_id; got {shorten(annotation)}")
+            question = annotation["question_id"]
+            if question in by_question:
+                raise ValueError(f"{where}: expected one annotation per question_id; got {question} again")
+            by_question[question] = annotation
+        return by_question
 
     @cached_property
     def _subtype(self) -> str:

@@ -1,21 +1,20 @@
-"""Where the lines of a synthetic document go: named layouts, and the plan that makes a document's lines fit its page.
+"""Lines of `label value` on a page: their layouts, and the plan that makes them fit.
 
 All lengths are pixels of the final image.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from .rasterising import Box, Ink, TextStyle
-from .values import Split
+from ..rasterising import Ink, TextStyle
+from ..ruling import Ruler
+from ..styles import MAX_FONT, MIN_FONT, Styles
+from .page import Layouts
 
-MIN_FONT = 11.0  # px at a 256 px page; smaller text is outside the domain
-MAX_FONT = 26.0
 _EDGE = 4.0  # px at a 256 px page kept free of text on every side
 _LINE = 1.16  # least line pitch in font sizes: ascent plus descent of the tallest font in use
 _RULED_LINE = 1.32  # the same with a ruling line in between
@@ -49,41 +48,33 @@ class Layout:
         return self.rows or self.underline
 
 
-TRAIN_LAYOUTS: dict[str, Layout] = {
-    "left": Layout("left"),
-    "left_rows": Layout("left", rows=True),
-    "left_frame": Layout("left", frame=True),
-    "left_underline": Layout("left", underline=True),
-    "spaced": Layout("spaced"),
-    "spaced_rows": Layout("spaced", rows=True),
-    "spaced_table": Layout("spaced", rows=True, frame=True, divider=True),
-    "spaced_leaders": Layout("spaced", leaders=True),
-    "spaced_divider": Layout("spaced", divider=True),
-    "spaced_edges": Layout("spaced", edges=True),
-    "right": Layout("right"),
-    "right_rows": Layout("right", rows=True, edges=True),
-    "right_frame": Layout("right", frame=True),
-}
-TEST_LAYOUTS: dict[str, Layout] = {
-    "left_edges": Layout("left", edges=True),
-    "left_framed_rows": Layout("left", rows=True, frame=True),
-    "spaced_frame": Layout("spaced", frame=True),
-    "spaced_underline": Layout("spaced", underline=True),
-    "right_leaders": Layout("right", leaders=True),
-    "right_table": Layout("right", rows=True, frame=True, divider=True),
-    "right_edges": Layout("right", edges=True),
-}
-# Plain pages are the commonest ones, so they get more than their share.
-_TRAIN_WEIGHTS = {"left": 4.0, "spaced": 4.0, "right": 4.0}
-
-
-def sample_layout(rng: np.random.Generator, split: Split) -> tuple[str, Layout]:
-    """A layout of the split and its name."""
-    layouts = TRAIN_LAYOUTS if split == "train" else TEST_LAYOUTS
-    names = list(layouts)
-    weights = np.array([_TRAIN_WEIGHTS.get(name, 1.0) if split == "train" else 1.0 for name in names])
-    name = names[int(rng.choice(len(names), p=weights / weights.sum()))]
-    return name, layouts[name]
+LAYOUTS = Layouts(
+    train={
+        "left": Layout("left"),
+        "left_rows": Layout("left", rows=True),
+        "left_frame": Layout("left", frame=True),
+        "left_underline": Layout("left", underline=True),
+        "spaced": Layout("spaced"),
+        "spaced_rows": Layout("spaced", rows=True),
+        "spaced_table": Layout("spaced", rows=True, frame=True, divider=True),
+        "spaced_leaders": Layout("spaced", leaders=True),
+        "spaced_divider": Layout("spaced", divider=True),
+        "spaced_edges": Layout("spaced", edges=True),
+        "right": Layout("right"),
+        "right_rows": Layout("right", rows=True, edges=True),
+        "right_frame": Layout("right", frame=True),
+    },
+    test={
+        "left_edges": Layout("left", edges=True),
+        "left_framed_rows": Layout("left", rows=True, frame=True),
+        "spaced_frame": Layout("spaced", frame=True),
+        "spaced_underline": Layout("spaced", underline=True),
+        "right_leaders": Layout("right", leaders=True),
+        "right_table": Layout("right", rows=True, frame=True, divider=True),
+        "right_edges": Layout("right", edges=True),
+    },
+    weights={"left": 4.0, "spaced": 4.0, "right": 4.0},  # plain pages are the commonest ones
+)
 
 
 @dataclass(frozen=True)
@@ -110,23 +101,6 @@ class Plan:
     right: float
     divider_x: float
     title: tuple[float, float] | None
-
-
-@dataclass(frozen=True)
-class Styles:
-    """The text styles of a page before it is known how large they can be."""
-
-    label: TextStyle
-    value: TextStyle
-    heading: TextStyle
-
-    def scaled(self, pixels: float, heading_ratio: float) -> Styles:
-        """All three at a new size; the heading `heading_ratio` times larger."""
-        return Styles(
-            self.label.with_pixels(pixels),
-            self.value.with_pixels(pixels),
-            self.heading.with_pixels(pixels * heading_ratio),
-        )
 
 
 def sample_font_size(rng: np.random.Generator, *, size: int, height_per_row: float, ruled: bool) -> float | None:
@@ -193,13 +167,18 @@ def make_plan(
     baselines = [(top + bottom) / 2 + cap / 2 for top, bottom in zip(bounds, bounds[1:], strict=False)]
     place = None
     if title:
-        spare = size - 2 * edge - heading_width
-        x = edge + spare * float(rng.choice([0.0, 0.5, 1.0, rng.random()], p=[0.2, 0.4, 0.1, 0.3]))
-        x = left if rng.random() < 0.3 and left + heading_width < size - edge else x
+        x = _title_start(rng, left, heading_width, edge, size)
         place = (x, title_top + 0.45 * title_rows * pixels + styles.heading.cap_height / 2)
     return Plan(
         styles.label, styles.value, styles.heading, label_x, value_x, baselines, bounds, left, right, divider_x, place
     )
+
+
+def _title_start(rng: np.random.Generator, left: float, width: float, edge: float, size: int) -> float:
+    """x of a title: somewhere between the page's edges, or at the left of the block where it fits there."""
+    spare = size - 2 * edge - width
+    x = edge + spare * float(rng.choice([0.0, 0.5, 1.0, rng.random()], p=[0.2, 0.4, 0.1, 0.3]))
+    return left if rng.random() < 0.3 and left + width < size - edge else x
 
 
 def _block_range(
@@ -260,45 +239,6 @@ def _rows(
     title_top = edge + float(rng.random()) * (top - edge) if rng.random() < 0.3 else top
     bounds = top + title_height + np.concatenate([[0.0], np.cumsum(heights)])
     return [float(bound) for bound in bounds], title_top
-
-
-class Ruler:
-    """Draws the ruling lines of a page in one hand: their width, and whether they are solid, dashed or dotted.
-
-    `unit` is how much larger lengths are than on a page of 256 px; by default as much larger as the page.
-    """
-
-    def __init__(self, rng: np.random.Generator, ink: Ink, unit: float | None = None) -> None:
-        self.ink = ink
-        unit = ink.size / 256 if unit is None else unit
-        self.width = max(1, round(unit * float(rng.choice([1, 1, 1, 2]))))
-        pattern = int(rng.choice(3, p=[0.65, 0.2, 0.15]))
-        dashes, dots = rng.uniform((2, 2), (6, 4)), (1.0, rng.uniform(1.5, 4))
-        on, off = ((0.0, 0.0), dashes, dots)[pattern]  # lengths of ink and of paper; no paper for a solid line
-        self.on, self.off = float(on) * unit, float(off) * unit
-        self.level = int(rng.integers(120, 256))
-
-    def horizontal(self, x0: float, x1: float, y: float) -> None:
-        """A line from x0 to x1 at height y, px."""
-        self._line(x0, x1, lambda a, b: (a, round(y), b, round(y) + self.width - 1))
-
-    def vertical(self, y0: float, y1: float, x: float) -> None:
-        """A line from y0 to y1 at x, px."""
-        self._line(y0, y1, lambda a, b: (round(x), a, round(x) + self.width - 1, b))
-
-    def dots(self, x0: float, x1: float, baseline: float, step: float) -> None:
-        """A dotted leader on a baseline."""
-        for x in np.arange(x0, x1, step).tolist():
-            top = round(baseline) - self.width
-            self.ink.rectangle(round(x), top, round(x) + self.width - 1, top + self.width - 1, self.level)
-
-    def _line(self, start: float, end: float, corners: Callable[[int, int], Box]) -> None:
-        if not self.off:
-            self.ink.rectangle(*corners(round(start), round(end)), self.level)
-            return
-        for begin in np.arange(start, end, self.on + self.off).tolist():
-            stop = min(end, begin + self.on - 1)
-            self.ink.rectangle(*corners(round(begin), max(round(begin), round(stop))), self.level)
 
 
 def draw_rules(rng: np.random.Generator, ink: Ink, layout: Layout, plan: Plan, label_ends: list[float]) -> None:

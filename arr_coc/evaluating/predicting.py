@@ -1,0 +1,142 @@
+"""From questions to predictions: the one loop that batches, encodes and asks, whoever wants the answers.
+
+Every image is encoded once per size for all of its questions and all arms.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from PIL import Image
+from tqdm import tqdm
+
+from ..data.images import HeldImage
+from ..data.records import Record
+from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from ..modeling.vision_tower import ImageEncoding
+from .answering import PeerChoices, ask, encode, load_images
+from .arms import Arm
+from .predictions import Prediction, boxed_patches, prediction
+
+MAX_NEW_TOKENS = 32
+"""Tokens of an answer where the checkpoint's generation config does not say."""
+
+
+class Item(NamedTuple):
+    """A record and its place among all records."""
+
+    place: int
+    record: Record
+
+
+def new_tokens(model: ArrCocForConditionalGeneration) -> int:
+    """Tokens of an answer at most."""
+    return model.generation_config.max_new_tokens or MAX_NEW_TOKENS
+
+
+def by_image(records: Sequence[Record]) -> list[list[Item]]:
+    """The records of each image, images in the order in which they first come."""
+    groups: dict[Path | HeldImage, list[Item]] = {}
+    for place, record in enumerate(records):
+        groups.setdefault(record.image, []).append(Item(place, record))
+    return list(groups.values())
+
+
+def predict_all(
+    model: ArrCocForConditionalGeneration,
+    arms: Sequence[Arm],
+    records: Sequence[Record],
+    *,
+    batch_size: int = 32,
+    answered: Mapping[str, Collection[int]] | None = None,
+    shard: tuple[int, int] = (0, 1),
+    progress: bool = True,
+) -> Iterator[tuple[str, dict[int, Prediction]]]:
+    """The name of a run and its predictions by place of the record, part by part, until all is answered.
+
+    Args:
+        model: with a processor; set to evaluation meanwhile.
+        arms: whose runs answer every record.
+        records: the questions.
+        batch_size: questions at a time at the model's usual number of image tokens; arms with more take fewer.
+        answered: places that are answered already, by run.
+        shard: (number of this process, number of processes): every process takes whole images.
+        progress: show a progress bar (on standard error).
+
+    Raises:
+        ValueError: an image that cannot be read, or boxes beside it; the message names the record's line.
+    """
+    number, processes = shard
+    done = {run: set((answered or {}).get(run, ())) for arm in arms for run in arm.runs}
+    groups = by_image(records)[number::processes]
+    total = sum(item.place not in places for group in groups for item in group for places in done.values())
+    was_training = model.training
+    model.eval()
+    try:
+        with tqdm(total=total, unit="answer", disable=not progress) as bar:
+            for batch in _batches(groups, batch_size):
+                for run, predictions in _predict_batch(model, arms, batch, done, batch_size):
+                    yield run, predictions
+                    bar.update(len(predictions))
+    finally:
+        model.train(was_training)
+
+
+def _batches(groups: Sequence[list[Item]], batch_size: int) -> Iterator[list[Item]]:
+    """Items of whole images, at least `batch_size` of them but for the last batch."""
+    batch: list[Item] = []
+    for group in groups:
+        batch += group
+        if len(batch) >= batch_size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _predict_batch(
+    model: ArrCocForConditionalGeneration,
+    arms: Sequence[Arm],
+    batch: Sequence[Item],
+    done: Mapping[str, Collection[int]],
+    batch_size: int,
+) -> Iterator[tuple[str, dict[int, Prediction]]]:
+    """All runs' predictions for a few images, which are loaded once and encoded once per size."""
+    sources = list(dict.fromkeys(item.record.image for item in batch))
+    images: list[Image.Image] = []
+    encodings: dict[int, ImageEncoding] = {}
+    choices, usual = PeerChoices(model, arms), sum(model.config.vision_tokens())
+    for arm in arms:
+        for run, seed in arm.runs.items():
+            left = [item for item in batch if item.place not in done[run]]
+            if left and not images:
+                images = load_images(model, sources)
+                _check_boxes(model, batch, dict(zip(sources, images, strict=True)))
+            if left and arm.side not in encodings:
+                encodings[arm.side] = encode(model, images, arm.side)
+            size = max(1, batch_size * usual // max(usual, arm.tokens))
+            for start in range(0, len(left), size):
+                part = left[start : start + size]
+                slots = [sources.index(item.record.image) for item in part]
+                encoding = encodings[arm.side].select(torch.tensor(slots))
+                asked = [item.record for item in part]
+                answers = ask(model, arm, asked, encoding, seed=seed, choices=choices, max_new_tokens=new_tokens(model))
+                predictions = {
+                    item.place: prediction(item.record.line, answer, encoding, images[slot])
+                    for item, answer, slot in zip(part, answers, slots, strict=True)
+                }
+                yield run, predictions
+
+
+def _check_boxes(
+    model: ArrCocForConditionalGeneration,
+    batch: Sequence[Item],
+    images: Mapping[Path | HeldImage, Image.Image],
+) -> None:
+    """Refuses boxes outside their image before anything is answered, not when answers are scored."""
+    vision = model.config.vision_config
+    for _, record in batch:
+        image = images[record.image]
+        grid = vision.image_size // vision.patch_size
+        boxed_patches(record, (image.height, image.width), grid, vision.patch_size)

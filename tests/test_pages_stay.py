@@ -1,0 +1,66 @@
+"""Seeds keep their pages: what was rendered when a checkpoint was trained is rendered again, bit by bit."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pytest
+from PIL import features
+
+from arr_coc.data import Document, Split, fonts, render_dense_page, render_document
+from arr_coc.data.domains import DOMAINS, Page, draw_page
+
+HASHES = Path(__file__).parent / "fixtures" / "page_hashes.json"
+"""Written by the code as it was before its domains became one family; with FreeType 2.14.3 and matplotlib's DejaVu."""
+
+FREETYPE = "2.14.3"
+SEED, NUMBERS = 11, (0, 1, 2)
+SIZES = {"document": 320, "form": 256}
+"""Side of a page, px; 512 for other domains."""
+
+pytestmark = pytest.mark.skipif(
+    features.version("freetype2") != FREETYPE, reason=f"letters are hashed as FreeType {FREETYPE} draws them"
+)
+
+
+@pytest.fixture(autouse=True)
+def same_fonts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both splits draw with the fonts that matplotlib brings along, whatever else is installed."""
+    matplotlib = pytest.importorskip("matplotlib")
+    faces = fonts.find_fonts("train", directories=[Path(matplotlib.get_data_path()) / "fonts" / "ttf"])
+    monkeypatch.setattr(fonts, "_faces", lambda split, directories: faces)
+
+
+def digest(page: Page | Document) -> str:
+    """Of pixels and of all that is known about them."""
+    said = page.questions if isinstance(page, Page) else page.entries
+    known = repr((said, page.glyphs, page.layout, page.font))
+    return hashlib.sha256(page.image.tobytes() + known.encode()).hexdigest()
+
+
+def rendered() -> dict[str, str]:
+    """Digests of a few pages of every domain and split, and of what the training of the shipped weights draws."""
+    digests = {}
+    for split in get_args(Split):
+        for domain in sorted(DOMAINS):
+            for number in NUMBERS:
+                page = draw_page(domain, SEED, number, SIZES.get(domain, 512), split)
+                digests[f"{domain} {split} {number}"] = digest(page)
+        renderers: dict[str, Callable[..., Document]] = {"dense": render_dense_page, "entries": render_document}
+        for name, render in renderers.items():
+            document = render(np.random.default_rng(SEED), size=256, split=split)
+            digests[f"{name} {split}"] = digest(document)
+    return digests
+
+
+def test_the_pages_of_a_seed_are_those_that_they_were() -> None:
+    assert rendered() == json.loads(HASHES.read_text())
+
+
+def test_a_page_of_a_field_that_was_made_up_is_what_it_was() -> None:
+    fields = ("vendor", "balance", "deposit", "branch", "refund", "mileage")
+    page = draw_page("document", SEED, 0, 320, "train", fields=fields)
+    assert digest(page) == "8f978f127094bfb17e7fdbb48c0c81e131ad12afffdf1b28cbb85e25b80fe59d"
