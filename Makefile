@@ -6,11 +6,12 @@ WORKERS ?= logical
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+CONFORMANCE := $(VENV)/.conformance
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 TYPING_LINK := build/typing/arr_coc/modeling
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format typing-link clean
+.PHONY: help demo test conformance lint format typing-link clean
 
 help: ## say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,6 +22,10 @@ demo: $(INSTALLED) ## ask the tiny model about a receipt; writes demo.png
 # Workers of one thread each: threads of several workers would wait for each other. A worker takes about 1.5 GB.
 test: $(INSTALLED) ## run the tests, on up to 4 cores (WORKERS=0: on one, in this process)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist worksteal
+
+conformance: $(CONFORMANCE) ## run transformers' own tests, which pip fetches once, on every combination of parts
+	$(BIN)/python tests/conformance/distribution.py
+	$(BIN)/python -m pytest -c tests/conformance/pytest.ini -n 2 tests/conformance
 
 lint: $(INSTALLED) typing-link ## check format, style and types; changes nothing
 	$(BIN)/ruff format --check .
@@ -47,4 +52,8 @@ $(INSTALLED): setup.py pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP_INSTALL) "torch==2.13.0"
 	$(PIP_INSTALL) -e ".[test,eval,train]"
+	@touch $@
+
+$(CONFORMANCE): $(INSTALLED)
+	$(PIP_INSTALL) -e ".[conformance]"
 	@touch $@

@@ -30,6 +30,7 @@ EXTRAS_REQUIRE = {
     "eval": ["datasets>=4.0", "scipy>=1.13", "matplotlib>=3.9"],
     "serve": ["fastapi>=0.115.2", "uvicorn>=0.30", "prometheus-client>=0.20", "gradio>=6.0"],
     "test": ["pytest>=8.3", "pytest-xdist>=3.6", "hypothesis>=6.100", "ruff>=0.9", "mypy>=1.14"],
+    "conformance": ["parameterized>=0.9"],  # beside "test": what transformers' own tests import
 }
 
 # The command line is installed beside the library: importing arr_coc registers its classes with transformers, which

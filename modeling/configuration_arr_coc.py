@@ -340,8 +340,9 @@ class ArrCocConfig(PretrainedConfig):
 
     @property
     def padding_id(self) -> int:
-        """The id of new padding in prompts: the language model's own, or 0 where it has none."""
-        return max(0, getattr(self.text_config, "pad_token_id", None) or 0)
+        """The id of new padding in prompts: the language model's own, or 0 where its vocabulary holds none."""
+        own = getattr(self.text_config, "pad_token_id", None)
+        return own if own is not None and 0 <= own < self.text_config.vocab_size else 0
 
     @property
     def excludes_base(self) -> bool:

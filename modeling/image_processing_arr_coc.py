@@ -123,7 +123,7 @@ def boxes_to_patches(boxes: Sequence[Box], grid: int, patch_size: int = 16) -> n
 # The processor
 
 
-class ArrCocImagesKwargs(ImagesKwargs, total=False):
+class ArrCocImageProcessorKwargs(ImagesKwargs, total=False):
     """Of `ArrCocImageProcessor`, which says what they mean."""
 
     patch_size: int | None
@@ -149,7 +149,7 @@ class ArrCocImageProcessor(PilBackend):
         do_resize, resample, do_rescale, rescale_factor, do_normalize, image_mean, image_std: as in transformers.
     """
 
-    valid_kwargs = ArrCocImagesKwargs
+    valid_kwargs = ArrCocImageProcessorKwargs
     _auto_class = "AutoImageProcessor"  # `save_pretrained` copies the code
     model_input_names = ["pixel_values", "patch_mask"]
 
@@ -217,6 +217,10 @@ class ArrCocImageProcessor(PilBackend):
         if (dict(kwargs["size"]), kwargs["patch_size"]) != (dict(self.size), self.patch_size):  # those were checked
             _check_square(kwargs["size"], kwargs["patch_size"])
         _check_readable(kwargs["readable_px"])
+        for name in ("image_mean", "image_std"):
+            value = kwargs.get(name)
+            if isinstance(value, Sequence) and len(value) != 3:
+                raise ValueError(f"{name}: expected a number, or 3 for red, green and blue, received {value}")
         layout = kwargs.get("data_format")
         if layout is not None and ChannelDimension(layout) != ChannelDimension.FIRST:
             raise ValueError(f"data_format: expected channels_first, received {layout}")

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+collect_ignore = ["conformance"]  # transformers' tests, which `make conformance` fetches and runs
+
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:

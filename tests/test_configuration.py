@@ -183,3 +183,11 @@ def test_vision_tokens_uses_the_configured_defaults() -> None:
     assert config.vision_tokens(2 * config.vision_config.image_size)[0] == config.vision_config.num_patches // 4
     assert config.vision_tokens(budget=3) == (config.vision_config.num_patches // 16, 3)
     assert config.vision_tokens(strategy="none")[1] == 0
+
+
+@pytest.mark.parametrize(("own", "expected"), [(None, 0), (-1, 0), (7, 7), (60, 0)])
+def test_padding_is_in_the_vocabulary(own: int | None, expected: int) -> None:
+    """A vocabulary that was made smaller than the id of padding made `trim_placeholders` write ids without a row."""
+    config = tiny_config()
+    config.text_config.vocab_size, config.text_config.pad_token_id = 60, own
+    assert config.padding_id == expected

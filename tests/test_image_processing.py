@@ -241,3 +241,9 @@ def test_defaults_are_deepseek_ocrs() -> None:
     assert (ready.size["height"], ready.patch_size, ready.max_image_pixels) == (1024, 16, 89_478_485)
     out = ready(noise(300, 400), return_tensors="pt")
     assert out["pixel_values"].shape == (1, 3, 1024, 1024) and out["patch_mask"].shape == (1, 4096)
+
+
+@pytest.mark.parametrize("name", ["image_mean", "image_std"])
+def test_other_than_three_channels_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"^{name}: expected a number, or 3 for red, green and blue, received"):
+        processor()(noise(), **{name: [0.5] * 4})
