@@ -149,7 +149,7 @@ def _data_url_bytes(url: str) -> bytes:
 def _open_file(path: str, policy: SourcePolicy) -> tuple[IO[bytes], str]:
     if "file" not in policy.schemes:
         raise ValueError("image: expected a source that is allowed here (sources), received a path on this machine")
-    name = shorten(path)
+    name = path if len(path) <= 80 else f"...{path[-80:]}"  # its end says which file
     file = Path(os.path.expanduser(path))
     try:
         if not file.exists():

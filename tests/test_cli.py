@@ -117,8 +117,8 @@ def refused(result: tuple[int, str, str]) -> str:
     ("image", "question", "options", "message"),
     [
         ("missing.png", QUESTION, (), "missing.png: expected an image file, received a missing path"),
-        ("text.png", QUESTION, (), "text.png: expected an image in a format that Pillow reads"),
-        ("empty.png", QUESTION, (), "Pillow reads, received an empty file"),
+        ("text.png", QUESTION, (), "text.png: expected an image (PNG, JPEG"),
+        ("empty.png", QUESTION, (), "received an empty file"),
         ("cut.png", QUESTION, (), "cut.png: expected a whole image, received a corrupt one"),
         ("huge.png", QUESTION, (), "huge.png: expected at most 89478485 pixels"),
         ("noise.png", "", (), "question: expected a non-empty string; got ''"),

@@ -52,13 +52,13 @@ def test_prompts_are_those_of_generate(records: list[Record], changes: dict[str,
     """Token by token, whatever the layout and budget; the placeholders are there even where nothing is fetched."""
     model = tiny_model(**changes)
     asked: list[dict[str, torch.Tensor]] = []
-    build = model._prompt_inputs
+    build = model.processor.prompts
 
-    def recording(*args: Any) -> dict[str, torch.Tensor]:
-        asked.append(build(*args))
+    def recording(*args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
+        asked.append(build(*args, **kwargs))
         return asked[-1]
 
-    monkeypatch.setattr(model, "_prompt_inputs", recording)
+    monkeypatch.setattr(model.processor, "prompts", recording)
     batch = QuestionCollator(model.processor, model.config)(records)
     for row, record in enumerate(records):
         model.generate(record.picture, record.question, strategy="random")

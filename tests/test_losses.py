@@ -129,7 +129,7 @@ def test_distribution_draws_mean_and_spread_to_the_texts() -> None:
 
 
 def test_text_statistics_are_over_all_weights() -> None:
-    table = torch.nn.Embedding(7, 4).weight
+    table = torch.nn.Parameter(torch.linspace(-1.0, 3.0, 28).view(7, 4))
     mean, std = text_statistics(table)
     assert mean.item() == pytest.approx(table.mean().item()) and not std.requires_grad
     assert std.item() == pytest.approx(table.flatten().std(correction=0).item(), rel=1e-6)
