@@ -288,8 +288,10 @@ class Asker:
     def _probabilities(self, output: Any, start: int, kwargs: dict[str, Any]) -> list[float]:
         """Of each answer, which begins at `start`: the product of the model's own probabilities, first end included."""
         tokens, beams = output.sequences[:, start:], getattr(output, "beam_indices", None)
-        model: Any = self.model
-        scores = model.compute_transition_scores(output.sequences, output.logits, beams, normalize_logits=True)
+        # transformers types the method for a protocol of its own, which no model declares
+        scores = self.model.compute_transition_scores(  # type: ignore[misc]
+            output.sequences, output.logits, beams, normalize_logits=True
+        )
         end, pad = self._setting(kwargs, "eos_token_id", []), self._setting(kwargs, "pad_token_id", -1)
         ends = torch.isin(tokens, torch.as_tensor(end, dtype=tokens.dtype, device=tokens.device).reshape(-1))
         behind = ends.cumsum(1) - ends.int() > 0

@@ -4,17 +4,17 @@ Notation: P images, M base tokens in g rows of g, D language-model width.
 """
 
 from math import isqrt
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import AutoModel, initialization
+from transformers.configuration_utils import PretrainedConfig
 from transformers.modeling_utils import PreTrainedModel
 
 from .registry import Registry
 
 
-def build_language_model(config: Any) -> PreTrainedModel:
+def build_language_model(config: PretrainedConfig) -> PreTrainedModel:
     """The language model, without a vocabulary head, of any causal language model's config."""
     if config.model_type == "deepseek_ocr2_text":  # in transformers, but only as a part: AutoModel does not know it
         from transformers.models.deepseek_ocr2.modeling_deepseek_ocr2 import DeepseekOcr2TextModel
@@ -23,26 +23,8 @@ def build_language_model(config: Any) -> PreTrainedModel:
     return AutoModel.from_config(config)
 
 
-LAYOUTS: Registry[type[nn.Module]] = Registry("layout")
-
-
-def layout_positions(layout: str, rows: int) -> tuple[int, int]:
-    """Positions that a layout adds to an image of `rows` rows of base tokens: before and behind its saccades.
-
-    Raises:
-        ValueError: unknown layout.
-    """
-    kind: Any = LAYOUTS[layout]
-    return kind.positions(rows)
-
-
-Framed = tuple[Tensor, Tensor | None]
-"""What stands before an image's saccades [P, positions, D], its base tokens among it, and what stands behind them."""
-
-
-@LAYOUTS.register("plain")
-class PlainLayout(nn.Module):
-    """Nothing but the image's tokens."""
+class Layout(nn.Module):
+    """Base of the family: what a language model expects around an image's tokens [M + K, D]; `width`: D."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -52,17 +34,38 @@ class PlainLayout(nn.Module):
         """Positions beside the image's tokens, before and behind its saccades, for `rows` rows of base tokens."""
         return 0, 0
 
+
+LAYOUTS: Registry[type[Layout]] = Registry("layout")
+
+
+def layout_positions(layout: str, rows: int) -> tuple[int, int]:
+    """Positions that a layout adds to an image of `rows` rows of base tokens: before and behind its saccades.
+
+    Raises:
+        ValueError: unknown layout.
+    """
+    return LAYOUTS[layout].positions(rows)
+
+
+Framed = tuple[Tensor, Tensor | None]
+"""What stands before an image's saccades [P, positions, D], its base tokens among it, and what stands behind them."""
+
+
+@LAYOUTS.register("plain")
+class PlainLayout(Layout):
+    """Nothing but the image's tokens."""
+
     def forward(self, base: Tensor, indicators: Tensor | None) -> Framed:
         """Base tokens [P, M, D] and the bridge's indicator rows [4, D] -> what stands before and behind saccades."""
         return base, None
 
 
 @LAYOUTS.register("rows")
-class RowLayout(nn.Module):
+class RowLayout(Layout):
     """DeepSeek-OCR's: `image_newline` [D] after each row, `view_seperator` [D] (so spelt) after the last."""
 
     def __init__(self, width: int) -> None:
-        super().__init__()
+        super().__init__(width)
         self.image_newline = nn.Parameter(torch.zeros(width))
         self.view_seperator = nn.Parameter(torch.zeros(width))
 
@@ -84,11 +87,8 @@ class RowLayout(nn.Module):
 
 
 @LAYOUTS.register("indicators")
-class IndicatorLayout(nn.Module):
+class IndicatorLayout(Layout):
     """Ovis': the image-start row before the base tokens, the image-end row behind the saccades."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
 
     @staticmethod
     def positions(rows: int) -> tuple[int, int]:

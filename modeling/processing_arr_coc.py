@@ -14,7 +14,7 @@ from transformers.image_utils import make_flat_list_of_images
 from transformers.processing_utils import ImagesKwargs, MultiModalData, ProcessingKwargs, ProcessorMixin
 
 from .auto_map import PROCESSOR_MAP
-from .configuration_arr_coc import count_vision_tokens
+from .configuration_arr_coc import ArrCocConfig, count_vision_tokens
 from .image_processing_arr_coc import ArrCocImageProcessor
 
 IMAGE_TOKEN = "<|image_pad|>"
@@ -373,7 +373,7 @@ def _listed(counts: list[int]) -> str:
     return f"{counts[0]} images" if len(counts) == 1 else f"{counts} images per row"
 
 
-def load_processor(config: Any) -> ArrCocProcessor:
+def load_processor(config: ArrCocConfig) -> ArrCocProcessor:
     """The processor of the checkpoint that `config` was loaded from, put together from its parts.
 
     `ArrCocProcessor.from_pretrained` would ask again whether remote code may run, to look up the image processor's
