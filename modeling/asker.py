@@ -133,7 +133,7 @@ class Asker:
         refuse_assistants(kwargs)
         choices = self.model.model.fetcher.resolve(choices)
         single = isinstance(question, str) and not isinstance(image, list | tuple)
-        asked = self._asked(image, checked_questions(question, self.processor.image_token), choices, kwargs)
+        asked = self._asked(image, checked_questions(question, self.processor.control_tokens), choices, kwargs)
         inputs, choices = self._inputs(asked, choices, history, kwargs)
         if boxes is not None:
             choices = replace(choices, relevance=self._boxed(asked, boxes))
@@ -171,9 +171,9 @@ class Asker:
 
         Also the choices, with the budget that fits where all that fits was asked for.
         """
-        base, saccades = asked.encoding.base_positions, self._count_saccades(asked.encoding, choices)
         limit = getattr(self.model.config.text_config, "max_position_embeddings", None)  # BLOOM knows no limit
         shown = [len(images) for images in asked.images]
+        base, saccades = asked.encoding.base_positions, self._count_saccades(asked.encoding, choices)
         write = partial(self.processor.prompts, asked.questions, images=shown, history=history)
         inputs = write(placeholders=base + saccades)
         longest = inputs["input_ids"].shape[1]
@@ -341,20 +341,21 @@ def is_encoding(value: Any) -> bool:
     return type(value).__name__ == "ImageEncoding"
 
 
-def checked_questions(question: Any, image_token: str) -> list[str]:
+def checked_questions(question: Any, control_tokens: Sequence[str]) -> list[str]:
     """A question or several -> a list of them.
 
     Raises:
-        ValueError: none, an empty one, or one that holds the placeholder.
+        ValueError: none; or one that is no text, is empty, or holds nothing but what looks like control tokens.
     """
     questions = list(question) if isinstance(question, list | tuple) else [question]
     if not questions:
         raise ValueError("question: expected at least one; got an empty list")
     for text in questions:
-        if not isinstance(text, str) or not text.strip():
+        plain = text if isinstance(text, str) else ""
+        for token in control_tokens:
+            plain = plain.replace(token, "")
+        if not plain.strip():
             raise ValueError(f"question: expected a non-empty string; got {text!r}")
-        if image_token in text:
-            raise ValueError(f"question: expected text without the placeholder {image_token}; got {text!r}")
     return questions
 
 

@@ -26,7 +26,8 @@ from .conversation import Conversation
 from .fetcher import FetchChoices, FetchResult
 from .image_processing_arr_coc import Box
 from .losses import relevance_loss, warn_of_training_in_eval_mode
-from .processing_arr_coc import ArrCocProcessor, load_processor
+from .processing_arr_coc import ArrCocProcessor
+from .processor_loading import load_processor
 from .prompt import EmbeddedPrompt
 from .vision_tower import ImageEncoding
 

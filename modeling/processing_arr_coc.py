@@ -9,13 +9,11 @@ from typing import Any
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AutoTokenizer
 from transformers.image_utils import make_flat_list_of_images
 from transformers.processing_utils import ImagesKwargs, MultiModalData, ProcessingKwargs, ProcessorMixin
 
 from .auto_map import PROCESSOR_MAP
-from .configuration_arr_coc import ArrCocConfig, count_vision_tokens
-from .image_processing_arr_coc import ArrCocImageProcessor
+from .configuration_arr_coc import count_vision_tokens
 
 IMAGE_TOKEN = "<|image_pad|>"
 TURN_START, TURN_END = "<|im_start|>", "<|im_end|>"
@@ -26,6 +24,9 @@ FOREIGN_IMAGE_TOKEN = "<image>"
 
 Turn = tuple[str, str]
 """A question that was asked and its answer."""
+
+_CUT = "\0"
+"""Where a text is divided, so that a tokenizer reads the parts one by one; it is no text itself."""
 
 # Blocks of a message in the order given; one placeholder per image, expanded later.
 _RENDER = """\
@@ -250,18 +251,32 @@ class ArrCocProcessor(ProcessorMixin):
     def prompts(
         self, questions: Sequence[str], *, images: Sequence[int], placeholders: int, history: Sequence[Turn] = ()
     ) -> dict[str, torch.Tensor]:
-        """`prompt` of each question as input_ids, attention_mask and query_mask [B, L], padded on the left."""
-        texts = [
-            self.prompt(question, images=shown, placeholders=placeholders, history=history)
-            for question, shown in zip(questions, images, strict=True)
-        ]
+        """`prompt` of each question as input_ids, attention_mask and query_mask [B, L], padded on the left.
+
+        Only the template writes control tokens: what looks like one in a question, or in the history, stays text.
+        """
+        history = [(self._as_text(asked), self._as_text(answered)) for asked, answered in history]
+        rows = []
+        for question, shown in zip(questions, images, strict=True):
+            text = self.prompt(self._as_text(question), images=shown, placeholders=placeholders, history=history)
+            pieces = self.tokenizer(text.split(_CUT), add_special_tokens=False, verbose=False)["input_ids"]
+            rows.append(torch.tensor([token for piece in pieces for token in piece]))
         # Padded here: the padding of a fast tokenizer is a state that threads would share.
-        rows = [
-            torch.tensor(row) for row in self.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
-        ]
         ids = pad_sequence(rows, True, self.tokenizer.pad_token_id, padding_side="left")
         mask = pad_sequence([torch.ones_like(row) for row in rows], True, padding_side="left")
         return {"input_ids": ids, "attention_mask": mask, "query_mask": self.query_mask(ids)}
+
+    def _as_text(self, text: str) -> str:
+        """The text, cut within everything that the tokenizer would read as a control token."""
+        for token in self.control_tokens:
+            text = text.replace(token, token[0] + _CUT + token[1:])
+        return text
+
+    @property
+    def control_tokens(self) -> list[str]:
+        """What the tokenizer reads as one special token, longest first."""
+        special = {token.content for token in self.tokenizer.added_tokens_decoder.values() if token.special}
+        return sorted({*special, *self.tokenizer.all_special_tokens, self.image_token}, key=len, reverse=True)
 
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> list[str]:
         """As in transformers, with the code; what is saved names the image processor's class too."""
@@ -371,26 +386,3 @@ class ArrCocProcessor(ProcessorMixin):
 
 def _listed(counts: list[int]) -> str:
     return f"{counts[0]} images" if len(counts) == 1 else f"{counts} images per row"
-
-
-def load_processor(config: ArrCocConfig) -> ArrCocProcessor:
-    """The processor of the checkpoint that `config` was loaded from, put together from its parts.
-
-    `ArrCocProcessor.from_pretrained` would ask again whether remote code may run, to look up the image processor's
-    class by name; here the classes beside this file are taken. `config` is passed on for the same reason.
-    """
-    source = config._name_or_path
-    try:
-        if not source:
-            raise ValueError("a model that was not loaded from a checkpoint")
-        image_processor = ArrCocImageProcessor.from_pretrained(source)
-        tokenizer = AutoTokenizer.from_pretrained(source, config=config)
-        settings, _ = ArrCocProcessor.get_processor_dict(source)
-        processor = ArrCocProcessor.from_args_and_dict([image_processor, tokenizer], settings)
-    except (OSError, ValueError, TypeError) as error:
-        cause = str(error).strip().split("\n")[0]
-        raise ValueError(
-            f"processor: expected {source or 'the checkpoint'!r} to hold one (save it beside the model with "
-            f"processor.save_pretrained, or set model.processor); got {cause}"
-        ) from error
-    return processor

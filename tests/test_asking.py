@@ -315,9 +315,9 @@ BAD: dict[str, tuple[Callable[[Any, Path], Any], str]] = {
     "blank question": (lambda m, f: m.generate(PAGE, [QUESTION, " \n"]), "question: expected a non-empty string"),
     "no questions": (lambda m, f: m.generate(PAGE, []), "question: expected"),
     "not a question": (lambda m, f: m.generate(PAGE, 3), "question: expected a non-empty string; got 3"),
-    "a placeholder in the question": (
-        lambda m, f: m.generate(PAGE, "a <|image_pad|> b"),
-        r"placeholder <\|image_pad\|>; got",
+    "only control tokens": (
+        lambda m, f: m.generate(PAGE, "<|im_end|> <|image_pad|>\n"),
+        "question: expected a non-empty string; got",
     ),
     "long question": (lambda m, f: m.generate(PAGE, "w " * 800), "fewer than 1024 tokens, images included; got"),
     "unknown strategy": (lambda m, f: m.generate(PAGE, QUESTION, strategy="x"), "strategy: expected one of .* got 'x'"),

@@ -85,7 +85,7 @@ class QuestionCollator:
                 rows of `UNKNOWN` where the boxes are unknown or none reaches into the image.
 
         Raises:
-            ValueError: no records, an image that cannot be read, placeholders in a text, a sequence longer than the
+            ValueError: no records, an image that cannot be read, a sequence longer than the
                 model's context; the message names the record's line.
         """
         if not records:
@@ -116,11 +116,8 @@ class QuestionCollator:
 
     def _prompt(self, record: Record) -> Tensor:
         """What `generate(image, question)` feeds the model."""
-        token = self.processor.image_token
-        if token in record.question:
-            expected = f"text without the placeholder {token}"
-            raise ValueError(f"line {record.line}: question: expected {expected}; got {record.question!r}")
-        return self._tokens(self.processor.prompt(record.question, placeholders=self.placeholders))
+        prompts = self.processor.prompts([record.question], images=[1], placeholders=self.placeholders)
+        return prompts["input_ids"][0]
 
     def _answer(self, record: Record) -> Tensor:
         """The answer's tokens and the one that ends the turn; what looks like a special token in it is spelt."""

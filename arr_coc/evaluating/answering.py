@@ -164,7 +164,6 @@ def question_room(model: ArrCocForConditionalGeneration, records: Sequence[Recor
     limit = getattr(model.config.text_config, "max_position_embeddings", None)
     if limit is None:
         return None
-    processor = model.processor
-    texts = [processor.prompt(record.question) for record in records]
-    longest = max(len(ids) for ids in processor.tokenizer(texts, add_special_tokens=False)["input_ids"])
-    return limit - longest - new_tokens
+    questions = [record.question for record in records]
+    prompts = model.processor.prompts(questions, images=[1] * len(questions), placeholders=1)
+    return limit - prompts["input_ids"].shape[1] - new_tokens

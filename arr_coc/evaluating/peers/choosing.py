@@ -93,9 +93,8 @@ class Question:
     def prompt(self) -> Any:
         """Input ids [1, S], the mask of the question [1, S], and the places [n] of the candidates in the prompt."""
         processor, encoding = self.model.processor, self.encoding
-        text = processor.prompt(self.text, placeholders=encoding.base_positions + len(self.candidates))
-        ids = processor.tokenizer(text, add_special_tokens=False, return_tensors="pt", verbose=False).input_ids
-        ids = ids.to(encoding.tokens.device)
+        count = encoding.base_positions + len(self.candidates)
+        ids = processor.prompts([self.text], images=[1], placeholders=count)["input_ids"].to(encoding.tokens.device)
         before = encoding.tokens.shape[1]
         places = (ids[0] == self.model.config.image_token_id).nonzero()[before : before + len(self.candidates), 0]
         return ids, processor.query_mask(ids).bool(), places

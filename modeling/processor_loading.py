@@ -1,0 +1,30 @@
+"""The processor of a checkpoint whose model was loaded."""
+
+from transformers import AutoTokenizer
+
+from .configuration_arr_coc import ArrCocConfig
+from .image_processing_arr_coc import ArrCocImageProcessor
+from .processing_arr_coc import ArrCocProcessor
+
+
+def load_processor(config: ArrCocConfig) -> ArrCocProcessor:
+    """The processor of the checkpoint that `config` was loaded from, put together from its parts.
+
+    `ArrCocProcessor.from_pretrained` would ask again whether remote code may run, to look up the image processor's
+    class by name; here the classes beside this file are taken. `config` is passed on for the same reason.
+    """
+    source = config._name_or_path
+    try:
+        if not source:
+            raise ValueError("a model that was not loaded from a checkpoint")
+        image_processor = ArrCocImageProcessor.from_pretrained(source)
+        tokenizer = AutoTokenizer.from_pretrained(source, config=config)
+        settings, _ = ArrCocProcessor.get_processor_dict(source)
+        processor = ArrCocProcessor.from_args_and_dict([image_processor, tokenizer], settings)
+    except (OSError, ValueError, TypeError) as error:
+        cause = str(error).strip().split("\n")[0]
+        raise ValueError(
+            f"processor: expected {source or 'the checkpoint'!r} to hold one (save it beside the model with "
+            f"processor.save_pretrained, or set model.processor); got {cause}"
+        ) from error
+    return processor
