@@ -67,7 +67,7 @@ def family_of(source: Source) -> Family:
     """
     model_type = str(source.field("model_type"))
     try:
-        return FAMILIES.named(model_type)()
+        return FAMILIES[model_type]()
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from error
 

@@ -175,7 +175,7 @@ def _config(request: Request, families: dict[str, Family], tokens: int, image_to
     grid, semantic = families["vision"].vision_configs(vision)
     text = families["llm"].text_config(llm)
     text["vocab_size"] = _vocabulary(llm, text, tokens)
-    kinds = {name: SCORERS.named(name) for name in request.scorers}
+    kinds = {name: SCORERS[name] for name in request.scorers}
     trained = [name for name, kind in kinds.items() if kind.trained]
     fetcher: dict[str, Any] = {"strategy": request.scorers[0], "scorers": trained}
     if CLIP_TEXT in request.sources:

@@ -67,7 +67,7 @@ def make_processor(config: ArrCocConfig, tokenizer: PreTrainedTokenizerFast, pro
         ArrCocImageProcessor(size=size, patch_size=vision.patch_size),
         tokenizer,
         chat_template=prompting.chat_template,
-        budget=config.fetcher_config.budget if SCORERS.named(config.fetcher_config.strategy).fetches else 0,
+        budget=config.fetcher_config.budget if SCORERS[config.fetcher_config.strategy].fetches else 0,
         image_token=prompting.image_token,
         excludes_base=config.excludes_base,
         layout=config.bridge_config.layout,

@@ -48,7 +48,7 @@ def find_source(data: Any, kind: str | None, settings: Sequence[str] | None) -> 
     if whole:
         return read_source(Path(data))
     name = DEFAULT_FORMAT if kind is None else kind
-    places = FORMATS.named(name).places
+    places = FORMATS[name].places
     spec: dict[str, Any] = {"format": name} if data is None else {"format": name, "path": data}
     for setting in settings or ():
         key, equals, value = setting.partition("=")

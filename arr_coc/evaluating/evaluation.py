@@ -79,7 +79,7 @@ def score_strategies(
 ) -> dict[str, Scored]:
     """What each strategy answered and how it scores, question by question. Arguments and errors as in `evaluate`."""
     strategies = list(dict.fromkeys(strategies))
-    METRICS.named(metric)
+    METRICS[metric]  # a ValueError where it is unknown
     require_scipy()
     _check(model, records, strategies, batch_size, budget, allocator)
     choices = [FetchChoices(strategy=name, budget=budget, allocator=allocator, seed=seed) for name in strategies]
@@ -132,7 +132,7 @@ def _check(
     for strategy in strategies:
         model.model.fetcher.check_strategy(strategy)
     if allocator is not None:
-        ALLOCATORS.named(allocator)
+        ALLOCATORS[allocator]  # a ValueError where it is unknown
     resolve_budget(budget, model.config.vision_config.num_patches, model.config.fetcher_config.budget)
     bare = [record.line for record in records if not record.boxes]
     if "oracle" in strategies and bare:

@@ -109,14 +109,14 @@ def plan_run(
         ValueError: bad settings, a metric that cannot score the answers.
     """
     require_scipy()
-    metric = METRICS.named(settings.metric)
+    metric = METRICS[settings.metric]
     for record in records:
         try:
             metric.score(record.answers[0], record.answers)
         except ValueError as error:
             raise ValueError(f"{source.title}, line {record.line}: {error}") from error
     if settings.allocator is not None:
-        ALLOCATORS.named(settings.allocator)
+        ALLOCATORS[settings.allocator]  # a ValueError where it is unknown
     for name in ("batch_size", "timed", "rounds"):
         if getattr(settings, name) < 1:
             raise ValueError(f"{name}: expected at least 1; got {getattr(settings, name)}")

@@ -120,7 +120,7 @@ class Phase(Stage):
         ReinforceSettings.of(self.reinforcement)
         if self.reinforcement and not reinforced:
             raise ValueError(f"reinforcement: expected gradient: {REINFORCEMENT} beside it; got {self.gradient}")
-        fixed = sorted(name for name in self.strategies if not SCORERS.named(name).trained)
+        fixed = sorted(name for name in self.strategies if not SCORERS[name].trained)
         if reinforced and fixed:
             raise ValueError(f"strategies: expected scorers with weights, to be reinforced; got {', '.join(fixed)}")
 

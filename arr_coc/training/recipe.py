@@ -97,7 +97,7 @@ def _stage(number: int, spec: Any, defaults: Mapping[str, Any]) -> Stage:
         raise ValueError(f"{where}: expected a mapping with the stage's name; got {spec!r}")
     settings = dict(spec)
     try:
-        kind = STAGES.named(settings.pop("stage", None))
+        kind = STAGES[settings.pop("stage", None)]
         where += f" ({spec['stage']})"
         known = [setting.name for setting in fields(kind)]
         unknown = sorted(set(settings) - set(known))
