@@ -317,8 +317,8 @@ class Realizer(Scorer):
         question = torch.cat((question, self.nothing.expand(question.shape[0], -1, -1)), 1)
         mask = F.pad(mask, (0, 1), value=True)
         key, value = self.cross_key_value(question).chunk(2, -1)
-        found = _attend(self.cross_query(patches), key, value, self.heads, mask)
-        x = patches + self.couple(torch.cat((patches, found, patches * found), -1))
+        asked = _attend(self.cross_query(patches), key, value, self.heads, mask)
+        x = patches + self.couple(torch.cat((patches, asked, patches * asked), -1))
         for layer in self.layers:
             x = layer(x, context.side)
         return self.head(self.final_norm(x)).squeeze(-1).float()

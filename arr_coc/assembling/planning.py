@@ -230,7 +230,7 @@ def _mappings(request: Request, families: dict[str, Family], wanted: dict[str, t
     """
     mappings = []
     for source in dict.fromkeys(request.sources.values()):
-        roles = {role for role, given in request.sources.items() if given is source}
+        roles = {role for role, origin in request.sources.items() if origin is source}
         family = families[next(iter(sorted(roles)))]
         mapping = family.map(source, roles, wanted)
         homeless = [target for target in mapping.loaded if target not in wanted]

@@ -97,18 +97,18 @@ class Source:
         Raises:
             ValueError: a missing shard, a damaged file, an index that does not tell the truth.
         """
-        found: dict[str, TensorInfo] = {}
+        tensors: dict[str, TensorInfo] = {}
         for file in self.weight_files():
             for name, info in self._header(file).items():
-                if name in found:
-                    raise ValueError(f"{self}: expected {name} in one file; got it in {found[name].file} and {file}")
-                found[name] = info
+                if name in tensors:
+                    raise ValueError(f"{self}: expected {name} in one file; got it in {tensors[name].file} and {file}")
+                tensors[name] = info
         index = self.optional(WEIGHTS_INDEX)
         for name, file in ({} if index is None else _weight_map(index)).items():
-            if name not in found or found[name].file not in (file, WEIGHTS):
-                where = found[name].file if name in found else "none"
+            if name not in tensors or tensors[name].file not in (file, WEIGHTS):
+                where = tensors[name].file if name in tensors else "none"
                 raise ValueError(f"{self}: expected {name} in {file}, as {WEIGHTS_INDEX} says; got {where}")
-        return found
+        return tensors
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor that must be there.
@@ -251,10 +251,10 @@ def _local_header(path: Path, file: str) -> dict[str, TensorInfo]:
 
 
 def _weight_map(index: Path) -> dict[str, str]:
-    found = read_json(index).get("weight_map")
-    if not isinstance(found, dict) or not all(isinstance(file, str) for file in found.values()):
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
         raise ValueError(f"{index}: expected a weight_map from tensors to files; got none")
-    return found
+    return weight_map
 
 
 def _reason(error: Exception) -> str:

@@ -83,5 +83,5 @@ def read_source(path: Path) -> Format:
 
 def reading(on_error: Any, max_errors: Any) -> dict[str, Any]:
     """The arguments of `Format.read` that were given."""
-    given = {"on_error": on_error, "max_errors": max_errors}
-    return {name: value for name, value in given.items() if value is not None}
+    options = {"on_error": on_error, "max_errors": max_errors}
+    return {name: value for name, value in options.items() if value is not None}

@@ -86,9 +86,9 @@ def complete_card(
     data["transformers_version"] = tested_transformers()
     card.text = _say_tested(card.text, data["transformers_version"])
     if evaluation is not None:
-        found = evaluation_results(evaluation, strategy)
-        measured = {result.dataset_type for result in found}
-        data.eval_results = [r for r in data.eval_results or () if r.dataset_type not in measured] + found
+        results = evaluation_results(evaluation, strategy)
+        measured = {result.dataset_type for result in results}
+        data.eval_results = [r for r in data.eval_results or () if r.dataset_type not in measured] + results
         data.model_name = data.model_name or _title(card.text) or name
     card.save(path)
     return card
@@ -174,8 +174,8 @@ def _say_tested(text: str, versions: str) -> str:
 
 
 def _title(text: str) -> str | None:
-    found = re.search(r"^# +(.+?) *\r?$", text, re.MULTILINE)
-    return found[1] if found else None
+    heading = re.search(r"^# +(.+?) *\r?$", text, re.MULTILINE)
+    return heading[1] if heading else None
 
 
 def _line(error: BaseException) -> str:

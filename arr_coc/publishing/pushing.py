@@ -131,8 +131,8 @@ def push(
     branch = revision or MAIN
     with _told(name, create_pr):
         _patiently(lambda: api.create_repo(name, private=private, exist_ok=True))
-        found = _patiently(lambda: api.model_info(name))
-    _check_visibility(name, private, found)
+        info = _patiently(lambda: api.model_info(name))
+    _check_visibility(name, private, info)
     with _told(name, create_pr):
         if branch != MAIN and not create_pr and not branch.startswith("refs/"):
             _patiently(lambda: api.create_branch(name, branch=branch, exist_ok=True))
@@ -184,9 +184,9 @@ def _is_weight(name: str) -> bool:
     return "/" not in name and (name.endswith(".safetensors") or name == WEIGHTS_INDEX)
 
 
-def _check_visibility(name: str, private: bool, found: ModelInfo) -> None:
+def _check_visibility(name: str, private: bool, info: ModelInfo) -> None:
     kinds = {True: "private", False: "public"}
-    if found.private is not None and bool(found.private) != private:
+    if info.private is not None and bool(info.private) != private:
         raise ValueError(
             f"{name}: expected a {kinds[private]} repository; got a {kinds[not private]} one "
             f"(push with --{kinds[not private]}, or change it in its settings)"
