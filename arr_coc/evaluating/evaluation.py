@@ -13,10 +13,10 @@ from ..modeling.fetcher import FetchChoices
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .arms import Arm
 from .environment import environment, shown
+from .extras import require_extra
 from .predicting import predict_all
 from .predictions import Prediction
 from .scoring import Scored, distinct_items, score_arm
-from .statistics import require_scipy
 
 
 def evaluate(
@@ -80,7 +80,7 @@ def score_strategies(
     """What each strategy answered and how it scores, question by question. Arguments and errors as in `evaluate`."""
     strategies = list(dict.fromkeys(strategies))
     METRICS[metric]  # a ValueError where it is unknown
-    require_scipy()
+    require_extra("scipy.stats", "intervals")
     _check(model, records, strategies, batch_size, budget, allocator)
     choices = [FetchChoices(strategy=name, budget=budget, allocator=allocator, seed=seed) for name in strategies]
     arms = {name: strategy_arm(model, choice) for name, choice in zip(strategies, choices, strict=True)}

@@ -26,11 +26,11 @@ from .arms import Arm, make_arms
 from .costs import measure_costs
 from .deciding import DEFAULT_RULES, check_rules, missing_arms
 from .environment import environment, shown
+from .extras import require_extra
 from .identity import hash_images, model_identity
 from .predicting import by_image, new_tokens, predict_all
 from .predictions import append, mend, read_run
 from .scoring import read_scored, score_experiment
-from .statistics import require_scipy
 
 UNPLANNED = ("command", "environment")
 """What may differ between the runs that fill one folder."""
@@ -108,7 +108,7 @@ def plan_run(
     Raises:
         ValueError: bad settings, a metric that cannot score the answers.
     """
-    require_scipy()
+    require_extra("scipy.stats", "intervals")
     metric = METRICS[settings.metric]
     for record in records:
         try:

@@ -12,6 +12,7 @@ from transformers import PrinterCallback, TrainerCallback, TrainerControl, Train
 
 from ..data.collating import QuestionCollator
 from ..data.sources import open_records
+from ..files import replace_folder
 from ..modeling.configuration_arr_coc import GRADIENTS
 from ..modeling.processing_arr_coc import ArrCocProcessor
 from ..modeling.scorers import SCORERS
@@ -21,7 +22,6 @@ from .drawing import Mix
 from .losses import loss_weights
 from .parts import base_model, train_only
 from .reinforce import ReinforceSettings
-from .resuming import replace_folder
 from .stages import STAGES, Run, Stage
 from .trainer import ArrCocTrainer, Objective
 

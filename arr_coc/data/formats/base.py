@@ -1,15 +1,16 @@
 """What a format is: a class whose fields are what a user says about a source, and whose rows become records."""
 
 import hashlib
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
 from PIL import Image
 
+from ...files import parse_json
 from ...modeling.registry import Registry
 from ..fields import shorten
 from ..records import MAX_ERRORS, OnError, Record, Row, gather
@@ -85,6 +86,17 @@ class RowFormat(Format):
         return records
 
 
+@dataclass(frozen=True)
+class FileFormat(RowFormat):
+    """A source in files: `path` is the first of them, or a folder."""
+
+    path: Path
+
+    @property
+    def title(self) -> str:
+        return str(self.path)
+
+
 def read_json(path: Path) -> Any:
     """The content of a JSON file.
 
@@ -93,10 +105,7 @@ def read_json(path: Path) -> Any:
     """
     if not path.is_file():
         raise ValueError(f"expected a file; got {str(path)!r}")
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path}: expected JSON; got {error}") from error
+    return parse_json(path)
 
 
 def list_in(path: Path, *keys: str) -> list[Any]:
