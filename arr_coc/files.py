@@ -53,7 +53,7 @@ def weight_files(source: Path) -> list[str]:
     """Names of the weight files in `source`: one, or the shards that its index names.
 
     Raises:
-        ValueError: there are none, or a shard is missing.
+        ValueError: `source` holds no weights, or lacks a shard.
     """
     if (source / WEIGHTS).is_file():
         return [WEIGHTS]
@@ -71,7 +71,7 @@ def check_free(out: Path, force: bool = False) -> None:
     """Refuses an output folder that is a file, or that has files and is not to be replaced.
 
     Raises:
-        ValueError: it is.
+        ValueError: `out` is a file, or holds files without `force`.
     """
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out}: expected a folder to make; got a file")

@@ -48,7 +48,7 @@ class FetchContext(Rows):
 
     @property
     def side(self) -> int:
-        """G."""
+        """G, patches along a side of the fine grid."""
         return self.features.shape[-1]
 
 
@@ -130,7 +130,9 @@ class OracleScorer(Scorer):
 
     def forward(self, context: FetchContext) -> Tensor:
         if context.relevance is None:
-            raise ValueError('strategy "oracle": expected boxes (or relevance_labels) that say where to look; got none')
+            raise ValueError(
+                'strategy "oracle": expected boxes (or relevance_targets) that say where to look; got none'
+            )
         expected, received = list(context.patch_mask.shape), list(context.relevance.shape)
         if expected != received:
             raise ValueError(f'strategy "oracle": expected relevance of shape {expected}; got {received}')

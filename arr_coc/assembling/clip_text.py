@@ -50,7 +50,7 @@ def words_in_common(source: Source, tokenizer: Any) -> list[tuple[int, int]]:
     """(row of the language model, row of CLIP) of each lower-case word that is one token for both.
 
     Raises:
-        ValueError: there is none, or no tokenizer of CLIP's form.
+        ValueError: the two know no word in common, or `source` has no tokenizer of CLIP's form.
     """
     known = tokenizer.get_vocab()
     vocabulary = read_json(source.file("tokenizer.json")).get("model", {}).get("vocab", {})

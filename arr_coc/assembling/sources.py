@@ -67,10 +67,10 @@ class Source:
         return path if path.is_file() else None
 
     def file(self, name: str) -> Path:
-        """The file called `name`.
+        """Path of the checkpoint's file `name` on this machine, fetched where it is not yet there.
 
         Raises:
-            ValueError: there is none, or it cannot be had.
+            ValueError: the checkpoint has no such file, or it cannot be fetched.
         """
         path = self.optional(name)
         if path is None:
@@ -81,7 +81,7 @@ class Source:
         """Names of the safetensors files.
 
         Raises:
-            ValueError: there are none, or a shard is missing.
+            ValueError: the folder holds no weights, or lacks a shard.
         """
         return weight_files(self.folder)
 
@@ -114,7 +114,7 @@ class Source:
         """Shape of a tensor that must be there.
 
         Raises:
-            ValueError: it is not.
+            ValueError: the checkpoint has no tensor of that name.
         """
         if name not in self.tensors:
             raise ValueError(f"{self}: expected tensor {name}; got none")
@@ -124,7 +124,7 @@ class Source:
         """A field of config.json; nested ones with dots.
 
         Raises:
-            ValueError: it is not there and has no default.
+            ValueError: config.json lacks the field, and no default was said.
         """
         value: Any = self.config
         for step in path.split("."):
@@ -139,7 +139,7 @@ class Source:
         """The value that tensors and config.json give alike.
 
         Raises:
-            ValueError: they differ.
+            ValueError: tensors and config.json differ.
         """
         if tensors != published:
             raise ValueError(
@@ -151,7 +151,7 @@ class Source:
         """Brings the files of these tensors onto this machine and checks that they are what their headers said.
 
         Raises:
-            ValueError: they cannot be had, or are damaged.
+            ValueError: a file cannot be fetched, is damaged, or changed since its header was read.
         """
         for file in sorted({self.tensors[name].file for name in names}):
             held = _local_header(self.file(file), file)

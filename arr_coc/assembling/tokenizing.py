@@ -26,7 +26,7 @@ def load_tokenizer(source: Source, prompting: Prompting) -> PreTrainedTokenizerF
     """The tokenizer of `source`, with `prompting.added` in it.
 
     Raises:
-        ValueError: there is none, it cannot be read, or it lacks a token that prompts need.
+        ValueError: `source` has no tokenizer, or one that cannot be read or lacks a token that prompts need.
     """
     with tempfile.TemporaryDirectory() as folder:  # apart from a config.json that names classes of its own
         shutil.copyfile(source.file("tokenizer.json"), Path(folder) / "tokenizer.json")

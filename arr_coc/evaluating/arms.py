@@ -150,7 +150,7 @@ class _Maker:
         return everything if self.room is None else min(everything, self.room)
 
     def arm(self, name: str, rule: str, changes: list[str], budget: str, seeds: tuple[int, ...]) -> Arm | None:
-        """None where the baseline has no size of its own here: the budget takes nearly all patches."""
+        """The arm of a parsed name; None for a resized image that the budget, of nearly all patches, leaves no size."""
         if changes or budget:
             return self._ablation(name, rule, changes, budget, seeds)
         tokens = self.base + self.budget

@@ -47,7 +47,7 @@ def evaluate(
         progress: show a progress bar (on standard error).
 
     Returns:
-        {"strategies": {name: {metric: {"value", "low", "high"}, "recall": the same or None, "tokens": mean image tokens
+        {"strategies": {name: {metric: {"value", "low", "high"}, "recall": likewise or None, "tokens": mean image tokens
         per question, "n": questions}}, "metric", "model", "data", "budget", "allocator", "seed", "date", "versions",
         "machine"}. Intervals are 95 %, by a bootstrap that draws whole images; Wilson's, of as many images, where no
         answer or every answer is right. A question that is a copy of another (same pixels, question and answers) is
@@ -56,6 +56,10 @@ def evaluate(
     Raises:
         ValueError: no records, an unknown strategy, metric, allocator or budget, "oracle" without boxes, an unreadable
             image, answers that the metric cannot score.
+
+    Example:
+        >>> report = evaluate(model, read_records(Path("data.jsonl")), ["none", "realizer"])
+        >>> report["strategies"]["realizer"]["exact_match"]["value"]
     """
     scored = score_strategies(
         model, records, strategies, batch_size=batch_size, budget=budget, allocator=allocator, seed=seed, metric=metric,

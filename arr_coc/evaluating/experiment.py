@@ -38,7 +38,7 @@ UNPLANNED = ("command", "environment")
 
 @dataclass(frozen=True)
 class Settings:
-    """What is asked for.
+    """What a user asks of an experiment.
 
     Attributes:
         metric: of `METRICS`.
@@ -103,7 +103,7 @@ def plan_ablation(
 def plan_run(
     model: ArrCocForConditionalGeneration, source: Format, records: Sequence[Record], settings: Settings, command: str
 ) -> dict[str, Any]:
-    """What will be run, on what.
+    """The plan: everything that decides the experiment's answers, as it is written to plan.yaml.
 
     Raises:
         ValueError: bad settings, a metric that cannot score the answers.
@@ -167,10 +167,10 @@ def keep_plan(out: Path, plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_plan(out: Path) -> dict[str, Any]:
-    """The plan in a folder.
+    """The plan that an experiment's folder holds.
 
     Raises:
-        ValueError: there is none.
+        ValueError: the folder has no plan.yaml.
     """
     path = out / "plan.yaml"
     if not path.is_file():

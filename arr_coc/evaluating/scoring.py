@@ -107,7 +107,7 @@ class Scored:
 
     @cached_property
     def mean_scores(self) -> np.ndarray:
-        """[n], over the runs."""
+        """[n] score of each question, mean over the arm's runs."""
         return self.scores.mean(0)
 
     @cached_property

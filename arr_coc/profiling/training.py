@@ -62,7 +62,7 @@ def measure(model_path: str | Path, arm: str, records: Sequence[Record], *, batc
         arm: a name in `ARMS`.
         records: questions; each process takes its share.
         batch_size: items per step and process.
-        steps: that are timed.
+        steps: number of timed steps.
     """
     parts, cached = ARMS[arm]
     unused = DistributedDataParallelKwargs(find_unused_parameters=True)  # a step need not use every scorer
@@ -104,7 +104,7 @@ def launched(arguments: argparse.Namespace, processes: int) -> Throughput:
     """The first arm, by `processes` processes of one thread each.
 
     Raises:
-        RuntimeError: they failed; the message holds what they said.
+        RuntimeError: the processes failed; the message ends as their standard error did.
     """
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes),

@@ -24,7 +24,7 @@ class Upstream:
     shapes: Shapes
 
     def __or__(self, other: "Upstream") -> "Upstream":
-        """Both in one checkpoint."""
+        """One checkpoint with the configs and tensors of both."""
         return Upstream(self.config | other.config, self.shapes | other.shapes)
 
 
@@ -222,7 +222,7 @@ def write_upstream(
 
     Args:
         folder: to make.
-        upstream: what to write.
+        upstream: its config and the shapes of its tensors.
         tokenizer: a folder whose tokenizer it gets.
         special_tokens: entries of its tokenizer_config.json, as {"bos_token": "<s>"}.
         dtype: of the weights.

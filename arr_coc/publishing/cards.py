@@ -39,7 +39,7 @@ def read_card(path: Path) -> ModelCard:
     """The card at `path`; one without metadata has empty metadata.
 
     Raises:
-        ValueError: its metadata is no YAML, or not what the Hub takes.
+        ValueError: the card's metadata is no YAML, or not what the Hub takes.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:  # a card keeps its line ends
@@ -73,7 +73,7 @@ def complete_card(
         the card, as written.
 
     Raises:
-        ValueError: its metadata is no YAML, or the evaluation has another form.
+        ValueError: the card's metadata is no YAML, or the evaluation has another form.
     """
     if not path.is_file():
         path.write_text(_NEW.format(name=name), encoding="utf-8")

@@ -81,7 +81,7 @@ def check_contents(files: dict[str, Path]) -> None:
     """Refuses pickles, by ending and by content, and paths of someone's machine.
 
     Raises:
-        ValueError: there is one, with file and line.
+        ValueError: a file is a pickle, or names such a path; the message says which file and line.
     """
     for name, path in files.items():
         if path.suffix.lower() in PICKLES:
@@ -241,7 +241,7 @@ def check_loads(folder: Path) -> int:
     model's parameters by name and shape.
 
     Raises:
-        ValueError: it does not load, or weights are missing, left over, damaged or of another shape.
+        ValueError: the folder does not load, or weights are missing, left over, damaged or of another shape.
     """
     hidden = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "HF_HUB_CACHE", "HF_MODULES_CACHE", "HF_ENDPOINT")
     with tempfile.TemporaryDirectory(prefix="arr-coc-") as home:

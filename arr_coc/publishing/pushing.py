@@ -36,7 +36,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Checked:
-    """What would be published.
+    """A folder that passed every check, as it would be published.
 
     Attributes:
         files: bytes of each file by its name in the repository, sorted.
@@ -53,11 +53,11 @@ class Checked:
 
 @dataclass(frozen=True)
 class Pushed:
-    """What was published.
+    """A push that arrived.
 
     Attributes:
         url: of the commit, or of the pull request.
-        checked: the files.
+        checked: the files that were sent.
         removed: weights of another shape of the model that lay in the repository and are gone from it.
         changed: False where the repository held these very files.
     """
@@ -85,7 +85,7 @@ def check_name(name: str) -> str:
     """The name of a repository, as given.
 
     Raises:
-        ValueError: it is not org/name, or not one that the Hub allows.
+        ValueError: `name` is not org/name, or none that the Hub allows.
     """
     try:
         validate_repo_id(name)

@@ -53,7 +53,7 @@ class Phase(Stage):
             as configured.
         reinforcement: settings of that, see `reinforce.ReinforceSettings`.
         temperature: of gradient "soft", at the first step and at the last.
-        allocator: its name; None: the model's.
+        allocator: name of the one to fetch with; None: the model's.
         target_tokens: mean saccades that the efficiency loss lets pass; None: the model's budget.
         distillation_layers: of the language model, whose attention is distilled; None: all.
         distillation_budget: saccades that it then reads, the most salient first: all, or what its context has room for.
@@ -174,7 +174,7 @@ class SemanticPhase(Phase):
 @STAGES.register("joint")
 @dataclass(frozen=True)
 class JointPhase(Phase):
-    """Everything at once."""
+    """Trains every part at once."""
 
     trained: tuple[str, ...] = ("scorer", "allocator", "bridge", "semantic", "encoder", "language")
 
@@ -281,8 +281,8 @@ def make_trainer(
 
     Args:
         model: an ARR-COC model, or a PEFT model around one (then PEFT says what is trained, not `phase.trained`).
-        processor: its processor.
-        phase: settings.
+        processor: the model's.
+        phase: what to train, on what, and for how long.
         folder: of the phase's checkpoints.
         device: where to train.
         root: what paths in `phase.data` are relative to.

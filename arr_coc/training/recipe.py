@@ -41,7 +41,7 @@ _KEYS = (*_TOP, "config", "defaults", "stages")
 
 @dataclass(frozen=True)
 class Recipe:
-    """What to train.
+    """A model's configuration and the stages that train it.
 
     Attributes:
         model: the configuration's folder.

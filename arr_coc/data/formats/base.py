@@ -71,10 +71,10 @@ class RowFormat(Format):
 
     @abstractmethod
     def record(self, row: Row) -> Record:
-        """The record of a row.
+        """Reads a row as a question with its image and answers.
 
         Raises:
-            ValueError: what is wrong with it, without its place.
+            ValueError: the row is bad; the message leaves out where it stands, which `gather` knows.
         """
 
     def read(
@@ -98,7 +98,7 @@ class FileFormat(RowFormat):
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file.
+    """The content of a JSON file that a user named.
 
     Raises:
         ValueError: there is no such file, or it is no JSON; the message names file, line and column.
@@ -112,7 +112,7 @@ def list_in(path: Path, *keys: str) -> list[Any]:
     """The list in a JSON file: all of it, or under the first of `keys`.
 
     Raises:
-        ValueError: it is not there.
+        ValueError: the file holds no list there.
     """
     content = read_json(path)
     entries = content.get(keys[0]) if keys and isinstance(content, dict) else content
@@ -157,7 +157,7 @@ def image_size(path: Path) -> tuple[int, int]:
     """(width, height) in px of an image file, upright, without decoding its pixels.
 
     Raises:
-        ValueError: it cannot be read.
+        ValueError: Pillow cannot read the file.
     """
     try:
         with Image.open(path) as image:

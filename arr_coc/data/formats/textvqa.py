@@ -38,7 +38,7 @@ class TextVqa(FileFormat):
 
     @cached_property
     def _read(self) -> dict[str, list[Any]]:
-        """`ocr_info` by image."""
+        """Image id -> its `ocr_info`."""
         if self.ocr is None:
             return {}
         by_image = {}

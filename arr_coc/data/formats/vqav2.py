@@ -33,7 +33,7 @@ class VqaV2(FileFormat):
 
     @cached_property
     def _answered(self) -> dict[int, dict[str, Any]]:
-        """Annotations by question."""
+        """Question id -> its annotation."""
         by_question: dict[int, dict[str, Any]] = {}
         for place, annotation in enumerate(list_in(self.annotations, "annotations")):
             where = f"{self.annotations}, annotation {place + 1}"

@@ -52,7 +52,7 @@ class Peer:
 
     @property
     def note(self) -> str:
-        """For the report."""
+        """What a report says of this peer: which paper it re-creates, and how it differs."""
         return f"a re-creation of {self.title} (arXiv {self.arxiv}); {self.differs}"
 
 

@@ -67,7 +67,7 @@ class Batch:
         places: [I, *] for each token of `after` the patch that shows its character, -1 where none does.
         relevance: [I, N] patches of the answer and its label.
         oracle: [I, N] what strategy "oracle" fetches.
-        transcript: the same with a second turn that transcribes the lines fetched.
+        transcript: these pages and questions with a second turn that transcribes the lines fetched.
     """
 
     pixel_values: Tensor
