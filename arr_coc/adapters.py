@@ -73,6 +73,9 @@ def scorer_lora_config(
 
     Raises:
         ValueError: an unknown part, or one without linear layers in this model.
+
+    Example:
+        >>> adapted = peft.get_peft_model(model, scorer_lora_config(model, r=8)).train()
     """
     from peft import LoraConfig, TaskType  # importing it takes a second, which every command would pay
 

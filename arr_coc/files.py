@@ -20,16 +20,25 @@ except ImportError:  # not on Windows: there, what a killed run left stays
 WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
+def parse_json(path: Path) -> Any:
+    """The content of a JSON file.
+
+    Raises:
+        ValueError: the file holds no JSON; the message names file, line and column.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: expected JSON; got {error}") from error
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file.
 
     Raises:
-        ValueError: no JSON, or no object.
+        ValueError: the file holds no JSON, or something else than an object.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path}: expected JSON; got {error}") from error
+    content = parse_json(path)
     if not isinstance(content, dict):
         raise ValueError(f"{path}: expected a JSON object; got {type(content).__name__}")
     return content
@@ -44,7 +53,7 @@ def weight_files(source: Path) -> list[str]:
     """Names of the weight files in `source`: one, or the shards that its index names.
 
     Raises:
-        ValueError: there are none, or a shard is missing.
+        ValueError: `source` holds no weights, or lacks a shard.
     """
     if (source / WEIGHTS).is_file():
         return [WEIGHTS]
@@ -62,7 +71,7 @@ def check_free(out: Path, force: bool = False) -> None:
     """Refuses an output folder that is a file, or that has files and is not to be replaced.
 
     Raises:
-        ValueError: it is.
+        ValueError: `out` is a file, or holds files without `force`.
     """
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out}: expected a folder to make; got a file")
@@ -94,9 +103,28 @@ def fresh_folder(out: Path, *, force: bool = False) -> Iterator[Path]:
         with _locked(beside):
             yield beside
             beside.chmod(0o777 & ~_umask())  # mkdtemp's folder is its owner's only
-            _replace(beside, out)
+            replace_folder(beside, out)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+
+
+def replace_folder(beside: Path, out: Path) -> None:
+    """Moves what was written to `beside` into the place of `out`, whose old content goes only when the new is there.
+
+    Raises:
+        OSError: it cannot be moved; `out` is as it was.
+    """
+    if not out.exists():
+        os.replace(beside, out)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{out.name}.old.", dir=out.parent))
+    os.replace(out, old)  # onto an empty folder
+    try:
+        os.replace(beside, out)
+    except OSError:
+        os.replace(old, out)
+        raise
+    shutil.rmtree(old)
 
 
 @contextmanager
@@ -115,21 +143,6 @@ def _locked(folder: Path) -> Iterator[bool]:
         yield ours
     finally:
         os.close(descriptor)
-
-
-def _replace(made: Path, out: Path) -> None:
-    """Moves `made` to `out`; what was there goes away only after the new folder is in place."""
-    if not out.exists():
-        os.replace(made, out)
-        return
-    old = Path(tempfile.mkdtemp(prefix=f".{out.name}.old.", dir=out.parent))
-    os.replace(out, old)  # onto an empty folder
-    try:
-        os.replace(made, out)
-    except OSError:
-        os.replace(old, out)
-        raise
-    shutil.rmtree(old)
 
 
 def _umask() -> int:

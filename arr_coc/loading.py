@@ -46,7 +46,7 @@ def load_config(name: str) -> ArrCocConfig:
     """The config of a folder or Hub name (see `find_model`).
 
     Raises:
-        ValueError: there is none, or it is another kind of model's.
+        ValueError: there is no config.json, or one of another kind of model.
     """
     with _refused(name):
         config = AutoConfig.from_pretrained(name)
@@ -78,7 +78,7 @@ def find_device(name: str | None) -> torch.device:
     """The device called `name`; None: CUDA where there is one, else the CPU.
 
     Raises:
-        ValueError: there is no such device.
+        ValueError: this machine has no such device.
     """
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -27,7 +27,7 @@ FEWEST_HUMANS = 4
 
 @dataclass(frozen=True)
 class Metric:
-    """A member of the family.
+    """A way to score an answer against the right ones.
 
     Attributes:
         score: (the model's answer, the right answers) -> 0..1.

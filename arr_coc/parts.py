@@ -24,7 +24,7 @@ def part_of_parameter(name: str) -> str:
     """The part that a parameter belongs to.
 
     Raises:
-        ValueError: it belongs to none.
+        ValueError: no part has a parameter of that name.
     """
     for part, pattern in _PATTERNS.items():
         if pattern.search(name):
@@ -36,8 +36,8 @@ def check_parts(parts: Iterable[str], what: str) -> None:
     """Refuses names that are no part's.
 
     Args:
-        parts: names.
-        what: they are, for the error.
+        parts: names to check against `PARTS`.
+        what: the setting that names them, for the error.
 
     Raises:
         ValueError: an unknown part.

@@ -106,7 +106,7 @@ def soft_top_k(scores: Tensor, count: int, *, temperature: float) -> Tensor:
 
 @dataclass(frozen=True)
 class Budgets:
-    """How many each item gets.
+    """How many saccades a budgeter gives each item of a batch.
 
     Attributes:
         counts: [B] int64.
@@ -219,7 +219,7 @@ class MassBudgeter(Budgeter):
 
 @dataclass(frozen=True)
 class Allocator:
-    """A member of the family.
+    """A way to turn scores into patches, and what chooses their number.
 
     Attributes:
         choose: scores [B, N], a count and `config=` -> indices [B, count] of distinct patches, ascending.

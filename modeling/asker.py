@@ -63,8 +63,12 @@ class Asker:
     """Asks a model about images: encodes them once, writes prompts, generates, reads answers.
 
     Args:
-        model: that answers.
+        model: the one that answers.
         processor: its processor.
+
+    Example:
+        >>> asker = Asker(model, model.processor)
+        >>> asker.ask(asker.encode("receipt.png"), ["What is the total?", "What is the tax?"])
     """
 
     def __init__(self, model: "ArrCocForConditionalGeneration", processor: ArrCocProcessor) -> None:
@@ -345,7 +349,7 @@ def checked_questions(question: Any, control_tokens: Sequence[str]) -> list[str]
     """A question or several -> a list of them.
 
     Raises:
-        ValueError: none; or one that is no text, is empty, or holds nothing but what looks like control tokens.
+        ValueError: there is no question; or one is no text, is empty, or holds only what looks like control tokens.
     """
     questions = list(question) if isinstance(question, list | tuple) else [question]
     if not questions:

@@ -277,7 +277,7 @@ class ArrCocConfig(PretrainedConfig):
         vision_config, semantic_config, fetcher_config, bridge_config: the parts; dicts, configs or None for defaults.
         text_config: any causal language model's config; Qwen3 by default.
         image_token_id: the placeholder's id in the tokenizer.
-        relevance_loss_weight: weight of the scorers' relevance loss where `relevance_labels` are given.
+        relevance_loss_weight: weight of the scorers' relevance loss where `relevance_targets` are passed.
         relevance_positive_weight: how much more a relevant patch weighs in it than any other: relevant ones are few.
     """
 

@@ -32,6 +32,9 @@ class FetchChoices:
         patches: [I, K] patches to fetch of each image slot, whatever their relevance; no scorer runs.
         relevance: [I, N] relevance that is known beforehand, which strategy "oracle" fetches.
         all_scores: whether every trained scorer runs, not only the strategy's.
+
+    Example:
+        >>> model.generate("receipt.png", "What is the total?", choices=FetchChoices(strategy="saliency", budget=64))
     """
 
     strategy: str | None = None

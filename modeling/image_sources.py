@@ -58,7 +58,7 @@ def source_policy(sources: str | SourcePolicy) -> SourcePolicy:
     """The policy of that name, or the policy itself.
 
     Raises:
-        ValueError: no such name.
+        ValueError: no policy has that name.
     """
     if not isinstance(sources, str):
         return sources
@@ -285,7 +285,7 @@ def _public_address(host: str, port: int | None) -> str:
     """The first address of `host`, if all of its addresses are public ones.
 
     Raises:
-        ValueError: one is not.
+        ValueError: one of the addresses is not public.
     """
     addresses = [str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
     for address in addresses:

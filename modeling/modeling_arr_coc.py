@@ -171,7 +171,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         """`losses.relevance_loss` of scorers' logits [I, N] by name against `targets` [I, N].
 
         Raises:
-            ValueError: there are no trained scorers.
+            ValueError: the model has no trained scorer.
         """
         if not scores:
             raise ValueError("relevance_targets: expected a model with trained scorers; this one has none")
@@ -227,7 +227,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             pixel_values: [P, 3, side, side] in place of `image`, side a multiple of 4 patches; patch_mask: [P, N].
 
         Raises:
-            ValueError: both or neither given, or an image that cannot be read.
+            ValueError: both `image` and `pixel_values` or neither came, or an image that cannot be read.
         """
         if (image is None) == (pixel_values is None):
             raise ValueError("encode_image: expected exactly one of image and pixel_values; got both or neither")

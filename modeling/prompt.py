@@ -160,8 +160,8 @@ class EmbeddedPrompt:
         image_tokens: [I, positions, D] what stands in each slot: base tokens (and what the layout puts between and
             around them), then K saccades; 0 on those that were not fetched (`FetchResult.used`).
         token_quality: [I, M + K] from bridges that score tokens, else None.
-        fetch: what was fetched.
-        context: what the scorer saw.
+        fetch: the patches fetched of each image slot, and their scores.
+        context: features, question and masks that the scorer saw.
         inputs: input_ids, query_mask and what else goes with them, [B, S]: the prompt as it was, or trimmed.
     """
 

@@ -7,7 +7,11 @@ Part = TypeVar("Part")
 
 
 class Registry(dict[str, Part]):
-    """Maps names to the members of a family; `noun` names the family in errors."""
+    """Maps names to the members of a family: `registry[name]` is the member, and a ValueError where there is none.
+
+    Args:
+        noun: names the family in errors.
+    """
 
     def __init__(self, noun: str) -> None:
         super().__init__()
@@ -27,14 +31,6 @@ class Registry(dict[str, Part]):
             return part
 
         return add
-
-    def named(self, name: str) -> Part:
-        """The member called `name`, as `registry[name]` gives it.
-
-        Raises:
-            ValueError: there is none.
-        """
-        return self[name]
 
     def __missing__(self, name: object) -> Part:
         raise ValueError(f"{self.noun}: expected one of {', '.join(sorted(self))}; got {name!r}")

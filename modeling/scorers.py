@@ -48,7 +48,7 @@ class FetchContext(Rows):
 
     @property
     def side(self) -> int:
-        """G."""
+        """G, patches along a side of the fine grid."""
         return self.features.shape[-1]
 
 
@@ -130,7 +130,9 @@ class OracleScorer(Scorer):
 
     def forward(self, context: FetchContext) -> Tensor:
         if context.relevance is None:
-            raise ValueError('strategy "oracle": expected boxes (or relevance_labels) that say where to look; got none')
+            raise ValueError(
+                'strategy "oracle": expected boxes (or relevance_targets) that say where to look; got none'
+            )
         expected, received = list(context.patch_mask.shape), list(context.relevance.shape)
         if expected != received:
             raise ValueError(f'strategy "oracle": expected relevance of shape {expected}; got {received}')
@@ -317,8 +319,8 @@ class Realizer(Scorer):
         question = torch.cat((question, self.nothing.expand(question.shape[0], -1, -1)), 1)
         mask = F.pad(mask, (0, 1), value=True)
         key, value = self.cross_key_value(question).chunk(2, -1)
-        found = _attend(self.cross_query(patches), key, value, self.heads, mask)
-        x = patches + self.couple(torch.cat((patches, found, patches * found), -1))
+        asked = _attend(self.cross_query(patches), key, value, self.heads, mask)
+        x = patches + self.couple(torch.cat((patches, asked, patches * asked), -1))
         for layer in self.layers:
             x = layer(x, context.side)
         return self.head(self.final_norm(x)).squeeze(-1).float()

@@ -1,7 +1,10 @@
-"""What every test runs under: no network, no progress bars; and the tiny checkpoint, made once."""
+"""What every test runs under: no network, no progress bars; and the fixtures of several test files."""
 
 import os
+import socket
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported, which reads it once
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
@@ -46,3 +49,31 @@ def published(tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> Path
     from published import write_published
 
     return write_published(tmp_path_factory.mktemp("published"), tokenizer)
+
+
+@pytest.fixture(params=[True, False], ids=["merged", "bytes"])
+def processor(request: pytest.FixtureRequest) -> Any:
+    """The processor of `chats`, once with a tokenizer that merges bytes and once with one that does not."""
+    from chats import make_processor
+    from helpers import tiny_tokenizer
+
+    return make_processor(tiny_tokenizer(merged=request.param))
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
+    """Runs a command line; gives exit code, standard output and standard error. Any use of the network fails."""
+    from arr_coc_cli import main
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("the network was used")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+
+    def run(*arguments: Any) -> tuple[int, str, str]:
+        capsys.readouterr()  # what the test's own preparations said
+        code = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run

@@ -29,7 +29,7 @@ def build(kind: str, settings: dict[str, Any] | None = None) -> Any:
     """A bridge of random weights, none of them zero, from 8 channels to 6."""
     torch.manual_seed(0)
     settings = SETTINGS[kind] if settings is None else settings
-    return BRIDGES.named(kind)(ArrCocBridgeConfig(kind=kind, **settings), vision_size=8, text_size=6)
+    return BRIDGES[kind](ArrCocBridgeConfig(kind=kind, **settings), vision_size=8, text_size=6)
 
 
 def tokens(count: int = 5, seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
@@ -198,7 +198,7 @@ def test_the_worked_case_of_ovis() -> None:
     features, expected = computed["merged_features"][None], computed["visual_embeds"][None]
     half = OVIS_TABLE["features"] // 2
     config = ArrCocBridgeConfig(kind="vet", table_size=OVIS_TABLE["rows"])
-    bridge = BRIDGES.named("vet")(config, vision_size=half, text_size=OVIS_TABLE["text_width"])
+    bridge = BRIDGES["vet"](config, vision_size=half, text_size=OVIS_TABLE["text_width"])
     ours = {f"head.{i}": weights[f"visual_tokenizer.head.{i}"] for i in ("0.weight", "1.weight", "1.bias")}
     bridge.load_state_dict({**ours, "table.weight": weights["vte.weight"]})
     with torch.no_grad():

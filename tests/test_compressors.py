@@ -13,7 +13,7 @@ COMPRESSOR_CASES = ["conv", "mask"]
 
 
 def compress(kind: str, features: Tensor, mask: Tensor | None = None) -> Any:
-    module = randomise(COMPRESSORS.named(kind)(vision(compressor=kind)))
+    module = randomise(COMPRESSORS[kind](vision(compressor=kind)))
     mask = torch.ones(features.shape[0], features.shape[-1] ** 2, dtype=torch.bool) if mask is None else mask
     return module(features, mask)
 
@@ -44,7 +44,7 @@ def test_base_tokens_of_an_image_are_its_own(kind: str) -> None:
 @pytest.mark.parametrize("kind", COMPRESSOR_CASES)
 def test_gradients_reach_every_weight_of_a_compressor(kind: str) -> None:
     """A hard top-M gives its score no gradient: the kept tokens are gated by it, so that it learns."""
-    module = randomise(COMPRESSORS.named(kind)(vision(compressor=kind)))
+    module = randomise(COMPRESSORS[kind](vision(compressor=kind)))
     module(torch.randn(2, 12, 8, 8), torch.ones(2, 64, dtype=torch.bool)).tokens.square().sum().backward()
     assert not [n for n, p in module.named_parameters() if p.grad is None or not p.grad.any()]
 
@@ -81,7 +81,7 @@ def test_the_warm_start_is_what_two_convolutions_do_to_a_flat_neighbourhood() ->
 
 @torch.no_grad()
 def test_the_mask_compressors_warm_start_is_its_projection() -> None:
-    module = randomise(COMPRESSORS.named("mask")(vision(compressor="mask")))
+    module = randomise(COMPRESSORS["mask"](vision(compressor="mask")))
     features = torch.randn(1, 12, 8, 8)
     base = module(features, torch.ones(1, 64, dtype=torch.bool))
     patches = features.flatten(2)[0].t()[base.indices[0]]

@@ -1,4 +1,4 @@
-"""The experiment: arms of equal size, predictions that survive a kill, decisions by rules, a page that stands alone."""
+"""The experiment: predictions that survive a kill, runs by the command line, a page that stands alone."""
 
 import json
 import re
@@ -11,23 +11,17 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from helpers import tiny_config, tiny_model
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from helpers import tiny_model
 from PIL import Image
 
-from arr_coc import ArrCocConfig
-from arr_coc.data.records import Record, read_records
+from arr_coc.data.records import read_records
 from arr_coc.evaluating.answering import ask, encode, lattice, load_images
 from arr_coc.evaluating.arms import BASELINES, BOUNDS, LADDER, make_arms
-from arr_coc.evaluating.blocks import Bullets, Code, Figure, Heading, Paragraph, Table, to_html, to_markdown, to_text
-from arr_coc.evaluating.costs import percentiles
-from arr_coc.evaluating.deciding import DEFAULT_RULES, check_rules, compared, decide, missing_arms
+from arr_coc.evaluating.deciding import DEFAULT_RULES
 from arr_coc.evaluating.experiment import predict
 from arr_coc.evaluating.identity import model_identity
-from arr_coc.evaluating.predictions import Prediction, append, mend, prediction, read_run
+from arr_coc.evaluating.predictions import append, mend, prediction, read_run
 from arr_coc.evaluating.report import table_text
-from arr_coc.evaluating.scoring import Scored, compare, compare_all, distinct_items, score_arm, score_experiment, worst
 from arr_coc.loading import load_model
 from arr_coc.memory import LiveTensors
 from arr_coc_cli import main
@@ -58,68 +52,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-# ---- arms ---------------------------------------------------------------------------------------------------------
-
-
-def test_arms_of_the_published_geometry() -> None:
-    """256 + 273 tokens are 23 x 23: the larger image is a fair match to the token."""
-    arms = {arm.name: arm for arm in make_arms(ArrCocConfig())}
-    assert {arms[name].tokens for name in ("random", "saliency", "realizer", "uniform", "larger", "oracle")} == {529}
-    assert (arms["larger"].side, arms["larger"].strategy) == (23 * 64, "none")
-    assert (arms["smaller"].side, arms["smaller"].tokens) == (6 * 64, 36 + 576)
-    assert (arms["none"].tokens, arms["keep_all"].tokens) == (256, 256 + 4096)
-    assert list(arms["random"].runs) == ["random.0", "random.1", "random.2"] and list(arms["none"].runs) == ["none"]
-
-
-@pytest.mark.parametrize("budget", [1, 5, 17, 60])
-def test_baselines_never_get_fewer_tokens(budget: int) -> None:
-    arms = make_arms(tiny_config(), budget=budget)
-    wanted = 16 + budget
-    assert [arm.name for arm in arms] == [*LADDER, *BASELINES, *BOUNDS]
-    assert all(arm.tokens >= wanted for arm in arms if arm.role == "baseline")
-    assert all(arm.tokens == wanted for arm in arms if arm.role == "ladder" and arm.name != "none")
-
-
-def test_arms_keep_to_what_there_is() -> None:
-    config = tiny_config(fetcher={"scorers": ["realizer"]})
-    assert "clip_query" not in [arm.name for arm in make_arms(config)]
-    assert "oracle" not in [arm.name for arm in make_arms(config, boxed=False)]
-    (cut,) = make_arms(config, ["keep_all"], room=100)
-    assert (cut.budget, cut.tokens) == (84, 100) and "the context holds 84 of 256" in cut.note
-    with pytest.raises(ValueError, match=r"arms: expected names among .*; got \['luck', 'uniform@4'\]"):
-        make_arms(config, ["none", "luck", "uniform@4"])
-    with pytest.raises(ValueError, match='arms: expected boxes in every record for "oracle"'):
-        make_arms(config, ["oracle"], boxed=False)
-    with pytest.raises(ValueError, match='seeds: expected at least one for "random"; got none'):
-        make_arms(config, ["random"], seeds=())
-
-
-def test_a_strategy_can_have_a_budget_of_its_own() -> None:
-    names = ["realizer@0", "realizer@fast", "random@9", "realizer@all", "none@5"]
-    arms = make_arms(tiny_config(), names, seeds=(4,), room=200)
-    assert [(arm.name, arm.budget, arm.tokens) for arm in arms] == [
-        ("realizer@0", 0, 16), ("realizer@fast", 4, 20), ("random@9", 9, 25), ("realizer@all", 184, 200),
-        ("none@5", 0, 16),
-    ]  # fmt: skip
-    assert {arm.role for arm in arms} == {"ablation"} and list(arms[2].runs) == ["random@9.4"]
-    assert [arm.note for arm in arms] == ["", "", "", "the context holds 184 of 256 patches", ""]
-    with pytest.raises(ValueError, match="budget: expected a number of patches or one of"):
-        make_arms(tiny_config(), ["realizer@lots"])
-
-
-@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 400))
-@settings(max_examples=200, deadline=None)
-def test_a_lattice_is_of_distinct_cells(rows: int, columns: int, count: int) -> None:
-    cells = lattice(rows, columns, count)
-    assert len(set(cells)) == len(cells) == min(count, rows * columns)
-    assert all(0 <= y < rows and 0 <= x < columns for y, x in cells)
-
-
-def test_a_lattice_is_even() -> None:
-    cells = np.array(lattice(64, 64, 273))
-    quarters = np.bincount(cells[:, 0] // 32 * 2 + cells[:, 1] // 32)
-    assert quarters.min() >= 273 / 4 - 10 and quarters.max() <= 273 / 4 + 10
-    assert lattice(2, 4, 2) == [(1, 1), (1, 3)] and lattice(64, 1, 1) == [(32, 0)]
+# ---- what arms fetch ----------------------------------------------------------------------------------------------
 
 
 def test_the_uniform_arm_fetches_its_lattice(model: Any, data: Path) -> None:
@@ -213,153 +146,6 @@ def test_an_interrupted_run_ends_as_one_that_was_not(
     assert read_run(tmp_path / "whole", "random.0") != read_run(tmp_path / "whole", "random.1")
 
 
-# ---- comparisons and decisions ------------------------------------------------------------------------------------
-
-
-def scored(name: str, rows: list[list[float]]) -> Scored:
-    """Every question about an image of its own."""
-    (arm,) = make_arms(tiny_config(), [name], seeds=range(len(rows)))
-    said = Prediction(1, "", 0.5, 33, 4, (9, 9), "")
-    predictions, images = [[said] * len(row) for row in rows], np.arange(len(rows[0]))
-    return Scored(
-        arm, "exact_match", predictions, np.array(rows, dtype=float), np.ones((len(rows), len(rows[0]))), images
-    )
-
-
-def test_several_seeds_are_compared_by_their_mean() -> None:
-    ours = scored("none", [[1] * 10])
-    theirs = scored("random", [[0] * 10, [1] * 4 + [0] * 6])
-    comparison = compare(ours, theirs)
-    assert (comparison["gained"], comparison["lost"]) == (10, 0)
-    assert comparison["difference"]["value"] == pytest.approx(0.8) and comparison["p"] < 0.01
-
-
-def test_a_family_of_comparisons_says_what_it_could_have_seen() -> None:
-    arms = [scored(name, [np.random.default_rng(i).integers(0, 2, 40).tolist()]) for i, name in enumerate(LADDER[:3])]
-    one, _ = compare_all([(arms[0], arms[1]), (arms[0], arms[2])])
-    assert one["p_holm"] >= one["p"] and not one["significant"]
-    assert 0.2 < one["detectable"] < 0.8
-    few = scored("none", [[1] * 19]), scored("saliency", [[0] * 19])
-    enough = scored("none", [[1] * 20]), scored("saliency", [[0] * 20])
-    assert [compare_all([pair])[0]["significant"] for pair in (few, enough)] == [False, True]
-
-
-def test_the_worst_fall_behind_most() -> None:
-    arms = [scored("none", [[1, 0, 1, 0]]), scored("realizer", [[1, 0, 0, 1]])]
-    assert worst(arms, "realizer", 9) == [2, 1]
-    assert worst(arms, "realizer", 1) == [2]
-
-
-def differences(**intervals: tuple[float, float]) -> Any:
-    """random=(1, 3) -> of realizer and random the interval 1 to 3 in points, significant where 0 is outside."""
-
-    def compare(first: str, second: str) -> Any:
-        low, high = intervals[second if first == "realizer" else f"{first}_{second}"]
-        difference = {"value": (low + high) / 200, "low": low / 100, "high": high / 100}
-        return {"difference": difference, "significant": low > 0 or high < 0}
-
-    return compare
-
-
-CLEAR, OPEN, NOTHING = (9.0, 12.0), (-1.0, 9.0), (-1.0, 1.5)
-
-
-@pytest.mark.parametrize(
-    ("intervals", "decision"),
-    [
-        ({"none": CLEAR, "random": CLEAR, "saliency": CLEAR, "uniform": CLEAR}, "GO"),
-        ({"none": CLEAR, "random": CLEAR, "saliency": CLEAR, "uniform": (1.9, 9.0)}, "CANNOT SAY"),
-        ({"none": NOTHING, "random": OPEN, "saliency": OPEN, "uniform": OPEN}, "STOP"),
-        ({"none": OPEN, "random": OPEN, "saliency": OPEN, "uniform": OPEN}, "CANNOT SAY"),
-        ({"none": CLEAR, "random": CLEAR, "saliency": NOTHING, "uniform": CLEAR}, "NO-GO"),
-    ],
-)
-def test_the_interval_decides(intervals: dict[str, tuple[float, float]], decision: str) -> None:
-    arms = ["none", "random", "saliency", "realizer", "uniform"]
-    compare = differences(**intervals, saliency_random=OPEN)
-    outcome = decide(DEFAULT_RULES, arms, compare, images=20)
-    assert outcome["decision"] == decision and outcome["notes"] == []
-    few = decide(DEFAULT_RULES, arms, compare, images=19)
-    assert few["decision"] == "NO VERDICT" and "at least 20 different images" in few["text"]
-
-
-def test_a_lucky_answer_of_random_changes_no_decision() -> None:
-    """GO once turned to STOP when two lucky hits of random fell away: its mean was then not above that of none."""
-    rng = np.random.default_rng(0)
-    answers = {
-        "none": np.zeros(60),
-        "saliency": rng.random(60) < 0.1,
-        "uniform": np.zeros(60),
-        "realizer": rng.random(60) < 0.8,
-    }
-    decisions = []
-    for lucky in (0, 2):
-        arms = {name: scored(name, [row.astype(float).tolist()]) for name, row in answers.items()}
-        arms["random"] = scored("random", [[1.0] * lucky + [0.0] * (60 - lucky)])
-        pairs = [pair for pair in compared(DEFAULT_RULES) if set(pair) <= set(arms)]
-        known = dict(zip(pairs, compare_all([(arms[a], arms[b]) for a, b in pairs]), strict=True))
-        decisions.append(decide(DEFAULT_RULES, list(arms), lambda a, b: known[a, b], images=60)["decision"])  # noqa: B023
-    assert decisions == ["GO", "GO"]
-
-
-def test_one_question_copied_twelve_times_gives_no_verdict() -> None:
-    record = Record(Path("page.png"), "What is the total?", ("9",))
-    records = [replace(record, image=Path(f"copy-{number}.png"), line=number) for number in range(12)]
-    answers = {"realizer": "9", "none": "8"}
-    said = {name: Prediction(1, answer, 0.5, 33, 4, (9, 9), "", "digest") for name, answer in answers.items()}
-    items = distinct_items(records, [said["none"]] * 12)
-    assert (len(items.records), items.number_of_images, items.copies) == (1, 1, 11)
-    rule = {"decision": "GO", "if": {"arm": "realizer", "above": "none", "by": 2}, "text": "t"}
-    rules = {"rules": [rule], "otherwise": {"decision": "NO", "text": "u"}}
-    arms = [
-        score_arm(make_arms(tiny_config(), [name])[0], [[answer] * 12], items, "exact_match", 4)
-        for name, answer in said.items()
-    ]
-    result = score_experiment(arms, items, rules, 4)
-    assert (result["n"], result["copies"], result["decision"]["decision"]) == (1, 11, "NO VERDICT")
-    assert not result["comparisons"][0]["significant"]
-
-
-def test_more_points_than_asked_but_within_chance_are_not_enough() -> None:
-    rules = {
-        "rules": [{"decision": "GO", "if": {"arm": "realizer", "above": "b", "by": 2}, "text": "t"}],
-        "otherwise": {"decision": "NO", "text": "u"},
-        "notes": [
-            {"if": {"arm": "realizer", "not_above": "c"}, "text": "c does as well"},
-            {"if": {"arm": "realizer", "not_above": "d"}, "text": "d is not there"},
-        ],
-    }
-    check_rules(rules)
-    assert compared(rules) == [("realizer", "b"), ("realizer", "c"), ("realizer", "d")]
-    assert missing_arms(rules, ["realizer", "c"]) == ["b"]
-    outcome = decide(rules, ["realizer", "b", "c"], differences(b=(1.0, 9.0), c=(-5.0, 2.0)), images=50)
-    assert outcome == {"decision": "NO", "text": "u", "because": [("realizer", "b")], "notes": ["c does as well"]}
-
-
-@pytest.mark.parametrize(
-    ("rules", "message"),
-    [
-        (None, "rules: expected a list of rules"),
-        ({"rules": [{"decision": "GO", "text": "t"}]}, r"rules\[0\]: expected if with arm, above and by .*; got None"),
-        (
-            {"rules": [{"decision": "GO", "text": "t", "if": {"arm": "a", "above": "b"}}]},
-            r"rules\[0\]: expected if .* above and by",
-        ),
-        (
-            {"rules": [{"text": "t", "if": {"arm": "a", "not_above": "b"}}]},
-            r"rules\[0\]: expected decision, a string",
-        ),
-        (
-            {"rules": [{"decision": "GO", "text": "t", "if": {"arm": "a", "not_above": "b"}}]},
-            "otherwise: expected decision, a string; got None",
-        ),
-    ],
-)
-def test_bad_rules_are_refused(rules: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        check_rules(rules)
-
-
 # ---- costs --------------------------------------------------------------------------------------------------------
 
 
@@ -379,22 +165,6 @@ def test_live_tensors_are_counted_while_they_live() -> None:
 
 
 # ---- report -------------------------------------------------------------------------------------------------------
-
-
-def test_pages_escape_what_models_say(tmp_path: Path) -> None:
-    said = "<script>|*`"
-    blocks = [
-        Heading(said), Paragraph(said, said), Bullets([said, said]), Table([said, "n"], [[said, "1"]]), Code("x < y"),
-        Figure("picture", b"jpeg", said), Figure("plot", "<svg/>", said),
-    ]  # fmt: skip
-    page, text = to_html(said, blocks), to_markdown(said, blocks, tmp_path)
-    assert "<script>" not in page and "&lt;script&gt;" in page and "data:image/jpeg;base64,anBlZw==" in page
-    assert "<script>" not in text and r"\|\*\`" in text and text.count("\n- &lt;script") == 2
-    assert (tmp_path / "picture.jpg").read_bytes() == b"jpeg" and (tmp_path / "plot.svg").read_text() == "<svg/>"
-
-
-def test_columns_of_text_are_aligned() -> None:
-    assert to_text(["arm", "n"], [["a", "100"], ["longer", "1"]]) == "arm       n\na       100\nlonger    1"
 
 
 @pytest.fixture(scope="module")
@@ -524,11 +294,6 @@ def test_everything_that_decides_an_answer_is_part_of_a_run(
     (folder / "more.bin").unlink()
     model.processor.tokenizer.add_tokens(["unheard-of"])
     assert changed() == {"tokenizer"}
-
-
-def test_the_tail_of_few_timings_is_not_reported() -> None:
-    assert percentiles([1.0] * 199) == {"p50": 1.0, "p95": None, "p99": None}
-    assert percentiles(list(range(200)))["p99"] == pytest.approx(197.01)
 
 
 def test_paths_in_a_configuration_are_relative_to_it(tmp_path: Path) -> None:

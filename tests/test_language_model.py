@@ -135,7 +135,7 @@ def test_indicators_stand_around_base_and_saccades(models: dict[str, Any]) -> No
 
 def test_the_worked_case_of_ovis_is_laid_out_alike() -> None:
     _, computed = ovis_table()
-    layout = LAYOUTS.named("indicators")(OVIS_TABLE["text_width"])
+    layout = LAYOUTS["indicators"](OVIS_TABLE["text_width"])
     opening, closing = layout(computed["visual_embeds"][None], computed["indicator_embeds"])
     assert torch.equal(torch.cat((opening, closing), 1), computed["inputs_embeds"][:, 2:12])
 

@@ -210,6 +210,6 @@ def test_the_registry_refuses_unknown_names() -> None:
     assert set(METRICS) == {
         "exact_match", "gqa_accuracy", "vqa_accuracy", "textvqa_accuracy", "anls", "relaxed_accuracy", "token_f1",
     }  # fmt: skip
-    assert METRICS.named("exact_match").score is exact_match
+    assert METRICS["exact_match"].score is exact_match
     with pytest.raises(ValueError, match="metric: expected one of anls, .*; got 'luck'"):
-        METRICS.named("luck")
+        METRICS["luck"]

@@ -42,7 +42,7 @@ def test_a_taken_name_is_refused_and_the_first_member_stays(noun: str) -> None:
 def test_an_unknown_name_is_answered_with_the_known_ones(noun: str, name: object) -> None:
     registry, _ = REGISTRIES[noun]
     with pytest.raises(ValueError) as error:
-        registry.named(name)
+        registry[name]
     assert str(error.value) == f"{noun}: expected one of {', '.join(sorted(registry))}; got {name!r}"
 
 
@@ -53,4 +53,4 @@ def test_register_returns_the_member_so_that_it_decorates() -> None:
     class One:
         pass
 
-    assert registry.named("one") is One and list(registry) == ["one"]
+    assert registry["one"] is One and list(registry) == ["one"]

@@ -39,7 +39,7 @@ def config(**changes: Any) -> ArrCocFetcherConfig:
 
 def build(name: str, **changes: Any) -> Scorer:
     torch.manual_seed(0)
-    scorer = SCORERS.named(name)(config(**changes), feature_size=C, text_size=D)
+    scorer = SCORERS[name](config(**changes), feature_size=C, text_size=D)
     for module in scorer.modules():
         if isinstance(module, PatchLayer):
             module.query_position.data.copy_(module.initial_position())

@@ -16,16 +16,11 @@ from arr_coc import ArrCocForConditionalGeneration, ArrCocProcessor, scorer_lora
 from arr_coc.data.collating import QuestionCollator
 from arr_coc.data.sources import open_records
 from arr_coc.parts import PARTS, part_of_parameter
-from arr_coc.training.distilling import distillation_loss
 from arr_coc.training.drawing import Mix
-from arr_coc.training.losses import answer_positions, loss_weights, token_losses
-from arr_coc.training.measuring import query_dependence, recall
 from arr_coc.training.parts import gradient_norms, train_only
 from arr_coc.training.phases import AllocatorPhase, JointPhase, Phase, SemanticPhase, make_trainer, train_phase
-from arr_coc.training.recipe import load_recipe
 from arr_coc.training.resuming import COMPLETE, discard_incomplete, is_complete, mark_complete, newest_complete
 from arr_coc.training.sampling import StepSampler
-from arr_coc.training.stages import STAGES
 from arr_coc.training.trainer import ArrCocTrainer
 
 PAGES = {"format": "rendered", "pages": 3, "questions": 2, "size": 128, "split": "train"}
@@ -325,16 +320,7 @@ def test_activation_checkpointing_recomputes_every_layer_and_changes_no_gradient
     assert all(torch.allclose(gradients[0][n], gradients[1][n], atol=1e-6) for n in gradients[0])
 
 
-# ---- losses and measurements --------------------------------------------------------------------------------------
-
-
-def test_logits_are_asked_for_where_answers_are() -> None:
-    labels = torch.tensor([[-100, -100, 3, 1, -100], [-100, -100, -100, 2, 0]])
-    assert answer_positions(labels) == 4
-    logits = torch.zeros(2, 5, 4).scatter(2, torch.tensor([[0, 3, 1, 0, 0], [0, 0, 2, 1, 0]])[..., None], 9.0)
-    losses, right = token_losses(logits[:, -4:], labels)
-    assert right.tolist() == [[True, True, True], [True, True, False]]
-    assert losses[1, 2] > 8 and losses[0].max() < 0.01 and losses.shape == (2, 3)
+# ---- what a training logs -----------------------------------------------------------------------------------------
 
 
 def test_accumulation_does_not_change_the_loss(checkpoint: Path, tmp_path: Path) -> None:
@@ -346,32 +332,6 @@ def test_accumulation_does_not_change_the_loss(checkpoint: Path, tmp_path: Path)
         trainer.train()
         weights.append((trainer.state.log_history[0]["loss"], trainer.state.log_history[0]["gradient_norm/scorer"]))
     assert weights[0] == pytest.approx(weights[1], rel=1e-4)
-
-
-def test_recall_counts_what_was_fetched_and_knows_what_it_does_not_know() -> None:
-    labels = torch.tensor([[1.0, 1, 0, 0], [-1.0, -1, -1, -1]])
-    found = recall(torch.tensor([[0, 1], [0, 1]]), torch.tensor([[True, False], [True, True]]), labels)
-    assert found[0] == 0.5 and found[1].isnan()
-
-
-def test_query_dependence_is_the_distance_between_fetches_of_one_image() -> None:
-    """The same numbers as in an experiment's report, which measures what is fetched, too."""
-    fetched = torch.tensor([[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1], [1, 1, 0, 0]]).bool()
-    images = torch.tensor([0, 0, 0, 1])
-    questions = [(1,), (2,), (3,), (1,)]
-    measured = query_dependence(fetched, images, questions)
-    assert measured[:3].tolist() == pytest.approx([5 / 6, 2 / 3, 5 / 6]) and measured[3].isnan()
-    repeated = query_dependence(fetched[:2], images[:2], [(1,), (1,)])
-    assert bool(repeated.isnan().all()), "the same question again says nothing"
-    nothing = query_dependence(fetched[:2] & False, images[:2], questions[:2])
-    assert bool(nothing.isnan().all())
-
-
-def test_weights_of_unknown_losses_are_refused() -> None:
-    with pytest.raises(ValueError, match="losses: expected names among answer, .*; got beauty"):
-        loss_weights({"beauty": 1.0})
-    with pytest.raises(ValueError, match="losses: expected weights of 0 or more, one above 0"):
-        loss_weights({"answer": -1.0})
 
 
 def test_training_lowers_the_loss_and_logs_what_it_measures(checkpoint: Path, tmp_path: Path) -> None:
@@ -399,81 +359,7 @@ def test_metrics_go_to_tensorboard(checkpoint: Path, tmp_path: Path) -> None:
         trainer_of(checkpoint, tmp_path, report_to="paper")
 
 
-# ---- distillation -------------------------------------------------------------------------------------------------
-
-
-def test_distillation_trains_the_scorer_without_boxes(checkpoint: Path, tmp_path: Path) -> None:
-    trainer = trainer_of(
-        checkpoint, tmp_path, AllocatorPhase(data=PAGES, steps=15, warmup=1, batch_size=4, learning_rate=3e-3),
-        log_every=5, losses={"answer": 0.0, "relevance": 0.0, "distillation": 1.0},
-    )  # fmt: skip
-    trainer.train()
-    lines = [line["loss/distillation"] for line in trainer.state.log_history if "loss/distillation" in line]
-    assert lines[-1] < lines[0] - 0.01 and trainer.model.model.language_model.config._attn_implementation == "sdpa"
-
-
-def test_attention_targets_are_distributions_over_the_images_patches(checkpoint: Path, tmp_path: Path) -> None:
-    trainer = trainer_of(checkpoint, tmp_path, losses={"distillation": 1.0})
-    batch = trainer.data_collator(trainer.train_dataset[:3])
-    target = trainer._attended(trainer.model, batch)
-    mask = batch["patch_mask"][batch["image_index"]]
-    assert target.shape == mask.shape and torch.allclose(target.sum(1), torch.ones(3))
-    assert bool((target[~mask] == 0).all()) and bool((target[mask] > 0).all())
-    changed = {**batch, "labels": batch["labels"].masked_fill(batch["labels"] != -100, 65)}
-    changed["input_ids"] = torch.where(batch["labels"] != -100, 65, batch["input_ids"])
-    assert not torch.allclose(target, trainer._attended(trainer.model, changed)), "it depends on the answer"
-
-
-@pytest.mark.slow
-def test_the_shipped_model_looks_at_the_answer_when_it_gives_it(tmp_path: Path) -> None:
-    """On held-out pages, with half of all patches fetched, boxed patches get several times their share of attention."""
-    model, processor = loaded(ROOT / "hub_configs" / "arr-coc-tiny")
-    pages = {"format": "jsonl", "path": str(ROOT / "examples" / "held_out" / "data.jsonl")}
-    phase = AllocatorPhase(data=pages, losses={"distillation": 1.0}, distillation_budget=800)
-    trainer = make_trainer(model.eval(), processor, phase, tmp_path, device=CPU, root=tmp_path)
-    batch = trainer.data_collator(trainer.train_dataset[:3])
-    boxed = batch["relevance_targets"]
-    attended = (trainer._attended(trainer.model, batch) * boxed).sum(1)
-    assert bool((attended > 2 * boxed.mean(1)).all())
-
-
-def test_distillation_loss_is_zero_for_a_scorer_that_agrees() -> None:
-    target = torch.tensor([[0.5, 0.25, 0.25, 0.0]])
-    mask = torch.tensor([[True, True, True, False]])
-    logits = torch.tensor([[2.0, 1.0, 1.0, 7.0]])
-    agreeing = torch.cat((target[:, :3].log() + 5, torch.tensor([[9.0]])), 1)
-    assert distillation_loss(agreeing, target, mask).item() == pytest.approx(0, abs=1e-6)
-    expected = (target[0, :3] * (target[0, :3].log() - logits[0, :3].log_softmax(0))).sum()
-    assert distillation_loss(logits, target, mask).item() == pytest.approx(expected.item(), abs=1e-6)
-
-
-# ---- recipes ------------------------------------------------------------------------------------------------------
-
-
-EXAMPLE = ROOT / "examples" / "phases.yaml"
-
-
-def test_the_example_iterates_the_phases() -> None:
-    recipe = load_recipe(EXAMPLE)
-    names = [next(name for name, kind in STAGES.items() if type(stage) is kind) for stage in recipe.stages]
-    assert names == ["allocator", "semantic", "allocator", "semantic", "joint"]
-    assert recipe.start is not None and (recipe.start / "model.safetensors").is_file()
-
-
-def test_settings_go_to_a_stage_by_number_by_name_or_to_all() -> None:
-    settings = ["steps=7", "joint.learning_rate=5e-5", "1.data.pages=2", "seed=3", "semantic.rates.bridge=1e-6"]
-    recipe = load_recipe(EXAMPLE, settings)
-    stages: list[Any] = list(recipe.stages)
-    assert [stage.steps for stage in stages] == [7] * 5 and recipe.seed == 3
-    assert stages[4].learning_rate == 5e-5 and stages[0].learning_rate == 1e-4
-    assert stages[1].data["pages"] == 2 and stages[1].data["format"] == "rendered" and stages[3].data["pages"] == 400
-    assert stages[1].rates == stages[3].rates == {"bridge": 1e-6}
-
-
-@pytest.mark.parametrize("setting", ["pages=3", "9.steps=3", "steps", "joint=3", "0.=3", "nobody.steps=3"])
-def test_settings_that_nothing_has_are_refused(setting: str) -> None:
-    with pytest.raises(ValueError, match=r"setting: expected STAGE.NAME=VALUE .*; got '"):
-        load_recipe(EXAMPLE, [setting])
+# ---- refusals -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
-"""Training: data as a function of the step, exact resume, recipes, and that both stages run and learn something."""
+"""Training from scratch: data as a function of the step, and stages that run, learn and leave what they found."""
 
-import json
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,20 +19,18 @@ from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.processing_arr_coc import ArrCocProcessor
 from arr_coc.training.attention import all_eager_attention
 from arr_coc.training.from_scratch.answering import AnsweringStage
-from arr_coc.training.from_scratch.checkpointing import load_learner, load_state, save_learner, save_state
+from arr_coc.training.from_scratch.checkpointing import load_learner, load_state, save_learner
 from arr_coc.training.from_scratch.copying import Copying, CopyingStage, CopyingTask
 from arr_coc.training.from_scratch.learner import Learner
-from arr_coc.training.from_scratch.loop import Loop, adamw
+from arr_coc.training.from_scratch.loop import Loop
 from arr_coc.training.from_scratch.pointing import pointer_loss
 from arr_coc.training.from_scratch.questions import Batch, Prompts, QuestionPages
 from arr_coc.training.from_scratch.reading import ReadingPages, ReadingStage, reading_loss, values_read
 from arr_coc.training.from_scratch.stage import ScratchStage
 from arr_coc.training.from_scratch.targets import SLOTS
 from arr_coc.training.recipe import Recipe, load_recipe, train
-from arr_coc.training.schedules import FLOOR, warmup_cosine
 from arr_coc.training.stages import STAGES, Run, Stage
 
-RECIPE = Path(__file__).parents[1] / "hub_configs" / "arr-coc-tiny" / "train.yaml"
 READING = ReadingStage(steps=4, batch_size=4, warmup=1, evaluate_every=2, workers=0, evaluate_split="train")
 COPYING = CopyingStage(steps=1, pages=1, questions=1, budget=24, warmup=1, evaluate_every=1, workers=0)
 ANSWERING = AnsweringStage(
@@ -152,75 +148,7 @@ def test_sketches_are_seeded_and_inside_the_page() -> None:
     assert all(0 <= x0 < x1 <= 256 and 0 <= y0 < y1 <= 256 for x0, y0, x1, y1 in boxes)
 
 
-# ---- loop ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("steps", "warmup"), [(100, 10), (9, 1), (9, 0), (3, 5)])
-def test_rates_rise_then_fall_like_a_cosine_to_their_floor(steps: int, warmup: int) -> None:
-    layer = nn.Linear(2, 1)
-    optimizer = torch.optim.AdamW([{"params": [layer.weight], "lr": 2.0}, {"params": [layer.bias], "lr": 0.5}])
-    schedule, rates = warmup_cosine(optimizer, steps=steps, warmup=warmup), []
-    for _ in range(steps):
-        rates.append([group["lr"] for group in optimizer.param_groups])
-        optimizer.step()
-        schedule.step()
-    progress = [max(0, step - warmup) / max(1, steps - warmup) for step in range(steps)]
-    fall = [FLOOR + (1 - FLOOR) * (1 + np.cos(np.pi * done)) / 2 for done in progress]
-    factors = [min(1.0, (step + 1) / max(1, warmup)) * part for step, part in enumerate(fall)]
-    assert np.allclose(rates, np.outer(factors, [2.0, 0.5]), rtol=1e-12)
-
-
-def test_interrupted_write_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "state.pt"
-    save_state(path, {"step": 1})
-
-    def half(state: object, target: Path) -> None:
-        Path(target).write_bytes(b"half")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(torch, "save", half)
-    with pytest.raises(KeyboardInterrupt):
-        save_state(path, {"step": 2})
-    assert load_state(path) == {"step": 1}
-
-
-def straight_line(path: Path, *, stop: int = -1) -> Tensor:
-    """A layer that learns to sum, for 6 steps or up to that at which it is killed; it goes on where it was killed."""
-    torch.manual_seed(0)
-    layer = nn.Linear(3, 1)
-    loop = Loop("test", layer, adamw([(list(layer.parameters()), 0.1)], 0.01), path, 6, 2, 2)
-
-    def losses(step: int) -> dict[str, Tensor]:
-        if step == stop:
-            raise KeyboardInterrupt
-        data = torch.randn(4, 3, generator=torch.Generator().manual_seed(step))
-        return {"loss": (layer(data) - data.sum(1, keepdim=True)).square().mean()}
-
-    with suppress(KeyboardInterrupt):
-        loop.run(loop.resume(), losses, lambda: {"weight": layer.weight[0, 0].item()})
-    return layer.weight.detach()
-
-
-def test_resume_gives_the_same_weights_and_curve_as_an_uninterrupted_run(tmp_path: Path) -> None:
-    whole = straight_line(tmp_path / "a.pt")
-    for stop in (1, 3, 5):
-        straight_line(tmp_path / "b.pt", stop=stop)
-    with (tmp_path / "b.jsonl").open("a") as stream:
-        stream.write('{"step": 6, "held')  # killed while it wrote
-    assert torch.equal(whole, straight_line(tmp_path / "b.pt"))
-    curve = (tmp_path / "a.jsonl").read_text()
-    assert [json.loads(line)["step"] for line in curve.splitlines()] == [0, 2, 4, 6]
-    assert (tmp_path / "b.jsonl").read_text() == curve
-
-
-def test_an_unfinished_checkpoint_without_its_schedule_is_refused(tmp_path: Path) -> None:
-    """One of an earlier version: to go on from it would silently warm up again."""
-    straight_line(tmp_path / "a.pt", stop=3)
-    state = load_state(tmp_path / "a.pt")
-    assert state is not None and state.pop("schedule")
-    save_state(tmp_path / "a.pt", state)
-    with pytest.raises(ValueError, match="expected a checkpoint with its learning-rate schedule; got .* at step 2"):
-        straight_line(tmp_path / "a.pt")
+# ---- reading loss -------------------------------------------------------------------------------------------------
 
 
 def test_none_weighs_less_in_the_reading_loss() -> None:
@@ -370,37 +298,6 @@ def test_mix_goes_from_oracle_to_learned() -> None:
 
 
 # ---- recipes ------------------------------------------------------------------------------------------------------
-
-
-def test_the_shipped_recipe_loads() -> None:
-    recipe = load_recipe(RECIPE)
-    assert [type(stage).__name__ for stage in recipe.stages] == [
-        "ReadingStage",
-        "CopyingStage",
-        "AnsweringStage",
-    ]
-    assert (recipe.model / "config.json").is_file()
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            "stages: [{stage: dreaming}]",
-            r"stages\[0\]: stage: expected one of allocator, .*reading.*; got 'dreaming'",
-        ),
-        ("stages: [{stage: reading, stepz: 3}]", r"expected settings among steps.*got \['stepz'\]"),
-        ("stages: [reading]", r"stages\[0\]: expected a mapping with the stage's name; got 'reading'"),
-        ("stages: [{stage: copying}, {stage: joint}]", "after a phase or after answering; got one after CopyingStage"),
-        ("seed: 1", "expected a mapping with a list of stages"),
-        ("just words", "expected a mapping with a list of stages"),
-    ],
-)
-def test_bad_recipes_are_refused(tmp_path: Path, text: str, message: str) -> None:
-    path = tmp_path / "recipe.yaml"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=message):
-        load_recipe(path)
 
 
 def test_a_folder_to_start_from_that_is_not_there_is_refused(config: ArrCocConfig, tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def words_in_common(source: Source, tokenizer: Any) -> list[tuple[int, int]]:
     """(row of the language model, row of CLIP) of each lower-case word that is one token for both.
 
     Raises:
-        ValueError: there is none, or no tokenizer of CLIP's form.
+        ValueError: the two know no word in common, or `source` has no tokenizer of CLIP's form.
     """
     known = tokenizer.get_vocab()
     vocabulary = read_json(source.file("tokenizer.json")).get("model", {}).get("vocab", {})
@@ -68,21 +68,21 @@ def fit(source: Source, embeddings: Rows, tokenizer: Any) -> Tensor:
     """[S, D] float32: leads the normalised embedding of a word to CLIP's, centred."""
     pairs = torch.tensor(words_in_common(source, tokenizer))
     table = source.shape(WORDS)
-    given = _gather(embeddings, pairs[:, 0])
+    embedded = _gather(embeddings, pairs[:, 0])
     order = pairs[:, 1].argsort()
     asked = torch.empty(len(pairs), table[1])
     asked[order] = _gather(Rows(source, WORDS, 0, table[0]), pairs[order, 1])
     asked = asked - asked.mean(0)
-    given = F.layer_norm(given, given.shape[-1:])
-    square = (given.T @ given).double()
+    embedded = F.layer_norm(embedded, embedded.shape[-1:])
+    square = (embedded.T @ embedded).double()
     square += RIDGE * len(pairs) * torch.eye(len(square), dtype=torch.float64)
-    return torch.linalg.solve(square, (given.T @ asked).double()).T.float()
+    return torch.linalg.solve(square, (embedded.T @ asked).double()).T.float()
 
 
 def _gather(rows: Rows, wanted: Tensor) -> Tensor:
     """Rows `wanted`, ascending, of a table: [W, width] float32, without ever holding the table."""
-    found = torch.empty(len(wanted), rows.info.shape[1])
+    gathered = torch.empty(len(wanted), rows.info.shape[1])
     for first, block in rows.blocks():
         here = (wanted >= first) & (wanted < first + len(block))
-        found[here] = block[wanted[here] - first].float()
-    return found
+        gathered[here] = block[wanted[here] - first].float()
+    return gathered

@@ -67,7 +67,7 @@ def family_of(source: Source) -> Family:
     """
     model_type = str(source.field("model_type"))
     try:
-        return FAMILIES.named(model_type)()
+        return FAMILIES[model_type]()
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from error
 
@@ -78,8 +78,8 @@ _NOT_MODEL = ("architectures", "auto_map", "dtype", "torch_dtype", "transformers
 
 def as_text_config(published: dict[str, Any], model_type: str) -> dict[str, Any]:
     """A published causal language model's config as `text_config`."""
-    kept = {name: value for name, value in published.items() if name not in _NOT_MODEL}
-    return {**kept, "model_type": model_type}
+    fields = {name: value for name, value in published.items() if name not in _NOT_MODEL}
+    return {**fields, "model_type": model_type}
 
 
 def map_decoder(mapping: Mapping, wanted: Shapes, prefix: str = "") -> None:

@@ -65,7 +65,7 @@ class Mapping:
         """`target` is these published tensors, one after another.
 
         Raises:
-            ValueError: one of them is not there.
+            ValueError: the checkpoint lacks one of the published tensors.
         """
         self.loaded[target] = tuple(Rows(self.source, name, 0, self.source.shape(name)[0]) for name in names)
 

@@ -39,7 +39,7 @@ NEW = {
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked for.
+    """What `make_plan` shall put together, and how it is to be stored.
 
     Attributes:
         sources: by role: "vision", "llm", and for scorer "clip_query" maybe "clip-text".
@@ -47,7 +47,7 @@ class Request:
         scorers: registered scorers, the first one is the default strategy.
         dtype: a name in `DTYPES`; None: as the vision encoder is stored.
         max_shard_size: bytes, or text such as "5GB".
-        seed: of what starts at random.
+        seed: of the weights that start at random.
     """
 
     sources: dict[str, Source]
@@ -60,7 +60,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Target:
-    """A tensor of the checkpoint.
+    """A tensor of the checkpoint to write, and what it is made of.
 
     `rows`: the published rows that it is made of, none where it is new; `recipe`: how it starts where it is new;
     `extra_rows`: rows behind the published ones, for added tokens, each the mean of those.
@@ -175,7 +175,7 @@ def _config(request: Request, families: dict[str, Family], tokens: int, image_to
     grid, semantic = families["vision"].vision_configs(vision)
     text = families["llm"].text_config(llm)
     text["vocab_size"] = _vocabulary(llm, text, tokens)
-    kinds = {name: SCORERS.named(name) for name in request.scorers}
+    kinds = {name: SCORERS[name] for name in request.scorers}
     trained = [name for name, kind in kinds.items() if kind.trained]
     fetcher: dict[str, Any] = {"strategy": request.scorers[0], "scorers": trained}
     if CLIP_TEXT in request.sources:
@@ -230,7 +230,7 @@ def _mappings(request: Request, families: dict[str, Family], wanted: dict[str, t
     """
     mappings = []
     for source in dict.fromkeys(request.sources.values()):
-        roles = {role for role, given in request.sources.items() if given is source}
+        roles = {role for role, origin in request.sources.items() if origin is source}
         family = families[next(iter(sorted(roles)))]
         mapping = family.map(source, roles, wanted)
         homeless = [target for target in mapping.loaded if target not in wanted]
@@ -269,7 +269,7 @@ def _target(name: str, shape: tuple[int, ...], dtype: torch.dtype, rows: tuple[R
     """Checks that the rows make up exactly this tensor, or (embeddings) all but the rows of added tokens.
 
     Raises:
-        ValueError: they do not.
+        ValueError: the rows have another shape or number than the tensor, or a type that cannot be stored.
     """
     if rows is None:
         return Target(name, shape, dtype, recipe=_recipe(name))

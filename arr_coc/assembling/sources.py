@@ -67,10 +67,10 @@ class Source:
         return path if path.is_file() else None
 
     def file(self, name: str) -> Path:
-        """The file called `name`.
+        """Path of the checkpoint's file `name` on this machine, fetched where it is not yet there.
 
         Raises:
-            ValueError: there is none, or it cannot be had.
+            ValueError: the checkpoint has no such file, or it cannot be fetched.
         """
         path = self.optional(name)
         if path is None:
@@ -81,7 +81,7 @@ class Source:
         """Names of the safetensors files.
 
         Raises:
-            ValueError: there are none, or a shard is missing.
+            ValueError: the folder holds no weights, or lacks a shard.
         """
         return weight_files(self.folder)
 
@@ -97,24 +97,24 @@ class Source:
         Raises:
             ValueError: a missing shard, a damaged file, an index that does not tell the truth.
         """
-        found: dict[str, TensorInfo] = {}
+        tensors: dict[str, TensorInfo] = {}
         for file in self.weight_files():
             for name, info in self._header(file).items():
-                if name in found:
-                    raise ValueError(f"{self}: expected {name} in one file; got it in {found[name].file} and {file}")
-                found[name] = info
+                if name in tensors:
+                    raise ValueError(f"{self}: expected {name} in one file; got it in {tensors[name].file} and {file}")
+                tensors[name] = info
         index = self.optional(WEIGHTS_INDEX)
         for name, file in ({} if index is None else _weight_map(index)).items():
-            if name not in found or found[name].file not in (file, WEIGHTS):
-                where = found[name].file if name in found else "none"
+            if name not in tensors or tensors[name].file not in (file, WEIGHTS):
+                where = tensors[name].file if name in tensors else "none"
                 raise ValueError(f"{self}: expected {name} in {file}, as {WEIGHTS_INDEX} says; got {where}")
-        return found
+        return tensors
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor that must be there.
 
         Raises:
-            ValueError: it is not.
+            ValueError: the checkpoint has no tensor of that name.
         """
         if name not in self.tensors:
             raise ValueError(f"{self}: expected tensor {name}; got none")
@@ -124,7 +124,7 @@ class Source:
         """A field of config.json; nested ones with dots.
 
         Raises:
-            ValueError: it is not there and has no default.
+            ValueError: config.json lacks the field, and no default was said.
         """
         value: Any = self.config
         for step in path.split("."):
@@ -139,7 +139,7 @@ class Source:
         """The value that tensors and config.json give alike.
 
         Raises:
-            ValueError: they differ.
+            ValueError: tensors and config.json differ.
         """
         if tensors != published:
             raise ValueError(
@@ -151,7 +151,7 @@ class Source:
         """Brings the files of these tensors onto this machine and checks that they are what their headers said.
 
         Raises:
-            ValueError: they cannot be had, or are damaged.
+            ValueError: a file cannot be fetched, is damaged, or changed since its header was read.
         """
         for file in sorted({self.tensors[name].file for name in names}):
             held = _local_header(self.file(file), file)
@@ -251,10 +251,10 @@ def _local_header(path: Path, file: str) -> dict[str, TensorInfo]:
 
 
 def _weight_map(index: Path) -> dict[str, str]:
-    found = read_json(index).get("weight_map")
-    if not isinstance(found, dict) or not all(isinstance(file, str) for file in found.values()):
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
         raise ValueError(f"{index}: expected a weight_map from tensors to files; got none")
-    return found
+    return weight_map
 
 
 def _reason(error: Exception) -> str:

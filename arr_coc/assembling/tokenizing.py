@@ -26,7 +26,7 @@ def load_tokenizer(source: Source, prompting: Prompting) -> PreTrainedTokenizerF
     """The tokenizer of `source`, with `prompting.added` in it.
 
     Raises:
-        ValueError: there is none, it cannot be read, or it lacks a token that prompts need.
+        ValueError: `source` has no tokenizer, or one that cannot be read or lacks a token that prompts need.
     """
     with tempfile.TemporaryDirectory() as folder:  # apart from a config.json that names classes of its own
         shutil.copyfile(source.file("tokenizer.json"), Path(folder) / "tokenizer.json")
@@ -67,7 +67,7 @@ def make_processor(config: ArrCocConfig, tokenizer: PreTrainedTokenizerFast, pro
         ArrCocImageProcessor(size=size, patch_size=vision.patch_size),
         tokenizer,
         chat_template=prompting.chat_template,
-        budget=config.fetcher_config.budget if SCORERS.named(config.fetcher_config.strategy).fetches else 0,
+        budget=config.fetcher_config.budget if SCORERS[config.fetcher_config.strategy].fetches else 0,
         image_token=prompting.image_token,
         excludes_base=config.excludes_base,
         layout=config.bridge_config.layout,

@@ -64,7 +64,7 @@ def check_space(out: Path, needed: int) -> None:
     """Refuses an output that its disk has no room for.
 
     Raises:
-        ValueError: it has not.
+        ValueError: fewer than `needed` bytes of the disk are free.
     """
     there = next(folder for folder in (out, *out.parents) if folder.is_dir())
     free = shutil.disk_usage(there).free

@@ -16,9 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from arr_coc.evaluating.experiment import plan_ablation
-    from arr_coc.evaluating.plotting import check_plots
+    from arr_coc.evaluating.extras import require_extra
 
-    check_plots()
+    require_extra("matplotlib", "plots")
     conduct(args, partial(plan_ablation, peers=args.peers), finish)
 
 

@@ -53,9 +53,9 @@ def run(args: argparse.Namespace) -> None:
     if out is not None:
         check_free(out, args.force)
     scorers = tuple(name.strip() for name in args.scorer.split(","))
-    BRIDGES.named(args.bridge)
+    BRIDGES[args.bridge]  # a ValueError before anything is downloaded
     for name in scorers:
-        SCORERS.named(name)
+        SCORERS[name]
     request = Request(
         sources=_sources(args),
         bridge=args.bridge,

@@ -52,7 +52,7 @@ def add_device_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def add_choice_arguments(parser: argparse.ArgumentParser) -> None:
-    """--budget and --allocator."""
+    """Adds --budget and --allocator."""
     budgets = (
         'patches to fetch: a number, "fast", "balanced", "standard", "accurate", "all", "tier:64" to "tier:400", '
         'or "auto": the model chooses (default: the model\'s)'

@@ -48,7 +48,7 @@ def find_source(data: Any, kind: str | None, settings: Sequence[str] | None) -> 
     if whole:
         return read_source(Path(data))
     name = DEFAULT_FORMAT if kind is None else kind
-    places = FORMATS.named(name).places
+    places = FORMATS[name].places
     spec: dict[str, Any] = {"format": name} if data is None else {"format": name, "path": data}
     for setting in settings or ():
         key, equals, value = setting.partition("=")
@@ -83,5 +83,5 @@ def read_source(path: Path) -> Format:
 
 def reading(on_error: Any, max_errors: Any) -> dict[str, Any]:
     """The arguments of `Format.read` that were given."""
-    given = {"on_error": on_error, "max_errors": max_errors}
-    return {name: value for name, value in given.items() if value is not None}
+    options = {"on_error": on_error, "max_errors": max_errors}
+    return {name: value for name, value in options.items() if value is not None}

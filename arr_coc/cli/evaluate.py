@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> None:
 
     source = find_source(args.data, args.format, args.fields)
     metric = source.metric if args.metric is None else args.metric
-    METRICS.named(metric)
+    METRICS[metric]  # a ValueError before records and model are loaded
     target = None if args.json is None else writable(args.json, "--json")
     records = list(source.read(limit=args.limit, **reading(args.on_error, args.max_errors)))
     model = load_model(args.model, args.device)

@@ -74,21 +74,21 @@ def conduct(args: argparse.Namespace, plan_for: Callable[..., dict[str, Any]], c
     from arr_coc.evaluating.experiment import Settings, check_data, keep_costs, keep_plan, plan_arms, predict, read_plan
     from arr_coc.loading import load_model
 
-    given = read_config(args.config)
+    options = read_config(args.config)
     named = (*PLACES, *ERRORS, *(field.name for field in fields(Settings)))
-    given |= {name: getattr(args, name) for name in named if getattr(args, name, None) is not None}
-    if given.get("data") is None and args.format is None:
+    options |= {name: getattr(args, name) for name in named if getattr(args, name, None) is not None}
+    if options.get("data") is None and args.format is None:
         raise ValueError("--data: expected one, as an option or in CONFIG.yaml; got none")
-    if given.get("out") is None:
+    if options.get("out") is None:
         raise ValueError("--out: expected one, as an option or in CONFIG.yaml; got none")
-    source, out = find_source(given.pop("data", None), args.format, args.fields), Path(given.pop("out"))
-    model_name = given.pop("model", None)
-    errors = reading(given.pop("on_error", None), given.pop("max_errors", None))
-    settings = make_settings({"metric": source.metric, **given})
+    source, out = find_source(options.pop("data", None), args.format, args.fields), Path(options.pop("out"))
+    model_name = options.pop("model", None)
+    errors = reading(options.pop("on_error", None), options.pop("max_errors", None))
+    settings = make_settings({"metric": source.metric, **options})
     records = list(source.read(limit=settings.limit, **errors))  # rendered ones are drawn at every look
     if args.rescore:
         check_data(read_plan(out), source, records)
-        conclude(out, records, given.get("metric"))
+        conclude(out, records, options.get("metric"))
         return
     # Without being told, accelerate takes each of several processes on a machine without accelerators for a single one.
     state = PartialState(cpu=args.device == "cpu" or not torch.accelerator.is_available())
@@ -150,7 +150,7 @@ def read_config(name: str | None) -> dict[str, Any]:
     return content
 
 
-def make_settings(given: dict[str, Any]) -> Settings:
+def make_settings(options: dict[str, Any]) -> Settings:
     """`Settings` from names and values, lists also as text with commas.
 
     Raises:
@@ -159,16 +159,16 @@ def make_settings(given: dict[str, Any]) -> Settings:
     from arr_coc.evaluating.deciding import read_rules
     from arr_coc.evaluating.experiment import Settings
 
-    made = dict(given)
+    settings = dict(options)
     for name in ("arms", "seeds"):
-        value = made.get(name)
+        value = settings.get(name)
         if isinstance(value, str):
             value = [part.strip() for part in value.split(",") if part.strip()]
         if value is not None:
-            made[name] = tuple(value) if name == "arms" else tuple(_seed(one) for one in value)
-    if isinstance(made.get("rules"), str):
-        made["rules"] = read_rules(Path(made["rules"]))
-    return Settings(**made)
+            settings[name] = tuple(value) if name == "arms" else tuple(_seed(seed) for seed in value)
+    if isinstance(settings.get("rules"), str):
+        settings["rules"] = read_rules(Path(settings["rules"]))
+    return Settings(**settings)
 
 
 def _seed(value: Any) -> int:

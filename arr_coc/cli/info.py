@@ -28,11 +28,11 @@ def run(args: argparse.Namespace) -> None:
     if args.question_tokens < 1:
         raise ValueError(f"--question-tokens: expected at least 1; got {args.question_tokens}")
     name = find_model(args.model)
-    found = describe_model(name, load_config(name), args.budget, args.question_tokens, args.image_size)
+    description = describe_model(name, load_config(name), args.budget, args.question_tokens, args.image_size)
     if args.stats:
         statistics = stage_statistics(load_model(name, args.device), budget=args.budget, image_size=args.image_size)
-        found["statistics"] = {stage: asdict(of) for stage, of in statistics.items()}
-    print(json.dumps(found, indent=2) if args.json else report(found))
+        description["statistics"] = {stage: asdict(of) for stage, of in statistics.items()}
+    print(json.dumps(description, indent=2) if args.json else report(description))
 
 
 COMMAND = Command(

@@ -74,7 +74,7 @@ class QuestionCollator:
             raise ValueError("tokenizer: expected a token that ends a turn, or an eos token; got neither")
 
     def __call__(self, records: Sequence[Record]) -> dict[str, Tensor]:
-        """A batch.
+        """The batch of these records.
 
         Returns:
             input_ids, attention_mask, labels: int64 [B, S]; labels are the answer and its end, `IGNORED` elsewhere.

@@ -114,7 +114,7 @@ def image_file(folder: Path, *names: str) -> Path:
     """The first of `names` that is a file in `folder`, as an absolute path.
 
     Raises:
-        ValueError: none is.
+        ValueError: none of `names` is a file there.
     """
     for name in names:
         path = os.path.join(os.getcwd(), folder, name)  # pathlib would take most of the time of a large file's reading

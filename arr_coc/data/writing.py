@@ -52,7 +52,7 @@ def write_questions(
     if not domains:
         raise ValueError(f"domains: expected at least one of {', '.join(sorted(DOMAINS))}; got none")
     for domain in domains:
-        DOMAINS.named(domain)
+        DOMAINS[domain]  # a ValueError where it is unknown
     path = out / "data.jsonl"
     if path.exists():
         raise FileExistsError(f"{path}: expected a folder without a data set; got one that holds it")

@@ -91,9 +91,9 @@ class PeerChoices:
         asked = [(record.image, record.question) for record in records]
         for number, key in enumerate(asked):
             if key not in self._kept:
-                one = encoding.select(torch.tensor([number]))
-                kept = choose(self.model, list(self.wanted.values()), one, key[1])
-                self._kept[key] = dict(zip(self.wanted, kept, strict=True))
+                image = encoding.select(torch.tensor([number]))
+                choices = choose(self.model, list(self.wanted.values()), image, key[1])
+                self._kept[key] = dict(zip(self.wanted, choices, strict=True))
         return [self._kept[key][arm.name] for key in asked]
 
 
@@ -109,9 +109,9 @@ def _choose(
     if arm.rule == "uniform":
         return encoding, replace(fetching, patches=_filled(encoding, _lattices(encoding, arm.budget), arm.budget))
     if arm.rule in PEERS:
-        kept = choices.of(arm, records, encoding)
-        patches = _filled(encoding, [one.patches.tolist() for one in kept], arm.budget)
-        return merged(encoding, kept), replace(fetching, patches=patches)
+        kept_patches = choices.of(arm, records, encoding)
+        patches = _filled(encoding, [choice.patches.tolist() for choice in kept_patches], arm.budget)
+        return merged(encoding, kept_patches), replace(fetching, patches=patches)
     if arm.strategy == "oracle":
         return encoding, replace(fetching, relevance=_boxed(model, records, encoding))
     return encoding, fetching

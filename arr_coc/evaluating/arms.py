@@ -128,7 +128,7 @@ def _parse(name: str) -> tuple[str, list[str], str] | None:
     rule, *changes = head.split("+")
     changed = bool(at or changes)
     known = {*SCORERS, *PEERS} if changed else {*SCORERS, *PEERS, *BASELINES, "keep_all"}
-    if rule not in known or bool(at) != bool(budget) or not all(one in ALLOCATORS or one in CHANGES for one in changes):
+    if rule not in known or bool(at) != bool(budget) or not {*changes} <= {*ALLOCATORS, *CHANGES}:
         return None
     return rule, changes, budget
 
@@ -150,7 +150,7 @@ class _Maker:
         return everything if self.room is None else min(everything, self.room)
 
     def arm(self, name: str, rule: str, changes: list[str], budget: str, seeds: tuple[int, ...]) -> Arm | None:
-        """None where the baseline has no size of its own here: the budget takes nearly all patches."""
+        """The arm of a parsed name; None for a resized image that the budget, of nearly all patches, leaves no size."""
         if changes or budget:
             return self._ablation(name, rule, changes, budget, seeds)
         tokens = self.base + self.budget
@@ -181,15 +181,15 @@ class _Maker:
             )  # fmt: skip
         return plain
 
-    def _ablation(self, name: str, rule: str, changes: list[str], given: str, seeds: tuple[int, ...]) -> Arm:
+    def _ablation(self, name: str, rule: str, changes: list[str], budget_name: str, seeds: tuple[int, ...]) -> Arm:
         strategy = "oracle" if rule in PEERS else rule
-        fields = {key: value for one in changes for key, value in CHANGES.get(one, {}).items()}
-        overlap, wanted = fields.get("overlap"), given or self.wanted
+        fields = {key: value for change in changes for key, value in CHANGES.get(change, {}).items()}
+        overlap, wanted = fields.get("overlap"), budget_name or self.wanted
         asked = self.config.vision_tokens(budget=wanted, strategy=strategy, overlap=overlap)[1]
         held = self._most(overlap) - self.base
         budget = min(asked, held)
         cut = f"the context holds {held} of {asked} patches" if asked > held else ""
-        allocator = next((one for one in reversed(changes) if one in ALLOCATORS), self.allocator)
+        allocator = next((change for change in reversed(changes) if change in ALLOCATORS), self.allocator)
         return Arm(
             name, "ablation", strategy, budget, "topk" if rule in PEERS else allocator, self.side, self.base + budget,
             seeds if rule == "random" else (), PEERS[rule].note if rule in PEERS else cut, **fields,

@@ -89,7 +89,7 @@ class Condition:
     """A statement about the differences between `arm` and each of `others`, in points.
 
     Attributes:
-        arm, others: what is compared.
+        arm, others: names of the arm and of those that it is compared with.
         above: the difference is significant and its whole interval above `by`; else the whole interval is at most `by`.
         by: points.
     """
@@ -126,7 +126,7 @@ def check_rules(rules: Any) -> None:
     """Refuses anything that `decide` could not follow.
 
     Raises:
-        ValueError: what was expected, and where.
+        ValueError: a rule, a note or `otherwise` is malformed; the message says which and what was expected.
     """
     if not isinstance(rules, dict) or not isinstance(rules.get("rules"), list) or not rules["rules"]:
         raise ValueError(f"rules: expected a list of rules under the name rules; got {rules!r}")

@@ -13,10 +13,10 @@ from ..modeling.fetcher import FetchChoices
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .arms import Arm
 from .environment import environment, shown
+from .extras import require_extra
 from .predicting import predict_all
 from .predictions import Prediction
 from .scoring import Scored, distinct_items, score_arm
-from .statistics import require_scipy
 
 
 def evaluate(
@@ -47,7 +47,7 @@ def evaluate(
         progress: show a progress bar (on standard error).
 
     Returns:
-        {"strategies": {name: {metric: {"value", "low", "high"}, "recall": the same or None, "tokens": mean image tokens
+        {"strategies": {name: {metric: {"value", "low", "high"}, "recall": likewise or None, "tokens": mean image tokens
         per question, "n": questions}}, "metric", "model", "data", "budget", "allocator", "seed", "date", "versions",
         "machine"}. Intervals are 95 %, by a bootstrap that draws whole images; Wilson's, of as many images, where no
         answer or every answer is right. A question that is a copy of another (same pixels, question and answers) is
@@ -56,6 +56,10 @@ def evaluate(
     Raises:
         ValueError: no records, an unknown strategy, metric, allocator or budget, "oracle" without boxes, an unreadable
             image, answers that the metric cannot score.
+
+    Example:
+        >>> report = evaluate(model, read_records(Path("data.jsonl")), ["none", "realizer"])
+        >>> report["strategies"]["realizer"]["exact_match"]["value"]
     """
     scored = score_strategies(
         model, records, strategies, batch_size=batch_size, budget=budget, allocator=allocator, seed=seed, metric=metric,
@@ -79,8 +83,8 @@ def score_strategies(
 ) -> dict[str, Scored]:
     """What each strategy answered and how it scores, question by question. Arguments and errors as in `evaluate`."""
     strategies = list(dict.fromkeys(strategies))
-    METRICS.named(metric)
-    require_scipy()
+    METRICS[metric]  # a ValueError where it is unknown
+    require_extra("scipy.stats", "intervals")
     _check(model, records, strategies, batch_size, budget, allocator)
     choices = [FetchChoices(strategy=name, budget=budget, allocator=allocator, seed=seed) for name in strategies]
     arms = {name: strategy_arm(model, choice) for name, choice in zip(strategies, choices, strict=True)}
@@ -132,7 +136,7 @@ def _check(
     for strategy in strategies:
         model.model.fetcher.check_strategy(strategy)
     if allocator is not None:
-        ALLOCATORS.named(allocator)
+        ALLOCATORS[allocator]  # a ValueError where it is unknown
     resolve_budget(budget, model.config.vision_config.num_patches, model.config.fetcher_config.budget)
     bare = [record.line for record in records if not record.boxes]
     if "oracle" in strategies and bare:

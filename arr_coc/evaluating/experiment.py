@@ -26,11 +26,11 @@ from .arms import Arm, make_arms
 from .costs import measure_costs
 from .deciding import DEFAULT_RULES, check_rules, missing_arms
 from .environment import environment, shown
+from .extras import require_extra
 from .identity import hash_images, model_identity
 from .predicting import by_image, new_tokens, predict_all
 from .predictions import append, mend, read_run
 from .scoring import read_scored, score_experiment
-from .statistics import require_scipy
 
 UNPLANNED = ("command", "environment")
 """What may differ between the runs that fill one folder."""
@@ -38,7 +38,7 @@ UNPLANNED = ("command", "environment")
 
 @dataclass(frozen=True)
 class Settings:
-    """What is asked for.
+    """What a user asks of an experiment.
 
     Attributes:
         metric: of `METRICS`.
@@ -103,20 +103,20 @@ def plan_ablation(
 def plan_run(
     model: ArrCocForConditionalGeneration, source: Format, records: Sequence[Record], settings: Settings, command: str
 ) -> dict[str, Any]:
-    """What will be run, on what.
+    """The plan: everything that decides the experiment's answers, as it is written to plan.yaml.
 
     Raises:
         ValueError: bad settings, a metric that cannot score the answers.
     """
-    require_scipy()
-    metric = METRICS.named(settings.metric)
+    require_extra("scipy.stats", "intervals")
+    metric = METRICS[settings.metric]
     for record in records:
         try:
             metric.score(record.answers[0], record.answers)
         except ValueError as error:
             raise ValueError(f"{source.title}, line {record.line}: {error}") from error
     if settings.allocator is not None:
-        ALLOCATORS.named(settings.allocator)
+        ALLOCATORS[settings.allocator]  # a ValueError where it is unknown
     for name in ("batch_size", "timed", "rounds"):
         if getattr(settings, name) < 1:
             raise ValueError(f"{name}: expected at least 1; got {getattr(settings, name)}")
@@ -167,10 +167,10 @@ def keep_plan(out: Path, plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_plan(out: Path) -> dict[str, Any]:
-    """The plan in a folder.
+    """The plan that an experiment's folder holds.
 
     Raises:
-        ValueError: there is none.
+        ValueError: the folder has no plan.yaml.
     """
     path = out / "plan.yaml"
     if not path.is_file():

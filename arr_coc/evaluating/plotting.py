@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from .extras import require_extra
+
 LABEL = 8
 """Size of a mark's name, points."""
 
@@ -44,18 +46,6 @@ class Point:
     kind: str
 
 
-def check_plots() -> None:
-    """Refuses where nothing can be drawn, before hours of answers.
-
-    Raises:
-        ValueError: matplotlib is not installed.
-    """
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise ValueError("plots: expected matplotlib (pip install 'arr-coc[eval]'); got none") from error
-
-
 def scatter(points: Sequence[Point], *, x_title: str, y_title: str) -> str:
     """SVG text of the points with intervals over a logarithmic x axis, and the line of what no cheaper point matches.
 
@@ -66,7 +56,7 @@ def scatter(points: Sequence[Point], *, x_title: str, y_title: str) -> str:
     Raises:
         ValueError: matplotlib is not installed.
     """
-    check_plots()
+    require_extra("matplotlib", "plots")
     from matplotlib import rc_context
 
     with rc_context({"svg.hashsalt": "arr-coc", "svg.fonttype": "none"}):  # the same file for the same numbers

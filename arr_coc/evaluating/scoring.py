@@ -107,7 +107,7 @@ class Scored:
 
     @cached_property
     def mean_scores(self) -> np.ndarray:
-        """[n], over the runs."""
+        """[n] score of each question, mean over the arm's runs."""
         return self.scores.mean(0)
 
     @cached_property
@@ -140,7 +140,7 @@ def score_arm(arm: Arm, rows: Sequence[Sequence[Prediction]], items: Items, metr
     Raises:
         ValueError: answers that the metric cannot score, or boxes outside their image.
     """
-    score = METRICS.named(metric).score
+    score = METRICS[metric].score
     counted = [[row[place] for place in items.places] for row in rows]
     pairs = [list(zip(row, items.records, strict=True)) for row in counted]
     scores = [[float(score(said.answer, record.answers)) for said, record in row] for row in pairs]

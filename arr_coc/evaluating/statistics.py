@@ -10,6 +10,8 @@ from statistics import NormalDist
 
 import numpy as np
 
+from .extras import require_extra
+
 RESAMPLES = 2000
 """Bootstrap resamples: the ends of a 95 % interval then rest on 50 of them each."""
 
@@ -36,18 +38,6 @@ class Interval:
     high: float
 
 
-def require_scipy() -> None:
-    """Refuses where intervals cannot be computed, before hours of answers.
-
-    Raises:
-        ValueError: scipy is not installed.
-    """
-    try:
-        import scipy.stats  # noqa: F401
-    except ImportError as error:
-        raise ValueError("intervals: expected scipy (pip install 'arr-coc[eval]'); got none") from error
-
-
 def wilson(successes: int, n: int) -> Interval:
     """Wilson's score interval of a proportion (Wilson 1927): sensible also at 0 and 1 and for small n.
 
@@ -56,7 +46,7 @@ def wilson(successes: int, n: int) -> Interval:
     """
     if not 0 <= successes <= n or n == 0:
         raise ValueError(f"successes: expected 0 to n, n at least 1; got {successes} of {n}")
-    require_scipy()
+    require_extra("scipy.stats", "intervals")
     from scipy.stats import binomtest
 
     interval = binomtest(successes, n).proportion_ci(confidence_level=0.95, method="wilson")

@@ -124,11 +124,11 @@ def main() -> None:
             small, whole = other.map(stand_ins, (folder / "a", folder / "b"), (llm, llm), (SMALL, arguments.scale))
         write(plan_of(small, shard), folder / "first")  # what Python sets aside once is not the plan's
         plan = plan_of(whole, shard)
-        found = footprint(plan, folder / "out")
+        memory = footprint(plan, folder / "out")
     print(f"{arguments.llm}, widths / {arguments.scale}, {len(plan.shards)} files")
     for name in ("total", "group", "shard", "peak"):
-        print(f"{name:<8}{getattr(found, name) / 2**20:>10.1f} MiB")
-    print(f"peak / (group + shard)  {found.ratio:.2f}  (limit {LIMIT})")
+        print(f"{name:<8}{getattr(memory, name) / 2**20:>10.1f} MiB")
+    print(f"peak / (group + shard)  {memory.ratio:.2f}  (limit {LIMIT})")
 
 
 if __name__ == "__main__":

@@ -41,13 +41,13 @@ def describe_model(
     }
 
 
-def report(found: dict[str, Any]) -> str:
+def report(description: dict[str, Any]) -> str:
     """`describe_model`'s answer for people."""
-    geometry, fetching, tokens = found["geometry"], found["fetching"], found["tokens"]
+    geometry, fetching, tokens = description["geometry"], description["fetching"], description["tokens"]
     budgets = ", ".join(f"{name} {count}" for name, count in fetching["budgets"].items())
     trained = ", ".join(fetching["trained_scorers"]) or "none"
     lines = [
-        found["model"],
+        description["model"],
         "",
         "geometry",
         f"  image             {geometry['image_side_px']} px square, patches of {geometry['patch_side_px']} px",
@@ -64,22 +64,26 @@ def report(found: dict[str, Any]) -> str:
         f"  trained scorers   {trained}",
         "",
         "parameters",
-        *_shares(found["parameters"], found["parameters"]["total"], _count),
+        *_shares(description["parameters"], description["parameters"]["total"], _count),
         "",
         f"FLOPs for one image and a question of {tokens['question']} tokens, counted (a multiply-add is 2)",
-        *_shares(found["flops"], sum(n for stage, n in found["flops"].items() if stage != "one decode step"), _flops),
+        *_shares(
+            description["flops"],
+            sum(n for stage, n in description["flops"].items() if stage != "one decode step"),
+            _flops,
+        ),
         "  shares are of the work up to the first token; the first two stages run once per image",
-        *_statistics(found.get("statistics")),
+        *_statistics(description.get("statistics")),
     ]
     return "\n".join(lines)
 
 
-def _statistics(found: dict[str, dict[str, Any]] | None) -> list[str]:
-    if found is None:
+def _statistics(statistics: dict[str, dict[str, Any]] | None) -> list[str]:
+    if statistics is None:
         return []
     rows = [
         f"  {stage:<20}{of['mean']:>12.5f}{of['std']:>12.5f}  {' x '.join(map(str, of['shape']))}"
-        for stage, of in found.items()
+        for stage, of in statistics.items()
     ]
     return ["", f"{'outputs on a generated image':<28}{'mean':>6}{'std':>12}  shape", *rows]
 

@@ -107,12 +107,12 @@ def main() -> None:
             max_shard_size=arguments.max_shard_size,
         )
         with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
-            found = dict(zip(WAYS, pool.map(place, WAYS, [asked] * len(WAYS)), strict=True))
+            placed = dict(zip(WAYS, pool.map(place, WAYS, [asked] * len(WAYS)), strict=True))
         shards = len(list((asked.scratch / "exported").glob("*.safetensors")))
     print(f"{arguments.model}, {arguments.dtype}, {arguments.new_tokens} new tokens, exported in {shards} files")
     print(f"{'':<28}{'peak memory':>12}{'seconds':>9}  token ids of the answer")
-    for way, of in found.items():
-        answer = "the same" if way != "whole" and of.answer == found["whole"].answer else of.answer
+    for way, of in placed.items():
+        answer = "the same" if way != "whole" and of.answer == placed["whole"].answer else of.answer
         print(f"{way:<28}{of.peak / 2**30:>8.2f} GiB{of.seconds:>9.1f}  {answer}")
 
 

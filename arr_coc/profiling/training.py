@@ -62,7 +62,7 @@ def measure(model_path: str | Path, arm: str, records: Sequence[Record], *, batc
         arm: a name in `ARMS`.
         records: questions; each process takes its share.
         batch_size: items per step and process.
-        steps: that are timed.
+        steps: number of timed steps.
     """
     parts, cached = ARMS[arm]
     unused = DistributedDataParallelKwargs(find_unused_parameters=True)  # a step need not use every scorer
@@ -104,7 +104,7 @@ def launched(arguments: argparse.Namespace, processes: int) -> Throughput:
     """The first arm, by `processes` processes of one thread each.
 
     Raises:
-        RuntimeError: they failed; the message holds what they said.
+        RuntimeError: the processes failed; the message ends as their standard error did.
     """
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes),
@@ -119,9 +119,9 @@ def launched(arguments: argparse.Namespace, processes: int) -> Throughput:
     return Throughput(**json.loads(lines[-1]))
 
 
-def _row(name: str, found: Throughput, base: Throughput) -> str:
-    faster = found.items / base.items
-    return f"{name:16} {found.items:8.2f} {1000 * found.seconds:9.0f} {found.peak / 2**20:8.0f} {faster:11.2f}"
+def _row(name: str, measured: Throughput, base: Throughput) -> str:
+    faster = measured.items / base.items
+    return f"{name:16} {measured.items:8.2f} {1000 * measured.seconds:9.0f} {measured.peak / 2**20:8.0f} {faster:11.2f}"
 
 
 def main() -> None:
@@ -139,18 +139,18 @@ def main() -> None:
     spec = {"format": "rendered", "pages": arguments.pages, "questions": 2, "size": side, "split": "train"}
     records = open_records(spec)
     if arguments.worker:
-        found = measure(model, next(iter(ARMS)), records, batch_size=arguments.batch_size, steps=arguments.steps)
+        measured = measure(model, next(iter(ARMS)), records, batch_size=arguments.batch_size, steps=arguments.steps)
         if Accelerator(cpu=True).is_main_process:
-            print(json.dumps(asdict(found)), flush=True)
+            print(json.dumps(asdict(measured)), flush=True)
         return
     setting = f"{arguments.batch_size} questions per step and process, {torch.get_num_threads()} threads"
     print(f"{arguments.model}, {side} px, {setting}, medians of {arguments.steps} steps")
     print(f"{'trained':16} {'items/s':>8} {'ms/step':>9} {'MiB':>8} {'x the first':>11}", flush=True)
     base = None
     for arm in ARMS:
-        found = measure(model, arm, records, batch_size=arguments.batch_size, steps=arguments.steps)
-        base = base or found
-        print(_row(arm, found, base), flush=True)
+        measured = measure(model, arm, records, batch_size=arguments.batch_size, steps=arguments.steps)
+        base = base or measured
+        print(_row(arm, measured, base), flush=True)
     if arguments.processes:
         single = launched(arguments, 1)
         print(_row("1 process", single, single))

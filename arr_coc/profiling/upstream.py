@@ -24,7 +24,7 @@ class Upstream:
     shapes: Shapes
 
     def __or__(self, other: "Upstream") -> "Upstream":
-        """Both in one checkpoint."""
+        """One checkpoint with the configs and tensors of both."""
         return Upstream(self.config | other.config, self.shapes | other.shapes)
 
 
@@ -34,6 +34,57 @@ def _linear(name: str, rows: int, columns: int) -> Shapes:
 
 def _norm(name: str, width: int) -> Shapes:
     return {f"{name}.weight": (width,), f"{name}.bias": (width,)}
+
+
+def _grid_encoder(
+    side: int, patch: int, width: int, layers: int, heads: int, whole: tuple[int, ...], window: int
+) -> Shapes:
+    """SAM's encoder over `side` x `side` patches: layers in `whole` attend over all of them, others in windows."""
+    sam = "model.sam_model."
+    shapes: Shapes = {
+        sam + "pos_embed": (1, side, side, width),
+        sam + "patch_embed.proj.weight": (width, 3, patch, patch),
+        sam + "patch_embed.proj.bias": (width,),
+    }
+    for i in range(layers):
+        block, reach = f"{sam}blocks.{i}.", side if i in whole else window
+        shapes |= _norm(block + "norm1", width) | _norm(block + "norm2", width)
+        shapes |= _linear(block + "attn.qkv", 3 * width, width) | _linear(block + "attn.proj", width, width)
+        shapes |= {f"{block}attn.rel_pos_{axis}": (2 * reach - 1, width // heads) for axis in "hw"}
+        shapes |= _linear(block + "mlp.lin1", 4 * width, width) | _linear(block + "mlp.lin2", width, 4 * width)
+    return shapes
+
+
+def _compressor(width: int, channels: int, compressed: tuple[int, int]) -> Shapes:
+    """The grid encoder's neck and the two stride-2 convolutions behind it."""
+    sam = "model.sam_model."
+    return {
+        sam + "neck.0.weight": (channels, width, 1, 1),
+        **_norm(sam + "neck.1", channels),
+        sam + "neck.2.weight": (channels, channels, 3, 3),
+        **_norm(sam + "neck.3", channels),
+        sam + "net_2.weight": (compressed[0], channels, 3, 3),
+        sam + "net_3.weight": (compressed[1], compressed[0], 3, 3),
+    }
+
+
+def _semantic_encoder(width: int, layers: int, grid: int) -> Shapes:
+    """CLIP's encoder, with the patch embedding that it never uses."""
+    clip = "model.vision_model."
+    shapes: Shapes = {
+        clip + "embeddings.class_embedding": (width,),
+        clip + "embeddings.patch_embedding.weight": (width, 3, 14, 14),
+        clip + "embeddings.position_embedding.weight": (grid * grid + 1, width),
+        **_norm(clip + "pre_layrnorm", width),
+    }
+    for i in range(layers):
+        layer = f"{clip}transformer.layers.{i}."
+        shapes |= _norm(layer + "layer_norm1", width) | _norm(layer + "layer_norm2", width)
+        shapes |= _linear(layer + "self_attn.qkv_proj", 3 * width, width)
+        shapes |= _linear(layer + "self_attn.out_proj", width, width)
+        shapes |= _linear(layer + "mlp.fc1", 4 * width, width)
+        shapes |= _linear(layer + "mlp.fc2", width, 4 * width)
+    return shapes
 
 
 def deepseek_vision(
@@ -53,39 +104,15 @@ def deepseek_vision(
     projected: int = 1280,
 ) -> Upstream:
     """DeepSeek-OCR's vision encoder and projector; `grid`: side of the semantic encoder's position table."""
-    side, semantic = image // patch, compressed[1]
-    sam, clip = "model.sam_model.", "model.vision_model."
-    shapes: Shapes = {
-        sam + "pos_embed": (1, side, side, width),
-        sam + "patch_embed.proj.weight": (width, 3, patch, patch),
-        sam + "patch_embed.proj.bias": (width,),
-        sam + "neck.0.weight": (channels, width, 1, 1),
-        **_norm(sam + "neck.1", channels),
-        sam + "neck.2.weight": (channels, channels, 3, 3),
-        **_norm(sam + "neck.3", channels),
-        sam + "net_2.weight": (compressed[0], channels, 3, 3),
-        sam + "net_3.weight": (semantic, compressed[0], 3, 3),
-        clip + "embeddings.class_embedding": (semantic,),
-        clip + "embeddings.patch_embedding.weight": (semantic, 3, 14, 14),
-        clip + "embeddings.position_embedding.weight": (grid * grid + 1, semantic),
-        **_norm(clip + "pre_layrnorm", semantic),
+    semantic = compressed[1]
+    shapes = {
+        **_grid_encoder(image // patch, patch, width, layers, heads, whole, window),
+        **_compressor(width, channels, compressed),
+        **_semantic_encoder(semantic, semantic_layers, grid),
         **_linear("model.projector.layers", projected, 2 * semantic),
         "model.image_newline": (projected,),
         "model.view_seperator": (projected,),
     }
-    for i in range(layers):
-        block, reach = f"{sam}blocks.{i}.", side if i in whole else window
-        shapes |= _norm(block + "norm1", width) | _norm(block + "norm2", width)
-        shapes |= _linear(block + "attn.qkv", 3 * width, width) | _linear(block + "attn.proj", width, width)
-        shapes |= {f"{block}attn.rel_pos_{axis}": (2 * reach - 1, width // heads) for axis in "hw"}
-        shapes |= _linear(block + "mlp.lin1", 4 * width, width) | _linear(block + "mlp.lin2", width, 4 * width)
-    for i in range(semantic_layers):
-        layer = f"{clip}transformer.layers.{i}."
-        shapes |= _norm(layer + "layer_norm1", semantic) | _norm(layer + "layer_norm2", semantic)
-        shapes |= _linear(layer + "self_attn.qkv_proj", 3 * semantic, semantic)
-        shapes |= _linear(layer + "self_attn.out_proj", semantic, semantic)
-        shapes |= _linear(layer + "mlp.fc1", 4 * semantic, semantic)
-        shapes |= _linear(layer + "mlp.fc2", semantic, 4 * semantic)
     sizes = {
         "clip-l-14-224": {
             "heads": semantic_heads, "image_size": 14 * grid, "layers": semantic_layers, "patch_size": 14,
@@ -222,7 +249,7 @@ def write_upstream(
 
     Args:
         folder: to make.
-        upstream: what to write.
+        upstream: its config and the shapes of its tensors.
         tokenizer: a folder whose tokenizer it gets.
         special_tokens: entries of its tokenizer_config.json, as {"bos_token": "<s>"}.
         dtype: of the weights.

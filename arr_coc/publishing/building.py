@@ -40,11 +40,11 @@ def build(source: str | Path, out: str | Path, *, card: str | Path | None = None
     _check(source, out, force)
     if card is not None and not Path(card).is_file():
         raise ValueError(f"card: expected a README.md; got {str(card)!r}, which is no file")
-    kept = {*weight_files(source), WEIGHTS_INDEX} if not (source / WEIGHTS).is_file() else {WEIGHTS}
+    weight_names = {*weight_files(source), WEIGHTS_INDEX} if not (source / WEIGHTS).is_file() else {WEIGHTS}
     with fresh_folder(out, force=force) as beside:
         for path in sorted(source.iterdir()):
             weights = path.suffix == ".safetensors" or path.name == WEIGHTS_INDEX
-            if path.is_file() and path.suffix in _TAKEN and (not weights or path.name in kept):
+            if path.is_file() and path.suffix in _TAKEN and (not weights or path.name in weight_names):
                 shutil.copyfile(path, beside / path.name)
         for path in sorted(CODE.glob("*.py")):
             if path.name != "__init__.py":

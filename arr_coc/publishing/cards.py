@@ -39,7 +39,7 @@ def read_card(path: Path) -> ModelCard:
     """The card at `path`; one without metadata has empty metadata.
 
     Raises:
-        ValueError: its metadata is no YAML, or not what the Hub takes.
+        ValueError: the card's metadata is no YAML, or not what the Hub takes.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:  # a card keeps its line ends
@@ -73,7 +73,7 @@ def complete_card(
         the card, as written.
 
     Raises:
-        ValueError: its metadata is no YAML, or the evaluation has another form.
+        ValueError: the card's metadata is no YAML, or the evaluation has another form.
     """
     if not path.is_file():
         path.write_text(_NEW.format(name=name), encoding="utf-8")
@@ -86,9 +86,9 @@ def complete_card(
     data["transformers_version"] = tested_transformers()
     card.text = _say_tested(card.text, data["transformers_version"])
     if evaluation is not None:
-        found = evaluation_results(evaluation, strategy)
-        measured = {result.dataset_type for result in found}
-        data.eval_results = [r for r in data.eval_results or () if r.dataset_type not in measured] + found
+        results = evaluation_results(evaluation, strategy)
+        measured = {result.dataset_type for result in results}
+        data.eval_results = [r for r in data.eval_results or () if r.dataset_type not in measured] + results
         data.model_name = data.model_name or _title(card.text) or name
     card.save(path)
     return card
@@ -174,8 +174,8 @@ def _say_tested(text: str, versions: str) -> str:
 
 
 def _title(text: str) -> str | None:
-    found = re.search(r"^# +(.+?) *\r?$", text, re.MULTILINE)
-    return found[1] if found else None
+    heading = re.search(r"^# +(.+?) *\r?$", text, re.MULTILINE)
+    return heading[1] if heading else None
 
 
 def _line(error: BaseException) -> str:

@@ -58,7 +58,7 @@ def files_of(folder: Path) -> dict[str, Path]:
     """
     if not folder.is_dir():
         raise ValueError(f"{folder}: expected a folder to publish; got {'a file' if folder.exists() else 'nothing'}")
-    found = {}
+    files = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
         if any(part in IGNORED for part in name.split("/")):
@@ -71,17 +71,17 @@ def files_of(folder: Path) -> dict[str, Path]:
             raise ValueError(f"{name}: expected a file; got a device, a pipe or a socket")
         if any(part.startswith(".") for part in name.split("/")) and name != ".gitattributes":
             raise ValueError(f"{name}: expected no hidden files; got one (it may hold secrets; remove it)")
-        found[name] = path
-    if not found:
+        files[name] = path
+    if not files:
         raise ValueError(f"{folder}: expected files to publish; got an empty folder")
-    return found
+    return files
 
 
 def check_contents(files: dict[str, Path]) -> None:
     """Refuses pickles, by ending and by content, and paths of someone's machine.
 
     Raises:
-        ValueError: there is one, with file and line.
+        ValueError: a file is a pickle, or names such a path; the message says which file and line.
     """
     for name, path in files.items():
         if path.suffix.lower() in PICKLES:
@@ -140,9 +140,9 @@ def _check_text(name: str, content: bytes) -> None:
             raise ValueError(f"{name}: expected no absolute paths; got {where!r}")
         return
     for number, line in enumerate(text.splitlines(), start=1):
-        found = _PATH.search(line)
-        if found:
-            raise ValueError(f"{name}: expected no absolute paths; got {found[0]!r} in line {number}")
+        match = _PATH.search(line)
+        if match:
+            raise ValueError(f"{name}: expected no absolute paths; got {match[0]!r} in line {number}")
 
 
 def _find_in_json(held: Any) -> str | None:
@@ -151,9 +151,9 @@ def _find_in_json(held: Any) -> str | None:
         place = key.endswith(("path", "file", "dir", "folder"))
         if _WHOLE_PATH.fullmatch(string) or (place and string.startswith("/")):
             return string
-        found = _PATH.search(string)
-        if found:
-            return found[0]
+        match = _PATH.search(string)
+        if match:
+            return match[0]
     return None
 
 
@@ -211,15 +211,15 @@ def check_complete(folder: Path) -> None:
 
 def _check_auto_map(folder: Path, name: str, held: dict[str, Any], classes: tuple[str, ...]) -> None:
     auto_map = held.get("auto_map")
-    given = auto_map if isinstance(auto_map, dict) else {}
-    missing = [auto for auto in classes if not isinstance(given.get(auto), str)]
+    auto_map = auto_map if isinstance(auto_map, dict) else {}
+    missing = [auto for auto in classes if not isinstance(auto_map.get(auto), str)]
     if missing:
         raise ValueError(f"{name}: expected an auto_map for {', '.join(classes)}; got none for {', '.join(missing)}")
     for auto in classes:
-        module = given[auto].rpartition(".")[0]
+        module = auto_map[auto].rpartition(".")[0]
         if not (folder / f"{module}.py").is_file():
             raise ValueError(
-                f"{name}: expected {auto} in a file of the folder; got {given[auto]!r}, which is not there"
+                f"{name}: expected {auto} in a file of the folder; got {auto_map[auto]!r}, which is not there"
             )
 
 
@@ -229,8 +229,8 @@ def _check_card(folder: Path, strategy: str) -> None:
     if missing:
         raise ValueError(f"{CARD}: expected metadata on {', '.join(missing)}; got none")
     evaluation = folder / EVALUATION
-    found = evaluation_results(read_json(evaluation), strategy) if evaluation.is_file() else []
-    if found and not card.data.get("eval_results"):
+    results = evaluation_results(read_json(evaluation), strategy) if evaluation.is_file() else []
+    if results and not card.data.get("eval_results"):
         raise ValueError(f"{CARD}: expected the results of {EVALUATION} in its metadata (arr-coc build); got none")
 
 
@@ -241,7 +241,7 @@ def check_loads(folder: Path) -> int:
     model's parameters by name and shape.
 
     Raises:
-        ValueError: it does not load, or weights are missing, left over, damaged or of another shape.
+        ValueError: the folder does not load, or weights are missing, left over, damaged or of another shape.
     """
     hidden = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "HF_HUB_CACHE", "HF_MODULES_CACHE", "HF_ENDPOINT")
     with tempfile.TemporaryDirectory(prefix="arr-coc-") as home:

@@ -36,7 +36,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Checked:
-    """What would be published.
+    """A folder that passed every check, as it would be published.
 
     Attributes:
         files: bytes of each file by its name in the repository, sorted.
@@ -53,11 +53,11 @@ class Checked:
 
 @dataclass(frozen=True)
 class Pushed:
-    """What was published.
+    """A push that arrived.
 
     Attributes:
         url: of the commit, or of the pull request.
-        checked: the files.
+        checked: the files that were sent.
         removed: weights of another shape of the model that lay in the repository and are gone from it.
         changed: False where the repository held these very files.
     """
@@ -85,7 +85,7 @@ def check_name(name: str) -> str:
     """The name of a repository, as given.
 
     Raises:
-        ValueError: it is not org/name, or not one that the Hub allows.
+        ValueError: `name` is not org/name, or none that the Hub allows.
     """
     try:
         validate_repo_id(name)
@@ -131,8 +131,8 @@ def push(
     branch = revision or MAIN
     with _told(name, create_pr):
         _patiently(lambda: api.create_repo(name, private=private, exist_ok=True))
-        found = _patiently(lambda: api.model_info(name))
-    _check_visibility(name, private, found)
+        info = _patiently(lambda: api.model_info(name))
+    _check_visibility(name, private, info)
     with _told(name, create_pr):
         if branch != MAIN and not create_pr and not branch.startswith("refs/"):
             _patiently(lambda: api.create_branch(name, branch=branch, exist_ok=True))
@@ -184,9 +184,9 @@ def _is_weight(name: str) -> bool:
     return "/" not in name and (name.endswith(".safetensors") or name == WEIGHTS_INDEX)
 
 
-def _check_visibility(name: str, private: bool, found: ModelInfo) -> None:
+def _check_visibility(name: str, private: bool, info: ModelInfo) -> None:
     kinds = {True: "private", False: "public"}
-    if found.private is not None and bool(found.private) != private:
+    if info.private is not None and bool(info.private) != private:
         raise ValueError(
             f"{name}: expected a {kinds[private]} repository; got a {kinds[not private]} one "
             f"(push with --{kinds[not private]}, or change it in its settings)"

@@ -41,7 +41,7 @@ def attention_layers(language_model: nn.Module, layers: Sequence[int] | None) ->
         layers: which ones; None: all. Negative numbers count from the last.
 
     Raises:
-        ValueError: there are no such layers.
+        ValueError: the decoder lacks one of `layers`, or no layer is named.
     """
     modules = {int(m[1]): module for name, module in language_model.named_modules() if (m := _ATTENTION.search(name))}
     wanted = range(len(modules)) if layers is None else layers

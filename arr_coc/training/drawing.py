@@ -26,7 +26,7 @@ class Mix:
     """How often each strategy and each budget is drawn; weights need not sum to 1.
 
     Raises:
-        ValueError: no weights, or one that is no positive number.
+        ValueError: there are no weights, or one is no positive number.
     """
 
     strategies: Mapping[str, float]

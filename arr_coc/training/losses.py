@@ -47,7 +47,7 @@ class Counts:
 
     @classmethod
     def of(cls, batch: Mapping[str, Any]) -> "Counts":
-        """Those of one batch."""
+        """Counts the answer's tokens, the slots and those with known relevance in a collated batch."""
         labels, relevance = batch["labels"], batch.get("relevance_targets")
         known = 0 if relevance is None else int((relevance[:, 0] >= 0).sum())
         return cls(int((labels[:, 1:] != -100).sum()), len(labels), known)

@@ -12,6 +12,7 @@ from transformers import PrinterCallback, TrainerCallback, TrainerControl, Train
 
 from ..data.collating import QuestionCollator
 from ..data.sources import open_records
+from ..files import replace_folder
 from ..modeling.configuration_arr_coc import GRADIENTS
 from ..modeling.processing_arr_coc import ArrCocProcessor
 from ..modeling.scorers import SCORERS
@@ -21,7 +22,6 @@ from .drawing import Mix
 from .losses import loss_weights
 from .parts import base_model, train_only
 from .reinforce import ReinforceSettings
-from .resuming import replace_folder
 from .stages import STAGES, Run, Stage
 from .trainer import ArrCocTrainer, Objective
 
@@ -53,7 +53,7 @@ class Phase(Stage):
             as configured.
         reinforcement: settings of that, see `reinforce.ReinforceSettings`.
         temperature: of gradient "soft", at the first step and at the last.
-        allocator: its name; None: the model's.
+        allocator: name of the one to fetch with; None: the model's.
         target_tokens: mean saccades that the efficiency loss lets pass; None: the model's budget.
         distillation_layers: of the language model, whose attention is distilled; None: all.
         distillation_budget: saccades that it then reads, the most salient first: all, or what its context has room for.
@@ -120,7 +120,7 @@ class Phase(Stage):
         ReinforceSettings.of(self.reinforcement)
         if self.reinforcement and not reinforced:
             raise ValueError(f"reinforcement: expected gradient: {REINFORCEMENT} beside it; got {self.gradient}")
-        fixed = sorted(name for name in self.strategies if not SCORERS.named(name).trained)
+        fixed = sorted(name for name in self.strategies if not SCORERS[name].trained)
         if reinforced and fixed:
             raise ValueError(f"strategies: expected scorers with weights, to be reinforced; got {', '.join(fixed)}")
 
@@ -174,7 +174,7 @@ class SemanticPhase(Phase):
 @STAGES.register("joint")
 @dataclass(frozen=True)
 class JointPhase(Phase):
-    """Everything at once."""
+    """Trains every part at once."""
 
     trained: tuple[str, ...] = ("scorer", "allocator", "bridge", "semantic", "encoder", "language")
 
@@ -281,8 +281,8 @@ def make_trainer(
 
     Args:
         model: an ARR-COC model, or a PEFT model around one (then PEFT says what is trained, not `phase.trained`).
-        processor: its processor.
-        phase: settings.
+        processor: the model's.
+        phase: what to train, on what, and for how long.
         folder: of the phase's checkpoints.
         device: where to train.
         root: what paths in `phase.data` are relative to.

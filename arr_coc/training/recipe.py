@@ -23,6 +23,7 @@ import yaml
 from accelerate import PartialState
 from transformers.utils import logging
 
+from arr_coc.files import fresh_folder
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.processing_arr_coc import ArrCocProcessor
@@ -30,7 +31,6 @@ from arr_coc.modeling.processing_arr_coc import ArrCocProcessor
 from . import phases  # noqa: F401  # registers its stages
 from .from_scratch import answering, copying, reading  # noqa: F401  # likewise
 from .from_scratch.checkpointing import load_learner, save_learner
-from .resuming import replace_folder
 from .stages import STAGES, Run, Stage
 
 logger = logging.get_logger(__name__)
@@ -41,7 +41,7 @@ _KEYS = (*_TOP, "config", "defaults", "stages")
 
 @dataclass(frozen=True)
 class Recipe:
-    """What to train.
+    """A model's configuration and the stages that train it.
 
     Attributes:
         model: the configuration's folder.
@@ -97,7 +97,7 @@ def _stage(number: int, spec: Any, defaults: Mapping[str, Any]) -> Stage:
         raise ValueError(f"{where}: expected a mapping with the stage's name; got {spec!r}")
     settings = dict(spec)
     try:
-        kind = STAGES.named(settings.pop("stage", None))
+        kind = STAGES[settings.pop("stage", None)]
         where += f" ({spec['stage']})"
         known = [setting.name for setting in fields(kind)]
         unknown = sorted(set(settings) - set(known))
@@ -201,12 +201,11 @@ def train(recipe: Recipe, out: Path, device: torch.device | str = "cpu") -> None
             logger.info(f"stage {number}: {stage}")
         stage.run(run, out / f"stage{number}")
     if state.is_main_process:
-        beside = out / "model.tmp"
-        run.model.save_pretrained(beside)
-        run.processor.save_pretrained(beside)
-        if run.learner:
-            save_learner(run.learner, beside)
-        replace_folder(beside, out / "model")
+        with fresh_folder(out.absolute() / "model", force=True) as beside:
+            run.model.save_pretrained(beside)
+            run.processor.save_pretrained(beside)
+            if run.learner:
+                save_learner(run.learner, beside)
     state.wait_for_everyone()
 
 

@@ -81,7 +81,7 @@ def _check_names(kind: type, settings: Any, what: str) -> None:
 
 @dataclass(frozen=True)
 class Reinforcement:
-    """What one step came to.
+    """Loss and measurements of one step of reinforcement.
 
     Attributes:
         loss: to minimise.
@@ -104,7 +104,7 @@ class Reinforcement:
     sizes: Tensor
 
     def measures(self) -> dict[str, Tensor]:
-        """What a run logs of it."""
+        """Name in the log -> the tensor whose mean a run logs."""
         names = ("rewards", "correctness", "entropy", "divergence", "sizes")
         return {f"reinforcement/{name}": getattr(self, name) for name in names}
 

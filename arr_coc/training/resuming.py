@@ -59,10 +59,3 @@ def discard_incomplete(folder: Path) -> None:
     for path in checkpoints(folder):
         if not is_complete(path):
             shutil.rmtree(path)
-
-
-def replace_folder(beside: Path, folder: Path) -> None:
-    """Moves what was written beside `folder` into its place; one that was there before goes first."""
-    if folder.exists():
-        shutil.rmtree(folder)
-    os.rename(beside, folder)

@@ -14,7 +14,7 @@ from ..metrics import exact_match, token_f1
 
 @dataclass(frozen=True)
 class RewardWeights:
-    """What counts how much.
+    """Weights of the three terms of a reward.
 
     Attributes:
         correctness: of the answer: 1 exact, the overlap of tokens where partial, 0 wrong.

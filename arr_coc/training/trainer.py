@@ -44,7 +44,7 @@ class Objective:
         mix: how often each strategy and budget is drawn.
         weights: of the losses that shall not have their default, see `losses.WEIGHTS`.
         rates: learning rates of parts that shall not have the common one.
-        allocator: its name; None: the model's.
+        allocator: name of the one to fetch with; None: the model's.
         target_tokens: mean saccades per image that the efficiency loss lets pass; None: the model's budget.
         temperature: of the soft top-k at the first and at the last step, see `fetcher_config.gradient`.
         distillation_layers: where the keep-all model's attention is read off; None: all layers.

@@ -40,8 +40,8 @@ class Question:
     """A question whose answer stands on the page.
 
     Attributes:
-        text: as asked.
-        answers: what counts as right.
+        text: the question.
+        answers: strings that count as right.
         boxes: (x0, y0, x1, y1) in px around the answer.
         label_boxes: around what leads to it, what the question names first.
         kind: what is asked for, such as "price" or "cell".
@@ -112,11 +112,11 @@ Draw = Callable[[np.random.Generator, int, Split], Page]
 
 @dataclass(frozen=True)
 class Domain:
-    """A kind of page.
+    """A kind of page that can be drawn and asked about, such as receipts.
 
     Attributes:
-        draw: a page of it.
-        layouts: what its pages can look like.
+        draw: makes one page with its questions.
+        layouts: arrangements of its pages, by split.
         wordings: ways to put its questions, by kind of question.
     """
 

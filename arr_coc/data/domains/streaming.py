@@ -34,7 +34,7 @@ def draw_page(
     if seed < 0 or index < 0:
         raise ValueError(f"expected a seed and an index of at least 0; got seed={seed}, index={index}")
     entropy = (seed, index) if split == "test" else (seed, index, 1)
-    draw, rng = DOMAINS.named(domain).draw, np.random.default_rng(entropy)
+    draw, rng = DOMAINS[domain].draw, np.random.default_rng(entropy)
     if fields is None:
         return draw(rng, size, split)
     if domain != "document":

@@ -1,15 +1,16 @@
 """What a format is: a class whose fields are what a user says about a source, and whose rows become records."""
 
 import hashlib
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
 from PIL import Image
 
+from ...files import parse_json
 from ...modeling.registry import Registry
 from ..fields import shorten
 from ..records import MAX_ERRORS, OnError, Record, Row, gather
@@ -70,10 +71,10 @@ class RowFormat(Format):
 
     @abstractmethod
     def record(self, row: Row) -> Record:
-        """The record of a row.
+        """Reads a row as a question with its image and answers.
 
         Raises:
-            ValueError: what is wrong with it, without its place.
+            ValueError: the row is bad; the message leaves out where it stands, which `gather` knows.
         """
 
     def read(
@@ -85,25 +86,33 @@ class RowFormat(Format):
         return records
 
 
+@dataclass(frozen=True)
+class FileFormat(RowFormat):
+    """A source in files: `path` is the first of them, or a folder."""
+
+    path: Path
+
+    @property
+    def title(self) -> str:
+        return str(self.path)
+
+
 def read_json(path: Path) -> Any:
-    """The content of a JSON file.
+    """The content of a JSON file that a user named.
 
     Raises:
         ValueError: there is no such file, or it is no JSON; the message names file, line and column.
     """
     if not path.is_file():
         raise ValueError(f"expected a file; got {str(path)!r}")
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path}: expected JSON; got {error}") from error
+    return parse_json(path)
 
 
 def list_in(path: Path, *keys: str) -> list[Any]:
     """The list in a JSON file: all of it, or under the first of `keys`.
 
     Raises:
-        ValueError: it is not there.
+        ValueError: the file holds no list there.
     """
     content = read_json(path)
     entries = content.get(keys[0]) if keys and isinstance(content, dict) else content
@@ -148,7 +157,7 @@ def image_size(path: Path) -> tuple[int, int]:
     """(width, height) in px of an image file, upright, without decoding its pixels.
 
     Raises:
-        ValueError: it cannot be read.
+        ValueError: Pillow cannot read the file.
     """
     try:
         with Image.open(path) as image:

@@ -10,23 +10,18 @@ from pathlib import Path
 
 from ..fields import image_file, require, shorten, text_of
 from ..records import Record, Row
-from .base import FORMATS, RowFormat, check_folder, list_in, numbered
+from .base import FORMATS, FileFormat, check_folder, list_in, numbered
 
 
 @FORMATS.register("chartqa")
 @dataclass(frozen=True)
-class ChartQa(RowFormat):
+class ChartQa(FileFormat):
     """`path`: the questions, or the folder of both files; `images`: the folder (default: `png` beside them)."""
 
     metric = "relaxed_accuracy"
     places = ("path", "images")
 
-    path: Path
     images: Path | None = None
-
-    @property
-    def title(self) -> str:
-        return str(self.path)
 
     @property
     def files(self) -> list[Path]:

@@ -15,24 +15,19 @@ from ...modeling.image_processing_arr_coc import Box
 from ..fields import answers_of, image_file, numbers_of, require, text_of
 from ..matching import OcrToken, locate, within
 from ..records import Record, Row
-from .base import FORMATS, RowFormat, check_folder, image_size, list_in, numbered, tags_of
+from .base import FORMATS, FileFormat, check_folder, image_size, list_in, numbered, tags_of
 
 
 @FORMATS.register("docvqa")
 @dataclass(frozen=True)
-class DocVqa(RowFormat):
+class DocVqa(FileFormat):
     """`path`: the questions; `images`: the folder (default: the questions'); `ocr`: folder of what was read."""
 
     metric = "anls"
     places = ("path", "images", "ocr")
 
-    path: Path
     images: Path | None = None
     ocr: Path | None = None
-
-    @property
-    def title(self) -> str:
-        return str(self.path)
 
     @property
     def files(self) -> list[Path]:

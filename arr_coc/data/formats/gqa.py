@@ -14,24 +14,19 @@ from typing import Any
 from ...modeling.image_processing_arr_coc import Box
 from ..fields import image_file, require, shorten, text_of
 from ..records import Record, Row
-from .base import FORMATS, RowFormat, check_folder, read_json, tags_of
+from .base import FORMATS, FileFormat, check_folder, read_json, tags_of
 
 
 @FORMATS.register("gqa")
 @dataclass(frozen=True)
-class Gqa(RowFormat):
+class Gqa(FileFormat):
     """`path`: the questions, a file or a folder of parts; `images`: the folder; `scene_graphs`: for boxes."""
 
     metric = "gqa_accuracy"
     places = ("path", "images", "scene_graphs")
 
-    path: Path
     images: Path
     scene_graphs: Path | None = None
-
-    @property
-    def title(self) -> str:
-        return str(self.path)
 
     @property
     def _parts(self) -> list[Path]:

@@ -5,21 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..records import Record, Row, lines, parse
-from .base import FORMATS, RowFormat
+from .base import FORMATS, FileFormat
 
 
 @FORMATS.register("jsonl")
 @dataclass(frozen=True)
-class Jsonl(RowFormat):
+class Jsonl(FileFormat):
     """`path`: the file; images lie relative to it."""
 
     places = ("path",)
-
-    path: Path
-
-    @property
-    def title(self) -> str:
-        return str(self.path)
 
     @property
     def files(self) -> list[Path]:

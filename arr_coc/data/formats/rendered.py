@@ -50,7 +50,7 @@ class Rendered(Format):
         if not self.domains:
             raise ValueError("domains: expected at least one; got none")
         for domain in self.domains:
-            DOMAINS.named(domain)
+            DOMAINS[domain]  # a ValueError where it is unknown
         if self.fields is not None:
             object.__setattr__(self, "fields", _names(self.fields))
             if self.domains != ("document",):

@@ -15,7 +15,7 @@ from ...modeling.image_processing_arr_coc import Box
 from ..fields import answers_of, image_file, numbers_of, require, text_of
 from ..matching import OcrToken, locate, reading_order, within
 from ..records import Record, Row
-from .base import FORMATS, RowFormat, check_folder, image_size, list_in, numbered, tags_of
+from .base import FORMATS, FileFormat, check_folder, image_size, list_in, numbered, tags_of
 
 _CORNERS = (("top_left_x", "topLeftX"), ("top_left_y", "topLeftY"))
 """Names of a box's corner: the releases of the file differ."""
@@ -23,19 +23,14 @@ _CORNERS = (("top_left_x", "topLeftX"), ("top_left_y", "topLeftY"))
 
 @FORMATS.register("textvqa")
 @dataclass(frozen=True)
-class TextVqa(RowFormat):
+class TextVqa(FileFormat):
     """`path`: the questions; `images`: the folder; `ocr`: what Rosetta read there, for boxes."""
 
     metric = "textvqa_accuracy"
     places = ("path", "images", "ocr")
 
-    path: Path
     images: Path
     ocr: Path | None = None
-
-    @property
-    def title(self) -> str:
-        return str(self.path)
 
     @property
     def files(self) -> list[Path]:
@@ -43,7 +38,7 @@ class TextVqa(RowFormat):
 
     @cached_property
     def _read(self) -> dict[str, list[Any]]:
-        """`ocr_info` by image."""
+        """Image id -> its `ocr_info`."""
         if self.ocr is None:
             return {}
         by_image = {}

@@ -13,24 +13,19 @@ from typing import Any
 
 from ..fields import image_file, require, said_by_people, shorten, text_of
 from ..records import Record, Row
-from .base import FORMATS, RowFormat, check_folder, list_in, numbered, read_json, tags_of
+from .base import FORMATS, FileFormat, check_folder, list_in, numbered, read_json, tags_of
 
 
 @FORMATS.register("vqav2")
 @dataclass(frozen=True)
-class VqaV2(RowFormat):
+class VqaV2(FileFormat):
     """`path`: the questions; `annotations`: the answers; `images`: MS COCO's folder."""
 
     metric = "vqa_accuracy"
     places = ("path", "annotations", "images")
 
-    path: Path
     annotations: Path
     images: Path
-
-    @property
-    def title(self) -> str:
-        return str(self.path)
 
     @property
     def files(self) -> list[Path]:
@@ -38,7 +33,7 @@ class VqaV2(RowFormat):
 
     @cached_property
     def _answered(self) -> dict[int, dict[str, Any]]:
-        """Annotations by question."""
+        """Question id -> its annotation."""
         by_question: dict[int, dict[str, Any]] = {}
         for place, annotation in enumerate(list_in(self.annotations, "annotations")):
             where = f"{self.annotations}, annotation {place + 1}"

@@ -52,7 +52,7 @@ class Peer:
 
     @property
     def note(self) -> str:
-        """For the report."""
+        """What a report says of this peer: which paper it re-creates, and how it differs."""
         return f"a re-creation of {self.title} (arXiv {self.arxiv}); {self.differs}"
 
 
@@ -164,12 +164,12 @@ def _keep(question: Question, peer: Peer, budget: int) -> Kept:
     return Kept(patches, None if choice.merged is None else choice.merged[order].T)
 
 
-def merged(encoding: ImageEncoding, kept: Sequence[Kept]) -> ImageEncoding:
-    """The encoding of as many images as `kept`, with the features of merged patches."""
-    if all(one.features is None for one in kept):
+def merged(encoding: ImageEncoding, choices: Sequence[Kept]) -> ImageEncoding:
+    """The encoding of as many images as `choices`, with the features of merged patches."""
+    if all(choice.features is None for choice in choices):
         return encoding
     features = encoding.features.clone()
-    for image, one in zip(features, kept, strict=True):
-        if one.features is not None:
-            image.flatten(1)[:, one.patches] = one.features.to(features)
+    for image, choice in zip(features, choices, strict=True):
+        if choice.features is not None:
+            image.flatten(1)[:, choice.patches] = choice.features.to(features)
     return replace(encoding, features=features)

@@ -30,14 +30,14 @@ def least_duplicated(states: Tensor, pivots: Tensor, text: Tensor, count: int) -
     kinds = torch.cat((unit[pivots], F.normalize(text.float(), dim=-1)))
     likeness = unit @ kinds.T  # [n, pivots]
     likeness[pivots] = float("inf")
-    kept = [pivots]
+    places = [pivots]
     left = count - len(pivots)
     for number in range(len(kinds)):
         share = (number + 1) * left // len(kinds) - number * left // len(kinds)
         least = best_places(-likeness[:, number], share)
         likeness[least] = float("inf")
-        kept.append(least)
-    return torch.cat(kept)
+        places.append(least)
+    return torch.cat(places)
 
 
 def _rule(question: Question, count: int) -> Choice:

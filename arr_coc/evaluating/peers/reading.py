@@ -47,24 +47,24 @@ def read_prompt(language_model: PreTrainedModel, embeds: Tensor, layer: int) -> 
         raise ValueError(f"prompt: expected at most {limit} tokens, all patches among them; got {len(embeds)}")
     layers = next(part for part in language_model.children() if isinstance(part, nn.ModuleList))
     layer = min(layer, len(layers))
-    found: dict[str, Tensor] = {}
-    with _recording(language_model, layer - 1, found), _stopping(layers, layer, found):
+    tensors: dict[str, Tensor] = {}
+    with _recording(language_model, layer - 1, tensors), _stopping(layers, layer, tensors):
         try:
             output = language_model(inputs_embeds=embeds[None], use_cache=False)
-            found["hidden"] = output.last_hidden_state
+            tensors["hidden"] = output.last_hidden_state
         except _Read:
             pass
-    if "attention" not in found:
+    if "attention" not in tensors:
         raise ValueError(f"language model: expected attention by transformers' interface; got {config.model_type}")
-    return Reading(found["attention"], found["keys"], found["hidden"][0])
+    return Reading(tensors["attention"], tensors["keys"], tensors["hidden"][0])
 
 
 @contextmanager
-def _stopping(layers: nn.ModuleList, layer: int, found: dict[str, Tensor]) -> Iterator[None]:
+def _stopping(layers: nn.ModuleList, layer: int, tensors: dict[str, Tensor]) -> Iterator[None]:
     """Ends the pass where layer number `layer` would begin."""
 
     def stop(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        found["hidden"] = args[0] if args else kwargs["hidden_states"]
+        tensors["hidden"] = args[0] if args else kwargs["hidden_states"]
         raise _Read
 
     handle = layers[layer].register_forward_pre_hook(stop, with_kwargs=True) if layer < len(layers) else None
@@ -76,15 +76,15 @@ def _stopping(layers: nn.ModuleList, layer: int, found: dict[str, Tensor]) -> It
 
 
 @contextmanager
-def _recording(language_model: PreTrainedModel, layer: int, found: dict[str, Tensor]) -> Iterator[None]:
-    """Writes attention and keys of layer number `layer` into `found`."""
+def _recording(language_model: PreTrainedModel, layer: int, tensors: dict[str, Tensor]) -> Iterator[None]:
+    """Writes attention and keys of layer number `layer` into `tensors`."""
 
     def attend(
         module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **settings: Any
     ) -> tuple[Tensor, None]:
         if module.layer_idx == layer:
-            found["attention"] = _mean_weights(query[0], key[0], mask, settings["scaling"])
-            found["keys"] = key[0].transpose(0, 1).flatten(1).float()
+            tensors["attention"] = _mean_weights(query[0], key[0], mask, settings["scaling"])
+            tensors["keys"] = key[0].transpose(0, 1).flatten(1).float()
         return sdpa_attention_forward(module, query, key, value, mask, **settings)
 
     config = language_model.config
@@ -101,8 +101,8 @@ def _recording(language_model: PreTrainedModel, layer: int, found: dict[str, Ten
 def _mean_weights(query: Tensor, key: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
     """Attention weights [S, S] of one prompt, mean over heads, one head after another: query [H, S, d]."""
     total = torch.zeros(query.shape[1], key.shape[1], device=query.device)
-    for head, one in enumerate(query):
-        logits = (one @ key[head * len(key) // len(query)].T).float() * scaling
+    for head, head_query in enumerate(query):
+        logits = (head_query @ key[head * len(key) // len(query)].T).float() * scaling
         if mask is not None:
             logits = logits + mask[0, 0, :, : logits.shape[1]]
         total += logits.softmax(-1)

@@ -48,13 +48,13 @@ def _cls_query(question: Question, layer: int) -> Tensor:
     """[H, d], in layer number `layer` of the semantic encoder."""
     encoder, encoding = question.model.model.vision_tower.semantic_encoder, question.encoding
     attention = encoder.layers[layer].self_attn
-    found: list[Tensor] = []
-    handle = attention.q_proj.register_forward_hook(lambda module, args, output: found.append(output[0, 0]))
+    queries: list[Tensor] = []
+    handle = attention.q_proj.register_forward_hook(lambda module, args, output: queries.append(output[0, 0]))
     try:
         encoder(encoding.compressed.flatten(2).transpose(1, 2), encoding.side, encoding.base_indices)
     finally:
         handle.remove()
-    return found[0].unflatten(-1, (attention.num_heads, -1))
+    return queries[0].unflatten(-1, (attention.num_heads, -1))
 
 
 def _rule(question: Question, count: int) -> Choice:

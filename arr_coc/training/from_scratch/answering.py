@@ -95,7 +95,7 @@ class AnsweringStage(ScratchStage):
         return {n: (1 - progress) * self.start_mix.get(n, 0.0) + progress * self.end_mix.get(n, 0.0) for n in names}
 
     def weights(self) -> dict[str, float]:
-        """Of the losses."""
+        """Loss -> what it is multiplied by before all are summed."""
         return {
             "answer": 1.0,
             "relevance": self.relevance_weight,

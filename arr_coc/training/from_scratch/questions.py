@@ -67,7 +67,7 @@ class Batch:
         places: [I, *] for each token of `after` the patch that shows its character, -1 where none does.
         relevance: [I, N] patches of the answer and its label.
         oracle: [I, N] what strategy "oracle" fetches.
-        transcript: the same with a second turn that transcribes the lines fetched.
+        transcript: these pages and questions with a second turn that transcribes the lines fetched.
     """
 
     pixel_values: Tensor
@@ -164,8 +164,10 @@ class QuestionPages(IterableDataset):
                 turned = np.roll(order, -number)  # the one asked about first, then the others in a drawn order
                 entries = [listed[int(index)] for index in turned]
                 question = ask(rng, entries[0].field, split=self.split)
-                kept, union = self._fitting(entries)
-                lines = [spelt[entry.field][0] + [(" ", -1)] + spelt[entry.field][1] + [("\n", -1)] for entry in kept]
+                fitting, union = self._fitting(entries)
+                lines = [
+                    spelt[entry.field][0] + [(" ", -1)] + spelt[entry.field][1] + [("\n", -1)] for entry in fitting
+                ]
                 answer, transcript = spelt[entries[0].field][1], sum(lines, [])[:-1]
                 short.append(self.prompts(question, answer))
                 long.append(self.prompts(question, answer, transcript))
@@ -190,14 +192,14 @@ class QuestionPages(IterableDataset):
 
     def _fitting(self, entries: list[Entry]) -> tuple[list[Entry], np.ndarray]:
         """The first entry and those after it that fit into the transcript's budget, top to bottom; their patches."""
-        kept, union = [entries[0]], self._patches(entries[0])
+        fitting, union = [entries[0]], self._patches(entries[0])
         for entry in entries[1:]:
             more = np.maximum(union, self._patches(entry))
             if more.sum() > self.transcript_budget:
                 break
-            kept.append(entry)
+            fitting.append(entry)
             union = more
-        return sorted(kept, key=lambda entry: entry.value_box[1]), union
+        return sorted(fitting, key=lambda entry: entry.value_box[1]), union
 
     def _spelt(self, entries: Sequence[Entry], glyphs: Sequence[Glyph]) -> dict[str, tuple[Spelling, Spelling]]:
         """Label and value of each field, spelt with the patches that show them."""

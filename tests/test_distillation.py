@@ -1,0 +1,55 @@
+"""Distillation: the scorer learns from the attention that the answer pays to patches."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from test_trainer import CPU, PAGES, ROOT, loaded, trainer_of
+
+from arr_coc.training.distilling import distillation_loss
+from arr_coc.training.phases import AllocatorPhase, make_trainer
+
+
+def test_distillation_trains_the_scorer_without_boxes(checkpoint: Path, tmp_path: Path) -> None:
+    trainer = trainer_of(
+        checkpoint, tmp_path, AllocatorPhase(data=PAGES, steps=15, warmup=1, batch_size=4, learning_rate=3e-3),
+        log_every=5, losses={"answer": 0.0, "relevance": 0.0, "distillation": 1.0},
+    )  # fmt: skip
+    trainer.train()
+    lines = [line["loss/distillation"] for line in trainer.state.log_history if "loss/distillation" in line]
+    assert lines[-1] < lines[0] - 0.01 and trainer.model.model.language_model.config._attn_implementation == "sdpa"
+
+
+def test_attention_targets_are_distributions_over_the_images_patches(checkpoint: Path, tmp_path: Path) -> None:
+    trainer = trainer_of(checkpoint, tmp_path, losses={"distillation": 1.0})
+    batch = trainer.data_collator(trainer.train_dataset[:3])
+    target = trainer._attended(trainer.model, batch)
+    mask = batch["patch_mask"][batch["image_index"]]
+    assert target.shape == mask.shape and torch.allclose(target.sum(1), torch.ones(3))
+    assert bool((target[~mask] == 0).all()) and bool((target[mask] > 0).all())
+    changed = {**batch, "labels": batch["labels"].masked_fill(batch["labels"] != -100, 65)}
+    changed["input_ids"] = torch.where(batch["labels"] != -100, 65, batch["input_ids"])
+    assert not torch.allclose(target, trainer._attended(trainer.model, changed)), "it depends on the answer"
+
+
+@pytest.mark.slow
+def test_the_shipped_model_looks_at_the_answer_when_it_gives_it(tmp_path: Path) -> None:
+    """On held-out pages, with half of all patches fetched, boxed patches get several times their share of attention."""
+    model, processor = loaded(ROOT / "hub_configs" / "arr-coc-tiny")
+    pages = {"format": "jsonl", "path": str(ROOT / "examples" / "held_out" / "data.jsonl")}
+    phase = AllocatorPhase(data=pages, losses={"distillation": 1.0}, distillation_budget=800)
+    trainer = make_trainer(model.eval(), processor, phase, tmp_path, device=CPU, root=tmp_path)
+    batch = trainer.data_collator(trainer.train_dataset[:3])
+    boxed = batch["relevance_targets"]
+    attended = (trainer._attended(trainer.model, batch) * boxed).sum(1)
+    assert bool((attended > 2 * boxed.mean(1)).all())
+
+
+def test_distillation_loss_is_zero_for_a_scorer_that_agrees() -> None:
+    target = torch.tensor([[0.5, 0.25, 0.25, 0.0]])
+    mask = torch.tensor([[True, True, True, False]])
+    logits = torch.tensor([[2.0, 1.0, 1.0, 7.0]])
+    agreeing = torch.cat((target[:, :3].log() + 5, torch.tensor([[9.0]])), 1)
+    assert distillation_loss(agreeing, target, mask).item() == pytest.approx(0, abs=1e-6)
+    expected = (target[0, :3] * (target[0, :3].log() - logits[0, :3].log_softmax(0))).sum()
+    assert distillation_loss(logits, target, mask).item() == pytest.approx(expected.item(), abs=1e-6)

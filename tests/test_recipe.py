@@ -1,0 +1,67 @@
+"""Recipes: stages in their order, settings laid over them, and what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arr_coc.training.recipe import load_recipe
+from arr_coc.training.stages import STAGES
+
+ROOT = Path(__file__).parents[1]
+RECIPE = ROOT / "hub_configs" / "arr-coc-tiny" / "train.yaml"
+EXAMPLE = ROOT / "examples" / "phases.yaml"
+
+
+def test_the_shipped_recipe_loads() -> None:
+    recipe = load_recipe(RECIPE)
+    assert [type(stage).__name__ for stage in recipe.stages] == [
+        "ReadingStage",
+        "CopyingStage",
+        "AnsweringStage",
+    ]
+    assert (recipe.model / "config.json").is_file()
+
+
+def test_the_example_iterates_the_phases() -> None:
+    recipe = load_recipe(EXAMPLE)
+    names = [next(name for name, kind in STAGES.items() if type(stage) is kind) for stage in recipe.stages]
+    assert names == ["allocator", "semantic", "allocator", "semantic", "joint"]
+    assert recipe.start is not None and (recipe.start / "model.safetensors").is_file()
+
+
+def test_settings_go_to_a_stage_by_number_by_name_or_to_all() -> None:
+    settings = ["steps=7", "joint.learning_rate=5e-5", "1.data.pages=2", "seed=3", "semantic.rates.bridge=1e-6"]
+    recipe = load_recipe(EXAMPLE, settings)
+    stages: list[Any] = list(recipe.stages)
+    assert [stage.steps for stage in stages] == [7] * 5 and recipe.seed == 3
+    assert stages[4].learning_rate == 5e-5 and stages[0].learning_rate == 1e-4
+    assert stages[1].data["pages"] == 2 and stages[1].data["format"] == "rendered" and stages[3].data["pages"] == 400
+    assert stages[1].rates == stages[3].rates == {"bridge": 1e-6}
+
+
+@pytest.mark.parametrize("setting", ["pages=3", "9.steps=3", "steps", "joint=3", "0.=3", "nobody.steps=3"])
+def test_settings_that_nothing_has_are_refused(setting: str) -> None:
+    with pytest.raises(ValueError, match=r"setting: expected STAGE.NAME=VALUE .*; got '"):
+        load_recipe(EXAMPLE, [setting])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "stages: [{stage: dreaming}]",
+            r"stages\[0\]: stage: expected one of allocator, .*reading.*; got 'dreaming'",
+        ),
+        ("stages: [{stage: reading, stepz: 3}]", r"expected settings among steps.*got \['stepz'\]"),
+        ("stages: [reading]", r"stages\[0\]: expected a mapping with the stage's name; got 'reading'"),
+        ("stages: [{stage: copying}, {stage: joint}]", "after a phase or after answering; got one after CopyingStage"),
+        ("seed: 1", "expected a mapping with a list of stages"),
+        ("just words", "expected a mapping with a list of stages"),
+    ],
+)
+def test_bad_recipes_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        load_recipe(path)
