@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from .modeling.registry import Registry
-from .normalising import normalise_textvqa, normalise_vqa, strip_spaces
+from .normalisation import normalise_textvqa, normalise_vqa, strip_spaces
 
 ANLS_THRESHOLD = 0.5
 """Less similar answers score 0; exactly this counts (Biten et al. 2019, in the reference code's reading)."""

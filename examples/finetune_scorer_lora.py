@@ -22,12 +22,12 @@ from tqdm import tqdm
 
 from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.adapters import adapt, save_adapter
-from arr_coc.data.collating import QuestionCollator
+from arr_coc.data.collator import QuestionCollator
 from arr_coc.data.records import Record
 from arr_coc.data.sources import open_records
-from arr_coc.evaluating.comparing import describe, describe_change
+from arr_coc.evaluating.comparison import describe, describe_change
 from arr_coc.evaluating.evaluation import score_strategies
-from arr_coc.training.caching import CachedEncoder
+from arr_coc.training.cache import CachedEncoder
 from arr_coc.training.schedules import warmup_cosine
 
 

@@ -19,8 +19,8 @@ from helpers import tiny_checkpoint
 from safetensors.torch import load_file
 from transformers.utils import logging
 
+from arr_coc.training.checkpoints import checkpoints, is_complete, newest_complete
 from arr_coc.training.recipe import load_recipe, train
-from arr_coc.training.resuming import checkpoints, is_complete, newest_complete
 
 PAGES = {"format": "rendered", "pages": 4, "questions": 2, "size": 128}
 STAGE = {

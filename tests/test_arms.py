@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_coc import ArrCocConfig
-from arr_coc.evaluating.answering import lattice
+from arr_coc.evaluating.answers import lattice
 from arr_coc.evaluating.arms import BASELINES, BOUNDS, LADDER, make_arms
 
 

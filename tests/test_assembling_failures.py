@@ -19,9 +19,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from arr_coc.assembling import open_source
+from arr_coc.assembling import open_source, writer
 from arr_coc.assembling import sources as sources_module
-from arr_coc.assembling import writing as writing_module
 from arr_coc.assembling.sources import HubSource
 from arr_coc.profiling import upstream
 from arr_coc.profiling.upstream import write_upstream
@@ -39,17 +38,17 @@ def test_a_failed_write_leaves_nothing_and_can_be_started_again(
             raise OSError(28, "No space left on device")
         save_file(tensors, path, **kwargs)
 
-    monkeypatch.setattr(writing_module, "save_file", full)
+    monkeypatch.setattr(writer, "save_file", full)
     assert "No space left on device" in refused(capsys, *command(published, tmp_path / "out"))
     assert list(tmp_path.iterdir()) == [] and len(written) == 3
 
 
 KILLED = """
 import os, signal, sys
-from arr_coc.assembling import writing
+from arr_coc.assembling import writer
 from arr_coc_cli import main
 
-save, written = writing.save_file, []
+save, written = writer.save_file, []
 
 def killed_at_the_third(tensors, path, **kwargs):
     written.append(path)
@@ -58,7 +57,7 @@ def killed_at_the_third(tensors, path, **kwargs):
         os.kill(os.getpid(), signal.SIGKILL)
     save(tensors, path, **kwargs)
 
-writing.save_file = killed_at_the_third
+writer.save_file = killed_at_the_third
 main(["assemble", *sys.argv[1:]])
 """
 

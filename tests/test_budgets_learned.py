@@ -13,10 +13,10 @@ from arr_coc import ArrCocConfig
 from arr_coc.data.fonts import find_fonts
 from arr_coc.data.formats.rendered import Rendered
 from arr_coc.modeling.allocators import tier_sizes
-from arr_coc.training.drawing import Draw
+from arr_coc.training.draws import Draw
 from arr_coc.training.phases import AllocatorPhase, make_trainer
 from arr_coc.training.recipe import load_recipe
-from arr_coc.training.tiering import expected_answer_loss
+from arr_coc.training.tier_loss import expected_answer_loss
 from arr_coc.training.trainer import ArrCocTrainer
 
 try:

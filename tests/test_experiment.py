@@ -15,9 +15,9 @@ from helpers import tiny_model
 from PIL import Image
 
 from arr_coc.data.records import read_records
-from arr_coc.evaluating.answering import ask, encode, lattice, load_images
+from arr_coc.evaluating.answers import ask, encode, lattice, load_images
 from arr_coc.evaluating.arms import BASELINES, BOUNDS, LADDER, make_arms
-from arr_coc.evaluating.deciding import DEFAULT_RULES
+from arr_coc.evaluating.decisions import DEFAULT_RULES
 from arr_coc.evaluating.experiment import predict
 from arr_coc.evaluating.identity import model_identity
 from arr_coc.evaluating.predictions import append, mend, prediction, read_run

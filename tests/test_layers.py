@@ -14,7 +14,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("arr_coc.profiling",),
     ("arr_coc.training", "arr_coc.evaluating", "arr_coc.publishing", "arr_coc.assembling"),
     ("arr_coc.data", "arr_coc.flops", "arr_coc.loading", "arr_coc.metrics", "arr_coc.viewing"),
-    ("arr_coc.adapters", "arr_coc.auto_classes", "arr_coc.files", "arr_coc.memory", "arr_coc.normalising"),
+    ("arr_coc.adapters", "arr_coc.auto_classes", "arr_coc.files", "arr_coc.memory", "arr_coc.normalisation"),
     ("arr_coc.parts",),
     ("arr_coc.version", "arr_coc.modeling"),
 )
@@ -98,10 +98,10 @@ def test_no_arrow_runs_back_up() -> None:
     ("module", "code", "imported", "down"),
     [
         ("arr_coc.evaluating.costs", "def f():\n    from arr_coc_cli import main", "arr_coc_cli", False),
-        ("arr_coc.evaluating.costs", "from ..training.caching import CachedEncoder", "arr_coc.training", False),
+        ("arr_coc.evaluating.costs", "from ..training.cache import CachedEncoder", "arr_coc.training", False),
         ("arr_coc.publishing.building", "from .. import ArrCocModel", "arr_coc", False),
         ("arr_coc.publishing.building", "from .. import modeling", "arr_coc.modeling", True),
-        ("arr_coc.data.collating", "import arr_coc.evaluating.evaluation", "arr_coc.evaluating", False),
+        ("arr_coc.data.collator", "import arr_coc.evaluating.evaluation", "arr_coc.evaluating", False),
         ("arr_coc.data.formats.gqa", "from ..fields import shorten", "arr_coc.data", True),
         ("arr_coc.modeling.prompt", "from ..data import fields", "arr_coc.data", False),
     ],

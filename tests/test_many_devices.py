@@ -20,8 +20,8 @@ from helpers import tiny_checkpoint
 from safetensors.torch import load_file
 
 from arr_coc import ArrCocForConditionalGeneration
+from arr_coc.training.checkpoints import newest_complete
 from arr_coc.training.recipe import load_recipe, train
-from arr_coc.training.resuming import newest_complete
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = ROOT / "examples" / "accelerate"

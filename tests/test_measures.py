@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from arr_coc.training.losses import answer_positions, loss_weights, token_losses
-from arr_coc.training.measuring import query_dependence, recall
+from arr_coc.training.measures import query_dependence, recall
 
 
 def test_logits_are_asked_for_where_answers_are() -> None:

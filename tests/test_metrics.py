@@ -18,7 +18,7 @@ from arr_coc.metrics import (
     vqa_accuracy,
 )
 from arr_coc.metrics import textvqa_accuracy as textvqa
-from arr_coc.normalising import CONTRACTIONS, normalise_textvqa, normalise_vqa
+from arr_coc.normalisation import CONTRACTIONS, normalise_textvqa, normalise_vqa
 
 ANSWERS = st.lists(st.text("aAb ,.'?-19\n", max_size=8), min_size=10, max_size=10)
 TEXT = st.text("aAb ,.'?-19\n", max_size=8)

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from transformers import AutoModel, BloomConfig, GPT2Config, Qwen3Config
 
 from arr_coc.data.records import Record
-from arr_coc.evaluating.answering import PeerChoices, ask, encode
+from arr_coc.evaluating.answers import PeerChoices, ask, encode
 from arr_coc.evaluating.arms import GROUPS, make_arms
 from arr_coc.evaluating.costs import count_choice_flops
 from arr_coc.evaluating.peers import PEERS, choose, choosing, merged

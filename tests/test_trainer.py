@@ -13,14 +13,14 @@ from peft import get_peft_model
 from torch import Tensor, nn
 
 from arr_coc import ArrCocForConditionalGeneration, ArrCocProcessor, scorer_lora_config
-from arr_coc.data.collating import QuestionCollator
+from arr_coc.data.collator import QuestionCollator
 from arr_coc.data.sources import open_records
 from arr_coc.parts import PARTS, part_of_parameter
-from arr_coc.training.drawing import Mix
+from arr_coc.training.checkpoints import COMPLETE, discard_incomplete, is_complete, mark_complete, newest_complete
+from arr_coc.training.draws import Mix
 from arr_coc.training.parts import gradient_norms, train_only
 from arr_coc.training.phases import AllocatorPhase, JointPhase, Phase, SemanticPhase, make_trainer, train_phase
-from arr_coc.training.resuming import COMPLETE, discard_incomplete, is_complete, mark_complete, newest_complete
-from arr_coc.training.sampling import StepSampler
+from arr_coc.training.sampler import StepSampler
 from arr_coc.training.trainer import ArrCocTrainer
 
 PAGES = {"format": "rendered", "pages": 3, "questions": 2, "size": 128, "split": "train"}

@@ -24,8 +24,8 @@ def run(args: argparse.Namespace) -> None:
 
 def finish(out: Path, records: Any, metric: str | None) -> None:
     """Numbers, report, and the table on standard output."""
-    from arr_coc.evaluating.ablating_report import ablation_text, write_ablation
-    from arr_coc.evaluating.ablating_scoring import rescore_ablation
+    from arr_coc.evaluating.ablation_report import ablation_text, write_ablation
+    from arr_coc.evaluating.ablation_scores import rescore_ablation
 
     result = rescore_ablation(out, records, metric=metric)
     page = write_ablation(out, result)

@@ -156,7 +156,7 @@ def make_settings(options: dict[str, Any]) -> Settings:
     Raises:
         ValueError: a list of the wrong kind, or rules that cannot be read.
     """
-    from arr_coc.evaluating.deciding import read_rules
+    from arr_coc.evaluating.decisions import read_rules
     from arr_coc.evaluating.experiment import Settings
 
     settings = dict(options)

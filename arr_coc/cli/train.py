@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> None:
     import torch
     from accelerate import PartialState
 
-    from arr_coc.training.adapting import train_adapter
+    from arr_coc.training.adapter import train_adapter
     from arr_coc.training.recipe import load_recipe, train
 
     recipe = load_recipe(Path(args.recipe), args.settings)

@@ -13,7 +13,7 @@ from .spending import token_ranges
 from .statistics import score_interval
 
 if TYPE_CHECKING:
-    from .scoring import Scored
+    from .scores import Scored
 
 LONGEST_SHORT_ANSWERS = (3, 6)
 """Answers of up to 3 characters are short, of up to 6 medium."""

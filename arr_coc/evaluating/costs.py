@@ -15,7 +15,7 @@ from ..flops import count_flops, on_meta
 from ..memory import LiveTensors
 from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from .answering import ask, encode, load_images
+from .answers import ask, encode, load_images
 from .arms import Arm
 from .peers import PEERS, choose
 

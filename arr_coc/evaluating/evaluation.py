@@ -14,9 +14,9 @@ from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .arms import Arm
 from .environment import environment, shown
 from .extras import require_extra
-from .predicting import predict_all
+from .prediction_loop import predict_all
 from .predictions import Prediction
-from .scoring import Scored, distinct_items, score_arm
+from .scores import Scored, distinct_items, score_arm
 
 
 def evaluate(

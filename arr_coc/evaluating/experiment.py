@@ -20,17 +20,17 @@ from ..data.records import Record
 from ..metrics import METRICS
 from ..modeling.allocators import ALLOCATORS
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from .ablating import make_trials, trial_arms
-from .answering import question_room
+from .ablation import make_trials, trial_arms
+from .answers import question_room
 from .arms import Arm, make_arms
 from .costs import measure_costs
-from .deciding import DEFAULT_RULES, check_rules, missing_arms
+from .decisions import DEFAULT_RULES, check_rules, missing_arms
 from .environment import environment, shown
 from .extras import require_extra
 from .identity import hash_images, model_identity
-from .predicting import by_image, new_tokens, predict_all
+from .prediction_loop import by_image, new_tokens, predict_all
 from .predictions import append, mend, read_run
-from .scoring import read_scored, score_experiment
+from .scores import read_scored, score_experiment
 
 UNPLANNED = ("command", "environment")
 """What may differ between the runs that fill one folder."""
@@ -46,7 +46,7 @@ class Settings:
         budget, allocator: the checkpoint's by default.
         seeds: of random relevance.
         limit: only the first so many records.
-        rules: see `deciding`; None for `DEFAULT_RULES`.
+        rules: see `decisions`; None for `DEFAULT_RULES`.
         batch_size: questions at a time, at the usual number of tokens.
         timed: records that are timed; rounds: how often each.
     """
@@ -87,7 +87,7 @@ def plan_ablation(
     model: ArrCocForConditionalGeneration, source: Format, records: Sequence[Record], settings: Settings, command: str,
     *, peers: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """As `make_plan`, but for `ablating.make_trials` (with the published rules, too, for `peers`) in place of rules.
+    """As `make_plan`, but for `ablation.make_trials` (with the published rules, too, for `peers`) in place of rules.
 
     Raises:
         ValueError: bad settings, arms or rules among them; a metric that cannot score the answers.

@@ -14,7 +14,7 @@ from lmms_eval.models.registry_v2 import ModelManifest
 from tqdm import tqdm
 
 from ..loading import load_model
-from .predicting import new_tokens
+from .prediction_loop import new_tokens
 
 
 class ArrCoc(lmms):

@@ -16,9 +16,9 @@ from ..viewing import draw_fetch
 from .blocks import Block, Bullets, Code, Figure, Heading, Paragraph, Table, to_html, to_markdown, to_text
 from .costs import FEWEST_TIMINGS
 from .experiment import plan_arms, read_plan
-from .plotting import Point, scatter
+from .plots import Point, scatter
 from .predictions import Prediction
-from .scoring import Scored, read_scored, worst
+from .scores import Scored, read_scored, worst
 from .statistics import FEWEST_IMAGES, POWER, SIGNIFICANCE
 
 WORST = 6

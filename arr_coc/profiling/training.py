@@ -26,7 +26,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
 
-from ..data.collating import QuestionCollator
+from ..data.collator import QuestionCollator
 from ..data.records import Record
 from ..data.sources import open_records
 from ..loading import find_model
@@ -34,7 +34,7 @@ from ..memory import LiveTensors
 from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..parts import PARTS
-from ..training.caching import CachedEncoder
+from ..training.cache import CachedEncoder
 from ..training.parts import train_only
 
 ARMS: dict[str, tuple[tuple[str, ...], bool]] = {

@@ -14,8 +14,8 @@ from torch import Tensor
 from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.losses import distribution_loss, diversity_loss, efficiency_loss, relevance_losses
 from ..modeling.modeling_arr_coc import ArrCocOutput
-from .distilling import distillation_loss
-from .tiering import expected_answer_loss
+from .distillation import distillation_loss
+from .tier_loss import expected_answer_loss
 
 WEIGHTS = {
     "answer": 1.0,

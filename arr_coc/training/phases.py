@@ -10,15 +10,15 @@ from typing import Any
 import torch
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from ..data.collating import QuestionCollator
+from ..data.collator import QuestionCollator
 from ..data.sources import open_records
 from ..files import replace_folder
 from ..modeling.configuration_arr_coc import GRADIENTS
 from ..modeling.processing_arr_coc import ArrCocProcessor
 from ..modeling.scorers import SCORERS
 from ..parts import check_parts
-from .caching import CachedEncoder
-from .drawing import Mix
+from .cache import CachedEncoder
+from .draws import Mix
 from .losses import loss_weights
 from .parts import base_model, train_only
 from .reinforce import ReinforceSettings
@@ -61,7 +61,7 @@ class Phase(Stage):
         evaluate_every, log_every: steps between evaluations, each with a checkpoint; between lines of the log.
         keep: checkpoints that are kept, the best and the newest always among them.
         best: what says which checkpoint is best: loss, answer_loss, exact, recall.
-        cache: folder of cached encoder outputs (see `caching`), relative to the recipe; None: images are encoded every
+        cache: folder of cached encoder outputs (see `cache`), relative to the recipe; None: images are encoded every
             time. For phases that do not train the grid encoder.
         workers: processes that prepare batches.
         seed: of the order of records and of what is drawn.

@@ -22,15 +22,15 @@ from ..modeling.losses import text_statistics
 from ..modeling.modeling_arr_coc import ArrCocOutput
 from ..modeling.prompt import trim_placeholders
 from ..modeling.vision_tower import ImageEncoding
-from .caching import CachedEncoder
-from .distilling import answer_attention, patch_attention
-from .drawing import Draw, Mix
+from .cache import CachedEncoder
+from .checkpoints import discard_incomplete, mark_complete, newest_complete
+from .distillation import answer_attention, patch_attention
+from .draws import Draw, Mix
 from .losses import Counts, Term, answer_positions, loss_terms, loss_weights, token_losses
-from .measuring import Averages, fetch_measures, item_measures, summary, tier_shares
+from .measures import Averages, fetch_measures, item_measures, summary, tier_shares
 from .parts import base_model, gradient_norms, parameter_groups
 from .reinforce import Reinforcer, ReinforceSettings
-from .resuming import discard_incomplete, mark_complete, newest_complete
-from .sampling import StepSampler
+from .sampler import StepSampler
 
 _ALIGNED = ("attention_mask", "query_mask", "position_ids", "labels")
 """What a batch may hold beside `input_ids` that goes token by token."""
@@ -280,7 +280,7 @@ class ArrCocTrainer(Trainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
-        """Measures every item once, whatever the number of processes: see `measuring.item_measures`."""
+        """Measures every item once, whatever the number of processes: see `measures.item_measures`."""
         model = self.model_wrapped
         if model is self.model and not self.is_in_train:
             model = self.accelerator.prepare_model(model, evaluation_mode=True)

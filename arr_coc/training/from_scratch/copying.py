@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 from arr_coc.modeling.allocators import best
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
-from ..drawing import uniform_like
+from ..draws import uniform_like
 from ..stages import STAGES, Run
 from .patch_language import PatchLanguage, at_patches
 from .pointing import pointer_loss, pointing, right_rows

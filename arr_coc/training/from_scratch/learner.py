@@ -14,7 +14,7 @@ from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.prompt import EmbeddedPrompt
 from arr_coc.modeling.scorers import FetchContext
 
-from ..drawing import uniform_like
+from ..draws import uniform_like
 from .patch_language import PatchLanguage, at_patches
 from .pointing import pointer_loss, pointing, right_rows
 from .questions import Batch

@@ -15,7 +15,7 @@ from ..data.images import HeldImage
 from ..data.records import Record
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.vision_tower import ImageEncoding
-from .answering import PeerChoices, ask, encode, load_images
+from .answers import PeerChoices, ask, encode, load_images
 from .arms import Arm
 from .predictions import Prediction, boxed_patches, prediction
 

@@ -16,8 +16,8 @@ from helpers import tiny_config
 from PIL import Image
 from torch.distributed.run import main as torchrun
 
-from arr_coc.evaluating.ablating import ABSENT, BUDGETS, make_trials, trial_arms
-from arr_coc.evaluating.ablating_scoring import COLUMNS
+from arr_coc.evaluating.ablation import ABSENT, BUDGETS, make_trials, trial_arms
+from arr_coc.evaluating.ablation_scores import COLUMNS
 from arr_coc.evaluating.arms import make_arms
 from arr_coc.evaluating.peers import PEERS
 from arr_coc.evaluating.predictions import Prediction, read_run
@@ -130,7 +130,7 @@ def ablation(checkpoint: Path, data: Path, tmp_path_factory: pytest.TempPathFact
     out = tmp_path_factory.mktemp("ablation") / "out"
     options = ["--data", str(data), "--model", str(checkpoint), "--out", str(out), "--seeds", "0"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("arr_coc.evaluating.ablating.BUDGETS", (0, 273, "all"))
+        patch.setattr("arr_coc.evaluating.ablation.BUDGETS", (0, 273, "all"))
         assert main(["ablate", *options, "--timed", "1", "--rounds", "1"]) == 0
     return out
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..data.records import Record
 from .experiment import plan_arms, read_costs, read_plan, write_json
-from .scoring import compare_all, read_scored, summary
+from .scores import compare_all, read_scored, summary
 
 
 def rescore_ablation(out: Path, records: Sequence[Record], *, metric: str | None = None) -> dict[str, Any]:

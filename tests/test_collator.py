@@ -10,7 +10,7 @@ import torch
 from helpers import TINY_PATCH, TINY_SIDE, tiny_config, tiny_model, tiny_processor, tiny_tokenizer
 from PIL import Image
 
-from arr_coc.data.collating import IGNORED, UNKNOWN, QuestionCollator
+from arr_coc.data.collator import IGNORED, UNKNOWN, QuestionCollator
 from arr_coc.data.records import Record
 from arr_coc.modeling.image_processing_arr_coc import boxes_to_patches
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from .planning import Plan, Target
+from .plan import Plan, Target
 
 ROWS = {
     "grid encoder": "model.vision_tower.grid_encoder.",

@@ -2,7 +2,7 @@
 
 from .evaluation import measures
 from .report import p_value, percent, points
-from .scoring import Scored, compare
+from .scores import Scored, compare
 
 
 def describe(scored: Scored) -> str:

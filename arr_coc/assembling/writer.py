@@ -21,8 +21,8 @@ from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .clip_text import CLIP_RECIPE, CLIP_TEXT, WORDS, fit
 from .families import EMBEDDINGS
-from .initialising import Initialiser
-from .planning import Plan, Target, skeleton
+from .initialisation import Initialiser
+from .plan import Plan, Target, skeleton
 
 CONFIG = "config.json"
 RECORD = "assembly.json"

@@ -21,7 +21,7 @@ from .clip_text import CLIP_RECIPE, CLIP_TEXT, QUESTION, WORDS, words_in_common
 from .families import EMBEDDINGS, HEAD, Family, family_of
 from .mapping import Mapping, Rows
 from .sources import Source
-from .tokenizing import load_tokenizer, make_generation_config, make_processor
+from .tokenizer import load_tokenizer, make_generation_config, make_processor
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 _STORED = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}
@@ -89,7 +89,7 @@ class Target:
 
 @dataclass
 class Plan:
-    """Everything that `writing.write` needs, and `reporting.report` shows.
+    """Everything that `writer.write` needs, and `plan_report.report` shows.
 
     `targets`: in the order of the state dict; `shards`: file names and the targets in each; `left_out`: source, name,
     reason.

@@ -17,7 +17,7 @@ from ..data.records import Record
 from ..metrics import METRICS
 from .arms import Arm
 from .buckets import buckets
-from .deciding import compared, decide
+from .decisions import compared, decide
 from .predictions import Prediction, read_run, recall
 from .spending import misallocated, query_dependence
 from .statistics import (

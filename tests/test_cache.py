@@ -19,7 +19,7 @@ from arr_coc import ArrCocForConditionalGeneration, scorer_lora_config
 from arr_coc.data.sources import open_records
 from arr_coc.modeling.vision_tower import ImageEncoding
 from arr_coc.profiling.training import ARMS, measure
-from arr_coc.training.caching import CachedEncoder
+from arr_coc.training.cache import CachedEncoder
 from arr_coc.training.phases import AllocatorPhase, train_phase
 
 

@@ -3,9 +3,9 @@
 import numpy as np
 
 from arr_coc.evaluating.arms import Arm
-from arr_coc.evaluating.comparing import describe, describe_change
+from arr_coc.evaluating.comparison import describe, describe_change
 from arr_coc.evaluating.predictions import Prediction
-from arr_coc.evaluating.scoring import Scored
+from arr_coc.evaluating.scores import Scored
 from arr_coc.evaluating.statistics import bootstrap_mean, paired_difference
 
 ARM = Arm("realizer", "ladder", "realizer", 17, "topk", 64, 100)

@@ -7,7 +7,7 @@ from typing import Any
 from ..metrics import METRICS
 from .blocks import Block, Figure, Heading, Paragraph, Table, to_html, to_markdown, to_text
 from .experiment import read_plan
-from .plotting import Point, scatter
+from .plots import Point, scatter
 from .report import bullets, milliseconds, p_value, percent, points, the_run
 from .statistics import FEWEST_IMAGES, SIGNIFICANCE
 
