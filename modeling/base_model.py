@@ -34,6 +34,7 @@ from .prompt import (
     check_images,
     default_query_mask,
     find_slots,
+    lacks_answers,
     pack_questions,
     positions,
     refuse_placeholders,
@@ -294,9 +295,10 @@ class ArrCocModel(ArrCocPreTrainedModel):
         **aligned: Tensor | None,
     ) -> EmbeddedPrompt:
         """The three steps for the arguments of `forward`, which it checks."""
-        if query_mask is None:
-            given = (aligned.get(name) for name in ("attention_mask", "labels"))
-            query_mask = default_query_mask(input_ids, self.config.image_token_id, *given)
+        markers = self.config.query_markers
+        if query_mask is None or (markers is not None and lacks_answers(query_mask, input_ids)):
+            known = (aligned.get(name) for name in ("attention_mask", "labels"))
+            query_mask = default_query_mask(input_ids, self.config.image_token_id, *known, markers)
         check_images(input_ids, query_mask, encoding, image_index, choices.relevance)
         look = self.look(input_ids, encoding, query_mask=query_mask.bool(), image_index=image_index, choices=choices)
         return self.place(look, self.fetch(look, choices), **aligned)

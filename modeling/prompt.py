@@ -4,12 +4,15 @@ Notation: B prompts, S their length (S' once trimmed), I image slots (places in 
 question tokens, M base tokens, K saccades, D language-model width.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .fetcher import FetchResult
+from .processing_arr_coc import find_query_tokens
 from .scorers import FetchContext
 from .vision_tower import ImageEncoding
 
@@ -179,13 +182,31 @@ def refuse_placeholders(input_ids: Tensor, image_token_id: int) -> None:
 
 
 def default_query_mask(
-    input_ids: Tensor, image_token_id: int, attention_mask: Tensor | None = None, labels: Tensor | None = None
+    input_ids: Tensor,
+    image_token_id: int,
+    attention_mask: Tensor | None = None,
+    labels: Tensor | None = None,
+    markers: Mapping[str, Any] | None = None,
 ) -> Tensor:
-    """[B, S] True on text of the prompt: not on placeholders, padding, or (where labels exist) answers."""
+    """[B, S] True on text of the prompt: not on placeholders, padding, or (where labels exist) answers.
+
+    With `markers` (see `ArrCocConfig.query_markers`) True on the question alone; there labels need not tell it from the
+    answer, and those that leave nothing of it, because every token is learned, say nothing.
+    """
     mask = input_ids != image_token_id
+    if markers is not None:
+        mask = mask & find_query_tokens(input_ids, **markers)
     if attention_mask is not None and attention_mask.ndim == 2:
         mask = mask & attention_mask[:, -input_ids.shape[1] :].bool()
-    return mask if labels is None else mask & (labels == -100)
+    if labels is None:
+        return mask
+    unlearned = mask & (labels == -100)
+    return unlearned if markers is None else torch.where(unlearned.any(1, keepdim=True), unlearned, mask)
+
+
+def lacks_answers(query_mask: Tensor, input_ids: Tensor) -> bool:
+    """Whether a mask [B, S'] is of the prompts alone, to which a trainer has since added answers: [B, S]."""
+    return len(query_mask) == len(input_ids) and query_mask.shape[1] < input_ids.shape[1]
 
 
 def check_images(
