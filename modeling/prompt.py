@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from transformers.cache_utils import Cache
 
 from .language_model import layout_positions
 
@@ -281,9 +282,10 @@ def positions(attention_mask: Tensor) -> Tensor:
     return (attention_mask.long().cumsum(1) - 1).clamp(min=0)
 
 
-def refuse_placeholders(input_ids: Tensor, image_token_id: int) -> None:
-    """Raises a ValueError where there are placeholders: no images came with these prompts [B, S]."""
-    if torch.compiler.is_compiling():
+def refuse_placeholders(input_ids: Tensor, image_token_id: int, cache: Cache | None = None) -> None:
+    """Raises a ValueError where there are placeholders: no images came with these prompts [B, S], of which the `cache`
+    holds nothing yet."""
+    if torch.compiler.is_compiling() or (cache is not None and cache.get_seq_length() > 0):
         return
     count = int((input_ids == image_token_id).sum())
     if count:
@@ -291,13 +293,32 @@ def refuse_placeholders(input_ids: Tensor, image_token_id: int) -> None:
 
 
 def default_query_mask(
-    input_ids: Tensor, image_token_id: int, attention_mask: Tensor | None = None, labels: Tensor | None = None
+    input_ids: Tensor,
+    image_token_id: int,
+    attention_mask: Tensor | None = None,
+    labels: Tensor | None = None,
+    question: Tensor | None = None,
 ) -> Tensor:
-    """[B, S] True on text of the prompt: not on placeholders, padding, or (where labels exist) answers."""
+    """[B, S] True on text of the prompt: not on placeholders, padding, or (where labels exist) answers.
+
+    With `question` [B, S], what the chat's markers say is one (`ArrCocConfig.query_markers`), on that alone; labels
+    need not tell it from the answer then, and those that leave nothing of it, because every token is learned, say
+    nothing.
+    """
     mask = input_ids != image_token_id
+    if question is not None:
+        mask = mask & question
     if attention_mask is not None and attention_mask.ndim == 2:
         mask = mask & attention_mask[:, -input_ids.shape[1] :].bool()
-    return mask if labels is None else mask & (labels == -100)
+    if labels is None:
+        return mask
+    unlearned = mask & (labels == -100)
+    return unlearned if question is None else torch.where(unlearned.any(1, keepdim=True), unlearned, mask)
+
+
+def lacks_answers(query_mask: Tensor, input_ids: Tensor) -> bool:
+    """Whether a mask [B, S'] is of the prompts alone, to which a trainer has since added answers: [B, S]."""
+    return len(query_mask) == len(input_ids) and query_mask.shape[1] < input_ids.shape[1]
 
 
 def check_images(
