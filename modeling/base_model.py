@@ -28,12 +28,14 @@ from .bridges import BRIDGES, Bridged
 from .configuration_arr_coc import ArrCocConfig
 from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult, RunningBackFetcher
 from .language_model import LAYOUTS, build_language_model
+from .processing_arr_coc import find_query_tokens
 from .prompt import (
     EmbeddedPrompt,
     Look,
     check_images,
     default_query_mask,
     find_slots,
+    lacks_answers,
     pack_questions,
     positions,
     refuse_placeholders,
@@ -294,9 +296,11 @@ class ArrCocModel(ArrCocPreTrainedModel):
         **aligned: Tensor | None,
     ) -> EmbeddedPrompt:
         """The three steps for the arguments of `forward`, which it checks."""
-        if query_mask is None:
+        markers = self.config.query_markers
+        if query_mask is None or (markers is not None and lacks_answers(query_mask, input_ids)):
+            question = None if markers is None else find_query_tokens(input_ids, **markers)
             masks = (aligned.get(name) for name in ("attention_mask", "labels"))
-            query_mask = default_query_mask(input_ids, self.config.image_token_id, *masks)
+            query_mask = default_query_mask(input_ids, self.config.image_token_id, *masks, question)
         check_images(input_ids, query_mask, encoding, image_index, choices.relevance)
         look = self.look(input_ids, encoding, query_mask=query_mask.bool(), image_index=image_index, choices=choices)
         return self.place(look, self.fetch(look, choices), **aligned)

@@ -277,6 +277,8 @@ class ArrCocConfig(PretrainedConfig):
         vision_config, semantic_config, fetcher_config, bridge_config: the parts; dicts, configs or None for defaults.
         text_config: any causal language model's config; Qwen3 by default.
         image_token_id: the placeholder's id in the tokenizer.
+        query_markers: what tells a chat's questions from its answers, as numbers of the tokenizer
+            (`processing_arr_coc.query_markers`). With it the model finds the question where no `query_mask` comes.
         relevance_loss_weight: weight of the scorers' relevance loss where `relevance_targets` are passed.
         relevance_positive_weight: how much more a relevant patch weighs in it than any other: relevant ones are few.
     """
@@ -300,6 +302,7 @@ class ArrCocConfig(PretrainedConfig):
     bridge_config: Any = None
     text_config: Any = None
     image_token_id: int = 151655
+    query_markers: dict[str, Any] | None = None
     tie_word_embeddings: bool = False
     relevance_loss_weight: float = 1.0
     relevance_positive_weight: float = 4.0

@@ -125,7 +125,9 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
                 of the slots in the prompts; None: each image once.
             image_encoding: what `encode_image` returned, in place of `pixel_values`.
             attention_mask, position_ids, past_key_values, inputs_embeds, logits_to_keep: as in any causal LM.
-            query_mask: [B, S] non-zero on the question's tokens; by default all text of the prompt without the answer.
+            query_mask: [B, S] non-zero on the question's tokens; by default what `config.query_markers` finds (also in
+                place of one [B, S'] of prompts to which answers were added since), without them all text of the
+                prompt but what has labels.
             labels: [B, S] with -100 where there is nothing to predict; gives `loss`.
             relevance_targets: [I, N] in 0..1, which patches hold the answer, or rows of -1 where nobody knows; trains
                 all scorers, and is what strategy "oracle" fetches where the choices say nothing.

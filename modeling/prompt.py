@@ -291,13 +291,31 @@ def refuse_placeholders(input_ids: Tensor, image_token_id: int) -> None:
 
 
 def default_query_mask(
-    input_ids: Tensor, image_token_id: int, attention_mask: Tensor | None = None, labels: Tensor | None = None
+    input_ids: Tensor,
+    image_token_id: int,
+    attention_mask: Tensor | None = None,
+    labels: Tensor | None = None,
+    question: Tensor | None = None,
 ) -> Tensor:
-    """[B, S] True on text of the prompt: not on placeholders, padding, or (where labels exist) answers."""
+    """[B, S] True on text of the prompt: not on placeholders, padding, or (where labels exist) answers.
+
+    Where the chat shows its `question` [B, S] (see `ArrCocConfig.query_markers`), True on that alone; labels need not tell
+    it from the answer there, and those that leave nothing of it, because every token is learned, say nothing.
+    """
     mask = input_ids != image_token_id
+    if question is not None:
+        mask = mask & question
     if attention_mask is not None and attention_mask.ndim == 2:
         mask = mask & attention_mask[:, -input_ids.shape[1] :].bool()
-    return mask if labels is None else mask & (labels == -100)
+    if labels is None:
+        return mask
+    unlearned = mask & (labels == -100)
+    return unlearned if question is None else torch.where(unlearned.any(1, keepdim=True), unlearned, mask)
+
+
+def lacks_answers(query_mask: Tensor, input_ids: Tensor) -> bool:
+    """Whether a mask [B, S'] is of the prompts alone, to which a trainer has since added answers: [B, S]."""
+    return len(query_mask) == len(input_ids) and query_mask.shape[1] < input_ids.shape[1]
 
 
 def check_images(

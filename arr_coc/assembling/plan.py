@@ -15,7 +15,7 @@ from transformers import GenerationConfig
 
 from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from ..modeling.processing_arr_coc import ArrCocProcessor
+from ..modeling.processing_arr_coc import ArrCocProcessor, query_markers
 from ..modeling.scorers import SCORERS
 from .clip_text import CLIP_RECIPE, CLIP_TEXT, QUESTION, WORDS, words_in_common
 from .families import EMBEDDINGS, HEAD, Family, family_of
@@ -130,6 +130,7 @@ def make_plan(request: Request) -> Plan:
     tokenizer = load_tokenizer(llm, prompting)
     image_token_id: Any = tokenizer.convert_tokens_to_ids(prompting.image_token)  # of one token: a number
     config = _config(request, families, len(tokenizer), image_token_id)
+    config.query_markers = query_markers(tokenizer, prompting.image_token)
     model = skeleton(config)
     held = model.state_dict()
     tied = model._tied_weights_keys if config.tie_word_embeddings else {}
