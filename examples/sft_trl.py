@@ -1,0 +1,92 @@
+"""Fine-tune with TRL's SFTTrainer and LoRA on all linear layers, on chats; minutes on a CPU.
+
+    pip install "arr-coc[trl]"
+    python examples/sft_trl.py --out adapter
+
+It teaches the shipped checkpoint to answer in words of its own, "it says 12.50" where it says "12.50", on rendered pages.
+Chats are what TRL calls "messages": the question as the user's turn, the answer as the assistant's, the image beside
+them. The adapter loads with `PeftModel.from_pretrained(model, "adapter")`.
+"""
+
+import argparse
+from dataclasses import replace
+
+import torch
+from datasets import Dataset
+from peft import LoraConfig
+from torch import Tensor
+from trl import SFTConfig, SFTTrainer
+
+from arr_coc import ArrCocForConditionalGeneration
+from arr_coc.data.records import Record
+from arr_coc.data.sources import open_records
+from arr_coc.evaluating.comparing import describe, describe_change
+from arr_coc.evaluating.evaluation import tally
+
+
+def in_words(record: Record) -> Record:
+    """The record with the answer that is to be learned."""
+    return replace(record, answers=tuple(f"it says {answer}" for answer in record.answers))
+
+
+def chat(record: Record) -> dict[str, object]:
+    """A question and its answer as a row of TRL's data."""
+    turns = (("user", record.question), ("assistant", record.answers[0]))
+    return {"image": record.picture, "messages": [{"role": role, "content": text} for role, text in turns]}
+
+
+@torch.no_grad()
+def batch_loss(trainer: SFTTrainer, batch: dict[str, Tensor]) -> float:
+    """TRL's loss of a batch, which it changes: of a copy."""
+    return trainer.compute_loss(trainer.model.eval(), dict(batch)).item()
+
+
+parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+parser.add_argument("--model", default="hub_configs/arr-coc-tiny")
+parser.add_argument("--pages", type=int, nargs=2, default=(40, 10), help="rendered, to learn from and to test on")
+parser.add_argument("--steps", type=int, default=20)
+parser.add_argument("--batch-size", type=int, default=8)
+parser.add_argument("--rate", type=float, default=2e-3, help="AdamW's learning rate")
+parser.add_argument("--rank", type=int, default=8)
+parser.add_argument("--out", default="adapter", help="folder of the adapter")
+arguments = parser.parse_args()
+
+model = ArrCocForConditionalGeneration.from_pretrained(arguments.model)
+strategy, side = model.config.fetcher_config.strategy, model.config.vision_config.image_size
+page = {"format": "rendered", "questions": 4, "size": side, "split": "train"}
+known, unseen = (
+    [in_words(record) for record in open_records({**page, "pages": pages, "seed": seed})]
+    for seed, pages in enumerate(arguments.pages)
+)
+before = tally(model, unseen, [strategy])[strategy]
+print("before:", describe(before), flush=True)
+
+settings = SFTConfig(
+    arguments.out,
+    max_steps=arguments.steps,
+    per_device_train_batch_size=arguments.batch_size,
+    learning_rate=arguments.rate,
+    assistant_only_loss=True,
+    gradient_checkpointing=False,
+    bf16=torch.cuda.is_available(),
+    dataloader_pin_memory=torch.cuda.is_available(),
+    logging_steps=10,
+    save_strategy="no",
+    report_to=[],
+)
+trainer = SFTTrainer(
+    model,
+    settings,
+    train_dataset=Dataset.from_list([chat(record) for record in known]),
+    processing_class=model.processor,
+    peft_config=LoraConfig(r=arguments.rank, target_modules="all-linear", task_type="CAUSAL_LM"),
+)
+batch = next(iter(trainer.get_train_dataloader()))
+black = {**batch, "pixel_values": torch.full_like(batch["pixel_values"], -1.0)}
+print(f"loss of a batch: {batch_loss(trainer, batch):.3f}, of black images: {batch_loss(trainer, black):.3f}", flush=True)
+trainer.train()
+print(f"loss of a batch: {batch_loss(trainer, batch):.3f}, of black images: {batch_loss(trainer, black):.3f}", flush=True)
+after = tally(model.eval(), unseen, [strategy])[strategy]
+print("after: ", describe(after))
+print("change:", describe_change(before, after))
+trainer.save_model()
