@@ -43,10 +43,10 @@ def batch_loss(trainer: SFTTrainer, batch: dict[str, Tensor]) -> float:
 
 parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
 parser.add_argument("--model", default="hub_configs/arr-coc-tiny")
-parser.add_argument("--pages", type=int, nargs=2, default=(40, 10), help="rendered, to learn from and to test on")
-parser.add_argument("--steps", type=int, default=20)
+parser.add_argument("--pages", type=int, nargs=2, default=(60, 10), help="rendered, to learn from and to test on")
+parser.add_argument("--steps", type=int, default=30)
 parser.add_argument("--batch-size", type=int, default=8)
-parser.add_argument("--rate", type=float, default=2e-3, help="AdamW's learning rate")
+parser.add_argument("--rate", type=float, default=5e-3, help="AdamW's learning rate")
 parser.add_argument("--rank", type=int, default=8)
 parser.add_argument("--out", default="adapter", help="folder of the adapter")
 arguments = parser.parse_args()
@@ -83,9 +83,13 @@ trainer = SFTTrainer(
 )
 batch = next(iter(trainer.get_train_dataloader()))
 black = {**batch, "pixel_values": torch.full_like(batch["pixel_values"], -1.0)}
-print(f"loss of a batch: {batch_loss(trainer, batch):.3f}, of black images: {batch_loss(trainer, black):.3f}", flush=True)
+print(
+    f"loss of a batch: {batch_loss(trainer, batch):.3f}, of black images: {batch_loss(trainer, black):.3f}", flush=True
+)
 trainer.train()
-print(f"loss of a batch: {batch_loss(trainer, batch):.3f}, of black images: {batch_loss(trainer, black):.3f}", flush=True)
+print(
+    f"loss of a batch: {batch_loss(trainer, batch):.3f}, of black images: {batch_loss(trainer, black):.3f}", flush=True
+)
 after = tally(model.eval(), unseen, [strategy])[strategy]
 print("after: ", describe(after))
 print("change:", describe_change(before, after))

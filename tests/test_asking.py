@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from test_invariants import Calls
 from test_modeling import CARD, PAGE, QUESTION, loud_model, noise, prompt
 from transformers import GenerationConfig, TextIteratorStreamer
 
@@ -211,7 +212,9 @@ def test_beams_with_several_images_per_prompt(model: Any, cached: bool) -> None:
     """Beams repeat every tensor along the batch: images that belong to prompts in unequal numbers got mixed up."""
     inputs = prompt(model, ([PAGE, CARD], QUESTION), (THIRD, "Who?"))
     length, options = inputs.input_ids.shape[1], {"num_beams": 3, "num_return_sequences": 2, "use_cache": cached}
-    together = model.generate(**inputs, **options)[:, length:]
+    with Calls(model.model.language_model) as steps:
+        together = model.generate(**inputs, **options)[:, length:]
+    assert cached == (steps.positions < steps.count * length)
     assert together.shape[0] == 4
     for i, pair in enumerate([([PAGE, CARD], QUESTION), (THIRD, "Who?")]):
         single = prompt(model, pair)

@@ -231,15 +231,15 @@ def test_the_answer_does_not_change_the_fetch(model: Any, by: str, strategy: str
 @pytest.mark.parametrize("mask", [True, False], ids=["query_mask", "default"])
 @pytest.mark.parametrize("strategy", ["realizer", "random"])
 def test_without_a_cache_the_answer_so_far_does_not_change_the_fetch(model: Any, mask: bool, strategy: str) -> None:
-    """use_cache=False runs the grown prompt anew each step: by default its own answer became part of the question."""
+    """use_cache=False runs the grown prompt anew each step: its own answer must not become part of the question."""
     inputs = prompt(model, (PAGE, QUESTION))
     if not mask:
         del inputs["query_mask"]
     cached = model.generate(**inputs, strategy=strategy)
-    with Calls(model.model.fetcher) as fetches:
+    with Calls(model.model.fetcher) as fetches, Calls(model.model.language_model) as steps:
         plain = model.generate(**inputs, strategy=strategy, use_cache=False)
-    first = fetches.outputs[0].indices
-    assert all(torch.equal(output.indices, first) for output in fetches.outputs)
+    assert steps.positions >= steps.count * inputs["input_ids"].shape[1], "the prompt is passed again at each step"
+    assert fetches.count == 1 < steps.count
     assert torch.equal(cached, plain)
 
 
@@ -367,9 +367,10 @@ def test_random_with_a_generator_is_drawn_once(model: Any, cached: bool) -> None
         generator = torch.Generator().manual_seed(seed)
         return model.generate(**inputs, strategy="random", generator=generator, **kwargs)
 
-    with Calls(model.model.fetcher) as fetches:
+    with Calls(model.model.fetcher) as fetches, Calls(model.model.language_model) as steps:
         first = tokens(1, use_cache=cached)
-    assert all(torch.equal(o.indices, fetches.outputs[0].indices) for o in fetches.outputs)
+    assert fetches.count == 1 < steps.count
+    assert cached == (steps.positions < steps.count * inputs["input_ids"].shape[1])
     assert torch.equal(first, tokens(1))
 
 

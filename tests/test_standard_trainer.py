@@ -1,0 +1,83 @@
+"""transformers' own Trainer with batches of QuestionCollator, and the losses that it and others ask for."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers import tiny_model
+from test_modeling import CARD, PAGE, QUESTION, prompt
+from transformers import Trainer, TrainingArguments
+
+from arr_coc.data.collating import QuestionCollator
+from arr_coc.data.records import Record
+from arr_coc.data.sources import open_records
+
+
+def pages(seed: int) -> list[Record]:
+    return list(
+        open_records({"format": "rendered", "pages": 1, "questions": 3, "size": 128, "split": "train", "seed": seed})
+    )
+
+
+def make_trainer(model: Any, out: Path, **settings: Any) -> Trainer:
+    arguments = TrainingArguments(
+        str(out), per_device_train_batch_size=3, per_device_eval_batch_size=3, report_to=[], use_cpu=True,
+        remove_unused_columns=False, disable_tqdm=True, **settings,
+    )  # fmt: skip
+    collate = QuestionCollator(model.processor, model.config)
+    return Trainer(model, arguments, data_collator=collate, train_dataset=pages(0), eval_dataset=pages(1))
+
+
+def test_evaluate_gives_the_loss(tmp_path: Path) -> None:
+    """`relevance_labels` looked like a label to Trainer, which then found the batch without its labels."""
+    model = tiny_model()
+    trainer = make_trainer(model, tmp_path)
+    measured = trainer.evaluate()
+    with torch.no_grad():
+        batch = trainer.data_collator(list(trainer.eval_dataset))
+        expected = model(**batch).loss
+    assert measured["eval_loss"] == pytest.approx(expected.item(), rel=1e-4)
+    assert trainer.label_names == ["labels"]
+
+
+def test_the_best_model_is_loaded_at_the_end(tmp_path: Path) -> None:
+    """It died for want of eval_loss."""
+    model = tiny_model()
+    settings = {"max_steps": 3, "eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
+    trainer = make_trainer(model, tmp_path, learning_rate=0.5, load_best_model_at_end=True, **settings)
+    trainer.train()
+    losses = {line["step"]: line["eval_loss"] for line in trainer.state.log_history if "eval_loss" in line}
+    assert set(losses) == {1, 2, 3}
+    best = min(losses.values())
+    assert trainer.state.best_metric == pytest.approx(best)
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(best, rel=1e-3)
+
+
+# ---- losses
+
+
+def batch_with_labels(model: Any) -> tuple[dict[str, Any], torch.Tensor]:
+    inputs = dict(prompt(model, (PAGE, QUESTION), (CARD, "Who?")))
+    return inputs, inputs["input_ids"].masked_fill(~inputs["query_mask"], -100)
+
+
+@torch.no_grad()
+def test_shift_labels_are_obeyed() -> None:
+    """They were swallowed: sequence parallelism, which passes them in place of labels, trained on nothing."""
+    model = tiny_model()
+    inputs, labels = batch_with_labels(model)
+    shifted = torch.nn.functional.pad(labels, (0, 1), value=-100)[:, 1:].contiguous()
+    expected = model(**inputs, labels=labels).loss
+    assert torch.allclose(model(**inputs, shift_labels=shifted).loss, expected)
+    assert not torch.allclose(model(**inputs, shift_labels=labels.contiguous()).loss, expected, atol=1e-3)
+
+
+@torch.no_grad()
+def test_the_loss_of_a_batch_counts_by_its_share_of_the_tokens() -> None:
+    model = tiny_model()
+    inputs, labels = batch_with_labels(model)
+    tokens = int((labels[:, 1:] != -100).sum())
+    whole = model(**inputs, labels=labels).loss
+    assert torch.allclose(model(**inputs, labels=labels, num_items_in_batch=2 * tokens).loss, whole / 2)
+    assert torch.allclose(model(**inputs, labels=labels, num_items_in_batch=torch.tensor(tokens)).loss, whole)
