@@ -364,8 +364,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
                 position_ids = positions(attention_mask)  # rows were padded anew: a token's place is not its column
         elif inputs_embeds is None:
             assert input_ids is not None
-            if past_key_values is None or past_key_values.get_seq_length() == 0:
-                refuse_placeholders(input_ids, self.config.image_token_id)
+            refuse_placeholders(input_ids, self.config.image_token_id, past_key_values)
             inputs_embeds = self.get_input_embeddings()(input_ids)
         outputs = self.language_model(
             inputs_embeds=inputs_embeds, attention_mask=attention_mask, position_ids=position_ids,

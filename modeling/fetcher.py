@@ -5,7 +5,7 @@ any), T tiers. Positions are (y, x).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
@@ -57,7 +57,7 @@ class FetchChoices:
         """
         if not isinstance(choices, Mapping):
             return AS_CONFIGURED if choices is None else choices
-        known = [part.name for part in fields(cls)]
+        known = [*cls.__dataclass_fields__]
         if unknown := sorted(set(choices) - set(known)):
             raise ValueError(f"choices: expected names among {', '.join(known)}; got {', '.join(unknown)}")
         return cls(**choices)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from transformers.cache_utils import Cache
 
 from .language_model import layout_positions
 
@@ -281,9 +282,10 @@ def positions(attention_mask: Tensor) -> Tensor:
     return (attention_mask.long().cumsum(1) - 1).clamp(min=0)
 
 
-def refuse_placeholders(input_ids: Tensor, image_token_id: int) -> None:
-    """Raises a ValueError where there are placeholders: no images came with these prompts [B, S]."""
-    if torch.compiler.is_compiling():
+def refuse_placeholders(input_ids: Tensor, image_token_id: int, cache: Cache | None = None) -> None:
+    """Raises a ValueError where there are placeholders: no images came with these prompts [B, S], of which the `cache`
+    holds nothing yet."""
+    if torch.compiler.is_compiling() or (cache is not None and cache.get_seq_length() > 0):
         return
     count = int((input_ids == image_token_id).sum())
     if count:

@@ -1,0 +1,81 @@
+"""torch.export and torch.compile without a break: with a stated budget and encoded images nothing depends on the data."""
+
+from typing import Any
+
+import pytest
+import torch
+from helpers import tiny_model
+from test_modeling import CARD, PAGE, prompt
+from torch import Tensor, nn
+from transformers import StaticCache
+
+from arr_coc.modeling.vision_tower import ImageEncoding
+
+
+class Asking(nn.Module):
+    """A model with the encoding of an image and a stated budget: a graph from tokens to logits."""
+
+    def __init__(self, model: Any, encoding: ImageEncoding, **choices: Any) -> None:
+        super().__init__()
+        self.model, self.encoding, self.choices = model, encoding, choices
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, query_mask: Tensor) -> Tensor:
+        return self.model(
+            input_ids=input_ids, attention_mask=attention_mask, query_mask=query_mask, image_encoding=self.encoding,
+            choices=self.choices, use_cache=False,
+        ).logits  # fmt: skip
+
+
+def tokens_of(model: Any, questions: list[str], strategy: str | None = None) -> tuple[Tensor, ...]:
+    """input_ids, attention_mask and query_mask of questions, each about an image of its own."""
+    inputs = prompt(
+        model, *((image, text) for image, text in zip((PAGE, CARD), questions, strict=False)), strategy=strategy
+    )
+    return inputs["input_ids"], inputs["attention_mask"], inputs["query_mask"]
+
+
+@pytest.mark.parametrize("strategy", ["realizer", "clip_query", "none"])
+@torch.no_grad()
+def test_an_exported_graph_gives_the_logits(strategy: str) -> None:
+    """`int(per_row.sum())`, which counts placeholders, stopped it."""
+    model = tiny_model()
+    budget = 0 if strategy == "none" else model.config.fetcher_config.budget
+    asking = Asking(model, model.model.encode_image(**vision(model)), strategy=strategy, budget=budget)
+    first, *others = (tokens_of(model, [text, text], strategy) for text in ("What is it?", "Who was it?"))
+    program = torch.export.export(asking, first).module()
+    for inputs in (first, *others):
+        assert torch.allclose(program(*inputs), asking(*inputs), atol=1e-5)
+    assert not torch.allclose(asking(*first), asking(*others[0]), atol=1e-3)
+
+
+def vision(model: Any) -> dict[str, Tensor]:
+    inputs = model.processor.image_processor([PAGE, CARD], return_tensors="pt")
+    return {"pixel_values": inputs["pixel_values"], "patch_mask": inputs["patch_mask"]}
+
+
+@torch.no_grad()
+def test_a_question_compiles_without_a_break() -> None:
+    model = tiny_model()
+    encoding = model.model.encode_image(**vision(model))
+    asking = Asking(model, encoding, strategy="realizer", budget=model.config.fetcher_config.budget)
+    inputs = tokens_of(model, ["What is it?", "Who?"])
+    torch._dynamo.reset()
+    compiled = torch.compile(asking, fullgraph=True, backend="aot_eager")
+    assert torch.allclose(compiled(*inputs), asking(*inputs), atol=1e-5)
+
+
+@torch.no_grad()
+def test_a_decode_step_with_a_static_cache_compiles_without_a_break() -> None:
+    model = tiny_model()
+    inputs = prompt(model, (PAGE, "What is it?"))
+    expected = model.generate(**inputs)[:, inputs["input_ids"].shape[1] :]
+    cache = StaticCache(config=model.config.text_config, max_cache_len=256)
+    logits = model(**inputs, past_key_values=cache, use_cache=True).logits
+    length, decoded = inputs["input_ids"].shape[1], [logits[:, -1].argmax(-1)]
+    torch._dynamo.reset()
+    step = torch.compile(model, fullgraph=True, backend="aot_eager")
+    for number in range(expected.shape[1] - 1):
+        place = torch.tensor([[length + number]])
+        output = step(input_ids=decoded[-1][:, None], position_ids=place, past_key_values=cache, use_cache=True)
+        decoded.append(output.logits[:, -1].argmax(-1))
+    assert torch.equal(torch.stack(decoded, 1), expected) and expected.shape[1] > 1
