@@ -3,7 +3,7 @@
     pip install "arr-coc[trl]"
     python examples/sft_trl.py --out adapter
 
-It teaches the shipped checkpoint to answer in words of its own, "it says 12.50" where it says "12.50", on rendered pages.
+It teaches the shipped checkpoint to answer "it says 12.50" where it says "12.50", on rendered pages.
 Chats are what TRL calls "messages": the question as the user's turn, the answer as the assistant's, the image beside
 them. The adapter loads with `PeftModel.from_pretrained(model, "adapter")`.
 """

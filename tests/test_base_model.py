@@ -9,7 +9,7 @@ from peft import LoraConfig, get_peft_model
 from test_modeling import CARD, PAGE, QUESTION, prompt
 from torch import Tensor
 
-from arr_coc.modeling.processing_arr_coc import query_markers
+from arr_coc.modeling.processing_arr_coc import find_query_tokens, query_markers
 from arr_coc.modeling.prompt import default_query_mask, lacks_answers
 
 ADAPTERS = {
@@ -124,11 +124,12 @@ def test_a_mask_of_other_prompts_is_refused_even_with_markers() -> None:
 def test_labels_say_what_is_learned_where_a_row_is_no_chat() -> None:
     """Text without turns: what has labels is the answer, the rest the question."""
     model = with_markers()
-    markers, ids = model.config.query_markers, torch.tensor([[65, 66, 67, 68], [65, 66, 67, 68]])
+    ids = torch.tensor([[65, 66, 67, 68], [65, 66, 67, 68]])
+    question = find_query_tokens(ids, **model.config.query_markers)
     labels = torch.tensor([[-100, -100, 67, 68], [65, 66, 67, 68]])
-    mask = default_query_mask(ids, model.config.image_token_id, None, labels, markers)
+    mask = default_query_mask(ids, model.config.image_token_id, None, labels, question)
     assert mask.tolist() == [[True, True, False, False], [True] * 4]
     padding = torch.tensor([[0, 1, 1, 1], [1, 1, 1, 1]])
-    mask = default_query_mask(ids, model.config.image_token_id, padding, labels, markers)
+    mask = default_query_mask(ids, model.config.image_token_id, padding, labels, question)
     assert mask[0].tolist() == [False, True, False, False]
     assert lacks_answers(mask[:, :2], ids) and not lacks_answers(mask, ids) and not lacks_answers(mask[:1, :2], ids)

@@ -1,4 +1,4 @@
-"""torch.export and torch.compile without a break: with a stated budget and encoded images nothing depends on the data."""
+"""torch.export and torch.compile without a break: with a stated budget and encoded images no data decides."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""TRL's SFTTrainer, where it is installed (`pip install "arr-coc[trl]"`): it trains what it should on what it should."""
+"""TRL's SFTTrainer, where it is installed (`pip install "arr-coc[trl]"`): it sees images and trains the scorer."""
 
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,8 @@ def chats(kind: str) -> Dataset:
 
 def make_trainer(model: Any, kind: str, out: Path, lora: bool) -> Any:
     settings = trl.SFTConfig(
-        str(out), max_steps=2, per_device_train_batch_size=2, learning_rate=1e-2, report_to=[], use_cpu=True, bf16=False,
-        assistant_only_loss=kind == "messages", save_strategy="no", logging_steps=1,
+        str(out), max_steps=2, per_device_train_batch_size=2, learning_rate=1e-2, report_to=[], use_cpu=True,
+        bf16=False, assistant_only_loss=kind == "messages", save_strategy="no", logging_steps=1,
     )  # fmt: skip
     peft_config = LoraConfig(**LORA) if lora else None  # type: ignore[arg-type]
     return trl.SFTTrainer(
