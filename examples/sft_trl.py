@@ -20,8 +20,8 @@ from trl import SFTConfig, SFTTrainer
 from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.data.records import Record
 from arr_coc.data.sources import open_records
-from arr_coc.evaluating.comparing import describe, describe_change
-from arr_coc.evaluating.evaluation import tally
+from arr_coc.evaluating.comparison import describe, describe_change
+from arr_coc.evaluating.evaluation import score_strategies
 
 
 def in_words(record: Record) -> Record:
@@ -58,7 +58,7 @@ known, unseen = (
     [in_words(record) for record in open_records({**page, "pages": pages, "seed": seed})]
     for seed, pages in enumerate(arguments.pages)
 )
-before = tally(model, unseen, [strategy])[strategy]
+before = score_strategies(model, unseen, [strategy])[strategy]
 print("before:", describe(before), flush=True)
 
 settings = SFTConfig(
@@ -90,7 +90,7 @@ trainer.train()
 print(
     f"loss of a batch: {batch_loss(trainer, batch):.3f}, of black images: {batch_loss(trainer, black):.3f}", flush=True
 )
-after = tally(model.eval(), unseen, [strategy])[strategy]
+after = score_strategies(model.eval(), unseen, [strategy])[strategy]
 print("after: ", describe(after))
 print("change:", describe_change(before, after))
 trainer.save_model()

@@ -9,7 +9,7 @@ from helpers import tiny_model
 from test_modeling import CARD, PAGE, QUESTION, prompt
 from transformers import Trainer, TrainingArguments
 
-from arr_coc.data.collating import QuestionCollator
+from arr_coc.data.collator import QuestionCollator
 from arr_coc.data.records import Record
 from arr_coc.data.sources import open_records
 
