@@ -3,8 +3,7 @@
     pip install "arr-coc[trl]"
     python examples/sft_trl.py --out adapter
 
-It teaches the shipped checkpoint to answer in words of its own, "it says 12.50" where it says "12.50", on rendered
-pages.
+It teaches the shipped checkpoint to answer "it says 12.50" where it says "12.50", on rendered pages.
 Chats are what TRL calls "messages": the question as the user's turn, the answer as the assistant's, the image beside
 them. The adapter loads with `PeftModel.from_pretrained(model, "adapter")`.
 """
@@ -21,8 +20,8 @@ from trl import SFTConfig, SFTTrainer
 from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.data.records import Record
 from arr_coc.data.sources import open_records
-from arr_coc.evaluating.comparing import describe, describe_change
-from arr_coc.evaluating.evaluation import tally
+from arr_coc.evaluating.comparison import describe, describe_change
+from arr_coc.evaluating.evaluation import score_strategies
 
 
 def in_words(record: Record) -> Record:
@@ -59,7 +58,7 @@ known, unseen = (
     [in_words(record) for record in open_records({**page, "pages": pages, "seed": seed})]
     for seed, pages in enumerate(arguments.pages)
 )
-before = tally(model, unseen, [strategy])[strategy]
+before = score_strategies(model, unseen, [strategy])[strategy]
 print("before:", describe(before), flush=True)
 
 settings = SFTConfig(
@@ -91,7 +90,7 @@ trainer.train()
 print(
     f"loss of a batch: {batch_loss(trainer, batch):.3f}, of black images: {batch_loss(trainer, black):.3f}", flush=True
 )
-after = tally(model.eval(), unseen, [strategy])[strategy]
+after = score_strategies(model.eval(), unseen, [strategy])[strategy]
 print("after: ", describe(after))
 print("change:", describe_change(before, after))
 trainer.save_model()

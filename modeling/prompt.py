@@ -301,9 +301,8 @@ def default_query_mask(
 ) -> Tensor:
     """[B, S] True on text of the prompt: not on placeholders, padding, or (where labels exist) answers.
 
-    With `question` [B, S], what the chat's markers say is one (`ArrCocConfig.query_markers`), on that alone; labels
-    need not tell it from the answer then, and those that leave nothing of it, because every token is learned, say
-    nothing.
+    Where a chat shows its `question` [B, S] (see `ArrCocConfig.query_markers`), True on that alone. Labels need not tell
+    it from the answer there: those that leave nothing of it, because every token is learned, say nothing.
     """
     mask = input_ids != image_token_id
     if question is not None:

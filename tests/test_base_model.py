@@ -125,8 +125,8 @@ def test_labels_say_what_is_learned_where_a_row_is_no_chat() -> None:
     """Text without turns: what has labels is the answer, the rest the question."""
     model = with_markers()
     ids = torch.tensor([[65, 66, 67, 68], [65, 66, 67, 68]])
-    labels = torch.tensor([[-100, -100, 67, 68], [65, 66, 67, 68]])
     question = find_query_tokens(ids, **model.config.query_markers)
+    labels = torch.tensor([[-100, -100, 67, 68], [65, 66, 67, 68]])
     mask = default_query_mask(ids, model.config.image_token_id, None, labels, question)
     assert mask.tolist() == [[True, True, False, False], [True] * 4]
     padding = torch.tensor([[0, 1, 1, 1], [1, 1, 1, 1]])

@@ -1,4 +1,4 @@
-"""torch.export and torch.compile without a break: with a stated budget nothing of an encoded image depends on data."""
+"""torch.export and torch.compile without a break: with a stated budget and encoded images no data decides."""
 
 from typing import Any
 

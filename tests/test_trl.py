@@ -1,4 +1,4 @@
-"""TRL's SFTTrainer, where it is installed (`pip install "arr-coc[trl]"`): it trains what it should."""
+"""TRL's SFTTrainer, where it is installed (`pip install "arr-coc[trl]"`): it sees images and trains the scorer."""
 
 from pathlib import Path
 from typing import Any
