@@ -23,8 +23,8 @@ Roboto 0.96), other designs of one kind to 0.93 at most (Spline Sans and Roboto)
 """
 
 _LETTERS = string.digits + string.ascii_letters
-_PIXELS, _SIDE = 48, 20  # per em when drawn, and per letter when compared
-_ORIGIN = (40, 90)  # of a letter's baseline on the canvas that it is drawn on, px
+_PIXELS, _SIDE = 72, 20  # per em when drawn, and per letter when compared
+_ORIGIN = (60, 130)  # of a letter's baseline on the canvas that it is drawn on, px
 
 
 def letter_shapes(face: FontFace) -> np.ndarray:
@@ -36,7 +36,7 @@ def letter_shapes(face: FontFace) -> np.ndarray:
     font = ImageFont.truetype(face.path, _PIXELS, layout_engine=ImageFont.Layout.BASIC)
     shapes = np.zeros((len(_LETTERS), _SIDE * _SIDE), np.float32)
     for shape, letter in zip(shapes, _LETTERS, strict=True):
-        canvas = Image.new("L", (150, 140))
+        canvas = Image.new("L", (220, 200))
         ImageDraw.Draw(canvas).text(_ORIGIN, letter, fill=255, font=font, anchor="ls")
         pixels = np.asarray(canvas.crop(canvas.getbbox()).resize((_SIDE, _SIDE), Image.Resampling.BOX), np.float32)
         centred = pixels.ravel() - pixels.mean()

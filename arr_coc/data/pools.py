@@ -36,10 +36,10 @@ FIRST_NAMES: tuple[str, ...] = tuple(
     Harriet Harrison Harry Harvey Hassan Hattie Hazel Heath Heather Hector Hedwig Heidi Heinrich Helen Helena Helga
     Henrietta Henry Herbert Herman Hilary Hilda Hiro Holly Homer Hope Horace Howard Hubert Hugo Hussein Ian Ibrahim
     Ida Ignacio Igor Ilse Imogen India Ines Inga Ingrid Iona Ira Irene Irina Iris Irma Irving Isaac Isabel Isabella
-    Isadora Isla Ismail Itzel Ivan Ivana Ivo Ivy Jack Jackie Jacob Jada Jaden Jaime Jake James Jamila Jan Jane
+    Isadora Isla Ismail Itzel Ivan Ivana Ivo Ivy Jack Jackie Jacob Jada Jaden Jaime Jake James Jamila Jane
     Jared Jasmine Jason Jasper Javier Jay Jean Jeanette Jeffrey Jemima Jenna Jennifer Jeremy Jerome Jerry Jesse
     Jessica Jill Jimmy Jin Joan Joanna Jocelyn Jodie Joel Johan Johanna John Jolene Jonas Jordan Jorge Josef Joseph
-    Joshua Josie Joy Joyce Juan Juana Jude Judith Julia Julian Juliet Julius Jun June Justin Kai Kamal Kara Karen
+    Joshua Josie Joy Joyce Juan Juana Jude Judith Julia Julian Juliet Julius June Justin Kai Kamal Kara Karen
     Karim Karin Karl Karla Katarina Kate Katherine Katrina Kayla Keiko Keith Kelly Kelvin Kendra Kenji Kenneth
     Kerry Kevin Khalid Kiara Kieran Kim Kimberly Kira Kirk Kirsten Kit Klara Klaus Kofi Krishna Kristina Kumar Kurt
     Kurtis Kwame Kyle Lachlan Lambert Lance Lara Larissa Larry Lars Latisha Laura Laurel Lauren Laurence Lavinia
@@ -96,7 +96,7 @@ LAST_NAMES: tuple[str, ...] = tuple(
     Ishikawa Ivanov Iyer Jackson Jacobs Jain Janssen Jansson Jarvis Jefferson Jenkins Jennings Jensen Jimenez
     Johansen Johnson Johnston Jones Joshi Juarez Kaiser Kane Kaplan Kapoor Kaufman Kaur Kaya Keller Kelley Kemp
     Kennedy Khan Kimura King Kirby Klein Knight Knudsen Kobayashi Koch Kohler Kovacs Kowalski Kramer Krause Kruger
-    Kuhn Kuznetsov Lane Lang Larkin Larsen Larson Laurent Lawson Leblanc Lefevre Lehmann Lemaire Leroux Levine
+    Kuhn Kuznetsov Lang Larkin Larsen Larson Laurent Lawson Leblanc Lefevre Lehmann Lemaire Leroux Levine
     Lindberg Lindgren Lopez Lowe Lund Lynch Lyons Macdonald Machado Mackay Maddox Madsen Maier Malone Mancini Mann
     Manning Marino Marsh Martinez Massey Masters Mathis Matsuda Matthews Maxwell Mayer Mbeki Medina Mehta Mendez
     Mendoza Mercer Meyer Michaud Middleton Miller Mills Mitra Molina Moller Monroe Montgomery Moody Moore Morales
@@ -105,7 +105,7 @@ LAST_NAMES: tuple[str, ...] = tuple(
     Nolan Norris Norton Novak Nunez Oakley Oconnor Odonnell Ohara Okafor Oliveira Olsen Olson Oneill Orlov Orozco
     Ortega Ortiz Osborne Ota Owens Pace Padilla Page Pappas Park Parsons Patel Paterson Patterson Payne Pearce
     Pearson Pedersen Pereira Perez Perkins Perrin Peters Petersen Petrov Pham Phillips Pierce Pineda Pinto Pohl
-    Pollard Popov Porter Potter Powell Powers Prasad Pratt Price Pritchard Rahman Ramirez Ramos Rao Rasmussen Reddy
+    Pollard Popov Porter Potter Powell Powers Prasad Pratt Pritchard Rahman Ramirez Ramos Rao Rasmussen Reddy
     Reed Reeves Reid Reilly Reyes Reynolds Rhodes Ribeiro Richards Richter Rios Ritter Rivera Robbins Roberts
     Robertson Robinson Robles Rocha Rodgers Rodriguez Rogers Rojas Romano Romero Rosen Rossi Rousseau Roussel Rowe
     Rubin Ruiz Russo Ryder Saito Salazar Salinas Sanchez Sandberg Sanders Sandoval Santana Sato Saunders Sauter
