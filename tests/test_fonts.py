@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from arr_coc.data import CHARSET, SPLITS, Split, family_names, find_fonts, font_families
+from arr_coc.data import CHARSET, SPLITS, Split, family_names, find_fonts, font_families, font_packages
 from arr_coc.data.font_likeness import LIMIT, letter_shapes, likenesses, plainest_faces
+from arr_coc.data.font_packages import install_commands
 
 HELD_OUT = """Lato, Roboto, Open Sans, FreeSans, FreeSerif, FreeMono, Liberation Serif, Tinos, Noto Sans, Noto Serif,
     Ubuntu, Comic Neue, Roboto Condensed, Inconsolata, Linux Libertine O, Linux Biolinum O, Fira Code,
@@ -55,12 +56,26 @@ def test_each_family_has_a_licence_and_a_package_of_a_known_registry() -> None:
 
 
 def test_install_commands_name_every_package_once() -> None:
-    debian, npm = font_families.install_commands()
+    debian, npm = install_commands()
     assert debian[:2] == ["apt-get", "install"] and "fonts-lato" in debian and len(set(debian)) == len(debian)
     assert npm[:2] == ["npm", "install"] and len(set(npm)) == len(npm)
     packages = {family.package.partition(":")[2] for family in font_families.font_families()} - {""}
     assert packages <= {*debian, *npm}
-    assert "fonts-lato" not in font_families.install_commands(["validation"])[0]
+    assert "fonts-lato" not in install_commands(["validation"])[0]
+
+
+def test_the_commands_are_printed_and_run_only_when_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands: list[list[str]] = []
+    monkeypatch.setattr(font_packages.subprocess, "run", lambda command, check: commands.append(command))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("sys.argv", ["font_packages", "--split", "test"])
+    font_packages.main()
+    assert capsys.readouterr().out.startswith("apt-get install -y ") and not commands and not list(tmp_path.iterdir())
+    monkeypatch.setattr("sys.argv", ["font_packages", "--install"])
+    font_packages.main()
+    assert commands == install_commands() and (tmp_path / ".local/share/fonts/arr_coc").is_dir()
 
 
 @pytest.mark.parametrize("split", SPLITS)
@@ -100,7 +115,7 @@ def test_likeness_sees_a_face_under_other_widths_and_not_another_design() -> Non
 
 def test_files_that_are_no_fonts_or_of_no_family_are_passed_over(tmp_path: Path) -> None:
     (tmp_path / "broken.ttf").write_bytes(b"not a font")
-    with pytest.raises(FileNotFoundError, match="python -m arr_coc.data.font_families --install"):
+    with pytest.raises(FileNotFoundError, match="python -m arr_coc.data.font_packages --install"):
         find_fonts("validation", directories=[tmp_path])
     with pytest.raises(ValueError, match="split: expected one of train, validation, test; got 'dev'"):
         find_fonts("dev")  # type: ignore[arg-type]

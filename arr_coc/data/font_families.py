@@ -1,19 +1,8 @@
-"""The font families that pages are drawn in, their splits, and the packages that hold them.
-
-    python -m arr_coc.data.font_families              # the two commands that install all of them
-    python -m arr_coc.data.font_families --install    # runs them: Debian or Ubuntu as root, and npm
-
-Nothing is fetched at any other time, and pages are drawn with the families that are there. Debian's packages lie in
-/usr/share/fonts, those of npm in ~/.local/share/fonts/arr_coc; both are where `find_fonts` looks.
-"""
+"""The font families that pages are drawn in: each belongs to one split, and to a package for `font_packages`."""
 
 from __future__ import annotations
 
-import argparse
 import csv
-import shlex
-import subprocess
-from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -60,35 +49,3 @@ def font_families() -> tuple[FontFamily, ...]:
 def family_names(split: Split) -> frozenset[str]:
     """The names of a split's families, installed or not."""
     return frozenset(family.name for family in font_families() if family.split == split)
-
-
-def install_commands(splits: Collection[Split] = SPLITS) -> list[list[str]]:
-    """The commands that install the families of some splits, as lists of arguments: apt-get's and npm's."""
-    packages = sorted({family.package for family in font_families() if family.split in splits})
-    debian, npm = (
-        [package.removeprefix(kind) for package in packages if package.startswith(kind)] for kind in ("debian:", "npm:")
-    )
-    folder = Path.home() / ".local/share/fonts/arr_coc"
-    quiet = ["--no-save", "--no-package-lock", "--ignore-scripts", "--no-audit", "--no-fund"]
-    return [
-        ["apt-get", "install", "-y", "--no-install-recommends", *debian],
-        ["npm", "install", "--prefix", str(folder), *quiet, *npm],
-    ]
-
-
-def main() -> None:
-    """Prints or runs what installs the fonts."""
-    parser = argparse.ArgumentParser(description="Print the commands that install the fonts that pages are drawn in.")
-    parser.add_argument("--install", action="store_true", help="run them (apt-get needs root)")
-    parser.add_argument("--split", choices=SPLITS, nargs="+", default=SPLITS, help="the families of these alone")
-    arguments = parser.parse_args()
-    for command in install_commands(arguments.split):
-        if arguments.install:
-            Path.home().joinpath(".local/share/fonts/arr_coc").mkdir(parents=True, exist_ok=True)
-            subprocess.run(command, check=True)
-        else:
-            print(shlex.join(command))
-
-
-if __name__ == "__main__":
-    main()

@@ -110,7 +110,7 @@ def find_fonts(split: Split, *, directories: Iterable[Path] | None = None) -> tu
         names = ", ".join(sorted(family_names(split))[:8])
         raise FileNotFoundError(
             f"fonts: expected one of the {split} split ({names}, ...); got none in {', '.join(map(str, searched))}. "
-            "All are installed by: python -m arr_coc.data.font_families --install; some, on Debian or Ubuntu, by: "
+            "All are installed by: python -m arr_coc.data.font_packages --install; some, on Debian or Ubuntu, by: "
             f"apt-get install {_PACKAGES[split]}"
         )
     return faces
@@ -143,7 +143,7 @@ def sibling(rng: np.random.Generator, face: FontFace, faces: tuple[FontFace, ...
     return family[int(rng.integers(len(family)))]
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def _load(path: str, pixels: float) -> ImageFont.FreeTypeFont:
     # The basic engine: no ligatures, which would make one glyph of two characters, and it is faster.
     return ImageFont.truetype(path, pixels, layout_engine=ImageFont.Layout.BASIC)
