@@ -248,7 +248,7 @@ def test_fonts_layouts_and_words_stay_in_their_split(domain: str) -> None:
             answers = {answer for question in page.questions for answer in question.answers}
             assert {split_of(word) for word in answers & pooled} <= {split}
     assert not (layouts["train"] | layouts["validation"]) & layouts["test"]
-    assert layouts["validation"] <= set(DOMAINS.named(domain).layouts.train)
+    assert layouts["validation"] <= set(DOMAINS[domain].layouts.train)
 
 
 def test_three_in_ten_words_of_training_are_in_no_pool() -> None:
