@@ -301,8 +301,8 @@ def default_query_mask(
 ) -> Tensor:
     """[B, S] True on text of the prompt: not on placeholders, padding, or (where labels exist) answers.
 
-    Where a chat shows its `question` [B, S] (see `ArrCocConfig.query_markers`), True on that alone. Labels need not tell
-    it from the answer there: those that leave nothing of it, because every token is learned, say nothing.
+    Where a chat shows its `question` [B, S] (see `ArrCocConfig.query_markers`), True on that alone. Labels need not
+    tell it from the answer there: those that leave nothing of it, because every token is learned, say nothing.
     """
     mask = input_ids != image_token_id
     if question is not None:

@@ -103,7 +103,7 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
     ("gqa", {"path": "scenes.json", "images": "none"}, "images: expected a folder; got 'none'"),
     ("chartqa", {"images": "none"}, "images: expected a folder; got 'none'"),
     ("rendered", {"pages": 0}, "pages: expected a number of at least 1; got 0"),
-    ("rendered", {"split": "dev"}, "split: expected one of train, test; got 'dev'"),
+    ("rendered", {"split": "dev"}, "split: expected one of train, validation, test; got 'dev'"),
     ("rendered", {"domains": ["novel"]}, "domain: expected one of .*; got 'novel'"),
     ("jsonl", {"format": "csv"}, "format: expected one of chartqa, .*; got 'csv'"),
 ]  # fmt: skip

@@ -16,8 +16,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--size", metavar="PX", type=int, default=256, help="side of a page (default: 256)")
     domain = f"what is drawn, page by page in turn: {DOMAINS} (default: document)"
     parser.add_argument("--domain", metavar="NAME[,NAME]", default="document", help=domain)
-    split = "fonts, layouts, wordings and words: those of training, or those held out (default: test)"
-    parser.add_argument("--split", choices=("train", "test"), default="test", help=split)
+    split = "whose fonts, layouts, wordings and words; validation has training's layouts (default: test)"
+    parser.add_argument("--split", choices=("train", "validation", "test"), default="test", help=split)
 
 
 def run(args: argparse.Namespace) -> None:

@@ -5,8 +5,7 @@ from .domains.dense import render_dense_page as render_dense_page
 from .domains.document import Document as Document
 from .domains.document import Entry as Entry
 from .domains.document import render_document as render_document
-from .fonts import TEST_FAMILIES as TEST_FAMILIES
-from .fonts import TRAIN_FAMILIES as TRAIN_FAMILIES
+from .font_families import family_names as family_names
 from .fonts import FontFace as FontFace
 from .fonts import find_fonts as find_fonts
 from .glyphs import CHARSET as CHARSET
@@ -16,5 +15,6 @@ from .glyphs import glyph_targets as glyph_targets
 from .questions import QUESTION_TEMPLATES_TEST as QUESTION_TEMPLATES_TEST
 from .questions import QUESTION_TEMPLATES_TRAIN as QUESTION_TEMPLATES_TRAIN
 from .questions import ask as ask
+from .splits import SPLITS as SPLITS
+from .splits import Split as Split
 from .values import FIELDS as FIELDS
-from .values import Split as Split

@@ -12,37 +12,19 @@ from pathlib import Path
 import numpy as np
 from PIL import ImageFont
 
-from .values import Split
+from .font_families import family_names
+from .splits import SPLITS, Split, check_split
 
 logger = logging.getLogger(__name__)
-
-TRAIN_FAMILIES: frozenset[str] = frozenset(
-    {
-        "DejaVu Sans", "DejaVu Sans Condensed", "DejaVu Serif", "DejaVu Serif Condensed", "DejaVu Sans Mono",
-        "Liberation Sans", "Liberation Sans Narrow", "Liberation Mono",
-    }
-)  # fmt: skip
-
-# Left out because their outlines are (nearly) those of a training family: Arimo and Cousine (Liberation Sans and Mono),
-# Hack and Bitstream Vera (DejaVu). Families that are not text fonts, or have no lower case, are not listed either.
-TEST_FAMILIES: frozenset[str] = frozenset(
-    {
-        "Liberation Serif", "Tinos", "FreeSans", "FreeSerif", "FreeMono", "Roboto", "Roboto Condensed", "Open Sans",
-        "Lato", "Inconsolata", "Linux Libertine O", "Linux Biolinum O", "Fira Code", "Cantarell", "Carlito", "Caladea",
-        "Nimbus Sans", "Nimbus Roman", "Nimbus Mono PS", "C059", "P052", "URW Gothic", "URW Bookman", "Cabin",
-        "Noto Sans", "Noto Serif", "Noto Sans Mono", "Ubuntu", "Ubuntu Mono", "Source Sans 3", "Crimson Text",
-    }
-)  # fmt: skip
-
-_FAMILIES = {"train": TRAIN_FAMILIES, "test": TEST_FAMILIES}
 
 # Style names of usual weights, lower case, without the words for width. URW call their regular weights Light and Demi.
 _REGULAR_STYLES = frozenset({"", "regular", "book", "roman", "medium", "bold"})
 _ITALIC_WORDS = frozenset({"italic", "oblique"})
 _URW_STYLES = {"URW Bookman": {"light": "regular", "demi": "bold"}, "URW Gothic": {"demi": "bold"}}
 
-_PACKAGES = {
+_PACKAGES: dict[Split, str] = {  # some of each split, for who wants no more
     "train": "fonts-dejavu fonts-liberation",
+    "validation": "fonts-paratype fonts-vollkorn fonts-jetbrains-mono",
     "test": "fonts-liberation fonts-freefont-ttf fonts-roboto fonts-lato fonts-open-sans",
 }
 _MIN_PIXELS = 4.0  # FreeType refuses a size of zero; below this nothing is readable anyway
@@ -94,7 +76,7 @@ def _read_face(path: Path) -> FontFace | None:
             family = f"{family} {width.capitalize()}"
     weight = " ".join(word for word in words if word not in _ITALIC_WORDS)
     weight = _URW_STYLES.get(family, {}).get(weight, weight)
-    if family not in TRAIN_FAMILIES | TEST_FAMILIES or weight not in _REGULAR_STYLES:
+    if not any(family in family_names(split) for split in SPLITS) or weight not in _REGULAR_STYLES:
         return None
     italic = any(word in _ITALIC_WORDS for word in words)
     return FontFace(family=family, bold=weight == "bold", italic=italic, style=style or "Regular", path=str(path))
@@ -114,29 +96,29 @@ def find_fonts(split: Split, *, directories: Iterable[Path] | None = None) -> tu
     """Installed faces of a split, sorted by family, weight, slant and style.
 
     Args:
-        split: "train" (DejaVu and Liberation sans and mono families) or "test" (the other known text families).
+        split: which families, see `arr_coc.data.font_families`.
         directories: where to look instead of `font_directories()`; searched recursively, cached per process.
 
     Raises:
-        ValueError: `split` is neither "train" nor "test".
+        ValueError: an unknown split.
         FileNotFoundError: none of the split's families is installed; names Debian packages that hold them.
     """
-    if split not in _PACKAGES:
-        raise ValueError(f'expected split "train" or "test", got {split!r}')
+    check_split(split)
     searched = font_directories() if directories is None else tuple(directories)
     faces = _faces(split, searched)
     if not faces:
-        families = _FAMILIES[split]
+        names = ", ".join(sorted(family_names(split))[:8])
         raise FileNotFoundError(
-            f"fonts: expected one of the {split} split ({', '.join(sorted(families))}); got none in "
-            f"{', '.join(map(str, searched))}. On Debian or Ubuntu: apt-get install {_PACKAGES[split]}"
+            f"fonts: expected one of the {split} split ({names}, ...); got none in {', '.join(map(str, searched))}. "
+            "All are installed by: python -m arr_coc.data.font_packages --install; some, on Debian or Ubuntu, by: "
+            f"apt-get install {_PACKAGES[split]}"
         )
     return faces
 
 
 @lru_cache(maxsize=16)
 def _faces(split: Split, directories: tuple[Path, ...]) -> tuple[FontFace, ...]:
-    return tuple(face for face in _scan(directories) if face.family in _FAMILIES[split])
+    return tuple(face for face in _scan(directories) if face.family in family_names(split))
 
 
 @lru_cache(maxsize=8)
@@ -161,7 +143,7 @@ def sibling(rng: np.random.Generator, face: FontFace, faces: tuple[FontFace, ...
     return family[int(rng.integers(len(family)))]
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def _load(path: str, pixels: float) -> ImageFont.FreeTypeFont:
     # The basic engine: no ligatures, which would make one glyph of two characters, and it is faster.
     return ImageFont.truetype(path, pixels, layout_engine=ImageFont.Layout.BASIC)

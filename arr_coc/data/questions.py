@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .values import Split, pick
+from .splits import Split, check_split
+from .values import pick
 
 SHARED_TEMPLATE = "What is the {field}?"
 
@@ -48,20 +49,19 @@ QUESTION_TEMPLATES_TEST: tuple[str, ...] = (
     "What {field} is written?",
     "Give me the value of {field}.",
 )
-_SHARED_SHARE = {"train": 0.15, "test": 0.5}
+_SHARED_SHARE: dict[Split, float] = {"train": 0.15, "validation": 0.15, "test": 0.5}
 
 
 def ask(rng: np.random.Generator, field: str, *, split: Split) -> str:
     """A question about `field` (lower case, one of `FIELDS`) in one of the split's wordings.
 
-    The wording that both splits share is drawn with probability 0.5 in the test split and about 0.15 in training.
+    The wording that all share is drawn with probability 0.5 in the test split and about 0.15 in the others.
 
     Raises:
-        ValueError: `split` is neither "train" nor "test".
+        ValueError: an unknown split.
     """
-    if split not in _SHARED_SHARE:
-        raise ValueError(f'expected split "train" or "test", got {split!r}')
-    templates = QUESTION_TEMPLATES_TRAIN if split == "train" else QUESTION_TEMPLATES_TEST
+    check_split(split)
+    templates = QUESTION_TEMPLATES_TEST if split == "test" else QUESTION_TEMPLATES_TRAIN
     shared = rng.random() < _SHARED_SHARE[split]
     template = SHARED_TEMPLATE if shared else templates[1 + int(rng.integers(len(templates) - 1))]
     return template.format(field=field, Field=field.capitalize())
@@ -69,14 +69,14 @@ def ask(rng: np.random.Generator, field: str, *, split: Split) -> str:
 
 @dataclass(frozen=True)
 class Wordings:
-    """Ways to put one question, other ones in each split, with `{names}` to fill in."""
+    """Ways to put one question, other ones in the test split, with `{names}` to fill in."""
 
     train: tuple[str, ...]
     test: tuple[str, ...]
 
     def draw(self, rng: np.random.Generator, split: Split, **names: str) -> str:
         """One of the split's wordings, filled in."""
-        return pick(rng, self.train if split == "train" else self.test).format(**names)
+        return pick(rng, self.test if split == "test" else self.train).format(**names)
 
 
 DOCUMENT_WORDINGS = Wordings(QUESTION_TEMPLATES_TRAIN, QUESTION_TEMPLATES_TEST)

@@ -16,7 +16,7 @@ from PIL import Image, ImageChops, ImageDraw, ImageFilter, ImageFont
 
 from ..modeling.image_processing_arr_coc import Box
 from .fonts import FontFace, load_font
-from .values import Split
+from .splits import Split
 
 Colour = tuple[float, float, float]  # red, green, blue in 0..255
 

@@ -8,21 +8,21 @@ import numpy as np
 
 from .fonts import find_fonts, pick_face, sibling
 from .rasterising import MIN_STRETCH, Pen, TextStyle
-from .values import Split
+from .splits import Split, check_split
 
 MIN_FONT = 11.0  # px at a 256 px page; smaller text is outside the domain
 MAX_FONT = 26.0
-CONTRAST = {"train": 80.0, "test": 110.0}  # least difference in luminance (0..255) between ink and paper
+CONTRAST: dict[Split, float] = {"train": 80.0, "validation": 110.0, "test": 110.0}
+"""Least difference in luminance (0..255) between ink and paper."""
 
 
 def check_page(size: int, split: str) -> None:
     """Refuses pages that cannot be drawn.
 
     Raises:
-        ValueError: a split other than "train" and "test", or a page too small for text.
+        ValueError: an unknown split, or a page too small for text.
     """
-    if split not in ("train", "test"):
-        raise ValueError(f'expected split "train" or "test", got {split!r}')
+    check_split(split)
     if size < 64:
         raise ValueError(f"expected a size of at least 64 px, below which no text is readable; got {size}")
 
@@ -47,7 +47,7 @@ class Styles:
 def sample_pen(rng: np.random.Generator, split: Split) -> Pen:
     """How a page is rasterised; training varies the weight of strokes, also unequally as in faces of high contrast."""
     supersample = 2 if rng.random() < 0.45 else 1
-    if split == "test" or rng.random() < 0.5:
+    if split != "train" or rng.random() < 0.5:
         return Pen(supersample)
     reach = (-0.55, 0.9) if supersample == 2 else (-0.25, 0.4)
     return Pen(supersample, (float(rng.uniform(*reach)), float(rng.uniform(*reach))))
@@ -56,7 +56,7 @@ def sample_pen(rng: np.random.Generator, split: Split) -> Pen:
 def sample_style(rng: np.random.Generator, pen: Pen, size: int, split: Split) -> TextStyle:
     """A text style; training distorts the letters so that unseen families fall within what was seen."""
     face, pixels = pick_face(rng, find_fonts(split)), MIN_FONT * size / 256
-    if split == "test":
+    if split != "train":
         return TextStyle(face, pixels, pen.supersample)
     narrow = face.family.endswith(("Condensed", "Narrow"))
     stretch = float(rng.uniform(0.95 if narrow else MIN_STRETCH, 1.2)) if rng.random() < 0.55 else 1.0

@@ -1,15 +1,15 @@
-"""What synthetic documents say: field names, pools of names and cities, and seeded generators of values by kind."""
+"""What synthetic documents say: field names, and seeded generators of values by kind."""
 
-# ruff: noqa: SIM905 (word pools are readable as running text, not as a thousand quoted strings)
+# ruff: noqa: SIM905 (word lists are readable as running text, not as quoted strings)
 from __future__ import annotations
 
 import string
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import numpy as np
 
-Split = Literal["train", "test"]
+from .pools import CITIES, COMPANIES, FIRST_NAMES, LAST_NAMES
+from .splits import Split, part
 
 FIELDS: tuple[str, ...] = tuple(
     """total subtotal tax tip date time name phone city code order invoice price quantity seat gate flight train
@@ -17,80 +17,7 @@ FIELDS: tuple[str, ...] = tuple(
     unit account""".split()
 )
 
-FIRST_NAMES: tuple[str, ...] = tuple(
-    """Aaron Abel Ada Adam Adele Adrian Agnes Ahmed Aiko Aisha Akira Alan Albert Alejandro Alex Alfred Ali Alice Alina
-    Alma Amara Amelia Amir Amy Ana Anders Andrea Andrew Angela Anika Anita Anna Anton Antonio Anya Ari Arjun Arthur Asha
-    Astrid Aurora Ava Axel Barbara Beatrice Bella Ben Bianca Bjorn Boris Brenda Brian Bruno Camila Carl Carlos Carmen
-    Carol Cecilia Chen Chiara Chloe Chris Clara Claude Colin Connor Cora Cyrus Daisy Dalia Dana Daniel Daria David
-    Deborah Denis Derek Diana Diego Dimitri Dina Dmitri Donald Dora Dylan Edgar Edith Edward Elena Eli Elias Elif Elisa
-    Ella Emil Emily Emma Enzo Eric Erika Ernest Esther Ethan Eva Evelyn Fabian Fatima Felix Fernando Fiona Flora
-    Francesca Frank Freya Gabriel Gemma George Gina Giulia Gloria Gordon Grace Greta Gustav Hana Hannah Hans Harold
-    Harry Hassan Hector Heidi Helen Henry Hiro Hugo Ian Ibrahim Ida Igor Ines Ingrid Ira Irene Iris Isaac Isabel Ivan
-    Ivy Jack Jacob Jada James Jamila Jan Jane Jasmine Jason Javier Jean Jenna Jerome Jesse Jin Joan Joel Johan John
-    Jonas Jorge Josef Joy Juan Judith Julia Jun Kai Kamal Karen Karim Karl Kate Keiko Kenji Kevin Khalid Kim Kira Klaus
-    Kofi Kurt Kwame Kyle Lara Lars Laura Layla Lea Leila Lena Leo Leon Li Liam Lidia Lin Linda Lisa Liu Lola Louis Lucas
-    Lucia Luigi Luis Luka Luna Lydia Magda Maja Malik Manuel Mara Marco Margaret Maria Marina Mario Mark Marta Martin
-    Mateo Matilda Maya Mei Mia Michael Miguel Mila Milan Mina Miriam Mohan Mona Monica Nadia Naomi Natasha Nathan Nia
-    Nico Nikolai Nils Nina Noah Noor Nora Oleg Olga Oliver Olivia Omar Oscar Otto Owen Pablo Paola Patrick Paul Pedro
-    Penny Petra Philip Pia Pierre Priya Quentin Quinn Rachel Rafael Rahul Raj Ramon Rania Ravi Raymond Rebecca Rene Rita
-    Robert Rocco Roger Rosa Ruben Ruth Ryan Sabine Salma Sam Samir Sandra Sara Sasha Sean Selma Sergei Simon Sofia Sonia
-    Stefan Stella Sunil Susan Sven Tadeo Tamara Tara Tariq Teresa Theo Thomas Tina Tobias Tom Uma Ursula Usha Valeria
-    Vera Victor Viktor Vincent Viola Wanda Wei Wendy William Xavier Ximena Yan Yara Yasmin Yuki Yusuf Yvonne Zach Zahra
-    Zara Zelda Zoe Zoran""".split()
-)
-
-CITIES: tuple[str, ...] = tuple(
-    name.strip()
-    for name in """Aachen,Aarhus,Aberdeen,Abu Dhabi,Accra,Adelaide,Aleppo,Algiers,Almaty,Amman,Amsterdam,Ankara,Antwerp,
-    Athens,Atlanta,Auckland,Austin,Baghdad,Baku,Baltimore,Bamako,Bangkok,Barcelona,Basel,Basra,Beijing,Beirut,Belfast,
-    Belgrade,Bergen,Berlin,Bern,Bilbao,Birmingham,Bogota,Bologna,Bonn,Bordeaux,Boston,Brasilia,Bratislava,Bremen,
-    Brisbane,Bristol,Brno,Bruges,Brussels,Bucharest,Budapest,Buenos Aires,Buffalo,Busan,Cairo,Calgary,Cali,Cambridge,
-    Canberra,Cancun,Cape Town,Caracas,Cardiff,Casablanca,Catania,Chennai,Chicago,Cluj,Cologne,Colombo,Cordoba,Cork,
-    Cusco,Dakar,Dallas,Damascus,Darwin,Delhi,Denver,Detroit,Dhaka,Dijon,Doha,Dortmund,Dresden,Dubai,Dublin,Dundee,Durban,
-    Edinburgh,El Paso,Essen,Exeter,Fez,Florence,Frankfurt,Fresno,Fukuoka,Galway,Gdansk,Geneva,Genoa,Ghent,Glasgow,Goa,
-    Granada,Graz,Grenoble,Guadalajara,Haifa,Halifax,Hamburg,Hanoi,Hanover,Harare,Havana,Helsinki,Hiroshima,Ho Chi Minh,
-    Hobart,Hong Kong,Honolulu,Houston,Hue,Hull,Hyderabad,Ibadan,Incheon,Innsbruck,Istanbul,Izmir,Jaipur,Jakarta,Jeddah,
-    Jerusalem,Juba,Kabul,Kampala,Karachi,Kathmandu,Katowice,Kazan,Khartoum,Kiel,Kigali,Kingston,Kinshasa,Kobe,Kolkata,
-    Kosice,Krakow,Kuwait,Kyiv,Kyoto,La Paz,Lagos,Lahore,Las Vegas,Lausanne,Leeds,Leicester,Leiden,Leipzig,Liege,Lille,
-    Lima,Limerick,Linz,Lisbon,Liverpool,Ljubljana,Lodz,London,Los Angeles,Luanda,Lublin,Lucerne,Lusaka,Luxor,Lviv,Lyon,
-    Madison,Madrid,Malaga,Malmo,Managua,Manchester,Manila,Maputo,Marseille,Mecca,Medan,Melbourne,Memphis,Mexico City,
-    Miami,Milan,Minsk,Mombasa,Monaco,Monterrey,Montreal,Moscow,Multan,Mumbai,Munich,Muscat,Nagoya,Nairobi,Nancy,Nantes,
-    Naples,Nashville,New Orleans,New York,Newcastle,Nice,Nicosia,Odessa,Oran,Orlando,Osaka,Oslo,Ottawa,Oulu,Oxford,
-    Padua,Palermo,Panama City,Paris,Parma,Perth,Phoenix,Pisa,Pittsburgh,Plovdiv,Plymouth,Porto,Porto Alegre,Portland,
-    Poznan,Prague,Pretoria,Puebla,Pune,Quebec,Quito,Rabat,Reims,Rennes,Reykjavik,Riga,Rio,Riyadh,Rome,Rosario,Rotterdam,
-    Rouen,Sacramento,Saint Louis,Salerno,Salt Lake,Salvador,Salzburg,San Diego,San Jose,San Juan,Santa Fe,Santiago,
-    Santos,Sao Paulo,Sapporo,Sarajevo,Seattle,Sendai,Seoul,Seville,Shanghai,Sheffield,Shenzhen,Singapore,Skopje,Sofia,
-    Split,Stockholm,Strasbourg,Stuttgart,Surabaya,Sydney,Taipei,Tallinn,Tampa,Tampere,Tangier,Tashkent,Tbilisi,
-    Tel Aviv,Tirana,Tokyo,Toledo,Toronto,Toulouse,Trento,Trieste,Tripoli,Tucson,Tunis,Turin,Turku,Ulm,Uppsala,Utrecht,
-    Valencia,Vancouver,Varna,Venice,Verona,Vienna,Vilnius,Warsaw,Washington,Wellington,Winnipeg,Wroclaw,Wuhan,Xian,
-    Yangon,Yerevan,Yokohama,York,Zagreb,Zaragoza,Zurich""".split(",")
-)
-
-TITLES: tuple[str, ...] = tuple(
-    name.strip()
-    for name in """Receipt,RECEIPT,Invoice,INVOICE,Boarding pass,BOARDING PASS,Order summary,Ticket,TICKET,
-    Delivery note,Packing list,Thank you,Your booking,Reservation,Report,Summary,Statement,Details,Data sheet,
-    Label,Shipping,Bill,
-    Guest check,Cash & Carry,Joe's Cafe,Corner Shop,Grand Hotel,Parking,Check in,Departures,Arrivals,Inspection,
-    Test record,Stock card,Work order,Order #12,Copy #2,Customer copy,Airport,Central Station,Museum,Library card,
-    Membership,Warehouse,Lab sample,Station log,Form A,Page 1,Account info,Contact,Payment,Transfer,Quote""".split(",")
-)
-
-_HELD_OUT_EVERY = 8  # every eighth name and city appears in the test split only
-
-
-def held_out(pool: tuple[str, ...]) -> tuple[str, ...]:
-    """The members of a pool that training never shows."""
-    return pool[::_HELD_OUT_EVERY]
-
-
-def training_part(pool: tuple[str, ...]) -> tuple[str, ...]:
-    """The members of a pool that training may show: some words are both a name and a city, and held out as either."""
-    hidden = {*held_out(FIRST_NAMES), *held_out(CITIES)}
-    return tuple(word for word in pool if word not in hidden)
-
-
-_TRAIN_NAMES, _TRAIN_CITIES = training_part(FIRST_NAMES), training_part(CITIES)
+_MADE_UP = 0.5  # share of training names, cities and companies that are in no pool, so that reading is not guessing
 _ONSETS = "b c d f g h j k l m n p q r s t v w x y z br ch cl cr dr fl gr kn pl pr sh sl sp st str th tr wh".split()
 _VOWELS = "a e i o u y ai au ea ee ei ia ie oa oo ou".split()
 _CODAS = ("", "", "", *"b ck d f g l ll m n nd ng p r rt s sk ss st t tt v x z".split())
@@ -151,17 +78,21 @@ def _seat(rng: np.random.Generator, split: Split) -> str:
 
 
 def _name(rng: np.random.Generator, split: Split) -> str:
-    if split == "test":
-        return pick(rng, FIRST_NAMES)
-    return made_up_word(rng) if rng.random() < 0.5 else pick(rng, _TRAIN_NAMES)
+    if split == "train" and rng.random() < _MADE_UP:
+        return made_up_word(rng)
+    return pick(rng, part(FIRST_NAMES if rng.random() < 0.6 else LAST_NAMES, split))
 
 
 def _city(rng: np.random.Generator, split: Split) -> str:
-    if split == "test":
-        return pick(rng, CITIES)
-    if rng.random() < 0.5:
-        return pick(rng, _TRAIN_CITIES)
-    return " ".join(made_up_word(rng)[:7] for _ in range(1 + int(rng.random() < 0.15)))
+    if split == "train" and rng.random() < _MADE_UP:
+        return " ".join(made_up_word(rng)[:7] for _ in range(1 + int(rng.random() < 0.15)))
+    return pick(rng, part(CITIES, split))
+
+
+def _company(rng: np.random.Generator, split: Split) -> str:
+    if split == "train" and rng.random() < _MADE_UP:
+        return f"{made_up_word(rng)[:7]}{pick(rng, (' ', ' & '))}{made_up_word(rng)[:6]}"
+    return pick(rng, part(COMPANIES, split))
 
 
 def _phone(rng: np.random.Generator, split: Split) -> str:
@@ -170,7 +101,7 @@ def _phone(rng: np.random.Generator, split: Split) -> str:
 
 KINDS: dict[str, Callable[[np.random.Generator, Split], str]] = {
     "amount": _amount, "date": _date, "time": _time, "number": _number, "code": _code, "seat": _seat, "name": _name,
-    "city": _city, "phone": _phone,
+    "city": _city, "company": _company, "phone": _phone,
 }  # fmt: skip
 KIND_NAMES: tuple[str, ...] = tuple(KINDS)
 
@@ -183,6 +114,7 @@ KIND_PATTERNS: dict[str, str] = {
     "seat": r"[A-Z]\d{1,2}|\d{1,2}[A-Z]",
     "name": r"[A-Z][a-z]+",
     "city": r"[A-Z][a-z]+( [A-Z][a-z]+)*",
+    "company": r"[A-Z][a-z]+( (& )?[A-Z][a-z]+)*",
     "phone": r"\d{3,4}-\d{4}",
 }
 """Full-match regular expressions of the values of each kind."""

@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from .domains import DOMAINS, Page, Question, draw_page
 from .rasterising import Box
-from .values import Split
+from .splits import Split
 
 JPEG_QUALITY = 92
 
@@ -35,7 +35,7 @@ def write_questions(
         pages, questions: how many.
         seed: of everything drawn.
         size: side of a page, px.
-        split: fonts, layouts, wordings and words: "train" or "test".
+        split: fonts, layouts, wordings and words, see `arr_coc.data.splits`.
         domains: names in `DOMAINS`, which take turns.
 
     Returns:

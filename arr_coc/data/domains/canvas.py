@@ -12,8 +12,8 @@ from ...modeling.image_processing_arr_coc import Box
 from ..glyphs import Glyph, write
 from ..rasterising import Colour, Ink, TextStyle, compose, luminance, sample_palette
 from ..ruling import Ruler
+from ..splits import Split
 from ..styles import CONTRAST, MIN_FONT, Styles, check_page, sample_pen, sample_styles
-from ..values import Split
 from .page import Span
 
 Role = Literal["label", "value", "heading"]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from ..glyphs import ALPHANUMERIC, PUNCTUATION, Glyph, glyphs_of
+from ..pools import CITIES, FIRST_NAMES, LAST_NAMES
 from ..rasterising import Ink, compose, sample_palette
+from ..splits import Split, part
 from ..styles import CONTRAST, MAX_FONT, MIN_FONT, check_page, sample_pen, sample_style
-from ..values import CITIES, FIELDS, FIRST_NAMES, Split, made_up_word, pick, sample_value
+from ..values import FIELDS, made_up_word, pick, sample_value
 from .document import Document
 
 
@@ -21,8 +23,8 @@ def _dense_word(rng: np.random.Generator, split: Split) -> str:
     if choice < 0.5:
         word = made_up_word(rng)
         return (word, word.lower(), word.upper())[int(rng.choice(3, p=[0.5, 0.3, 0.2]))]
-    if choice < 0.6 and split == "test":
-        return pick(rng, FIRST_NAMES + CITIES)
+    if choice < 0.6 and split != "train":
+        return pick(rng, part(FIRST_NAMES + LAST_NAMES + CITIES, split))
     return sample_value(rng, field, split=split)
 
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..pools import FIRST_NAMES
 from ..questions import Wordings
-from ..values import FIRST_NAMES, KINDS, Split, pick
+from ..splits import Split
+from ..values import KINDS, pick
 from .canvas import Canvas, Role, least_pixels
 from .page import Asker, Layouts, Page, Question, Span, interleave, register
 from .rows import Align, Row, Ruling, draw_rows, plan_rows, rule_rows

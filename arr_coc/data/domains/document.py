@@ -10,10 +10,12 @@ from PIL import Image
 
 from ...modeling.image_processing_arr_coc import Box
 from ..glyphs import Glyph, write
+from ..pools import TITLES
 from ..questions import DOCUMENT_WORDINGS, ask
 from ..rasterising import Ink, compose, sample_palette
+from ..splits import Split, part
 from ..styles import CONTRAST, check_page, sample_pen, sample_styles
-from ..values import FIELDS, TITLES, Split, made_up_word, pick, sample_pairs
+from ..values import FIELDS, made_up_word, pick, sample_pairs
 from .lines import LAYOUTS, draw_rules, make_plan
 from .page import Page, Question, register
 
@@ -51,12 +53,12 @@ def _cased(rng: np.random.Generator, fields: list[str]) -> list[str]:
     return [(field, field.capitalize(), field.upper())[choice] for field in fields]
 
 
-def _sample_title(rng: np.random.Generator) -> str:
+def _sample_title(rng: np.random.Generator, split: Split) -> str:
     chance = rng.random()
     if chance < 0.55:
         return ""
     if chance < 0.85:
-        return pick(rng, TITLES)
+        return pick(rng, part(TITLES, split))
     return " ".join(made_up_word(rng) for _ in range(int(rng.integers(1, 3))))
 
 
@@ -68,7 +70,7 @@ def render_document(
     Args:
         rng: the only source of randomness; the same state gives the same document on a machine with the same fonts.
         size: side of the square page in px; all lengths scale with it.
-        split: "train" or "test", which differ in fonts, layouts, held-out words, and distortions (training only).
+        split: which fonts, words and layouts it shows, see `arr_coc.data.splits`; only training distorts its letters.
         fields: names to draw from (lower case, distinct), at least 4; those that `FIELDS` lacks have numbers, or
             values of any kind.
 
@@ -87,7 +89,7 @@ def render_document(
         labels = _cased(rng, [field for field, _ in pairs])
         colon = ":" if rng.random() < 0.5 else ""
         drawn, values = [label + colon for label in labels], [value for _, value in pairs]
-        title = _sample_title(rng)
+        title = _sample_title(rng, split)
         plan = make_plan(rng, layout, styles, drawn, values, title, size)
         if plan is not None:
             break

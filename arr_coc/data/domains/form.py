@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..questions import Wordings, ask
-from ..values import Split
+from ..splits import Split
 from .document import Entry, render_document
 from .lines import LAYOUTS
 from .page import Page, Question, register

@@ -14,7 +14,8 @@ from ...modeling.image_processing_arr_coc import Box
 from ...modeling.registry import Registry
 from ..glyphs import Glyph
 from ..questions import Wordings
-from ..values import Split, pick
+from ..splits import Split
+from ..values import pick
 
 Difficulty = Literal["easy", "hard"]
 
@@ -79,7 +80,7 @@ Layout = TypeVar("Layout")
 
 @dataclass(frozen=True)
 class Layouts(Generic[Layout]):
-    """The named layouts of a domain's pages: training shows other ones than the test split.
+    """The named layouts of a domain's pages: training and validation show other ones than the test split.
 
     Attributes:
         train, test: by name; no name is in both.
@@ -92,7 +93,7 @@ class Layouts(Generic[Layout]):
 
     def of(self, split: Split) -> Mapping[str, Layout]:
         """The layouts of a split."""
-        return self.train if split == "train" else self.test
+        return self.test if split == "test" else self.train
 
     def draw(self, rng: np.random.Generator, split: Split) -> tuple[str, Layout]:
         """A layout of the split and its name."""

@@ -11,10 +11,12 @@ from PIL import Image, ImageDraw
 
 from ...modeling.image_processing_arr_coc import Box
 from ..glyphs import Glyph, write
+from ..pools import CITIES, FIRST_NAMES
 from ..questions import Wordings
 from ..rasterising import Ink, TextStyle, degrade, luminance
+from ..splits import Split
 from ..styles import MAX_FONT, sample_pen, sample_style
-from ..values import CITIES, FIRST_NAMES, KINDS, Split, pick
+from ..values import KINDS, pick
 from .canvas import least_pixels, text_unit
 from .page import Asker, Page, Question, Span, interleave, register
 from .scene import SCENES, Fill
@@ -61,7 +63,8 @@ _COLOURS: dict[str, Fill] = {
     "white": (242, 242, 238), "black": (28, 28, 30), "brown": (100, 65, 40), "orange": (235, 130, 30),
 }  # fmt: skip
 _PLACES = {"gate": "seat", "platform": "number", "room": "number", "exit": "seat", "parking": "amount", "bus": "number"}
-_TURN, _SKEW = {"train": 12.0, "test": 15.0}, {"train": 0.15, "test": 0.18}
+_TURN: dict[Split, float] = {"train": 12.0, "validation": 12.0, "test": 15.0}  # degrees
+_SKEW: dict[Split, float] = {"train": 0.15, "validation": 0.15, "test": 0.18}
 _MAX_SIGNS = {256: 4, 512: 6}  # by the page sizes from which on they fit
 _TRIES = 40  # places tried for a sign before all are drawn anew
 

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..splits import Split
 from ..styles import check_page
-from ..values import Split
 from .document import draw_fields
 from .page import DOMAINS, Page
+
+_ENTROPY: dict[Split, tuple[int, ...]] = {"train": (1,), "validation": (2,), "test": ()}
 
 
 def draw_page(
@@ -22,7 +24,7 @@ def draw_page(
         seed: of all pages.
         index: at least 0.
         size: side of the page, px.
-        split: fonts, layouts, wordings and words: "train" or "test"; pages of the two never share random numbers.
+        split: fonts, layouts, wordings and words; pages of two splits never share random numbers.
         fields: of domain document alone, the names to draw from; None: its own.
 
     Raises:
@@ -33,7 +35,7 @@ def draw_page(
     check_page(size, split)
     if seed < 0 or index < 0:
         raise ValueError(f"expected a seed and an index of at least 0; got seed={seed}, index={index}")
-    entropy = (seed, index) if split == "test" else (seed, index, 1)
+    entropy = (seed, index, *_ENTROPY[split])
     draw, rng = DOMAINS[domain].draw, np.random.default_rng(entropy)
     if fields is None:
         return draw(rng, size, split)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..questions import Wordings
-from ..values import Split, pick
+from ..splits import Split
+from ..values import pick
 from .canvas import Canvas, least_pixels
 from .page import Asker, Layouts, Page, Question, Span, interleave, register
 from .rows import Align, Row, Ruling, draw_rows, plan_rows, rule_rows

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, get_args, overload
+from typing import Any, overload
 
 from PIL import Image
 
 from ..domains import DOMAINS, Page, draw_page
 from ..images import HeldImage
 from ..records import MAX_ERRORS, OnError, Record
-from ..values import Split
+from ..splits import Split, check_split
 from .base import FORMATS, Format
 
 _DRAWN = 64
@@ -27,7 +27,7 @@ class Rendered(Format):
         questions: about each; where a page has fewer, the first ones come again.
         seed: of everything drawn.
         size: side of a page, px.
-        split: fonts, layouts, wordings and words: "train" or "test".
+        split: fonts, layouts, wordings and words, see `arr_coc.data.splits`.
         domains: names in `DOMAINS`, which take turns; also as text with commas between them.
         fields: of domain document, at least 4 names in place of its own.
     """
@@ -44,8 +44,7 @@ class Rendered(Format):
         for name in ("pages", "questions"):
             if type(getattr(self, name)) is not int or getattr(self, name) < 1:
                 raise ValueError(f"{name}: expected a number of at least 1; got {getattr(self, name)!r}")
-        if self.split not in get_args(Split):
-            raise ValueError(f"split: expected one of {', '.join(get_args(Split))}; got {self.split!r}")
+        check_split(self.split)
         object.__setattr__(self, "domains", _names(self.domains))
         if not self.domains:
             raise ValueError("domains: expected at least one; got none")

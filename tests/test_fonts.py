@@ -1,0 +1,121 @@
+"""Font families: what is held out stays held out, also under another name."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from arr_coc.data import CHARSET, SPLITS, Split, family_names, find_fonts, font_families, font_packages
+from arr_coc.data.font_likeness import LIMIT, letter_shapes, likenesses, plainest_faces
+from arr_coc.data.font_packages import install_commands
+
+HELD_OUT = """Lato, Roboto, Open Sans, FreeSans, FreeSerif, FreeMono, Liberation Serif, Tinos, Noto Sans, Noto Serif,
+    Ubuntu, Comic Neue, Roboto Condensed, Inconsolata, Linux Libertine O, Linux Biolinum O, Fira Code,
+    Cantarell, Carlito, Caladea, Nimbus Sans, Nimbus Roman, Nimbus Mono PS, C059, P052, URW Gothic, URW Bookman,
+    Cabin, Noto Sans Mono, Ubuntu Mono, Source Sans 3, Crimson Text"""
+UNDER_OTHER_NAMES = """Assistant, Cambo, Source Sans Pro, Heebo, Hind, Garuda, Doulos SIL, Galatia SIL, Norasi, STIX,
+    STIXGeneral, STIX Math, Scheherazade New, Tlwg Mono, Tlwg Typewriter, Tribun ADF Std, IndUni-C, IndUni-H, IndUni-N,
+    IndUni-P, IndUni-T, Nimbus Sans Narrow, Linux Libertine Display O, TeX Gyre Heros, TeX Gyre Termes, TeX Gyre
+    Cursor, TeX Gyre Schola, TeX Gyre Pagella, TeX Gyre Adventor, TeX Gyre Bonum, Open Sans Condensed, Droid
+    Sans, Roboto Flex, Cairo, Barlow Semi Condensed, IBM Plex Sans Arabic, PT Sans Narrow, PT Sans Caption, PT
+    Serif Caption, Arimo, Cousine, Hack, Ubuntu Title, Cabin Sketch, Fira Sans, Crimson Pro"""
+"""Clones and close kin of families that are held out, or (Arimo, Cousine, Hack) of training's own."""
+
+
+def listed(text: str) -> set[str]:
+    return {" ".join(name.split()) for name in text.split(",")}
+
+
+def faces_of(split: Split):
+    try:
+        return find_fonts(split)
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+
+
+def test_each_family_is_in_one_split() -> None:
+    names = [family.name for family in font_families.font_families()]
+    assert len(set(names)) == len(names)
+    assert len(family_names("train")) >= 150 and len(family_names("validation")) >= 15
+    assert sum(len(family_names(split)) for split in SPLITS) == len(names), "rows of no split"
+
+
+def test_families_that_are_tested_with_are_never_trained_or_decided_on() -> None:
+    assert listed(HELD_OUT) == family_names("test")
+    shown = family_names("train") | family_names("validation")
+    assert not listed(UNDER_OTHER_NAMES) & shown
+    assert not [name for name in shown if name.startswith(("Noto", "Roboto", "Ubuntu", "Open Sans", "Lato"))]
+
+
+def test_each_family_has_a_licence_and_a_package_of_a_known_registry() -> None:
+    for family in font_families.font_families():
+        assert family.licence, family
+        assert re.fullmatch(r"debian:fonts-[a-z0-9.-]+|npm:@[\w.-]+/[\w.-]+@[\d.]+|", family.package), family
+    assert [family.name for family in font_families.font_families() if not family.package] == ["Ubuntu Mono"]
+
+
+def test_install_commands_name_every_package_once() -> None:
+    debian, npm = install_commands()
+    assert debian[:2] == ["apt-get", "install"] and "fonts-lato" in debian and len(set(debian)) == len(debian)
+    assert npm[:2] == ["npm", "install"] and len(set(npm)) == len(npm)
+    packages = {family.package.partition(":")[2] for family in font_families.font_families()} - {""}
+    assert packages <= {*debian, *npm}
+    assert "fonts-lato" not in install_commands(["validation"])[0]
+
+
+def test_the_commands_are_printed_and_run_only_when_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands: list[list[str]] = []
+    monkeypatch.setattr(font_packages.subprocess, "run", lambda command, check: commands.append(command))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("sys.argv", ["font_packages", "--split", "test"])
+    font_packages.main()
+    assert capsys.readouterr().out.startswith("apt-get install -y ") and not commands and not list(tmp_path.iterdir())
+    monkeypatch.setattr("sys.argv", ["font_packages", "--install"])
+    font_packages.main()
+    assert commands == install_commands() and (tmp_path / ".local/share/fonts/arr_coc").is_dir()
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_installed_faces_are_of_their_split_and_of_usual_weight(split: Split) -> None:
+    for face in faces_of(split):
+        assert face.family in family_names(split)
+        assert face.family == "URW Bookman" or not re.search("light|thin|black|hairline", face.style.lower())
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_installed_faces_have_every_character(split: Split) -> None:
+    reader = pytest.importorskip("fontTools.ttLib")
+    for face in faces_of(split):
+        with reader.TTFont(face.path, lazy=True, fontNumber=0) as font:
+            characters = font.getBestCmap()
+        assert not [char for char in f"{CHARSET} " if ord(char) not in characters], face
+
+
+def test_no_installed_family_is_one_of_another_split_under_another_name() -> None:
+    plain = {split: plainest_faces(faces_of(split)) for split in SPLITS}
+    for left, right in (("train", "validation"), ("train", "test"), ("validation", "test")):
+        for row, column in np.argwhere(likenesses(plain[left], plain[right]) >= LIMIT):
+            pytest.fail(
+                f"{plain[left][row].family} ({left}) has the letters of {plain[right][column].family} ({right})"
+            )
+
+
+def test_likeness_sees_a_face_under_other_widths_and_not_another_design() -> None:
+    """Else the test above could not fail."""
+    faces = {face.family: face for face in plainest_faces(faces_of("train"))}
+    if not {"DejaVu Sans", "DejaVu Sans Condensed", "DejaVu Serif"} <= set(faces):
+        pytest.skip("DejaVu is not installed")
+    plain, condensed, serif = (faces[f"DejaVu {name}"] for name in ("Sans", "Sans Condensed", "Serif"))
+    assert np.isclose(letter_shapes(plain) @ letter_shapes(plain), 1.0)
+    assert likenesses([plain], [condensed])[0, 0] > LIMIT > 0.9 > likenesses([plain], [serif])[0, 0]
+
+
+def test_files_that_are_no_fonts_or_of_no_family_are_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "broken.ttf").write_bytes(b"not a font")
+    with pytest.raises(FileNotFoundError, match="python -m arr_coc.data.font_packages --install"):
+        find_fonts("validation", directories=[tmp_path])
+    with pytest.raises(ValueError, match="split: expected one of train, validation, test; got 'dev'"):
+        find_fonts("dev")  # type: ignore[arg-type]
