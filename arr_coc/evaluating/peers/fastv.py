@@ -13,7 +13,10 @@ from torch import Tensor
 from .choosing import PEERS, Choice, Peer, Question, best_places
 
 _TITLE = "FastV's ranking: An Image is Worth 1/2 Tokens After Layer 2"
-_DIFFERS = "ranked by the second layer's attention {}; what is kept is read anew by all layers"
+_DIFFERS = (
+    "ranked by the second layer's attention {}, with all patches in the prompt however long it gets; what is kept is "
+    "read anew by all layers"
+)
 
 
 def received(attention: Tensor, places: Tensor) -> Tensor:
