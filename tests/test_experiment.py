@@ -21,7 +21,7 @@ from arr_coc.evaluating.decisions import DEFAULT_RULES
 from arr_coc.evaluating.experiment import predict
 from arr_coc.evaluating.identity import model_identity
 from arr_coc.evaluating.predictions import append, mend, prediction, read_run
-from arr_coc.evaluating.report import table_text
+from arr_coc.evaluating.report import table_text, write_report
 from arr_coc.loading import load_model
 from arr_coc.memory import LiveTensors
 from arr_coc_cli import main
@@ -245,6 +245,17 @@ def test_the_page_stands_alone(experiment: Path) -> None:
         assert word in page and word.replace("_", r"\_") in text or word in text
     for name in re.findall(r"\]\(([^)]*)\)", text):
         assert (experiment / "out" / name).is_file()
+
+
+def test_a_decision_names_the_arms_that_the_weights_never_learned_to_read(
+    experiment: Path, data: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(experiment / "out", out)
+    result = json.loads((out / "result.json").read_text())
+    result["decision"]["because"] = [["realizer", "none"], ["realizer", "larger"], ["realizer", "patches_only"]]
+    page = write_report(out, result, read_records(data)).read_text()
+    assert "These weights were not trained to read larger, patches_only, which therefore say little." in page
 
 
 def test_it_is_scored_again_without_the_model(
