@@ -186,15 +186,15 @@ COMMAND = Command(
     description=(
         "Answer the same questions by every arm with the same weights: the ladder of strategies, baselines of as many\n"
         "tokens (a regular lattice; a larger image; a smaller one), halves (patches without a base; patches beside\n"
-        "another page's base, and that base alone), bounds (oracle boxes; all patches). Predictions are\n"
-        "kept as they are made, so the same command goes on with a run that was killed; under accelerate launch\n"
-        "(on CPUs: torchrun --nproc_per_node N -m arr_coc_cli experiment ...) the processes share the images.\n"
+        "another page's base, and that base alone), bounds (oracle boxes; all patches). Predictions are kept as they\n"
+        "are made, so the same command goes on with a run that was killed; under accelerate launch (on CPUs:\n"
+        "torchrun --nproc_per_node N -m arr_coc_cli experiment ...) the processes share the images.\n"
         "OUT/report.html has the decision, paired differences, costs, buckets and pictures."
     ),
     examples=(
         "arr-coc experiment --data examples/held_out/data.jsonl --out runs/experiment",
         "arr-coc experiment --data examples/held_out/data.jsonl --out runs/experiment --rescore --metric anls",
-        "arr-coc experiment experiment.yaml --limit 100 --arms ladder,baselines,bounds,peers",
+        "arr-coc experiment experiment.yaml --limit 100 --arms ladder,baselines,halves,peers",
     ),
     add_arguments=add_arguments,
     run=run,

@@ -21,7 +21,7 @@ BASELINES = {
     "smaller": "a smaller image, all of its patches",
 }
 HALVES = {
-    "patches_only": "as many patches, of which the language model reads no base tokens",
+    "patches_only": "the same patches, and no base tokens for the language model to read",
     "other_base": "the same patches beside the base tokens of another page of the data",
 }
 BOUNDS = {"oracle": "the patches under the known boxes", "keep_all": "all patches"}
