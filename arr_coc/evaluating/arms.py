@@ -224,15 +224,14 @@ class _Maker:
 
     def _half(self, name: str, rule: str, budget_name: str) -> Arm:
         """The configured strategy's patches, as many as are asked for, beside no base tokens or another page's."""
-        budget = min(
-            self.config.vision_tokens(budget=budget_name or self.wanted, strategy=self.fetching)[1],
-            self.most - self.base,
-        )
+        asked = self.config.vision_tokens(budget=budget_name or self.wanted, strategy=self.fetching)[1]
+        budget = min(asked, self.most - self.base)
         base = 0 if rule == "patches_only" else self.base
         if not base + budget:
             raise ValueError(f"arms: expected a budget of at least 1 for patches_only; got {name}")
+        strategy = self.fetching if budget else "none"
         return Arm(
-            name, "half", self.fetching, budget, self.allocator, self.side, base + budget,
+            name, "half", strategy, budget, self.allocator, self.side, base + budget,
             note=HALVES[rule] if budget else "the base tokens of another page of the data, no patches",
         )  # fmt: skip
 
