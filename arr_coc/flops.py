@@ -63,6 +63,7 @@ def count_flops(
     budget: int | str | None = None,
     question_tokens: int = 16,
     image_size: int | None = None,
+    reads_base: bool = True,
 ) -> dict[str, int]:
     """FLOPs (a multiply-add is two) of each of `STAGES` for one image and one question, by torch's own counter.
 
@@ -74,6 +75,7 @@ def count_flops(
         budget: see `resolve_budget`; the config's by default.
         question_tokens: L.
         image_size: side of the image, px; the config's by default.
+        reads_base: whether the prompt holds the base tokens.
     """
     config, body = model.config, model.model
     image_size = image_size or config.vision_config.image_size
@@ -105,7 +107,7 @@ def count_flops(
         hidden = body(inputs_embeds=embeds, past_key_values=cache, use_cache=True).last_hidden_state
         return model.lm_head(hidden[:, -1:])
 
-    counted("prefill", lambda: read(base + saccades + question_tokens))
+    counted("prefill", lambda: read((base if reads_base else 0) + saccades + question_tokens))
     counted("one decode step", lambda: read(1))
     assert tuple(flops) == STAGES
     return flops

@@ -1,4 +1,4 @@
-"""Compressors: from the fine grid's features to base tokens, the cheap and complete look.
+"""Compressors: from the fine grid's features to base tokens, one for every 4 x 4 patches.
 
 Notation: B batch, G side of the fine grid, N = G*G patches, g = G/4, M = g*g base tokens, C feature channels, D'
 semantic width.

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from arr_coc import ArrCocConfig
 from arr_coc.evaluating.answers import lattice
-from arr_coc.evaluating.arms import BASELINES, BOUNDS, LADDER, make_arms
+from arr_coc.evaluating.arms import BASELINES, BOUNDS, GROUPS, LADDER, make_arms
 
 
 def test_arms_of_the_published_geometry() -> None:
@@ -25,7 +25,7 @@ def test_arms_of_the_published_geometry() -> None:
 def test_baselines_never_get_fewer_tokens(budget: int) -> None:
     arms = make_arms(tiny_config(), budget=budget)
     wanted = 16 + budget
-    assert [arm.name for arm in arms] == [*LADDER, *BASELINES, *BOUNDS]
+    assert [arm.name for arm in arms] == [*LADDER, *BASELINES, *GROUPS["halves"], *BOUNDS]
     assert all(arm.tokens >= wanted for arm in arms if arm.role == "baseline")
     assert all(arm.tokens == wanted for arm in arms if arm.role == "ladder" and arm.name != "none")
 
@@ -42,6 +42,27 @@ def test_arms_keep_to_what_there_is() -> None:
         make_arms(config, ["oracle"], boxed=False)
     with pytest.raises(ValueError, match='seeds: expected at least one for "random"; got none'):
         make_arms(config, ["random"], seeds=())
+    assert "other_base" not in [arm.name for arm in make_arms(config, several=False)]
+    with pytest.raises(ValueError, match='arms: expected more than one page for "other_base"; got one'):
+        make_arms(config, ["other_base"], several=False)
+    with pytest.raises(ValueError, match=r"got \['other_base\+bypass'\]"):
+        make_arms(config, ["other_base+bypass"])
+    with pytest.raises(ValueError, match="expected a budget of at least 1 for patches_only; got patches_only@0"):
+        make_arms(config, ["patches_only@0"])
+
+
+def test_arms_say_what_the_weights_were_trained_to_read() -> None:
+    names = ["realizer", "larger", "smaller", "patches_only", "keep_all", "fastv", "cdpruner"]
+    arms = {arm.name: arm for arm in make_arms(tiny_config(), names)}
+    assert {name for name, arm in arms.items() if arm.trained} == {"realizer", "cdpruner"}
+    assert arms["keep_all"].note == "all patches; the weights were not trained on such prompts"
+    assert arms["fastv"].note.endswith("; the weights were not trained on all patches at once, as the rule needs")
+    taught = {arm.name: arm for arm in make_arms(tiny_config(), names, trained_on=("keep_all", "larger"))}
+    assert {name for name, arm in taught.items() if not arm.trained} == {"smaller", "patches_only"}
+    assert taught["keep_all"].note == "all patches; the weights were trained on such prompts"
+    assert taught["fastv"].note.endswith("; the weights were trained on all patches at once, as the rule needs")
+    with pytest.raises(ValueError, match=r"trained_on: expected names among larger, .*; got \['fastv'\]"):
+        make_arms(tiny_config(), trained_on=("fastv",))
 
 
 def test_a_strategy_can_have_a_budget_of_its_own() -> None:

@@ -61,25 +61,33 @@ def differences(**intervals: tuple[float, float]) -> Any:
 
 
 CLEAR, OPEN, NOTHING = (9.0, 12.0), (-1.0, 9.0), (-1.0, 1.5)
+OTHERS = ("none", "random", "saliency", "uniform", "larger", "smaller", "patches_only")
 
 
 @pytest.mark.parametrize(
     ("intervals", "decision"),
     [
-        ({"none": CLEAR, "random": CLEAR, "saliency": CLEAR, "uniform": CLEAR}, "GO"),
-        ({"none": CLEAR, "random": CLEAR, "saliency": CLEAR, "uniform": (1.9, 9.0)}, "CANNOT SAY"),
-        ({"none": NOTHING, "random": OPEN, "saliency": OPEN, "uniform": OPEN}, "STOP"),
-        ({"none": OPEN, "random": OPEN, "saliency": OPEN, "uniform": OPEN}, "CANNOT SAY"),
-        ({"none": CLEAR, "random": CLEAR, "saliency": NOTHING, "uniform": CLEAR}, "NO-GO"),
+        ({}, "GO"),
+        *(({name: (1.9, 9.0)}, "CANNOT SAY") for name in OTHERS),  # above, but not by two points
+        *(({name: NOTHING}, "NO-GO") for name in OTHERS[1:]),
+        (dict.fromkeys(OTHERS, OPEN) | {"none": NOTHING}, "STOP"),
+        (dict.fromkeys(OTHERS, OPEN), "CANNOT SAY"),
     ],
 )
 def test_the_interval_decides(intervals: dict[str, tuple[float, float]], decision: str) -> None:
-    arms = ["none", "random", "saliency", "realizer", "uniform"]
-    compare = differences(**intervals, saliency_random=OPEN)
+    """GO: above a floor of as many tokens, a smaller image, blind patches and patches without a base."""
+    arms = [*OTHERS, "realizer"]
+    compare = differences(**{**dict.fromkeys(OTHERS, CLEAR), **intervals}, saliency_random=OPEN)
     outcome = decide(DEFAULT_RULES, arms, compare, images=20)
     assert outcome["decision"] == decision and outcome["notes"] == []
     few = decide(DEFAULT_RULES, arms, compare, images=19)
     assert few["decision"] == "NO VERDICT" and "at least 20 different images" in few["text"]
+
+
+def test_go_needs_every_rival() -> None:
+    """A floor that was never run is not beaten."""
+    assert missing_arms(DEFAULT_RULES, [*LADDER, "uniform", "larger", "smaller"]) == ["patches_only"]
+    assert not missing_arms(DEFAULT_RULES, [arm.name for arm in make_arms(tiny_config())])
 
 
 def test_a_lucky_answer_of_random_changes_no_decision() -> None:
@@ -88,7 +96,7 @@ def test_a_lucky_answer_of_random_changes_no_decision() -> None:
     answers = {
         "none": np.zeros(60),
         "saliency": rng.random(60) < 0.1,
-        "uniform": np.zeros(60),
+        **dict.fromkeys(("uniform", "larger", "smaller", "patches_only"), np.zeros(60)),
         "realizer": rng.random(60) < 0.8,
     }
     decisions = []

@@ -16,12 +16,12 @@ from PIL import Image
 
 from arr_coc.data.records import read_records
 from arr_coc.evaluating.answers import ask, encode, lattice, load_images
-from arr_coc.evaluating.arms import BASELINES, BOUNDS, LADDER, make_arms
+from arr_coc.evaluating.arms import BASELINES, BOUNDS, GROUPS, LADDER, make_arms
 from arr_coc.evaluating.decisions import DEFAULT_RULES
 from arr_coc.evaluating.experiment import predict
 from arr_coc.evaluating.identity import model_identity
 from arr_coc.evaluating.predictions import append, mend, prediction, read_run
-from arr_coc.evaluating.report import table_text
+from arr_coc.evaluating.report import table_text, write_report
 from arr_coc.loading import load_model
 from arr_coc.memory import LiveTensors
 from arr_coc_cli import main
@@ -183,13 +183,20 @@ def test_the_command_writes_plan_predictions_and_report(experiment: Path) -> Non
     plan = yaml.safe_load((out / "plan.yaml").read_text())
     result = json.loads((out / "result.json").read_text())
     assert plan["rules"] == DEFAULT_RULES and re.fullmatch("[0-9a-f]{64}", plan["weights_sha256"])
-    assert list(result["arms"]) == [*LADDER, *BASELINES, *BOUNDS] and (result["n"], result["images"]) == (6, 3)
+    assert list(result["arms"]) == [*LADDER, *BASELINES, *GROUPS["halves"], *BOUNDS]
+    assert (result["n"], result["images"]) == (6, 3)
     assert len(result["arms"]["random"]["runs"]) == 2
     assert result["arms"]["oracle"]["recall"]["value"] == 1.0 and result["arms"]["oracle"]["missed"] == 0.0
-    assert [row["mean_tokens"] for row in result["arms"].values()] == [16, 33, 33, 33, 33, 33, 36, 68, 33, 272]
+    assert [row["mean_tokens"] for row in result["arms"].values()] == [
+        16, 33, 33, 33, 33, 33, 36, 68, 17, 33, 16, 33, 272,
+    ]  # fmt: skip
     pairs = [(one["first"], one["second"]) for one in result["comparisons"]]
     assert pairs[:4] == list(zip(LADDER[1:], LADDER[:-1], strict=True)) and len(set(pairs)) == len(pairs)
-    assert {("realizer", name) for name in (*BASELINES, *BOUNDS, "random", "none")} <= set(pairs)
+    assert {("realizer", name) for name in (*BASELINES, *BOUNDS, "random", "none", "patches_only")} <= set(pairs)
+    assert {("realizer", "other_base"), ("none", "other_base@0"), ("other_base", "other_base@0")} <= set(pairs)
+    assert [(half["own"], half["other"]) for half in result["halves"]] == [
+        ("realizer", "other_base"), ("none", "other_base@0"),
+    ]  # fmt: skip
     assert all(one["p_holm"] >= one["p"] for one in result["comparisons"])
     assert result["decision"]["decision"] == "NO VERDICT" and not result["copies"]  # three images
     assert not any(one["significant"] for one in result["comparisons"])
@@ -208,6 +215,8 @@ def test_more_tokens_cost_more(experiment: Path) -> None:
     flops = {name: cost["flops_by_stage"] for name, cost in costs.items()}
     assert flops["larger"]["grid encoder"] > flops["none"]["grid encoder"] > flops["smaller"]["grid encoder"]
     assert flops["keep_all"]["prefill"] > flops["realizer"]["prefill"] > flops["none"]["prefill"]
+    assert flops["other_base"] == flops["realizer"] and flops["other_base@0"] == flops["none"]
+    assert flops["patches_only"]["prefill"] < flops["realizer"]["prefill"]
     assert flops["uniform"] == flops["oracle"] and flops["clip_query"] != flops["realizer"]
     peaks = {name: cost["peak_bytes"] for name, cost in costs.items()}
     assert peaks["smaller"] < peaks["none"] < peaks["larger"]  # the grid encoder's
@@ -229,10 +238,24 @@ def test_the_page_stands_alone(experiment: Path) -> None:
         "p99",
         "query dependence",
         "misallocated",
+        "What base and patches contribute",
+        "Without any base",
+        "not trained on such prompts",
     ):
         assert word in page and word.replace("_", r"\_") in text or word in text
     for name in re.findall(r"\]\(([^)]*)\)", text):
         assert (experiment / "out" / name).is_file()
+
+
+def test_a_decision_names_the_arms_that_the_weights_never_learned_to_read(
+    experiment: Path, data: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(experiment / "out", out)
+    result = json.loads((out / "result.json").read_text())
+    result["decision"]["because"] = [["realizer", "none"], ["realizer", "larger"], ["realizer", "patches_only"]]
+    page = write_report(out, result, read_records(data)).read_text()
+    assert "These weights were not trained to read larger, patches_only, which therefore say little." in page
 
 
 def test_it_is_scored_again_without_the_model(
@@ -255,7 +278,7 @@ def test_another_experiment_in_the_folder_is_refused(experiment: Path, capsys: p
         (["--budget", "9"], "expected an empty folder or the same experiment's; got other arms"),
         (["--metric", "luck"], "metric: expected one of"),
         (["--metric", "vqa_accuracy"], "data.jsonl, line 1: answers: vqa_accuracy expected at least 4 answers"),
-        (["--arms", "none,random"], "rules: expected rules about arms of this experiment; got realizer, saliency"),
+        (["--arms", "none,random"], "rules: expected rules about arms of this experiment; got larger, patches"),
         (["--seeds", "a"], "--seeds: expected whole numbers with commas between them; got 'a'"),
         (["--rounds", "0"], "rounds: expected at least 1; got 0"),
         (["--rescore", "--limit", "2"], "expected the data of the plan (6 records); got other data"),

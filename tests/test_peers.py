@@ -1,6 +1,7 @@
 """Peers: each published rule on tensors made by hand; exactly K patches; an item's choice is its own."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,12 @@ from arr_coc.data.records import Record
 from arr_coc.evaluating.answers import PeerChoices, ask, encode
 from arr_coc.evaluating.arms import GROUPS, make_arms
 from arr_coc.evaluating.costs import count_choice_flops
-from arr_coc.evaluating.peers import PEERS, choose, choosing, merged
+from arr_coc.evaluating.peers import PEERS, choose, choosing, dart, merged
 from arr_coc.evaluating.peers.cdpruner import conditional_dpp, relevance
 from arr_coc.evaluating.peers.choosing import Question
 from arr_coc.evaluating.peers.dart import least_duplicated
 from arr_coc.evaluating.peers.fastv import received, received_from_last
-from arr_coc.evaluating.peers.reading import read_prompt
+from arr_coc.evaluating.peers.reading import Reading, read_prompt
 from arr_coc.evaluating.peers.sparsevlm import raters, significance
 from arr_coc.evaluating.peers.visionzip import cls_attention, merge, targets
 
@@ -60,6 +61,9 @@ def test_sparsevlm_lets_the_words_about_the_image_rate() -> None:
     text = torch.tensor([[0.0, 0, 1], [1.0, 0, 0], [0.0, 1, 0]])  # the second word is what the patches show
     assert raters(patches, text).tolist() == [False, True, False]
     assert raters(patches, text[:1].expand(3, -1)).tolist() == [True] * 3  # nobody stands out: all rate
+    # Shares of 2/3, 1/3 and next to nothing: the second word's is the mean itself, so it does not rate.
+    shares = torch.tensor([[2 / 3], [1 / 3], [1e-9]])
+    assert raters(torch.ones(1, 1), shares.log()).tolist() == [True, False, False]
     attention = torch.zeros(6, 6)
     attention[4, 1], attention[5, 1], attention[5, 2], attention[3, 2] = 0.2, 0.4, 0.3, 9.0
     assert_close(significance(attention, torch.tensor([4, 5]), torch.tensor([1, 2])), torch.tensor([0.3, 0.15]))
@@ -74,10 +78,13 @@ def test_visionzip_attends_from_cls_with_every_head() -> None:
 
 def test_visionzip_merges_the_rest_into_evenly_spaced_targets() -> None:
     assert targets(torch.tensor([1, 3, 4, 6, 8, 9]), 2).tolist() == [1, 6]
+    assert targets(torch.tensor([1, 3, 4, 6, 8]), 3).tolist() == [1, 3, 4]  # steps of 5 / 3, rounded down
     features = torch.tensor([[0.0], [10.0], [2.0], [4.0], [20.0]])
     keys = torch.tensor([[1.0, 0], [0, 1], [5, 0.1], [3, 0.2], [0.1, 2]])
     merged = merge(features, keys, torch.tensor([0, 1]), torch.tensor([2, 3, 4]))
-    assert_close(merged, torch.tensor([[2.0], [15.0]]))  # mean of 0, 2, 4; of 10, 20
+    assert_close(merged, torch.tensor([[0.0 + 3.0], [10.0 + 20.0]]))  # plus the mean of 2, 4; of 20
+    merged = merge(features, keys, torch.tensor([0, 1]), torch.tensor([2, 3]))
+    assert_close(merged, torch.tensor([[3.0], [10.0]]))  # nothing went to the second
 
 
 def test_dart_keeps_pivots_and_what_is_least_like_them() -> None:
@@ -94,8 +101,9 @@ def test_dart_keeps_pivots_and_what_is_least_like_them() -> None:
 def test_cdpruner_scales_relevance_to_its_own_range() -> None:
     text = torch.tensor([[1.0, 0], [1.0, 0]])
     patches = torch.tensor([[2.0, 0], [0, 3], [1, 1]])
-    assert_close(relevance(patches, text), torch.tensor([1.0, 0.0, 0.5**0.5]))
-    assert relevance(patches[:1], text).tolist() == [0.0]
+    assert_close(relevance(patches, text, turned=False), torch.tensor([1.0, 0.0, 0.5**0.5]))
+    assert_close(relevance(patches, text), torch.tensor([0.0, 1.0, 1 - 0.5**0.5]))  # the authors' sign
+    assert relevance(patches, text).min() > 0 and relevance(patches[:1], text).tolist() == [1.0]
 
 
 def test_cdpruner_takes_the_relevant_but_no_twin() -> None:
@@ -118,6 +126,47 @@ def test_greedy_steps_maximise_the_determinant() -> None:
     assert conditional_dpp(weight, states, 5).tolist() == chosen
 
 
+class Hand(Question):
+    """A question of tensors made by hand: the image at places 1 to 4, the text at 5 and 6, the question at 5."""
+
+    def __init__(self, embeds: Any, reading: Any = None) -> None:
+        self.embeds, self.reading = embeds, reading
+
+    candidates = torch.arange(4)
+    prompt = (torch.tensor([[1, 9, 9, 9, 9, 1, 1]]), torch.tensor([[0, 0, 0, 0, 0, 1, 0]]), torch.arange(1, 5))
+    model = SimpleNamespace(config=SimpleNamespace(image_token_id=9))
+
+
+def test_cdpruner_compares_what_the_language_model_reads() -> None:
+    """Tokens behind the projector; two alike, and the one that is least like the question is worth most."""
+    east, north, up = torch.eye(3)
+    embeds = torch.stack((up, east, north, 2 * north, east + north, east, up))
+    assert PEERS["cdpruner"].rule(Hand(embeds), 2).places.tolist() == [1, 3]  # north; its twin is no gain
+    assert PEERS["cdpruner_unturned"].rule(Hand(embeds), 2).places.tolist() == [0, 3]
+
+
+def test_sparsevlm_lets_the_template_rate_too() -> None:
+    """The word at 6 is the template's, not the question's; it is what the image shows."""
+    east, north, _ = torch.eye(3)
+    embeds = torch.stack((north, *4 * [3 * east], north, 3 * east))
+    attention = torch.zeros(7, 7)
+    attention[5, 1], attention[6, 3] = 0.9, 0.1
+    reading = Reading(attention, torch.zeros(7, 2), embeds, embeds)
+    assert PEERS["sparsevlm"].rule(Hand(embeds, reading), 1).places.tolist() == [2]
+
+
+def test_dart_compares_behind_the_last_normalisation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One pivot of the image and one of the text, whose key is long; states before the norm would say otherwise."""
+    monkeypatch.setattr(dart, "IMAGE_PIVOTS", 1)
+    monkeypatch.setattr(dart, "TEXT_PIVOTS", 1)
+    east, north, up = torch.eye(3)
+    normed = torch.stack((up, east, east + 0.1 * north, north, up, up, north))
+    keys = torch.zeros(7, 2)
+    keys[1], keys[6] = 5.0, 4.0  # the template's word has a longer key than the question's
+    reading = Reading(torch.zeros(7, 7), keys, normed.flip(0), normed)
+    assert PEERS["dart"].rule(Hand(normed, reading), 2).places.tolist() == [0, 3]  # its share of one is the text's turn
+
+
 # ---- reading ------------------------------------------------------------------------------------------------------
 
 _SMALL = {"vocab_size": 8, "hidden_size": 16, "num_attention_heads": 4, "num_hidden_layers": 3}
@@ -137,7 +186,12 @@ def test_reading_is_what_the_model_itself_computes() -> None:
         expected = language_model(inputs_embeds=embeds[None], output_attentions=True, output_hidden_states=True)
     assert_close(found.attention, expected.attentions[1][0].mean(0))
     assert_close(found.hidden, expected.hidden_states[2][0])
+    assert_close(found.normed, language_model.norm(expected.hidden_states[2])[0])
     assert found.keys.shape == (7, 16)
+    with torch.no_grad():
+        whole = read_prompt(language_model, embeds, 9)  # no more layers than there are: what the last one puts out
+    assert_close(whole.normed, expected.last_hidden_state[0])
+    assert_close(language_model.norm(whole.hidden), whole.normed)
 
 
 def test_prompts_that_a_model_cannot_read_are_refused() -> None:
@@ -159,6 +213,9 @@ def test_a_question_stands_where_the_prompt_says(masked: Any, images: list[Image
     assert question.candidates.tolist() == free.nonzero()[:, 0].tolist()
     ids = question.prompt[0][0]
     assert masked.processor.tokenizer.decode(ids[question.asked]) == "Why?"
+    text_behind = ids[int(question.places[-1]) + 1 :]
+    assert ids[question.behind].tolist() == text_behind[text_behind != masked.config.image_token_id].tolist()
+    assert set(question.asked.tolist()) < set(question.behind.tolist()), "the template's words after it, too"
     assert (ids == masked.config.image_token_id).sum() == 16 + len(question.candidates)
     expected = masked.model.bridge_saccades(encoding, question.candidates[None]).tokens[0]
     assert_close(question.embeds[question.places], expected)

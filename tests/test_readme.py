@@ -19,8 +19,8 @@ SMALL = {
     "ablate": ["--model", TINY, "--limit", "2", "--timed", "1", "--rounds", "1", "--seeds", "0"],
     "evaluate": ["--limit", "4"],
     "experiment": [
-        "--model", TINY, "--limit", "4", "--arms", "none,random,saliency,realizer,uniform", "--timed", "1",
-        "--rounds", "1",
+        "--model", TINY, "--limit", "4", "--arms", "none,random,saliency,realizer,baselines,patches_only",
+        "--timed", "1", "--rounds", "1",
     ],
     "render": ["--pages", "1", "--split", "train", "--size", "256"],
     "examples/adapter.yaml": ["steps=1", "warmup=0", "batch_size=2", "data.pages=1"],

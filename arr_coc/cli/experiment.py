@@ -1,4 +1,4 @@
-"""`arr-coc experiment`: does running back help? The ladder, fair baselines, bounds; a decision by rules made before."""
+"""`arr-coc experiment`: does running back help? The ladder, baselines, bounds; a decision by rules made before."""
 
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ ERRORS = ("on_error", "max_errors")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser)
-    arms = "strategies, uniform, larger, smaller, oracle, keep_all, peers; also STRATEGY@K, STRATEGY+ALLOCATOR"
-    groups = "or groups: ladder, baselines, bounds, peers (default: all groups but peers)"
-    parser.add_argument("--arms", metavar="A,B", help=f"{arms}; {groups}")
+    arms = "strategies, uniform, larger, smaller, patches_only, other_base, oracle, keep_all, peers; also STRATEGY@K"
+    groups = "STRATEGY+ALLOCATOR; or groups: ladder, baselines, halves, bounds, peers (default: all groups but peers)"
+    parser.add_argument("--arms", metavar="A,B", help=f"{arms}, {groups}")
+    trained = "what these weights were also trained to read, of larger, smaller, patches_only, keep_all (default: none)"
+    parser.add_argument("--trained-on", metavar="A,B", help=trained)
     parser.add_argument("--rules", metavar="RULES.yaml", help="what will decide (default: those of the ladder)")
 
 
@@ -160,12 +162,12 @@ def make_settings(options: dict[str, Any]) -> Settings:
     from arr_coc.evaluating.experiment import Settings
 
     settings = dict(options)
-    for name in ("arms", "seeds"):
+    for name in ("arms", "seeds", "trained_on"):
         value = settings.get(name)
         if isinstance(value, str):
             value = [part.strip() for part in value.split(",") if part.strip()]
         if value is not None:
-            settings[name] = tuple(value) if name == "arms" else tuple(_seed(seed) for seed in value)
+            settings[name] = tuple(_seed(seed) for seed in value) if name == "seeds" else tuple(value)
     if isinstance(settings.get("rules"), str):
         settings["rules"] = read_rules(Path(settings["rules"]))
     return Settings(**settings)
@@ -180,18 +182,19 @@ def _seed(value: Any) -> int:
 
 COMMAND = Command(
     name="experiment",
-    summary="compare strategies with fair baselines, and decide by rules made before",
+    summary="compare strategies with baselines of as many tokens, and decide by rules made before",
     description=(
         "Answer the same questions by every arm with the same weights: the ladder of strategies, baselines of as many\n"
-        "tokens (a regular lattice; a larger image; a smaller one), bounds (oracle boxes; all patches). Predictions\n"
-        "are kept as they are made, so the same command goes on with a run that was killed; under accelerate launch\n"
-        "(on CPUs: torchrun --nproc_per_node N -m arr_coc_cli experiment ...) the processes share the images.\n"
+        "tokens (a regular lattice; a larger image; a smaller one), halves (patches without a base; patches beside\n"
+        "another page's base, and that base alone), bounds (oracle boxes; all patches). Predictions are kept as they\n"
+        "are made, so the same command goes on with a run that was killed; under accelerate launch (on CPUs:\n"
+        "torchrun --nproc_per_node N -m arr_coc_cli experiment ...) the processes share the images.\n"
         "OUT/report.html has the decision, paired differences, costs, buckets and pictures."
     ),
     examples=(
         "arr-coc experiment --data examples/held_out/data.jsonl --out runs/experiment",
         "arr-coc experiment --data examples/held_out/data.jsonl --out runs/experiment --rescore --metric anls",
-        "arr-coc experiment experiment.yaml --limit 100 --arms ladder,baselines,bounds,peers",
+        "arr-coc experiment experiment.yaml --limit 100 --arms ladder,baselines,halves,peers",
     ),
     add_arguments=add_arguments,
     run=run,

@@ -20,9 +20,22 @@ BASELINES = {
     "larger": "a larger image, base tokens only",
     "smaller": "a smaller image, all of its patches",
 }
+HALVES = {
+    "patches_only": "the same patches, and no base tokens for the language model to read",
+    "other_base": "the same patches beside the base tokens of another page of the data",
+}
 BOUNDS = {"oracle": "the patches under the known boxes", "keep_all": "all patches"}
-GROUPS = {"ladder": LADDER, "baselines": tuple(BASELINES), "bounds": tuple(BOUNDS), "peers": tuple(PEERS)}
+GROUPS = {
+    "ladder": LADDER,
+    "baselines": tuple(BASELINES),
+    "halves": (*HALVES, "other_base@0"),
+    "bounds": tuple(BOUNDS),
+    "peers": tuple(PEERS),
+}
 """Names that stand for several arms."""
+
+TRAINABLE = ("larger", "smaller", "patches_only", "keep_all")
+"""Arms that weights read well only if trained on such prompts: another size, no base, all patches at once."""
 
 CHANGES: dict[str, dict[str, Any]] = {
     "allow": {"overlap": "allow"},
@@ -38,8 +51,9 @@ class Arm:
     """One way to fill the language model's prompt.
 
     Attributes:
-        name: unique; that of the strategy, the peer, of `BASELINES` or of `BOUNDS`; or RULE+CHANGE@K, see `make_arms`.
-        role: "ladder", "baseline", "bound", "peer" or "ablation".
+        name: unique; that of the strategy, the peer, of `BASELINES`, `HALVES` or `BOUNDS`; or RULE+CHANGE@K, see
+            `make_arms`.
+        role: "ladder", "baseline", "half", "bound", "peer" or "ablation".
         strategy, budget, allocator: what `generate` is asked for; budget is K, or the most where K depends on the item.
         side: px of the square that the image is fitted into.
         tokens: positions that the image takes in the prompt, M + K (and those of the layout).
@@ -47,6 +61,7 @@ class Arm:
         note: for the report.
         overlap: "allow", "exclude" or "" as configured, see `ArrCocFetcherConfig`.
         bypass: the bridge gives way to its linear projection.
+        trained: whether the weights were trained on such prompts as the arm, or the peer's rule, reads.
     """
 
     name: str
@@ -60,10 +75,11 @@ class Arm:
     note: str = ""
     overlap: str = ""
     bypass: bool = False
+    trained: bool = True
 
     @property
     def rule(self) -> str:
-        """The strategy, peer, baseline or bound, without what changes it."""
+        """The strategy, peer, baseline, half or bound, without what changes it."""
         return re.split(r"[+@]", self.name)[0]
 
     @property
@@ -81,44 +97,65 @@ def make_arms(
     seeds: Sequence[int] = (0, 1, 2),
     room: int | None = None,
     boxed: bool = True,
+    several: bool = True,
+    trained_on: Sequence[str] = (),
 ) -> list[Arm]:
     """The arms called `names`, in that order.
 
     Args:
         config: of the model.
-        names: strategies, peers, `BASELINES`, `BOUNDS`; RULE@K with K as for `budget` ("all": what the context holds);
-            RULE+ALLOCATOR and RULE+CHANGE of `CHANGES`, also together: realizer+window@64. A name of `GROUPS`: those of
-            the group that this checkpoint and these records can run. None: all groups but "peers".
+        names: strategies, peers, `BASELINES`, `HALVES`, `BOUNDS`; RULE@K with K as for `budget` ("all": what the
+            context holds); RULE+ALLOCATOR and RULE+CHANGE of `CHANGES`, also together: realizer+window@64. A name of
+            `GROUPS`: those of the group that this checkpoint and these records can run. None: all groups but "peers".
         budget: see `resolve_budget`; the config's by default.
         allocator: the config's by default.
         seeds: of "random".
         room: image tokens that the language model's context holds beside the longest question; None: any number.
         boxed: whether every record has boxes.
+        several: whether the records are about more than one page.
+        trained_on: of `TRAINABLE`, what the weights were also trained to read.
 
     Raises:
-        ValueError: an unknown name, "oracle" without boxes, no arms.
+        ValueError: an unknown name, "oracle" without boxes, "other_base" without another page, no arms.
     """
-    names = ("ladder", "baselines", "bounds") if names is None else names
-    expanded = [_members(config, name, boxed) if name in GROUPS else [name] for name in names]
+    if strange := sorted(set(trained_on) - set(TRAINABLE)):
+        raise ValueError(f"trained_on: expected names among {', '.join(TRAINABLE)}; got {strange}")
+    names = tuple(group for group in GROUPS if group != "peers") if names is None else names
+    expanded = [_members(config, name, boxed, several) if name in GROUPS else [name] for name in names]
     parsed = {name: _parse(name) for group in expanded for name in group}
     unknown = [name for name, parts in parsed.items() if parts is None]
     if unknown or not parsed:
-        known = ", ".join([*SCORERS, *PEERS, *BASELINES, "keep_all", *GROUPS])
+        known = ", ".join([*SCORERS, *PEERS, *BASELINES, *HALVES, "keep_all", *GROUPS])
         raise ValueError(f"arms: expected names among {known}, or STRATEGY@BUDGET; got {unknown or 'none'}")
     rules = [parts[0] for parts in parsed.values() if parts is not None]
     if "oracle" in rules and not boxed:
         raise ValueError('arms: expected boxes in every record for "oracle"; got records without')
+    if "other_base" in rules and not several:
+        raise ValueError('arms: expected more than one page for "other_base"; got one')
     if "random" in rules and not seeds:
         raise ValueError('seeds: expected at least one for "random"; got none')
     make = _Maker(config, budget, config.fetcher_config.allocator if allocator is None else allocator, room)
     arms = [make.arm(name, *parts, tuple(seeds)) for name, parts in parsed.items() if parts is not None]
-    return [arm for arm in arms if arm is not None]
+    return [_with_training(arm, trained_on) for arm in arms if arm is not None]
 
 
-def _members(config: ArrCocConfig, group: str, boxed: bool) -> list[str]:
+def _with_training(arm: Arm, trained_on: Sequence[str]) -> Arm:
+    """The arm, with a word on whether the weights were trained to read what it, or its rule, has them read."""
+    if arm.rule in PEERS and PEERS[arm.rule].reads_all:
+        trained, what = "keep_all" in trained_on, "all patches at once, as the rule needs"
+    elif arm.rule in TRAINABLE:
+        trained, what = arm.rule in trained_on, "such prompts"
+    else:
+        return arm
+    said = f"the weights were {'' if trained else 'not '}trained on {what}"
+    return replace(arm, trained=trained, note="; ".join(part for part in (arm.note, said) if part))
+
+
+def _members(config: ArrCocConfig, group: str, boxed: bool, several: bool) -> list[str]:
     """Those of a group that can run."""
     held = config.fetcher_config.scorers
     fit = [name for name in GROUPS[group] if name not in SCORERS or not SCORERS[name].trained or name in held]
+    fit = [name for name in fit if several or not name.startswith("other_base")]
     return [name for name in fit if boxed or name != "oracle"]
 
 
@@ -128,6 +165,8 @@ def _parse(name: str) -> tuple[str, list[str], str] | None:
     rule, *changes = head.split("+")
     changed = bool(at or changes)
     known = {*SCORERS, *PEERS} if changed else {*SCORERS, *PEERS, *BASELINES, "keep_all"}
+    if not changes:  # they say what else the language model reads
+        known |= HALVES.keys()
     if rule not in known or bool(at) != bool(budget) or not {*changes} <= {*ALLOCATORS, *CHANGES}:
         return None
     return rule, changes, budget
@@ -143,6 +182,8 @@ class _Maker:
         self.base, self.budget = config.vision_tokens(budget=budget, strategy="oracle")
         self.room = room
         self.most = self._most()
+        strategy = config.fetcher_config.strategy
+        self.fetching = strategy if SCORERS[strategy].fetches else "saliency"
 
     def _most(self, overlap: str | None = None) -> int:
         """Positions of an image with all its patches, as far as the context holds them."""
@@ -151,6 +192,8 @@ class _Maker:
 
     def arm(self, name: str, rule: str, changes: list[str], budget: str, seeds: tuple[int, ...]) -> Arm | None:
         """The arm of a parsed name; None for a resized image that the budget, of nearly all patches, leaves no size."""
+        if rule in HALVES:
+            return self._half(name, rule, budget)
         if changes or budget:
             return self._ablation(name, rule, changes, budget, seeds)
         tokens = self.base + self.budget
@@ -173,13 +216,24 @@ class _Maker:
             room = self.most - self.base
             patches = self.config.vision_config.num_patches
             cut = "" if room >= patches else f"; the context holds {room} of {patches}"
-            strategy = self.config.fetcher_config.strategy
-            strategy = strategy if SCORERS[strategy].fetches else "saliency"
             return replace(
-                plain, role="bound", strategy=strategy, budget=room, allocator="topk", tokens=self.most,
+                plain, role="bound", strategy=self.fetching, budget=room, allocator="topk", tokens=self.most,
                 note=BOUNDS[name] + cut,
             )  # fmt: skip
         return plain
+
+    def _half(self, name: str, rule: str, budget_name: str) -> Arm:
+        """The configured strategy's patches, as many as are asked for, beside no base tokens or another page's."""
+        asked = self.config.vision_tokens(budget=budget_name or self.wanted, strategy=self.fetching)[1]
+        budget = min(asked, self.most - self.base)
+        base = 0 if rule == "patches_only" else self.base
+        if not base + budget:
+            raise ValueError(f"arms: expected a budget of at least 1 for patches_only; got {name}")
+        strategy = self.fetching if budget else "none"
+        return Arm(
+            name, "half", strategy, budget, self.allocator, self.side, base + budget,
+            note=HALVES[rule] if budget else "the base tokens of another page of the data, no patches",
+        )  # fmt: skip
 
     def _ablation(self, name: str, rule: str, changes: list[str], budget_name: str, seeds: tuple[int, ...]) -> Arm:
         strategy = "oracle" if rule in PEERS else rule
@@ -203,7 +257,7 @@ class _Maker:
         base, fetched = self.config.vision_tokens(side, budget, strategy=strategy)
         if side == self.side or base + fetched > self.most:
             return None
-        note = f"{BASELINES[plain.name]}: {side} px; the weights were not trained at this size"
+        note = f"{BASELINES[plain.name]}: {side} px"
         return replace(
             plain, role="baseline", strategy=strategy, budget=fetched, allocator="topk", side=side,
             tokens=base + fetched, note=note,

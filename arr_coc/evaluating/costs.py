@@ -17,6 +17,7 @@ from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .answers import ask, encode, load_images
 from .arms import Arm
+from .bases import without_base
 from .peers import PEERS, choose
 
 FEWEST_TIMINGS = 200
@@ -24,8 +25,13 @@ FEWEST_TIMINGS = 200
 
 
 def first_token(model: ArrCocForConditionalGeneration, arm: Arm, image: Any, record: Record) -> None:
-    """From a decoded image to the first token of the answer, nothing prepared beforehand."""
+    """From a decoded image to the first token of the answer, nothing prepared beforehand.
+
+    An image's own base tokens stand for another page's, which cost the same.
+    """
     encoding = encode(model, [image], arm.side, prefill=False)
+    if arm.rule == "patches_only":
+        encoding = without_base(encoding)
     ask(model, arm, [record], encoding, seed=next(iter(arm.seeds), None), max_new_tokens=1, min_new_tokens=1)
 
 
@@ -73,7 +79,8 @@ def count_arm_flops(config: ArrCocConfig, arm: Arm, question_tokens: int) -> dic
     changed = copy.deepcopy(config)
     changed.vision_config.image_size = arm.side
     changed.fetcher_config.strategy = arm.strategy
-    return count_flops(on_meta(changed), budget=arm.budget, question_tokens=question_tokens)
+    reads_base = arm.rule != "patches_only"
+    return count_flops(on_meta(changed), budget=arm.budget, question_tokens=question_tokens, reads_base=reads_base)
 
 
 def count_choice_flops(model: ArrCocForConditionalGeneration, arm: Arm, record: Record) -> int:
@@ -105,9 +112,9 @@ def measure_costs(
     question_tokens = max(1, round(float(np.mean(lengths))))
     times = time_to_first_token(model, arms, records, rounds=rounds)
     costs: dict[str, dict[str, Any]] = {}
-    counted: dict[tuple[int, str, int], dict[str, int]] = {}
+    counted: dict[tuple[int, str, int, bool], dict[str, int]] = {}
     for arm in tqdm(arms, desc="counting", unit="arm"):
-        shapes = arm.side, arm.strategy, arm.budget
+        shapes = arm.side, arm.strategy, arm.budget, arm.rule == "patches_only"
         if shapes not in counted:
             counted[shapes] = count_arm_flops(model.config, arm, question_tokens)
         stages = dict(counted[shapes])

@@ -33,30 +33,36 @@ Comparison = Mapping[str, Any]
 SMALLEST_DIFFERENCE = 2.0
 """Points: less is not worth having. What `not_above` leaves open where a rule does not say."""
 
+RIVALS = {
+    "larger": "base tokens alone, of a larger image and no fewer",
+    "smaller": "all patches of a smaller image, at no fewer tokens",
+    "random": "chance",
+    "saliency": "strong edges",
+    "uniform": "a regular lattice of as many patches",
+    "patches_only": "the same number of patches without the base",
+}
+"""What running back has to beat at equal tokens, in words."""
+
 DEFAULT_RULES: dict[str, Any] = {
     "rules": [
         {
             "decision": "GO",
-            "if": {"arm": "realizer", "above": ["none", "random", "saliency", "uniform"], "by": 2},
-            "text": "Running back to where the question points pays, by more than two points over none, over both "
-            "blind rules and over a regular lattice of as many patches.",
+            "if": {"arm": "realizer", "above": ["none", *RIVALS], "by": SMALLEST_DIFFERENCE},
+            "text": "Running back to where the question points pays, by more than two points over the base alone, over "
+            "a floor and a smaller image of as many tokens, over blind patches, and over patches without a base.",
         },
         {
             "decision": "STOP",
-            "if": {"arm": "realizer", "not_above": ["none"], "by": 2},
+            "if": {"arm": "realizer", "not_above": ["none"], "by": SMALLEST_DIFFERENCE},
             "text": "Patches from where the question points answer no more questions than none, to within two points.",
         },
         *(
             {
                 "decision": "NO-GO",
-                "if": {"arm": "realizer", "not_above": [blind], "by": 2},
-                "text": f"Patches from where the question points are no better than {name}, to within two points.",
+                "if": {"arm": "realizer", "not_above": [rival], "by": SMALLEST_DIFFERENCE},
+                "text": f"Patches from where the question points are no better than {words}, to within two points.",
             }
-            for blind, name in (
-                ("random", "chance"),
-                ("saliency", "strong edges"),
-                ("uniform", "a regular lattice of as many patches"),
-            )
+            for rival, words in RIVALS.items()
         ),
     ],
     "otherwise": {
@@ -67,14 +73,6 @@ DEFAULT_RULES: dict[str, Any] = {
         {
             "if": {"arm": "saliency", "not_above": ["random"], "by": 2},
             "text": "Strong edges are no better a guide than chance.",
-        },
-        {
-            "if": {"arm": "realizer", "not_above": ["larger"], "by": 2},
-            "text": "A larger image with base tokens only, at no fewer tokens, does as well.",
-        },
-        {
-            "if": {"arm": "realizer", "not_above": ["smaller"], "by": 2},
-            "text": "A smaller image with all of its patches, at no fewer tokens, does as well.",
         },
     ],
 }
@@ -156,11 +154,7 @@ def condition(rule: Any, place: str = "rule") -> Condition:
         ValueError: no `if` with an arm and either `above` and `by`, or `not_above` and perhaps `by`.
     """
     content = rule.get("if") if isinstance(rule, dict) else None
-    if isinstance(content, dict) and set(content) in (
-        {"arm", "above", "by"},
-        {"arm", "not_above", "by"},
-        {"arm", "not_above"},
-    ):
+    if isinstance(content, dict) and set(content) in _FORMS:
         above = "above" in content
         others, by = content["above" if above else "not_above"], content.get("by", SMALLEST_DIFFERENCE)
         others = [others] if isinstance(others, str) else others

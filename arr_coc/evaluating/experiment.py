@@ -23,6 +23,7 @@ from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .ablation import make_trials, trial_arms
 from .answers import question_room
 from .arms import Arm, make_arms
+from .bases import OtherPages
 from .costs import measure_costs
 from .decisions import DEFAULT_RULES, check_rules, missing_arms
 from .environment import environment, shown
@@ -47,6 +48,7 @@ class Settings:
         seeds: of random relevance.
         limit: only the first so many records.
         rules: see `decisions`; None for `DEFAULT_RULES`.
+        trained_on: of `TRAINABLE`, what these weights were also trained to read; the report says so.
         batch_size: questions at a time, at the usual number of tokens.
         timed: records that are timed; rounds: how often each.
     """
@@ -58,6 +60,7 @@ class Settings:
     seeds: tuple[int, ...] = (0, 1, 2)
     limit: int | None = None
     rules: dict[str, Any] | None = None
+    trained_on: tuple[str, ...] = ()
     batch_size: int = 32
     timed: int = 4
     rounds: int = 3
@@ -120,9 +123,12 @@ def plan_run(
     for name in ("batch_size", "timed", "rounds"):
         if getattr(settings, name) < 1:
             raise ValueError(f"{name}: expected at least 1; got {getattr(settings, name)}")
+    first = records[0].image
     arms = make_arms(
         model.config, settings.arms, budget=settings.budget, allocator=settings.allocator, seeds=settings.seeds,
         room=question_room(model, records, new_tokens(model)), boxed=all(record.boxes for record in records),
+        several=OtherPages(model, [record.image for record in records]).after(first) is not None,
+        trained_on=settings.trained_on,
     )  # fmt: skip
     for arm in arms:
         model.model.fetcher.check_strategy(arm.strategy)

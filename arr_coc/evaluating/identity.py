@@ -15,7 +15,7 @@ from ..data.records import Record
 from ..modeling.image_loading import load_image
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..version import __version__
-from . import answers, arms, peers
+from . import answers, arms, bases, peers
 
 WEIGHTS = frozenset((".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack"))
 """Endings of files that hold weights, an adapter's among them."""
@@ -63,7 +63,7 @@ def _weight_files(source: str) -> list[Path]:
 def _hash_code(model: ArrCocForConditionalGeneration) -> str:
     """Of the model's source files, of those that ask it, and of the versions of the libraries below."""
     modeling = Path(inspect.getfile(type(model))).parent
-    asking = [Path(inspect.getfile(module)) for module in (answers, arms)]
+    asking = [Path(inspect.getfile(module)) for module in (answers, arms, bases)]
     paths = [*sorted(modeling.glob("*.py")), *asking, *sorted(Path(inspect.getfile(peers)).parent.glob("*.py"))]
     versions = f"arr_coc {__version__}, torch {version('torch')}, transformers {version('transformers')}"
     return _hash_text(versions + hash_files(paths))

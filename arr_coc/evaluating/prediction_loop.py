@@ -17,6 +17,7 @@ from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.vision_tower import ImageEncoding
 from .answers import PeerChoices, ask, encode, load_images
 from .arms import Arm
+from .bases import OtherPages, as_read
 from .predictions import Prediction, boxed_patches, prediction
 
 MAX_NEW_TOKENS = 32
@@ -69,6 +70,7 @@ def predict_all(
     """
     number, processes = shard
     done = {run: set((answered or {}).get(run, ())) for arm in arms for run in arm.runs}
+    pages = OtherPages(model, [record.image for record in records])
     groups = by_image(records)[number::processes]
     total = sum(item.place not in places for group in groups for item in group for places in done.values())
     was_training = model.training
@@ -76,7 +78,7 @@ def predict_all(
     try:
         with tqdm(total=total, unit="answer", disable=not progress) as bar:
             for batch in _batches(groups, batch_size):
-                for run, predictions in _predict_batch(model, arms, batch, done, batch_size):
+                for run, predictions in _predict_batch(model, arms, batch, done, batch_size, pages):
                     yield run, predictions
                     bar.update(len(predictions))
     finally:
@@ -101,9 +103,12 @@ def _predict_batch(
     batch: Sequence[Item],
     done: Mapping[str, Collection[int]],
     batch_size: int,
+    pages: OtherPages,
 ) -> Iterator[tuple[str, dict[int, Prediction]]]:
     """All runs' predictions for a few images, which are loaded once and encoded once per size."""
     sources = list(dict.fromkeys(item.record.image for item in batch))
+    others = _other_pages(arms, sources, pages)
+    sources = list(dict.fromkeys((*sources, *others.values())))
     images: list[Image.Image] = []
     encodings: dict[int, ImageEncoding] = {}
     choices, usual = PeerChoices(model, arms), sum(model.config.vision_tokens())
@@ -119,7 +124,8 @@ def _predict_batch(
             for start in range(0, len(left), size):
                 part = left[start : start + size]
                 slots = [sources.index(item.record.image) for item in part]
-                encoding = encodings[arm.side].select(torch.tensor(slots))
+                beside = [sources.index(others[item.record.image]) for item in part]
+                encoding = as_read(arm, encodings[arm.side], torch.tensor(slots), torch.tensor(beside))
                 asked = [item.record for item in part]
                 answers = ask(model, arm, asked, encoding, seed=seed, choices=choices, max_new_tokens=new_tokens(model))
                 predictions = {
@@ -127,6 +133,23 @@ def _predict_batch(
                     for item, answer, slot in zip(part, answers, slots, strict=True)
                 }
                 yield run, predictions
+
+
+def _other_pages(
+    arms: Sequence[Arm], images: Sequence[Path | HeldImage], pages: OtherPages
+) -> dict[Path | HeldImage, Path | HeldImage]:
+    """The other page of each image; each stands for itself where no arm reads another one's base tokens.
+
+    Raises:
+        ValueError: all pages are the same.
+    """
+    others = {}
+    for image in images:
+        other = pages.after(image) if any(arm.rule == "other_base" for arm in arms) else image
+        if other is None:
+            raise ValueError('arms: expected more than one page for "other_base"; got one')
+        others[image] = other
+    return others
 
 
 def _check_boxes(

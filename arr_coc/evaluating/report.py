@@ -32,7 +32,7 @@ def write_report(out: Path, result: dict[str, Any], records: Sequence[Record]) -
     plan = read_plan(out)
     title = f"Does running back help? {plan['model']} on {plan['data']}"
     blocks = [*_decision(plan, result), *_arms(result), *_comparisons(result), *_plots(result)]
-    blocks += [*_latency(result), *_spending(result)]
+    blocks += [*_halves(result), *_latency(result), *_spending(result)]
     blocks += [*_buckets(result), *_worst(out, plan, result, records), *the_run(plan, result)]
     blocks += _rules(plan)
     (out / "report.md").write_text(to_markdown(title, blocks, out), encoding="utf-8")
@@ -99,10 +99,17 @@ def _decision(plan: dict[str, Any], result: dict[str, Any]) -> list[Block]:
         about += f" The plan's metric was {METRICS[result['planned_metric']].title}: this was rescored afterwards."
     known = {(comparison["first"], comparison["second"]): comparison for comparison in result["comparisons"]}
     because = [_sentence(known[tuple(pair)]) for pair in decision["because"] if tuple(pair) in known]
-    notes = " ".join(decision["notes"])
+    notes = " ".join([*decision["notes"], *_untrained(result)])
     blocks: list[Block] = [Paragraph(decision["text"], f"{_verdict(result)}.")]
     blocks += [Paragraph(" ".join(because)), *([Paragraph(notes, "But:")] if notes else []), Paragraph(about)]
     return blocks
+
+
+def _untrained(result: dict[str, Any]) -> list[str]:
+    """A word of care about arms that the decision rests on and that these weights never learned to read."""
+    rests_on = {name for pair in result["decision"]["because"] for name in pair}
+    names = [name for name, arm in result["arms"].items() if name in rests_on and not arm.get("trained", True)]
+    return [f"These weights were not trained to read {', '.join(names)}, which therefore say little."] if names else []
 
 
 def _sentence(comparison: dict[str, Any]) -> str:
@@ -193,6 +200,33 @@ def _comparisons(result: dict[str, Any]) -> list[Block]:
         f"{POWER:.0%}. Gained and lost: questions."
     )
     return [Heading("Paired differences"), Table(head, rows), Paragraph(explained)]
+
+
+def _halves(result: dict[str, Any]) -> list[Block]:
+    """What base and patches contribute: own base and another page's, with patches and without."""
+    halves = result.get("halves") or []
+    if not halves:
+        return []
+    known = {(comparison["first"], comparison["second"]): comparison for comparison in result["comparisons"]}
+    rows = []
+    for half in halves:
+        own, other = (result["arms"][half[name]]["score"] for name in ("own", "other"))
+        base = known[half["own"], half["other"]]
+        shown = [percent(own), percent(other), points(base["difference"]), p_value(base["p_holm"])]
+        rows.append([str(half["patches"]), *shown, percent(half["changed"])])
+    head = ["patches", "own base, %", "another page's, %", "the base adds, points", "p (Holm)", "answers changed, %"]
+    sentences = [
+        f"With {whose} the patches add {points(known[pair]['difference'])} points."
+        for whose, key in (("the page's own base", "own"), ("another page's base", "other"))
+        if len(halves) > 1 and (pair := (halves[0][key], halves[-1][key])) in known
+    ]
+    if "patches_only" in result["arms"]:
+        sentences.append(f"Without any base: {percent(result['arms']['patches_only']['score'])} %.")
+    about = (
+        "The language model reads the base tokens of another page of the data; the patches are those of the page asked "
+        "about, chosen and encoded as ever. Where no answer changes, the base is not read. Intervals draw whole images."
+    )
+    return [Heading("What base and patches contribute"), Table(head, rows), Paragraph(" ".join([*sentences, about]))]
 
 
 def _plots(result: dict[str, Any]) -> list[Block]:

@@ -18,6 +18,7 @@ from ..metrics import METRICS
 from .arms import Arm
 from .buckets import buckets
 from .decisions import compared, decide
+from .halves import changed_answers, compared_halves, swapped_pairs
 from .predictions import Prediction, read_run, recall
 from .spending import misallocated, query_dependence
 from .statistics import (
@@ -219,16 +220,17 @@ def compare_all(pairs: Sequence[tuple[Scored, Scored]]) -> list[dict[str, Any]]:
 
 
 def score_experiment(scored: Sequence[Scored], items: Items, rules: dict[str, Any], patch_size: int) -> dict[str, Any]:
-    """{"arms", "comparisons", "decision", "buckets", "n", "images", "copies"} of an experiment that is all answered.
+    """{"arms", "comparisons", "decision", "halves", "buckets", "n", "images", "copies"} of what is all answered.
 
-    Comparisons: each rung with the one before, what the rules compare, and the last rung with every other arm but
-    ablations; all of them are one family for Holm's correction.
+    Comparisons: each rung with the one before, what the rules compare, what shows the contribution of base and patches,
+    and the last rung with every other arm but ablations; all of them are one family for Holm's correction.
     """
     by_name = {of_arm.arm.name: of_arm for of_arm in scored}
     rungs = [name for name, of_arm in by_name.items() if of_arm.arm.role == "ladder"]
-    fixed = [name for name, of_arm in by_name.items() if of_arm.arm.role != "ablation"]
+    fixed = [name for name, of_arm in by_name.items() if of_arm.arm.role not in ("ablation", "half")]
     pairs = [(upper, lower) for lower, upper in pairwise(rungs)]
     pairs += [pair for pair in compared(rules) if set(pair) <= set(by_name)]
+    pairs += compared_halves([of_arm.arm for of_arm in scored])
     pairs += [(rungs[-1], name) for name in fixed if name != rungs[-1]] if rungs else []
     comparisons = compare_all([(by_name[first], by_name[second]) for first, second in dict.fromkeys(pairs)])
     known = {(comparison["first"], comparison["second"]): comparison for comparison in comparisons}
@@ -244,6 +246,17 @@ def score_experiment(scored: Sequence[Scored], items: Items, rules: dict[str, An
         "arms": arms,
         "comparisons": comparisons,
         "decision": decide(rules, list(by_name), lambda first, second: known[first, second], images=images),
+        "halves": [
+            {
+                "patches": other.budget,
+                "own": own.name,
+                "other": other.name,
+                "changed": asdict(
+                    changed_answers(by_name[own.name].predictions[0], by_name[other.name].predictions[0], items.images)
+                ),
+            }
+            for own, other in swapped_pairs([of_arm.arm for of_arm in scored])
+        ],
         "buckets": buckets(scored, items.records, patch_size),
     }
 

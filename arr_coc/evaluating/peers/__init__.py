@@ -2,7 +2,7 @@
 
 One file per rule. Base tokens always stay, as in every arm; a rule says which K of an image's patches go beside them.
 Rules that prune inside the language model choose here before it: what they keep is read anew, alone. No code of the
-authors was used; `Peer.differs` says where a re-creation departs from its description.
+authors was used; the rules do what it does, and `Peer.differs` says where they do not.
 """
 
 from . import cdpruner, dart, fastv, sparsevlm, visionzip  # noqa: F401  each registers its rule

@@ -1,7 +1,7 @@
 """What a peer is, what it sees, and how its choice becomes what the fetcher fetches.
 
 Notation: n candidates (patches that hold some of the image and are no base tokens), K chosen of them, N patches, S
-prompt length, L question tokens, D language-model width, D' semantic width.
+prompt length, L question tokens, T text tokens behind the image, D language-model width, C feature channels.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,12 +43,14 @@ class Peer:
         title, arxiv: of the paper.
         differs: in words, for the report.
         rule: from a `Question` and K <= n to a `Choice`.
+        reads_all: whether the rule goes by what the language model makes of a prompt with all patches.
     """
 
     title: str
     arxiv: str
     differs: str
     rule: Callable[["Question", int], Choice]
+    reads_all: bool = True
 
     @property
     def note(self) -> str:
@@ -85,11 +87,6 @@ class Question:
         return self.encoding.features[0].flatten(1).T[self.candidates]
 
     @cached_property
-    def states(self) -> Tensor:
-        """[n, D'], the vision tower's output."""
-        return self.model.model.vision_tower.saccades(self.encoding, self.candidates[None])[0][0]
-
-    @cached_property
     def prompt(self) -> Any:
         """Input ids [1, S], the mask of the question [1, S], and the places [n] of the candidates in the prompt."""
         processor, encoding = self.model.processor, self.encoding
@@ -115,6 +112,13 @@ class Question:
     def asked(self) -> Tensor:
         """[L]: where in the prompt the question's tokens stand."""
         return self.prompt[1][0].nonzero()[:, 0]
+
+    @property
+    def behind(self) -> Tensor:
+        """[T]: where in the prompt the text behind the image stands, the question and the template's words after it."""
+        is_text = self.prompt[0][0] != self.model.config.image_token_id
+        is_text[: int(self.places[-1])] = False
+        return is_text.nonzero()[:, 0]
 
     @cached_property
     def reading(self) -> Reading:

@@ -1,10 +1,11 @@
 """DART's rule: a few pivots, and the tokens that duplicate them least.
 
 Zichen Wen et al., "Stop Looking for Important Tokens in Multimodal Language Models: Duplication Matters More", arXiv
-2502.11494: pivots are the tokens of the largest key norm after the second layer, some of the image and some of the
-text; beside them the tokens with the lowest cosine to the pivots are kept.
+2502.11494: pivots are the tokens of the largest key norm in the second layer, some of the image and some of the text
+behind it; beside them the tokens with the lowest cosine to the pivots are kept, by hidden states behind that layer and
+the language model's last normalisation.
 
-Notation: n candidates, L question tokens, D language-model width, K kept.
+Notation: n candidates, t pivots of the text, D language-model width, K kept.
 """
 
 import torch
@@ -41,19 +42,20 @@ def least_duplicated(states: Tensor, pivots: Tensor, text: Tensor, count: int) -
 
 
 def _rule(question: Question, count: int) -> Choice:
-    reading, places, asked = question.reading, question.places, question.asked
+    reading, places, behind = question.reading, question.places, question.behind
     norms = reading.keys.abs().sum(-1)
     pivots = best_places(norms[places], min(IMAGE_PIVOTS, count))
-    text = asked[best_places(norms[asked], TEXT_PIVOTS)]
-    return Choice(least_duplicated(reading.hidden[places], pivots, reading.hidden[text], count))
+    text = behind[best_places(norms[behind], TEXT_PIVOTS)]
+    return Choice(least_duplicated(reading.normed[places], pivots, reading.normed[text], count))
 
 
 PEERS.register("dart")(
     Peer(
         "DART: Stop Looking for Important Tokens in Multimodal Language Models",
         "2502.11494",
-        f"{IMAGE_PIVOTS} pivots of the image and {TEXT_PIVOTS} of the question by the L1 norm of their keys; what is "
-        "kept is read anew by all layers",
+        f"{IMAGE_PIVOTS} pivots of the image and {TEXT_PIVOTS} of the text, which take their turns by norm (the "
+        "authors': in no order); exactly K, the pivots among them (the authors add them); what is kept is read anew by "
+        "all layers",
         _rule,
     )
 )

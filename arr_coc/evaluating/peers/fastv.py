@@ -2,8 +2,8 @@
 
 Liang Chen et al., "An Image is Worth 1/2 Tokens After Layer 2: Plug-and-Play Inference Acceleration for Large
 Vision-Language Models", arXiv 2403.06764: after layer K = 2, image tokens are ranked by the attention that they receive
-from all tokens on average, and the lowest are dropped. In a causal model the last position is the only one that sees
-every token alike: `fastv_last` ranks by what it pays.
+from all tokens on average, and the lowest are dropped. `fastv` is that description; `fastv_last` is the authors' code,
+which ranks by what the last position pays, the only one that sees every token of a causal model.
 
 Notation: S prompt length, n candidates, K kept.
 """
@@ -14,8 +14,8 @@ from .choosing import PEERS, Choice, Peer, Question, best_places
 
 _TITLE = "FastV's ranking: An Image is Worth 1/2 Tokens After Layer 2"
 _DIFFERS = (
-    "ranked by the second layer's attention {} with all patches in the prompt, which may be longer than the context "
-    "the weights were trained for; what is kept is read anew by all layers"
+    "ranked by the second layer's attention {}, with all patches in the prompt however long it gets; what is kept is "
+    "read anew by all layers"
 )
 
 
@@ -37,5 +37,7 @@ def _last(question: Question, count: int) -> Choice:
     return Choice(best_places(received_from_last(question.reading.attention, question.places), count))
 
 
-PEERS.register("fastv")(Peer(_TITLE, "2403.06764", _DIFFERS.format("from all positions"), _mean))
-PEERS.register("fastv_last")(Peer(_TITLE, "2403.06764", _DIFFERS.format("from the last position"), _last))
+PEERS.register("fastv")(Peer(_TITLE, "2403.06764", _DIFFERS.format("from all positions, as the paper says"), _mean))
+PEERS.register("fastv_last")(
+    Peer(_TITLE, "2403.06764", _DIFFERS.format("from the last position, as the authors' code does"), _last)
+)

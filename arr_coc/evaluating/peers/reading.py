@@ -4,7 +4,7 @@ Notation: S prompt length, H heads, D language-model width, d head width.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,11 +22,13 @@ class Reading:
         attention: [S, S] float32, row i attends to column j: weights of the last of these layers, mean over heads.
         keys: [S, H * d] float32, its keys.
         hidden: [S, D], what it puts out.
+        normed: [S, D], that behind the normalisation with which the language model ends.
     """
 
     attention: Tensor
     keys: Tensor
     hidden: Tensor
+    normed: Tensor
 
 
 class _Read(Exception):
@@ -46,33 +48,38 @@ def read_prompt(language_model: PreTrainedModel, embeds: Tensor, layer: int) -> 
     if limit is not None and len(embeds) > limit and getattr(config, "rope_parameters", None) is None:
         raise ValueError(f"prompt: expected at most {limit} tokens, all patches among them; got {len(embeds)}")
     layers = next(part for part in language_model.children() if isinstance(part, nn.ModuleList))
-    layer = min(layer, len(layers))
+    layer, norm = min(layer, len(layers)), _last_norm(language_model)
     tensors: dict[str, Tensor] = {}
-    with _recording(language_model, layer - 1, tensors), _stopping(layers, layer, tensors):
-        try:
-            output = language_model(inputs_embeds=embeds[None], use_cache=False)
-            tensors["hidden"] = output.last_hidden_state
-        except _Read:
-            pass
+    with (
+        _recording(language_model, layer - 1, tensors),
+        _stopping(layers[layer] if layer < len(layers) else norm, tensors),
+        suppress(_Read),
+    ):
+        tensors["hidden"] = language_model(inputs_embeds=embeds[None], use_cache=False).last_hidden_state
     if "attention" not in tensors:
         raise ValueError(f"language model: expected attention by transformers' interface; got {config.model_type}")
-    return Reading(tensors["attention"], tensors["keys"], tensors["hidden"][0])
+    return Reading(tensors["attention"], tensors["keys"], tensors["hidden"][0], norm(tensors["hidden"])[0])
+
+
+def _last_norm(language_model: PreTrainedModel) -> nn.Module:
+    """The normalisation behind the last layer; nothing where there is none."""
+    norms = [part for part in language_model.children() if "norm" in type(part).__name__.lower()]
+    return norms[-1] if norms else nn.Identity()
 
 
 @contextmanager
-def _stopping(layers: nn.ModuleList, layer: int, tensors: dict[str, Tensor]) -> Iterator[None]:
-    """Ends the pass where layer number `layer` would begin."""
+def _stopping(behind: nn.Module, tensors: dict[str, Tensor]) -> Iterator[None]:
+    """Ends the pass where the module `behind` would begin, and writes what it would read into `tensors`."""
 
     def stop(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         tensors["hidden"] = args[0] if args else kwargs["hidden_states"]
         raise _Read
 
-    handle = layers[layer].register_forward_pre_hook(stop, with_kwargs=True) if layer < len(layers) else None
+    handle = behind.register_forward_pre_hook(stop, with_kwargs=True)
     try:
         yield
     finally:
-        if handle is not None:
-            handle.remove()
+        handle.remove()
 
 
 @contextmanager

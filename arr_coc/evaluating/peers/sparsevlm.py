@@ -1,21 +1,26 @@
 """SparseVLM's rule: the question's tokens that resemble the image rate the patches by their attention.
 
 Yuan Zhang et al., "SparseVLM: Visual Token Sparsification for Efficient Vision-Language Model Inference", arXiv
-2410.04417: raters are the text tokens whose similarity to the image tokens, softmax over text and mean over the image,
-is at least the mean; an image token's significance is the attention that the raters pay it.
+2410.04417: raters are those text tokens behind the image whose similarity to its tokens, softmax over text and mean
+over the image, is above the mean; an image token's significance is the attention that the raters pay it.
 
-Notation: S prompt length, n candidates, L question tokens, D language-model width, K kept.
+Notation: S prompt length, n candidates, T text tokens behind the image, D language-model width, K kept.
 """
 
+import torch
 from torch import Tensor
 
 from .choosing import PEERS, Choice, Peer, Question, best_places
 
+ALIKE = 1e-6
+"""Shares that differ by no more are the same but for rounding (float32)."""
+
 
 def raters(patches: Tensor, text: Tensor) -> Tensor:
-    """bool [L]: which question tokens [L, D] rate the patches [n, D]."""
+    """bool [T]: which of the text tokens [T, D] rate the patches [n, D]: all, where none stands out."""
     share = (patches.float() @ text.float().T).softmax(-1).mean(0)
-    return share >= share.mean() - 1e-6  # where all are alike, all rate
+    above = share > share.mean() + ALIKE
+    return above if above.any() else torch.ones_like(above)
 
 
 def significance(attention: Tensor, rows: Tensor, places: Tensor) -> Tensor:
@@ -24,8 +29,8 @@ def significance(attention: Tensor, rows: Tensor, places: Tensor) -> Tensor:
 
 
 def _rule(question: Question, count: int) -> Choice:
-    embeds, asked = question.embeds, question.asked
-    rows = asked[raters(embeds[question.places], embeds[asked])]
+    embeds, behind = question.embeds, question.behind
+    rows = behind[raters(embeds[question.places], embeds[behind])]
     return Choice(best_places(significance(question.reading.attention, rows, question.places), count))
 
 
@@ -33,8 +38,8 @@ PEERS.register("sparsevlm")(
     Peer(
         "SparseVLM's text raters",
         "2410.04417",
-        "pruned once, by the second layer's attention, to exactly K: no ratio by rank from layer to layer, no "
-        "recycling of what is dropped",
+        "pruned once, by the second layer's attention (the authors begin at the third's), to exactly K: no further "
+        "pruning in later layers, no recycling of what is dropped; what is kept is read anew by all layers",
         _rule,
     )
 )

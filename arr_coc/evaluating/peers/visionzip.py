@@ -2,9 +2,11 @@
 
 Senqiao Yang et al., "VisionZip: Longer is Better but Not Necessary in Vision Language Models", arXiv 2412.04467: CLS
 attention in the vision encoder's last layer but one says which tokens dominate; of the others, evenly spaced ones are
-targets, and each of the rest is averaged into the target that its key resembles most.
+targets, and each of the rest goes to the target that its key, the mean over heads, resembles most: a target becomes
+itself plus the mean of what went to it.
 
-Notation: n candidates, c contextual tokens, K kept, C feature channels, H heads, d head width.
+Notation: n candidates, r of them that do not dominate, c contextual tokens, K kept, C feature channels, H heads, d head
+width.
 """
 
 import torch
@@ -24,24 +26,24 @@ def cls_attention(query: Tensor, keys: Tensor) -> Tensor:
 
 
 def targets(rest: Tensor, count: int) -> Tensor:
-    """`count` evenly spaced ones of the places `rest`."""
-    return rest[torch.arange(count, device=rest.device) * len(rest) // max(1, count)]
+    """`count` of the places `rest` [r], from the first one on in steps of r / count, rounded down."""
+    return rest[torch.arange(count, device=rest.device) * (len(rest) // max(1, count))]
 
 
 def merge(features: Tensor, keys: Tensor, into: Tensor, rest: Tensor) -> Tensor:
-    """Features [c, C] of the targets, each averaged with those of `rest` whose keys resemble its own most.
+    """Features [c, C] of the targets, each plus the mean of those of `rest` whose keys resemble its own most.
 
     Args:
         features: [n, C].
-        keys: [n, H * d].
+        keys: [n, d].
         into: [c] places of the targets.
         rest: places of the tokens to merge.
     """
     unit = F.normalize(keys.float(), dim=-1)
     nearest = (unit[rest] @ unit[into].T).argmax(-1)
-    total = features[into].float().index_add(0, nearest, features[rest].float())
-    count = torch.ones(len(into), device=features.device).index_add(0, nearest, torch.ones_like(nearest).float())
-    return total / count[:, None]
+    total = features.new_zeros(len(into), features.shape[1]).float().index_add(0, nearest, features[rest].float())
+    count = nearest.bincount(minlength=len(into)).clamp(min=1)
+    return features[into].float() + total / count[:, None]
 
 
 def _cls_query(question: Question, layer: int) -> Tensor:
@@ -72,7 +74,7 @@ def _rule(question: Question, count: int) -> Choice:
     features = question.features.float()
     merged = features[into]
     if contextual and len(others):
-        merged = merge(features, keys.transpose(0, 1).flatten(1), into, others)
+        merged = merge(features, keys.float().mean(0), into, others)
     return Choice(torch.cat((dominant, into)), torch.cat((features[dominant], merged)))
 
 
@@ -80,8 +82,9 @@ PEERS.register("visionzip")(
     Peer(
         "VisionZip's dominant and contextual tokens",
         "2412.04467",
-        "patches stand in the encoder as saccades, so CLS attention is that to all of them; they are merged before the "
-        "semantic encoder, not behind it",
+        "patches stand in the encoder as saccades, so CLS attention is that to all of them beside the base; they are "
+        "merged before the semantic encoder, not behind it; CLS itself is not kept",
         _rule,
+        reads_all=False,
     )
 )
