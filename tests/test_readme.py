@@ -59,6 +59,7 @@ def test_the_first_screen_names_the_two_commands() -> None:
     assert "\ndemo:" in makefile and "\ntest:" in makefile
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # TRL's, of names that transformers has changed since
 def test_python_blocks_run_in_order(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = blocks("python")
     assert len(found) >= 3
