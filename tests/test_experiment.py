@@ -255,7 +255,7 @@ def test_a_decision_names_the_arms_that_the_weights_never_learned_to_read(
     result = json.loads((out / "result.json").read_text())
     result["decision"]["because"] = [["realizer", "none"], ["realizer", "larger"], ["realizer", "patches_only"]]
     page = write_report(out, result, read_records(data)).read_text()
-    assert "These weights were not trained to read larger, patches_only, which therefore say little." in page
+    assert "These weights were not trained to read larger, patches_only: to be above them says little." in page
 
 
 def test_it_is_scored_again_without_the_model(

@@ -109,7 +109,8 @@ def _untrained(result: dict[str, Any]) -> list[str]:
     """A word of care about arms that the decision rests on and that these weights never learned to read."""
     rests_on = {name for pair in result["decision"]["because"] for name in pair}
     names = [name for name, arm in result["arms"].items() if name in rests_on and not arm.get("trained", True)]
-    return [f"These weights were not trained to read {', '.join(names)}, which therefore say little."] if names else []
+    says = f"These weights were not trained to read {', '.join(names)}: to be above them says little."
+    return [says] if names else []
 
 
 def _sentence(comparison: dict[str, Any]) -> str:
