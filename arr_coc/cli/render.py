@@ -5,7 +5,7 @@ from pathlib import Path
 
 from .common import Command
 
-DOMAINS = "chart, directory, document, form, receipt, sign, table"
+DOMAINS = "browser, chart, directory, document, form, receipt, sign, table"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
