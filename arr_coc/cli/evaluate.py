@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> None:
     target = None if args.json is None else writable(args.json, "--json")
     records = list(source.read(limit=args.limit, **reading(args.on_error, args.max_errors)))
     model = load_model(args.model, args.device)
-    every = all(record.boxes for record in records)
+    every = all(record.located for record in records)
     strategies = usable_strategies(model, oracle=every) if args.strategies == "all" else _split(args.strategies)
     result = evaluate(
         model,

@@ -13,6 +13,8 @@ from .page import Page as Page
 from .page import Question as Question
 from .page import register as register
 from .streaming import draw_page as draw_page
+from .variations import AS_DRAWN as AS_DRAWN
+from .variations import Variations as Variations
 
 WORDINGS = tuple(wording for domain in DOMAINS.values() for wording in domain.wordings.values())
 """Ways to put the questions of every domain."""

@@ -55,7 +55,8 @@ def draw_browser(rng: np.random.Generator, size: int, split: Split) -> Page:
         Question(ask(rng, field, split=split), (value.text,), (value.ink,), (label.ink,), "field")
         for field, label, value in (entries[int(index)] for index in rng.permutation(len(entries)))
     )
-    return Page(image, questions, layout_name, style.fonts, tuple(glyph for text in texts for glyph in _glyphs(text)))
+    glyphs = tuple(glyph for text in texts for glyph in _glyphs(text))
+    return Page(image, questions, layout_name, style.fonts, glyphs, FIELDS)
 
 
 def _glyphs(text: PlacedText) -> list[Glyph]:
