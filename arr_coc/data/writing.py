@@ -66,7 +66,9 @@ def write_questions(
         name = f"images/{number:05d}.jpg"
         (out / "images").mkdir(parents=True, exist_ok=True)  # not before a page was drawn: there may be no fonts
         page.image.convert("RGB").save(out / name, quality=JPEG_QUALITY)
-        lines += [json.dumps(_line(name, domain, page, question)) for question in page.questions[:questions]]
+        for question in page.questions[:questions]:
+            turn = {"turn": question.turn} if variations.turns else {}
+            lines.append(json.dumps(_line(name, domain, page, question) | turn))
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 

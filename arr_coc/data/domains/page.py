@@ -67,6 +67,11 @@ class Question:
         return self.kind == ABSENT
 
     @property
+    def turn(self) -> str:
+        """Where in a chat it stands."""
+        return "second" if self.history else "first"
+
+    @property
     def difficulty(self) -> Difficulty:
         """Hard: two hops, a long answer, or more to look at than a value and what names it."""
         short = max(map(len, self.answers)) <= _EASY_LENGTH

@@ -92,6 +92,7 @@ class Rendered(Format):
             "difficulty": asked.difficulty,
             "layout": page.layout,
             "font": page.font,
+            **({"turn": asked.turn} if self.turns else {}),
         }
         return Record(
             image, asked.text, asked.answers, asked.boxes, number + 1, asked.label_boxes, tuple(tags.items()),
