@@ -108,8 +108,8 @@ COMMAND = Command(
     description=(
         "Ask every question of a JSONL file, or of a published data set, by every strategy, and print the metric (by\n"
         "default the data set's own; for JSONL exact match: but for white space; case matters), recall of the patches\n"
-        "under the boxes, and image tokens per question, with 95 % intervals; where records are absent, also how often\n"
-        'the answer "not on the page" is right (precision) and how many of those records get it (recall).'
+        "under the boxes, and image tokens per question, with 95 % intervals; where records are absent, also how\n"
+        'often the answer "not on the page" is right (precision) and how many of those records get it (recall).'
     ),
     examples=(
         "arr-coc evaluate held_out.jsonl --strategies none,random,realizer",

@@ -50,9 +50,10 @@ def evaluate(
     Returns:
         {"strategies": {name: {metric: {"value", "low", "high"}, "recall": likewise or None, "tokens": mean image tokens
         per question, "n": questions}, and more where records are absent, see `measures`}, "metric", "model", "data",
-        "budget", "allocator", "seed", "date", "versions", "machine"}. Intervals are 95 %, by a bootstrap that draws whole images; Wilson's, of as many images, where no
-        answer or every answer is right. A question that is a copy of another (same pixels, question and answers) is
-        asked, but does not count.
+        "budget", "allocator", "seed", "date", "versions", "machine"}. Intervals are
+        95 %, by a bootstrap that draws whole images; Wilson's, of as many images, where no answer or every answer is
+        right. A question that is a copy of another (same pixels, question, answers and history) is asked, but does not
+        count.
 
     Raises:
         ValueError: no records, an unknown strategy, metric, allocator or budget, "oracle" without boxes, an unreadable
