@@ -274,7 +274,7 @@ def test_train_and_test_pages_of_one_number_share_no_random_numbers() -> None:
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (("novel", 0, 0, 256, "test"), "domain: expected one of chart, directory, .*; got 'novel'"),
+        (("novel", 0, 0, 256, "test"), "domain: expected one of browser, chart, directory, .*; got 'novel'"),
         (("chart", 0, 0, 256, "dev"), "split: expected one of train, validation, test; got 'dev'"),
         (("chart", 0, 0, 32, "test"), "expected a size of at least 64 px.*got 32"),
         (("chart", 0, -1, 256, "test"), "expected a seed and an index of at least 0; got seed=0, index=-1"),
