@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from arr_coc.cli.data_arguments import find_source
 from arr_coc.data import fonts
 from arr_coc.data.domains import AS_DRAWN, Page, Variations, draw_page
 from arr_coc.data.formats.rendered import Rendered
@@ -134,6 +135,11 @@ def test_a_variation_does_not_change_what_another_does() -> None:
 def test_shares_that_are_none_are_refused(share: Any) -> None:
     with pytest.raises(ValueError, match="absent: expected a share from 0 to 1; got"):
         Rendered(pages=1, absent=share)
+
+
+def test_shares_can_be_given_on_a_command_line() -> None:
+    source = find_source(None, "rendered", ["pages=2", "absent=0.5", "turns=1", "photo=0"])
+    assert isinstance(source, Rendered) and source.variations == Variations(0, 0.5, 1)
 
 
 def test_written_records_say_what_is_absent_and_what_came_before(tmp_path: Path) -> None:
