@@ -14,6 +14,7 @@ import pytest
 from arr_coc.data import browser, fonts
 from arr_coc.data.domains import Page, draw_page
 from arr_coc.data.domains.html import LAYOUTS, HtmlLayout, cased, make_html, sample_html_style
+from arr_coc.data.font_families import family_names
 from arr_coc.data.glyphs import CHARSET
 from arr_coc_cli import main
 
@@ -77,8 +78,8 @@ def test_html_says_the_fields_in_order_whatever_the_layout(split: str, arrangeme
     assert within == ({"td"} if arrangement == "table" else {"div"})
 
 
-@pytest.mark.parametrize("split, families", [("train", fonts.TRAIN_FAMILIES), ("test", fonts.TEST_FAMILIES)])
-def test_html_names_font_files_of_its_split_alone(split: str, families: frozenset[str]) -> None:
+@pytest.mark.parametrize("split", SPLITS)
+def test_html_names_font_files_of_its_split_alone(split: str) -> None:
     files = {Path(face.path).as_uri() for face in fonts.find_fonts(split)}
     rng, styles = np.random.default_rng(0), []
     for _ in range(20):
@@ -87,7 +88,7 @@ def test_html_names_font_files_of_its_split_alone(split: str, families: frozense
         named = set(re.findall(r'url\("([^"]+)"\)', html))
         assert named and named <= files
         assert set(re.findall(r'font-family:"(\w+)"', html)) == {"label", "value", "heading"}
-    assert {style.value.family for style in styles} <= families
+    assert {style.value.family for style in styles} <= {*family_names(split)}
 
 
 def test_the_same_numbers_are_the_same_html() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..questions import ask
 from ..records import NOT_ON_THE_PAGE
-from ..values import Split
+from ..splits import Split
 from .page import ABSENT, Page, Question
 
 

@@ -12,8 +12,9 @@ from ..browser import PlacedText, shared_browser
 from ..glyphs import Glyph
 from ..questions import DOCUMENT_WORDINGS, ask
 from ..rasterising import degrade
+from ..splits import Split
 from ..styles import MAX_FONT, MIN_FONT, check_page
-from ..values import FIELDS, Split, made_up_word, sample_pairs
+from ..values import FIELDS, made_up_word, sample_pairs
 from .canvas import text_unit
 from .html import LAYOUTS, cased, make_html, sample_html_style
 from .page import Page, Question, register

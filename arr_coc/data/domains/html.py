@@ -16,8 +16,9 @@ import numpy as np
 
 from ..fonts import FontFace, find_fonts, pick_face
 from ..rasterising import Colour, Palette, sample_palette
+from ..splits import Split
 from ..styles import CONTRAST
-from ..values import Split, pick
+from ..values import pick
 from .page import Layouts
 
 Arrangement = Literal["table", "spread", "inline", "stacked"]

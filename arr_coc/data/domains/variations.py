@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from ..values import Split
+from ..splits import Split
 from .absent import with_absent
 from .page import Page
 from .photo import photograph
