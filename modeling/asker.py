@@ -15,7 +15,7 @@ from transformers.utils import logging
 
 from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult
 from .image_processing_arr_coc import Box, boxes_to_patches
-from .processing_arr_coc import ArrCocProcessor, Turn
+from .processing_arr_coc import ArrCocProcessor, History
 from .prompt import EmbeddedPrompt, begins_with, count_saccades, pad_after_prefix
 from .vision_tower import ImageEncoding
 
@@ -128,7 +128,7 @@ class Asker:
         question: str | Sequence[str],
         *args: Any,
         boxes: Sequence[Box] | Sequence[Sequence[Box]] | None = None,
-        history: Sequence[Turn] = (),
+        history: History = (),
         return_fetch: bool = False,
         **kwargs: Any,
     ) -> Any:
@@ -169,7 +169,7 @@ class Asker:
         return Asked(encoding, images, questions)
 
     def _inputs(
-        self, asked: Asked, choices: FetchChoices, history: Sequence[Turn], kwargs: dict[str, Any]
+        self, asked: Asked, choices: FetchChoices, history: History, kwargs: dict[str, Any]
     ) -> tuple[dict[str, Tensor], FetchChoices]:
         """input_ids, attention_mask and query_mask [B, S], left-padded, with placeholders for every vision token.
 

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from .asker import Answer, Asker, Turn, is_encoding
+from .asker import Answer, Asker, is_encoding
+from .processing_arr_coc import Turn
 from .vision_tower import ImageEncoding
 
 

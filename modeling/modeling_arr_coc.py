@@ -275,8 +275,9 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             return_fetch: give `Answer` objects (text, probability, what was fetched) in place of strings; so does
                 `return_dict_in_generate=True`, with transformers' output object as `Answer.output`.
             **kwargs: other fields of `FetchChoices` (`seed`, `generator`, `overlap`, `bypass`, `patches`), `history`
-                (earlier (question, answer) pairs, which the language model then reads as text), and what transformers'
-                `generate` takes (`max_new_tokens`, `num_beams`, `streamer`, ...).
+                (earlier (question, answer) pairs, which the language model then reads as text; for several questions
+                also a list of them for each), and what transformers' `generate` takes (`max_new_tokens`, `num_beams`,
+                `streamer`, ...).
 
         Returns:
             A string for one image and one question, else a list of strings; `Answer`s with `return_fetch`.

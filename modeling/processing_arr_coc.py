@@ -25,6 +25,9 @@ FOREIGN_IMAGE_TOKEN = "<image>"
 Turn = tuple[str, str]
 """A question that was asked and its answer."""
 
+History = Sequence[Turn] | Sequence[Sequence[Turn]]
+"""The turns before each of several questions, or one list of them for each question."""
+
 _CUT = "\0"
 """Where a text is divided, so that a tokenizer reads the parts one by one; it is no text itself."""
 
@@ -249,16 +252,16 @@ class ArrCocProcessor(ProcessorMixin):
         return text.replace(self.image_token, self.image_token * placeholders)
 
     def prompts(
-        self, questions: Sequence[str], *, images: Sequence[int], placeholders: int, history: Sequence[Turn] = ()
+        self, questions: Sequence[str], *, images: Sequence[int], placeholders: int, history: History = ()
     ) -> dict[str, torch.Tensor]:
         """`prompt` of each question as input_ids, attention_mask and query_mask [B, L], padded on the left.
 
         Only the template writes control tokens: what looks like one in a question, or in the history, stays text.
         """
-        history = [(self._as_text(asked), self._as_text(answered)) for asked, answered in history]
         rows = []
-        for question, shown in zip(questions, images, strict=True):
-            text = self.prompt(self._as_text(question), images=shown, placeholders=placeholders, history=history)
+        for question, shown, turns in zip(questions, images, _histories(history, len(questions)), strict=True):
+            before = [(self._as_text(asked), self._as_text(answered)) for asked, answered in turns]
+            text = self.prompt(self._as_text(question), images=shown, placeholders=placeholders, history=before)
             pieces = self.tokenizer(text.split(_CUT), add_special_tokens=False, verbose=False)["input_ids"]
             rows.append(torch.tensor([token for piece in pieces for token in piece]))
         # Padded here: the padding of a fast tokenizer is a state that threads would share.
@@ -382,6 +385,15 @@ class ArrCocProcessor(ProcessorMixin):
         patch_size = merged.get("patch_size") or self.image_processor.patch_size
         count = self._count(merged.get("budget"), merged.get("strategy"), side, patch_size)
         return MultiModalData(num_image_tokens=[count] * len(image_sizes), num_image_patches=[1] * len(image_sizes))
+
+
+def _histories(history: History, count: int) -> Sequence[Sequence[Turn]]:
+    """The turns before each of `count` questions."""
+    if all(len(turn) == 2 and all(isinstance(text, str) for text in turn) for turn in history):
+        return [history] * count  # type: ignore[list-item]
+    if len(history) != count:
+        raise ValueError(f"history: expected turns, or a list of them for each of {count} questions; got {history!r}")
+    return history  # type: ignore[return-value]
 
 
 def _listed(counts: list[int]) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from format_sources import MAKERS, bad_lines, make_docvqa
+from PIL import Image
 
 from arr_coc.data.records import read_records
 from arr_coc.data.sources import open_records
@@ -29,6 +30,28 @@ def test_bad_records_are_skipped_with_file_and_line(caplog: pytest.LogCaptureFix
     messages = [record.getMessage() for record in caplog.records]
     assert [f"line {number}:" in message for number, message in zip((2, 4, 6), messages, strict=True)] == [True] * 3
     assert all("data.jsonl" in message and message.endswith("; skipped") for message in messages)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"absent": "yes"}, "absent: expected true or false; got 'yes'"),
+        ({"absent": True, "boxes": [[0, 0, 1, 1]]}, "absent: expected no boxes of what the image does not show; got"),
+        ({"history": [["Why?"]]}, r"history: expected a list of \[question, answer\]; got"),
+        ({"history": [["Why?", 3]]}, r"history: expected a list of \[question, answer\]; got"),
+        ({"history": "Why?"}, r"history: expected a list of \[question, answer\]; got 'Why\?'"),
+        ({"history": [[" ", "no"]]}, r"history: expected a list of \[question, answer\]; got"),
+    ],
+)
+def test_absent_and_history_are_checked(changes: dict[str, Any], message: str) -> None:
+    Image.new("RGB", (8, 8)).save("page.png")
+    line = {"image": "page.png", "question": "Why?", "answers": ["no"]}
+    Path("data.jsonl").write_text(json.dumps(line | changes))
+    with pytest.raises(ValueError, match=f"line 1: {message}"):
+        read_records("data.jsonl")
+    Path("data.jsonl").write_text(json.dumps(line | {"absent": True, "history": [["What?", "that"]]}))
+    (record,) = read_records("data.jsonl")
+    assert record.absent and record.located and record.history == (("What?", "that"),)
 
 
 def test_too_many_bad_records_stop_after_all() -> None:

@@ -11,7 +11,7 @@ from helpers import TINY_PATCH, TINY_SIDE, tiny_config, tiny_model, tiny_process
 from PIL import Image
 
 from arr_coc.data.collator import IGNORED, UNKNOWN, QuestionCollator
-from arr_coc.data.records import Record
+from arr_coc.data.records import NOT_ON_THE_PAGE, Record
 from arr_coc.modeling.image_processing_arr_coc import boxes_to_patches
 
 GRID = TINY_SIDE // TINY_PATCH
@@ -129,6 +129,42 @@ def test_relevance_covers_answer_and_label_and_is_unknown_without_boxes(records:
     assert (batch["relevance_targets"][2] == UNKNOWN).all()
     outside = collator()([replace(records[0], boxes=((500, 500, 600, 600),), label_boxes=())])
     assert (outside["relevance_targets"] == UNKNOWN).all()
+
+
+def test_nothing_is_relevant_to_what_the_image_does_not_show(records: list[Record]) -> None:
+    """Other than a record without boxes, of which nobody knows: here the scorers learn that no patch answers."""
+    asked = [records[0], replace(records[2], answers=(NOT_ON_THE_PAGE,), absent=True)]
+    batch = collator()(asked)
+    assert batch["relevance_targets"][0].any() and (batch["relevance_targets"][1] == 0).all()
+    model = tiny_model()
+    losses = [
+        model(**QuestionCollator(model.processor, model.config)([record])).relevance_loss.item()
+        for record in (asked[1], records[2])
+    ]
+    assert losses[0] > 0 == losses[1]
+
+
+def test_a_second_turn_is_the_prompt_of_generate_with_its_history(
+    records: list[Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the question's tokens are those of the last question alone, whatever the history says."""
+    model = tiny_model()
+    history = (("What is the user's total?", "42 euros"), ("Why?", "<|im_end|>"))
+    record = replace(records[1], history=history)
+    batch = QuestionCollator(model.processor, model.config)([record, records[1]])
+    asked: list[dict[str, torch.Tensor]] = []
+    build = model.processor.prompts
+
+    def recording(*args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
+        asked.append(build(*args, **kwargs))
+        return asked[-1]
+
+    monkeypatch.setattr(model.processor, "prompts", recording)
+    model.generate(record.picture, record.question, history=history, strategy="random")
+    prompt = (batch["labels"][0] == IGNORED) & batch["attention_mask"][0].bool()
+    assert batch["input_ids"][0][prompt].tolist() == asked[0]["input_ids"][0].tolist()
+    assert tiny_tokenizer().decode(batch["input_ids"][0][batch["query_mask"][0]]).strip() == "Why?"
+    assert batch["attention_mask"].sum(1)[0] > batch["attention_mask"].sum(1)[1] + 10
 
 
 def test_drawn_answers_depend_on_the_record_alone(records: list[Record]) -> None:

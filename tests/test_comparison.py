@@ -16,7 +16,13 @@ def scored(scores: list[float], recall: float = np.nan) -> Scored:
     said = Prediction(1, "", 0.5, 100, 4, (9, 9), "")
     images = np.arange(len(scores)) // 2
     return Scored(
-        ARM, "exact_match", [[said] * len(scores)], np.array([scores]), np.full((1, len(scores)), recall), images
+        ARM,
+        "exact_match",
+        [[said] * len(scores)],
+        np.array([scores]),
+        np.full((1, len(scores)), recall),
+        images,
+        np.zeros(len(scores), dtype=bool),
     )
 
 

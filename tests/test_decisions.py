@@ -21,7 +21,13 @@ def scored(name: str, rows: list[list[float]]) -> Scored:
     said = Prediction(1, "", 0.5, 33, 4, (9, 9), "")
     predictions, images = [[said] * len(row) for row in rows], np.arange(len(rows[0]))
     return Scored(
-        arm, "exact_match", predictions, np.array(rows, dtype=float), np.ones((len(rows), len(rows[0]))), images
+        arm,
+        "exact_match",
+        predictions,
+        np.array(rows, dtype=float),
+        np.ones((len(rows), len(rows[0]))),
+        images,
+        np.zeros(len(rows[0]), dtype=bool),
     )
 
 

@@ -13,8 +13,10 @@ from helpers import tiny_model
 from PIL import Image
 
 import arr_coc
-from arr_coc.data.records import read_records
+from arr_coc.cli.evaluate import table
+from arr_coc.data.records import NOT_ON_THE_PAGE, read_records
 from arr_coc.evaluating import evaluate
+from arr_coc.evaluating.answers import ask
 from arr_coc.evaluating.evaluation import score_strategies
 from arr_coc.evaluating.predictions import boxed_patches
 from arr_coc.evaluating.statistics import bootstrap_mean, wilson
@@ -99,6 +101,49 @@ def test_recall_is_of_the_patches_under_the_boxes(model: Any, lines: list[Any], 
     assert found["oracle"]["recall"] == {"value": 1.0, "low": 1.0, "high": 1.0}
     bare = [record for record in records if not record.boxes]
     assert evaluate(model, bare, ["none"], progress=False)["strategies"]["none"]["recall"] is None
+
+
+def test_not_on_the_page_has_a_precision_and_a_recall(
+    model: Any, lines: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three of nine are absent; it is said of two of them and of two others: 2 / 4 and 2 / 3."""
+    for line in lines[:3]:
+        line |= {"answers": [NOT_ON_THE_PAGE], "boxes": [], "absent": True}
+    records = read_records(write(tmp_path, lines))
+    said = [f" {NOT_ON_THE_PAGE}"] * 2 + ["?"] * 5 + [NOT_ON_THE_PAGE] * 2
+    by_line = {record.line: text for record, text in zip(records, said, strict=True)}
+
+    def saying(model: Any, arm: Any, asked: Any, *args: Any, **kwargs: Any) -> Any:
+        answers = ask(model, arm, asked, *args, **kwargs)
+        return [replace(answer, text=by_line[record.line]) for answer, record in zip(answers, asked, strict=True)]
+
+    monkeypatch.setattr("arr_coc.evaluating.prediction_loop.ask", saying)
+    found = evaluate(model, records, ["none", "oracle"], progress=False)["strategies"]
+    shares = found["none"]["not_on_the_page"]
+    assert (shares["precision"]["value"], shares["recall"]["value"]) == (0.5, pytest.approx(2 / 3))
+    assert "50.0 %" in table(found) and "66.7 %" in table(found)
+    assert found["none"]["exact_match"]["value"] == pytest.approx(6 / 9), "the three absent of which two are right"
+    by_line = dict.fromkeys(by_line, "?")
+    shares = evaluate(model, records, ["none"], progress=False)["strategies"]["none"]["not_on_the_page"]
+    assert shares["precision"] is None and shares["recall"]["value"] == 0.0
+    there = evaluate(model, records[3:], ["none"], progress=False)["strategies"]
+    assert "not_on_the_page" not in there["none"] and "not on the page" not in table(there)
+
+
+def test_second_turns_are_asked_with_their_own_history(model: Any, lines: list[Any], tmp_path: Path) -> None:
+    """In one batch with first turns and with other histories, each as `generate` would ask it alone."""
+    for number, line in enumerate(lines):
+        line["history"] = [["What is it?", f"A {number}"]] * (number % 3)
+    records = read_records(write(tmp_path, lines))
+    (scored,) = score_strategies(model, records, ["realizer"], progress=False).values()
+    for record, said in zip(records, scored.predictions[0], strict=True):
+        alone = model.generate(record.picture, record.question, history=record.history, return_fetch=True)
+        assert said.answer == alone.text and said.probability == pytest.approx(alone.probability, rel=1e-3, abs=1e-6)
+    twice = [lines[0] | {"history": [["Why?", text]]} for text in ("no", "yes", "no")]
+    (scored,) = score_strategies(model, read_records(write(tmp_path, twice)), ["none"], progress=False).values()
+    assert len(scored.predictions[0]) == 2, "the same question after the same history counts once"
+    with pytest.raises(ValueError, match="history: expected turns, or a list of them for each of 2 questions; got"):
+        model.generate(records[0].picture, ["Why?", "What?"], history=[[], [], []])
 
 
 def test_oracle_fetches_the_label_too(model: Any, lines: list[Any], tmp_path: Path) -> None:

@@ -58,8 +58,15 @@ def find_source(data: Any, kind: str | None, settings: Sequence[str] | None) -> 
         target = spec
         for part in outer:
             target = target.setdefault(part, {})
-        target[inner] = int(value) if value.isdecimal() and key not in places else value
+        target[inner] = value if key in places else _number_or_text(value)
     return open_source(spec)
+
+
+def _number_or_text(value: str) -> int | float | str:
+    if value.isdecimal():
+        return int(value)
+    whole, point, rest = value.partition(".")
+    return float(value) if point and whole.isdecimal() and rest.isdecimal() else value
 
 
 def read_source(path: Path) -> Format:

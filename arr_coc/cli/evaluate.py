@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> None:
     target = None if args.json is None else writable(args.json, "--json")
     records = list(source.read(limit=args.limit, **reading(args.on_error, args.max_errors)))
     model = load_model(args.model, args.device)
-    every = all(record.boxes for record in records)
+    every = all(record.located for record in records)
     strategies = usable_strategies(model, oracle=every) if args.strategies == "all" else _split(args.strategies)
     result = evaluate(
         model,
@@ -88,6 +88,10 @@ def table(strategies: dict[str, dict[str, Any]], metric: str = "exact_match") ->
         [name, _share(row[metric]), _share(row["recall"]), f"{row['tokens']:g}", str(row["n"])]
         for name, row in strategies.items()
     ]
+    if any("not_on_the_page" in row for row in strategies.values()):
+        head += ["precision of not on the page", "recall of not on the page"]
+        for cells, row in zip(rows, strategies.values(), strict=True):
+            cells += [_share(row["not_on_the_page"][name]) for name in ("precision", "recall")]
     return "\n".join([to_text(head, rows), "In brackets: 95 % intervals."])
 
 
@@ -104,7 +108,8 @@ COMMAND = Command(
     description=(
         "Ask every question of a JSONL file, or of a published data set, by every strategy, and print the metric (by\n"
         "default the data set's own; for JSONL exact match: but for white space; case matters), recall of the patches\n"
-        "under the boxes, and image tokens per question, with 95 % intervals."
+        "under the boxes, and image tokens per question, with 95 % intervals; where records are absent, also how\n"
+        'often the answer "not on the page" is right (precision) and how many of those records get it (recall).'
     ),
     examples=(
         "arr-coc evaluate held_out.jsonl --strategies none,random,realizer",

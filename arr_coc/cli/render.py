@@ -5,7 +5,12 @@ from pathlib import Path
 
 from .common import Command
 
-DOMAINS = "chart, directory, document, form, receipt, sign, table"
+DOMAINS = "browser, chart, directory, document, form, receipt, sign, table"
+VARIATIONS = {
+    "photo": "share of pages that are photographed: at an angle, in uneven light, compressed",
+    "absent": "share of questions about fields that a page of fields does not show",
+    "turns": "share of questions that come second in a chat, after another one about the page",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,9 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--domain", metavar="NAME[,NAME]", default="document", help=domain)
     split = "whose fonts, layouts, wordings and words; validation has training's layouts (default: test)"
     parser.add_argument("--split", choices=("train", "validation", "test"), default="test", help=split)
+    for name, what in VARIATIONS.items():
+        parser.add_argument(f"--{name}", metavar="SHARE", type=float, default=0.0, help=f"{what} (default: 0)")
 
 
 def run(args: argparse.Namespace) -> None:
+    from arr_coc.data.domains import Variations
     from arr_coc.data.writing import write_questions
 
     path = write_questions(
@@ -31,6 +39,7 @@ def run(args: argparse.Namespace) -> None:
         size=args.size,
         split=args.split,
         domains=[name.strip() for name in args.domain.split(",")],
+        variations=Variations(args.photo, args.absent, args.turns),
     )
     print(path)
 
@@ -48,6 +57,7 @@ COMMAND = Command(
         "arr-coc render out/pages --pages 100",
         "arr-coc render out/train --split train --seed 1",
         "arr-coc render out/mixed --domain receipt,table,chart,sign --size 768",
+        "arr-coc render out/photos --domain browser --photo 1 --absent 0.2 --turns 0.3",
     ),
     add_arguments=add_arguments,
     run=run,

@@ -25,7 +25,7 @@ IGNORED = -100
 """Label of a token that is not predicted: what transformers' losses leave out."""
 
 UNKNOWN = -1.0
-"""Relevance of every patch where a record has no boxes."""
+"""Relevance of every patch where it is not known which ones answer."""
 
 
 class QuestionCollator:
@@ -82,7 +82,8 @@ class QuestionCollator:
             pixel_values: float32 [P, 3, side, side], patch_mask: bool [P, N]; an image asked twice is there once.
             image_index: int64 [I], the image of each record.
             relevance_targets: float32 [I, N], 1 on patches under the boxes of the answer and its label, 0 elsewhere;
-                rows of `UNKNOWN` where the boxes are unknown or none reaches into the image.
+                all 0 where the image does not show what is asked for; rows of `UNKNOWN` where the boxes are unknown or
+                none reaches into the image.
 
         Raises:
             ValueError: no records, an image that cannot be read, a sequence longer than the
@@ -115,8 +116,10 @@ class QuestionCollator:
         }
 
     def _prompt(self, record: Record) -> Tensor:
-        """What `generate(image, question)` feeds the model."""
-        prompts = self.processor.prompts([record.question], images=[1], placeholders=self.placeholders)
+        """What `generate(image, question, history=...)` feeds the model."""
+        prompts = self.processor.prompts(
+            [record.question], images=[1], placeholders=self.placeholders, history=record.history
+        )
         return prompts["input_ids"][0]
 
     def _answer(self, record: Record) -> Tensor:
@@ -154,7 +157,7 @@ class QuestionCollator:
         if record.boxes:
             boxes = self.processor.image_processor.map_boxes((*record.boxes, *record.label_boxes), *size)
             patches = boxes_to_patches(boxes, grid, self.patch_size)
-        if not patches.any():
+        if not patches.any() and not record.absent:
             return torch.full((grid**2,), UNKNOWN)
         return torch.from_numpy(patches).flatten().float()
 

@@ -3,7 +3,9 @@
 `{"image": path, "question": str, "answers": [str], "boxes": [[x0, y0, x1, y1]], "label_box": [x0, y0, x1, y1]}`: the
 path is relative to the file, any of the answers is right. Optional, in px of the image, ends exclusive: `boxes` (where
 the answer stands) and `label_box` (the words beside it that say it is the answer: strategy "oracle" fetches them too),
-or where there are several of the latter `label_boxes`, a list.
+or where there are several of the latter `label_boxes`, a list. Also optional: `absent`, true where the image does not
+show what is asked for, so that no part of it is relevant (the answer is then "not on the page", and there are no
+boxes); and `history`, a list of [question, answer], the turns of the chat before the question.
 Any other fields that hold a string are tags: `arr-coc experiment` tells scores apart by them.
 """
 
@@ -24,10 +26,13 @@ logger = logging.get_logger(__name__)
 
 OnError = Literal["stop", "skip"]
 
+NOT_ON_THE_PAGE = "not on the page"
+"""The answer to a question about what an image does not show."""
+
 MAX_ERRORS = 100
 """Bad records that are skipped before reading stops after all."""
 
-_FIELDS = ("image", "question", "answers", "boxes", "label_box", "label_boxes")
+_FIELDS = ("image", "question", "answers", "boxes", "label_box", "label_boxes", "absent", "history")
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,8 @@ class Record:
 
     A PIL image is held. `line`: where the source has no lines, the record's number in it.
     `tags`: other fields of the record that hold a string, by name.
+    `absent`: the image does not show what is asked for: no patch is relevant, and that is known.
+    `history`: earlier questions about the image and their answers.
     """
 
     image: Path | HeldImage
@@ -45,10 +52,17 @@ class Record:
     line: int = 0
     label_boxes: tuple[Box, ...] = ()
     tags: tuple[tuple[str, str], ...] = ()
+    absent: bool = False
+    history: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         if isinstance(self.image, Image.Image):
             object.__setattr__(self, "image", held(self.image))
+
+    @property
+    def located(self) -> bool:
+        """Whether it is known which patches answer, be it that none does."""
+        return self.absent or bool(self.boxes)
 
     @property
     def picture(self) -> Any:
@@ -167,4 +181,22 @@ def parse(row: Row, folder: Path) -> Record:
     if content.get("label_box") is not None:
         labels = (box_of(content["label_box"], "label_box"), *labels)
     tags = tuple((key, value) for key, value in content.items() if isinstance(value, str) and key not in _FIELDS)
-    return Record(image_file(folder, name), question, answers, boxes, row.number, labels, tags)
+    absent, history = _absent_of(content, boxes + labels), _history_of(content.get("history"))
+    return Record(image_file(folder, name), question, answers, boxes, row.number, labels, tags, absent, history)
+
+
+def _absent_of(content: dict[str, Any], boxes: tuple[Box, ...]) -> bool:
+    absent = content.get("absent", False)
+    if not isinstance(absent, bool):
+        raise ValueError(f"absent: expected true or false; got {shorten(absent)}")
+    if absent and boxes:
+        raise ValueError(f"absent: expected no boxes of what the image does not show; got {shorten(boxes)}")
+    return absent
+
+
+def _history_of(value: Any) -> tuple[tuple[str, str], ...]:
+    turns = [] if value is None else value
+    pairs = isinstance(turns, list) and all(isinstance(turn, list) and len(turn) == 2 for turn in turns)
+    if not pairs or not all(isinstance(text, str) and text.strip() for turn in turns for text in turn):
+        raise ValueError(f"history: expected a list of [question, answer]; got {shorten(value)}")
+    return tuple((question, answer) for question, answer in turns)

@@ -7,7 +7,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from .domains import DOMAINS, Page, Question, draw_page
+from .domains import AS_DRAWN, DOMAINS, Page, Question, Variations, draw_page
 from .rasterising import Box
 from .splits import Split
 
@@ -23,12 +23,14 @@ def write_questions(
     size: int = 256,
     split: Split = "test",
     domains: Sequence[str] = ("document",),
+    variations: Variations = AS_DRAWN,
 ) -> Path:
     """Renders `pages` pages and asks up to `questions` questions about each.
 
     Every line of the file is `{"image", "question", "answers", "boxes", "label_box" or "label_boxes", "domain", "kind",
     "difficulty", "layout", "font"}`; boxes are (x0, y0, x1, y1) in px: `boxes` around the answer, `label_box`, or
-    `label_boxes` where there are several, around what leads to it. The same arguments and fonts give the same files.
+    `label_boxes` where there are several, around what leads to it. With variations there are also `absent` and
+    `history`, where they apply, see `arr_coc.data.records`. The same arguments and fonts give the same files.
 
     Args:
         out: folder for `data.jsonl` and `images/`.
@@ -37,6 +39,7 @@ def write_questions(
         size: side of a page, px.
         split: fonts, layouts, wordings and words, see `arr_coc.data.splits`.
         domains: names in `DOMAINS`, which take turns.
+        variations: what is done with the pages and their questions.
 
     Returns:
         The JSONL file's path.
@@ -59,11 +62,13 @@ def write_questions(
     lines = []
     for number in tqdm(range(pages), desc="rendering", unit="page"):
         domain = domains[number % len(domains)]
-        page = draw_page(domain, seed, number, size, split)
+        page = draw_page(domain, seed, number, size, split, variations=variations)
         name = f"images/{number:05d}.jpg"
         (out / "images").mkdir(parents=True, exist_ok=True)  # not before a page was drawn: there may be no fonts
         page.image.convert("RGB").save(out / name, quality=JPEG_QUALITY)
-        lines += [json.dumps(_line(name, domain, page, question)) for question in page.questions[:questions]]
+        for question in page.questions[:questions]:
+            turn = {"turn": question.turn} if variations.turns else {}
+            lines.append(json.dumps(_line(name, domain, page, question) | turn))
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 
@@ -81,6 +86,8 @@ def _line(image: str, domain: str, page: Page, question: Question) -> dict[str, 
         "difficulty": question.difficulty,
         "layout": page.layout,
         "font": page.font,
+        **({"absent": True} if question.absent else {}),
+        **({"history": [list(turn) for turn in question.history]} if question.history else {}),
     }
 
 

@@ -69,8 +69,10 @@ def ask(
     """
     encoding, fetching = _choose(model, arm, records, encoding, choices or PeerChoices(model, [arm]))
     fetching = replace(fetching, seed=seed, overlap=arm.overlap or None, bypass=arm.bypass or None)
-    questions = [record.question for record in records]
-    return model.generate(encoding, questions, choices=fetching, return_fetch=True, do_sample=False, **settings)
+    questions, history = [record.question for record in records], [record.history for record in records]
+    return model.generate(
+        encoding, questions, choices=fetching, history=history, return_fetch=True, do_sample=False, **settings
+    )
 
 
 class PeerChoices:
@@ -164,6 +166,6 @@ def question_room(model: ArrCocForConditionalGeneration, records: Sequence[Recor
     limit = getattr(model.config.text_config, "max_position_embeddings", None)
     if limit is None:
         return None
-    questions = [record.question for record in records]
-    prompts = model.processor.prompts(questions, images=[1] * len(questions), placeholders=1)
+    questions, history = [record.question for record in records], [record.history for record in records]
+    prompts = model.processor.prompts(questions, images=[1] * len(questions), placeholders=1, history=history)
     return limit - prompts["input_ids"].shape[1] - new_tokens

@@ -17,6 +17,7 @@ from .extras import require_extra
 from .prediction_loop import predict_all
 from .predictions import Prediction
 from .scores import Scored, distinct_items, score_arm
+from .statistics import Interval
 
 
 def evaluate(
@@ -48,10 +49,11 @@ def evaluate(
 
     Returns:
         {"strategies": {name: {metric: {"value", "low", "high"}, "recall": likewise or None, "tokens": mean image tokens
-        per question, "n": questions}}, "metric", "model", "data", "budget", "allocator", "seed", "date", "versions",
-        "machine"}. Intervals are 95 %, by a bootstrap that draws whole images; Wilson's, of as many images, where no
-        answer or every answer is right. A question that is a copy of another (same pixels, question and answers) is
-        asked, but does not count.
+        per question, "n": questions}, and more where records are absent, see `measures`}, "metric", "model", "data",
+        "budget", "allocator", "seed", "date", "versions", "machine"}. Intervals are
+        95 %, by a bootstrap that draws whole images; Wilson's, of as many images, where no answer or every answer is
+        right. A question that is a copy of another (same pixels, question, answers and history) is asked, but does not
+        count.
 
     Raises:
         ValueError: no records, an unknown strategy, metric, allocator or budget, "oracle" without boxes, an unreadable
@@ -110,14 +112,23 @@ def strategy_arm(model: ArrCocForConditionalGeneration, choices: FetchChoices) -
 
 
 def measures(scored: Scored) -> dict[str, Any]:
-    """{metric: interval, "recall": interval or None where no question came with boxes, "tokens", "n"}."""
-    recall = scored.recall
+    """{metric: interval, "recall": interval or None where no question came with boxes, "tokens", "n"}.
+
+    And where some questions are about what their image does not show "not_on_the_page": {"precision", "recall"}, each
+    an interval; the precision of a strategy that never says so is None.
+    """
+    recall, refusals = scored.recall, scored.refusals
     return {
         scored.metric: asdict(scored.score),
         "recall": None if recall is None else asdict(recall),
         "tokens": float(scored.tokens.mean()),
         "n": scored.scores.shape[1],
+        **({} if refusals is None else {"not_on_the_page": _listed(refusals)}),
     }
+
+
+def _listed(intervals: dict[str, Interval | None]) -> dict[str, Any]:
+    return {name: None if interval is None else asdict(interval) for name, interval in intervals.items()}
 
 
 def _check(
@@ -138,7 +149,7 @@ def _check(
     if allocator is not None:
         ALLOCATORS[allocator]  # a ValueError where it is unknown
     resolve_budget(budget, model.config.vision_config.num_patches, model.config.fetcher_config.budget)
-    bare = [record.line for record in records if not record.boxes]
+    bare = [record.line for record in records if not record.located]
     if "oracle" in strategies and bare:
         expected = 'strategy "oracle": expected boxes in every record'
         raise ValueError(f"{expected}; got {len(bare)} without, e.g. line {bare[0]}")

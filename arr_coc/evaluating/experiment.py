@@ -98,7 +98,7 @@ def plan_ablation(
     for name in ("arms", "rules"):
         if getattr(settings, name) is not None:
             raise ValueError(f"{name}: expected none for an ablation, which has its own; got {getattr(settings, name)}")
-    trials = make_trials(model.config, peers=peers, boxed=all(record.boxes for record in records))
+    trials = make_trials(model.config, peers=peers, boxed=all(record.located for record in records))
     settings = replace(settings, arms=tuple(trial_arms(model.config, trials)))
     return {**plan_run(model, source, records, settings, command), "trials": [asdict(trial) for trial in trials]}
 
@@ -126,7 +126,7 @@ def plan_run(
     first = records[0].image
     arms = make_arms(
         model.config, settings.arms, budget=settings.budget, allocator=settings.allocator, seeds=settings.seeds,
-        room=question_room(model, records, new_tokens(model)), boxed=all(record.boxes for record in records),
+        room=question_room(model, records, new_tokens(model)), boxed=all(record.located for record in records),
         several=OtherPages(model, [record.image for record in records]).after(first) is not None,
         trained_on=settings.trained_on,
     )  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from transformers.utils import logging
 
-from ..data.records import Record
+from ..data.records import NOT_ON_THE_PAGE, Record
 from ..metrics import METRICS
 from .arms import Arm
 from .buckets import buckets
@@ -70,7 +70,7 @@ def distinct_items(records: Sequence[Record], predictions: Sequence[Prediction])
     places, images = [], []
     for place, (record, said) in enumerate(zip(records, predictions, strict=True)):
         image = numbers.setdefault(said.image or record.image, len(numbers))
-        item = (image, record.question, record.answers)
+        item = (image, record.question, record.answers, record.history)
         if item not in first:
             first[item] = record
             places.append(place)
@@ -92,6 +92,7 @@ class Scored:
         scores: float64 [R, n] in 0..1.
         recalls: float64 [R, n], NaN where a record has no boxes.
         images: int [n], the number of each question's image.
+        absent: bool [n], True on questions about what their image does not show.
     """
 
     arm: Arm
@@ -100,6 +101,7 @@ class Scored:
     scores: np.ndarray
     recalls: np.ndarray
     images: np.ndarray
+    absent: np.ndarray
 
     @cached_property
     def tokens(self) -> np.ndarray:
@@ -127,6 +129,28 @@ class Scored:
         boxed = ~np.isnan(self.mean_recalls)
         return bootstrap_mean(self.mean_recalls[boxed], groups=self.images[boxed]) if boxed.any() else None
 
+    @cached_property
+    def refused(self) -> np.ndarray:
+        """bool [R, n], True on answers that say that it is not on the page."""
+        answers = [[" ".join(prediction.answer.split()) for prediction in row] for row in self.predictions]
+        return np.array(answers) == NOT_ON_THE_PAGE
+
+    @property
+    def refusals(self) -> dict[str, Interval | None] | None:
+        """Precision (of the answers that say "not on the page") and recall (of the questions about what is not there).
+
+        Intervals are drawn by images. None where every question is about what is there; without such an answer there is
+        no precision.
+        """
+        if not self.absent.any():
+            return None
+        absent, images = (np.broadcast_to(values, self.refused.shape) for values in (self.absent, self.images))
+        right = self.refused & absent
+        return {
+            name: score_interval(right[among].astype(float), images[among]) if among.any() else None
+            for name, among in (("precision", self.refused), ("recall", absent))
+        }
+
 
 def score_arm(arm: Arm, rows: Sequence[Sequence[Prediction]], items: Items, metric: str, patch_size: int) -> Scored:
     """Scores the predictions of all runs of an arm.
@@ -146,7 +170,8 @@ def score_arm(arm: Arm, rows: Sequence[Sequence[Prediction]], items: Items, metr
     pairs = [list(zip(row, items.records, strict=True)) for row in counted]
     scores = [[float(score(said.answer, record.answers)) for said, record in row] for row in pairs]
     recalls = [[recall(said, record, patch_size) for said, record in row] for row in pairs]
-    return Scored(arm, metric, counted, np.array(scores), np.array(recalls), items.images)
+    absent = np.array([record.absent for record in items.records])
+    return Scored(arm, metric, counted, np.array(scores), np.array(recalls), items.images, absent)
 
 
 def read_scored(

@@ -4,7 +4,7 @@ A new domain is a function that draws a page, its layouts and its wordings under
 and everything above it take it by that name.
 """
 
-from . import chart, directory, document, form, receipt, sign, table  # noqa: F401  (each registers itself)
+from . import browser, chart, directory, document, form, receipt, sign, table  # noqa: F401  (each registers itself)
 from .page import DOMAINS as DOMAINS
 from .page import Difficulty as Difficulty
 from .page import Domain as Domain
@@ -13,6 +13,8 @@ from .page import Page as Page
 from .page import Question as Question
 from .page import register as register
 from .streaming import draw_page as draw_page
+from .variations import AS_DRAWN as AS_DRAWN
+from .variations import Variations as Variations
 
 WORDINGS = tuple(wording for domain in DOMAINS.values() for wording in domain.wordings.values())
 """Ways to put the questions of every domain."""

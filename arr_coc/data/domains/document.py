@@ -129,4 +129,4 @@ def draw_fields(rng: np.random.Generator, size: int, split: Split, fields: Seque
         Question(ask(rng, entry.field, split=split), (entry.value,), (entry.value_box,), (entry.label_box,), "field")
         for entry in entries
     )
-    return Page(document.image, questions, document.layout, document.font, document.glyphs)
+    return Page(document.image, questions, document.layout, document.font, document.glyphs, tuple(fields))

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..questions import Wordings, ask
 from ..splits import Split
+from ..values import FIELDS
 from .document import Entry, render_document
 from .lines import LAYOUTS
 from .page import Page, Question, register
@@ -43,7 +44,7 @@ def draw_form(rng: np.random.Generator, size: int, split: Split) -> Page:
     for turn in range(len(order)):
         entries = [document.entries[int(index)] for index in np.roll(order, -turn)]
         questions += [_asked(rng, entries[:1], split), _asked(rng, entries[: int(rng.integers(2, 4))], split)]
-    return Page(document.image, tuple(questions), document.layout, document.font, document.glyphs)
+    return Page(document.image, tuple(questions), document.layout, document.font, document.glyphs, FIELDS)
 
 
 def _asked(rng: np.random.Generator, entries: list[Entry], split: Split) -> Question:

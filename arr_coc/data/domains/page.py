@@ -19,6 +19,9 @@ from ..values import pick
 
 Difficulty = Literal["easy", "hard"]
 
+ABSENT = "absent"
+"""The kind of questions about what a page does not show."""
+
 _EASY_BOXES = 3  # the answer's, and up to two of what leads to it, such as the names of its row and column
 _EASY_LENGTH = 12  # characters
 
@@ -38,15 +41,16 @@ class Span:
 
 @dataclass(frozen=True)
 class Question:
-    """A question whose answer stands on the page.
+    """A question whose answer stands on the page, or that asks for what is not there.
 
     Attributes:
         text: the question.
         answers: strings that count as right.
-        boxes: (x0, y0, x1, y1) in px around the answer.
+        boxes: (x0, y0, x1, y1) in px around the answer; none of what is not there.
         label_boxes: around what leads to it, what the question names first.
-        kind: what is asked for, such as "price" or "cell".
+        kind: what is asked for, such as "price" or "cell"; "absent" for what is not there.
         hops: 2 where the question names neither the answer's label nor its row, but something that leads there.
+        history: earlier questions about the page and their answers, which stand before it in the chat.
     """
 
     text: str
@@ -55,6 +59,17 @@ class Question:
     label_boxes: tuple[Box, ...]
     kind: str
     hops: int = 1
+    history: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # the digests of old pages are of the rest
+
+    @property
+    def absent(self) -> bool:
+        """Whether it asks for what the page does not show."""
+        return self.kind == ABSENT
+
+    @property
+    def turn(self) -> str:
+        """Where in a chat it stands."""
+        return "second" if self.history else "first"
 
     @property
     def difficulty(self) -> Difficulty:
@@ -66,13 +81,17 @@ class Question:
 
 @dataclass(frozen=True)
 class Page:
-    """A square RGB page, questions about it, the names of its layout and fonts, and its characters."""
+    """A square RGB page, questions about it, the names of its layout and fonts, and its characters.
+
+    `fields`: the names that it draws its fields from, some of which it does not show; none where it shows other things.
+    """
 
     image: Image.Image
     questions: tuple[Question, ...]
     layout: str
     font: str
     glyphs: tuple[Glyph, ...] = ()
+    fields: tuple[str, ...] = ()
 
 
 Layout = TypeVar("Layout")

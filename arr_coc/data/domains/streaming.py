@@ -10,12 +10,20 @@ from ..splits import Split
 from ..styles import check_page
 from .document import draw_fields
 from .page import DOMAINS, Page
+from .variations import AS_DRAWN, Variations
 
 _ENTROPY: dict[Split, tuple[int, ...]] = {"train": (1,), "validation": (2,), "test": ()}
 
 
 def draw_page(
-    domain: str, seed: int, index: int, size: int, split: Split, *, fields: Sequence[str] | None = None
+    domain: str,
+    seed: int,
+    index: int,
+    size: int,
+    split: Split,
+    *,
+    fields: Sequence[str] | None = None,
+    variations: Variations = AS_DRAWN,
 ) -> Page:
     """The page number `index` of a domain.
 
@@ -26,6 +34,7 @@ def draw_page(
         size: side of the page, px.
         split: fonts, layouts, wordings and words; pages of two splits never share random numbers.
         fields: of domain document alone, the names to draw from; None: its own.
+        variations: what is done with the page and its questions.
 
     Raises:
         ValueError: an unknown domain, fields for another than document, a negative number, a page under 64 px, or a bad
@@ -37,8 +46,7 @@ def draw_page(
         raise ValueError(f"expected a seed and an index of at least 0; got seed={seed}, index={index}")
     entropy = (seed, index, *_ENTROPY[split])
     draw, rng = DOMAINS[domain].draw, np.random.default_rng(entropy)
-    if fields is None:
-        return draw(rng, size, split)
-    if domain != "document":
+    if fields is not None and domain != "document":
         raise ValueError(f"fields: expected domain document; got {domain!r}")
-    return draw_fields(rng, size, split, fields)
+    page = draw(rng, size, split) if fields is None else draw_fields(rng, size, split, fields)
+    return variations.apply(page, entropy, split)

@@ -52,7 +52,11 @@ class Format(ABC):
             content.update(path.read_bytes())
         if not self.files:
             for record in records:
-                said = (record.question, record.answers, record.boxes, record.label_boxes, record.tags)
+                said: tuple[Any, ...] = (
+                    record.question, record.answers, record.boxes, record.label_boxes, record.tags
+                )  # fmt: skip
+                if record.absent or record.history:  # those of other records stay as they were
+                    said += (record.absent, record.history)
                 content.update(repr(said).encode())
         return content.hexdigest()
 

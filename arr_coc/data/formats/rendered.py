@@ -7,7 +7,7 @@ from typing import Any, overload
 
 from PIL import Image
 
-from ..domains import DOMAINS, Page, draw_page
+from ..domains import DOMAINS, Page, Variations, draw_page
 from ..images import HeldImage
 from ..records import MAX_ERRORS, OnError, Record
 from ..splits import Split, check_split
@@ -30,6 +30,7 @@ class Rendered(Format):
         split: fonts, layouts, wordings and words, see `arr_coc.data.splits`.
         domains: names in `DOMAINS`, which take turns; also as text with commas between them.
         fields: of domain document, at least 4 names in place of its own.
+        photo, absent, turns: shares, see `Variations`.
     """
 
     pages: int
@@ -39,12 +40,16 @@ class Rendered(Format):
     split: Split = "train"
     domains: tuple[str, ...] = ("document",)
     fields: tuple[str, ...] | None = None
+    photo: float = 0.0
+    absent: float = 0.0
+    turns: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("pages", "questions"):
             if type(getattr(self, name)) is not int or getattr(self, name) < 1:
                 raise ValueError(f"{name}: expected a number of at least 1; got {getattr(self, name)!r}")
         check_split(self.split)
+        self.variations  # noqa: B018 (refuses what is no share)
         object.__setattr__(self, "domains", _names(self.domains))
         if not self.domains:
             raise ValueError("domains: expected at least one; got none")
@@ -54,6 +59,11 @@ class Rendered(Format):
             object.__setattr__(self, "fields", _names(self.fields))
             if self.domains != ("document",):
                 raise ValueError(f"fields: expected domain document alone; got {', '.join(self.domains)}")
+
+    @property
+    def variations(self) -> Variations:
+        """What is done with the pages that the domains draw."""
+        return Variations(self.photo, self.absent, self.turns)
 
     @property
     def title(self) -> str:
@@ -68,7 +78,7 @@ class Rendered(Format):
     def page(self, number: int) -> Page:
         """A page, from 0."""
         domain = self.domains[number % len(self.domains)]
-        return _page(domain, self.seed, number, self.size, self.split, self.fields)
+        return _page(domain, self.seed, number, self.size, self.split, self.fields, self.variations)
 
     def record(self, number: int) -> Record:
         """A record, from 0."""
@@ -82,8 +92,12 @@ class Rendered(Format):
             "difficulty": asked.difficulty,
             "layout": page.layout,
             "font": page.font,
+            **({"turn": asked.turn} if self.turns else {}),
         }
-        return Record(image, asked.text, asked.answers, asked.boxes, number + 1, asked.label_boxes, tuple(tags.items()))
+        return Record(
+            image, asked.text, asked.answers, asked.boxes, number + 1, asked.label_boxes, tuple(tags.items()),
+            asked.absent, asked.history,
+        )  # fmt: skip
 
 
 def _names(names: Any) -> tuple[str, ...]:
@@ -111,8 +125,16 @@ class _Drawn(Sequence[Record]):
 
 
 @lru_cache(maxsize=_DRAWN)
-def _page(domain: str, seed: int, number: int, size: int, split: Split, fields: tuple[str, ...] | None) -> Page:
-    return draw_page(domain, seed, number, size, split, fields=fields)
+def _page(
+    domain: str,
+    seed: int,
+    number: int,
+    size: int,
+    split: Split,
+    fields: tuple[str, ...] | None,
+    variations: Variations,
+) -> Page:
+    return draw_page(domain, seed, number, size, split, fields=fields, variations=variations)
 
 
 def _image(source: Rendered, number: int) -> Image.Image:

@@ -1,0 +1,37 @@
+"""Questions about fields that a page does not show: their answer is that they are not there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ..questions import ask
+from ..records import NOT_ON_THE_PAGE
+from ..splits import Split
+from .page import ABSENT, Page, Question
+
+
+def with_absent(rng: np.random.Generator, page: Page, share: float, split: Split) -> Page:
+    """The page, a share of its questions replaced by such about fields that it does not show, each field once.
+
+    A field counts as shown where its name stands anywhere on the page, also within a word: someone asked for the total
+    could name a subtotal. Pages that do not draw their fields from a list (`Page.fields`) stay as they are.
+
+    Args:
+        rng: the only source of randomness.
+        page: of any domain.
+        share: of the questions, 0 to 1.
+        split: of the wordings.
+    """
+    shown = "".join(glyph.char for glyph in page.glyphs).lower()
+    missing = [field for field in page.fields if field.lower() not in shown]
+    order = iter(rng.permutation(len(missing)).tolist())
+    questions = []
+    for question in page.questions:
+        place = next(order, None) if rng.random() < share else None
+        if place is not None:
+            text = ask(rng, missing[place], split=split)
+            question = Question(text, (NOT_ON_THE_PAGE,), (), (), ABSENT)
+        questions.append(question)
+    return replace(page, questions=tuple(questions))

@@ -1,0 +1,69 @@
+"""Domain `browser`: pages of fields that a browser has set and rasterised, from HTML of our own.
+
+Letters, their distances and their edges are those of a screenshot. It needs Chromium, on whose version it depends too
+what the pages of a seed look like.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..browser import PlacedText, shared_browser
+from ..glyphs import Glyph
+from ..questions import DOCUMENT_WORDINGS, ask
+from ..rasterising import degrade
+from ..splits import Split
+from ..styles import MAX_FONT, MIN_FONT, check_page
+from ..values import FIELDS, made_up_word, sample_pairs
+from .canvas import text_unit
+from .html import LAYOUTS, cased, make_html, sample_html_style
+from .page import Page, Question, register
+
+_MIN_ENTRIES = 4
+_MAX_ENTRIES = 14  # on a page of 256 px
+_DEGRADED = 0.5  # share of training pages with noise, bent letters and so on; the others are as the browser gives them
+
+
+@register("browser", LAYOUTS, {"field": DOCUMENT_WORDINGS})
+def draw_browser(rng: np.random.Generator, size: int, split: Split) -> Page:
+    """A page of fields with one question about each.
+
+    Raises:
+        FileNotFoundError: no browser, or no font of the split, is installed.
+        RuntimeError: the browser does not start, or stops answering.
+    """
+    check_page(size, split)
+    browser, unit = shared_browser(), text_unit(size)
+    texts: list[PlacedText] | None = None
+    while texts is None:
+        layout_name, layout = LAYOUTS.draw(rng, split)
+        style = sample_html_style(rng, split)
+        most = min(len(FIELDS), round(_MAX_ENTRIES * max(1.0, size / 256 / unit)))
+        pairs = sample_pairs(rng, int(rng.integers(_MIN_ENTRIES, most + 1)), split=split)
+        fields, values = [field for field, _ in pairs], [value for _, value in pairs]
+        labels = cased(rng, fields, upper=style.upper)
+        title = " ".join(made_up_word(rng) for _ in range(int(rng.integers(3))))
+        least = unit * MIN_FONT / style.label_size
+        pixels = float(rng.uniform(least, unit * MAX_FONT))
+        html = make_html(layout, style, list(zip(labels, values, strict=True)), title=title, pixels=pixels)
+        texts = browser.set_page(html, size, least)
+    image = browser.screenshot()
+    if split == "train" and rng.random() < _DEGRADED:
+        image = degrade(rng, image, split=split, unit=unit)
+    placed = texts[1:] if title else texts
+    entries = list(zip(fields, placed[::2], placed[1::2], strict=True))
+    questions = tuple(
+        Question(ask(rng, field, split=split), (value.text,), (value.ink,), (label.ink,), "field")
+        for field, label, value in (entries[int(index)] for index in rng.permutation(len(entries)))
+    )
+    glyphs = tuple(glyph for text in texts for glyph in _glyphs(text))
+    return Page(image, questions, layout_name, style.fonts, glyphs, FIELDS)
+
+
+def _glyphs(text: PlacedText) -> list[Glyph]:
+    top, bottom = text.capitals
+    return [
+        Glyph(char, (left, top, right, bottom))
+        for char, (left, right) in zip(text.text, text.edges, strict=True)
+        if char != " "
+    ]

@@ -1,0 +1,157 @@
+"""Photographed pages, questions about what is not there, second turns: seeded, and without a share nothing changes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from arr_coc.cli.data_arguments import find_source
+from arr_coc.data import fonts
+from arr_coc.data.domains import AS_DRAWN, Page, Variations, draw_page
+from arr_coc.data.formats.rendered import Rendered
+from arr_coc.data.records import NOT_ON_THE_PAGE, read_records
+from arr_coc_cli import main
+
+SIZE = 320
+
+try:
+    for split in ("train", "test"):
+        fonts.find_fonts(split)
+except FileNotFoundError as error:
+    pytest.skip(str(error), allow_module_level=True)
+
+
+def drawn(domain: str, number: int, variations: Variations = AS_DRAWN) -> Page:
+    return draw_page(domain, 6, number, SIZE, "test", variations=variations)
+
+
+def same(first: Page, second: Page) -> bool:
+    """Whether two pages show the same and are asked the same."""
+    said = [(page.questions, page.glyphs, page.layout, page.font, page.fields) for page in (first, second)]
+    return first.image.tobytes() == second.image.tobytes() and said[0] == said[1]
+
+
+@pytest.mark.parametrize("domain", ["document", "receipt", "sign"])
+def test_what_a_photograph_shows_stands_in_the_boxes(domain: str) -> None:
+    """Everything on the page that is no paper comes to lie in the picture, and each box still holds its letters."""
+    for number in range(4):
+        page, photo = drawn(domain, number), drawn(domain, number, Variations(photo=1.0))
+        assert photo.image.size == page.image.size and photo.image.mode == "RGB"
+        pixels = np.asarray(photo.image.convert("L"), np.float32)
+        assert [q.text for q in photo.questions] == [q.text for q in page.questions]
+        assert [glyph.char for glyph in photo.glyphs] == [glyph.char for glyph in page.glyphs]
+        for before, after in zip(page.questions, photo.questions, strict=True):
+            assert len(after.label_boxes) == len(before.label_boxes)
+            for old, new in zip(before.boxes, after.boxes, strict=True):
+                assert new != old and 0 <= new[0] < new[2] <= SIZE and 0 <= new[1] < new[3] <= SIZE
+                area = [(box[2] - box[0]) * (box[3] - box[1]) for box in (old, new)]
+                assert 0.5 < area[1] / area[0] < 3
+                x0, y0, x1, y1 = (round(edge) for edge in new)
+                assert np.ptp(pixels[y0:y1, x0:x1]) > 25
+
+
+def test_boxes_of_a_photograph_are_where_the_pixels_went(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Light, blur, noise and compression taken away, a black square's pixels are those of its projected box."""
+    from PIL import Image
+
+    from arr_coc.data.domains import photo
+    from arr_coc.data.domains.page import Question
+
+    for name in ("_lit", "_noisy", "_compressed"):
+        monkeypatch.setattr(photo, name, lambda rng, picture: picture)
+    monkeypatch.setattr(photo, "_BLUR", 0.0)
+    monkeypatch.setattr(photo, "_ground", lambda rng, size: Image.new("RGB", (size, size), "white"))
+    picture = Image.new("RGB", (200, 200), "white")
+    picture.paste((0, 0, 0), (60, 90, 100, 110))
+    box = (60.0, 90.0, 100.0, 110.0)
+    page = Page(picture, (Question("?", ("a",), (box,), (box,), "field"),), "plain", "none")
+    for seed in range(5):
+        taken = photo.photograph(np.random.default_rng(seed), page)
+        dark = np.argwhere(np.asarray(taken.image.convert("L")) < 128)
+        top, left, bottom, right = *dark.min(0), *(dark.max(0) + 1)
+        assert np.allclose(taken.questions[0].boxes[0], (left, top, right, bottom), atol=1.5)
+        assert taken.questions[0].label_boxes == taken.questions[0].boxes
+
+
+@pytest.mark.parametrize("domain", ["document", "form"])
+def test_absent_questions_ask_for_fields_that_are_nowhere_on_the_page(domain: str) -> None:
+    asked = 0
+    for number in range(6):
+        page = drawn(domain, number, Variations(absent=0.5))
+        shown = "".join(glyph.char for glyph in page.glyphs).lower()
+        names = []
+        for question in page.questions:
+            if question.absent:
+                assert question.answers == (NOT_ON_THE_PAGE,) and question.boxes == question.label_boxes == ()
+                words = question.text.lower().replace("?", " ").replace(".", " ").split()
+                named = [field for field in page.fields if field in words]
+                assert len(named) == 1 and named[0] not in shown
+                names += named
+            else:
+                assert question.answers != (NOT_ON_THE_PAGE,) and question.boxes
+        assert len(set(names)) == len(names)
+        asked += len(names)
+    assert asked > 6
+
+
+def test_the_share_of_absent_questions_is_that_asked_for() -> None:
+    questions = [q for number in range(60) for q in drawn("document", number, Variations(absent=0.25)).questions]
+    assert 0.19 < np.mean([question.absent for question in questions]) < 0.31
+    assert all(q.absent for number in range(3) for q in drawn("document", number, Variations(absent=1.0)).questions)
+
+
+def test_pages_without_fields_are_asked_for_nothing_absent() -> None:
+    assert same(drawn("chart", 0, Variations(absent=1.0)), drawn("chart", 0))
+
+
+def test_second_turns_have_another_question_about_the_page_before_them() -> None:
+    seconds = 0
+    for number in range(10):
+        page = drawn("document", number, Variations(turns=0.5, absent=0.2))
+        said = {question.text: question.answers[0] for question in page.questions}
+        for question in page.questions:
+            assert question.turn == ("second" if question.history else "first")
+            for asked, answered in question.history:
+                assert asked != question.text and said[asked] == answered
+                seconds += 1
+    assert 20 < seconds < 70
+
+
+def test_a_variation_does_not_change_what_another_does() -> None:
+    for number in range(4):
+        plain, alone = drawn("document", number), drawn("document", number, Variations(absent=0.5))
+        both = drawn("document", number, Variations(absent=0.5, photo=1.0))
+        assert [q.text for q in both.questions] == [q.text for q in alone.questions]
+        assert same(drawn("document", number, Variations(absent=0.5)), alone)
+        assert alone.image.tobytes() == plain.image.tobytes() != both.image.tobytes()
+        assert same(drawn("document", number, Variations()), plain)
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.5, "half", True])
+def test_shares_that_are_none_are_refused(share: Any) -> None:
+    with pytest.raises(ValueError, match="absent: expected a share from 0 to 1; got"):
+        Rendered(pages=1, absent=share)
+
+
+def test_shares_can_be_given_on_a_command_line() -> None:
+    source = find_source(None, "rendered", ["pages=2", "absent=0.5", "turns=1", "photo=0"])
+    assert isinstance(source, Rendered) and source.variations == Variations(0, 0.5, 1)
+
+
+def test_written_records_say_what_is_absent_and_what_came_before(tmp_path: Path) -> None:
+    options = ["--photo", "0.5", "--absent", "0.4", "--turns", "0.5", "--pages", "8", "--questions", "4", "--seed", "6"]
+    assert not main(["render", str(tmp_path / "pages"), "--size", str(SIZE), *options])
+    written = read_records(tmp_path / "pages" / "data.jsonl")
+    held = Rendered(8, 4, 6, SIZE, "test", photo=0.5, absent=0.4, turns=0.5).read()
+    assert any(record.absent for record in written) and any(record.history for record in written)
+    for ours, theirs in zip(written, held, strict=True):
+        for name in ("question", "answers", "absent", "history", "located"):
+            assert getattr(ours, name) == getattr(theirs, name)
+        assert np.allclose(ours.boxes, theirs.boxes, atol=0.051) and ours.located
+        assert dict(ours.tags)["turn"] == dict(theirs.tags)["turn"] == ("second" if ours.history else "first")
+    lines = [json.loads(line) for line in (tmp_path / "pages" / "data.jsonl").read_text().splitlines()]
+    assert all(("absent" in line) == (line["kind"] == "absent") for line in lines)
