@@ -1,4 +1,4 @@
-"""ARR-COC: keep a cheap, complete look at an image, run back for the patches that the question needs, then answer.
+"""ARR-COC: keep a cheap look at a whole image, run back for the patches that the question needs, then answer.
 
 The model is in `base_model.py`, what it is asked through in `asker.py`; here are its vocabulary head, its losses, and
 what transformers calls.
