@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 import time
 import weakref
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -198,7 +199,8 @@ def _end(process: subprocess.Popen[bytes], folder: Path, owner: int) -> None:
     if os.getpid() != owner:  # a fork of the process that the browser belongs to
         return
     assert process.stdin is not None and process.stdout is not None
-    process.stdin.close()  # it ends when its commands do
+    with suppress(BrokenPipeError):  # it may have ended before it read the last one
+        process.stdin.close()  # it ends when its commands do
     try:
         process.wait(timeout=5)
     except subprocess.TimeoutExpired:
