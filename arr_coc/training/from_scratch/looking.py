@@ -27,6 +27,9 @@ from .targets import SLOTS
 NONE_WEIGHT = 0.1
 """Weight of the class "none" beside each character's: more than nine in ten slots of a page are empty."""
 
+WORD_WEIGHT = 0.2
+"""Weight of the loss on field names, beside the characters'."""
+
 
 @STAGES.register("looking")
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class LookingStage(ScratchStage):
     batch_size: int = 16
     crop: float = 1.0
     documents: float = 0.7
-    word_weight: float = 0.2
+    word_weight: float = WORD_WEIGHT
     reading_weight: float = 0.3
     evaluate_split: Split = "test"
 
@@ -82,7 +85,9 @@ def by_patch(cells: Tensor) -> Tensor:
     return places.transpose(2, 3).flatten(3, 4).flatten(1, 2)  # [P, g, 4, g, 4, X] -> [P, G, G, X]
 
 
-def looking_loss(logits: tuple[Tensor, Tensor], characters: Tensor, words: Tensor, word_weight: float) -> Tensor:
+def looking_loss(
+    logits: tuple[Tensor, Tensor], characters: Tensor, words: Tensor, word_weight: float = WORD_WEIGHT
+) -> Tensor:
     """Cross-entropy of a `LookingHead`'s names; the class "none" of characters weighs `NONE_WEIGHT`."""
     return reading_loss(logits[0], characters, none_weight=NONE_WEIGHT) + word_weight * word_loss(logits[1], words)
 

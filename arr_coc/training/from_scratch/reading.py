@@ -174,7 +174,10 @@ def reading_accuracy(
 
 @torch.no_grad()
 def values_read(
-    encoder: Callable[[Tensor], Tensor], head: nn.Module, documents: Sequence[Document], device: torch.device | str = "cpu"
+    encoder: Callable[[Tensor], Tensor],
+    head: nn.Module,
+    documents: Sequence[Document],
+    device: torch.device | str = "cpu",
 ) -> float:
     """Share of the documents' values of which every character is named right: a bound on exact answers."""
     right = count = 0
