@@ -8,6 +8,7 @@ Notation: n questions, P images, M base tokens, K saccades, D width of the langu
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -157,7 +158,7 @@ def _answer(
 ) -> Answered:
     """Answers to the questions that `batch` begins with; `encoding` holds an image for each."""
     questions, labels = [item.record.question for item in asked], batch["labels"][: len(asked)]
-    settings = {"do_sample": False, "num_beams": 1, "max_new_tokens": new_tokens(model)}
+    settings: dict[str, Any] = {"do_sample": False, "num_beams": 1, "max_new_tokens": new_tokens(model)}
     answers = model.generate(encoding, questions, choices=choices, **settings)
     prompts = {name: batch[name][: len(asked)].to(model.model.input_device) for name in PROMPT}
     keep = answer_positions(labels)
