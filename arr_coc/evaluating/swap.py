@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from ..data.collator import QuestionCollator
+from ..data.collator import IGNORED, QuestionCollator
 from ..data.records import Record
 from ..modeling.fetcher import FetchChoices
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.vision_tower import ImageEncoding
-from ..training.losses import answer_positions, token_losses
 from .prediction_loop import Item, by_image, new_tokens
 
 PROMPT = ("input_ids", "attention_mask", "query_mask")
@@ -161,10 +161,12 @@ def _answer(
     settings: dict[str, Any] = {"do_sample": False, "num_beams": 1, "max_new_tokens": new_tokens(model)}
     answers = model.generate(encoding, questions, choices=choices, **settings)
     prompts = {name: batch[name][: len(asked)].to(model.model.input_device) for name in PROMPT}
-    keep = answer_positions(labels)
-    output = model(**prompts, image_encoding=encoding, choices=choices, logits_to_keep=keep, use_cache=False)
-    sums = token_losses(output.logits.cpu(), labels)[0].sum(1)
-    return Answered(answers, sums / (labels != -100).sum(1))
+    lengths = (labels != IGNORED).sum(1)
+    longest = int(lengths.max())  # the answers are at the end of their rows
+    output = model(**prompts, image_encoding=encoding, choices=choices, logits_to_keep=longest + 1, use_cache=False)
+    predictions, targets = output.logits[:, :-1].float().cpu().transpose(1, 2), labels[:, -longest:]
+    losses = F.cross_entropy(predictions, targets, ignore_index=IGNORED, reduction="none")
+    return Answered(answers, losses.sum(1) / lengths)
 
 
 def _joined(parts: Sequence[Answered], order: Tensor) -> Answered:
