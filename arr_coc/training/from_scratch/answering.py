@@ -4,7 +4,8 @@ A batch is some pages with several questions each, encoded once. At first no ans
 to be the perfect ones of the copying stage, and the scorers learn relevance from the boxes of the answer and its label.
 Then strategy and budget are drawn per batch, oracle boxes mostly at first (so that the reader sees what it is to read),
 the trained scorers more and more; so one set of weights serves every strategy. Oracle batches also transcribe, in a
-second turn, all lines that they fetched: many more characters than an answer has.
+second turn, all lines that they fetched: many more characters than an answer has. Batches that fetch nothing transcribe
+the whole page: what base tokens cannot tell is never learnt from patches that tell it better.
 """
 
 from collections.abc import Mapping
@@ -19,7 +20,8 @@ from arr_coc.data import Split
 from arr_coc.modeling.configuration_arr_coc import resolve_budget
 
 from ..stages import STAGES, Run
-from .learner import Learner
+from .learner import LEARNT, Learner
+from .pointing import POINTING_LAYER
 from .questions import Batch, Prompts, QuestionPages
 from .stage import ScratchStage, Task
 
@@ -40,10 +42,13 @@ class AnsweringStage(ScratchStage):
         frozen_steps: steps at the start in which the grid encoder is not trained.
         start_mix, end_mix: how often each strategy is drawn at the first step and from half of the steps on.
         budgets: how often each budget is drawn.
-        transcribed: share of the oracle batches that also transcribe.
-        transcript_budget: their number of saccades; lines are fetched and transcribed as long as they fit.
+        transcribed: share of the batches of the oracle, and of those that fetch nothing, that also transcribe.
+        transcript_budget: the oracle's saccades then; lines are fetched and transcribed as long as they fit.
+        dropped: share of the oracle's questions for which some of the patches are left out, to be read off the base.
         relevance_share: share of the questions that the scorers are trained on in a step that does not fetch by one.
-        relevance_weight, token_weight, base_weight, reading_weight, pointer_weight: of the losses beside the answer's.
+        relevance_weight, token_weight, base_weight, looking_weight, reading_weight, pointer_weight: of the losses
+            beside the answer's.
+        pointing_layer: of the language model, where it learns to look, as in the copying stage.
         evaluate_questions: questions asked in a measurement.
         evaluate_split: what is measured on: "test" has held-out fonts and layouts.
     """
@@ -58,14 +63,14 @@ class AnsweringStage(ScratchStage):
     aligned_steps: int = 300
     frozen_steps: int = 600
     start_mix: Mapping[str, float] = field(
-        default_factory=lambda: {"oracle": 0.85, "realizer": 0.05, "none": 0.05, "saliency": 0.05}
+        default_factory=lambda: {"oracle": 0.55, "realizer": 0.05, "none": 0.35, "saliency": 0.05}
     )
     end_mix: Mapping[str, float] = field(
         default_factory=lambda: {
-            "oracle": 0.2,
-            "realizer": 0.5,
-            "none": 0.1,
-            "saliency": 0.1,
+            "oracle": 0.15,
+            "realizer": 0.35,
+            "none": 0.35,
+            "saliency": 0.05,
             "random": 0.04,
             "clip_query": 0.04,
             "variance": 0.02,
@@ -76,12 +81,15 @@ class AnsweringStage(ScratchStage):
     )
     transcribed: float = 0.8
     transcript_budget: int = 112
+    dropped: float = 0.3
     relevance_share: float = 0.34
     relevance_weight: float = 2.0
     token_weight: float = 0.3
     base_weight: float = 0.1
+    looking_weight: float = 0.3
     reading_weight: float = 0.3
     pointer_weight: float = 0.3
+    pointing_layer: int = POINTING_LAYER
     evaluate_questions: int = 192
     evaluate_split: Split = "test"
 
@@ -101,6 +109,7 @@ class AnsweringStage(ScratchStage):
             "relevance": self.relevance_weight,
             "token": self.token_weight,
             "base": self.base_weight,
+            "looking": self.looking_weight,
             "reading": self.reading_weight,
             "pointer": self.pointer_weight,
         }
@@ -138,7 +147,7 @@ class Answering(Task):
 
     def __init__(self, stage: AnsweringStage, run: Run) -> None:
         self.stage, config = stage, run.model.config
-        self.module = Learner(run.model, run.processor.tokenizer).to(run.device).train()
+        self.module = Learner(run.model, run.processor.tokenizer, stage.pointing_layer).to(run.device).train()
         for part, state in run.learner.items():
             self.module.get_submodule(part).load_state_dict(state)
         prompts = Prompts(run.processor.tokenizer, config.image_token_id)
@@ -164,12 +173,13 @@ class Answering(Task):
         if step < self.stage.aligned_steps:
             return self._aligning(batch, generator)
         name = f"answer/{strategy}"
-        if strategy == "oracle" and torch.rand((), generator=generator) < self.stage.transcribed:
-            assert batch.transcript is not None
-            batch, budget, name = batch.transcript, self.stage.transcript_budget, "transcript"
+        alone = strategy == "none"
+        if (alone or strategy == "oracle") and torch.rand((), generator=generator) < self.stage.transcribed:
+            batch, name = batch.read_from(alone=alone), f"transcript/{strategy}"
+            budget = 0 if alone else self.stage.transcript_budget
         losses = self.module(
             batch, strategy=strategy, budget=budget, generator=generator, frozen=step < self.stage.frozen_steps,
-            relevance_share=self.stage.relevance_share,
+            relevance_share=self.stage.relevance_share, dropped=self.stage.dropped,
         )  # fmt: skip
         weights = {part: weight for part, weight in self.stage.weights().items() if part in losses}
         total = torch.stack([weight * losses[part] for part, weight in weights.items()]).sum()
@@ -179,7 +189,8 @@ class Answering(Task):
     def _aligning(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
         """The losses of a step that asks for no answer."""
         losses = self.module.align(batch.transcript or batch, self.stage.transcript_budget, generator)
-        total = losses["token"] + losses["base"] + self.stage.relevance_weight * losses["relevance"]
+        looking = self.stage.looking_weight * losses["looking"]
+        total = losses["token"] + losses["base"] + looking + self.stage.relevance_weight * losses["relevance"]
         return {"loss": total, **{part: loss.detach() for part, loss in losses.items()}}
 
     @cached_property
@@ -193,4 +204,4 @@ class Answering(Task):
 
     def finish(self, run: Run) -> None:
         run.model.tie_weights()
-        run.learner |= {"reading": self.module.reading.state_dict(), "language": self.module.language.state_dict()}
+        run.learner |= {part: self.module.get_submodule(part).state_dict() for part in LEARNT}

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 LEARNER = "learner.safetensors"
-"""The reading stage's head and the perfect tokens' language: no part of the model, but needed to train it further."""
+"""Heads on patches and base tokens, and the perfect tokens' language: no part of the model, but needed to train on."""
 
 
 def save_state(path: Path, state: dict[str, Any]) -> None:

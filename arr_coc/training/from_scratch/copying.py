@@ -1,13 +1,14 @@
-"""Stage: the language model learns to read patch tokens that are perfect, before any vision is in the loop.
+"""Stage: the language model learns to read tokens that are perfect, before any vision is in the loop.
 
 Pages are sketched, not rendered, and no image is encoded, so steps are cheap, and copying (find the label, go along the
-row, spell what stands there) is learnt in minutes. The answering stage then has a target for every fetched token: the
-perfect one (see `PatchLanguage`).
+row, spell what stands there) is learnt in minutes. The answering stage then has a target for every token: the perfect
+one (see `PatchLanguage`). Patch tokens come first, base tokens before them later, and in a share of the steps base
+tokens stand alone: then there is nothing but them to learn from.
 """
 
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +21,7 @@ from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..draws import uniform_like
 from ..stages import STAGES, Run
 from .patch_language import PatchLanguage, at_patches
-from .pointing import pointer_loss, pointing, right_rows
+from .pointing import POINTING_LAYER, check_layer, pointer_loss, pointing, right_rows, shown_by
 from .questions import Batch, Prompts, QuestionPages
 from .stage import ScratchStage, Task
 
@@ -28,6 +29,11 @@ EVALUATED_BATCHES = 4
 """Batches of pages not trained on that a measurement reads."""
 TRANSCRIBED = 4
 """Of so many steps all but one transcribe; that one answers questions."""
+
+Read = Literal["patches", "base and patches", "base"]
+"""Which perfect tokens the language model reads."""
+READS: tuple[Read, ...] = ("patches", "base and patches", "base")
+"""All of them, as they are measured."""
 
 
 @STAGES.register("copying")
@@ -39,7 +45,10 @@ class CopyingStage(ScratchStage):
         pages, questions: sketched pages per step, and questions about each.
         budget: patch tokens per question; lines are taken along and transcribed as long as they fit.
         pointer_weight: of the loss that tells where to look for each character.
+        pointing_layer: of the language model, where it learns to look; negative ones count from the last. What is read
+            off a base token has to be unpacked in the layers behind.
         base_steps: steps at the end in which perfect base tokens stand before the patches, as in the whole model.
+        alone: share of the steps that read base tokens alone, and transcribe whole pages.
     """
 
     name: ClassVar[str] = "copying"
@@ -50,41 +59,63 @@ class CopyingStage(ScratchStage):
     questions: int = 2
     budget: int = 64
     pointer_weight: float = 0.5
+    pointing_layer: int = POINTING_LAYER
     base_steps: int = 1500
+    alone: float = 0.4
 
     def task(self, run: Run) -> "CopyingTask":
         return CopyingTask(self, run)
 
 
 class Copying(nn.Module):
-    """The language model reading perfect tokens: base tokens or not, then patches."""
+    """The language model reading perfect tokens: base tokens, patches, or the former before the latter."""
 
-    def __init__(self, model: ArrCocForConditionalGeneration, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(
+        self, model: ArrCocForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, layer: int = POINTING_LAYER
+    ) -> None:
         super().__init__()
-        self.model = model
+        check_layer(layer, model.config.text_config)
+        self.model, self.layer = model, layer
         self.language = PatchLanguage(model, tokenizer)
 
-    def forward(self, batch: Batch, budget: int, generator: torch.Generator, *, base: bool) -> dict[str, Tensor]:
-        """Loss of what is to be predicted, of where to look for it, and whether each row was right, teacher-forced."""
+    def forward(self, batch: Batch, budget: int, generator: torch.Generator, *, read: Read) -> dict[str, Tensor]:
+        """Loss of what is to be predicted and of where to look for it; what was right, teacher-forced.
+
+        Args:
+            batch: questions about pages.
+            budget: patch tokens per question, where patches are read.
+            generator: of what is fetched beside the oracle's patches.
+            read: see `Read`.
+
+        Returns:
+            "answer", "pointer": losses; "right" [I]: rows predicted right; "tokens": share of tokens predicted right.
+        """
         embed = self.model.get_input_embeddings()
-        side = batch.glyphs.shape[1]
-        indices = best(batch.oracle + 0.5 * uniform_like(batch.oracle, generator), budget)
-        tokens = self.language(*at_patches(batch, indices), indices, side, embed)
-        if base:
+        tokens, indices = self._tokens(batch, budget if "patches" in read else 0, generator)
+        if "base" in read:
             cells = self.language.cells(batch, embed)
             tokens = torch.cat((cells.repeat_interleave(len(tokens) // len(cells), 0), tokens), 1)
-        start = batch.before.shape[1] + tokens.shape[1] - budget
+        start, end = batch.before.shape[1], batch.before.shape[1] + tokens.shape[1]
         embeds = torch.cat((embed(batch.before), tokens, embed(batch.after)), 1)
         output = self.model.model(inputs_embeds=embeds, use_cache=False, output_attentions=True)
-        steps = slice(start + budget - 1, -1)  # the position before each token of `after`, which predicts it
+        steps = slice(end - 1, -1)  # the position before each token of `after`, which predicts it
         logits = self.model.lm_head(output.last_hidden_state[:, steps][batch.answer])
         targets = batch.after[batch.answer]
-        attention = pointing(output.attentions, steps=steps, patches=slice(start, start + budget))
+        attention = pointing(output.attentions, self.layer, steps=steps, tokens=slice(start, end))
+        base = tokens.shape[1] - indices.shape[1]
+        match = shown_by(batch.places, indices, side=batch.glyphs.shape[1], base=base)
         return {
             "answer": F.cross_entropy(logits.float(), targets),
-            "pointer": pointer_loss(attention, indices, batch.places),
+            "pointer": pointer_loss(attention, match),
             "right": right_rows(logits, targets, batch.answer),
+            "tokens": (logits.argmax(-1) == targets).float().mean(),
         }
+
+    def _tokens(self, batch: Batch, budget: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Perfect tokens [I, K, D] of so many patches, the oracle's first, and which patches [I, K]."""
+        indices = best(batch.oracle + 0.5 * uniform_like(batch.oracle, generator), budget)
+        embed = self.model.get_input_embeddings()
+        return self.language(*at_patches(batch, indices), indices, batch.glyphs.shape[1], embed), indices
 
 
 class CopyingTask(Task):
@@ -92,7 +123,7 @@ class CopyingTask(Task):
 
     def __init__(self, stage: CopyingStage, run: Run) -> None:
         self.stage = stage
-        self.copying = Copying(run.model, run.processor.tokenizer).to(run.device).train()
+        self.copying = Copying(run.model, run.processor.tokenizer, stage.pointing_layer).to(run.device).train()
         if "language" in run.learner:
             self.copying.language.load_state_dict(run.learner["language"])
         core = run.model.model
@@ -112,14 +143,16 @@ class CopyingTask(Task):
     def losses(self, step: int, batch: Batch) -> dict[str, Tensor]:
         generator = torch.Generator().manual_seed(self.stage.seed * 1_000_003 + step)
         batch = batch.to(self.copying.model.device)
-        transcribing = step % TRANSCRIBED != TRANSCRIBED - 1
-        asked = batch.transcript if transcribing else batch
-        base = step >= self.stage.steps - self.stage.base_steps
-        losses = self.copying(asked, self.stage.budget, generator, base=base)
+        read: Read = "base and patches" if step >= self.stage.steps - self.stage.base_steps else "patches"
+        if torch.rand((), generator=generator) < self.stage.alone:
+            read = "base"
+        asked, name = batch, "answer"
+        if step % TRANSCRIBED != TRANSCRIBED - 1:
+            asked, name = batch.read_from(alone=read == "base"), "transcript"
+        losses = self.copying(asked, self.stage.budget, generator, read=read)
         answer, pointer = losses["answer"], losses["pointer"]
-        name = "transcript" if transcribing else "answer"
         loss = answer + self.stage.pointer_weight * pointer
-        return {"loss": loss, name: answer.detach(), "pointer": pointer.detach()}
+        return {"loss": loss, f"{read}: {name}": answer.detach(), f"{read}: pointer": pointer.detach()}
 
     @cached_property
     def _test(self) -> list[Batch]:
@@ -128,15 +161,16 @@ class CopyingTask(Task):
 
     @torch.no_grad()
     def measure(self) -> dict[str, float]:
-        """Exact match and the answer's loss, from patches alone and with base tokens before them."""
+        """Exact match, right tokens and the answer's loss, for all that can be read."""
         scores = {}
-        for name, base in (("patches", False), ("base and patches", True)):
+        for read in READS:
             outputs = [
-                self.copying(batch, self.stage.budget, torch.Generator().manual_seed(0), base=base)
+                self.copying(batch, self.stage.budget, torch.Generator().manual_seed(0), read=read)
                 for batch in self._test
             ]
-            scores[f"{name}: exact"] = torch.cat([output["right"] for output in outputs]).float().mean().item()
-            scores[f"{name}: loss"] = torch.stack([output["answer"] for output in outputs]).mean().item()
+            scores[f"{read}: exact"] = torch.cat([output["right"] for output in outputs]).float().mean().item()
+            scores[f"{read}: tokens"] = torch.stack([output["tokens"] for output in outputs]).mean().item()
+            scores[f"{read}: loss"] = torch.stack([output["answer"] for output in outputs]).mean().item()
         return scores
 
     def finish(self, run: Run) -> None:

@@ -15,19 +15,33 @@ from arr_coc.modeling.prompt import EmbeddedPrompt
 from arr_coc.modeling.scorers import FetchContext
 
 from ..draws import uniform_like
+from .looking import LookingHead, looking_loss
 from .patch_language import PatchLanguage, at_patches
-from .pointing import pointer_loss, pointing, right_rows
+from .pointing import POINTING_LAYER, check_layer, pointer_loss, pointing, right_rows, shown_by
 from .questions import Batch
 from .reading import ReadingHead, reading_loss, word_loss
 
+LEARNT = ("reading", "looking", "language")
+"""Parts of a `Learner` that are no part of the model: what a run keeps of it for the stages to come."""
+
 
 class Learner(nn.Module):
-    """The model with what only training uses: the reading stage's head, and the perfect tokens of the copying stage."""
+    """The model with what only training uses: heads on patches and base tokens, and the copying stage's perfect tokens.
 
-    def __init__(self, model: ArrCocForConditionalGeneration, tokenizer: PreTrainedTokenizerBase) -> None:
+    Args:
+        model: to be trained.
+        tokenizer: its tokenizer.
+        layer: of the language model, where it learns to look.
+    """
+
+    def __init__(
+        self, model: ArrCocForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, layer: int = POINTING_LAYER
+    ) -> None:
         super().__init__()
-        self.model = model
+        check_layer(layer, model.config.text_config)
+        self.model, self.layer = model, layer
         self.reading = ReadingHead(model.config.vision_config.out_channels)
+        self.looking = LookingHead(model.config.text_config.hidden_size)
         self.language = PatchLanguage(model, tokenizer).requires_grad_(False)
 
     def reading_loss(self, features: Tensor, batch: Batch) -> Tensor:
@@ -43,10 +57,14 @@ class Learner(nn.Module):
         return _relative_error(tokens, perfect)
 
     def base_loss(self, tokens: Tensor, batch: Batch) -> Tensor:
-        """Log of 1 + the same for base tokens [P, M, D]: perfect is the mean of their cell's perfect patch tokens."""
+        """Log of 1 + the same for base tokens [P, M, D]: perfect ones bind what each patch of the cell says."""
         with torch.no_grad():
             perfect = self.language.cells(batch, self.model.get_input_embeddings())
         return _relative_error(tokens, perfect).log1p()  # they begin far off the scale
+
+    def looking_loss(self, tokens: Tensor, batch: Batch) -> Tensor:
+        """What the looking stage minimised, on base tokens [P, M, D] of this batch's pages."""
+        return looking_loss(self.looking(tokens), batch.glyphs, batch.words)
 
     def features(self, batch: Batch, *, frozen: bool) -> Tensor:
         """The grid encoder's output [P, C, G, G]."""
@@ -70,18 +88,19 @@ class Learner(nn.Module):
         core = self.model.model
         features = self.features(batch, frozen=True)
         encoding = core.encode_features(features, batch.pixel_values)
-        base_loss = self.base_loss(encoding.tokens, batch)
+        losses = {
+            "base": self.base_loss(encoding.tokens, batch),
+            "looking": self.looking_loss(encoding.tokens, batch),
+        }
         encoding = encoding.select(_pages(features, len(batch.after)))
         ids, query = self.prompt(batch, encoding.base_positions)
         with torch.no_grad():
             context = core.look(ids, encoding, query_mask=query).context
         indices = best(batch.oracle + 0.5 * uniform_like(batch.oracle, generator), budget)
         tokens = core.bridge_saccades(encoding, indices).tokens
-        return {
-            "token": self.token_loss(tokens, batch, indices),
-            "base": base_loss,
-            "relevance": self.relevance_loss(context, batch.relevance),
-        }
+        losses["token"] = self.token_loss(tokens, batch, indices)
+        losses["relevance"] = self.relevance_loss(context, batch.relevance)
+        return losses
 
     def forward(
         self,
@@ -92,6 +111,7 @@ class Learner(nn.Module):
         generator: torch.Generator,
         frozen: bool,
         relevance_share: float = 1.0,
+        dropped: float = 0.0,
     ) -> dict[str, Tensor]:
         """The answer's loss, in training the others beside it, and how well the questions were answered.
 
@@ -101,6 +121,7 @@ class Learner(nn.Module):
             generator: of all that is drawn.
             frozen: whether the grid encoder is not trained.
             relevance_share: of the questions that the scorers learn from where none of them fetched.
+            dropped: share of the questions for which strategy "oracle" leaves out some of the patches, drawn how many.
 
         Returns:
             Losses by name; "right" [I], whether each answer would be exact; "recall", of the patches that show it.
@@ -109,7 +130,7 @@ class Learner(nn.Module):
         features = self.features(batch, frozen=frozen)
         encoding = core.encode_features(features, batch.pixel_values)
         ids, query = self.prompt(batch, encoding.base_positions + budget)
-        choices = FetchChoices(strategy=strategy, relevance=_oracle(batch, generator), generator=generator)
+        choices = FetchChoices(strategy=strategy, relevance=_oracle(batch, generator, dropped), generator=generator)
         pages = _pages(features, len(batch.after))
         prompt = core.embed_images(ids, encoding, query_mask=query, image_index=pages, choices=choices)
         output = core(inputs_embeds=prompt.embeds, use_cache=False, output_attentions=self.training)
@@ -126,15 +147,17 @@ class Learner(nn.Module):
             return losses
         losses["relevance"] = self._drawn_relevance_loss(prompt, batch, relevance_share, generator)
         losses["base"] = self.base_loss(encoding.tokens, batch)
+        losses["looking"] = self.looking_loss(encoding.tokens, batch)
         if not frozen:
             losses["reading"] = self.reading_loss(features, batch)
+        indices, base = prompt.fetch.indices, encoding.tokens.shape[1]
         if budget:
-            before, behind = encoding.tokens.shape[1], encoding.base_positions - encoding.tokens.shape[1]
-            saccades = prompt.image_tokens[:, before : before + budget]
-            losses["token"] = self.token_loss(saccades, batch, prompt.fetch.indices)
-            patches = slice(text - behind - budget, text - behind)
-            attention = pointing(output.attentions, steps=slice(text - 1, -1), patches=patches)
-            losses["pointer"] = pointer_loss(attention, prompt.fetch.indices, batch.places)
+            losses["token"] = self.token_loss(prompt.image_tokens[:, base : base + budget], batch, indices)
+        start = text - encoding.base_positions - budget
+        tokens = slice(start, start + base + budget)
+        attention = pointing(output.attentions, self.layer, steps=slice(text - 1, -1), tokens=tokens)
+        match = shown_by(batch.places, indices, side=encoding.side, base=base)
+        losses["pointer"] = pointer_loss(attention, match)
         return losses
 
     def _drawn_relevance_loss(
@@ -148,11 +171,16 @@ class Learner(nn.Module):
         return self.relevance_loss(prompt.context.select(drawn), batch.relevance[drawn])
 
 
-def _oracle(batch: Batch, generator: torch.Generator) -> Tensor:
-    """[I, N] what strategy "oracle" fetches first; the rest of its budget is drawn, or is the page's first patches."""
+def _oracle(batch: Batch, generator: torch.Generator, dropped: float) -> Tensor:
+    """[I, N] what strategy "oracle" fetches first; the rest of its budget is drawn, or is the page's first patches.
+
+    In a share `dropped` of the rows some of the patches come last instead, so that they are seen in the base alone.
+    """
     noise = uniform_like(batch.oracle, generator)
     noise *= uniform_like(noise[:, :1], generator) < 0.5
-    return batch.oracle + 0.5 * noise
+    rates = uniform_like(noise[:, :1], generator) * (uniform_like(noise[:, :1], generator) < dropped)
+    left_out = (uniform_like(noise, generator) < rates) & (batch.oracle > 0)
+    return (batch.oracle + 0.5 * noise).masked_fill(left_out, -1.0)
 
 
 def _pages(features: Tensor, count: int) -> Tensor:

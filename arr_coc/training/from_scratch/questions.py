@@ -1,6 +1,6 @@
 """Batches of questions about pages, rendered or sketched, for the stages that train the language model."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,11 +19,20 @@ from .streaming import per_step
 from .targets import SLOTS, pixels, word_targets
 
 TRANSCRIBE = "Read the page."
-"""What the second turn of a transcribing batch asks for: the fetched lines, top to bottom."""
+"""What the second turn of a transcribing batch asks for: the fetched lines, or all of them, top to bottom."""
 
 
 Spelling = list[tuple[str, int]]
 """Characters in order, each with the patch that shows it (-1: none, for spaces and line ends)."""
+
+
+def _transcript(entries: Sequence[Entry], spelt: Mapping[str, tuple[Spelling, Spelling]]) -> Spelling:
+    """The entries' labels and values, `spelt` by field, a line each, top to bottom."""
+    spelling: Spelling = []
+    for entry in sorted(entries, key=lambda entry: entry.value_box[1]):
+        label, value = spelt[entry.field]
+        spelling += [*label, (" ", -1), *value, ("\n", -1)]
+    return spelling[:-1]
 
 
 @dataclass
@@ -68,6 +77,7 @@ class Batch:
         relevance: [I, N] patches of the answer and its label.
         oracle: [I, N] what strategy "oracle" fetches.
         transcript: these pages and questions with a second turn that transcribes the lines fetched.
+        whole: these with a second turn that transcribes all lines, for those who see the page by its base alone.
     """
 
     pixel_values: Tensor
@@ -81,6 +91,13 @@ class Batch:
     relevance: Tensor
     oracle: Tensor
     transcript: "Batch | None" = None
+    whole: "Batch | None" = None
+
+    def read_from(self, *, alone: bool) -> "Batch":
+        """The batch that transcribes what is seen: the whole page from base tokens alone, else the lines fetched."""
+        transcribing = self.whole if alone else self.transcript
+        assert transcribing is not None, "a batch that transcribes already"
+        return transcribing
 
     def to(self, device: torch.device) -> "Batch":
         """The same with every tensor on `device`."""
@@ -152,33 +169,33 @@ class QuestionPages(IterableDataset):
     def batch(self, step: int) -> Batch:
         """The batch of one step."""
         rng = np.random.default_rng((self.stage.seed, self.purpose, step))
-        images, glyphs, words, short, long, relevance, unions = [], [], [], [], [], [], []
+        images, glyphs, words, short, long, longest, relevance, unions = [], [], [], [], [], [], [], []
         for _ in range(self.stage.pages):
             image, listed, drawn = self._page(rng)
             images.append(image)
             glyphs.append(glyph_targets(drawn, size=self.size, grid=self.grid, slots=SLOTS))
             words.append(word_targets(listed, size=self.size, grid=self.grid))
             spelt = self._spelt(listed, drawn)
+            everything = _transcript(listed, spelt)
             order = rng.permutation(len(listed))
             for number in range(self.stage.questions):
                 turned = np.roll(order, -number)  # the one asked about first, then the others in a drawn order
                 entries = [listed[int(index)] for index in turned]
                 question = ask(rng, entries[0].field, split=self.split)
                 fitting, union = self._fitting(entries)
-                lines = [
-                    spelt[entry.field][0] + [(" ", -1)] + spelt[entry.field][1] + [("\n", -1)] for entry in fitting
-                ]
-                answer, transcript = spelt[entries[0].field][1], sum(lines, [])[:-1]
+                answer = spelt[entries[0].field][1]
                 short.append(self.prompts(question, answer))
-                long.append(self.prompts(question, answer, transcript))
+                long.append(self.prompts(question, answer, _transcript(fitting, spelt)))
+                longest.append(self.prompts(question, answer, everything))
                 relevance.append(self._patches(entries[0]))
                 unions.append(union)
         shared = {"pixel_values": images, "glyphs": glyphs, "words": words, "relevance": relevance}
         tensors: dict[str, Any] = {name: torch.from_numpy(np.stack(arrays)) for name, arrays in shared.items()}
         tensors["oracle"] = torch.from_numpy(np.stack(unions))
-        read = Batch(**tensors, **self._padded(long), transcript=None)
+        read = Batch(**tensors, **self._padded(long))
         tensors["oracle"] = tensors["relevance"]
-        return Batch(**tensors, **self._padded(short), transcript=read)
+        whole = Batch(**tensors, **self._padded(longest))
+        return Batch(**tensors, **self._padded(short), transcript=read, whole=whole)
 
     def _page(self, rng: np.random.Generator) -> tuple[np.ndarray, tuple[Entry, ...], tuple[Glyph, ...]]:
         if self.sketched:
@@ -191,7 +208,7 @@ class QuestionPages(IterableDataset):
         return box_targets([entry.label_box, entry.value_box], size=self.size, grid=self.grid).reshape(-1)
 
     def _fitting(self, entries: list[Entry]) -> tuple[list[Entry], np.ndarray]:
-        """The first entry and those after it that fit into the transcript's budget, top to bottom; their patches."""
+        """The first entry and those after it that fit into the transcript's budget; their patches."""
         fitting, union = [entries[0]], self._patches(entries[0])
         for entry in entries[1:]:
             more = np.maximum(union, self._patches(entry))
@@ -199,7 +216,7 @@ class QuestionPages(IterableDataset):
                 break
             fitting.append(entry)
             union = more
-        return sorted(fitting, key=lambda entry: entry.value_box[1]), union
+        return fitting, union
 
     def _spelt(self, entries: Sequence[Entry], glyphs: Sequence[Glyph]) -> dict[str, tuple[Spelling, Spelling]]:
         """Label and value of each field, spelt with the patches that show them."""

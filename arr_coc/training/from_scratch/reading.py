@@ -7,10 +7,10 @@ instead of millions of answers. Crops are a part of the page's side (the positio
 per patch.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -98,11 +98,24 @@ def word_loss(logits: Tensor, targets: Tensor) -> Tensor:
     return reading_loss(logits[known], targets[known]) if bool(known.any()) else logits.sum() * 0
 
 
+class Crops(Protocol):
+    """What a stage says of its batches: crops per step and their side, the share of documents, and the seed."""
+
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def crop(self) -> float: ...
+    @property
+    def documents(self) -> float: ...
+    @property
+    def seed(self) -> int: ...
+
+
 class ReadingPages(IterableDataset):
     """Endless batches of crops and targets; a function of (seed, split, step)."""
 
     def __init__(
-        self, stage: ReadingStage, config: ArrCocVisionConfig, *, split: Split, start: int = 0, held_out: bool = False
+        self, stage: Crops, config: ArrCocVisionConfig, *, split: Split, start: int = 0, held_out: bool = False
     ) -> None:
         self.stage, self.split, self.start = stage, split, start
         self.purpose = 1 if held_out else 0  # pages that are measured on never come up in training, whatever the split
@@ -136,7 +149,9 @@ def _crops(page: np.ndarray, parts: int) -> list[np.ndarray]:
 
 
 @torch.no_grad()
-def reading_accuracy(encoder: nn.Module, head: nn.Module, batches: Sequence[tuple[Tensor, ...]]) -> dict[str, float]:
+def reading_accuracy(
+    encoder: Callable[[Tensor], Tensor], head: nn.Module, batches: Sequence[tuple[Tensor, ...]]
+) -> dict[str, float]:
     """Share of right names among slots that hold a character, patches of text with every slot right, words right."""
     slots = right = patches = perfect = labels = known = 0
     for image, targets, words in batches:
@@ -159,7 +174,10 @@ def reading_accuracy(encoder: nn.Module, head: nn.Module, batches: Sequence[tupl
 
 @torch.no_grad()
 def values_read(
-    encoder: nn.Module, head: nn.Module, documents: Sequence[Document], device: torch.device | str = "cpu"
+    encoder: Callable[[Tensor], Tensor],
+    head: nn.Module,
+    documents: Sequence[Document],
+    device: torch.device | str = "cpu",
 ) -> float:
     """Share of the documents' values of which every character is named right: a bound on exact answers."""
     right = count = 0
