@@ -91,3 +91,10 @@ def test_the_script_of_phases_starts_the_recipe(processes: str, launcher: str, t
     expected = f"{launcher} -m arr_coc_cli train EXAMPLES/phases.yaml steps=1 --out runs/phases\n"
     assert started == expected.replace("EXAMPLES", str(ROOT / "examples"))
     assert all(Path(word).is_file() for word in started.split() if word.endswith(".yaml"))
+
+
+def test_the_recipe_towards_a_floor_goes_on_from_the_shipped_weights() -> None:
+    """Its stages are run small by tests/test_looking.py and test_training.py; it takes hours."""
+    recipe = load_recipe(ROOT / "examples" / "floor.yaml", ["steps=1"])
+    assert [stage.name for stage in recipe.stages] == ["looking", "copying", "answering"]
+    assert recipe.start is not None and recipe.start.resolve() == ROOT / "hub_configs" / "arr-coc-tiny"
