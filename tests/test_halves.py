@@ -42,7 +42,10 @@ def scored(name: str, scores: list[float]) -> Scored:
     """Every question about an image of its own, answered by its score."""
     (arm,) = make_arms(tiny_config(), [name])
     said = [Prediction(1, f"{score}", 0.5, 33, 4, (9, 9), "") for score in scores]
-    return Scored(arm, "exact_match", [said], np.array([scores]), np.ones((1, len(scores))), np.arange(len(scores)))
+    count = len(scores)
+    return Scored(
+        arm, "exact_match", [said], np.array([scores]), np.ones((1, count)), np.arange(count), absent=np.zeros(count, bool)
+    )
 
 
 def test_the_other_page_is_the_next_that_shows_something_else(model: Any, pages: list[Path], tmp_path: Path) -> None:
