@@ -44,7 +44,13 @@ def scored(name: str, scores: list[float]) -> Scored:
     said = [Prediction(1, f"{score}", 0.5, 33, 4, (9, 9), "") for score in scores]
     count = len(scores)
     return Scored(
-        arm, "exact_match", [said], np.array([scores]), np.ones((1, count)), np.arange(count), absent=np.zeros(count, bool)
+        arm,
+        "exact_match",
+        [said],
+        np.array([scores]),
+        np.ones((1, count)),
+        np.arange(count),
+        absent=np.zeros(count, bool),
     )
 
 
