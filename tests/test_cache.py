@@ -199,9 +199,12 @@ def test_the_least_recently_used_go_first(tmp_path: Path) -> None:
 
 
 def test_writers_at_once_read_whole_files_only(tmp_path: Path) -> None:
-    """With a limit so low that each also deletes what the others have just written."""
+    """With a limit so low that each also deletes what the others have just written: of four images at most three fit."""
     images, mask = pixels(4)
-    encoders = [CachedEncoder(frozen(), tmp_path, limit_bytes=150_000) for _ in range(4)]
+    CachedEncoder(frozen(), tmp_path).encode(images[:1], mask[:1])
+    (first,) = files(tmp_path)
+    limit = int(3.5 * first.stat().st_size)
+    encoders = [CachedEncoder(frozen(), tmp_path, limit_bytes=limit) for _ in range(4)]
     expected = frozen().model.encode_image(images, mask).features
 
     def encode_often(seed: int) -> bool:
@@ -212,7 +215,8 @@ def test_writers_at_once_read_whole_files_only(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(encode_often, range(4)))
-    assert sum(encoder.hits for encoder in encoders) and sum(encoder.misses for encoder in encoders) > 16
+    # However the threads take turns: what was deleted is asked for again in a later turn.
+    assert sum(encoder.hits for encoder in encoders) and sum(encoder.misses for encoder in encoders) > 4
     assert not list(tmp_path.glob("*/*.tmp"))
 
 
