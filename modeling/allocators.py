@@ -30,27 +30,29 @@ def best(scores: Tensor, count: int) -> Tensor:
     return scores.sort(dim=-1, descending=True, stable=True).indices[:, :count].sort(-1).values
 
 
-def topk(scores: Tensor, count: int, *, config: ArrCocFetcherConfig) -> Tensor:
+def topk(scores: Tensor, count: int, *, config: ArrCocFetcherConfig, side: int | None = None) -> Tensor:
     """The K most relevant patches: scores [B, N] -> indices [B, K], ascending."""
     return best(scores, count)
 
 
-def window(scores: Tensor, count: int, *, config: ArrCocFetcherConfig) -> Tensor:
+def window(scores: Tensor, count: int, *, config: ArrCocFetcherConfig, side: int | None = None) -> Tensor:
     """Top-K in which the neighbours of chosen patches gain: scores [B, N] -> indices [B, K], ascending.
+
+    N are the patches of one grid or, with its `side`, of several, one after the other, that share no neighbours.
 
     Scores become ranks in 0..1, so that the gain means the same for every scorer. The first K choices add to each patch
     `window_gain` times the share of its neighbours within `window_size` x `window_size` that they are; then the choice
     is made anew. Patches that come last (the lowest finite score: padding; -inf: taken) gain nothing.
     """
     batch, patches = scores.shape
-    side = round(patches**0.5)
+    side = round(patches**0.5) if side is None else side
     order = scores.sort(dim=-1, descending=True, stable=True).indices
     steps = torch.linspace(1, 0, patches, dtype=scores.dtype, device=scores.device).expand(batch, -1)
     rank = torch.empty_like(steps).scatter_(1, order, steps)
-    chosen = torch.zeros_like(rank).scatter_(1, order[:, :count], 1.0).view(batch, 1, side, side)
+    chosen = torch.zeros_like(rank).scatter_(1, order[:, :count], 1.0).view(-1, 1, side, side)
     size = config.window_size
     around = F.avg_pool2d(chosen, size, stride=1, padding=size // 2, divisor_override=1) - chosen  # without itself
-    share = around.flatten(1) / max(1, size**2 - 1)
+    share = around.view(batch, -1) / max(1, size**2 - 1)
     eligible = scores > torch.finfo(scores.dtype).min
     return best(torch.where(eligible, rank + config.window_gain * share, scores.clamp(max=-1)), count)
 
@@ -184,7 +186,10 @@ class Budgeter(nn.Module):
         self.config = config
 
     def forward(self, context: FetchContext, mass: Tensor, most: int) -> Budgets:
-        """Budgets of at most `most`; `mass` [B, N] is the relevance, 0 on what shall not be fetched."""
+        """Budgets of at most `most`; `mass` [B, N] is the relevance, 0 on what shall not be fetched.
+
+        It may be that of several grids of the context's size, [B, n * N].
+        """
         raise TypeError(f"{type(self).__name__} has no forward: expected a subclass that has")
 
 
@@ -197,7 +202,7 @@ class TierBudgeter(Budgeter):
         self.classifier = TierClassifier(config, feature_size=feature_size, text_size=text_size) if trained else None
 
     def forward(self, context: FetchContext, mass: Tensor, most: int) -> Budgets:
-        sizes = tier_sizes(mass.shape[1], most, device=mass.device)
+        sizes = tier_sizes(context.side**2, most, device=mass.device)
         if self.classifier is not None:
             logits = self.classifier(context)
             return budgets_from_tiers(logits.softmax(-1), sizes, logits)
@@ -210,7 +215,7 @@ class MassBudgeter(Budgeter):
     """As many as it takes to hold `adaptive_share` of the relevance, from the first tier to the last."""
 
     def forward(self, context: FetchContext, mass: Tensor, most: int) -> Budgets:
-        sizes = tier_sizes(mass.shape[1], most)
+        sizes = tier_sizes(context.side**2, most)
         return budgets_from_mass(mass, self.config.adaptive_share, least=int(sizes[0]), most=int(sizes[-1]))
 
 
@@ -222,7 +227,8 @@ class Allocator:
     """A way to turn scores into patches, and what chooses their number.
 
     Attributes:
-        choose: scores [B, N], a count and `config=` -> indices [B, count] of distinct patches, ascending.
+        choose: scores [B, N], a count, `config=` and the grid's `side=` -> indices [B, count] of distinct patches,
+            ascending.
         budgeter: says how many of an item's most relevant patches it gets, up to the budget; None: the budget.
     """
 

@@ -13,10 +13,14 @@ from torch import Tensor
 from transformers.cache_utils import DynamicCache
 from transformers.utils import logging
 
+from .boxes import boxes_per_slot, relevance_of_boxes
 from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult
-from .image_processing_arr_coc import Box, boxes_to_patches
+from .image_processing_arr_coc import Box
+from .prefix import begins_with, pad_after_prefix
 from .processing_arr_coc import ArrCocProcessor, History
-from .prompt import EmbeddedPrompt, begins_with, count_saccades, pad_after_prefix
+from .prompt import EmbeddedPrompt, count_saccades
+from .view_encoding import encode_prompts, look_at_views
+from .views import AS_SEEN, VIEW_OPTIONS, ViewOptions, take_view_options
 from .vision_tower import ImageEncoding
 
 if TYPE_CHECKING:
@@ -47,11 +51,18 @@ class Answer:
 
 @dataclass(frozen=True)
 class Asked:
-    """Questions about encoded images: for each prompt the numbers of the images that it shows, in order."""
+    """Questions about encoded images: for each prompt the numbers of the images that it shows, in order.
+
+    `captions`: what stands before each image of each prompt, a frame's second or nothing; `joint`: whether the images
+    of a prompt share one budget, and `spread` how.
+    """
 
     encoding: ImageEncoding
     images: list[list[int]]
     questions: list[str]
+    captions: list[list[str]]
+    joint: bool
+    spread: str | None
 
     @property
     def slots(self) -> list[int]:
@@ -78,7 +89,7 @@ class Asker:
     # ---- encode once ----------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def encode(self, image: Any) -> ImageEncoding:
+    def encode(self, image: Any, **options: Any) -> ImageEncoding:
         """Everything about an image, or a list of them, that no question changes: see `generate`.
 
         Saves the grid encoder, the base half of the semantic encoder and the language model's prefill of the prompt up
@@ -87,11 +98,25 @@ class Asker:
         Raises:
             ValueError: an image that cannot be read.
         """
-        return self.with_prefix(self._encode_sources(image if isinstance(image, list | tuple) else [image]))
+        images = image if isinstance(image, list | tuple) else [image]
+        taken, rest = self._view_options(options)
+        if rest:
+            raise TypeError(f"encode_image: expected options of views; got {', '.join(sorted(rest))}")
+        return self.with_prefix(self._encode_sources([[image] for image in images], taken))
 
-    def _encode_sources(self, sources: Sequence[Any]) -> ImageEncoding:
-        processor = self.processor.image_processor
-        images = processor.fetch_images(list(sources))
+    def _view_options(self, kwargs: dict[str, Any]) -> tuple[ViewOptions, dict[str, Any]]:
+        saved = self.processor.image_processor.views
+        return take_view_options({**saved, **kwargs}) if saved or VIEW_OPTIONS & kwargs.keys() else (AS_SEEN, kwargs)
+
+    def _encode_sources(self, prompts: Sequence[Sequence[Any]], options: ViewOptions) -> ImageEncoding:
+        """The images that prompts show, and of those that shrink far tiles."""
+        processor, sources = self.processor.image_processor, list[Any]()
+        for shown in prompts:
+            sources += shown
+        images = processor.load_sources(sources)
+        counted = isinstance(options.tiles, int)
+        if options.tiles != "never" and processor.shrinks(images, 1.0 if counted else options.tile_scale):
+            return encode_prompts(self.model.model, processor, prompts, images, options)
         inputs = processor(images, return_tensors="pt")
         encoding = self.model.model.encode_image(inputs["pixel_values"], inputs["patch_mask"])
         encoding.source_sizes = [(image.height, image.width) for image in images]
@@ -135,38 +160,63 @@ class Asker:
         """See `ArrCocForConditionalGeneration.generate`, of which it is the half with a question."""
         choices, kwargs = take_choices({**kwargs, **dict(zip(POSITIONAL[2:], args, strict=False))})
         refuse_assistants(kwargs)
+        options, kwargs = self._view_options(kwargs)
         choices = self.model.model.fetcher.resolve(choices)
         single = isinstance(question, str) and not isinstance(image, list | tuple)
-        asked = self._asked(image, checked_questions(question, self.processor.control_tokens), choices, kwargs)
+        questions = checked_questions(question, self.processor.control_tokens)
+        asked = self._asked(image, questions, choices, kwargs, options)
         inputs, choices = self._inputs(asked, choices, history, kwargs)
         if boxes is not None:
-            choices = replace(choices, relevance=self._boxed(asked, boxes))
-        answers = self._answers(asked, inputs, choices, return_fetch, kwargs)
+            boxes = boxes_per_slot(boxes, len(asked.slots))
+            relevance = relevance_of_boxes(boxes, asked.slots, asked.encoding, self.processor.image_processor)
+            choices = replace(choices, relevance=relevance)
+        answers = self._answers(asked, inputs, choices, return_fetch, kwargs, boxes)
         return answers[0] if single and len(answers) == 1 else answers
 
-    def _asked(self, image: Any, questions: list[str], choices: FetchChoices, kwargs: dict[str, Any]) -> Asked:
+    def _asked(
+        self,
+        image: Any,
+        questions: list[str],
+        choices: FetchChoices,
+        kwargs: dict[str, Any],
+        options: ViewOptions,
+    ) -> Asked:
         """The encodings, and as many questions as prompts."""
         if encoded := is_encoding(image):
-            spans = [[number] for number in range(len(image))]
+            encoding = image
         else:
             prompts = image if isinstance(image, list | tuple) else [image]
             prompts = [list(shown) if isinstance(shown, list | tuple) else [shown] for shown in prompts]
-            ends = torch.tensor([len(prompt) for prompt in prompts]).cumsum(0).tolist()
-            spans = [list(range(end - len(prompt), end)) for prompt, end in zip(prompts, ends, strict=True)]
-        if not spans or not all(spans):
-            raise ValueError("images: expected at least one; got an empty list")
+            if not prompts or not all(prompts):
+                raise ValueError("images: expected at least one; got an empty list")
+            encoding = self._encode_sources(prompts, options)
+        spans: list[list[int]] = []
+        if encoded or encoding.documents is not None:
+            numbers = encoding.documents or range(len(encoding))
+            for row, number in enumerate(numbers):
+                spans += [[]] if number == len(spans) else []
+                spans[number].append(row)
+        else:
+            for prompt in prompts:
+                first = spans[-1][-1] + 1 if spans else 0
+                spans.append(list(range(first, first + len(prompt))))
         if len(questions) == 1:
             questions = questions * len(spans)
         if len(spans) not in (1, len(questions)):
             raise ValueError(f"images: expected 1 or {len(questions)} (one per question); got {len(spans)}")
         images = spans * len(questions) if len(spans) == 1 else spans
-        encoding = image if encoded else self._encode_sources([source for prompt in prompts for source in prompt])
         if choices.bypass is not None:
             encoding = self.model.model.with_bypass(encoding, choices.bypass)
         # A prefix pays where several questions share it.
         if not encoded and len(spans) == 1 < len(questions) and self._cache_is_plain(kwargs):
             encoding = self.with_prefix(encoding)
-        return Asked(encoding, images, questions)
+        seconds = {row: source.second for row, source in enumerate(encoding.sources or ())}
+        captions = []
+        for own in images:
+            times = [seconds.get(number) for number in own]
+            captions.append(["" if time is None else f"{time:g} s " for time in times])
+        joint = encoding.documents is not None or options.spread is not None
+        return Asked(encoding, images, questions, captions, joint, options.spread)
 
     def _inputs(
         self, asked: Asked, choices: FetchChoices, history: History, kwargs: dict[str, Any]
@@ -176,14 +226,19 @@ class Asker:
         Also the choices, with the budget that fits where all that fits was asked for.
         """
         limit = getattr(self.model.config.text_config, "max_position_embeddings", None)  # BLOOM knows no limit
-        shown = [len(images) for images in asked.images]
+        shown = max(len(images) for images in asked.images)
         base, saccades = asked.encoding.base_positions, self._count_saccades(asked.encoding, choices)
-        write = partial(self.processor.prompts, asked.questions, images=shown, history=history)
+        write = partial(self.processor.prompts, asked.questions, images=asked.captions, history=history)
         inputs = write(placeholders=base + saccades)
+        if any(any(own) for own in asked.captions):  # they are no part of the question
+            shows = (inputs["input_ids"] == self.model.config.image_token_id).int()
+            inputs["query_mask"] &= shows.flip(1).cumsum(1).flip(1) == 0
         longest = inputs["input_ids"].shape[1]
+        if asked.joint:  # the placeholders that a slot does not use are cut out before anything reads them
+            longest, shown = longest - saccades * (shown - 1), 1
         if limit is not None and longest >= limit:
             room = self._setting(kwargs, "max_new_tokens", 1) if choices.budget == "all" else 1
-            fits = saccades - -(-(longest + room - limit) // max(shown))
+            fits = saccades - -(-(longest + room - limit) // shown)
             if fits < 1 or choices.budget != "all":
                 raise ValueError(_too_long(limit, longest, saccades, fits))
             logger.warning(f'budget "all": fetching {fits} of {saccades} patches, what {limit} tokens of context hold')
@@ -204,20 +259,6 @@ class Asker:
             taken=base.shape[1] if excludes and base is not None else 0,
         )
 
-    def _boxed(self, asked: Asked, boxes: Any) -> Tensor:
-        """[I, N] 1 on the patches under the given boxes."""
-        slots, nested = asked.slots, boxes_per_slot(boxes)
-        if len(nested) != len(slots):
-            raise ValueError(f"boxes: expected one list per question and image ({len(slots)}); got {len(nested)}")
-        encoding, patch = asked.encoding, self.model.config.vision_config.patch_size
-        if encoding.source_sizes is None:
-            raise ValueError("boxes: expected an image whose size is known; got an encoding of bare pixel_values")
-        rows = []
-        for slot, listed in zip(slots, nested, strict=True):
-            mapped = self.processor.image_processor.map_boxes(listed, *encoding.source_sizes[slot])
-            rows.append(torch.from_numpy(boxes_to_patches(mapped, encoding.side, patch)).flatten())
-        return torch.stack(rows).float().to(encoding.tokens.device)
-
     def _answers(
         self,
         asked: Asked,
@@ -225,16 +266,20 @@ class Asker:
         choices: FetchChoices,
         return_fetch: bool,
         kwargs: dict[str, Any],
+        boxes: list[Any] | None,
     ) -> list[str] | list[Answer]:
         encoding, slots, core = asked.encoding, torch.tensor(asked.slots), self.model.model
         mask = inputs.pop("attention_mask")
         look = core.look(**inputs, encoding=encoding, image_index=slots, choices=choices)
+        if asked.joint:
+            look = look_at_views(core, look, encoding, asked.images, choices, spread=asked.spread, boxes=boxes)
         prompt = core.place(look, core.fetch(look, choices), attention_mask=mask)
         inputs = {name: prompt.inputs[name] for name in ("input_ids", "attention_mask")}
         inputs["prompt_embeds"] = prompt.embeds
         if self._cache_is_plain(kwargs) and self._begins_with_prefix(encoding, inputs):
             inputs = pad_after_prefix(inputs, len(encoding.prefix_ids))  # type: ignore[arg-type]
-            kwargs = {**kwargs, "past_key_values": self._prefix(encoding, slots, kwargs)}
+            first = torch.tensor([images[0] for images in asked.images])
+            kwargs = {**kwargs, "past_key_values": self._prefix(encoding, first, kwargs)}
         whole = bool(self._setting(kwargs, "return_dict_in_generate"))
         wanted = return_fetch or whole
         settings = {**kwargs, "return_dict_in_generate": True}
@@ -280,12 +325,12 @@ class Asker:
             return False
         return begins_with(encoding.prefix_ids, inputs["input_ids"], inputs["attention_mask"])
 
-    def _prefix(self, encoding: ImageEncoding, slots: Tensor, kwargs: dict[str, Any]) -> DynamicCache:
-        """A cache holding the prefix of each prompt's image, repeated for beams and returned sequences."""
+    def _prefix(self, encoding: ImageEncoding, first: Tensor, kwargs: dict[str, Any]) -> DynamicCache:
+        """A cache holding the prefix of each prompt's first image [B], repeated for beams and returned sequences."""
         repeats = max(self._setting(kwargs, name, 1) for name in ("num_beams", "num_return_sequences"))
         cache = self._fresh_cache()
         for layer, (key, value) in enumerate(encoding.prefix_cache):  # type: ignore[arg-type]
-            rows = slots.to(key.device).repeat_interleave(repeats)
+            rows = first.to(key.device).repeat_interleave(repeats)
             cache.update(key[rows], value[rows], layer)
         return cache
 
@@ -361,10 +406,3 @@ def checked_questions(question: Any, control_tokens: Sequence[str]) -> list[str]
         if not plain.strip():
             raise ValueError(f"question: expected a non-empty string; got {text!r}")
     return questions
-
-
-def boxes_per_slot(boxes: Any) -> list[Any]:
-    """A list of boxes for one slot, or a list of such lists -> one list of boxes per slot."""
-    rows = list(boxes)
-    single = not rows or any(len(row) and not hasattr(row[0], "__len__") for row in rows)
-    return [rows] if single else rows

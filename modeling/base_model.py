@@ -27,6 +27,7 @@ from transformers.utils.generic import TransformersKwargs, can_return_tuple
 from .bridges import BRIDGES, Bridged
 from .configuration_arr_coc import ArrCocConfig
 from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult, RunningBackFetcher
+from .joint_allocation import JointFetch, bridge_over_views, fetch_over_views
 from .language_model import LAYOUTS, build_language_model
 from .processing_arr_coc import find_query_tokens
 from .prompt import (
@@ -42,7 +43,7 @@ from .prompt import (
     trim_placeholders,
 )  # fmt: skip
 from .scorers import FetchContext
-from .vision_tower import ArrCocVisionTower, ImageEncoding, SaccadeProjection
+from .vision_tower import KNOWN, SEEN, ArrCocVisionTower, ImageEncoding, SaccadeProjection, pool_cells
 
 
 @dataclass
@@ -121,17 +122,18 @@ class ArrCocModel(ArrCocPreTrainedModel):
 
     # ---- an image, once
 
-    def encode_image(self, pixel_values: Tensor, patch_mask: Tensor | None = None) -> ImageEncoding:
+    def encode_image(self, pixel_values: Tensor, patch_mask: Tensor | None = None, *, pool: int = 1) -> ImageEncoding:
         """Runs everything that no question changes, once.
 
         Args:
             pixel_values: [P, 3, S, S], normalised; S a multiple of 4 patches.
             patch_mask: [P, N], True (non-zero) on patches that hold some of the image; None: all.
+            pool: base cells along each axis that become one base token of the language model's.
 
         Raises:
             ValueError: not a batch of square images, or a side that is no multiple of 4 patches.
         """
-        return self._across(self.vision_tower(pixel_values, patch_mask))
+        return self._across(self.vision_tower(pixel_values, patch_mask), pool=pool)
 
     def encode_features(
         self, features: Tensor, pixel_values: Tensor, patch_mask: Tensor | None = None
@@ -139,14 +141,23 @@ class ArrCocModel(ArrCocPreTrainedModel):
         """The rest of `encode_image`, from the grid encoder's output [P, C, G, G] on."""
         return self._across(self.vision_tower(pixel_values, patch_mask, features))
 
-    def _across(self, seen: dict[str, Any], bypass: bool | None = None) -> ImageEncoding:
+    def encode_base(self, features: Tensor, patch_mask: Tensor, bypass: bool) -> ImageEncoding:
+        """What saccades of grids [P, C, G, G] see of them; the rest of the encoding is empty."""
+        rest = {"textures": features[:, :0], "seeds": patch_mask.new_zeros(len(features), dtype=torch.int64)}
+        return self._across({**self.vision_tower(None, patch_mask, features), **rest}, bypass)
+
+    def _across(self, seen: dict[str, Any], bypass: bool | None = None, pool: int = 1) -> ImageEncoding:
         """The encoding of what the vision tower saw: its base tokens on the language model's side too."""
         bypass = self.config.bridge_config.bypass if bypass is None else bypass
-        bridged = self.bridge(seen["semantic"], seen["compressed"].flatten(2).transpose(1, 2), bypass=bypass)
+        states, projected = seen["semantic"], seen["compressed"].flatten(2).transpose(1, 2)
+        if pool > 1:
+            states, projected = pool_cells(states, pool), pool_cells(projected, pool)
+        bridged = self.bridge(states, projected, bypass=bypass)
         tokens, closing = self.layout(bridged.tokens, self.bridge.indicators(bridged.tokens.device))
         return ImageEncoding(
-            **seen, tokens=tokens, closing=closing, quality=bridged.quality, bridge_cache=bridged.cache, bypass=bypass
-        )
+            **seen, tokens=tokens, closing=closing, quality=bridged.quality, bridge_cache=bridged.cache, bypass=bypass,
+            pool=pool,
+        )  # fmt: skip
 
     def with_bypass(self, encoding: ImageEncoding, bypass: bool | None) -> ImageEncoding:
         """The encoding with base tokens from the bridge's linear projection alone (True), all of it, or as they are.
@@ -156,18 +167,8 @@ class ArrCocModel(ArrCocPreTrainedModel):
         """
         if bypass is None or bypass == encoding.bypass:
             return encoding
-        names = (
-            "features",
-            "textures",
-            "patch_mask",
-            "seeds",
-            "compressed",
-            "base_indices",
-            "semantic",
-            "semantic_cache",
-        )
-        crossed = self._across({name: getattr(encoding, name) for name in names}, bypass)
-        return replace(crossed, source_sizes=encoding.source_sizes)
+        crossed = self._across({name: getattr(encoding, name) for name in SEEN}, bypass, encoding.pool)
+        return replace(crossed, **{name: getattr(encoding, name) for name in KNOWN})
 
     # ---- a question: look, fetch, place
 
@@ -222,7 +223,9 @@ class ArrCocModel(ArrCocPreTrainedModel):
         return Look(input_ids, query_mask, embeds, encoding, rows, budget, context, taken)
 
     def fetch(self, look: Look, choices: FetchChoices = AS_CONFIGURED) -> FetchResult:
-        """Which patches the question gets: see `RunningBackFetcher.forward`."""
+        """Which patches the question gets: see `RunningBackFetcher.forward` and `fetch_over_views`."""
+        if look.views is not None:
+            return fetch_over_views(self.fetcher, look, choices)
         return self.fetcher(look.context, look.budget, choices, taken=look.taken)
 
     def place(self, look: Look, fetched: FetchResult, **aligned: Tensor | None) -> EmbeddedPrompt:
@@ -268,7 +271,10 @@ class ArrCocModel(ArrCocPreTrainedModel):
         tokens, quality, used = encoding.tokens, encoding.quality, None
         if fetched.budget:
             used = fetched.used if fetched.is_ragged else None
-            bridged = self.bridge_saccades(encoding, fetched.indices, used)
+            if isinstance(fetched, JointFetch):
+                bridged = bridge_over_views(self, encoding, fetched)
+            else:
+                bridged = self.bridge_saccades(encoding, fetched.indices, used)
             saccades = bridged.tokens
             for factor in (fetched.weights, used):
                 if factor is not None:

@@ -6,7 +6,7 @@ any), T tiers. Positions are (y, x).
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -105,6 +105,8 @@ class FetchResult(Rows):
     survival: Tensor | None = None
     is_ragged: bool = False
 
+    PER_SACCADE: ClassVar[tuple[str, ...]] = ("indices", "positions", "is_padding", "weights", "survival")
+
     def __post_init__(self) -> None:
         if self.counts is None:
             self.counts = self.indices.new_full((len(self.indices),), self.budget)
@@ -122,14 +124,14 @@ class FetchResult(Rows):
         if not self.is_ragged or not len(index):
             return rows
         most = int(rows.counts.max())
-        per_saccade = ("indices", "positions", "is_padding", "weights", "survival")
-        held = {name: getattr(rows, name) for name in per_saccade}
+        held = {name: getattr(rows, name) for name in self.PER_SACCADE}
         ragged = bool((rows.counts < most).any())
         cut = {name: tensor[:, :most] for name, tensor in held.items() if tensor is not None}
         return replace(rows, **cut, budget=most, is_ragged=ragged)
 
 
-def _unit_range(scores: Tensor) -> Tensor:
+def unit_range(scores: Tensor) -> Tensor:
+    """Scores [B, N] scaled to each item's own range: 0..1."""
     low, high = scores.amin(-1, keepdim=True), scores.amax(-1, keepdim=True)
     return (scores - low) / (high - low).clamp(min=1e-12)
 
@@ -224,13 +226,38 @@ class RunningBackFetcher(nn.Module):
             return _given(context, budget, choices.patches)
         if choices.overlap not in (None, "exclude", "allow"):
             raise ValueError(f'overlap: expected "exclude" or "allow"; got {choices.overlap!r}')
-        strategy, allocator = choices.strategy or self.config.strategy, choices.allocator or self.config.allocator
-        allocate = ALLOCATORS[allocator].choose
+        strategy = choices.strategy or self.config.strategy
         scorer = self.scorer(strategy)
         _check_budget(context, budget, scorer, strategy, taken)
         scores = scorer(context).to(context.features.device)
-        relevance = scores.sigmoid() if scorer.trained else _unit_range(scores)
-        ranked = _ranked(scores, context.patch_mask, taken)
+        relevance = scores.sigmoid() if scorer.trained else unit_range(scores)
+        hidden = None if taken is None else torch.zeros_like(context.patch_mask).scatter(1, taken, True)
+        return self.choose(context, scores, relevance, context.patch_mask, budget, choices, hidden=hidden)
+
+    def choose(
+        self,
+        context: FetchContext,
+        scores: Tensor,
+        relevance: Tensor,
+        patch_mask: Tensor,
+        budget: int,
+        choices: FetchChoices = AS_CONFIGURED,
+        *,
+        hidden: Tensor | None = None,
+    ) -> FetchResult:
+        """The allocator's half of `forward`, for scores of one grid per item or of several.
+
+        Args:
+            context: question and grid size, as the scorer saw them.
+            scores: [B, n * N] of n grids, one after the other.
+            relevance: [B, n * N] in 0..1.
+            patch_mask: [B, n * N], False on padding.
+            budget: K.
+            choices: strategy and allocator.
+            hidden: [B, n * N] True on patches that must not be fetched, or None.
+        """
+        strategy, allocator = choices.strategy or self.config.strategy, choices.allocator or self.config.allocator
+        ranked, side = _ranked(scores, patch_mask, hidden), context.features.shape[-1]
         budgets = self._budgets(allocator, context, relevance, ranked, budget)
         counts = ranked.new_full((len(ranked),), budget, dtype=torch.int64)
         ragged = False
@@ -239,14 +266,14 @@ class RunningBackFetcher(nn.Module):
             counts = torch.full_like(counts, budgets.survival.shape[1]) if learns else budgets.counts
             budget = int(counts.max()) if len(counts) else 0
             ragged = bool((counts < budget).any())
-        indices = allocate(ranked, budget, config=self.config)
+        indices = ALLOCATORS[allocator].choose(ranked, budget, config=self.config, side=side)
         indices, rank = most_relevant_first(ranked, indices, counts)
         return FetchResult(
             indices=indices,
-            positions=_positions(indices, context.features.shape[-1]),
+            positions=positions_of(indices, side),
             scores=scores,
             relevance=relevance,
-            is_padding=~context.patch_mask.gather(1, indices),
+            is_padding=~patch_mask.gather(1, indices),
             budget=budget,
             strategy=strategy,
             allocator=allocator,
@@ -297,7 +324,7 @@ class RunningBackFetcher(nn.Module):
         return weights
 
 
-def _positions(indices: Tensor, side: int) -> Tensor:
+def positions_of(indices: Tensor, side: int) -> Tensor:
     """(y, x) of patches on a grid of `side`: [B, K] -> [B, K, 2]."""
     return torch.stack((indices // side, indices % side), -1)
 
@@ -323,7 +350,7 @@ def _given(context: FetchContext, budget: int, patches: Tensor) -> FetchResult:
     relevance = torch.zeros(items, total, device=indices.device).scatter(1, indices, 1.0)
     return FetchResult(
         indices=indices,
-        positions=_positions(indices, context.features.shape[-1]),
+        positions=positions_of(indices, context.features.shape[-1]),
         scores=relevance,
         relevance=relevance,
         is_padding=~context.patch_mask.gather(1, indices),
@@ -333,13 +360,13 @@ def _given(context: FetchContext, budget: int, patches: Tensor) -> FetchResult:
     )
 
 
-def _ranked(scores: Tensor, patch_mask: Tensor, taken: Tensor | None) -> Tensor:
-    """Ranks [B, N], N down to 1: whatever the scale of scores, padding comes after every real patch, taken last of all.
+def _ranked(scores: Tensor, patch_mask: Tensor, hidden: Tensor | None) -> Tensor:
+    """Ranks [B, N], N down to 1: whatever the scale of scores, padding comes behind all others, what is hidden last.
 
-    In float32, which every device has. Padding has the lowest finite value, `taken` [B, M] -inf.
+    In float32, which every device has. Padding has the lowest finite value, what is `hidden` [B, N] -inf.
     """
     order = scores.sort(dim=-1, descending=True, stable=True).indices
     places = torch.arange(scores.shape[1], 0, -1, dtype=torch.float32, device=scores.device)
     ranked = torch.empty_like(scores, dtype=torch.float32).scatter(1, order, places.expand_as(scores))
     ranked = ranked.masked_fill(~patch_mask, torch.finfo(torch.float32).min)
-    return ranked if taken is None else ranked.scatter(1, taken, float("-inf"))
+    return ranked if hidden is None else ranked.masked_fill(hidden, float("-inf"))

@@ -5,8 +5,9 @@ line.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import IO, Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 from transformers.image_utils import ChannelDimension
 
-from .image_sources import SourcePolicy, open_source, source_policy
+from .image_sources import MAX_BYTES, SourcePolicy, open_source, source_policy
 
 MAX_IMAGE_PIXELS = 89_478_485
 """Pixels; Pillow's own limit against decompression bombs (a quarter of 2^30 bytes at 3 bytes a pixel)."""
@@ -25,8 +26,64 @@ MAX_IMAGE_SIDE = 65_535
 BAND = 256
 """Rows that are converted at a time, where a conversion takes several times the memory of the image."""
 
+PAGED = ("TIFF", "GIF")
+"""Of these formats, files of several images are documents of several pages."""
+
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
 """Pillow's names of the formats that are decoded. Others start programs (EPS) or are hardly ever looked at."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """An image, a page or a frame: its size in px, its pixels when they are needed, and where in a document it stands.
+
+    `page` counts from 1; `second` is of a video's frame.
+    """
+
+    height: int
+    width: int
+    load: Callable[[], Image.Image]
+    page: int | None = None
+    second: float | None = None
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The bytes of a document: "pdf", "video", or "pages" (an image file that holds several); `name` is for errors."""
+
+    kind: str
+    content: bytes
+    name: str
+
+
+def load_source(source: Any, **options: Any) -> Image.Image | Encoded:
+    """`load_image`, or the bytes of a document where the source is one; `options` are those of `load_image`."""
+    if isinstance(source, Image.Image | torch.Tensor | np.ndarray):
+        return load_image(source, **options)
+    limit = options.get("max_image_pixels", MAX_IMAGE_PIXELS)
+    stream, name = open_source(source, source_policy(options.get("sources", "any")), options.get("timeout", 30.0))
+    with stream:
+        kind = _document_kind(stream.read(1024))
+        if kind is None:
+            image = open_encoded(stream, name, limit)
+            if image.format not in PAGED or getattr(image, "n_frames", 1) == 1:
+                with image:
+                    return finish_image(image, name, limit)
+        stream.seek(0)
+        content = stream.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise ValueError(f"{name}: expected at most {MAX_BYTES} bytes; got more")
+        return Encoded(kind or "pages", content, name)
+
+
+def _document_kind(head: bytes) -> str | None:
+    """ "pdf" or "video" by a file's first bytes, else None."""
+    if b"%PDF-" in head:
+        return "pdf"
+    still = head[4:8] == b"ftyp" and head[8:12] in (b"avif", b"avis", b"heic", b"heix", b"mif1")
+    box = head[4:8] == b"ftyp" and not still  # MP4 and MOV
+    riff = head[:4] == b"RIFF" and head[8:12] == b"AVI "
+    return "video" if box or riff or head.startswith((b"\x1aE\xdf\xa3", b"OggS", b"FLV")) else None
 
 
 def load_image(
@@ -53,29 +110,29 @@ def load_image(
         ValueError: anything else that does not yield an image.
     """
     if isinstance(source, Image.Image):
-        return _finish(source, "image", max_image_pixels)
+        return finish_image(source, "image", max_image_pixels)
     if isinstance(source, torch.Tensor):
         source = source.detach().cpu()
         source = (source.float() if source.is_floating_point() else source).numpy()
     if isinstance(source, np.ndarray):
-        return _finish(_array_to_image(source, max_image_pixels, input_data_format), "image", max_image_pixels)
+        return finish_image(_array_to_image(source, max_image_pixels, input_data_format), "image", max_image_pixels)
     stream, name = open_source(source, source_policy(sources), timeout)
-    with stream:
-        return _decode(stream, name, max_image_pixels)
+    with stream, open_encoded(stream, name, max_image_pixels) as image:
+        return finish_image(image, name, max_image_pixels)
 
 
-def _decode(stream: IO[bytes], name: str, limit: int) -> Image.Image:
+def open_encoded(stream: IO[bytes], name: str, limit: int) -> Image.Image:
+    """An encoded image, opened, but not decoded."""
+    stream.seek(0)
     Image.init()  # makes every format known that this Pillow was built with
     with _corruption_refused(name):
         try:
-            image = Image.open(stream, formats=[kind for kind in FORMATS if kind in Image.OPEN])
+            return Image.open(stream, formats=[kind for kind in FORMATS if kind in Image.OPEN])
         except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
             raise _Refused(f"{name}: expected at most {limit} pixels, received more") from error
         except UnidentifiedImageError:
             received = "other content" if stream.seek(0, os.SEEK_END) else "an empty file"
             raise _Refused(f"{name}: expected an image ({', '.join(FORMATS)}), received {received}") from None
-    with image:
-        return _finish(image, name, limit)
 
 
 class _Refused(ValueError):
@@ -93,9 +150,9 @@ def _corruption_refused(name: str) -> Iterator[None]:
         raise ValueError(f"{name}: expected a whole image, received a corrupt one ({type(error).__name__})") from None
 
 
-def _finish(image: Image.Image, name: str, limit: int) -> Image.Image:
+def finish_image(image: Image.Image, name: str, limit: int) -> Image.Image:
     """Checks that need no pixels, then decode, turn upright, 8-bit RGB."""
-    _check_size(image.height, image.width, name, limit)
+    check_size(image.height, image.width, name, limit)
     with _corruption_refused(name):
         image.load()
         if image.mode == "F" and not np.isfinite(np.asarray(image)).all():
@@ -105,7 +162,8 @@ def _finish(image: Image.Image, name: str, limit: int) -> Image.Image:
         return _to_rgb(upright)
 
 
-def _check_size(height: int, width: int, name: str, limit: int) -> None:
+def check_size(height: int, width: int, name: str, limit: int) -> None:
+    """Raises a ValueError where an image has no pixels, more than `limit`, or a side above `MAX_IMAGE_SIDE`."""
     if height < 1 or width < 1:
         raise ValueError(f"{name}: expected at least 1x1 pixels (height x width), received {height}x{width}")
     if max(height, width) > MAX_IMAGE_SIDE:
@@ -160,7 +218,7 @@ def _array_to_image(array: np.ndarray, limit: int, layout: str | ChannelDimensio
     elif shape[0] in (1, 3, 4):
         array = np.moveaxis(array, 0, -1)
     height, width, channels = array.shape
-    _check_size(height, width, f"array {shape}", limit)
+    check_size(height, width, f"array {shape}", limit)
     if channels not in (1, 2, 3, 4):
         raise ValueError(f"image: expected 1 to 4 channels first or last, received an array of shape {shape}")
     pixels = _array_to_8_bit(array)

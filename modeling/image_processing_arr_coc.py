@@ -5,7 +5,7 @@ Positions are (y, x), row-major; boxes alone are x first, as data sets have them
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from transformers.processing_utils import ImagesKwargs
 from transformers.utils import logging
 
 from .configuration_arr_coc import grid_size
-from .image_loading import MAX_IMAGE_PIXELS, load_image
+from .image_loading import MAX_IMAGE_PIXELS, Encoded, load_image, load_source
 from .image_sources import source_policy
 
 logger = logging.get_logger(__name__)
@@ -146,6 +146,7 @@ class ArrCocImageProcessor(PilBackend):
             to less than half its size is warned of, with the height that its letters need; None: no warning.
         sources: what may be read where an image is a path or URL: "any"; a server that takes them from others sets
             "public" (no files, no addresses of its own network) or "inline" (nothing is fetched). See `POLICIES`.
+        views: fields of `views.ViewOptions` by name, where a call says nothing else.
         do_resize, resample, do_rescale, rescale_factor, do_normalize, image_mean, image_std: as in transformers.
     """
 
@@ -158,6 +159,7 @@ class ArrCocImageProcessor(PilBackend):
     max_image_pixels = MAX_IMAGE_PIXELS
     readable_px = 11
     sources = "any"
+    views: dict[str, Any] = {}  # noqa: RUF012 (transformers copies class attributes into instances)
     resample = PILImageResampling.BICUBIC
     image_mean = [0.5, 0.5, 0.5]
     image_std = [0.5, 0.5, 0.5]
@@ -183,6 +185,15 @@ class ArrCocImageProcessor(PilBackend):
         """Loads every leaf of nested lists (see `load_image`); a 4-D array counts as a list."""
         return self._load(image_url_or_urls)
 
+    def load_sources(self, sources: Sequence[Any]) -> list[Image.Image | Encoded]:
+        """Loads images as `fetch_images` does, but leaves documents encoded."""
+        return [self._load(source, load=load_source) for source in sources]
+
+    def shrinks(self, images: Sequence[Any], scale: float) -> bool:
+        """Whether one is a document, or an image that is placed in the square at less than `scale` px per px."""
+        side = self.size["height"]
+        return any(isinstance(image, Encoded) or side < scale * max(image.size) for image in images)
+
     def to_model_box(self, box: Box, image_size_yx: tuple[int, int]) -> Box:
         """A box in pixels of an image of (height, width) -> the box in pixels of the square."""
         return self.map_boxes([box], *image_size_yx)[0]
@@ -191,7 +202,12 @@ class ArrCocImageProcessor(PilBackend):
         """Boxes in pixels of a `height` x `width` source image -> boxes in pixels of the square."""
         return map_boxes(boxes, height, width, self.size["height"])
 
-    def _load(self, images: Any, input_data_format: str | ChannelDimension | None = None) -> Any:
+    def _load(
+        self,
+        images: Any,
+        input_data_format: str | ChannelDimension | None = None,
+        load: Callable[..., Any] = load_image,
+    ) -> Any:
         if isinstance(images, (list, tuple)) or getattr(images, "ndim", 0) == 4:
             return [self._load(image, input_data_format) for image in images]
         limit, sources = self.max_image_pixels, self.sources
@@ -199,7 +215,7 @@ class ArrCocImageProcessor(PilBackend):
         plain = loaded and images.mode == "RGB" and "transparency" not in images.info and not images.getexif()
         if plain and 0 < images.width * images.height <= limit:
             return images  # as `load_image` gives it: in memory, upright, opaque
-        return load_image(images, max_image_pixels=limit, input_data_format=input_data_format, sources=sources)
+        return load(images, max_image_pixels=limit, input_data_format=input_data_format, sources=sources)
 
     def _prepare_image_like_inputs(
         self, images: Any, *args: Any, input_data_format: str | ChannelDimension | None = None, **kwargs: Any

@@ -217,7 +217,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
 
     @torch.no_grad()
     def encode_image(
-        self, image: Any = None, *, pixel_values: Tensor | None = None, patch_mask: Tensor | None = None
+        self, image: Any = None, *, pixel_values: Tensor | None = None, patch_mask: Tensor | None = None, **options: Any
     ) -> ImageEncoding:
         """Everything about an image that no question changes; pass it to `generate` in place of the image.
 
@@ -225,8 +225,10 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         model's prefill of the prompt up to and including the base tokens.
 
         Args:
-            image: a PIL image, path, URL, data URL, array or tensor, or a list of them.
+            image: a PIL image, path, URL, data URL, array or tensor, a document (PDF, TIFF or GIF of several pages,
+                video), or a list of them.
             pixel_values: [P, 3, side, side] in place of `image`, side a multiple of 4 patches; patch_mask: [P, N].
+            **options: beside `image`, which views are taken: fields of `views.ViewOptions`, see docs/views.md.
 
         Raises:
             ValueError: both `image` and `pixel_values` or neither came, or an image that cannot be read.
@@ -234,7 +236,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         if (image is None) == (pixel_values is None):
             raise ValueError("encode_image: expected exactly one of image and pixel_values; got both or neither")
         if pixel_values is None:
-            return Asker(self, self.processor).encode(image)
+            return Asker(self, self.processor).encode(image, **options)
         encoding = self.model.encode_image(pixel_values, patch_mask)
         try:
             return Asker(self, self.processor).with_prefix(encoding)
@@ -261,8 +263,9 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         """Answers questions about images; without `question` it is transformers' own `generate(**inputs)`.
 
         Args:
-            image: a PIL image, path, http(s) or data URL, array, tensor, or what `encode_image` returned. A list of
-                images goes with a list of questions, pair by pair; one image with a list of questions is encoded once;
+            image: a PIL image, path, http(s) or data URL, array, tensor, a document (PDF, TIFF or GIF of several pages,
+                video: one prompt shows all of it), or what `encode_image` returned. A list of images goes with a list
+                of questions, pair by pair; one image with a list of questions is encoded once;
                 an element that is itself a list puts several images into one prompt.
             question: a string, or a list.
             strategy: which scorer decides what is fetched; "none" answers from the base tokens alone.
@@ -276,7 +279,8 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
                 `return_dict_in_generate=True`, with transformers' output object as `Answer.output`.
             **kwargs: other fields of `FetchChoices` (`seed`, `generator`, `overlap`, `bypass`, `patches`), `history`
                 (earlier (question, answer) pairs, which the language model then reads as text; for several questions
-                also a list of them for each), and what transformers' `generate` takes (`max_new_tokens`, `num_beams`,
+                also a list of them for each), fields of `views.ViewOptions` (`tiles`, `spread`, ...),
+                and what transformers' `generate` takes (`max_new_tokens`, `num_beams`,
                 `streamer`, ...).
 
         Returns:

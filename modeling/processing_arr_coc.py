@@ -13,6 +13,7 @@ from transformers.image_utils import make_flat_list_of_images
 from transformers.processing_utils import ImagesKwargs, MultiModalData, ProcessingKwargs, ProcessorMixin
 
 from .auto_map import PROCESSOR_MAP
+from .chat_template import CHAT_TEMPLATE
 from .configuration_arr_coc import count_vision_tokens
 
 IMAGE_TOKEN = "<|image_pad|>"
@@ -30,56 +31,6 @@ History = Sequence[Turn] | Sequence[Sequence[Turn]]
 
 _CUT = "\0"
 """Where a text is divided, so that a tokenizer reads the parts one by one; it is no text itself."""
-
-# Blocks of a message in the order given; one placeholder per image, expanded later.
-_RENDER = """\
-{%- macro render(content) -%}
-  {%- if content is string -%}
-    {{- content -}}
-  {%- else -%}
-    {%- for block in content or [] -%}
-      {%- if block['type'] == 'text' -%}
-        {{- block['text'] -}}
-      {%- elif block['type'] in ['image', 'image_url'] -%}
-        {{- 'IMAGE' -}}
-      {%- else -%}
-        {{- raise_exception('message content: expected text, image or image_url, received ' + block['type']) -}}
-      {%- endif -%}
-    {%- endfor -%}
-  {%- endif -%}
-{%- endmacro -%}
-"""
-
-
-def render_macro(image: str) -> str:
-    """Jinja macro `render(content)` of a chat template, which writes `image` (as in a Jinja string) for every image."""
-    return _RENDER.replace("'IMAGE'", f"'{image}'")
-
-
-# ChatML as Qwen writes it. The `generation` tags mark the answers for `return_assistant_tokens_mask=True`;
-# `enable_thinking=False` is Qwen3's switch.
-CHAT_TEMPLATE = (
-    render_macro("<|vision_start|><|image_pad|><|vision_end|>")
-    + """\
-{%- for message in messages -%}
-  {{- '<|im_start|>' + message['role'] + '\\n' -}}
-  {%- if message['role'] == 'assistant' -%}
-    {%- generation -%}
-      {{- render(message['content']) + '<|im_end|>' -}}
-    {%- endgeneration -%}
-  {%- else -%}
-    {{- render(message['content']) + '<|im_end|>' -}}
-  {%- endif -%}
-  {{- '\\n' -}}
-{%- endfor -%}
-{%- if add_generation_prompt -%}
-  {{- '<|im_start|>assistant\\n' -}}
-  {%- if enable_thinking is defined and enable_thinking is false -%}
-    {{- '<think>\\n\\n</think>\\n\\n' -}}
-  {%- endif -%}
-{%- endif -%}
-"""
-)
 
 
 def find_query_tokens(
@@ -231,12 +182,19 @@ class ArrCocProcessor(ProcessorMixin):
     def model_input_names(self) -> list[str]:
         return [*super().model_input_names, "query_mask"]
 
-    def prompt(self, question: str, *, images: int = 1, placeholders: int = 1, history: Sequence[Turn] = ()) -> str:
+    def prompt(
+        self,
+        question: str,
+        *,
+        images: int | Sequence[str] = 1,
+        placeholders: int = 1,
+        history: Sequence[Turn] = (),
+    ) -> str:
         """The chat that asks a question about images, up to where the answer begins.
 
         Args:
             question: text.
-            images: how many the chat shows, before its first question.
+            images: how many the chat shows, before its first question, or what stands before each of them.
             placeholders: image tokens that stand for each.
             history: earlier questions and their answers.
         """
@@ -247,12 +205,18 @@ class ArrCocProcessor(ProcessorMixin):
         messages: list[dict[str, Any]] = [
             {"role": role, "content": [{"type": "text", "text": text}]} for role, text in turns
         ]
-        messages[0]["content"] = [{"type": "image"}] * images + messages[0]["content"]
+        for caption in reversed([""] * images if isinstance(images, int) else images):
+            messages[0]["content"] = [{"type": "text", "text": caption}, {"type": "image"}, *messages[0]["content"]]
         text = self.apply_chat_template(messages, add_generation_prompt=True)
         return text.replace(self.image_token, self.image_token * placeholders)
 
     def prompts(
-        self, questions: Sequence[str], *, images: Sequence[int], placeholders: int, history: History = ()
+        self,
+        questions: Sequence[str],
+        *,
+        images: Sequence[int | Sequence[str]],
+        placeholders: int,
+        history: History = (),
     ) -> dict[str, torch.Tensor]:
         """`prompt` of each question as input_ids, attention_mask and query_mask [B, L], padded on the left.
 

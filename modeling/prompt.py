@@ -7,6 +7,7 @@ Notation: B prompts, S their length (S' once trimmed), I image slots (places in 
 question tokens, G side of the fine grid, N = G*G patches, M = (G/4)^2 base tokens, K saccades, D language-model width.
 """
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from .language_model import layout_positions
 if TYPE_CHECKING:
     from .fetcher import FetchResult
     from .scorers import FetchContext
+    from .views import Views
     from .vision_tower import ImageEncoding
 
 # ---- how many tokens ---------------------------------------------------------------------------------------------
@@ -97,6 +99,26 @@ def count_saccades(num_patches: int, budget: int | str | None, *, strategy: str 
     return 0 if strategy == "none" else resolve_budget(budget, num_patches, taken=taken)
 
 
+def pooling(rows: int, sources: int, most: int | None) -> int:
+    """How many base cells along each axis become one base token, so that those of `sources` stay within `most`.
+
+    Args:
+        rows: rows of base tokens of one image.
+        sources: of one prompt.
+        most: base tokens of the prompt; None: four times those of one image.
+
+    Raises:
+        ValueError: even one token for each source is too many.
+    """
+    most = 4 * rows**2 if most is None else most
+    if sources > most:
+        raise ValueError(f"max_base_tokens: expected at least 1 for each of {sources} sources; got {most}")
+    factor = 1
+    while sources * math.ceil(rows / factor) ** 2 > most:
+        factor += 1
+    return factor
+
+
 def count_vision_tokens(
     image_size: int,
     patch_size: int,
@@ -105,10 +127,13 @@ def count_vision_tokens(
     strategy: str | None = None,
     excludes_base: bool = False,
     layout: str = "plain",
+    sources: int = 1,
+    max_base_tokens: int | None = None,
 ) -> tuple[int, int]:
     """Positions that one image takes in the language model: (base, K saccades), known before the model runs.
 
-    Base are the M base tokens and what the layout puts between and around them.
+    Base are the M base tokens and what the layout puts between and around them. Of a document, all its pages' base
+    tokens, pooled, and the K that its pages share.
 
     Args:
         image_size: side of the padded square image, px.
@@ -117,10 +142,13 @@ def count_vision_tokens(
         strategy: "none" fetches nothing (K = 0); every other strategy keeps to the budget.
         excludes_base: whether base tokens are patches that are never fetched again: `ArrCocConfig.excludes_base`.
         layout: `ArrCocBridgeConfig.layout`.
+        sources: pages of a document.
+        max_base_tokens: see `pooling`.
     """
     side = grid_size(image_size, patch_size)
     rows = side // COMPRESSION
-    base = rows**2 + sum(layout_positions(layout, rows))
+    pooled = math.ceil(rows / pooling(rows, sources, max_base_tokens))
+    base = sources * (pooled**2 + sum(layout_positions(layout, pooled)))
     return base, count_saccades(side * side, budget, strategy=strategy, taken=rows**2 if excludes_base else 0)
 
 
@@ -140,6 +168,7 @@ class Look:
         budget: K, the saccades that there are placeholders for.
         context: what the scorers see of each slot.
         taken: [I, M] patches that are base tokens already and must not be fetched again, or None.
+        views: what each slot is fetched from beside its overview, the grid of `encoding`; None: from that alone.
     """
 
     input_ids: Tensor
@@ -150,6 +179,7 @@ class Look:
     budget: int
     context: "FetchContext"
     taken: Tensor | None
+    views: "Views | None" = None
 
 
 @dataclass
@@ -355,27 +385,3 @@ def pack_questions(embeds: Tensor, query_mask: Tensor, rows: Tensor) -> tuple[Te
     order = query_mask.int().sort(dim=1, descending=True, stable=True).indices[:, :longest]
     packed = embeds.gather(1, order[..., None].expand(-1, -1, embeds.shape[-1]))
     return packed[rows], query_mask.gather(1, order)[rows]
-
-
-def begins_with(prefix: Tensor, input_ids: Tensor, attention_mask: Tensor) -> bool:
-    """Whether every left-padded prompt [B, S] begins with the tokens `prefix` [p]."""
-    pads = (attention_mask == 0).sum(1, keepdim=True)
-    at = pads + torch.arange(len(prefix), device=input_ids.device)
-    if int(at.max()) >= input_ids.shape[1]:
-        return False
-    return bool((input_ids.gather(1, at) == prefix.to(input_ids.device)).all())
-
-
-def pad_after_prefix(inputs: dict[str, Tensor], prefix: int) -> dict[str, Tensor]:
-    """[pad][prefix][rest] -> [prefix][pad][rest], so that one cached prefix serves prompts of any length."""
-    pads = (inputs["attention_mask"] == 0).sum(1).tolist()
-
-    def move(rows: Tensor) -> Tensor:
-        return torch.stack(
-            [
-                torch.cat((row[pad : pad + prefix], row[:pad], row[pad + prefix :]))
-                for row, pad in zip(rows, pads, strict=True)
-            ]
-        )
-
-    return {name: move(tensor) for name, tensor in inputs.items()}

@@ -29,3 +29,8 @@ def textures(pixel_values: Tensor, side: int) -> Tensor:
     """The channels `TEXTURES`, averaged over each patch: [B, 3, S, S] -> [B, T, G, G], float32."""
     luma = luminance(pixel_values)
     return F.adaptive_avg_pool2d(torch.cat((luma, sobel_magnitude(luma)), 1), side)
+
+
+def checksums(pixel_values: Tensor) -> Tensor:
+    """[P] int64 for [P, 3, S, S]: a number of each image's pixels, for random relevance."""
+    return (pixel_values.float() * 127.5).round().long().sum((1, 2, 3))

@@ -4,16 +4,20 @@ Notation: P encoded images, I image slots, G side of the fine grid, N = G*G patc
 feature channels, T texture channels, D' semantic width, D language-model width.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self
+from math import isqrt
+from typing import Any, Self, TypeVar
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .compressors import COMPRESSORS
 from .configuration_arr_coc import COMPRESSION, ArrCocSemanticConfig, ArrCocVisionConfig
 from .grid_encoder import GridEncoder
 from .semantic_encoder import KeyValue, SemanticEncoder
-from .textures import textures
+from .textures import checksums, textures
 
 
 class Rows:
@@ -35,8 +39,37 @@ class Rows:
         return replace(self, **{name: pick(getattr(self, name)) for name in own})  # type: ignore[type-var]
 
 
+@dataclass
+class Tiles(Rows):
+    """Tiles of encoded sources: of each what no question changes and nothing else can be made from; R of them.
+
+    Attributes:
+        features: [R, C, G, G] in bfloat16 (or half precision, where the model computes in that).
+        textures: [R, T, G, G], likewise.
+        patch_mask: [R, N] bool.
+        seeds: [R] int64.
+        sources: [R] int64, the row of the `ImageEncoding` whose source each is a part of.
+        windows: [R, 4] int64, x0, y0, x1, y1 in px of the source.
+    """
+
+    features: Tensor
+    textures: Tensor
+    patch_mask: Tensor
+    seeds: Tensor
+    sources: Tensor
+    windows: Tensor
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+
+Joined = TypeVar("Joined", bound=Rows)
+
 SEEN = ("features", "textures", "patch_mask", "seeds", "compressed", "base_indices", "semantic", "semantic_cache")
 """What of an `ImageEncoding` comes from the vision tower; the rest is the language model's side of it."""
+
+KNOWN = ("source_sizes", "documents", "sources", "tiles", "tiling")
+"""What is known of an encoding's sources, whatever reads their tokens."""
 
 
 @dataclass
@@ -58,9 +91,15 @@ class ImageEncoding(Rows):
         quality: [P, M] of the base tokens, from bridges that score tokens, else None.
         bridge_cache: the bridge's keys and values of the base, per layer, where it attends across tokens.
         bypass: whether `tokens` come from the bridge's linear projection alone.
+        pool: base cells along each axis that one of `tokens` stands for.
         prefix_ids: [p] the prompt's tokens up to and including the base, or None where it was not prefilled.
         prefix_cache: the language model's keys and values of that prefix, per layer [P, heads, p, d].
         source_sizes: (height, width) of each source image in px, where known.
+        documents: the number of the document that each source is a page of, or None where each stands for itself. One
+            prompt shows all sources of a document.
+        sources: what was encoded, with its pixels, to run back to; None where they are not at hand.
+        tiles: tiles of the sources, or None: a model without views.
+        tiling: how tiles are asked for, see `views.ViewOptions`; None where all that there are were encoded.
         side: G.
         base_positions: positions that an image takes in a prompt when nothing is fetched: M, and those of the layout.
     """
@@ -78,9 +117,14 @@ class ImageEncoding(Rows):
     quality: Tensor | None = None
     bridge_cache: list[KeyValue] | None = None
     bypass: bool = False
+    pool: int = field(default=1, metadata={"shared": True})
     prefix_ids: Tensor | None = field(default=None, metadata={"shared": True})
     prefix_cache: list[KeyValue] | None = None
     source_sizes: list[tuple[int, int]] | None = None
+    documents: list[int] | None = None
+    sources: list[Any] | None = None
+    tiles: Tiles | None = field(default=None, metadata={"shared": True})
+    tiling: Any = field(default=None, metadata={"shared": True})
 
     side: int = field(init=False)
     base_positions: int = field(init=False)
@@ -95,6 +139,28 @@ class ImageEncoding(Rows):
     def without_prefix(self) -> "ImageEncoding":
         """The same without the language model's reading of it: for prompts that do not begin with it."""
         return replace(self, prefix_ids=None, prefix_cache=None)
+
+
+def pool_cells(states: Tensor, pool: int) -> Tensor:
+    """Base tokens [P, M, D'] of g rows of g, averaged over `pool` x `pool` cells, fewer at the end of a row."""
+    grid = states.transpose(1, 2).unflatten(2, (isqrt(states.shape[1]), -1))
+    pooled = F.avg_pool2d(grid, pool, ceil_mode=True, count_include_pad=False)
+    return pooled.flatten(2).transpose(1, 2)
+
+
+def join_rows(parts: Sequence[Joined]) -> Joined:
+    """Dataclasses of rows as one, row after row."""
+    if len(parts) == 1:
+        return parts[0]
+    names = [part.name for part in fields(parts[0]) if part.init and not part.metadata.get("shared")]  # type: ignore[arg-type]
+    joined: dict[str, Any] = {}
+    for name in names:
+        values = [getattr(part, name) for part in parts]
+        if isinstance(values[0], Tensor):
+            joined[name] = torch.cat(values)
+        elif isinstance(values[0], list):
+            joined[name] = [row for value in values for row in value]
+    return replace(parts[0], **joined)  # type: ignore[type-var]
 
 
 def gather_patches(features: Tensor, indices: Tensor) -> Tensor:
@@ -133,33 +199,43 @@ class ArrCocVisionTower(nn.Module):
         self.saccade_projection = SaccadeProjection(vision.out_channels, semantic.hidden_size, bias=False)
 
     def forward(
-        self, pixel_values: Tensor, patch_mask: Tensor | None = None, features: Tensor | None = None
+        self, pixel_values: Tensor | None, patch_mask: Tensor | None = None, features: Tensor | None = None
     ) -> dict[str, Any]:
         """Images -> what an `ImageEncoding` holds of them on this side of the bridge, by name.
 
         Args:
-            pixel_values: [P, 3, S, S].
+            pixel_values: [P, 3, S, S]; None with `features`: then what follows from these alone comes back.
             patch_mask: [P, N]; None: all hold some of the image.
             features: [P, C, G, G] of the grid encoder, where it ran before.
         """
-        check_pixels(pixel_values, patch_mask, self.config)
+        if pixel_values is not None:
+            check_pixels(pixel_values, patch_mask, self.config)
         if features is None:
+            assert pixel_values is not None
             features = self.grid_encoder(pixel_values.to(self.saccade_projection.weight.dtype))
         if patch_mask is None:
             patch_mask = features.new_ones(len(features), features.shape[-1] ** 2)
         patch_mask = patch_mask.bool()
         base = self.compressor(features, patch_mask)
         semantic, cache = self.semantic_encoder(base.tokens, features.shape[-1], base.indices)
-        return {
+        seen = {
             "features": features,
-            "textures": textures(pixel_values, features.shape[-1]),
             "patch_mask": patch_mask,
-            "seeds": (pixel_values.float() * 127.5).round().long().sum((1, 2, 3)),
             "compressed": base.compressed,
             "base_indices": base.indices,
             "semantic": semantic,
             "semantic_cache": cache,
         }
+        if pixel_values is None:
+            return seen
+        return {**seen, "textures": textures(pixel_values, features.shape[-1]), "seeds": checksums(pixel_values)}
+
+    def tile_features(self, pixel_values: Tensor) -> dict[str, Tensor]:
+        """What a tile is kept as, of tiles [R, 3, S, S]: features, textures, seeds by name, in half precision."""
+        features = self.grid_encoder(pixel_values.to(self.saccade_projection.weight.dtype))
+        kept = features.dtype if features.dtype.itemsize == 2 else torch.bfloat16
+        textured = textures(pixel_values, features.shape[-1])
+        return {"features": features.to(kept), "textures": textured.to(kept), "seeds": checksums(pixel_values)}
 
     def saccades(self, encoding: ImageEncoding, indices: Tensor, used: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Fetched patches [I, K] -> their semantic states and their projected features, each [I, K, D'].

@@ -12,8 +12,9 @@ from transformers import PreTrainedTokenizerBase
 
 from arr_coc.data import Box, Entry, Glyph, Split, ask, box_targets, glyph_targets, render_document
 from arr_coc.data.sketching import sketch_document
+from arr_coc.modeling.chat_template import CHAT_TEMPLATE
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
-from arr_coc.modeling.processing_arr_coc import CHAT_TEMPLATE, find_query_tokens, query_markers
+from arr_coc.modeling.processing_arr_coc import find_query_tokens, query_markers
 
 from .streaming import per_step
 from .targets import SLOTS, pixels, word_targets

@@ -1,0 +1,170 @@
+"""Documents: a PDF, an image file of several pages or a video -> its pages or frames, which are decoded when needed.
+
+Nothing is decoded before every page was found to be within the limits. PDFs need pypdfium2 (extra `documents`), videos
+PyAV (extra `video`); both are loaded when a first document comes.
+"""
+
+import math
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from io import BytesIO
+from typing import Any
+
+from PIL import Image
+
+from .image_loading import Encoded, Source, check_size, finish_image, open_encoded
+
+POINTS = 72
+"""PDF units per inch."""
+
+_PDFIUM = threading.Lock()
+"""PDFium is not thread-safe, not even across documents."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What is taken of a document.
+
+    Attributes:
+        dpi: px per inch at which pages of a PDF are rendered.
+        max_pages: more pages are refused.
+        fps: frames of a video per second, fewer where that would be more than `max_frames`.
+        max_frames: of a video.
+        max_image_pixels: of a page or frame.
+    """
+
+    dpi: float
+    max_pages: int
+    fps: float
+    max_frames: int
+    max_image_pixels: int
+
+
+def open_document(encoded: Encoded, limits: Limits) -> list[Source]:
+    """The pages or frames of a document, in order.
+
+    Raises:
+        ValueError: encrypted, broken or empty; more pages than `max_pages`, or one that is too large.
+        ImportError: the package that reads it is not installed.
+    """
+    openers = {"pdf": _open_pdf, "video": _open_video, "pages": _open_pages}
+    return openers[encoded.kind](encoded, limits)
+
+
+def _package(name: str, extra: str, source: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        expected = f'expected {name} to read it (pip install "arr-coc[{extra}]")'
+        raise ImportError(f"{source}: {expected}; got none installed") from error
+
+
+def _check_pages(count: int, name: str, limits: Limits) -> None:
+    if not 1 <= count <= limits.max_pages:
+        raise ValueError(f"{name}: expected 1 to {limits.max_pages} pages (max_pages); got {count}")
+
+
+# ---- PDF ----------------------------------------------------------------------------------------------------------
+
+
+def _open_pdf(encoded: Encoded, limits: Limits) -> list[Source]:
+    pdfium = _package("pypdfium2", "documents", encoded.name)
+    with _PDFIUM:
+        try:
+            pdf = pdfium.PdfDocument(encoded.content)
+        except pdfium.PdfiumError as error:
+            locked = "password" in str(error).lower()
+            received = "an encrypted one" if locked else "a broken one"
+            raise ValueError(f"{encoded.name}: expected a PDF that can be opened; got {received}") from None
+        _check_pages(len(pdf), encoded.name, limits)
+        scale = limits.dpi / POINTS
+        sources = []
+        for number in range(len(pdf)):
+            width, height = (math.ceil(side * scale) for side in pdf.get_page_size(number))  # as pypdfium2 rounds
+            check_size(height, width, f"{encoded.name}, page {number + 1}", limits.max_image_pixels)
+            sources.append(Source(height, width, partial(_render, pdf, number, scale), page=number + 1))
+    return sources
+
+
+def _render(pdf: Any, number: int, scale: float) -> Image.Image:
+    with _PDFIUM:
+        page = pdf[number]
+        bitmap = page.render(scale=scale)
+        image = bitmap.to_pil().convert("RGB").copy()  # the bitmap's memory is PDFium's
+        bitmap.close()
+        page.close()
+    return image
+
+
+# ---- image files of several pages ---------------------------------------------------------------------------------
+
+
+def _open_pages(encoded: Encoded, limits: Limits) -> list[Source]:
+    with open_encoded(BytesIO(encoded.content), encoded.name, limits.max_image_pixels) as image:
+        count = getattr(image, "n_frames", 1)
+        _check_pages(count, encoded.name, limits)
+        sources = []
+        for number in range(count):
+            image.seek(number)
+            name = f"{encoded.name}, page {number + 1}"
+            check_size(image.height, image.width, name, limits.max_image_pixels)
+            load = partial(_page_of, encoded, number, limits.max_image_pixels)
+            sources.append(Source(image.height, image.width, load, page=number + 1))
+    return sources
+
+
+def _page_of(encoded: Encoded, number: int, limit: int) -> Image.Image:
+    with open_encoded(BytesIO(encoded.content), encoded.name, limit) as image:
+        image.seek(number)
+        return finish_image(image, f"{encoded.name}, page {number + 1}", limit)
+
+
+# ---- video --------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _video(encoded: Encoded) -> Iterator[tuple[Any, Any]]:
+    """The container and its first video stream; PyAV's errors in words for the caller."""
+    av = _package("av", "video", encoded.name)
+    try:
+        with av.open(BytesIO(encoded.content)) as container:
+            if not container.streams.video:
+                raise ValueError(f"{encoded.name}: expected a video with frames; got one without a video stream")
+            yield container, container.streams.video[0]
+    except av.error.FFmpegError as error:
+        raise ValueError(f"{encoded.name}: expected a whole video; got a broken one ({type(error).__name__})") from None
+
+
+def _open_video(encoded: Encoded, limits: Limits) -> list[Source]:
+    with _video(encoded) as (container, stream):
+        check_size(stream.height, stream.width, encoded.name, limits.max_image_pixels)
+        ends = [
+            float((packet.pts + (packet.duration or 0)) * stream.time_base)
+            for packet in container.demux(stream)
+            if packet.pts is not None
+        ]
+    if not ends:
+        raise ValueError(f"{encoded.name}: expected a video with frames; got none")
+    step = max(1 / limits.fps, max(ends) / limits.max_frames)
+    count = min(limits.max_frames, max(1, math.ceil(max(ends) / step - 1e-6)))
+    return [
+        Source(stream.height, stream.width, partial(_frame, encoded, number * step), second=number * step)
+        for number in range(count)
+    ]
+
+
+def _frame(encoded: Encoded, second: float) -> Image.Image:
+    """The first frame at `second` or behind it; the last one where there is none."""
+    with _video(encoded) as (container, stream):
+        container.seek(int(second / stream.time_base), stream=stream)
+        frame = None
+        for frame in container.decode(stream):  # noqa: B007 (the last one is looked at)
+            if frame.time is not None and frame.time >= second - 1e-3:
+                break
+        if frame is None:
+            raise ValueError(f"{encoded.name}: expected a frame at {second:.1f} s; got none")
+        return frame.to_image().convert("RGB")

@@ -1,0 +1,218 @@
+"""Joint allocation: one budget over all views that a prompt shows.
+
+Notation: B prompts, I image slots, V views (the overviews of all slots, then their tiles), G side of the fine grid,
+N = G*G patches, K saccades (the most of any slot).
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from .bridges import Bridged
+from .fetcher import FetchChoices, FetchResult, RunningBackFetcher, positions_of, unit_range
+from .prompt import Look
+from .views import VIEWS_AT_ONCE, Views, context_of
+from .vision_tower import ImageEncoding
+
+if TYPE_CHECKING:
+    from .base_model import ArrCocModel
+
+FOCUS = 3.0
+"""How much the highest score of a view adds to all of its scores, when views compete.
+
+A scorer that was trained on single pages finds something on each. Measured on A4 pages in validation fonts with the
+weights of arr-coc-tiny: at 0 patches of other tiles stand between those of the answer; more than 3 changes nothing.
+"""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The views that were fetched from.
+
+    Attributes:
+        views: all of them.
+        relevance: [V, N] float32 in 0..1, of every view's patches.
+        hidden: [V, N] bool, True on patches whose place a view that goes before shows.
+    """
+
+    views: Views
+    relevance: Tensor
+    hidden: Tensor
+
+
+@dataclass
+class JointFetch(FetchResult):
+    """What was fetched over several views; `scores` and `relevance` are those of the overviews.
+
+    Attributes:
+        view: [I, K] int64, the view of each saccade, whose `indices` and `positions` are those in its own grid.
+        seen: the views.
+    """
+
+    view: Tensor = None  # type: ignore[assignment]  # fields behind those with defaults need one
+    seen: Seen = field(default=None, metadata={"shared": True})  # type: ignore[assignment]
+
+    PER_SACCADE: ClassVar[tuple[str, ...]] = (*FetchResult.PER_SACCADE, "view")
+
+    def boxes(self) -> Tensor:
+        """[I, K, 4] x0, y0, x1, y1 of each saccade in px of its source."""
+        side = math.isqrt(self.scores.shape[1])
+        flat = self.seen.views.boxes(self.view.flatten(), self.indices.flatten(), side)
+        return flat.view(*self.view.shape, 4)
+
+
+def fetch_over_views(fetcher: RunningBackFetcher, look: Look, choices: FetchChoices) -> JointFetch:
+    """`RunningBackFetcher.forward` for slots with several views: `look.budget` saccades for each prompt together.
+
+    Raises:
+        ValueError: what `RunningBackFetcher.forward` refuses, and `patches`, which are those of one grid.
+    """
+    assert look.views is not None
+    if choices.patches is not None:
+        raise ValueError(f"patches: expected them with a single view; got {len(look.views.slots)} views")
+    views, side = look.views, look.context.side
+    scorer = fetcher.scorer(choices.strategy or fetcher.config.strategy)
+    parts = torch.arange(len(views.slots)).split(VIEWS_AT_ONCE)
+    scores = torch.cat([scorer(context_of(views, look.context, numbers)) for numbers in parts])
+    scores = scores.to(look.context.features.device)
+    everything = torch.arange(len(views.slots))
+    mask = views.pick(look.context.patch_mask, "patch_mask", everything)
+    shown = scores.detach().masked_fill(~mask, float("-inf"))
+    evidence = shown.amax(1)
+    hidden = seen_before(views, evidence.cpu(), side).to(mask.device)
+    if look.taken is not None:
+        hidden[: views.overviews].scatter_(1, look.taken, True)
+    raised = scores + FOCUS * torch.where(evidence.isfinite(), evidence, 0.0)[:, None]
+    relevance = scores.sigmoid() if scorer.trained else _in_prompts(scores, views, look.rows)
+    fetches = []
+    for slots, budget in _groups(views, look):
+        numbers = torch.cat([(views.slots == slot).nonzero()[:, 0] for slot in slots])
+        context = look.context.select(torch.tensor(slots[:1]))
+        competing, relevant, real, gone = (
+            tensor[numbers].flatten()[None] for tensor in (raised, relevance, mask, hidden)
+        )
+        _check_budget(budget, gone)
+        fetched = fetcher.choose(context, competing, relevant, real, budget, choices, hidden=gone)
+        fetches.append((slots, numbers, fetched))
+    return _by_slot(fetches, scores, Seen(views, relevance, hidden), side, mask)
+
+
+def seen_before(views: Views, evidence: Tensor, side: int) -> Tensor:
+    """[V, N] bool: patches whose centre lies in a view of the same source that goes before theirs.
+
+    Tiles go before overviews, which are coarser; among tiles those with more `evidence` [V], of equal ones the first.
+    """
+    count, first = len(views.slots), views.overviews
+    ranks = evidence.clone()
+    ranks[:first] = float("-inf")
+    order = ranks.sort(descending=True, stable=True).indices
+    place = torch.empty_like(order)
+    place[order] = torch.arange(count)
+    centres, hidden = views.centres(side), torch.zeros(count, side * side, dtype=torch.bool)
+    for view in range(first, count):
+        later = ((views.slots == views.slots[view]) & (place > place[view])).nonzero()[:, 0]
+        x, y = centres[later].unbind(-1)
+        x0, y0, x1, y1 = views.windows[view].tolist()
+        hidden[later] |= (x >= x0) & (x < x1) & (y >= y0) & (y < y1)
+    return hidden
+
+
+def _groups(views: Views, look: Look) -> list[tuple[list[int], int]]:
+    """Slots that share a budget, and that budget."""
+    rows = look.rows.tolist()
+    prompts = [[slot for slot, row in enumerate(rows) if row == prompt] for prompt in dict.fromkeys(rows)]
+    if views.spread == "joint":
+        return [(slots, look.budget) for slots in prompts]
+    shares = []
+    for slots in prompts:
+        share, rest = divmod(look.budget, len(slots))
+        shares += [([slot], share + (number < rest)) for number, slot in enumerate(slots)]
+    return shares
+
+
+def _check_budget(budget: int, hidden: Tensor) -> None:
+    candidates = int((~hidden).sum())
+    if budget > candidates:
+        raise ValueError(f"budget: expected at most {candidates} patches that are not fetched already; got {budget}")
+
+
+def _in_prompts(scores: Tensor, views: Views, rows: Tensor) -> Tensor:
+    """Scores [V, N] of a fixed rule in 0..1, by the range of all views of a prompt; `rows` [I]: each slot's prompt."""
+    prompts, relevance = rows.cpu()[views.slots].to(scores.device), torch.zeros_like(scores)
+    for prompt in prompts.unique():
+        own = scores[prompts == prompt]
+        relevance[prompts == prompt] = unit_range(own.flatten()[None]).view_as(own)
+    return relevance
+
+
+def _by_slot(
+    fetches: list[tuple[list[int], Tensor, FetchResult]], scores: Tensor, seen: Seen, side: int, mask: Tensor
+) -> JointFetch:
+    """What was fetched of each slot, from what was fetched of each group of slots over its views `numbers`."""
+    slots, patches = seen.views.slots, side * side
+    parts: dict[int, tuple[Tensor, Tensor, Tensor | None]] = {}
+    for group, numbers, fetched in fetches:
+        flat = fetched.indices[0, : int(fetched.counts[0])]
+        view, indices = numbers.to(flat.device)[flat // patches], flat % patches
+        weights = None if fetched.weights is None else fetched.weights[0]
+        for slot in group:
+            own = slots.to(flat.device)[view] == slot
+            parts[slot] = (view[own], indices[own], None if weights is None else weights[: len(flat)][own])
+    count = seen.views.overviews
+    counts = torch.tensor([len(parts[slot][0]) for slot in range(count)], device=scores.device)
+    budget = int(counts.max())
+
+    def padded(number: int) -> Tensor:
+        rows = [parts[slot][number] for slot in range(count)]
+        return pad_sequence([F.pad(row, (0, budget - len(row))) for row in rows if row is not None], True)
+
+    view, indices = padded(0), padded(1)
+    used = torch.arange(budget, device=counts.device) < counts[:, None]
+    first = fetches[0][2]
+    return JointFetch(
+        indices=indices,
+        positions=positions_of(indices, side),
+        scores=scores[:count],
+        relevance=seen.relevance[:count],
+        is_padding=~mask[view, indices] & used,
+        budget=budget,
+        strategy=first.strategy,
+        allocator=first.allocator,
+        counts=counts,
+        weights=None if first.weights is None else padded(2),
+        is_ragged=bool((counts < budget).any()),
+        view=view,
+        seen=seen,
+    )
+
+
+# ---- from patches of views to tokens ------------------------------------------------------------------------------
+
+
+def bridge_over_views(model: "ArrCocModel", encoding: ImageEncoding, fetched: JointFetch) -> Bridged:
+    """`ArrCocModel.bridge_saccades` of what was fetched from several views.
+
+    Each saccade sees the base of its own view, which is made anew from its features, and what was fetched from there.
+    """
+    views = fetched.seen.views
+    slots, places = fetched.used.nonzero(as_tuple=True)
+    view, indices = fetched.view[slots, places], fetched.indices[slots, places]
+    tokens = encoding.tokens.new_zeros(*fetched.indices.shape, encoding.tokens.shape[-1])
+    quality = None if encoding.quality is None else encoding.quality.new_zeros(fetched.indices.shape)
+    for numbers in view.unique().split(VIEWS_AT_ONCE):
+        own = [(view == number).nonzero()[:, 0] for number in numbers]
+        at, used = pad_sequence(own, True), pad_sequence([torch.ones_like(each) for each in own], True).bool()
+        features = views.pick(encoding.features, "features", numbers.cpu())
+        mask = views.pick(encoding.patch_mask, "patch_mask", numbers.cpu())
+        base = model.encode_base(features, mask, encoding.bypass)
+        bridged = model.bridge_saccades(base, indices[at].where(used, 0), used)
+        stand = (slots[at[used]], places[at[used]])
+        tokens = tokens.index_put(stand, bridged.tokens[used])
+        if quality is not None and bridged.quality is not None:
+            quality = quality.index_put(stand, bridged.quality[used])
+    return Bridged(tokens, quality)

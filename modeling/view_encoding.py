@@ -1,0 +1,260 @@
+"""Encoding of views: overviews of all sources of a call, and tiles of them, all or those that a question asks for.
+
+Notation: P sources, I image slots, N patches of a grid. Windows are x0, y0, x1, y1 in px of the source.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from .configuration_arr_coc import COMPRESSION
+from .documents import Limits, open_document
+from .fetcher import FetchChoices
+from .image_loading import Encoded, Source
+from .image_processing_arr_coc import ArrCocImageProcessor, Box
+from .prompt import Look, pooling
+from .views import VIEWS_AT_ONCE, ViewOptions, Views, Window, arrange, plan_tiles, relevance_of, square_of
+from .vision_tower import ArrCocVisionTower, ImageEncoding, Tiles, join_rows
+
+if TYPE_CHECKING:
+    from .base_model import ArrCocModel
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """What it takes to encode tiles that a question asks for.
+
+    Attributes:
+        windows: of every source, all tiles that it can have.
+        asked_tiles: that one question may ask for.
+        encode: (source row, window) of some tiles -> these tiles.
+        rows: (source row, window) of the tiles that were encoded -> their row.
+    """
+
+    windows: list[list[Window]]
+    asked_tiles: int
+    encode: Callable[[list[tuple[int, Window]]], Tiles]
+    rows: dict[tuple[int, Window], int]
+
+
+def encode_sources(
+    core: "ArrCocModel", processor: ArrCocImageProcessor, documents: Sequence[Sequence[Source]], options: ViewOptions
+) -> ImageEncoding:
+    """The overviews of all sources, of those that shrink far their tiles, in chunks of bounded memory.
+
+    Args:
+        core: the model without its head.
+        processor: makes squares of images.
+        documents: the sources that each prompt shows, page by page.
+        options: which views.
+
+    Raises:
+        ValueError: more tiles than `max_tiles`, more sources than fit, documents whose base tokens would be pooled
+            differently.
+    """
+    sources = [source for document in documents for source in document]
+    vision, size = core.config.vision_config, processor.size["height"]
+    grid = size // vision.patch_size
+    pools = [pooling(grid // COMPRESSION, len(document), options.max_base_tokens) for document in documents]
+    pool = pools[0]
+    if len(set(pools)) > 1:
+        counts = [len(document) for document in documents]
+        raise ValueError(f"images: expected documents of about as many pages in one call; got {counts} pages")
+    if pool > 1 and vision.compressor != "conv":
+        raise ValueError(
+            f"max_base_tokens: expected base tokens in rows to pool them; got compressor {vision.compressor!r}"
+        )
+    windows = [_windows_of(source, options, grid, vision.patch_size) for source in sources]
+    count = sum(map(len, windows))
+    if options.tiles != "asked" and count > options.max_tiles and options.tiles != "auto":
+        raise ValueError(f"max_tiles: expected at most {options.max_tiles} tiles of all sources; got {count}")
+    asked = options.tiles == "asked" or count > options.max_tiles
+    encoding = _encode_overviews(core, processor, sources, windows, pool)
+    encoding.source_sizes = [(source.height, source.width) for source in sources]
+    encoding.documents = [number for number, document in enumerate(documents) for _ in document]
+    encoding.sources = sources
+    encode = partial(_encode_tiles, core.vision_tower, processor, sources)
+    wanted = [(row, window) for row, own in enumerate(windows) for window in own]
+    if asked:
+        encoding.tiling = Tiling(windows, options.asked_tiles, encode, {})
+    elif wanted:
+        encoding.tiles = encode(wanted)
+    return encoding
+
+
+def _windows_of(source: Source, options: ViewOptions, grid: int, patch_size: int) -> list[Window]:
+    if options.tiles == "never":
+        return []
+    most = options.tiles if isinstance(options.tiles, int) else None
+    scale = 1.0 if most is not None else options.tile_scale
+    return plan_tiles(source.height, source.width, grid=grid, patch_size=patch_size, scale=scale, most=most)
+
+
+def _encode_overviews(
+    core: "ArrCocModel",
+    processor: ArrCocImageProcessor,
+    sources: Sequence[Source],
+    windows: Sequence[Sequence[Window]],
+    pool: int,
+) -> ImageEncoding:
+    """Overviews [P]; of several sources without what saccades see of them, which is made anew where it is needed."""
+    parts = []
+    device = core.input_device
+    for start in range(0, len(sources), VIEWS_AT_ONCE):
+        some = sources[start : start + VIEWS_AT_ONCE]
+        tiled = all(windows[start : start + VIEWS_AT_ONCE])
+        inputs = processor(
+            [source.load() for source in some], return_tensors="pt", **({"readable_px": None} if tiled else {})
+        )
+        part = core.encode_image(inputs["pixel_values"].to(device), inputs["patch_mask"].to(device), pool=pool)
+        parts.append(part if len(sources) == 1 else replace(part, semantic_cache=[], bridge_cache=None))
+    return join_rows(parts)
+
+
+def _encode_tiles(
+    tower: ArrCocVisionTower,
+    processor: ArrCocImageProcessor,
+    sources: Sequence[Source],
+    wanted: list[tuple[int, Window]],
+) -> Tiles:
+    """Tiles (source row, window), those of one source one after the other, so that each is opened once."""
+    parts, row, image = [], -1, None
+    device = tower.saccade_projection.weight.device
+    for start in range(0, len(wanted), VIEWS_AT_ONCE):
+        some, squares = wanted[start : start + VIEWS_AT_ONCE], []
+        for number, window in some:
+            if number != row or image is None:
+                row, image = number, sources[number].load()
+            squares.append(image.crop(window))
+        inputs = processor(squares, return_tensors="pt", readable_px=None)  # type: ignore[call-arg]
+        parts.append(
+            Tiles(
+                **tower.tile_features(inputs["pixel_values"].to(device)),
+                patch_mask=inputs["patch_mask"].bool().to(device),
+                sources=torch.tensor([number for number, _ in some]),
+                windows=torch.tensor([window for _, window in some]),
+            )
+        )
+    return join_rows(parts)
+
+
+def encode_prompts(
+    core: "ArrCocModel",
+    processor: ArrCocImageProcessor,
+    prompts: Sequence[Sequence[Any]],
+    images: Sequence[Image.Image | Encoded],
+    options: ViewOptions,
+) -> ImageEncoding:
+    """`encode_sources` of the `images` that `load_sources` loaded of all prompts, one after the other."""
+    documents: list[list[Source]] = []
+    loaded = iter(images)
+    for shown in prompts:
+        pages = [sources_of(next(loaded), options, processor.max_image_pixels) for _ in shown]
+        documents.append([page for own in pages for page in own])
+    return encode_sources(core, processor, documents, options)
+
+
+def sources_of(image: Image.Image | Encoded, options: ViewOptions, max_image_pixels: int) -> list[Source]:
+    """The pages or frames of what `ArrCocImageProcessor.load_sources` gave; of an image itself."""
+    if isinstance(image, Encoded):
+        limits = Limits(options.dpi, options.max_pages, options.fps, options.max_frames, max_image_pixels)
+        return open_document(image, limits)
+    return [Source(image.height, image.width, partial(_itself, image))]
+
+
+def _itself(image: Image.Image) -> Image.Image:
+    return image
+
+
+# ---- running back to the pixels -----------------------------------------------------------------------------------
+
+
+def look_at_views(
+    core: "ArrCocModel",
+    look: Look,
+    encoding: ImageEncoding,
+    shown: Sequence[Sequence[int]],
+    choices: FetchChoices,
+    *,
+    spread: str | None = None,
+    boxes: Sequence[Sequence[Box]] | None = None,
+) -> Look:
+    """A look at the overviews -> the same at all views; tiles that the question asks for are encoded.
+
+    Args:
+        core: the model without its head.
+        look: of all slots.
+        encoding: of the sources, before slots were selected.
+        shown: the sources that each prompt shows; I of all prompts.
+        choices: how is fetched; `relevance` [I, N] is of the overviews.
+        spread: see `ViewOptions`.
+        boxes: of each slot, what strategy "oracle" fetches, px of the source.
+    """
+    rows: list[list[int]] | None = None
+    if encoding.tiling is not None:
+        rows = [[] for sources in shown for _ in sources]
+        if look.budget:
+            scores = core.fetcher.scorer(choices.strategy or core.config.fetcher_config.strategy)(look.context)
+            rows = ask_tiles(encoding, shown, scores.sigmoid().masked_fill(~look.context.patch_mask, 0.0))
+    views = arrange(encoding, torch.tensor([row for sources in shown for row in sources]), rows, spread)
+    context = look.context
+    if boxes is not None:
+        context = replace(context, relevance=relevance_of(views, boxes, encoding.side).to(context.features.device))
+    return replace(look, views=views, context=context)
+
+
+def ask_tiles(encoding: ImageEncoding, shown: Sequence[Sequence[int]], relevance: Tensor) -> list[list[int]]:
+    """The tiles that questions ask for, encoded where they were not yet: rows of `encoding.tiles` for each slot.
+
+    Args:
+        encoding: with a `Tiling`; it keeps the tiles.
+        shown: the sources that each prompt shows; I of all prompts.
+        relevance: [I, N] of their overviews, 0 on padding.
+    """
+    tiling: Tiling = encoding.tiling
+    keys: list[list[tuple[int, Window]]] = []
+    for sources in shown:
+        keys += _most_relevant(encoding, sources, relevance[len(keys) : len(keys) + len(sources)])
+    missing = list(dict.fromkeys(key for own in keys for key in own if key not in tiling.rows))
+    if missing:
+        tiles = tiling.encode(missing)
+        encoding.tiles = tiles if encoding.tiles is None else join_rows([encoding.tiles, tiles])
+        tiling.rows.update({key: len(tiling.rows) + number for number, key in enumerate(missing)})
+    return [[tiling.rows[key] for key in own] for own in keys]
+
+
+def _most_relevant(
+    encoding: ImageEncoding, sources: Sequence[int], relevance: Tensor
+) -> list[list[tuple[int, Window]]]:
+    """The tiles that one question asks for of each source, in reading order, `asked_tiles` of all sources together.
+
+    Each time the one is taken whose window holds the most `relevance` [sources, N] that no window before it holds.
+    """
+    remaining, inside = relevance.float().cpu().clone(), []
+    tiling: Tiling = encoding.tiling
+    for slot, number in enumerate(sources):
+        x, y = _overview(encoding, number).centres(encoding.side)[0].unbind(-1)
+        for window in tiling.windows[number]:
+            x0, y0, x1, y1 = window
+            inside.append((slot, (number, window), (x >= x0) & (x < x1) & (y >= y0) & (y < y1)))
+    taken: list[int] = []
+    for _ in range(min(tiling.asked_tiles, len(inside))):
+        held = [
+            -1.0 if at in taken else float(remaining[slot][within].sum()) for at, (slot, _, within) in enumerate(inside)
+        ]
+        taken.append(held.index(max(held)))
+        slot, _, within = inside[taken[-1]]
+        remaining[slot][within] = 0.0
+    return [[inside[at][1] for at in sorted(taken) if inside[at][0] == slot] for slot in range(len(sources))]
+
+
+def _overview(encoding: ImageEncoding, number: int) -> Views:
+    assert encoding.source_sizes is not None
+    height, width = encoding.source_sizes[number]
+    square = torch.tensor([square_of((0, 0, width, height))])
+    return Views(torch.zeros(1, dtype=torch.int64), square, torch.zeros(0, dtype=torch.int64), None, "joint")

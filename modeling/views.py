@@ -1,0 +1,247 @@
+"""Views: which passes of the grid encoder a source gets, and where their patches lie in it.
+
+A source is an image, a page or a frame. Its overview is all of it in one square; a tile is a window of it at a finer
+scale. See docs/views.md.
+
+Notation: I image slots, V views (the overviews of all slots, then their tiles), R tiles of an encoding, G side of the
+fine grid, N = G*G patches, p side of a patch in px of the square. Windows are x0, y0, x1, y1 in px of the source, ends
+exclusive; positions are (y, x), row-major.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .configuration_arr_coc import COMPRESSION
+from .image_processing_arr_coc import Box, boxes_to_patches, fit_square
+from .scorers import FetchContext
+from .vision_tower import ImageEncoding, Tiles
+
+Window = tuple[int, int, int, int]
+
+TILING = ("auto", "asked", "all", "never")
+
+SPREADS = ("joint", "each")
+
+VIEWS_AT_ONCE = 4
+"""Squares that are encoded or scored together: what is held beside the features of all views stays bounded."""
+
+
+@dataclass(frozen=True)
+class ViewOptions:
+    """Which views a call takes of its sources.
+
+    Attributes:
+        tiles: "auto": tiles where a source shrinks below the image processor's `tile_scale`; "all" the same, refused
+            above `max_tiles`; "asked": of these the ones that a question asks for; a number: at most so many per
+            source, whatever its size; "never": overviews alone.
+        max_tiles: tiles of one call's sources that are encoded; above, "auto" becomes "asked".
+        asked_tiles: tiles that one question may ask for.
+        spread: "joint": one budget over all views of a prompt; "each": each source gets its share of it; None: joint,
+            but images of a prompt that need no tiles have a budget each.
+        max_base_tokens: base tokens of a prompt's sources together, above which they are pooled; None: four images'.
+        tile_scale: px of the square per px of the source, below which a source gets tiles; the scale of these.
+        dpi, max_pages, fps, max_frames: of documents, see `documents.Limits`.
+    """
+
+    tiles: str | int = "auto"
+    max_tiles: int = 64
+    asked_tiles: int = 4
+    spread: str | None = None
+    max_base_tokens: int | None = None
+    tile_scale: float = 0.5
+    dpi: float = 150.0
+    max_pages: int = 200
+    fps: float = 1.0
+    max_frames: int = 32
+
+
+_FRACTIONS = ("tile_scale", "dpi", "fps")
+_NUMBERS = ("max_tiles", "asked_tiles", "max_base_tokens", "max_pages", "max_frames", *_FRACTIONS)
+
+VIEW_OPTIONS = frozenset(ViewOptions.__dataclass_fields__)
+
+AS_SEEN = ViewOptions()
+
+
+def take_view_options(kwargs: Mapping[str, Any]) -> tuple[ViewOptions, dict[str, Any]]:
+    """The `ViewOptions` among arguments by name, checked, and the other arguments.
+
+    Raises:
+        ValueError: an option with a value that it cannot have.
+    """
+    named = {name: kwargs[name] for name in VIEW_OPTIONS & kwargs.keys() if kwargs[name] is not None}
+    options = replace(AS_SEEN, **named)
+    counted = isinstance(options.tiles, int) and not isinstance(options.tiles, bool) and options.tiles > 0
+    if not counted and options.tiles not in TILING:
+        expected = f"{', '.join(TILING)} or a positive number"
+        raise ValueError(f"tiles: expected {expected}; got {options.tiles!r}")
+    if options.spread not in (None, *SPREADS):
+        raise ValueError(f"spread: expected one of {', '.join(SPREADS)}; got {options.spread!r}")
+    whole, measured = (
+        ("max_tiles", "asked_tiles", "max_base_tokens", "max_pages", "max_frames"),
+        ("tile_scale", "dpi", "fps"),
+    )
+    for name in (*whole, *measured):
+        value, kinds = getattr(options, name), int if name in whole else (int, float)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < math.inf):
+            raise ValueError(f"{name}: expected a positive number; got {value!r}")
+    return options, {name: value for name, value in kwargs.items() if name not in VIEW_OPTIONS}
+
+
+# ---- which views --------------------------------------------------------------------------------------------------
+
+
+def plan_tiles(
+    height: int, width: int, *, grid: int, patch_size: int, scale: float, most: int | None = None
+) -> list[Window]:
+    """Windows that cover a source of `height` x `width` px at `scale` px of the square per px, in reading order.
+
+    A window is G patches of a whole number of px wide and high; along an axis that is shorter, as long as the source.
+    Neighbours overlap by at least one base cell and are spread evenly, from edge to edge.
+
+    Args:
+        height, width: of the source, px.
+        grid: G.
+        patch_size: p.
+        scale: the least; a window is as wide as a whole number of px per patch lets it be.
+        most: windows become larger until there are at most so many; None: there may be any number.
+
+    Returns:
+        No windows where the overview itself is at that scale.
+    """
+    step = max(1, math.floor(patch_size / scale))  # px of the source per patch
+    while True:
+        side, cell = step * grid, COMPRESSION * step
+        if side >= max(height, width):
+            return []
+        columns, rows = (_starts(length, side, cell) for length in (width, height))
+        if most is None or len(columns) * len(rows) <= most:
+            break
+        step += 1
+    return [(x, y, min(x + side, width), min(y + side, height)) for y in rows for x in columns]
+
+
+def _starts(length: int, side: int, overlap: int) -> list[int]:
+    """Where windows of `side` begin that cover `length`, evenly spread, overlapping by at least `overlap`."""
+    if length <= side:
+        return [0]
+    steps = math.ceil((length - side) / (side - overlap))
+    return [round(number * (length - side) / steps) for number in range(steps + 1)]
+
+
+# ---- views of a question's slots ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Views:
+    """The views that a question's image slots are fetched from: the overview of each slot, then the tiles.
+
+    Attributes:
+        slots: [V] int64, the slot of each view.
+        windows: [V, 4] float32, the square of each view in px of its source; parts may lie beside the source.
+        tile_rows: [V - I] int64, the row of each tile among `tiles`.
+        tiles: those of the encoding, or None where there are none.
+        spread: see `ViewOptions`.
+    """
+
+    slots: Tensor
+    windows: Tensor
+    tile_rows: Tensor
+    tiles: Tiles | None
+    spread: str
+
+    @property
+    def overviews(self) -> int:
+        """I."""
+        return len(self.slots) - len(self.tile_rows)
+
+    def pick(self, overviews: Tensor, name: str, views: Tensor) -> Tensor:
+        """Rows of `views` [n] of a field that both an `ImageEncoding` [I, ...] and `Tiles` hold, as the former's."""
+        first = self.overviews
+        parts = [overviews.index_select(0, views[views < first].to(overviews.device))]
+        if self.tiles is not None:
+            stored = getattr(self.tiles, name)
+            rows = self.tile_rows[views[views >= first] - first]
+            parts.append(stored.index_select(0, rows.to(stored.device)).to(overviews))
+        order = torch.cat([(views < first).nonzero()[:, 0], (views >= first).nonzero()[:, 0]])
+        return torch.cat(parts).index_select(0, order.argsort().to(overviews.device))
+
+    def centres(self, side: int) -> Tensor:
+        """[V, N, 2] (x, y) of the patches' centres in px of the source."""
+        unit = (torch.arange(side) + 0.5) / side
+        x0, y0, x1, y1 = self.windows[..., None].unbind(1)  # [V, 1] each
+        x, y = x0 + (x1 - x0) * unit, y0 + (y1 - y0) * unit
+        grid = torch.stack((x[:, None, :].expand(-1, side, -1), y[:, :, None].expand(-1, -1, side)), -1)
+        return grid.flatten(1, 2)
+
+    def boxes(self, views: Tensor, indices: Tensor, side: int) -> Tensor:
+        """[n, 4] x0, y0, x1, y1 in px of the source, of patches `indices` [n] of `views` [n]."""
+        windows = self.windows[views.cpu()]
+        size = (windows[:, 2:] - windows[:, :2]) / side
+        start = windows[:, :2] + torch.stack((indices.cpu() % side, indices.cpu() // side), -1) * size
+        return torch.cat((start, start + size), -1)
+
+
+def square_of(window: Window) -> tuple[float, float, float, float]:
+    """The square that a window fills when it is fitted into one, in px of the source, padding included."""
+    x0, y0, x1, y1 = window
+    side = max(x1 - x0, y1 - y0)
+    placed = fit_square(y1 - y0, x1 - x0, side)
+    top, left = placed.offset
+    return x0 - left, y0 - top, x0 - left + side, y0 - top + side
+
+
+def arrange(
+    encoding: ImageEncoding, image_index: Tensor, rows: Sequence[Sequence[int]] | None, spread: str | None
+) -> Views:
+    """The views of slots that show the images `image_index` [I] of an encoding.
+
+    Args:
+        encoding: as it was encoded, with its tiles.
+        image_index: which image stands in each slot.
+        rows: the tiles of each slot, where a question asks for some; None: all tiles of its source.
+        spread: see `ViewOptions`; None: joint.
+    """
+    tiles, shown = encoding.tiles, image_index.tolist()
+    if rows is None:
+        sources = [] if tiles is None else tiles.sources.tolist()
+        rows = [[row for row, source in enumerate(sources) if source == number] for number in shown]
+    slots = [*range(len(shown)), *(slot for slot, own in enumerate(rows) for _ in own)]
+    sizes = encoding.source_sizes or [(encoding.side, encoding.side)] * len(encoding)
+    squares = [square_of((0, 0, sizes[number][1], sizes[number][0])) for number in shown]
+    flat = [row for own in rows for row in own]
+    squares += [square_of(tuple(tiles.windows[row].tolist())) for row in flat] if tiles is not None else []
+    return Views(
+        torch.tensor(slots), torch.tensor(squares), torch.tensor(flat, dtype=torch.int64), tiles, spread or SPREADS[0]
+    )
+
+
+def context_of(views: Views, context: FetchContext, numbers: Tensor) -> FetchContext:
+    """What a scorer sees of some views: `context` is of the overviews [I], `numbers` [n] says which views."""
+    slots = views.slots[numbers]
+    of_slots = context.select(slots)
+    seeds = views.pick(context.seeds, "seeds", numbers)
+    tile = (numbers >= views.overviews).to(seeds.device)
+    return replace(
+        of_slots,
+        features=views.pick(context.features, "features", numbers),
+        textures=views.pick(context.textures, "textures", numbers),
+        patch_mask=views.pick(context.patch_mask, "patch_mask", numbers),
+        seeds=torch.where(tile, (seeds * 1_000_003 + of_slots.seeds) % 2**31, seeds),
+        relevance=None if context.relevance is None else context.relevance[numbers],
+    )
+
+
+def relevance_of(views: Views, boxes: Sequence[Sequence[Box]], side: int) -> Tensor:
+    """[V, N] float32: 1 on the patches of each view that the `boxes` of its slot lie on, px of the source."""
+    rows = []
+    for slot, (x0, y0, x1, _) in zip(views.slots.tolist(), views.windows.tolist(), strict=True):
+        unit = side / (x1 - x0)  # patches per px
+        mapped = [((a - x0) * unit, (b - y0) * unit, (c - x0) * unit, (d - y0) * unit) for a, b, c, d in boxes[slot]]
+        rows.append(torch.from_numpy(boxes_to_patches(mapped, side, 1)).flatten())
+    return torch.stack(rows).float()

@@ -1,0 +1,209 @@
+"""Several views: tiles cover a source, one budget goes over all of them, and a single view is what it was."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import TINY_PATCH, TINY_SIDE, tiny_model
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from arr_coc.modeling.configuration_arr_coc import count_vision_tokens
+from arr_coc.modeling.joint_allocation import JointFetch, seen_before
+from arr_coc.modeling.views import Views, plan_tiles, square_of, take_view_options
+from arr_coc.modeling.vision_tower import ImageEncoding
+
+GRID = TINY_SIDE // TINY_PATCH
+SCORES = ("realizer", "saliency")
+QUESTION = "What is the total?"
+
+
+def drawn(width: int, height: int, seed: int = 0) -> Image.Image:
+    """Noise in blocks, so that places differ at every scale."""
+    rng = np.random.default_rng(seed)
+    small = Image.fromarray(rng.integers(0, 255, (height // 20 + 1, width // 20 + 1, 3), dtype=np.uint8))
+    return small.resize((width, height), Image.Resampling.NEAREST)
+
+
+PAGE, SMALL = drawn(500, 700), drawn(120, 90, seed=1)
+LARGE_TEXT = {"max_position_embeddings": 4096}
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return tiny_model(text=LARGE_TEXT)
+
+
+@given(st.integers(1, 3000), st.integers(1, 3000), st.sampled_from([0.25, 0.5, 1.0]), st.sampled_from([None, 1, 4, 9]))
+@settings(max_examples=60, deadline=None)
+def test_tiles_cover_the_source_and_overlap_by_a_base_cell(
+    height: int, width: int, scale: float, most: int | None
+) -> None:
+    windows = plan_tiles(height, width, grid=GRID, patch_size=TINY_PATCH, scale=scale, most=most)
+    if not windows:
+        assert most == 1 or scale * max(height, width) <= TINY_SIDE
+        return
+    assert most is None or len(windows) <= most
+    for axis, length in ((0, width), (1, height)):
+        spans = sorted({(window[axis], window[axis + 2]) for window in windows})
+        assert spans[0][0] == 0 and max(end for _, end in spans) == length
+        side = max(end - start for start, end in spans)
+        for (_, end), (start, _) in itertools.pairwise(spans):
+            assert end - start >= 4 * side // GRID - 1
+    assert windows == sorted(windows, key=lambda window: (window[1], window[0]))
+    longest = max(max(x1 - x0, y1 - y0) for x0, y0, x1, y1 in windows)
+    assert most is not None or longest * scale <= TINY_SIDE
+
+
+def test_a_place_that_two_views_see_is_left_to_the_one_that_goes_before() -> None:
+    squares = [square_of(window) for window in ((0, 0, 320, 160), (0, 0, 160, 160), (120, 0, 280, 160))]
+    views = Views(torch.zeros(3, dtype=torch.int64), torch.tensor(squares), torch.tensor([0, 1]), None, "joint")
+    hidden = seen_before(views, torch.tensor([9.0, 1.0, 2.0]), side=16)
+    x, _ = views.centres(16).unbind(-1)
+    assert not hidden[2].any()  # of the tiles it has more evidence; the overview's is of no account
+    assert torch.equal(hidden[1], x[1] >= 120)
+    inside = (x[0] < 280) & (views.centres(16)[0, :, 1] >= 0) & (views.centres(16)[0, :, 1] < 160)
+    assert torch.equal(hidden[0], inside)
+
+
+def fetched(answer: Any) -> JointFetch:
+    assert isinstance(answer.fetch, JointFetch)
+    return answer.fetch
+
+
+@pytest.mark.parametrize("strategy", SCORES)
+@pytest.mark.parametrize("allocator", ["topk", "window"])
+@pytest.mark.parametrize("tiles", ["auto", "asked", 4])
+def test_the_budget_of_all_views_together_is_exact_and_no_place_is_fetched_twice(
+    model: Any, strategy: str, allocator: str, tiles: Any
+) -> None:
+    answer = model.generate(
+        PAGE, QUESTION, tiles=tiles, strategy=strategy, allocator=allocator, budget=40, return_fetch=True
+    )
+    fetch = fetched(answer)
+    pairs = list(zip(fetch.view[0].tolist(), fetch.indices[0].tolist(), strict=True))
+    assert fetch.counts.tolist() == [40] and len(set(pairs)) == 40
+    assert not fetch.seen.hidden[fetch.view[0], fetch.indices[0]].any()
+    expected = {"auto": 12, "asked": 4, 4: 4}[tiles]
+    assert len(fetch.seen.views.slots) == 1 + expected
+    assert pairs == sorted(pairs)  # view by view in reading order
+
+
+def test_a_single_view_gives_what_it_gave(model: Any) -> None:
+    """Whatever is said of tiles: an image that needs none takes the path of a model without views, bit for bit."""
+    plain = model.generate(SMALL, QUESTION, tiles="never", return_fetch=True)
+    assert type(plain.fetch).__name__ == "FetchResult"
+    for options in ({}, {"tiles": "auto"}, {"tiles": "asked"}, {"tiles": "all"}):
+        answer = model.generate(SMALL, QUESTION, return_fetch=True, **options)
+        assert answer.text == plain.text and answer.probability == plain.probability
+        assert torch.equal(answer.fetch.indices, plain.fetch.indices)
+
+
+def test_a_joint_budget_over_one_view_fetches_the_same(model: Any) -> None:
+    plain = model.generate(SMALL, QUESTION, return_fetch=True)
+    joint = model.generate(SMALL, QUESTION, spread="joint", return_fetch=True)
+    assert torch.equal(fetched(joint).indices, plain.fetch.indices) and joint.text == plain.text
+    assert joint.probability == pytest.approx(plain.probability, rel=1e-4)
+
+
+@pytest.mark.parametrize("tiles", ["auto", "asked"])
+def test_what_is_answered_does_not_depend_on_neighbours(model: Any, tiles: str) -> None:
+    pages, questions = [PAGE, drawn(420, 430, seed=3)], [QUESTION, "Who signed?"]
+    batch = model.generate(pages, questions, tiles=tiles, return_fetch=True)
+    for page, question, answer in zip(pages, questions, batch, strict=True):
+        single = model.generate(page, question, tiles=tiles, return_fetch=True)
+        assert single.text == answer.text
+        boxes = [item.fetch.boxes() for item in (single, answer)]
+        assert torch.equal(*boxes)
+
+
+def test_questions_ask_for_tiles_of_their_own_whatever_was_encoded_before(model: Any) -> None:
+    questions = [QUESTION, "Who signed?", "Where?"]
+    encoding = model.encode_image(PAGE, tiles="asked", asked_tiles=2)
+    first = [model.generate(encoding, question, return_fetch=True) for question in questions]
+    held = len(encoding.tiles)
+    again = [model.generate(encoding, question, return_fetch=True) for question in reversed(questions)]
+    assert 2 <= held <= 6 and len(encoding.tiles) == held  # kept: nothing is encoded twice
+    for one, other in zip(first, reversed(again), strict=True):
+        assert one.text == other.text and torch.equal(one.fetch.boxes(), other.fetch.boxes())
+        assert len(one.fetch.seen.views.slots) == 3
+
+
+def test_base_tokens_are_those_of_the_overview_bit_for_bit(model: Any) -> None:
+    with_tiles, alone = model.encode_image(PAGE), model.encode_image(PAGE, tiles="never")
+    assert with_tiles.tiles is not None and alone.tiles is None
+    assert torch.equal(with_tiles.tokens, alone.tokens)
+    floor = [model.generate(seen, QUESTION, strategy="none", return_fetch=True) for seen in (with_tiles, alone)]
+    assert floor[0].text == floor[1].text and floor[0].fetch.budget == 0
+
+
+@pytest.mark.parametrize(("spread", "counts"), [("each", [14, 13]), ("joint", None)])
+def test_sources_share_a_budget_or_have_their_part_of_it(model: Any, spread: str, counts: list[int] | None) -> None:
+    answer = model.generate([[PAGE, SMALL]], QUESTION, budget=27, spread=spread, return_fetch=True)[0]
+    assert int(answer.fetch.counts.sum()) == 27
+    assert counts is None or answer.fetch.counts.tolist() == counts
+
+
+def test_the_prompt_holds_the_tokens_that_were_counted(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = []
+    generate = model.generate_tokens
+
+    def watched(**kwargs: Any) -> Any:
+        lengths.append(int((kwargs["input_ids"] == model.config.image_token_id).sum()))
+        return generate(**kwargs)
+
+    monkeypatch.setattr(model, "generate_tokens", watched)
+    for images, options in ((PAGE, {}), ([[PAGE] * 3], {}), ([[PAGE] * 9], {"max_base_tokens": 40})):
+        model.generate(images, QUESTION, budget=20, **options)
+        sources = len(images[0]) if isinstance(images, list) else 1
+        most = options.get("max_base_tokens")
+        assert lengths.pop() == sum(
+            count_vision_tokens(TINY_SIDE, TINY_PATCH, 20, sources=sources, max_base_tokens=most)
+        )
+
+
+def test_an_oracle_finds_a_box_in_the_tiles(model: Any) -> None:
+    box = (300.0, 520.0, 380.0, 540.0)
+    answer = model.generate(PAGE, QUESTION, strategy="oracle", boxes=[box], budget=12, return_fetch=True)
+    x0, y0, x1, y1 = answer.fetch.boxes().unbind(-1)
+    inside = (x1 > box[0]) & (x0 < box[2]) & (y1 > box[1]) & (y0 < box[3])
+    assert inside.sum() >= 10
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tiles": "some"}, "tiles: expected auto, asked, all, never or a positive number; got 'some'"),
+        ({"tiles": 0}, "tiles: expected auto, asked, all, never or a positive number; got 0"),
+        ({"tiles": True}, "tiles: expected auto"),
+        ({"spread": "even"}, "spread: expected one of joint, each; got 'even'"),
+        ({"max_tiles": 0}, "max_tiles: expected a positive number; got 0"),
+        ({"fps": float("inf")}, "fps: expected a positive number; got inf"),
+        ({"tiles": "all", "max_tiles": 2}, "max_tiles: expected at most 2 tiles of all sources; got 12"),
+    ],
+)
+def test_bad_options_are_refused_before_anything_is_encoded(
+    model: Any, options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model.model.vision_tower, "forward", lambda *_: pytest.fail("encoded"))
+    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
+        model.generate(PAGE, QUESTION, **options)
+
+
+def test_options_are_taken_and_the_rest_left() -> None:
+    options, rest = take_view_options({"tiles": "never", "num_beams": 2, "dpi": None})
+    assert options.tiles == "never" and options.dpi == 150 and rest == {"num_beams": 2}
+
+
+def test_more_sources_than_base_tokens_are_refused(model: Any) -> None:
+    with pytest.raises(ValueError, match="max_base_tokens: expected at least 1 for each of 3 sources; got 2"):
+        model.generate([[PAGE] * 3], QUESTION, max_base_tokens=2)
+
+
+def test_tiles_are_kept_in_half_precision_and_without_keys_and_values(model: Any) -> None:
+    encoding: ImageEncoding = model.encode_image([PAGE, PAGE])
+    assert encoding.tiles is not None and encoding.tiles.features.dtype == torch.bfloat16
+    assert len(encoding.tiles) == 24 and encoding.semantic_cache == []
