@@ -13,6 +13,7 @@ from .modeling.asker import Answer
 from .modeling.configuration_arr_coc import COMPRESSION
 from .modeling.fetcher import FetchResult
 from .modeling.image_processing_arr_coc import Placement, fit_square, load_image
+from .modeling.joint_allocation import JointFetch
 
 SHORTEST, LONGEST = 768, 1536
 """Bounds on the longer side of the image as drawn, px."""
@@ -132,6 +133,11 @@ def _window(placed: Placement) -> tuple[int, int, int, int]:
 # ---- caption ------------------------------------------------------------------------------------------------------
 
 
+def caption_below(picture: Image.Image, answer: Answer, *, question: str) -> Image.Image:
+    """A picture on paper with question, answer, confidence and what was fetched below it."""
+    return _with_caption(picture, answer.fetch, question, answer.text, answer.probability, heated=False)
+
+
 def _with_caption(
     picture: Image.Image, fetch: FetchResult, question: str, text: str | None, probability: float | None, heated: bool
 ) -> Image.Image:
@@ -169,7 +175,12 @@ def describe(fetch: FetchResult) -> str:
     base = patches // COMPRESSION**2
     if not fetch.budget:
         return f"strategy {fetch.strategy}: the {base} base tokens only, nothing fetched of {patches} patches"
-    padding = int(fetch.is_padding.sum())
+    padding = int((fetch.is_padding & fetch.used).sum())
+    if isinstance(fetch, JointFetch):
+        views, sources = len(fetch.seen.views.slots), len(fetch.counts)
+        shown = f"{views} views of {sources} {'source' if sources == 1 else 'sources'} of {patches} patches each"
+        fetched = f"{int(fetch.counts.sum())} patches fetched (outlined) from {shown}"
+        return f"strategy {fetch.strategy}, allocator {fetch.allocator}: {fetched}"
     beside = f", {padding} of them padding" if padding else ""
     return (
         f"strategy {fetch.strategy}, allocator {fetch.allocator}: {fetch.budget} of {patches} patches fetched (outlined"

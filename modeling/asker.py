@@ -16,6 +16,7 @@ from transformers.utils import logging
 from .boxes import boxes_per_slot, relevance_of_boxes
 from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult
 from .image_processing_arr_coc import Box
+from .origins import Origin, origins_of
 from .prefix import begins_with, pad_after_prefix
 from .processing_arr_coc import ArrCocProcessor, History
 from .prompt import EmbeddedPrompt, count_saccades
@@ -40,12 +41,14 @@ class Answer:
         text: the answer.
         probability: of the whole answer, end included: the product of its tokens' probabilities.
         fetch: what was fetched, one row per image of the prompt.
+        sources: where each saccade was fetched from, in px of what was asked about; see `Origin`.
         output: with `return_dict_in_generate=True` what transformers' `generate` returned, a row for each answer.
     """
 
     text: str
     probability: float
     fetch: FetchResult
+    sources: tuple[Origin, ...] = field(default=(), repr=False)
     output: Any = field(default=None, repr=False)
 
 
@@ -301,10 +304,12 @@ class Asker:
         """Answers, each with what was fetched of the images of its prompt."""
         repeats = len(texts) // len(asked.images)
         rows = torch.arange(len(asked.slots)).split([len(images) for images in asked.images])
-        return [
-            Answer(text, probability, prompt.fetch.select(rows[number // repeats]), output)
-            for number, (text, probability) in enumerate(zip(texts, probabilities, strict=True))
-        ]
+        answers = []
+        for number, (text, probability) in enumerate(zip(texts, probabilities, strict=True)):
+            fetch = prompt.fetch.select(rows[number // repeats])
+            sources = origins_of(fetch, asked.encoding, asked.images[number // repeats])
+            answers.append(Answer(text, probability, fetch, sources, output))
+        return answers
 
     # ---- what transformers' generate is told ------------------------------------------------------------------------
 

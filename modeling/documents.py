@@ -16,7 +16,7 @@ from typing import Any
 
 from PIL import Image
 
-from .image_loading import Encoded, Source, check_size, finish_image, open_encoded
+from .image_loading import Encoded, Source, check_size, count_pages, finish_image, open_encoded
 
 POINTS = 72
 """PDF units per inch."""
@@ -78,7 +78,7 @@ def _open_pdf(encoded: Encoded, limits: Limits) -> list[Source]:
             pdf = pdfium.PdfDocument(encoded.content)
         except pdfium.PdfiumError as error:
             locked = "password" in str(error).lower()
-            received = "an encrypted one" if locked else "a broken one"
+            received = "an encrypted one" if locked else "a broken or empty one"
             raise ValueError(f"{encoded.name}: expected a PDF that can be opened; got {received}") from None
         _check_pages(len(pdf), encoded.name, limits)
         scale = limits.dpi / POINTS
@@ -105,7 +105,7 @@ def _render(pdf: Any, number: int, scale: float) -> Image.Image:
 
 def _open_pages(encoded: Encoded, limits: Limits) -> list[Source]:
     with open_encoded(BytesIO(encoded.content), encoded.name, limits.max_image_pixels) as image:
-        count = getattr(image, "n_frames", 1)
+        count = count_pages(image, encoded.name)
         _check_pages(count, encoded.name, limits)
         sources = []
         for number in range(count):

@@ -58,6 +58,8 @@ class Encoded:
 
 def load_source(source: Any, **options: Any) -> Image.Image | Encoded:
     """`load_image`, or the bytes of a document where the source is one; `options` are those of `load_image`."""
+    if isinstance(source, Encoded):
+        return source
     if isinstance(source, Image.Image | torch.Tensor | np.ndarray):
         return load_image(source, **options)
     limit = options.get("max_image_pixels", MAX_IMAGE_PIXELS)
@@ -66,7 +68,7 @@ def load_source(source: Any, **options: Any) -> Image.Image | Encoded:
         kind = _document_kind(stream.read(1024))
         if kind is None:
             image = open_encoded(stream, name, limit)
-            if image.format not in PAGED or getattr(image, "n_frames", 1) == 1:
+            if count_pages(image, name) == 1:
                 with image:
                     return finish_image(image, name, limit)
         stream.seek(0)
@@ -74,6 +76,12 @@ def load_source(source: Any, **options: Any) -> Image.Image | Encoded:
         if len(content) > MAX_BYTES:
             raise ValueError(f"{name}: expected at most {MAX_BYTES} bytes; got more")
         return Encoded(kind or "pages", content, name)
+
+
+def count_pages(image: Image.Image, name: str) -> int:
+    """Images in an opened file of one of the formats `PAGED`; 1 in others."""
+    with _corruption_refused(name):
+        return getattr(image, "n_frames", 1) if image.format in PAGED else 1
 
 
 def _document_kind(head: bytes) -> str | None:

@@ -17,7 +17,7 @@ from .documents import Limits, open_document
 from .fetcher import FetchChoices
 from .image_loading import Encoded, Source
 from .image_processing_arr_coc import ArrCocImageProcessor, Box
-from .prompt import Look, pooling
+from .prompt import Look, count_vision_tokens, pooling
 from .views import VIEWS_AT_ONCE, ViewOptions, Views, Window, arrange, plan_tiles, relevance_of, square_of
 from .vision_tower import ArrCocVisionTower, ImageEncoding, Tiles, join_rows
 
@@ -69,6 +69,14 @@ def encode_sources(
         raise ValueError(
             f"max_base_tokens: expected base tokens in rows to pool them; got compressor {vision.compressor!r}"
         )
+    base, _ = count_vision_tokens(
+        size, vision.patch_size, 0, layout=core.config.bridge_config.layout,
+        sources=max(map(len, documents)), max_base_tokens=options.max_base_tokens,
+    )  # fmt: skip
+    limit = getattr(core.config.text_config, "max_position_embeddings", None)
+    if limit is not None and base >= limit:
+        expected = f"sources whose base tokens leave room in {limit} tokens of context"
+        raise ValueError(f"images: expected {expected}; got {max(map(len, documents))} of {base} together")
     windows = [_windows_of(source, options, grid, vision.patch_size) for source in sources]
     count = sum(map(len, windows))
     if options.tiles != "asked" and count > options.max_tiles and options.tiles != "auto":

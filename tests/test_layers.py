@@ -13,7 +13,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("arr_coc_cli",),
     ("arr_coc.profiling",),
     ("arr_coc.training", "arr_coc.evaluating", "arr_coc.publishing", "arr_coc.assembling"),
-    ("arr_coc.data", "arr_coc.flops", "arr_coc.loading", "arr_coc.metrics", "arr_coc.viewing"),
+    ("arr_coc.data", "arr_coc.flops", "arr_coc.loading", "arr_coc.metrics", "arr_coc.viewing", "arr_coc.contact_sheet"),
     ("arr_coc.adapters", "arr_coc.auto_classes", "arr_coc.files", "arr_coc.memory", "arr_coc.normalisation"),
     ("arr_coc.parts",),
     ("arr_coc.version", "arr_coc.modeling"),

@@ -207,3 +207,22 @@ def test_tiles_are_kept_in_half_precision_and_without_keys_and_values(model: Any
     encoding: ImageEncoding = model.encode_image([PAGE, PAGE])
     assert encoding.tiles is not None and encoding.tiles.features.dtype == torch.bfloat16
     assert len(encoding.tiles) == 24 and encoding.semantic_cache == []
+
+
+def test_an_answer_says_where_in_the_source_it_was_fetched(model: Any) -> None:
+    answer = model.generate([[PAGE, SMALL]], QUESTION, budget=27, spread="each", return_fetch=True)[0]
+    assert len(answer.sources) == 27 - int((answer.fetch.is_padding & answer.fetch.used).sum())
+    assert {origin.source for origin in answer.sources} == {0, 1}
+    for origin in answer.sources:
+        x0, y0, x1, y1 = origin.box
+        width, height = (PAGE, SMALL)[origin.source].size
+        assert 0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height and origin.page is None
+    tile = [origin for origin in answer.sources if origin.source == 0]
+    assert all(origin.box[2] - origin.box[0] <= 16 for origin in tile)  # 8 px of the square at half the scale
+
+
+def test_origins_of_a_single_view_are_its_patches(model: Any) -> None:
+    answer = model.generate(
+        drawn(128, 128), QUESTION, strategy="oracle", boxes=[(16, 40, 24, 48)], budget=1, return_fetch=True
+    )
+    assert [origin.box for origin in answer.sources] == [(16.0, 40.0, 24.0, 48.0)]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .common import Command, add_choice_arguments, add_device_argument, add_model_argument, writable
@@ -18,7 +20,8 @@ PICTURES = (".png", ".jpg", ".jpeg", ".webp")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("image", metavar="IMAGE", help="an image file, an http(s) URL or a data: URL")
+    sources = "an image, PDF or video file, an http(s) URL or a data: URL"
+    parser.add_argument("image", metavar="IMAGE", help=sources)
     parser.add_argument("question", metavar="QUESTION", help="what to ask, in quotes")
     add_model_argument(parser)
     strategies = 'what decides which patches are fetched: "realizer", "saliency", "none", ... (default: the model\'s)'
@@ -26,22 +29,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_choice_arguments(parser)
     boxes = "for --strategy oracle: where the answer stands, px of the image; may be repeated"
     parser.add_argument("--box", metavar="X0,Y0,X1,Y1", action="append", type=_box, help=boxes)
-    picture = f"draw the image, the fetched patches and their relevance to this file ({', '.join(PICTURES)})"
+    tiles = "of what shrinks far in the model's square: auto (default), all, asked, never, or a number of them"
+    parser.add_argument("--tiles", metavar="T", type=_tiles, help=tiles)
+    picture = (
+        f"draw the image, the fetched patches and their relevance to this file ({', '.join(PICTURES)}); of a document "
+        "or a large page, a contact sheet"
+    )
     parser.add_argument("--picture", metavar="FILE", help=picture)
     parser.add_argument("--json", action="store_true", help="print the answer and what was fetched as JSON")
     add_device_argument(parser)
 
 
 def run(args: argparse.Namespace) -> None:
+    from arr_coc.contact_sheet import draw_sheet
     from arr_coc.loading import load_model
-    from arr_coc.modeling.image_processing_arr_coc import load_image
+    from arr_coc.modeling.image_processing_arr_coc import load_source
     from arr_coc.viewing import describe, draw_answer
 
     picture = None if args.picture is None else writable(args.picture, "--picture", PICTURES)
-    image = load_image(args.image)
+    image = load_source(args.image)
     model = load_model(args.model, args.device)
+    seen = model.encode_image(image, tiles=args.tiles)
     answer = model.generate(
-        image,
+        seen,
         args.question,
         strategy=args.strategy,
         budget=args.budget,
@@ -50,18 +60,22 @@ def run(args: argparse.Namespace) -> None:
         return_fetch=True,
     )
     if picture is not None:
-        draw_answer(image, answer, question=args.question).save(picture)
+        plain = seen.sources is None
+        draw = partial(draw_answer, image) if plain else partial(draw_sheet, seen.sources)
+        draw(answer, question=args.question).save(picture)
     if args.json:
-        print(json.dumps(_as_json(args, model, answer), ensure_ascii=False))
+        print(json.dumps(_as_json(args, model, answer, len(seen) * seen.base_positions), ensure_ascii=False))
         return
     print(answer.text)
     drawn = "" if picture is None else f"; picture in {picture}"
     print(f"confidence {answer.probability:.1%}; {describe(answer.fetch)}{drawn}", file=sys.stderr)
 
 
-def _as_json(args: argparse.Namespace, model: ArrCocForConditionalGeneration, answer: Answer) -> dict[str, Any]:
+def _as_json(
+    args: argparse.Namespace, model: ArrCocForConditionalGeneration, answer: Answer, base: int
+) -> dict[str, Any]:
     fetch = answer.fetch
-    base, _ = model.config.vision_tokens(budget=0)
+    used = fetch.used.nonzero(as_tuple=True)
     return {
         "answer": answer.text,
         "confidence": answer.probability,
@@ -70,12 +84,17 @@ def _as_json(args: argparse.Namespace, model: ArrCocForConditionalGeneration, an
         "model": model.config._name_or_path,
         "strategy": fetch.strategy,
         "allocator": fetch.allocator,
-        "budget": fetch.budget,
+        "budget": int(fetch.counts.sum()),
         "patches": fetch.relevance.shape[-1],
-        "tokens": {"base": base, "fetched": fetch.budget},
-        "positions": fetch.positions[0].tolist(),  # (y, x) in the fine grid
-        "padding": fetch.is_padding[0].tolist(),
+        "tokens": {"base": base, "fetched": int(fetch.counts.sum())},
+        "positions": fetch.positions[used].tolist(),  # (y, x) in the fine grid of its view
+        "padding": fetch.is_padding[used].tolist(),
+        "sources": [asdict(origin) for origin in answer.sources],
     }
+
+
+def _tiles(text: str) -> str | int:
+    return int(text) if text.isdecimal() else text
 
 
 def _box(text: str) -> Box:
@@ -97,6 +116,7 @@ COMMAND = Command(
         'arr-coc ask receipt.png "What is the total?"',
         'arr-coc ask receipt.png "What is the total?" --picture fetched.png',
         'arr-coc ask receipt.png "What is the total?" --strategy none --json',
+        'arr-coc ask invoices.pdf "What is the total?" --picture sheet.png',
     ),
     add_arguments=add_arguments,
     run=run,

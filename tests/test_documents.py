@@ -1,0 +1,175 @@
+"""Documents: PDFs, image files of several pages and videos are sources page by page; what cannot be read says so."""
+
+import re
+from collections.abc import Callable
+from io import BytesIO
+from typing import Any
+
+import pytest
+from helpers import tiny_model
+from PIL import Image, ImageDraw
+
+from arr_coc.modeling.documents import Limits, open_document
+from arr_coc.modeling.image_loading import Encoded, load_source
+
+LIMITS = Limits(dpi=72, max_pages=5, fps=1.0, max_frames=4, max_image_pixels=1_000_000)
+QUESTION = "What is the total?"
+
+
+def page(number: int, size: tuple[int, int] = (120, 160)) -> Image.Image:
+    image = Image.new("RGB", size, "white")
+    ImageDraw.Draw(image).rectangle((10, 10 + 20 * number, 60, 25 + 20 * number), "black")
+    return image
+
+
+def paged(kind: str, pages: int = 3) -> bytes:
+    stream = BytesIO()
+    images = [page(number) for number in range(pages)]
+    images[0].save(
+        stream, kind, save_all=True, append_images=images[1:], **({"resolution": 72} if kind == "PDF" else {})
+    )
+    return stream.getvalue()
+
+
+def video(frames: int = 6, rate: int = 2) -> bytes:
+    av = pytest.importorskip("av")
+    stream = BytesIO()
+    with av.open(stream, "w", format="mp4") as container:
+        track = container.add_stream("mpeg4", rate=rate)
+        track.width, track.height, track.pix_fmt = 128, 96, "yuv420p"
+        for number in range(frames):
+            for packet in track.encode(av.VideoFrame.from_image(page(number % 3, (128, 96)))):
+                container.mux(packet)
+        for packet in track.encode():
+            container.mux(packet)
+    return stream.getvalue()
+
+
+def opened(content: bytes, limits: Limits = LIMITS) -> list[Any]:
+    encoded = load_source(content)
+    assert isinstance(encoded, Encoded)
+    return open_document(encoded, limits)
+
+
+def needs(kind: str) -> None:
+    if kind == "PDF":
+        pytest.importorskip("pypdfium2")
+
+
+@pytest.mark.parametrize("kind", ["PDF", "TIFF", "GIF"])
+def test_pages_are_sources_in_order(kind: str) -> None:
+    needs(kind)
+    sources = opened(paged(kind))
+    assert [(source.page, source.height, source.width) for source in sources] == [(n, 160, 120) for n in (1, 2, 3)]
+    for number in (2, 0, 1):  # in any order, and again
+        pixels = sources[number].load()
+        assert pixels.mode == "RGB" and pixels.size == (120, 160)
+        assert [sum(pixels.getpixel((30, 17 + 20 * at))) < 100 for at in range(3)] == [at == number for at in range(3)]
+
+
+def test_frames_are_sources_at_their_seconds() -> None:
+    sources = opened(video(frames=12))
+    assert [source.second for source in sources] == [0.0, 1.5, 3.0, 4.5]  # 6 s: `max_frames` of them, evenly
+    assert opened(video(frames=6), Limits(72, 5, 2.0, 32, 10**6))[3].second == 1.5
+    dark = [sum(sources[0].load().getpixel((30, 17 + 20 * at))) < 200 for at in range(3)]
+    assert dark == [True, False, False] and [sum(sources[1].load().getpixel((30, 17))) < 200] == [True]
+
+
+def test_a_single_image_in_such_a_file_is_an_image() -> None:
+    assert isinstance(load_source(paged("TIFF", 1)), Image.Image) and isinstance(
+        load_source(paged("GIF", 1)), Image.Image
+    )
+
+
+def encrypted() -> bytes:
+    """A PDF that asks for a password: a standard security handler whose keys no empty password gives."""
+    parts = [
+        b"<< /Type /Catalog /Pages 2 0 R >>",
+        b"<< /Type /Pages /Kids [] /Count 0 >>",
+        b"<< /Filter /Standard /V 1 /R 2 /Length 40 /P -4 /O <" + b"11" * 32 + b"> /U <" + b"22" * 32 + b"> >>",
+    ]
+    return _pdf(parts, b"/Encrypt 3 0 R /ID [<00><00>]")
+
+
+def of_pages(*boxes: tuple[int, int]) -> bytes:
+    kids = b" ".join(b"%d 0 R" % (number + 3) for number in range(len(boxes)))
+    parts = [b"<< /Type /Catalog /Pages 2 0 R >>", b"<< /Type /Pages /Kids [%s] /Count %d >>" % (kids, len(boxes))]
+    parts += [b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 %d %d] >>" % box for box in boxes]
+    return _pdf(parts)
+
+
+def _pdf(parts: list[bytes], trailer: bytes = b"") -> bytes:
+    content, places = b"%PDF-1.4\n", []
+    for number, part in enumerate(parts, 1):
+        places.append(len(content))
+        content += b"%d 0 obj\n%s\nendobj\n" % (number, part)
+    start = len(content)
+    content += b"xref\n0 %d\n0000000000 65535 f \n" % (len(parts) + 1)
+    content += b"".join(b"%010d 00000 n \n" % place for place in places)
+    return content + b"trailer << /Size %d /Root 1 0 R %s >>\nstartxref\n%d\n%%%%EOF" % (len(parts) + 1, trailer, start)
+
+
+BAD: dict[str, tuple[Callable[[], bytes], str]] = {
+    "an encrypted PDF": (encrypted, "bytes: expected a PDF that can be opened; got an encrypted one"),
+    "a broken PDF": (
+        lambda: b"%PDF-1.4\nnothing",
+        "bytes: expected a PDF that can be opened; got a broken or empty one",
+    ),
+    "a PDF without pages": (of_pages, "bytes: expected a PDF that can be opened; got a broken or empty one"),
+    "a PDF of many pages": (lambda: of_pages(*[(9, 9)] * 6), "bytes: expected 1 to 5 pages (max_pages); got 6"),
+    "a page of 10^5 px": (lambda: of_pages((10**5, 9)), "bytes, page 1: expected sides of at most"),
+    "a large second page": (lambda: of_pages((9, 9), (2000, 2000)), "bytes, page 2: expected at most 1000000 pixels"),
+    "a GIF of many pages": (lambda: paged("GIF", 6), "bytes: expected 1 to 5 pages (max_pages); got 6"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_cannot_be_read_says_so_in_one_line(case: str) -> None:
+    content, message = BAD[case]
+    if "PDF" in case or "page of" in case or "second" in case:
+        needs("PDF")
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        opened(content())
+    assert "\n" not in str(error.value)
+
+
+def test_broken_videos_say_so() -> None:
+    content = video()
+    for broken in (content[:40], content[:8] + b"\0" * 400):
+        with pytest.raises(ValueError, match="bytes: expected a "):
+            opened(broken)
+
+
+def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr("arr_coc.modeling.documents.import_module", missing)
+    with pytest.raises(
+        ImportError, match=r'bytes: expected pypdfium2 to read it \(pip install "arr-coc\[documents\]"\)'
+    ):
+        opened(of_pages((9, 9)))
+
+
+@pytest.mark.parametrize("kind", ["PDF", "TIFF", "video"])
+def test_a_document_is_asked_like_an_image(kind: str) -> None:
+    needs(kind)
+    model = tiny_model(text={"max_position_embeddings": 4096})
+    content = video() if kind == "video" else paged(kind)
+    answer = model.generate(content, QUESTION, budget=20, return_fetch=True)
+    assert int(answer.fetch.counts.sum()) == 20 and len(answer.fetch.counts) == 3
+    encoding = model.encode_image(content)
+    assert model.generate(encoding, [QUESTION, "Who?"], budget=20)[0] == answer.text
+    assert model.generate([content, content], [QUESTION, "Who?"], budget=20)[0] == answer.text
+
+
+def test_seconds_stand_in_the_prompt_but_are_not_asked_about() -> None:
+    model = tiny_model(text={"max_position_embeddings": 4096})
+    seen: dict[str, Any] = {}
+    look = model.model.look
+    model.model.look = lambda **kwargs: seen.update(kwargs) or look(**kwargs)
+    model.generate(video(), QUESTION, fps=1.0)
+    ids, mask, tokenizer = seen["input_ids"][0], seen["query_mask"][0], model.processor.tokenizer
+    assert tokenizer.decode(ids[mask]) == QUESTION
+    shown = tokenizer.decode(ids)
+    assert "0 s <|vision_start|>" in shown and "1 s <|vision_start|>" in shown and "2 s <|vision_start|>" in shown
