@@ -67,9 +67,8 @@ def load_source(source: Any, **options: Any) -> Image.Image | Encoded:
     with stream:
         kind = _document_kind(stream.read(1024))
         if kind is None:
-            image = open_encoded(stream, name, limit)
-            if count_pages(image, name) == 1:
-                with image:
+            with open_encoded(stream, name, limit) as image:
+                if count_pages(image, name) == 1:
                     return finish_image(image, name, limit)
         stream.seek(0)
         content = stream.read(MAX_BYTES + 1)

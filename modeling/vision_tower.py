@@ -4,10 +4,11 @@ Notation: P encoded images, I image slots, G side of the fine grid, N = G*G patc
 feature channels, T texture channels, D' semantic width, D language-model width.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from math import isqrt
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,9 @@ from .configuration_arr_coc import COMPRESSION, ArrCocSemanticConfig, ArrCocVisi
 from .grid_encoder import GridEncoder
 from .semantic_encoder import KeyValue, SemanticEncoder
 from .textures import checksums, textures
+
+if TYPE_CHECKING:
+    from .modeling_arr_coc import ArrCocForConditionalGeneration
 
 
 class Rows:
@@ -135,6 +139,25 @@ class ImageEncoding(Rows):
 
     def __len__(self) -> int:
         return self.features.shape[0]
+
+    def save(self, path: str | os.PathLike, model: "ArrCocForConditionalGeneration") -> None:
+        """Writes it to one safetensors file, for `load` with the same model: see `encoding_files`."""
+        from .encoding_files import save_encoding
+
+        save_encoding(self, path, model.model)
+
+    @staticmethod
+    def load(path: str | os.PathLike, model: "ArrCocForConditionalGeneration") -> "ImageEncoding":
+        """The encoding that `save` wrote; `model` reads its prefix anew.
+
+        Raises:
+            ValueError: another file, or an encoding of another model.
+            FileNotFoundError: no such file.
+        """
+        from .asker import Asker
+        from .encoding_files import load_encoding
+
+        return Asker(model, model.processor).with_prefix(load_encoding(path, model.model))
 
     def without_prefix(self) -> "ImageEncoding":
         """The same without the language model's reading of it: for prompts that do not begin with it."""

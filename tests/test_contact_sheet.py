@@ -32,11 +32,11 @@ def test_pages_that_were_fetched_from_are_outlined() -> None:
 def test_the_command_line_asks_documents(checkpoint: Path, tmp_path: Path, cli: Cli) -> None:
     file, picture = tmp_path / "pages.tiff", tmp_path / "sheet.png"
     file.write_bytes(paged("TIFF"))
-    code, out, _ = cli(
-        "ask", str(file), "What?", "--model", str(checkpoint), "--json", "--picture", str(picture), "--budget", "9"
-    )
+    options = ["--model", str(checkpoint), "--json", "--picture", str(picture), "--budget", "9"]
+    code, out, _ = cli("ask", str(file), "What?", *options)
     assert code == 0
     said: dict[str, Any] = json.loads(out)
     assert said["tokens"]["fetched"] == len(said["positions"]) == 9
     assert {origin["page"] for origin in said["sources"]} <= {1, 2, 3} and said["sources"][0]["box"]
-    assert Image.open(picture).width > 300
+    with Image.open(picture) as sheet:
+        assert sheet.width > 300

@@ -60,8 +60,7 @@ def run(args: argparse.Namespace) -> None:
         return_fetch=True,
     )
     if picture is not None:
-        plain = seen.sources is None
-        draw = partial(draw_answer, image) if plain else partial(draw_sheet, seen.sources)
+        draw = partial(draw_answer, image) if seen.sources is None else partial(draw_sheet, seen.sources)
         draw(answer, question=args.question).save(picture)
     if args.json:
         print(json.dumps(_as_json(args, model, answer, len(seen) * seen.base_positions), ensure_ascii=False))

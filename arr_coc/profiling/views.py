@@ -1,0 +1,139 @@
+"""What do more views of an image cost? Encoder, scoring with joint allocation, prefill, memory; and the next question.
+
+    python -m arr_coc.profiling.views [MODEL] [--views 1 4 16 64] [--rounds 3]
+
+An image of noise is as large as its tiles need: none for 1, k * k for others, beside the overview. Seconds are medians,
+all from one run; memory is counted tensor by
+tensor: what the encoding holds (its features and the rest of it), and the most that was alive while it was made.
+"""
+
+import argparse
+import math
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from arr_coc.memory import LiveTensors
+from arr_coc.modeling.configuration_arr_coc import COMPRESSION
+from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from arr_coc.modeling.views import AS_SEEN
+from arr_coc.modeling.vision_tower import ImageEncoding
+
+from .second_question import QUESTIONS
+
+
+@dataclass(frozen=True)
+class ViewCosts:
+    """Of one image: `views` that were encoded, `tokens` of the language model's, seconds and bytes.
+
+    `fetch`: scoring, joint allocation and gathering; `first`: encoding and the time to the first token; `second`: the
+    time to the first token of another question.
+    """
+
+    views: int
+    tokens: int
+    encoder: float
+    fetch: float
+    first: float
+    second: float
+    held: int
+    peak: int
+
+
+def image_of(model: ArrCocForConditionalGeneration, columns: int) -> Image.Image:
+    """Noise that takes `columns` x `columns` tiles; for one column it takes none."""
+    config = model.config.vision_config
+    step = math.floor(config.patch_size / AS_SEEN.tile_scale)
+    window, overlap = step * config.grid_size, step * COMPRESSION
+    side = config.image_size if columns == 1 else window + (columns - 1) * (window - overlap)
+    small = np.random.default_rng(0).integers(0, 256, (side // 8 + 1, side // 8 + 1, 3), dtype=np.uint8)
+    return Image.fromarray(small).resize((side, side))
+
+
+def held_bytes(encoding: ImageEncoding) -> int:
+    """Bytes of all tensors of an encoding but the language model's prefix."""
+
+    def size(value: Any) -> int:
+        if isinstance(value, Tensor):
+            return value.nbytes
+        if isinstance(value, list | tuple):
+            return sum(map(size, value))
+        return sum(size(getattr(value, part.name)) for part in fields(value)) if hasattr(value, "windows") else 0
+
+    return sum(size(getattr(encoding, part.name)) for part in fields(encoding) if "prefix" not in part.name)
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+@torch.no_grad()
+def view_costs(model: ArrCocForConditionalGeneration, views: int, *, rounds: int = 3) -> ViewCosts:
+    """Measures an image of `views` views, a square number.
+
+    Raises:
+        ValueError: no square number.
+    """
+    columns = math.isqrt(views)
+    if views < 1 or columns**2 != views:
+        raise ValueError(f"views: expected square numbers; got {views}")
+    image, core = image_of(model, columns), model.model
+    options: dict[str, Any] = {"tiles": "never" if columns == 1 else "all", "max_tiles": views}
+    counter = LiveTensors()
+    with counter:
+        encoding = model.encode_image(image, **options)
+    times: dict[str, list[float]] = {"encoder": [], "fetch": [], "second": [], "first": []}
+    fetch, spent = core.fetch, list[float]()
+
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        began = time.perf_counter()
+        fetched = fetch(*args, **kwargs)
+        spent.append(time.perf_counter() - began)
+        return fetched
+
+    core.fetch = timed
+    try:
+        for _ in range(rounds):
+            times["encoder"].append(_seconds(lambda: model.encode_image(image, **options)))
+            times["second"].append(_seconds(lambda: model.generate(encoding, QUESTIONS[1], max_new_tokens=1)))
+            times["first"].append(times["encoder"][-1] + times["second"][-1])
+            times["fetch"].append(spent[-1])
+    finally:
+        del core.fetch
+    answer = model.generate(encoding, QUESTIONS[0], max_new_tokens=1, return_fetch=True)
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    tokens = encoding.base_positions + int(answer.fetch.counts.sum())
+    count = 1 + (0 if encoding.tiles is None else len(encoding.tiles))
+    return ViewCosts(views=count, tokens=tokens, held=held_bytes(encoding), peak=counter.peak, **medians)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", metavar="MODEL", nargs="?", default="hub_configs/arr-coc-tiny")
+    parser.add_argument("--views", type=int, nargs="+", default=[1, 4, 16, 64])
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    model = ArrCocForConditionalGeneration.from_pretrained(Path(arguments.model)).eval()
+    print(f"{arguments.model}, {torch.get_num_threads()} threads, medians of {arguments.rounds}")
+    print("views tokens  encoder s  fetch s  of first  second s  of first  held MB  peak MB")
+    for views in arguments.views:
+        costs = view_costs(model, views, rounds=arguments.rounds)
+        fetch = f"{costs.fetch:8.4f} {costs.fetch / costs.first:9.1%}"
+        print(
+            f"{costs.views:5} {costs.tokens:6} {costs.encoder:10.3f} {fetch}"
+            f" {costs.second:9.3f} {costs.second / costs.first:9.1%} {costs.held / 1e6:8.1f} {costs.peak / 1e6:8.1f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

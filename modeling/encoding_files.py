@@ -1,0 +1,123 @@
+"""Encodings in files: what was encoded once, in one safetensors file, readable by the model that made it.
+
+Kept are all tensors but the language model's keys and values of the prefix, which it makes anew. Pixels are not: a
+question cannot run back to them for new tiles.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import fields
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+from transformers.modeling_utils import safe_open, safe_save_file
+
+from .image_loading import Source
+from .vision_tower import ImageEncoding, Tiles
+
+if TYPE_CHECKING:
+    from .base_model import ArrCocModel
+
+FORMAT = "arr_coc.encoding.1"
+
+SAMPLES = 1024
+"""Weights of each parameter that its part of the identity is made of, evenly spaced."""
+
+_CACHES = ("semantic_cache", "bridge_cache")
+_SAID = ("bypass", "pool", "source_sizes", "documents")
+
+
+def model_identity(core: "ArrCocModel") -> str:
+    """A checksum of what makes an encoding: the configs, and samples of the weights, of all parts before the prompt."""
+    config, digest = core.config, sha256()
+    for part in (config.vision_config, config.semantic_config, config.bridge_config):
+        digest.update(json.dumps(part.to_diff_dict(), sort_keys=True, default=str).encode())
+    for name, module in (("tower", core.vision_tower), ("bridge", core.bridge), ("layout", core.layout)):
+        for key, tensor in sorted(module.state_dict().items()):
+            flat = tensor.detach().flatten()
+            sample = flat[:: max(1, len(flat) // SAMPLES)].float().cpu().numpy()
+            digest.update(f"{name}.{key}{list(tensor.shape)}{tensor.dtype}".encode() + sample.tobytes())
+    return digest.hexdigest()
+
+
+def save_encoding(encoding: ImageEncoding, path: str | os.PathLike, core: "ArrCocModel") -> None:
+    """Writes an encoding to one safetensors file.
+
+    Raises:
+        ValueError: its tiles are encoded when questions ask for them, which a file cannot do.
+    """
+    if encoding.tiling is not None:
+        raise ValueError('tiles: expected an encoding that holds all of its tiles; got one of tiles="asked"')
+    said = {name: getattr(encoding, name) for name in _SAID}
+    if encoding.sources is not None:
+        said["places"] = [(source.page, source.second) for source in encoding.sources]
+    about = {"format": FORMAT, "identity": model_identity(core), "encoding": json.dumps(said)}
+    tensors = {name: tensor.detach().contiguous().cpu().clone() for name, tensor in _tensors(encoding)}
+    safe_save_file(tensors, str(path), metadata=about)
+
+
+def _tensors(encoding: ImageEncoding) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor that a file holds, by its name there."""
+    for part in fields(encoding):
+        value = getattr(encoding, part.name)
+        if isinstance(value, Tensor) and part.name != "prefix_ids":
+            yield part.name, value
+    for name in _CACHES:
+        for layer, pair in enumerate(getattr(encoding, name) or []):
+            yield from ((f"{name}.{layer}.{kind}", tensor) for kind, tensor in zip("kv", pair, strict=True))
+    if encoding.tiles is not None:
+        yield from ((f"tiles.{part.name}", getattr(encoding.tiles, part.name)) for part in fields(encoding.tiles))
+
+
+def load_encoding(path: str | os.PathLike, core: "ArrCocModel") -> ImageEncoding:
+    """The encoding in a file that `save_encoding` wrote, on the model's device.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: no such content, or of another model.
+    """
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"{path}: expected a file that ImageEncoding.save wrote; got a missing path")
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            about = file.metadata() or {}
+            tensors = {name: file.get_tensor(name).to(core.input_device) for name in file.keys()}  # noqa: SIM118
+    except Exception as error:  # safetensors has a class of its own
+        expected = "a file that ImageEncoding.save wrote"
+        raise ValueError(f"{path}: expected {expected}; got a broken one ({type(error).__name__})") from None
+    if about.get("format") != FORMAT:
+        raise ValueError(f"{path}: expected format {FORMAT}; got {about.get('format')!r}")
+    if about["identity"] != (identity := model_identity(core)):
+        received = f"one of {about['identity'][:12]}"
+        raise ValueError(f"{path}: expected an encoding of this model ({identity[:12]}); got {received}")
+    return _rebuilt(tensors, json.loads(about["encoding"]))
+
+
+def _rebuilt(tensors: dict[str, Tensor], said: dict[str, Any]) -> ImageEncoding:
+    whole: dict[str, Any] = {name: tensor for name, tensor in tensors.items() if "." not in name}
+    for name in _CACHES:
+        layers = sum(key.startswith(f"{name}.") for key in tensors) // 2
+        pairs = [(tensors[f"{name}.{layer}.k"], tensors[f"{name}.{layer}.v"]) for layer in range(layers)]
+        whole[name] = pairs or ([] if name == "semantic_cache" else None)
+    tiles = {name.removeprefix("tiles."): tensor for name, tensor in tensors.items() if name.startswith("tiles.")}
+    places = said.pop("places", None)
+    if said["source_sizes"] is not None:
+        said["source_sizes"] = [(height, width) for height, width in said["source_sizes"]]
+    encoding = ImageEncoding(base_indices=whole.pop("base_indices", None), **whole, **said)
+    if tiles:
+        apart = {name: tensor.cpu() if name in ("sources", "windows") else tensor for name, tensor in tiles.items()}
+        encoding.tiles = Tiles(**apart)
+    if places is not None:
+        sizes = said["source_sizes"]
+        encoding.sources = [
+            Source(height, width, _no_pixels, page, second)
+            for (height, width), (page, second) in zip(sizes, places, strict=True)
+        ]
+    return encoding
+
+
+def _no_pixels() -> Any:
+    raise ValueError("source: expected its pixels; got an encoding from a file, which holds none")
