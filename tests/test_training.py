@@ -34,7 +34,7 @@ from arr_coc.training.stages import STAGES, Run, Stage
 
 READING = ReadingStage(steps=4, batch_size=4, warmup=1, evaluate_every=2, workers=0, evaluate_split="train")
 LOOKING = LookingStage(
-    steps=4, batch_size=2, documents=1.0, warmup=1, evaluate_every=2, workers=0, evaluate_split="train"
+    steps=4, batch_size=2, kinds={"document": 1.0}, warmup=1, evaluate_every=2, workers=0, evaluate_split="train"
 )
 COPYING = CopyingStage(steps=1, pages=1, questions=1, budget=24, warmup=1, evaluate_every=1, workers=0)
 ANSWERING = AnsweringStage(
