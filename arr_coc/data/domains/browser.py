@@ -22,6 +22,7 @@ from .page import Page, register
 
 _MIN_ENTRIES = 4
 _MAX_ENTRIES = 14  # on a page of 256 px
+_TRIALS = 200  # pages that do not fit, before something must be wrong
 _DEGRADED = 0.5  # share of training pages with noise, bent letters and so on; the others are as the browser gives them
 
 
@@ -35,12 +36,11 @@ def render_browser(rng: np.random.Generator, *, size: int = 256, split: Split = 
 
     Raises:
         FileNotFoundError: no browser, or no font of the split, is installed.
-        RuntimeError: the browser does not start, or stops answering.
+        RuntimeError: the browser does not start, stops answering, or cannot set any page.
     """
     check_page(size, split)
     browser, unit = shared_browser(), text_unit(size)
-    texts: list[PlacedText] | None = None
-    while texts is None:
+    for _ in range(_TRIALS):
         layout_name, layout = LAYOUTS.draw(rng, split)
         style = sample_html_style(rng, split)
         most = min(len(FIELDS), round(_MAX_ENTRIES * max(1.0, size / 256 / unit)))
@@ -52,6 +52,10 @@ def render_browser(rng: np.random.Generator, *, size: int = 256, split: Split = 
         pixels = float(rng.uniform(least, unit * MAX_FONT))
         html = make_html(layout, style, list(zip(labels, values, strict=True)), title=title, pixels=pixels)
         texts = browser.set_page(html, size, least)
+        if texts is not None:
+            break
+    else:
+        raise RuntimeError(f"browser: expected a page that it can set; got none in {_TRIALS} trials")
     image = browser.screenshot()
     if split == "train" and rng.random() < _DEGRADED:
         image = degrade(rng, image, split=split, unit=unit)
