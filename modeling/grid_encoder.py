@@ -74,8 +74,8 @@ SCORES_AT_ONCE = 2**20
 def _with_positions(query: Tensor, key: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
     """Query and key, 2S channels wider, of which one dot product is the whole score.
 
-    The term of query q and key (i, j) is rows[q, i] + columns[q, j]: q gets its `rows` and `columns`, and the key one-hot
-    codes of i and j.
+    The term of query q and key (i, j) is rows[q, i] + columns[q, j]: q gets its `rows` and `columns`, and the key
+    one-hot codes of i and j.
     """
     side = rows.shape[-1]
     eye = torch.eye(side, dtype=key.dtype, device=key.device)
@@ -84,7 +84,7 @@ def _with_positions(query: Tensor, key: Tensor, rows: Tensor, columns: Tensor) -
     return torch.cat((query, rows, columns), -1), wide_key
 
 
-def _attend_fused(query: Tensor, key: Tensor, value: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+def attend_fused(query: Tensor, key: Tensor, value: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """`attend_in_blocks` by PyTorch's own kernel, which wants one width of query, key and value."""
     side, width = rows.shape[-1], value.shape[-1]
     query, key = _with_positions(query, key, rows, columns)
@@ -106,8 +106,8 @@ def attend_in_blocks(
 ) -> Tensor:
     """Attention with position terms, `SCORES_AT_ONCE` scores after another: no [n, S*S, S*S] is ever in memory.
 
-    In half precision the terms become channels, as `_with_positions` says: there a CPU multiplies faster than it adds, and
-    each score is rounded once.
+    In half precision the terms become channels, as `_with_positions` says: there a CPU multiplies faster than it adds,
+    and each score is rounded once.
 
     Args:
         query, key, value: [n, S*S, d] for n heads of images or windows; the query is scaled.
@@ -143,8 +143,8 @@ class GridAttention(nn.Module):
     """Self-attention over a [S, S] grid with SAM's decomposed relative positions, without an [S*S, S*S] bias.
 
     On a CPU it is computed in blocks, whose scores are made again for the backward pass; with
-    `attn_implementation="eager"` they are kept, which is a little faster and takes [S*S, S*S] memory. Elsewhere, and where
-    it is compiled or exported, PyTorch's fused kernel runs, with the position terms as channels of query and key.
+    `attn_implementation="eager"` they are kept, which is a little faster and takes [S*S, S*S] memory. Elsewhere, and
+    where it is compiled or exported, PyTorch's fused kernel runs, with the position terms as channels of query and key.
     """
 
     def __init__(self, config: ArrCocVisionConfig, side: int) -> None:
@@ -180,7 +180,7 @@ class GridAttention(nn.Module):
         if keeps or (query.device.type == "cpu" and not torch.compiler.is_compiling()):
             out = attend_in_blocks(query, key, value, rows, columns, recompute=not keeps)
         else:
-            out = _attend_fused(query, key, value, rows, columns)
+            out = attend_fused(query, key, value, rows, columns)
         out = out.view(batch, self.num_heads, side * side, self.head_dim)
         return self.proj(out.transpose(1, 2).reshape(batch, side, side, width))
 
