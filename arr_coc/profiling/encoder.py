@@ -91,7 +91,8 @@ def encoder_costs(
     sam.load_state_dict(encoder.state_dict())
     pixels = torch.randn(batch, config.num_channels, config.image_size, config.image_size)
     if not backward:
-        encoder, sam, pixels = encoder.to(dtype), sam.to(dtype), pixels.to(dtype)
+        encoder, pixels = encoder.to(dtype), pixels.to(dtype)
+        sam.to(dtype)  # type: ignore[arg-type]  # transformers wraps `to` and loses its types
     ways: dict[str, Callable[[Tensor], Tensor]] = {
         "blocks": encoder,
         "fused kernel": partial(_fused, encoder),
