@@ -25,6 +25,7 @@ from transformers.modeling_utils import PreTrainedModel
 from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
 from .bridges import BRIDGES, Bridged
+from .checks import check_inputs, refusal
 from .configuration_arr_coc import ArrCocConfig
 from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult, RunningBackFetcher
 from .language_model import LAYOUTS, build_language_model
@@ -32,7 +33,6 @@ from .processing_arr_coc import find_query_tokens
 from .prompt import (
     EmbeddedPrompt,
     Look,
-    check_images,
     default_query_mask,
     find_slots,
     lacks_answers,
@@ -296,13 +296,16 @@ class ArrCocModel(ArrCocPreTrainedModel):
         **aligned: Tensor | None,
     ) -> EmbeddedPrompt:
         """The three steps for the arguments of `forward`, which it checks."""
+        inputs = {"input_ids": input_ids, "query_mask": query_mask, "image_index": image_index, **aligned}
         markers = self.config.query_markers
         if query_mask is None or (markers is not None and lacks_answers(query_mask, input_ids)):
             question = None if markers is None else find_query_tokens(input_ids, **markers)
             query_mask = default_query_mask(
                 input_ids, self.config.image_token_id, aligned.get("attention_mask"), aligned.get("labels"), question
             )
-        check_images(input_ids, query_mask, encoding, image_index, choices.relevance)
+        check_inputs(
+            {**inputs, "query_mask": query_mask}, encoding, choices.relevance, self.config.text_config.vocab_size
+        )
         look = self.look(input_ids, encoding, query_mask=query_mask.bool(), image_index=image_index, choices=choices)
         return self.place(look, self.fetch(look, choices), **aligned)
 
@@ -325,6 +328,9 @@ class ArrCocModel(ArrCocPreTrainedModel):
         if image_encoding is None:
             assert pixel_values is not None
             image_encoding = self.encode_image(pixel_values, patch_mask)
+        elif type(image_encoding).__name__ != ImageEncoding.__name__:  # by name: remote code may load a class twice
+            raise refusal("image_encoding", "what encode_image returned", image_encoding)
+        image_encoding.check_fits(self.config)
         return self.embed_images(
             input_ids, image_encoding, image_index=image_index, choices=FetchChoices.of(choices), **steps
         )

@@ -19,8 +19,9 @@ from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
-from .asker import POSITIONAL, Asker, generation_setting, refuse_assistants, take_choices
+from .asker import POSITIONAL, Asker, check_decoding, generation_setting, take_choices
 from .base_model import ArrCocModel, ArrCocModelOutput, ArrCocPreTrainedModel
+from .checks import refusal
 from .configuration_arr_coc import ArrCocConfig
 from .conversation import Conversation
 from .fetcher import FetchChoices, FetchResult
@@ -142,6 +143,8 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             choices = FetchChoices.of(choices)
             known = choices.relevance is None and choices.patches is None
             choices = replace(choices, all_scores=True, relevance=relevance_targets if known else choices.relevance)
+        if not isinstance(logits_to_keep, int) and not _is_index(logits_to_keep):
+            raise refusal("logits_to_keep", "an integer, or a tensor of them", logits_to_keep)
         counted = {name: kwargs.pop(name, None) for name in ("num_items_in_batch", "shift_labels")}
         outputs = self.model(
             input_ids, pixel_values, patch_mask, image_index, image_encoding, attention_mask, query_mask, position_ids,
@@ -309,7 +312,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             raise ValueError(f"budget: expected {expected}; got it beside model inputs")
         if kwargs.get("pixel_values") is None and kwargs.get("image_encoding") is None:
             return self.generate_tokens(**kwargs)
-        refuse_assistants(kwargs)
+        check_decoding(self, kwargs)
         ids = [ids for name in ("inputs", "input_ids") if (ids := kwargs.pop(name, None)) is not None]
         if not ids or kwargs.get("inputs_embeds") is not None:
             received = "inputs_embeds" if kwargs.get("inputs_embeds") is not None else "none"
@@ -342,7 +345,16 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         )
 
     def generate_tokens(self, **kwargs: Any) -> Any:
-        """transformers' own `generate`, of prompts that hold no images or were embedded (`prompt_embeds`)."""
+        """transformers' own `generate`, of prompts that hold no images or were embedded (`prompt_embeds`).
+
+        It ends where the language model's context does, whatever length was asked for.
+        """
+        limit = getattr(self.config.text_config, "max_position_embeddings", None)  # BLOOM knows none
+        ids = kwargs.get("input_ids", kwargs.get("inputs"))
+        if limit is not None and isinstance(ids, Tensor) and ids.ndim == 2:
+            for name, most in (("max_new_tokens", max(1, limit - ids.shape[1])), ("max_length", limit)):
+                if (generation_setting(self, kwargs, name) or 0) > most:
+                    kwargs[name] = most
         return super().generate(**kwargs)  # type: ignore[misc]
 
     def prepare_inputs_for_generation(  # type: ignore[override]
@@ -368,6 +380,10 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             is_first_iteration=embeds is not None or is_first_iteration,
             **kwargs,
         )
+
+
+def _is_index(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.ndim == 1 and value.dtype in (torch.int64, torch.int32)
 
 
 def _behind_prompt(output: Any, input_ids: Tensor, trimmed: int) -> Any:
