@@ -15,7 +15,7 @@ from transformers.cache_utils import DynamicCache
 from transformers.utils import logging
 
 from .checks import CALLABLES, DECODING, NUMBERS, boxes_per_slot, refusal
-from .fetcher import FetchChoices, FetchResult
+from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult
 from .image_processing_arr_coc import Box, boxes_to_patches
 from .image_sources import shorten
 from .processing_arr_coc import ArrCocProcessor, History
@@ -95,7 +95,7 @@ class Asker:
     def _encode_sources(self, sources: Sequence[Any]) -> ImageEncoding:
         processor = self.processor.image_processor
         images = processor.fetch_images(list(sources))
-        if any(isinstance(image, list) for image in images):
+        if list in map(type, images):
             raise refusal("image", "one image, or a list of them", sources)
         inputs = processor(images, return_tensors="pt")
         encoding = self.model.model.encode_image(inputs["pixel_values"], inputs["patch_mask"])
@@ -138,8 +138,9 @@ class Asker:
         **kwargs: Any,
     ) -> Any:
         """See `ArrCocForConditionalGeneration.generate`, of which it is the half with a question."""
-        choices, kwargs = take_choices({**kwargs, **dict(zip(POSITIONAL[2:], args, strict=False))})
+        kwargs.update(zip(POSITIONAL[2:], args, strict=False))
         check_decoding(self.model, kwargs)
+        choices, kwargs = take_choices(kwargs)
         choices = self.model.model.fetcher.resolve(choices)
         single = isinstance(question, str) and not isinstance(image, list | tuple)
         asked = self._asked(image, checked_questions(question, self.processor.control_tokens), choices, kwargs)
@@ -243,11 +244,11 @@ class Asker:
             kwargs = {**kwargs, "past_key_values": self._prefix(encoding, slots, kwargs)}
         whole = bool(self._setting(kwargs, "return_dict_in_generate"))
         wanted = return_fetch or whole
-        settings = {**kwargs, "return_dict_in_generate": True}
+        start = inputs["input_ids"].shape[1]
+        settings = {**within_context(self.model, kwargs, start), "return_dict_in_generate": True}
         if wanted:
             settings["output_logits"] = True
         output = self.model.generate_tokens(**inputs, **settings)
-        start = inputs["input_ids"].shape[1]
         texts = self.processor.tokenizer.batch_decode(output.sequences[:, start:], skip_special_tokens=True)
         texts = [text.strip() for text in texts]
         if not wanted:
@@ -318,7 +319,7 @@ def take_choices(kwargs: dict[str, Any]) -> tuple[FetchChoices, dict[str, Any]]:
     named = {name: kwargs[name] for name in kwargs.keys() & names if kwargs[name] is not None}
     choices = kwargs.get("choices")
     if not isinstance(choices, FetchChoices):
-        choices = FetchChoices.of(choices)
+        choices = AS_CONFIGURED if choices is None else FetchChoices.of(choices)
     rest = {name: value for name, value in kwargs.items() if name not in names and name != "choices"}
     return replace(choices, **named) if named else choices, rest
 
@@ -330,6 +331,15 @@ def generation_setting(
     configs = (kwargs.get("generation_config"), model.generation_config)
     values = (kwargs.get(name), *(getattr(config, name, None) for config in configs))
     return next((value for value in values if value is not None), default)
+
+
+def within_context(model: "ArrCocForConditionalGeneration", kwargs: dict[str, Any], prompt: int) -> dict[str, Any]:
+    """The settings, so that an answer to a prompt of so many tokens ends where the language model's context does."""
+    limit = getattr(model.config.text_config, "max_position_embeddings", None)  # BLOOM knows none
+    if limit is None:
+        return kwargs
+    most = {"max_new_tokens": max(1, limit - prompt), "max_length": limit}
+    return kwargs | {name: end for name, end in most.items() if (generation_setting(model, kwargs, name) or 0) > end}
 
 
 def check_decoding(model: "ArrCocForConditionalGeneration", kwargs: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
-from .asker import POSITIONAL, Asker, check_decoding, generation_setting, take_choices
+from .asker import POSITIONAL, Asker, check_decoding, generation_setting, take_choices, within_context
 from .base_model import ArrCocModel, ArrCocModelOutput, ArrCocPreTrainedModel
 from .checks import refusal
 from .configuration_arr_coc import ArrCocConfig
@@ -328,6 +328,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             limit = generation_setting(self, kwargs, name)
             if limit and length < ids[0].shape[1]:
                 kwargs[name] = max(0, limit - ids[0].shape[1] + length)
+        kwargs = within_context(self, kwargs, length)
         output = self.generate_tokens(prompt_embeds=prompt.embeds, **inputs, **kwargs)
         return output if inputs["input_ids"] is ids[0] else _behind_prompt(output, ids[0], length)
 
@@ -345,16 +346,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         )
 
     def generate_tokens(self, **kwargs: Any) -> Any:
-        """transformers' own `generate`, of prompts that hold no images or were embedded (`prompt_embeds`).
-
-        It ends where the language model's context does, whatever length was asked for.
-        """
-        limit = getattr(self.config.text_config, "max_position_embeddings", None)  # BLOOM knows none
-        ids = kwargs.get("input_ids", kwargs.get("inputs"))
-        if limit is not None and isinstance(ids, Tensor) and ids.ndim == 2:
-            for name, most in (("max_new_tokens", max(1, limit - ids.shape[1])), ("max_length", limit)):
-                if (generation_setting(self, kwargs, name) or 0) > most:
-                    kwargs[name] = most
+        """transformers' own `generate`, of prompts that hold no images or were embedded (`prompt_embeds`)."""
         return super().generate(**kwargs)  # type: ignore[misc]
 
     def prepare_inputs_for_generation(  # type: ignore[override]

@@ -91,7 +91,7 @@ def encoded(draw: Draw, kind: str | None = None) -> bytes:
     options: dict[str, Any] = {}
     if kind in ("PNG", "JPEG", "WEBP", "TIFF") and draw.random() < 0.4:
         exif = Image.Exif()
-        exif[0x0112] = draw.choice((1, 3, 5, 6, 8, 9, 65535))
+        exif[0x0112] = draw.choice((1, 3, 5, 6, 8) if kind == "TIFF" else (1, 3, 5, 6, 8, 9, 65535))
         options["exif"] = exif if kind == "TIFF" or draw.random() < 0.8 else b"Exif\0\0" + draw.randbytes(40)
     if kind in ("PNG", "JPEG", "WEBP") and draw.random() < 0.2:
         options["icc_profile"] = draw.choice(
@@ -179,7 +179,7 @@ def other_content(draw: Draw) -> bytes:
     stream = BytesIO()
     image = page(draw, "L" if draw.random() < 0.3 else "RGB", 16, 16)
     kind = draw.choice(OTHERS)
-    image = image.convert("1") if kind in ("MSP", "XBM") else image.convert("F") if kind == "SPIDER" else image
+    image = image.convert("1") if kind in ("MSP", "XBM") else image.convert("F" if kind == "SPIDER" else "RGB")
     image.save(stream, kind)
     return stream.getvalue()
 

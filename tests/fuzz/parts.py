@@ -20,6 +20,7 @@ class Part(NamedTuple):
 PARTS: dict[str, Part] = {
     "images": Part(60, 5000, "image files, mutated or hostile"),
     "calls": Part(60, 2500, "odd calls of generate, encode_image, forward and the processor"),
+    "urls": Part(16, 100, "URLs of hostile servers on loopback"),
     "threads": Part(24, 1000, "calls on one model at the same time"),
 }
 
