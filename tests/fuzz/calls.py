@@ -50,7 +50,9 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     "top_p": (0.5, 0.0, -1.0, 2.0),
     "eos_token_id": (0, [0, 1], -1, 10**9, [[0]], []),
     "pad_token_id": (0, -1, 10**9),
-    "question": ("a", "é\n\t", "\0", "<|im_end|>", "<|image_pad|>x", "w " * 600, ["a", "b"], [["a"]], ["\udfff"], "a\ud800"),
+    "question": (
+        "a", "é\n\t", "\0", "<|im_end|>", "<|image_pad|>x", "w " * 600, ["a", "b"], [["a"]], ["\udfff"], "a\ud800",
+    ),
     "text": ("a", "<|image_pad|>", ["<|image_pad|>a", "<|image_pad|>b"], "\ud800<|image_pad|>", "", [[]]),
     "boxes": (
         [(0, 0, 9, 9)], [[(0, 0, 9, 9)]], [(9, 9, 0, 0)], [(0, 0, float("inf"), 9)], [(float("nan"), 0, 9, 9)], [],

@@ -26,6 +26,8 @@ WORDING = rf"^(?!.*{SECRET})[^\n]*expected[^\n]*received[^\n]*$"
 
 OK = b"HTTP/1.1 200 OK\r\n"
 
+CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
+
 Behaviour = Callable[["Connection"], None]
 
 
@@ -79,7 +81,7 @@ HONEST: dict[str, Behaviour] = {
     "image": lambda c: c.send(sized(IMAGE)),
     "redirected": lambda c: c.redirect(f"http://127.0.0.1:{c.port}/image"),
     "unsized": lambda c: c.send(OK, b"Connection: close\r\n\r\n", IMAGE),
-    "chunked": lambda c: c.send(OK, b"Transfer-Encoding: chunked\r\n\r\n", b"%x\r\n%s\r\n0\r\n\r\n" % (len(IMAGE), IMAGE)),
+    "chunked": lambda c: c.send(CHUNKED, b"%x\r\n%s\r\n0\r\n\r\n" % (len(IMAGE), IMAGE)),
     "another type": lambda c: c.send(OK, b"Content-Type: text/html\r\n", sized(IMAGE, head=b"")),
     "a little slow": lambda c: (time.sleep(0.1), c.send(sized(IMAGE)))[-1],
 }  # fmt: skip
@@ -89,12 +91,12 @@ HOSTILE: dict[str, Behaviour] = {
     "silent": lambda c: time.sleep(8),
     "slow headers": lambda c: c.drip(OK * 30),
     "slow body": lambda c: (c.send(OK, b"Content-Length: 68\r\n\r\n"), c.drip(IMAGE))[-1],
-    "slow chunks": lambda c: (c.send(OK, b"Transfer-Encoding: chunked\r\n\r\n"), c.drip(b"1\r\nx\r\n" * 30))[-1],
+    "slow chunks": lambda c: (c.send(CHUNKED), c.drip(b"1\r\nx\r\n" * 30))[-1],
     "endless": lambda c: c.endless(OK + b"\r\n", bytes(2**16)),
     "endless image": lambda c: c.endless(OK + b"\r\n" + IMAGE[:40], bytes(2**16)),
     "endless headers": lambda c: c.endless(OK, b"X-A: b\r\n" * 100),
     "one endless header": lambda c: c.endless(OK + b"X-A: ", b"b" * 2**16),
-    "endless chunk size": lambda c: c.endless(OK + b"Transfer-Encoding: chunked\r\n\r\n", b"1" * 2**10),
+    "endless chunk size": lambda c: c.endless(CHUNKED, b"1" * 2**10),
     "too long": lambda c: c.send(sized(IMAGE, len(IMAGE) + 100)),
     "too short": lambda c: c.send(sized(IMAGE, 30)),
     "negative length": lambda c: c.send(sized(IMAGE, -1)),
@@ -116,11 +118,11 @@ HOSTILE: dict[str, Behaviour] = {
     "no HTTP": lambda c: c.send(b"220 ready\r\n"),
     "noise": lambda c: c.send(random.Random(0).randbytes(3000)),
     "bad header": lambda c: c.send(OK, b"X\0: \xff\xfe\r\n: \r\n\r\n", IMAGE),
-    "bad chunks": lambda c: c.send(OK, b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", IMAGE),
+    "bad chunks": lambda c: c.send(CHUNKED, b"zz\r\n", IMAGE),
     "no gzip": lambda c: c.send(OK, b"Content-Encoding: gzip\r\n", sized(IMAGE, head=b"")),
     "gzip bomb": lambda c: c.send(OK, b"Content-Encoding: gzip\r\n", sized(zipped(2**29), head=b"")),
     "loop": lambda c: c.redirect(f"http://127.0.0.1:{c.port}/loop"),
-    "slow loop": lambda c: (time.sleep(0.3), c.redirect(f"http://127.0.0.1:{c.port}/slow loop".replace(" ", "%20")))[-1],
+    "slow loop": lambda c: (time.sleep(0.3), c.redirect(f"http://127.0.0.1:{c.port}/slow%20loop"))[-1],
     "to a file": lambda c: c.redirect("file:///etc/hostname"),
     "to FTP": lambda c: c.redirect("ftp://127.0.0.1/x"),
     "to data": lambda c: c.redirect("data:image/png;base64,AAAA"),
