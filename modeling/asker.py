@@ -114,7 +114,8 @@ class Asker:
             return encoding
         text = self.processor.prompt("?")
         before = text[: text.index(self.processor.image_token)]
-        ids = self.processor.tokenizer(before, add_special_tokens=False, return_tensors="pt").input_ids[0].long()
+        with self.processor.tokenizing.lock:
+            ids = self.processor.tokenizer(before, add_special_tokens=False, return_tensors="pt").input_ids[0].long()
         embeds = self.model.get_input_embeddings()(ids.to(encoding.tokens.device))
         base = encoding.tokens.to(embeds)
         cache = self._fresh_cache()
@@ -249,7 +250,8 @@ class Asker:
         if wanted:
             settings["output_logits"] = True
         output = self.model.generate_tokens(**inputs, **settings)
-        texts = self.processor.tokenizer.batch_decode(output.sequences[:, start:], skip_special_tokens=True)
+        with self.processor.tokenizing.lock:
+            texts = self.processor.tokenizer.batch_decode(output.sequences[:, start:], skip_special_tokens=True)
         texts = [text.strip() for text in texts]
         if not wanted:
             return texts

@@ -78,7 +78,9 @@ def _decode(stream: IO[bytes], name: str, limit: int) -> Image.Image:
             received = "other content" if stream.seek(0, os.SEEK_END) else "an empty file"
             raise _Refused(f"{name}: expected an image ({', '.join(FORMATS)}), received {received}") from None
     with image:
-        return _finish(image, name, limit)
+        loaded = _finish(image, name, limit)
+    loaded.info.pop("exif", None)  # obeyed, or broken where Pillow reads the image all the same
+    return loaded
 
 
 class _Refused(ValueError):

@@ -6,6 +6,7 @@ Positions are (y, x), row-major; boxes alone are x first, as data sets have them
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -205,10 +206,11 @@ class ArrCocImageProcessor(PilBackend):
         if isinstance(images, (list, tuple)) or getattr(images, "ndim", 0) == 4:
             return [self._load(image, input_data_format) for image in images]
         limit, sources = self.max_image_pixels, self.sources
-        loaded = isinstance(images, Image.Image) and getattr(images, "fp", None) is None
-        plain = loaded and images.mode == "RGB" and "transparency" not in images.info and not images.getexif()
-        if plain and 0 < images.width * images.height <= limit:
-            return images  # as `load_image` gives it: in memory, upright, opaque
+        with suppress(Exception):  # Pillow's, of EXIF that is broken: `load_image` says so
+            loaded = isinstance(images, Image.Image) and getattr(images, "fp", None) is None
+            plain = loaded and images.mode == "RGB" and "transparency" not in images.info and not images.getexif()
+            if plain and 0 < images.width * images.height <= limit:
+                return images  # as `load_image` gives it: in memory, upright, opaque
         return load_image(images, max_image_pixels=limit, input_data_format=input_data_format, sources=sources)
 
     def _prepare_image_like_inputs(

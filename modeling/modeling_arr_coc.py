@@ -263,6 +263,9 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
     ) -> Any:
         """Answers questions about images; without `question` it is transformers' own `generate(**inputs)`.
 
+        Several threads may ask one model at the same time, its processor too. A `generator` or `streamer` is for one
+        call at a time.
+
         Args:
             image: a PIL image, path, http(s) or data URL, array, tensor, or what `encode_image` returned. A list of
                 images goes with a list of questions, pair by pair; one image with a list of questions is encoded once;

@@ -126,11 +126,11 @@ class ArrCocProcessorKwargs(ProcessingKwargs, total=False):
     _defaults = {}  # type: ignore[misc]  # releases of transformers 5 before 5.23 look for it
 
 
-class _Turns:
-    """A lock, of which a copy (or what is pickled) is a new one."""
+class Turns:
+    """A lock for a tokenizer: its padding is a state that threads share. A copy, also a pickled one, is a new lock."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
 
     def __reduce__(self) -> Any:
         return type(self), ()
@@ -151,6 +151,9 @@ class ArrCocProcessor(ProcessorMixin):
         image_token: the placeholder.
         excludes_base: the model's `config.excludes_base`: with it, budget "all" leaves out the M base patches.
         layout: the model's `config.bridge_config.layout`: what takes positions beside the M + K tokens of an image.
+
+    Attributes:
+        tokenizing: holds the lock under which the tokenizer is used.
 
     Calling it: `processor(images=..., text=..., budget="fast", strategy="none", return_tensors="pt")`; to
     `apply_chat_template` pass the same in `processor_kwargs={...}`.
@@ -187,7 +190,7 @@ class ArrCocProcessor(ProcessorMixin):
         if token_id is None:
             raise ValueError(f"tokenizer: expected one that holds the image token {image_token!r}, received none in it")
         self.image_token_id: int = token_id
-        self._tokenizing = _Turns()  # the padding of a fast tokenizer is a state that threads share
+        self.tokenizing = Turns()
         tokenizer.padding_side = "left"  # decoder-only generation continues from the last position
         self._count(None, None, image_processor.size["height"], image_processor.patch_size)  # refuses a bad budget now
 
@@ -200,7 +203,7 @@ class ArrCocProcessor(ProcessorMixin):
         check_processing(kwargs)
         if images is not None:
             images = self.image_processor.fetch_images(images)  # before the lock: a download takes its time
-        with self._tokenizing.lock:
+        with self.tokenizing.lock:
             return super().__call__(images, list(texts) if isinstance(text, tuple) else text, *args, **kwargs)
 
     @property
@@ -238,7 +241,7 @@ class ArrCocProcessor(ProcessorMixin):
         for question, shown, turns in zip(questions, images, _histories(history, len(questions)), strict=True):
             before = [(self._as_text(asked), self._as_text(answered)) for asked, answered in turns]
             text = self.prompt(self._as_text(question), images=shown, placeholders=placeholders, history=before)
-            with self._tokenizing.lock:
+            with self.tokenizing.lock:
                 pieces = self.tokenizer(text.split(_CUT), add_special_tokens=False, verbose=False)["input_ids"]
             rows.append(torch.tensor([token for piece in pieces for token in piece]))
         ids = pad_sequence(rows, True, self.tokenizer.pad_token_id, padding_side="left")
@@ -264,7 +267,9 @@ class ArrCocProcessor(ProcessorMixin):
 
     def query_mask(self, input_ids: torch.Tensor) -> torch.Tensor:
         """bool [B, L] for int64 [B, L]: true on the text of the user's last question (`find_query_tokens`)."""
-        return find_query_tokens(input_ids, **query_markers(self.tokenizer, self.image_token))
+        with self.tokenizing.lock:
+            markers = query_markers(self.tokenizer, self.image_token)
+        return find_query_tokens(input_ids, **markers)
 
     def replace_image_token(self, image_inputs: dict, image_idx: int, **kwargs: Any) -> str:
         """The placeholders of one image: M + K, and those that the layout adds."""

@@ -29,7 +29,7 @@ OUTCOMES = ("answered", "refused", *FAULTS)
 LIMIT = 10.0
 """Seconds that one try may take."""
 
-EXAMPLES = 400
+EXAMPLES = 8
 """Faults of a kind that are kept, with their seeds."""
 
 TRAIL = "ARR_COC_FUZZ_TRAIL"
