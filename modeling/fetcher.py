@@ -174,10 +174,6 @@ class RunningBackFetcher(nn.Module):
         super().__init__()
         self.config = config
         self.sizes = {"feature_size": feature_size, "text_size": text_size}
-        fixed = [name for name in config.scorers if not SCORERS[name].trained]
-        if fixed:
-            raise ValueError(f"fetcher_config.scorers: expected scorers with weights; got {fixed}")
-        ALLOCATORS[config.allocator]
         self.check_strategy(config.strategy)
         self.scorers = nn.ModuleDict({name: SCORERS[name](config, **self.sizes) for name in config.scorers})
         # Of the allocators that choose how many: checkpoints hold their weights under this name.
