@@ -18,10 +18,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import initialization
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutputWithPast
-from transformers.modeling_utils import PreTrainedModel
 from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
 from .bridges import BRIDGES, Bridged
@@ -29,6 +27,7 @@ from .checks import check_inputs, refusal
 from .configuration_arr_coc import ArrCocConfig
 from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult, RunningBackFetcher
 from .language_model import LAYOUTS, build_language_model
+from .pretrained import ArrCocPreTrainedModel
 from .processing_arr_coc import find_query_tokens
 from .prompt import (
     EmbeddedPrompt,
@@ -42,7 +41,7 @@ from .prompt import (
     trim_placeholders,
 )  # fmt: skip
 from .scorers import FetchContext
-from .vision_tower import ArrCocVisionTower, ImageEncoding, SaccadeProjection
+from .vision_tower import ArrCocVisionTower, ImageEncoding
 
 
 @dataclass
@@ -59,37 +58,10 @@ class ArrCocModelOutput(BaseModelOutputWithPast):
     scores: dict[str, Tensor] | None = None
 
 
-class ArrCocPreTrainedModel(PreTrainedModel):
-    """Initialisation and capabilities shared by the model classes."""
-
-    config: ArrCocConfig
-    config_class = ArrCocConfig
-    base_model_prefix = "model"
-    main_input_name = "input_ids"
-    input_modalities = ["image", "text"]
-    supports_gradient_checkpointing = True
-    _no_split_modules = [
-        "GridLayer", "SemanticLayer", "PatchLayer", "QualityBridge", "TransformerBridge", "VisualTableBridge",
-    ]  # fmt: skip
-    _skip_keys_device_placement = ["past_key_values"]
-    _supports_sdpa = True
-    _supports_flash_attn = True
-    _supports_attention_backend = True
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
-        start: Any = getattr(module, "start_weights", None)  # where normal weights and zero biases do not fit
-        if start is not None:
-            start(self.config.initializer_range)
-        if isinstance(module, SaccadeProjection):
-            # A fetched patch speaks the base tokens' language before any training. The compressor comes before it.
-            tower: Any = getattr(self, "model", self).vision_tower
-            initialization.copy_(module.weight, tower.compressor.warm_start())
-
-
 class ArrCocModel(ArrCocPreTrainedModel):
     """Vision, fetcher, bridge and language model, without the vocabulary head."""
+
+    _keys_to_ignore_on_load_unexpected = [r"^lm_head\."]
 
     def __init__(self, config: ArrCocConfig) -> None:
         super().__init__(config)

@@ -20,13 +20,14 @@ from transformers.modeling_outputs import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from .asker import POSITIONAL, Asker, check_decoding, generation_setting, take_choices, within_context
-from .base_model import ArrCocModel, ArrCocModelOutput, ArrCocPreTrainedModel
+from .base_model import ArrCocModel, ArrCocModelOutput
 from .checks import refusal
 from .configuration_arr_coc import ArrCocConfig
 from .conversation import Conversation
 from .fetcher import FetchChoices, FetchResult
 from .image_processing_arr_coc import Box
 from .losses import relevance_loss, warn_of_training_in_eval_mode
+from .pretrained import ArrCocPreTrainedModel
 from .processing_arr_coc import ArrCocProcessor
 from .processor_loading import load_processor
 from .prompt import EmbeddedPrompt
