@@ -347,7 +347,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
             inputs_embeds = self.get_input_embeddings()(input_ids)
         outputs = self.language_model(
             inputs_embeds=inputs_embeds, attention_mask=attention_mask, position_ids=position_ids,
-            past_key_values=past_key_values, **kwargs,
+            past_key_values=past_key_values, return_dict=True, **kwargs,
         )  # fmt: skip
         fetch = None if prompt is None else prompt.fetch
         all_scores = None

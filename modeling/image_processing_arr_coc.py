@@ -20,7 +20,7 @@ from transformers.utils import logging
 from .checks import PROCESSING, check_processing
 from .configuration_arr_coc import grid_size
 from .image_loading import MAX_IMAGE_PIXELS, load_image
-from .image_sources import source_policy
+from .processor_settings import check_image_settings
 
 logger = logging.get_logger(__name__)
 
@@ -172,13 +172,12 @@ class ArrCocImageProcessor(PilBackend):
     do_convert_rgb = True
 
     def __init__(self, **kwargs: Any) -> None:
+        check_image_settings(kwargs)
         super().__init__(**kwargs)
         if "readable_px" in kwargs:
             self.readable_px = kwargs["readable_px"]  # transformers takes None for the default
         self._warned_of_letters = False
         _check_square(self.size, self.patch_size)
-        _check_readable(self.readable_px)
-        source_policy(self.sources)
 
     def __call__(self, images: Any, *args: Any, **kwargs: Any) -> BatchFeature:
         """See the class."""

@@ -112,7 +112,8 @@ def _expected(cls: Any, name: str) -> str:
     return f"{text}, or None" if type(None) in get_args(field.type) else text
 
 
-def _is_dtype(dtype: Any) -> bool:
+def is_dtype(dtype: Any) -> bool:
+    """Whether it is, or names, a type of torch that weights can be of."""
     named = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     return isinstance(named, torch.dtype) and named.is_floating_point
 
@@ -121,22 +122,33 @@ def _are_numbered(labels: dict[Any, str]) -> bool:
     return all(str(number).isdecimal() for number in labels)
 
 
+def check_labels(count: Any) -> None:
+    """Refuses `num_labels`, no field of its own, for which transformers would make an endless table.
+
+    Raises:
+        ValueError: no whole number, or too large a one.
+    """
+    if count is not None and not (type(count) is int and 0 <= count <= _MOST_LABELS):
+        raise ValueError(f"num_labels: expected a whole number from 0 to {_MOST_LABELS}; got {quoted(count)}")
+
+
 class KnobConfig(PretrainedConfig):
     """What transformers' configs share, with types: transformers states them as strings, which `strict` skips."""
 
     architectures: list[str] | None = None
     output_hidden_states: bool | None = False
-    return_dict: bool | None = True
-    dtype: str | torch.dtype | None = knob("a floating-point type of torch", _is_dtype, default=None)
+    return_dict: bool = True
+    dtype: str | torch.dtype | None = knob("a floating-point type of torch", is_dtype, default=None)
     chunk_size_feed_forward: int = whole(0, 2**20, default=0)
     is_encoder_decoder: bool = False
     id2label: dict[int, str] | dict[str, str] | None = knob("names by number", _are_numbered, default=None)
     label2id: dict[str, int] | dict[str, str] | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
-        labels = kwargs.get("num_labels")
-        if labels is not None and not (type(labels) is int and 0 <= labels <= _MOST_LABELS):
-            raise ValueError(f"num_labels: expected a whole number from 0 to {_MOST_LABELS}; got {quoted(labels)}")
+        check_labels(kwargs.get("num_labels"))
+        attention = kwargs.get("attn_implementation")
+        if not isinstance(attention, str | dict | None):
+            raise ValueError(f"attn_implementation: expected a name, names by part, or None; got {quoted(attention)}")
         try:
             super().__post_init__(**kwargs)
         except (AttributeError, TypeError) as error:

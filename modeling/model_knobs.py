@@ -8,7 +8,7 @@ from .language_model import LAYOUTS
 from .prompt import AUTO, NAMED_BUDGETS, TIERS, resolve_budget
 from .registry import Registry
 
-MAX_SIDE, MAX_PATCHES = 16384, 2**18
+MAX_SIDE, MAX_PATCHES = 8192, 2**18
 """Of an image, px, and patches of one: bounds keep a typo from filling the memory."""
 
 MAX_WIDTH, MAX_MLP, MAX_LAYERS, MAX_HEADS = 2**14, 2**17, 512, 1024

@@ -149,7 +149,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         counted = {name: kwargs.pop(name, None) for name in ("num_items_in_batch", "shift_labels")}
         outputs = self.model(
             input_ids, pixel_values, patch_mask, image_index, image_encoding, attention_mask, query_mask, position_ids,
-            past_key_values, inputs_embeds, labels, choices, **kwargs,
+            past_key_values, inputs_embeds, labels, choices, return_dict=True, **kwargs,
         )  # fmt: skip
         keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) and logits_to_keep else slice(None)
         hidden = outputs.last_hidden_state

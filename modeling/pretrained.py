@@ -12,7 +12,7 @@ from transformers.modeling_utils import PreTrainedModel
 
 from .configuration_arr_coc import ArrCocConfig
 from .vision_tower import SaccadeProjection
-from .weights import WEIGHTS, check_finite, check_fit, weight_map
+from .weights import WEIGHTS, WEIGHTS_INDEX, check_finite, check_fit, check_names, weight_map
 
 
 class ArrCocPreTrainedModel(PreTrainedModel):
@@ -64,8 +64,8 @@ class ArrCocPreTrainedModel(PreTrainedModel):
                 source, *model_args, ignore_mismatched_sizes=ignore_mismatched_sizes, **options
             )
             return loaded if output_loading_info else loaded[0]
-        _check_indices(Path(source, kwargs.get("subfolder") or ""))
         try:
+            _check_folder(Path(source, kwargs.get("subfolder") or ""))
             loaded = super().from_pretrained(source, *model_args, ignore_mismatched_sizes=True, **options)
         except SafetensorError as error:
             raise ValueError(f"{source}: expected whole .safetensors files; got {error}") from error
@@ -88,8 +88,9 @@ class ArrCocPreTrainedModel(PreTrainedModel):
             initialization.copy_(module.weight, tower.compressor.warm_start())
 
 
-def _check_indices(folder: Path) -> None:
-    """Refuses indices in a local folder that name shards elsewhere; those on the Hub cannot."""
-    if folder.is_dir() and not (folder / WEIGHTS).is_file():
-        for index in folder.glob("*.safetensors.index.json"):
-            weight_map(index)
+def _check_folder(folder: Path) -> None:
+    """Refuses what transformers would not notice in a local folder: shards elsewhere, two tensors for one part."""
+    for index in folder.glob("*.safetensors.index.json"):
+        weight_map(index)
+    if any((folder / name).is_file() for name in (WEIGHTS, WEIGHTS_INDEX)):
+        check_names(folder)

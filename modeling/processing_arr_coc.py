@@ -17,6 +17,7 @@ from .auto_map import PROCESSOR_MAP
 from .chat_template import CHAT_TEMPLATE
 from .checks import check_processing, refusal
 from .configuration_arr_coc import count_vision_tokens
+from .processor_settings import ProcessorSettings
 
 IMAGE_TOKEN = "<|image_pad|>"
 TURN_START, TURN_END = "<|im_start|>", "<|im_end|>"
@@ -177,6 +178,13 @@ class ArrCocProcessor(ProcessorMixin):
         layout: str = "plain",
         **kwargs: Any,
     ) -> None:
+        ProcessorSettings(
+            budget=budget,
+            image_token=image_token,
+            excludes_base=excludes_base,
+            layout=layout,
+            chat_template=chat_template,
+        )
         if chat_template is None:
             chat_template = CHAT_TEMPLATE.replace(IMAGE_TOKEN, image_token)
             if layout == "indicators":  # its own rows stand for these tokens

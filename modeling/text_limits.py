@@ -12,7 +12,7 @@ from transformers import AutoConfig
 from transformers.activations import ACT2FN
 from transformers.configuration_utils import PretrainedConfig
 
-from .knobs import quoted
+from .knobs import check_labels, is_dtype, quoted
 
 LIMITS: dict[str, tuple[float, float]] = {
     "vocab_size": (1, 2**22),
@@ -44,6 +44,8 @@ def make_text_config(value: Any) -> PretrainedConfig:
         ValueError: something else, an unknown model, or a field that is refused, which the message names.
     """
     config = value if isinstance(value, PretrainedConfig) else _from_fields({} if value is None else value)
+    if config.dtype is not None and not is_dtype(config.dtype):
+        raise ValueError(f"text_config.dtype: expected a floating-point type of torch; got {quoted(config.dtype)}")
     for name, (low, high) in LIMITS.items():
         number = getattr(config, name, None)
         if isinstance(number, (int, float)) and not low <= number <= high:
@@ -63,6 +65,7 @@ def _from_fields(fields: Any) -> PretrainedConfig:
     fields = dict(fields)
     model_type = fields.pop("model_type", "qwen3")
     try:
+        check_labels(fields.get("num_labels"))
         return AutoConfig.for_model(model_type, **fields)
     except StrictDataclassFieldValidationError as error:
         raise ValueError(f"text_config.{_line(error.__cause__)}") from error
@@ -75,6 +78,9 @@ def _check_names(config: PretrainedConfig) -> None:
         activation = getattr(config, name, None)
         if activation is not None and activation not in ACT2FN:
             raise ValueError(f"text_config.{name}: expected one of {', '.join(ACT2FN)}; got {quoted(activation)}")
+    words, padding = (getattr(config, name, None) for name in ("vocab_size", "pad_token_id"))
+    if isinstance(words, int) and isinstance(padding, int) and not -words <= padding < words:
+        raise ValueError(f"text_config.pad_token_id: expected an id below {words}; got {padding}")
     heads, groups = (getattr(config, name, None) for name in ("num_attention_heads", "num_key_value_heads"))
     if heads and groups and heads % groups:
         raise ValueError(f"text_config.num_key_value_heads: expected a divisor of {heads} heads; got {groups}")

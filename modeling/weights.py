@@ -1,14 +1,18 @@
 """Weights in files: which files hold them, whether they are those of a config, whether they are finite numbers."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch import Tensor
 
 WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
+
+_PREFIX = re.compile(r"^(model\.)+")
 
 
 def weight_files(folder: Path) -> list[str]:
@@ -47,6 +51,23 @@ def weight_map(index: Path) -> dict[str, str]:
         if not name.endswith(".safetensors") or set(name) & set("/\\:\0"):
             raise ValueError(f"{index}: expected names of .safetensors files beside it; got {name!r}")
     return names
+
+
+def check_names(folder: Path) -> None:
+    """Refuses weights of which two would go to the same part: transformers takes names with and without "model.".
+
+    Raises:
+        ValueError: two tensors for one part; no weights, or shards elsewhere (`weight_files`).
+        SafetensorError: a damaged file.
+    """
+    tensors: dict[str, str] = {}
+    for file in weight_files(folder):
+        with safe_open(folder / file, framework="pt") as opened:
+            for name in opened.keys():  # noqa: SIM118  not a dict
+                part = _PREFIX.sub("", name)
+                if part in tensors:
+                    raise ValueError(f"{folder}: expected one tensor for each part; got {tensors[part]} and {name}")
+                tensors[part] = name
 
 
 def check_fit(source: Any, report: Mapping[str, Iterable[Any]], *, passed: Iterable[str] = ()) -> None:
