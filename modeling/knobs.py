@@ -146,9 +146,11 @@ class KnobConfig(PretrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         check_labels(kwargs.get("num_labels"))
-        attention = kwargs.get("attn_implementation")
+        attention, shown = kwargs.get("attn_implementation"), kwargs.get("output_attentions")
         if not isinstance(attention, str | dict | None):
             raise ValueError(f"attn_implementation: expected a name, names by part, or None; got {quoted(attention)}")
+        if not isinstance(shown, bool | None):
+            raise ValueError(f"output_attentions: expected true or false; got {quoted(shown)}")
         try:
             super().__post_init__(**kwargs)
         except (AttributeError, TypeError) as error:

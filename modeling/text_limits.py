@@ -4,6 +4,7 @@ transformers itself checks types. Here are bounds by the names that its configs 
 divide, and numbers that are finite.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -33,6 +34,9 @@ LIMITS: dict[str, tuple[float, float]] = {
 }
 """Least and most by field, several times those of the largest models there are."""
 
+FLAGS = ("output_hidden_states", "output_attentions", "return_dict", "use_cache", "is_encoder_decoder")
+"""What is on or off in every config; transformers does not check the first ones."""
+
 _LARGEST = 2**31 - 1
 """Of any whole number in a config: ids and sizes alike."""
 
@@ -46,6 +50,9 @@ def make_text_config(value: Any) -> PretrainedConfig:
     config = value if isinstance(value, PretrainedConfig) else _from_fields({} if value is None else value)
     if config.dtype is not None and not is_dtype(config.dtype):
         raise ValueError(f"text_config.dtype: expected a floating-point type of torch; got {quoted(config.dtype)}")
+    for name in FLAGS:
+        if not isinstance(getattr(config, name, None), bool | None):
+            raise ValueError(f"text_config.{name}: expected true or false; got {quoted(getattr(config, name))}")
     for name, (low, high) in LIMITS.items():
         number = getattr(config, name, None)
         if isinstance(number, (int, float)) and not low <= number <= high:
@@ -68,7 +75,7 @@ def _from_fields(fields: Any) -> PretrainedConfig:
         check_labels(fields.get("num_labels"))
         return AutoConfig.for_model(model_type, **fields)
     except StrictDataclassFieldValidationError as error:
-        raise ValueError(f"text_config.{_line(error.__cause__)}") from error
+        raise ValueError(f"text_config.{_reworded(error)}") from error
     except Exception as error:  # each config has checks of its own, and raises what it likes
         raise ValueError(f"text_config: expected fields of a {model_type!r} model; got {_line(error)}") from error
 
@@ -96,6 +103,15 @@ def _numbers(held: Any, name: str) -> Iterator[tuple[str, float]]:
             yield from _numbers(value, name)
     elif isinstance(held, (int, float)) and not isinstance(held, bool):
         yield name, held
+
+
+def _reworded(error: StrictDataclassFieldValidationError) -> str:
+    """transformers' refusal of a field, as ours read."""
+    name = re.search(r"field '([^']*)'", str(error))
+    cause = _line(error.__cause__)
+    types = re.search(r"expected (.*?), got (.*)", cause)
+    expected, received = types.groups() if types else ("another value", cause)
+    return f"{name[1] if name else 'fields'}: expected {expected}; got {received}"
 
 
 def _line(error: BaseException | None) -> str:

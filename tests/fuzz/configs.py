@@ -16,6 +16,7 @@ from arr_coc import ArrCocConfig, ArrCocForConditionalGeneration, ArrCocImagePro
 from arr_coc.assembling.plan import skeleton
 from arr_coc.loading import load_config
 from arr_coc.modeling.processor_settings import ImageSettings, ProcessorSettings
+from arr_coc_cli.common import quiet
 from tests.fuzz.tally import Tally
 from tests.helpers import TINY_PATCH, TINY_SIDE, tiny_config, tiny_tokenizer
 
@@ -146,15 +147,22 @@ def fuzz(count: int, seed: int) -> Tally:
     )
     try_config(BASES[0], as_file=True)  # what loads on first use counts before the tally begins
     tally = Tally()
-    for number in range(seed, seed + count):
-        draw = Draw(number)
-        if draw.random() < 0.2:
-            settings = {name: draw.choice(ODD) for name in draw.sample(settings_of_processors, draw.choice((1, 1, 2)))}
-            tally.attempt(
-                number, partial(try_processor, settings), name=str(settings)[:200], wording=ONE_LINE, check=check_pixels
-            )
-        else:
-            odd, name = odd_config(draw)
-            action = partial(try_config, odd, draw.random() < 0.5)
-            tally.attempt(number, action, name=name, wording=ONE_LINE, check=check_config)
+    with quiet():
+        for number in range(seed, seed + count):
+            draw = Draw(number)
+            if draw.random() < 0.2:
+                settings = {
+                    name: draw.choice(ODD) for name in draw.sample(settings_of_processors, draw.choice((1, 1, 2)))
+                }
+                tally.attempt(
+                    number,
+                    partial(try_processor, settings),
+                    name=str(settings)[:200],
+                    wording=ONE_LINE,
+                    check=check_pixels,
+                )
+            else:
+                odd, name = odd_config(draw)
+                action = partial(try_config, odd, draw.random() < 0.5)
+                tally.attempt(number, action, name=name, wording=ONE_LINE, check=check_config)
     return tally

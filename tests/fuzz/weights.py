@@ -18,6 +18,7 @@ from arr_coc.assembling import Request, Source, make_plan, write
 from arr_coc.loading import load_model
 from arr_coc.modeling.weights import WEIGHTS, WEIGHTS_INDEX
 from arr_coc.publishing import build
+from arr_coc_cli.common import quiet
 from tests.fuzz.configs import ONE_LINE
 from tests.fuzz.tally import Tally
 from tests.helpers import tiny_checkpoint, tiny_tokenizer
@@ -113,7 +114,7 @@ def with_tensors(change: Callable[[Draw, dict[str, torch.Tensor], str], bool | N
 
     def damage(draw: Draw, folder: Path) -> bool | None:
         path = one_file(draw, folder)
-        tensors = load_file(path)
+        tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}  # not those in the file itself
         must = change(draw, tensors, draw.choice(sorted(tensors)))
         save_file(tensors, path, metadata={"format": "pt"})
         return must
@@ -266,7 +267,7 @@ def check(answer: str, *, must: bool | None, expected: str) -> str | None:
 
 def fuzz(count: int, seed: int) -> Tally:
     """`count` damaged folders, the first one by `seed`, each through one of the doors."""
-    with tempfile.TemporaryDirectory() as root:
+    with tempfile.TemporaryDirectory() as root, quiet():
         doors = Doors(Path(root))
         tally = Tally()
         for number in range(seed, seed + count):
@@ -278,6 +279,8 @@ def fuzz(count: int, seed: int) -> Tally:
                 copy = Path(folder, "model")
                 shutil.copytree(source, copy)
                 must = damage(draw, copy)
+                if damage is spoil and door == "assemble":
+                    must = None  # of a tensor that an assembled model leaves out it does not matter
                 tally.attempt(
                     number, partial(doors.through, door, copy), name=f"{damage.__name__}, {door} {source.name}",
                     promised=(ValueError, OSError) if door == "load" else ValueError,
