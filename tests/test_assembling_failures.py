@@ -193,7 +193,6 @@ BAD_LLM: dict[str, tuple[str, Callable[[Path], Any], str]] = {
         lambda f: (f / "model.safetensors.index.json").write_text('{"weight_map": {}}'),
         "expected a weight_map from tensors to files; got none",
     ),
-    "NaN": ("qwen3", spoil, "expected finite weights; got NaN or infinity in model.layers.0.mlp.up_proj.weight"),
     "width": ("qwen3", lambda f: change_config(f, "hidden_size", 32), "agree on vocabulary and width"),
     "no tokenizer": ("qwen3", lambda f: (f / "tokenizer.json").unlink(), "expected tokenizer.json; got none"),
     "broken tokenizer": ("qwen3", lambda f: (f / "tokenizer.json").write_text("{}"), "tokenizer that can be read"),
@@ -326,3 +325,14 @@ def test_planning_downloads_no_weights(cache: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sources_module.constants, "HF_HUB_OFFLINE", False)
     assert {name: info.shape for name, info in source.tensors.items()} == {n: tuple(s) for n, s in shapes.items()}
     monkeypatch.undo()
+
+
+def test_weights_that_are_no_numbers_are_not_assembled(
+    published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = copied(published, tmp_path, "qwen3")
+    spoil(folder)
+    arguments = ["--vision", published / "vision", "--llm", folder, "--out", tmp_path / "made" / "out"]
+    message = "expected finite weights; got NaN or infinity in model.layers.0.mlp.up_proj.weight"
+    assert message in refused(capsys, *arguments)
+    assert not list((tmp_path / "made").iterdir())

@@ -64,9 +64,9 @@ def odd_value(draw: Draw, value: Any) -> Any:
     return draw.choice(ODD)
 
 
-def odd_config(draw: Draw) -> tuple[dict[str, Any], str]:
+def odd_config(draw: Draw, bases: list[dict[str, Any]]) -> tuple[dict[str, Any], str]:
     """A config's dict with one or two odd fields, and what they are called."""
-    config = copy.deepcopy(BASES[draw.randrange(len(BASES))])
+    config = copy.deepcopy(bases[draw.randrange(len(bases))])
     names = []
     for _ in range(draw.choice((1, 1, 1, 2))):
         part = draw.choice((*PARTS, None))
@@ -134,35 +134,30 @@ def check_pixels(pixels: Any) -> str | None:
     return None if pixels is None or bool(torch.as_tensor(pixels).isfinite().all()) else "pixels that are no numbers"
 
 
-BASES: list[dict[str, Any]] = []
-"""The variants as dicts, filled on first use: they take a tokenizer each."""
+SETTINGS = sorted({field.name for kind in (ImageSettings, ProcessorSettings) for field in fields(kind)})
+"""Of both processors."""
+
+
+def attempt(tally: Tally, seed: int, bases: list[dict[str, Any]]) -> None:
+    """One config, or one pair of processors, with odd fields."""
+    draw = Draw(seed)
+    if draw.random() < 0.2:
+        settings = {name: draw.choice(ODD) for name in draw.sample(SETTINGS, draw.choice((1, 1, 2)))}
+        name, action, check = str(settings)[:200], partial(try_processor, settings), check_pixels
+        tally.attempt(seed, action, name=name, wording=ONE_LINE, check=check)
+    else:
+        odd, name = odd_config(draw, bases)
+        tally.attempt(
+            seed, partial(try_config, odd, draw.random() < 0.5), name=name, wording=ONE_LINE, check=check_config
+        )
 
 
 def fuzz(count: int, seed: int) -> Tally:
     """`count` configs and processors with odd fields, the first one by `seed`."""
-    if not BASES:
-        BASES.extend(tiny_config(**variant).to_dict() for variant in VARIANTS)
-    settings_of_processors = sorted(
-        {field.name for kind in (ImageSettings, ProcessorSettings) for field in fields(kind)}
-    )
-    try_config(BASES[0], as_file=True)  # what loads on first use counts before the tally begins
+    bases = [tiny_config(**variant).to_dict() for variant in VARIANTS]
+    try_config(bases[0], as_file=True)  # what loads on first use counts before the tally begins
     tally = Tally()
     with quiet():
         for number in range(seed, seed + count):
-            draw = Draw(number)
-            if draw.random() < 0.2:
-                settings = {
-                    name: draw.choice(ODD) for name in draw.sample(settings_of_processors, draw.choice((1, 1, 2)))
-                }
-                tally.attempt(
-                    number,
-                    partial(try_processor, settings),
-                    name=str(settings)[:200],
-                    wording=ONE_LINE,
-                    check=check_pixels,
-                )
-            else:
-                odd, name = odd_config(draw)
-                action = partial(try_config, odd, draw.random() < 0.5)
-                tally.attempt(number, action, name=name, wording=ONE_LINE, check=check_config)
+            attempt(tally, number, bases)
     return tally
