@@ -301,4 +301,4 @@ def _check_square(size: Any, patch_size: int) -> None:
 
 def _check_readable(readable_px: Any) -> None:
     if readable_px is not None and not readable_px > 0:
-        raise ValueError(f"readable_px: expected a positive height in px, or None; received {readable_px!r}")
+        raise ValueError(f"readable_px: expected a number above 0, or None; got {readable_px!r}")

@@ -1,6 +1,7 @@
 """What the model classes share with every model of transformers: initialisation, capabilities, loading."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,14 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 from transformers import initialization
+from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.modeling_utils import PreTrainedModel
 
 from .configuration_arr_coc import ArrCocConfig
 from .vision_tower import SaccadeProjection
 from .weights import WEIGHTS, WEIGHTS_INDEX, check_finite, check_fit, check_names, weight_map
+
+_NOT_PLAIN = ("quantization_config", "state_dict", "gguf_file", "tp_plan", "device_mesh", "distributed_config")
 
 
 class ArrCocPreTrainedModel(PreTrainedModel):
@@ -64,15 +68,21 @@ class ArrCocPreTrainedModel(PreTrainedModel):
                 source, *model_args, ignore_mismatched_sizes=ignore_mismatched_sizes, **options
             )
             return loaded if output_loading_info else loaded[0]
+        passed = ["mismatched"] * ignore_mismatched_sizes + ["missing", "unexpected"] * output_loading_info
+        folder = Path(source, kwargs.get("subfolder") or "")
+        # First without memory for weights: a size that is a typo would fill it before anything was compared.
+        places: list[dict[str, Any]] = [{"device_map": "meta"}, {}] if _loads_plainly(folder, kwargs) else [{}]
         try:
-            _check_folder(Path(source, kwargs.get("subfolder") or ""))
-            loaded = super().from_pretrained(source, *model_args, ignore_mismatched_sizes=True, **options)
+            _check_folder(folder)
+            for place in places:
+                loaded = super().from_pretrained(
+                    source, *model_args, ignore_mismatched_sizes=True, **{**options, **place}
+                )
+                model, report = loaded
+                if not getattr(model, "_hf_peft_config_loaded", False):  # then the report is the adapter's
+                    check_fit(source, report, passed=passed)
         except SafetensorError as error:
             raise ValueError(f"{source}: expected whole .safetensors files; got {error}") from error
-        model, report = loaded
-        passed = ["mismatched"] * ignore_mismatched_sizes + ["missing", "unexpected"] * output_loading_info
-        if not getattr(model, "_hf_peft_config_loaded", False):  # then the report is the adapter's
-            check_fit(source, report, passed=passed)
         check_finite(source, model.state_dict().items())
         return loaded if output_loading_info else model
 
@@ -86,6 +96,14 @@ class ArrCocPreTrainedModel(PreTrainedModel):
             # A fetched patch speaks the base tokens' language before any training. The compressor comes before it.
             tower: Any = getattr(self, "model", self).vision_tower
             initialization.copy_(module.weight, tower.compressor.warm_start())
+
+
+def _loads_plainly(folder: Path, options: Mapping[str, Any]) -> bool:
+    """Whether it is a folder of weights that are loaded as they are, by one process for itself."""
+    path = folder / "config.json"
+    if any(options.get(name) is not None for name in _NOT_PLAIN) or not path.is_file() or is_deepspeed_zero3_enabled():
+        return False
+    return "quantization_config" not in path.read_text(encoding="utf-8", errors="replace")
 
 
 def _check_folder(folder: Path) -> None:

@@ -49,7 +49,7 @@ class ImageSettings:
         default="any",
     )
     resample: int = knob("a filter of Pillow", lambda value: value in [*PILImageResampling], default=3)
-    rescale_factor: int | float = number(0.0, 1e3, above=True, default=1.0)
+    rescale_factor: int | float = number(-1e3, 1e3, default=1.0)
     image_mean: Channels = _of_each_channel("a number from 0 to 1", lambda value: 0 <= value <= 1)
     image_std: Channels = _of_each_channel("a number above 0, at most 1000", lambda value: 0 < value <= 1e3)
     do_resize: bool | None = None

@@ -16,7 +16,7 @@ REFUSED: dict[str, list[Any]] = {
     "readable_px": [0, -1, NAN, "11", True],
     "sources": [None, "all", 3],
     "resample": [9, "bicubic", None],
-    "rescale_factor": [NAN, 0, -1, "1/255"],
+    "rescale_factor": [NAN, float("inf"), "1/255"],
     "image_mean": [[0.5], [NAN] * 3, 2.0, "0.5", None],
     "image_std": [0, [0.5, 0.5, 0.0], NAN, [True] * 3],
     "do_resize": ["no", 1],
