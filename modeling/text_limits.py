@@ -53,10 +53,7 @@ def make_text_config(value: Any) -> PretrainedConfig:
     for name in FLAGS:
         if not isinstance(getattr(config, name, None), bool | None):
             raise ValueError(f"text_config.{name}: expected true or false; got {quoted(getattr(config, name))}")
-    for name, (low, high) in LIMITS.items():
-        number = getattr(config, name, None)
-        if isinstance(number, (int, float)) and not low <= number <= high:
-            raise ValueError(f"text_config.{name}: expected a number from {low} to {high}; got {quoted(number)}")
+    _check_limits({name: getattr(config, name, None) for name in LIMITS})
     for name, number in _numbers(config.to_dict(), "text_config"):
         if not abs(number) <= _LARGEST:
             raise ValueError(f"{name}: expected a finite number up to {_LARGEST}; got {quoted(number)}")
@@ -71,6 +68,7 @@ def _from_fields(fields: Any) -> PretrainedConfig:
         raise ValueError(f"text_config: expected a config or a dict of its fields; got {quoted(fields)}")
     fields = dict(fields)
     model_type = fields.pop("model_type", "qwen3")
+    _check_limits(fields)  # before transformers makes a list of the layers
     try:
         check_labels(fields.get("num_labels"))
         return AutoConfig.for_model(model_type, **fields)
@@ -78,6 +76,13 @@ def _from_fields(fields: Any) -> PretrainedConfig:
         raise ValueError(f"text_config.{_reworded(error)}") from error
     except Exception as error:  # each config has checks of its own, and raises what it likes
         raise ValueError(f"text_config: expected fields of a {model_type!r} model; got {_line(error)}") from error
+
+
+def _check_limits(fields: dict[str, Any]) -> None:
+    for name, (low, high) in LIMITS.items():
+        number = fields.get(name)
+        if isinstance(number, (int, float)) and not low <= number <= high:
+            raise ValueError(f"text_config.{name}: expected a number from {low} to {high}; got {quoted(number)}")
 
 
 def _check_names(config: PretrainedConfig) -> None:

@@ -21,8 +21,8 @@ PARTS: dict[str, Part] = {
     "images": Part(60, 5000, "image files, mutated or hostile"),
     "calls": Part(60, 2500, "odd calls of generate, encode_image, forward and the processor"),
     "urls": Part(16, 100, "URLs of hostile servers on loopback"),
-    "configs": Part(60, 5000, "odd values in every field of configs and processors"),
-    "weights": Part(16, 600, "damaged and forged weights: ask, build, from_pretrained, assemble"),
+    "configs": Part(30, 5000, "odd values in every field of configs and processors"),
+    "weights": Part(8, 600, "damaged and forged weights: ask, build, from_pretrained, assemble"),
     "threads": Part(24, 1000, "calls on one model at the same time"),
 }
 
