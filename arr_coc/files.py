@@ -1,4 +1,4 @@
-"""Files of models: JSON, weights in one file or in shards, output folders that appear whole or not at all."""
+"""Files of models: JSON, output folders that appear whole or not at all."""
 
 import glob
 import json
@@ -17,8 +17,6 @@ try:
 except ImportError:  # not on Windows: there, what a killed run left stays
     fcntl = None
 
-WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
-
 
 def parse_json(path: Path) -> Any:
     """The content of a JSON file.
@@ -28,7 +26,7 @@ def parse_json(path: Path) -> Any:
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: expected JSON; got {error}") from error
 
 
@@ -47,24 +45,6 @@ def read_json(path: Path) -> dict[str, Any]:
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Writes a JSON object for people to read."""
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def weight_files(source: Path) -> list[str]:
-    """Names of the weight files in `source`: one, or the shards that its index names.
-
-    Raises:
-        ValueError: `source` holds no weights, or lacks a shard.
-    """
-    if (source / WEIGHTS).is_file():
-        return [WEIGHTS]
-    index = source / WEIGHTS_INDEX
-    if not index.is_file():
-        raise ValueError(f"{source}: expected weights ({WEIGHTS}, or shards with {WEIGHTS_INDEX}); got none")
-    shards = sorted(set(read_json(index)["weight_map"].values()))
-    missing = [name for name in shards if not (source / name).is_file()]
-    if missing:
-        raise ValueError(f"{source}: expected the {len(shards)} shards of {WEIGHTS_INDEX}; got no {', '.join(missing)}")
-    return shards
 
 
 def check_free(out: Path, force: bool = False) -> None:

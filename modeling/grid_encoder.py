@@ -188,6 +188,7 @@ class GridAttention(nn.Module):
 class GridMLP(nn.Module):
     def __init__(self, config: ArrCocVisionConfig) -> None:
         super().__init__()
+        assert config.mlp_dim is not None, "the config fills it in"
         self.lin1 = nn.Linear(config.hidden_size, config.mlp_dim)
         self.lin2 = nn.Linear(config.mlp_dim, config.hidden_size)
 

@@ -14,6 +14,7 @@ import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 from transformers.image_utils import ChannelDimension
 
+from .checks import is_dense, refusal
 from .image_sources import SourcePolicy, open_source, source_policy
 
 MAX_IMAGE_PIXELS = 89_478_485
@@ -55,6 +56,8 @@ def load_image(
     if isinstance(source, Image.Image):
         return _finish(source, "image", max_image_pixels)
     if isinstance(source, torch.Tensor):
+        if not is_dense(source) or source.is_complex():
+            raise refusal("image", "a dense tensor of numbers", source)
         source = source.detach().cpu()
         source = (source.float() if source.is_floating_point() else source).numpy()
     if isinstance(source, np.ndarray):
@@ -75,7 +78,9 @@ def _decode(stream: IO[bytes], name: str, limit: int) -> Image.Image:
             received = "other content" if stream.seek(0, os.SEEK_END) else "an empty file"
             raise _Refused(f"{name}: expected an image ({', '.join(FORMATS)}), received {received}") from None
     with image:
-        return _finish(image, name, limit)
+        loaded = _finish(image, name, limit)
+    loaded.info.pop("exif", None)  # obeyed, or broken where Pillow reads the image all the same
+    return loaded
 
 
 class _Refused(ValueError):

@@ -21,8 +21,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 """From the top down; a part imports itself and parts of lower layers. Beside them stands arr_coc itself, the user's
 door: it may import any part of the library, and no part imports it."""
 
-TRAVELS_WITH = {"torch", "transformers", "numpy", "PIL"}
-"""What modeling/ may import beside itself and the standard library: it runs where nothing else is installed."""
+TRAVELS_WITH = {"torch", "transformers", "numpy", "PIL", "huggingface_hub", "safetensors"}
+"""What modeling/ may import beside itself and the standard library: it runs where nothing else is installed. The last
+two come with transformers, which cannot do without them."""
 
 
 def layer_of(part: str) -> int:

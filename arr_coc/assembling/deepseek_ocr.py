@@ -7,7 +7,7 @@ our compressor; `vision_model` is our semantic encoder.
 from math import isqrt
 from typing import Any
 
-from ..modeling.processing_arr_coc import render_macro
+from ..modeling.chat_template import render_macro
 from .families import FAMILIES, Family, Prompting, Shapes, map_decoder
 from .mapping import Mapping
 from .sources import Source

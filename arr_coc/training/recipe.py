@@ -220,7 +220,9 @@ def _begin(recipe: Recipe, device: torch.device) -> Run:
         if not recipe.start.is_dir():
             raise ValueError(f"start: expected a trained model's folder; got {recipe.start}, which is none")
         # With this configuration: what it adds to the one that was trained with begins untrained.
-        trained = ArrCocForConditionalGeneration.from_pretrained(recipe.start, config=config)
+        trained, _ = ArrCocForConditionalGeneration.from_pretrained(
+            recipe.start, config=config, output_loading_info=True
+        )
         run.model.load_state_dict(trained.state_dict())
         if any(stage.from_scratch for stage in recipe.stages):
             run.learner = load_learner(recipe.start)

@@ -15,8 +15,9 @@ from arr_coc.data.domains.absent import missing_fields
 from arr_coc.data.mixture import Mixture
 from arr_coc.data.records import NOT_ON_THE_PAGE
 from arr_coc.data.sketching import sketch_document
+from arr_coc.modeling.chat_template import CHAT_TEMPLATE
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
-from arr_coc.modeling.processing_arr_coc import CHAT_TEMPLATE, find_query_tokens, query_markers
+from arr_coc.modeling.processing_arr_coc import find_query_tokens, query_markers
 
 from .streaming import per_step
 from .targets import SLOTS, pixels, word_targets

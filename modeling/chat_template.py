@@ -1,0 +1,51 @@
+"""The chat template: how questions, images and answers are written as one prompt."""
+
+# Blocks of a message in the order given; one placeholder per image, expanded later.
+_RENDER = """\
+{%- macro render(content) -%}
+  {%- if content is string -%}
+    {{- content -}}
+  {%- else -%}
+    {%- for block in content or [] -%}
+      {%- if block['type'] == 'text' -%}
+        {{- block['text'] -}}
+      {%- elif block['type'] in ['image', 'image_url'] -%}
+        {{- 'IMAGE' -}}
+      {%- else -%}
+        {{- raise_exception('message content: expected text, image or image_url, received ' + block['type']) -}}
+      {%- endif -%}
+    {%- endfor -%}
+  {%- endif -%}
+{%- endmacro -%}
+"""
+
+
+def render_macro(image: str) -> str:
+    """Jinja macro `render(content)` of a chat template, which writes `image` (as in a Jinja string) for every image."""
+    return _RENDER.replace("'IMAGE'", f"'{image}'")
+
+
+# ChatML as Qwen writes it. The `generation` tags mark the answers for `return_assistant_tokens_mask=True`;
+# `enable_thinking=False` is Qwen3's switch.
+CHAT_TEMPLATE = (
+    render_macro("<|vision_start|><|image_pad|><|vision_end|>")
+    + """\
+{%- for message in messages -%}
+  {{- '<|im_start|>' + message['role'] + '\\n' -}}
+  {%- if message['role'] == 'assistant' -%}
+    {%- generation -%}
+      {{- render(message['content']) + '<|im_end|>' -}}
+    {%- endgeneration -%}
+  {%- else -%}
+    {{- render(message['content']) + '<|im_end|>' -}}
+  {%- endif -%}
+  {{- '\\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+  {{- '<|im_start|>assistant\\n' -}}
+  {%- if enable_thinking is defined and enable_thinking is false -%}
+    {{- '<think>\\n\\n</think>\\n\\n' -}}
+  {%- endif -%}
+{%- endif -%}
+"""
+)
