@@ -1,0 +1,27 @@
+"""What is fuzzed: one line a part."""
+
+import importlib
+from typing import NamedTuple
+
+from tests.fuzz.tally import Tally
+
+
+class Part(NamedTuple):
+    """A module of this folder with `fuzz(count, seed) -> Tally`, which does the tries `seed` to `seed + count - 1`.
+
+    `small`, `full`: tries in the test suite and in `make fuzz`; `what`: for the table.
+    """
+
+    small: int
+    full: int
+    what: str
+
+
+PARTS: dict[str, Part] = {
+    "threads": Part(24, 1000, "calls on one model at the same time"),
+}
+
+
+def fuzz(name: str, count: int, seed: int) -> Tally:
+    """Runs a part in this process."""
+    return importlib.import_module(f"tests.fuzz.{name}").fuzz(count, seed)
