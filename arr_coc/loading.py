@@ -48,7 +48,7 @@ def load_config(name: str) -> ArrCocConfig:
     Raises:
         ValueError: there is no config.json, or one of another kind of model.
     """
-    with _refused(name):
+    with refused(name):
         config = AutoConfig.from_pretrained(name)
     if config.model_type != ArrCocConfig.model_type:
         raise ValueError(f"{name}: expected an ARR-COC model; got a model of type {config.model_type!r}")
@@ -64,7 +64,7 @@ def load_model(name: str | None, device: str | None = None) -> ArrCocForConditio
     source = find_model(name)
     config = load_config(source)
     target = find_device(device)
-    with _refused(source):
+    with refused(source):
         loaded: Any = ArrCocForConditionalGeneration.from_pretrained(source, config=config, output_loading_info=True)
     model, report = loaded
     missing = sorted(report["missing_keys"])
@@ -91,7 +91,7 @@ def find_device(name: str | None) -> torch.device:
 
 
 @contextmanager
-def _refused(name: str) -> Iterator[None]:
+def refused(name: str) -> Iterator[None]:
     """What loaders raise about a damaged or missing checkpoint, as a ValueError that names it."""
     try:
         yield

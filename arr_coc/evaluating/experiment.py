@@ -7,7 +7,6 @@ OUT/result.json         the numbers
 OUT/report.html, .md    the same for people
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ import yaml
 
 from ..data.formats import Format
 from ..data.records import Record
+from ..files import read_json, read_yaml, write_json, write_text
 from ..metrics import METRICS
 from ..modeling.allocators import ALLOCATORS
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
@@ -32,6 +32,9 @@ from .identity import hash_images, model_identity
 from .prediction_loop import by_image, new_tokens, predict_all
 from .predictions import append, mend, read_run
 from .scores import read_scored, score_experiment
+
+PLANNED = ("arms", "data_sha256", "questions", "metric", "patch_size")
+"""What scoring needs of a plan."""
 
 UNPLANNED = ("command", "environment")
 """What may differ between the runs that fill one folder."""
@@ -161,9 +164,7 @@ def keep_plan(out: Path, plan: dict[str, Any]) -> dict[str, Any]:
     path = out / "plan.yaml"
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_suffix(".new")
-        beside.write_text(yaml.safe_dump(plan, sort_keys=False, allow_unicode=True, width=100), encoding="utf-8")
-        beside.replace(path)
+        write_text(path, yaml.safe_dump(plan, sort_keys=False, allow_unicode=True, width=100))
         return plan
     on_disk = read_plan(out)
     changed = [name for name in {**plan, **on_disk} if name not in UNPLANNED and plan.get(name) != on_disk.get(name)]
@@ -176,12 +177,20 @@ def read_plan(out: Path) -> dict[str, Any]:
     """The plan that an experiment's folder holds.
 
     Raises:
-        ValueError: the folder has no plan.yaml.
+        ValueError: the folder has no plan.yaml, or one that is no plan.
     """
     path = out / "plan.yaml"
     if not path.is_file():
         raise ValueError(f"{out}: expected the folder of an experiment (with plan.yaml); got none")
-    return yaml.safe_load(path.read_text(encoding="utf-8"))
+    plan = read_yaml(path)
+    missing = [name for name in PLANNED if name not in plan] if isinstance(plan, dict) else [type(plan).__name__]
+    if missing:
+        raise ValueError(f"{path}: expected a plan with {', '.join(PLANNED)}; got none of {', '.join(missing)}")
+    try:
+        plan_arms(plan)
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{path}: expected arms as an experiment writes them; got {error}") from error
+    return plan
 
 
 def check_data(plan: dict[str, Any], source: Format, records: Sequence[Record]) -> None:
@@ -278,11 +287,4 @@ def rescore(out: Path, records: Sequence[Record], *, metric: str | None = None) 
 def read_costs(out: Path) -> dict[str, Any] | None:
     """What `keep_costs` measured, or None."""
     path = out / "costs.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Writes all of the file or nothing."""
-    beside = path.with_suffix(".new")
-    beside.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    beside.replace(path)
+    return read_json(path) if path.is_file() else None

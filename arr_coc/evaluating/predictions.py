@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image
 
 from ..data.records import Record
+from ..files import fresh_file
 from ..metrics import patch_recall
 from ..modeling.asker import Answer
 from ..modeling.image_processing_arr_coc import boxes_to_patches, map_boxes
@@ -105,12 +106,13 @@ def append(path: Path, predictions: Iterable[Prediction]) -> None:
 
 
 def mend(path: Path) -> None:
-    """Cuts off a last line that a killed process did not finish."""
+    """Cuts off a last line that a killed process did not finish; killed itself, it leaves the file as it was."""
     if path.is_file():
         content = path.read_bytes()
         whole = content[: content.rfind(b"\n") + 1]
         if len(whole) < len(content):
-            path.write_bytes(whole)
+            with fresh_file(path) as beside:
+                beside.write_bytes(whole)
 
 
 def run_files(folder: Path, run: str) -> list[Path]:

@@ -1,6 +1,7 @@
 """Phases: stages of a recipe that train some parts of a whole model on records, and leave the others as they are."""
 
 import logging
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,12 +13,14 @@ from transformers import PrinterCallback, TrainerCallback, TrainerControl, Train
 
 from ..data.collator import QuestionCollator
 from ..data.sources import open_records
-from ..files import replace_folder
+from ..files import disk_faults, replace_folder
+from ..loading import refused
 from ..modeling.configuration_arr_coc import GRADIENTS
 from ..modeling.processing_arr_coc import ArrCocProcessor
 from ..modeling.scorers import SCORERS
 from ..parts import check_parts
 from .cache import CachedEncoder
+from .checkpoints import damage, mark_complete
 from .draws import Mix
 from .losses import loss_weights
 from .parts import base_model, train_only
@@ -31,7 +34,11 @@ REINFORCEMENT = "reinforcement"
 """A phase's gradient into the scorer that no configuration has, and the loss that it stands for."""
 
 MODEL = "model"
-"""Folder, in a phase's own, of what the phase made. It is there if and only if the phase is done."""
+"""Folder, in a phase's own, of what the phase made. It is there, and whole, if and only if the phase is done."""
+
+
+DIGESTS = f"{MODEL}.json"
+"""File beside it, of what its files were (see `checkpoints`)."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +138,8 @@ class Phase(Stage):
     def run(self, run: Run, folder: Path) -> None:
         """The model that it leaves is another one, as it is in the folder of what the phase made."""
         trained = train_phase(run.model, run.processor, self, folder, device=run.device, root=run.root)
-        run.model = type(run.model).from_pretrained(trained)
+        with refused(str(trained)):
+            run.model = type(run.model).from_pretrained(trained)
 
     def objective(self) -> Objective:
         """What `ArrCocTrainer` minimises."""
@@ -205,6 +213,18 @@ class FrozenInputs(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
     ) -> None:
         base_model(model).disable_input_require_grads()
+
+
+class BestThatIsThere(TrainerCallback):
+    """Forgets a best checkpoint that was damaged and discarded: the best of those to come counts."""
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        best = state.best_model_checkpoint
+        if best is not None and not Path(best).is_dir():
+            logger.warning(f"{best}: expected the best checkpoint so far; got none: the best of those to come is kept")
+            state.best_metric = state.best_model_checkpoint = state.best_global_step = None
 
 
 def reporters(names: str, folder: Path) -> list[TrainerCallback]:
@@ -304,7 +324,7 @@ def make_trainer(
         data_collator=QuestionCollator(processor, config, padding_side="left", budget=budget),
         train_dataset=_opened(phase.data, root),
         eval_dataset=None if phase.held_out is None else _opened(phase.held_out, root),
-        callbacks=[LogLines(), FrozenInputs(), *reporters(phase.report_to, folder)],
+        callbacks=[LogLines(), FrozenInputs(), BestThatIsThere(), *reporters(phase.report_to, folder)],
         cached=None if phase.cache is None else CachedEncoder(model, root / phase.cache),
     )
     trainer.remove_callback(PrinterCallback)
@@ -320,8 +340,10 @@ def train_phase(
         The folder of what it made: model and processor.
     """
     finished = folder / MODEL
-    if finished.is_dir():
+    if finished.is_dir() and (fault := damage(finished, folder / DIGESTS)) is None:
         return finished
+    if finished.is_dir():
+        logger.warning(f"{finished}: expected what this phase made; got {fault}: making it again from the checkpoints")
     folder.mkdir(parents=True, exist_ok=True)
     configured = model.config.fetcher_config.gradient
     try:
@@ -329,10 +351,25 @@ def train_phase(
         trainer.train()
     finally:
         model.config.fetcher_config.gradient = configured  # the phase's own is no property of what it makes
-    beside = folder / f"{MODEL}.tmp"
-    trainer.save_model(str(beside))
-    if trainer.is_world_process_zero():
-        processor.save_pretrained(beside)
-        replace_folder(beside, finished)
-    trainer.accelerator.wait_for_everyone()
+    _keep_model(trainer, processor, finished)
     return finished
+
+
+def _keep_model(trainer: ArrCocTrainer, processor: ArrCocProcessor, finished: Path) -> None:
+    """Writes what was trained, and nothing else, to `finished` in one step; every process has a part in it."""
+    beside = finished.with_name(f"{finished.name}.tmp")
+    main = trainer.is_world_process_zero()
+    if main:
+        shutil.rmtree(beside, ignore_errors=True)  # what a killed run left there
+    trainer.accelerator.wait_for_everyone()
+    try:
+        with disk_faults(finished):
+            trainer.save_model(str(beside))
+            if main:
+                processor.save_pretrained(beside)
+                mark_complete(beside, finished.with_name(DIGESTS))
+                replace_folder(beside, finished)
+    finally:
+        if main:
+            shutil.rmtree(beside, ignore_errors=True)
+    trainer.accelerator.wait_for_everyone()

@@ -13,6 +13,7 @@ stages:
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +24,9 @@ import yaml
 from accelerate import PartialState
 from transformers.utils import logging
 
-from arr_coc.files import fresh_folder
+from arr_coc.files import fresh_folder, read_yaml
+from arr_coc.loading import load_config, refused
+from arr_coc.locks import sole_writer
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.processing_arr_coc import ArrCocProcessor
@@ -74,7 +77,7 @@ class Recipe:
         Raises:
             ValueError: a change of what no configuration has, or to what it may not be.
         """
-        known = ArrCocConfig.from_pretrained(self.model).to_dict()
+        known = load_config(str(self.model)).to_dict()
         return ArrCocConfig.from_dict(_changed(known, self.changes, "config"))
 
 
@@ -157,7 +160,7 @@ def load_recipe(path: Path, settings: Sequence[str] = ()) -> Recipe:
     Raises:
         ValueError: unknown stages or settings, or no stages.
     """
-    recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
+    recipe = read_yaml(path)
     if not isinstance(recipe, dict) or not isinstance(recipe.get("stages"), list) or not recipe["stages"]:
         raise ValueError(f"{path}: expected a mapping with a list of stages; got {type(recipe).__name__}")
     unknown = sorted(set(recipe) - set(_KEYS))
@@ -189,24 +192,27 @@ def train(recipe: Recipe, out: Path, device: torch.device | str = "cpu") -> None
     Writes the trained checkpoint to `out/model`: weights, configuration, processor, and what training it further needs.
 
     Raises:
-        ValueError: several processes for stages that know one only; a device that Trainer cannot be told.
+        ValueError: several processes for stages that know one only; a device that Trainer cannot be told; another
+            process trains in `out`; damaged weights to start from, or damaged checkpoints and no older one.
     """
     state = PartialState(cpu=torch.device(device).type == "cpu")
     if state.num_processes > 1 and any(stage.from_scratch for stage in recipe.stages):
         several = ", ".join(name for name, kind in STAGES.items() if not kind.from_scratch)
         raise ValueError(f"stages: expected {several} only, with {state.num_processes} processes; got others")
-    run = _begin(recipe, torch.device(device))
-    for number, stage in enumerate(recipe.stages):
-        if state.is_main_process:
-            logger.info(f"stage {number}: {stage}")
-        stage.run(run, out / f"stage{number}")
-    if state.is_main_process:
-        with fresh_folder(out.absolute() / "model", force=True) as beside:
-            run.model.save_pretrained(beside)
-            run.processor.save_pretrained(beside)
-            if run.learner:
-                save_learner(run.learner, beside)
-    state.wait_for_everyone()
+    main = state.is_main_process
+    with sole_writer(out) if main else nullcontext():
+        run = _begin(recipe, torch.device(device))
+        for number, stage in enumerate(recipe.stages):
+            if main:
+                logger.info(f"stage {number}: {stage}")
+            stage.run(run, out / f"stage{number}")
+        if main:
+            with fresh_folder(out.absolute() / "model", force=True) as beside:
+                run.model.save_pretrained(beside)
+                run.processor.save_pretrained(beside)
+                if run.learner:
+                    save_learner(run.learner, beside)
+        state.wait_for_everyone()
 
 
 def _begin(recipe: Recipe, device: torch.device) -> Run:
@@ -220,8 +226,9 @@ def _begin(recipe: Recipe, device: torch.device) -> Run:
         if not recipe.start.is_dir():
             raise ValueError(f"start: expected a trained model's folder; got {recipe.start}, which is none")
         # With this configuration: what it adds to the one that was trained with begins untrained.
-        trained = ArrCocForConditionalGeneration.from_pretrained(recipe.start, config=config)
-        run.model.load_state_dict(trained.state_dict())
+        with refused(str(recipe.start)):
+            trained = ArrCocForConditionalGeneration.from_pretrained(recipe.start, config=config)
+            run.model.load_state_dict(trained.state_dict())
         if any(stage.from_scratch for stage in recipe.stages):
             run.learner = load_learner(recipe.start)
     return run
