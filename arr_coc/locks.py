@@ -14,12 +14,12 @@ PATIENCE = 10.0
 
 
 @contextmanager
-def sole_writer(out: Path, *, patience: float = PATIENCE) -> Iterator[None]:
+def sole_writer(out: Path, *, patience: float | None = None) -> Iterator[None]:
     """Keeps every other process from writing `out` until the block ends.
 
     Args:
         out: a folder or a file, there or not yet; the lock is `.NAME.lock` beside it.
-        patience: how long to wait for a process that holds it, s.
+        patience: how long to wait for a process that holds it, s; None: `PATIENCE`.
 
     Raises:
         ValueError: another process still writes there; the message says which one, and since when.
@@ -28,7 +28,7 @@ def sole_writer(out: Path, *, patience: float = PATIENCE) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path)
     try:
-        lock.acquire(timeout=patience)
+        lock.acquire(timeout=PATIENCE if patience is None else patience)
     except Timeout:
         raise ValueError(f"{out}: expected no other process to write there; got {_holder(path)}") from None
     try:

@@ -39,6 +39,13 @@ from .stages import STAGES, Run, Stage
 logger = logging.get_logger(__name__)
 
 _TOP = ("model", "start", "seed")
+_KINDS: tuple[tuple[tuple[str, ...], type, str], ...] = (
+    (("model", "start"), str, "text"),
+    (("seed",), int, "a whole number"),
+    (("config", "defaults"), Mapping, "a mapping"),
+)
+"""What a recipe's names stand for."""
+
 _KEYS = (*_TOP, "config", "defaults", "stages")
 
 
@@ -99,15 +106,18 @@ def _stage(number: int, spec: Any, defaults: Mapping[str, Any]) -> Stage:
     if not isinstance(spec, dict):
         raise ValueError(f"{where}: expected a mapping with the stage's name; got {spec!r}")
     settings = dict(spec)
+    name = settings.pop("stage", None)
+    if not isinstance(name, str):
+        raise ValueError(f"{where}: expected the name of a stage; got {name!r}")
     try:
-        kind = STAGES[settings.pop("stage", None)]
-        where += f" ({spec['stage']})"
+        kind = STAGES[name]
+        where += f" ({name})"
         known = [setting.name for setting in fields(kind)]
-        unknown = sorted(set(settings) - set(known))
+        unknown = sorted(map(str, set(settings) - set(known)))
         if unknown:
             raise ValueError(f"expected settings among {', '.join(known)}; got {unknown}")
         return kind(**{**{name: defaults[name] for name in defaults if name in known}, **settings})
-    except ValueError as error:
+    except (ValueError, TypeError, AttributeError) as error:  # the latter: a value of another type than the setting's
         raise ValueError(f"{where}: {error}") from error
 
 
@@ -123,13 +133,17 @@ def _override(recipe: dict[str, Any], setting: str) -> None:
         stages = f"a stage of 0 to {len(recipe['stages']) - 1} or its name"
         expected = f"STAGE.NAME=VALUE with {stages}, or NAME=VALUE of {', '.join(_TOP)} or what a stage has"
         raise ValueError(f"setting: expected {expected}; got {setting!r}")
+    try:
+        held = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise ValueError(f"setting: expected a value in YAML; got {setting!r}") from error
     defaults = recipe.get("defaults") or {}
     for place in places:
         for name in path[:-1]:
             inner = place.get(name, defaults.get(name))
             place[name] = dict(inner) if isinstance(inner, dict) else {}
             place = place[name]
-        place[path[-1]] = yaml.safe_load(value)
+        place[path[-1]] = held
 
 
 def _places(recipe: dict[str, Any], path: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
@@ -163,25 +177,35 @@ def load_recipe(path: Path, settings: Sequence[str] = ()) -> Recipe:
     recipe = read_yaml(path)
     if not isinstance(recipe, dict) or not isinstance(recipe.get("stages"), list) or not recipe["stages"]:
         raise ValueError(f"{path}: expected a mapping with a list of stages; got {type(recipe).__name__}")
-    unknown = sorted(set(recipe) - set(_KEYS))
+    unknown = sorted(map(str, set(recipe) - set(_KEYS)))
     if unknown:
         raise ValueError(f"{path}: expected {', '.join(_KEYS)}; got {', '.join(unknown)}")
+    _check_top(recipe, path)
     for setting in settings:
         _override(recipe, setting)
+    _check_top(recipe, path)
     defaults = recipe.get("defaults") or {}
     _check_defaults(defaults, recipe["stages"])
     return Recipe(
-        model=path.parent / recipe.get("model", "."),
+        model=path.parent / (recipe.get("model") or "."),
         stages=tuple(_stage(number, spec, defaults) for number, spec in enumerate(recipe["stages"])),
-        seed=int(recipe.get("seed", 0)),
+        seed=recipe.get("seed") or 0,
         start=None if recipe.get("start") is None else path.parent / recipe["start"],
         root=path.parent,
         changes=recipe.get("config") or {},
     )
 
 
+def _check_top(recipe: dict[str, Any], path: Path) -> None:
+    for names, kind, expected in _KINDS:
+        for name in names:
+            value = recipe.get(name)
+            if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+                raise ValueError(f"{path}: expected {expected} for {name}; got {value!r}")
+
+
 def _check_defaults(defaults: Any, stages: list[Any]) -> None:
-    strange = sorted(name for name in defaults if not any(_knows(stage, name) for stage in stages))
+    strange = sorted(str(name) for name in defaults if not any(_knows(stage, name) for stage in stages))
     if strange:
         raise ValueError(f"defaults: expected settings that a stage has; got {', '.join(strange)}")
 

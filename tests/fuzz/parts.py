@@ -19,6 +19,9 @@ class Part(NamedTuple):
 
 PARTS: dict[str, Part] = {
     "threads": Part(24, 1000, "calls on one model at the same time"),
+    "kills": Part(3, 100, "kill -9 at a random moment of a command that writes; the same command then ends"),
+    "disks": Part(3, 100, "commands that write, where the disk takes only so much"),
+    "commands": Part(12, 1000, "every command with a damaged file among its inputs"),
 }
 
 
