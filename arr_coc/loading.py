@@ -69,7 +69,8 @@ def load_model(name: str | None, device: str | None = None) -> ArrCocForConditio
     missing = sorted(report["missing_keys"])
     if missing:
         raise ValueError(f"{source}: expected weights for every part; got none for {len(missing)}, e.g. {missing[0]}")
-    model.processor  # noqa: B018  refuses now, not after the work, if there is none
+    with refused(source):
+        model.processor  # noqa: B018  refuses now, not after the work, if there is none
     return model.to(target).eval()
 
 

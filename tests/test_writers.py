@@ -111,12 +111,20 @@ def test_a_damaged_recipe_is_one_line(content: str, message: str, cli: Cli, tmp_
     assert not (tmp_path / "out").exists()
 
 
+PLAN = {
+    "model": "m", "data": "d", "data_sha256": "0", "questions": 1, "metric": "exact_match", "patch_size": 8, "arms": [],
+    "command": "arr-coc experiment", "environment": {},
+}  # fmt: skip
 DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no YAML": (lambda path: path.write_text("arms: ["), "plan.yaml: expected YAML; got "),
-    "no mapping": (lambda path: path.write_text("[]"), "plan.yaml: expected a plan with arms, data_sha256"),
+    "no mapping": (lambda path: path.write_text("[]"), "plan.yaml: expected model, data, data_sha256"),
     "no arms": (
-        lambda path: path.write_text("{arms: 3, data_sha256: a, questions: 1, metric: x, patch_size: 8}"),
-        "plan.yaml: expected arms as an experiment writes them; got ",
+        lambda path: path.write_text(yaml.safe_dump({**PLAN, "arms": 3})),
+        "plan.yaml: arms: expected list[dict[str, Any]]; got 3",
+    ),
+    "another arm": (
+        lambda path: path.write_text(yaml.safe_dump({**PLAN, "arms": [{"name": "none", "seeds": []}]})),
+        "plan.yaml: expected arms and rules as an experiment writes them; got ",
     ),
 }
 

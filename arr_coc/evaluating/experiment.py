@@ -10,7 +10,7 @@ OUT/report.html, .md    the same for people
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import yaml
 
@@ -20,11 +20,12 @@ from ..files import read_json, read_yaml, write_json, write_text
 from ..metrics import METRICS
 from ..modeling.allocators import ALLOCATORS
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from ..settings import check_entries, check_types
 from .ablation import make_trials, trial_arms
 from .answers import question_room
 from .arms import Arm, make_arms
 from .bases import OtherPages
-from .costs import measure_costs
+from .costs import ArmCost, Costs, Percentiles, measure_costs
 from .decisions import DEFAULT_RULES, check_rules, missing_arms
 from .environment import environment, shown
 from .extras import require_extra
@@ -33,8 +34,20 @@ from .prediction_loop import by_image, new_tokens, predict_all
 from .predictions import append, mend, read_run
 from .scores import read_scored, score_experiment
 
-PLANNED = ("arms", "data_sha256", "questions", "metric", "patch_size")
-"""What scoring needs of a plan."""
+
+class Planned(TypedDict):
+    """What scoring and reports need of a plan."""
+
+    model: str
+    data: str
+    data_sha256: str
+    questions: int
+    metric: str
+    patch_size: int
+    arms: list[dict[str, Any]]
+    command: str
+    environment: dict[str, Any]
+
 
 UNPLANNED = ("command", "environment")
 """What may differ between the runs that fill one folder."""
@@ -54,6 +67,9 @@ class Settings:
         trained_on: of `TRAINABLE`, what these weights were also trained to read; the report says so.
         batch_size: questions at a time, at the usual number of tokens.
         timed: records that are timed; rounds: how often each.
+
+    Raises:
+        ValueError: a value of another type.
     """
 
     metric: str = "exact_match"
@@ -67,6 +83,9 @@ class Settings:
     batch_size: int = 32
     timed: int = 4
     rounds: int = 3
+
+    def __post_init__(self) -> None:
+        check_types(self)
 
 
 # ---- the plan -----------------------------------------------------------------------------------------------------
@@ -183,13 +202,14 @@ def read_plan(out: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"{out}: expected the folder of an experiment (with plan.yaml); got none")
     plan = read_yaml(path)
-    missing = [name for name in PLANNED if name not in plan] if isinstance(plan, dict) else [type(plan).__name__]
-    if missing:
-        raise ValueError(f"{path}: expected a plan with {', '.join(PLANNED)}; got none of {', '.join(missing)}")
+    check_entries(plan, Planned, str(path))
     try:
-        plan_arms(plan)
-    except (TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"{path}: expected arms as an experiment writes them; got {error}") from error
+        for arm in plan_arms(plan):
+            check_types(arm)
+        if "rules" in plan:
+            check_rules(plan["rules"])
+    except (TypeError, KeyError, ValueError) as error:
+        raise ValueError(f"{path}: expected arms and rules as an experiment writes them; got {error}") from error
     return plan
 
 
@@ -285,6 +305,17 @@ def rescore(out: Path, records: Sequence[Record], *, metric: str | None = None) 
 
 
 def read_costs(out: Path) -> dict[str, Any] | None:
-    """What `keep_costs` measured, or None."""
+    """What `keep_costs` measured, or None.
+
+    Raises:
+        ValueError: the file holds something else.
+    """
     path = out / "costs.json"
-    return read_json(path) if path.is_file() else None
+    if not path.is_file():
+        return None
+    costs = read_json(path)
+    check_entries(costs, Costs, str(path))
+    for name, cost in costs["arms"].items():
+        check_entries(cost, ArmCost, f"{path}: {name}")
+        check_entries(cost["first_token_ms"], Percentiles, f"{path}: {name}")
+    return costs

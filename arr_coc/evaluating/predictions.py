@@ -19,6 +19,7 @@ from ..metrics import patch_recall
 from ..modeling.asker import Answer
 from ..modeling.image_processing_arr_coc import boxes_to_patches, map_boxes
 from ..modeling.vision_tower import ImageEncoding
+from ..settings import check_types
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,8 @@ def read_run(folder: Path, run: str) -> dict[int, Prediction]:
             try:
                 content = json.loads(line)
                 said = Prediction(**{**content, "size": tuple(content["size"])})
+                check_types(said)
+                said.mask  # noqa: B018  refuses patches that are no bits of this grid
             except (ValueError, TypeError, KeyError) as error:
                 raise ValueError(f"{path}, line {number}: expected a prediction; got {line.strip()[:60]!r}") from error
             predictions[said.line] = said

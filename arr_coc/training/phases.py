@@ -110,7 +110,10 @@ class Phase(Stage):
     def __post_init__(self) -> None:
         for name in ("learning_rate", "weight_decay", "clip"):  # YAML takes 1e-4 for a word
             object.__setattr__(self, name, _number(getattr(self, name), name))
-        object.__setattr__(self, "rates", {part: _number(rate, f"rates.{part}") for part, rate in self.rates.items()})
+        if isinstance(self.rates, Mapping):
+            rates = {part: _number(rate, f"rates.{part}") for part, rate in self.rates.items()}
+            object.__setattr__(self, "rates", rates)
+        super().__post_init__()
         check_parts((*self.trained, *self.rates), "trained, rates")
         Mix(self.strategies, self.budgets)
         self._check_gradient()

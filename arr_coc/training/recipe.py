@@ -243,9 +243,9 @@ def _begin(recipe: Recipe, device: torch.device) -> Run:
     """A model with new weights, or with those of the folder that the recipe starts from."""
     config = recipe.config()
     torch.manual_seed(recipe.seed)
-    run = Run(
-        ArrCocForConditionalGeneration(config), ArrCocProcessor.from_pretrained(recipe.model), device, recipe.root
-    )
+    with refused(str(recipe.model)):
+        processor = ArrCocProcessor.from_pretrained(recipe.model)
+    run = Run(ArrCocForConditionalGeneration(config), processor, device, recipe.root)
     if recipe.start is not None:
         if not recipe.start.is_dir():
             raise ValueError(f"start: expected a trained model's folder; got {recipe.start}, which is none")

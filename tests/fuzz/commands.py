@@ -24,6 +24,9 @@ MODEL_FILES = (
     "config.json", "generation_config.json", "model.safetensors", "processor_config.json", "tokenizer.json",
     "tokenizer_config.json", "chat_template.jinja",
 )  # fmt: skip
+QUICK = ("steps=2", "batch_size=1", "accumulation=1", "warmup=1")
+"""What a recipe may say otherwise without being wrong, and take long."""
+
 PUBLISHED_FILES = ("config.json", "generation_config.json", "*.safetensors", "*.index.json", "tokenizer*.json")
 
 
@@ -80,7 +83,7 @@ def _cases(bench: Bench) -> list[Case]:
         Case(inputs, ("data.*",), lambda at: ["evaluate", str(at / "data.yaml"), *evaluate]),
         Case(inputs, ("experiment.yaml", "data.jsonl"), lambda at: _experiment(at, "--timed", "1", "--rounds", "1")),
         Case(inputs, ("rules.yaml",), lambda at: _experiment(at, "--rules", str(at / "rules.yaml"))),
-        Case(inputs, ("recipe.yaml", "data.jsonl"), lambda at: ["train", f"{at}/recipe.yaml", "--out", f"{at}/out"]),
+        Case(inputs, ("recipe.yaml", "data.jsonl"), lambda at: ["train", f"{at}/recipe.yaml", *QUICK, f"--out={at}/o"]),
         Case(answered, ("*.yaml", "*.json", "predictions/*"), lambda at: [*bench.experiment(at), "--rescore"]),
         Case(answered, ("*.yaml", "*.json", "predictions/*"), bench.experiment),
         Case(trained, (*states, "out/stage0/*.json"), lambda at: [*bench.train(at / "out"), "steps=3"]),

@@ -44,7 +44,7 @@ def _mutate_bytes(path: Path, drawn: random.Random) -> str:
         case "pickle":
             content[:] = b"\x80\x04cos\nsystem\nX\x04\x00\x00\x00true\x85R."
         case "double":
-            content += content
+            content *= 2
         case "gone" | "folder":
             path.unlink()
             if kind == "folder":
