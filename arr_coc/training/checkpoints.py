@@ -30,7 +30,7 @@ def mark_complete(folder: Path, listed: Path | None = None) -> None:
     """
     digests = {}
     for path in sorted(folder.rglob("*")):
-        if path.is_file():
+        if path.is_file() and path != folder / COMPLETE:
             with path.open("rb") as stream:
                 os.fsync(stream.fileno())
                 digests[path.relative_to(folder).as_posix()] = hashlib.file_digest(stream, "sha256").hexdigest()
