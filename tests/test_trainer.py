@@ -156,6 +156,7 @@ def test_a_best_checkpoint_that_is_gone_is_no_longer_the_best(checkpoint: Path, 
     flip(tmp_path / "checkpoint-2" / "model.safetensors")
     resumed = trainer_of(checkpoint, tmp_path, steps=6)
     resumed.train()
+    assert resumed.state.best_metric != -1.0
     assert resumed.state.best_model_checkpoint == str(tmp_path / "checkpoint-6")
 
 

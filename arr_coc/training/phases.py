@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ..data.collator import QuestionCollator
 from ..data.sources import open_records
@@ -224,10 +225,10 @@ class BestThatIsThere(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        best = state.best_model_checkpoint
-        if best is not None and not Path(best).is_dir():
-            logger.warning(f"{best}: expected the best checkpoint so far; got none: the best of those to come is kept")
-            state.best_metric = state.best_model_checkpoint = state.best_global_step = None
+        if state.best_metric is not None and state.best_model_checkpoint is None:  # Trainer has looked where it was
+            best = f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}"
+            logger.warning(f"expected {best}, the best checkpoint so far; got none: the best of those to come is kept")
+            state.best_metric = state.best_global_step = None
 
 
 def reporters(names: str, folder: Path) -> list[TrainerCallback]:

@@ -33,7 +33,8 @@ class Bench:
 
     Attributes:
         root: the folder; outputs of tries go beside the inputs.
-        model, published, data, recipe: a checkpoint, stand-ins of published ones, a JSONL file, a recipe.
+        model, published, data, recipe, rules: a checkpoint, stand-ins of published ones, a JSONL file, a recipe, what
+            decides an experiment.
     """
 
     def __init__(self, root: Path) -> None:
@@ -55,18 +56,17 @@ class Bench:
         }  # fmt: skip
         self.recipe = root / "recipe.yaml"
         self.recipe.write_text(yaml.safe_dump({"model": "model", "start": "model", "stages": [phase]}))
+        rule = {"if": {"arm": "realizer", "above": ["none"], "by": 2.0}, "decision": "GO", "text": "It does."}
+        otherwise = {"decision": "CANNOT SAY", "text": "It may."}
+        self.rules = root / "rules.yaml"
+        self.rules.write_text(yaml.safe_dump({"rules": [rule], "otherwise": otherwise}))
 
     def evaluate(self, out: Path) -> list[str]:
         options = ["--strategies", "none,random", "--json", str(out)]
         return ["evaluate", str(self.data), "--model", str(self.model), *options]
 
     def experiment(self, out: Path) -> list[str]:
-        rules = self.root / "rules.yaml"
-        if not rules.exists():
-            rule = {"if": {"arm": "realizer", "above": ["none"], "by": 2.0}, "decision": "GO", "text": "It does."}
-            otherwise = {"decision": "CANNOT SAY", "text": "It may."}
-            rules.write_text(yaml.safe_dump({"rules": [rule], "otherwise": otherwise}))
-        options = ["--arms", "none,realizer", "--rules", str(rules), "--timed", "1", "--rounds", "1"]
+        options = ["--arms", "none,realizer", "--rules", str(self.rules), "--timed", "1", "--rounds", "1"]
         return ["experiment", "--data", str(self.data), "--model", str(self.model), "--out", str(out), *options]
 
     def assemble(self, out: Path) -> list[str]:
