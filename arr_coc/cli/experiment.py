@@ -131,6 +131,7 @@ def read_config(name: str | None) -> dict[str, Any]:
     Raises:
         ValueError: no YAML, or keys that mean nothing.
     """
+    from arr_coc.data.formats import Format
     from arr_coc.data.sources import open_source
     from arr_coc.evaluating.experiment import Settings
     from arr_coc.files import read_yaml
@@ -147,6 +148,9 @@ def read_config(name: str | None) -> dict[str, Any]:
         content["data"] = open_source(content["data"], folder=path.parent)
     for key in PLACES:
         beside = content.get(key)
+        whole = key in ("data", "rules") and isinstance(beside, dict | Format)
+        if not (beside is None or isinstance(beside, str) or whole):
+            raise ValueError(f"{path}: expected text for {key}; got {beside!r}")
         if isinstance(beside, str) and (key != "model" or (path.parent / beside).exists()):
             content[key] = str(path.parent / beside)
     return content
