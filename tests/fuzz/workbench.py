@@ -8,6 +8,7 @@ import resource
 import select
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from pathlib import Path
 import torch
 import yaml
 from PIL import Image
+from tqdm import tqdm
 
 from tests.helpers import tiny_checkpoint, tiny_tokenizer
 from tests.published import write_published
@@ -160,6 +162,9 @@ def start(arguments: list[str], *, file_bytes: int | None = None) -> Running:
         os.dup2(write, 2)
         sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
         torch.set_num_threads(1)
+        tqdm.set_lock(
+            threading.RLock()
+        )  # its own is shared by forked processes: one killed while it drew would keep it
         if file_bytes is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
         status = command(arguments)
