@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from transformers import AutoConfig
 
 from .modeling.configuration_arr_coc import ArrCocConfig
@@ -49,7 +49,7 @@ def load_config(name: str) -> ArrCocConfig:
     Raises:
         ValueError: there is no config.json, or one of another kind of model.
     """
-    with _refused(name):
+    with refused(name):
         config = AutoConfig.from_pretrained(name)
     if config.model_type != ArrCocConfig.model_type:
         raise ValueError(f"{name}: expected an ARR-COC model; got a model of type {config.model_type!r}")
@@ -67,9 +67,10 @@ def load_model(name: str | None, device: str | None = None) -> ArrCocForConditio
     target = find_device(device)
     if Path(source).is_dir():
         weight_files(Path(source))
-    with _refused(source):
+    with refused(source):
         model = ArrCocForConditionalGeneration.from_pretrained(source, config=config)
-    model.processor  # noqa: B018  refuses now, not after the work, if there is none
+    with refused(source):
+        model.processor  # noqa: B018  refuses now, not after the work, if there is none
     return model.to(target).eval()
 
 
@@ -83,11 +84,11 @@ def check_checkpoint(folder: Path) -> None:
     config = load_config(str(folder))
     load_processor(config)
     files = weight_files(folder)
-    with _refused(str(folder)):
+    with refused(str(folder)):
         ArrCocForConditionalGeneration.from_pretrained(folder, config=config, device_map="meta")
     shard_of: dict[str, str] = {}
     for file in files:
-        with _refused(str(folder)), safe_open(folder / file, framework="pt") as opened:
+        with refused(str(folder)), safe_open(folder / file, framework="pt") as opened:
             names = list(opened.keys())
             shard_of.update(dict.fromkeys(names, file))
             check_finite(folder / file, ((name, opened.get_tensor(name)) for name in names))
@@ -112,11 +113,11 @@ def find_device(name: str | None) -> torch.device:
 
 
 @contextmanager
-def _refused(name: str) -> Iterator[None]:
-    """What loaders raise about a damaged or missing checkpoint, as a ValueError that names it."""
+def refused(name: str) -> Iterator[None]:
+    """Whatever loaders stumble over in a damaged or missing checkpoint, as a ValueError that names it."""
     try:
         yield
-    except (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+    except Exception as error:  # transformers, safetensors, tokenizers and pickle each have kinds of their own
         if str(error).startswith(f"{name}: expected"):
             raise
         raise ValueError(f"{name}: expected an ARR-COC checkpoint; got {_line(error)}") from error

@@ -14,8 +14,14 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("arr_coc.profiling",),
     ("arr_coc.training", "arr_coc.evaluating", "arr_coc.publishing", "arr_coc.assembling"),
     ("arr_coc.data", "arr_coc.flops", "arr_coc.loading", "arr_coc.metrics", "arr_coc.viewing"),
-    ("arr_coc.adapters", "arr_coc.auto_classes", "arr_coc.files", "arr_coc.memory", "arr_coc.normalisation"),
-    ("arr_coc.parts",),
+    (
+        "arr_coc.adapters",
+        "arr_coc.auto_classes",
+        "arr_coc.files",
+        "arr_coc.memory",
+        "arr_coc.normalisation",
+    ),
+    ("arr_coc.locks", "arr_coc.parts", "arr_coc.settings"),
     ("arr_coc.version", "arr_coc.modeling"),
 )
 """From the top down; a part imports itself and parts of lower layers. Beside them stands arr_coc itself, the user's

@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from arr_coc.files import fresh_file
     from arr_coc.loading import load_model
     from arr_coc.modeling.image_processing_arr_coc import load_image
     from arr_coc.viewing import describe, draw_answer
@@ -50,7 +51,8 @@ def run(args: argparse.Namespace) -> None:
         return_fetch=True,
     )
     if picture is not None:
-        draw_answer(image, answer, question=args.question).save(picture)
+        with fresh_file(picture) as beside:
+            draw_answer(image, answer, question=args.question).save(beside)
     if args.json:
         print(json.dumps(_as_json(args, model, answer), ensure_ascii=False))
         return
