@@ -139,6 +139,8 @@ class Asker:
         **kwargs: Any,
     ) -> Any:
         """See `ArrCocForConditionalGeneration.generate`, of which it is the half with a question."""
+        if not isinstance(return_fetch, bool):
+            raise refusal("return_fetch", NUMBERS[bool], return_fetch)
         kwargs.update(zip(POSITIONAL[2:], args, strict=False))
         check_decoding(self.model, kwargs)
         choices, kwargs = take_choices(kwargs)
@@ -337,9 +339,7 @@ def generation_setting(
 
 def within_context(model: "ArrCocForConditionalGeneration", kwargs: dict[str, Any], prompt: int) -> dict[str, Any]:
     """The settings, so that an answer to a prompt of so many tokens ends where the language model's context does."""
-    limit = getattr(model.config.text_config, "max_position_embeddings", None)  # BLOOM knows none
-    if limit is None:
-        return kwargs
+    limit = getattr(model.config.text_config, "max_position_embeddings", None) or 2**31  # BLOOM knows none
     most = {"max_new_tokens": max(1, limit - prompt), "max_length": limit}
     return kwargs | {name: end for name, end in most.items() if (generation_setting(model, kwargs, name) or 0) > end}
 
@@ -359,7 +359,7 @@ def check_decoding(model: "ArrCocForConditionalGeneration", kwargs: dict[str, An
             raise refusal(name, CALLABLES[name][1], kwargs[name])
     end = generation_setting(model, kwargs, "eos_token_id", ())
     ends = end if isinstance(end, list | tuple) else [end]
-    if not all(isinstance(token, Integral) and -1 <= token < 2**31 for token in ends):
+    if not all(isinstance(token, Integral) and -1 <= int(token) < 2**31 for token in ends):
         raise refusal("eos_token_id", "a token's number, or a list of them", end)
     for name in ("assistant_model", "assistant_early_exit"):
         if kwargs.get(name) is not None:

@@ -26,7 +26,7 @@ MAX_BEAMS = 1024
 
 NUMBERS = {bool: "True or False", Integral: "an integer", Real: "a number"}
 
-DECODING: dict[str, tuple[type, float, float]] = {
+DECODING: dict[str, tuple[Any, float, float]] = {
     "max_new_tokens": (Integral, 1, 2**31),
     "min_new_tokens": (Integral, 0, 2**31),
     "max_length": (Integral, 0, 2**31),
@@ -58,7 +58,7 @@ CALLABLES: dict[str, tuple[tuple[str, ...], str]] = {
 
 PROCESSING: dict[str, tuple[Any, str]] = {
     "size": (int | Mapping | SizeDict, 'px, or {"height": px, "width": px}'),
-    "patch_size": (int, "px, an integer"),
+    "patch_size": (int, "px, an integer above 0"),
     "budget": (int | str, "an integer or a name"),
     "strategy": (str, "a name"),
     "padding": (bool | str | PaddingStrategy, "True, False, longest, max_length or do_not_pad"),
@@ -80,7 +80,8 @@ def check_processing(arguments: Mapping[str, Any]) -> None:
             wrong = value not in [*PaddingStrategy]
         if name == "size" and isinstance(value, Mapping):
             wrong = {*value} != {"height", "width"} or not all(isinstance(side, int) for side in value.values())
-        if wrong and (value is not None or name == "padding"):
+        wrong = wrong or (name == "patch_size" and value < 1)
+        if wrong and (value is not None or name in ("padding", "patch_size")):
             raise refusal(name, expected, value)
 
 

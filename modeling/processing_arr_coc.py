@@ -383,7 +383,7 @@ def _histories(history: History, count: int) -> Sequence[Sequence[Turn]]:
     if not isinstance(history, list | tuple) or len(history) != count or not all(map(_are_turns, history)):
         expected = f"turns (question, answer) of text, or a list of them for each of {count} questions"
         raise refusal("history", expected, history)
-    return history  # type: ignore[return-value]
+    return history
 
 
 def _are_turns(history: Any) -> bool:
