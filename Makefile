@@ -11,7 +11,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c const
 TYPING_LINK := build/typing/arr_coc/modeling
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test conformance lint format typing-link clean
+.PHONY: help demo test fuzz conformance lint format typing-link clean
 
 help: ## say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,6 +22,9 @@ demo: $(INSTALLED) ## ask the tiny model about a receipt; writes demo.png
 # Workers of one thread each: threads of several workers would wait for each other. A worker takes about 1.5 GB.
 test: $(INSTALLED) ## run the tests, on up to 4 cores (WORKERS=0: on one, in this process)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist worksteal
+
+fuzz: $(INSTALLED) ## try thousands of odd inputs, each an answer or the promised error; prints counts
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz
 
 conformance: $(CONFORMANCE) ## run transformers' own tests, which pip fetches once, on every combination of parts
 	$(BIN)/python tests/conformance/distribution.py

@@ -23,6 +23,7 @@ INSTALL_REQUIRES = [
     "peft>=0.18",  # the first release made for transformers 5
     "pillow>=11",
     "numpy>=1.26",
+    "filelock>=4.2",  # the releases whose contenders leave a lock's content alone
 ]
 
 EXTRAS_REQUIRE = {

@@ -1,23 +1,20 @@
-"""Files of models: JSON, weights in one file or in shards, output folders that appear whole or not at all."""
+"""Files: JSON and YAML, outputs that appear whole or not at all."""
 
-import glob
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-fcntl: ModuleType | None
-try:
-    import fcntl
-except ImportError:  # not on Windows: there, what a killed run left stays
-    fcntl = None
+import yaml
+from safetensors import SafetensorError
 
-WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
+from .locks import sole_writer
+
+_WRITERS = ("while serializing", "inline_container")
+"""How errors of safetensors' and of PyTorch's writers are known; the latter name a file of its source."""
 
 
 def parse_json(path: Path) -> Any:
@@ -28,7 +25,7 @@ def parse_json(path: Path) -> Any:
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: expected JSON; got {error}") from error
 
 
@@ -44,27 +41,27 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Writes a JSON object for people to read."""
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def weight_files(source: Path) -> list[str]:
-    """Names of the weight files in `source`: one, or the shards that its index names.
+def read_yaml(path: Path) -> Any:
+    """The content of a YAML file.
 
     Raises:
-        ValueError: `source` holds no weights, or lacks a shard.
+        ValueError: the file holds no YAML; the message names file, line and column.
     """
-    if (source / WEIGHTS).is_file():
-        return [WEIGHTS]
-    index = source / WEIGHTS_INDEX
-    if not index.is_file():
-        raise ValueError(f"{source}: expected weights ({WEIGHTS}, or shards with {WEIGHTS_INDEX}); got none")
-    shards = sorted(set(read_json(index)["weight_map"].values()))
-    missing = [name for name in shards if not (source / name).is_file()]
-    if missing:
-        raise ValueError(f"{source}: expected the {len(shards)} shards of {WEIGHTS_INDEX}; got no {', '.join(missing)}")
-    return shards
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: expected YAML; got {error}") from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes all of a file or nothing (see `fresh_file`)."""
+    with fresh_file(path) as beside:
+        beside.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Writes JSON for people to read, all of the file or nothing."""
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def check_free(out: Path, force: bool = False) -> None:
@@ -83,42 +80,45 @@ def check_free(out: Path, force: bool = False) -> None:
 def fresh_folder(out: Path, *, force: bool = False) -> Iterator[Path]:
     """A folder beside `out` to write into, which becomes `out` when the block ends without an error, else goes away.
 
-    What a killed run left beside is cleared away first; the folder of a run that still writes is left alone.
+    One process at a time does so. What a killed one left is put right first: see `replace_folder`.
 
     Args:
         out: an absolute path.
         force: replace `out` if it is there and not empty.
 
     Raises:
-        ValueError: `out` is in the way (`check_free`).
+        ValueError: `out` is in the way (`check_free`), or another process writes it.
     """
     check_free(out, force)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    for left in out.parent.glob(f"{glob.escape(f'.{out.name}.new.')}*"):
-        with suppress(FileNotFoundError), _locked(left) as stale:
-            if stale:
-                shutil.rmtree(left, ignore_errors=True)
-    beside = Path(tempfile.mkdtemp(prefix=f".{out.name}.new.", dir=out.parent))
-    try:
-        with _locked(beside):
-            yield beside
-            beside.chmod(0o777 & ~_umask())  # mkdtemp's folder is its owner's only
-            replace_folder(beside, out)
-    finally:
+    with sole_writer(out):
+        _recover(out)
+        check_free(out, force)
+        beside = _beside(out, "new")
         shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir()
+        try:
+            with disk_faults(out):
+                yield beside
+            replace_folder(beside, out)
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
 
 
 def replace_folder(beside: Path, out: Path) -> None:
     """Moves what was written to `beside` into the place of `out`, whose old content goes only when the new is there.
 
+    Killed at any moment it leaves the new folder or the old one, this perhaps beside, where the next call (and
+    `fresh_folder`) finds it and puts it back.
+
     Raises:
         OSError: it cannot be moved; `out` is as it was.
     """
+    _recover(out)
     if not out.exists():
         os.replace(beside, out)
         return
-    old = Path(tempfile.mkdtemp(prefix=f".{out.name}.old.", dir=out.parent))
-    os.replace(out, old)  # onto an empty folder
+    old = _beside(out, "old")
+    os.replace(out, old)
     try:
         os.replace(beside, out)
     except OSError:
@@ -127,25 +127,56 @@ def replace_folder(beside: Path, out: Path) -> None:
     shutil.rmtree(old)
 
 
+def _recover(out: Path) -> None:
+    """Ends what a process began that was killed while it replaced `out`: puts the old content back, or clears it away.
+
+    The new content may be whole too, but only the killed process could know.
+    """
+    old = _beside(out, "old")
+    if old.is_dir() and not out.exists():
+        os.replace(old, out)
+    shutil.rmtree(old, ignore_errors=True)
+
+
 @contextmanager
-def _locked(folder: Path) -> Iterator[bool]:
-    """Whether this process has `folder` for itself; the lock ends with the block, or with a killed process."""
-    if fcntl is None:
-        yield False
+def fresh_file(path: Path) -> Iterator[Path]:
+    """A path beside `path` to write to, which takes its place when the block ends without an error, else goes away.
+
+    It has the same ending, for writers that go by it. A link stays and what it leads to is replaced; a device or a
+    pipe is written to directly.
+
+    Raises:
+        ValueError: another process writes the file.
+    """
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        yield path
         return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
+    beside = path.with_name(f".{path.stem}.new{path.suffix}")
+    with sole_writer(path):
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            ours = True
-        except BlockingIOError:
-            ours = False
-        yield ours
-    finally:
-        os.close(descriptor)
+            yield beside
+            os.replace(beside, path)
+        finally:
+            beside.unlink(missing_ok=True)
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+@contextmanager
+def disk_faults(out: Path) -> Iterator[None]:
+    """Turns what PyTorch and safetensors raise where a disk takes no more into the OSError that it is.
+
+    Raises:
+        OSError: something could not be written; the message names `out`.
+    """
+    try:
+        yield
+    except (SafetensorError, RuntimeError) as error:
+        if not any(sign in str(error) for sign in _WRITERS):
+            raise
+        cause = error if isinstance(error, SafetensorError) else error.__context__
+        reason = " ".join(str(cause).split()) if isinstance(cause, SafetensorError | OSError) else "a failed write"
+        raise OSError(f"{out}: expected room to write it; got {reason}") from error
+
+
+def _beside(path: Path, what: str) -> Path:
+    return path.parent / f".{path.name}.{what}"

@@ -4,14 +4,15 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import safe_open
 from transformers import AutoConfig
 
 from .modeling.configuration_arr_coc import ArrCocConfig
 from .modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from .modeling.processor_loading import load_processor
+from .modeling.weights import WEIGHTS, WEIGHTS_INDEX, check_finite, weight_files, weight_map
 
 SHIPPED = Path("hub_configs") / "arr-coc-tiny"
 """The model that a checkout of the repository holds."""
@@ -48,7 +49,7 @@ def load_config(name: str) -> ArrCocConfig:
     Raises:
         ValueError: there is no config.json, or one of another kind of model.
     """
-    with _refused(name):
+    with refused(name):
         config = AutoConfig.from_pretrained(name)
     if config.model_type != ArrCocConfig.model_type:
         raise ValueError(f"{name}: expected an ARR-COC model; got a model of type {config.model_type!r}")
@@ -59,19 +60,40 @@ def load_model(name: str | None, device: str | None = None) -> ArrCocForConditio
     """The model and its processor, by this package's own classes: no code of the folder runs.
 
     Raises:
-        ValueError: no such model, damaged or incomplete weights, no processor, no such device.
+        ValueError: no such model, weights that are damaged or not the config's, no processor, no such device.
     """
     source = find_model(name)
     config = load_config(source)
     target = find_device(device)
-    with _refused(source):
-        loaded: Any = ArrCocForConditionalGeneration.from_pretrained(source, config=config, output_loading_info=True)
-    model, report = loaded
-    missing = sorted(report["missing_keys"])
-    if missing:
-        raise ValueError(f"{source}: expected weights for every part; got none for {len(missing)}, e.g. {missing[0]}")
-    model.processor  # noqa: B018  refuses now, not after the work, if there is none
+    if Path(source).is_dir():
+        weight_files(Path(source))
+    with refused(source):
+        model = ArrCocForConditionalGeneration.from_pretrained(source, config=config)
+    with refused(source):
+        model.processor  # noqa: B018  refuses now, not after the work, if there is none
     return model.to(target).eval()
+
+
+def check_checkpoint(folder: Path) -> None:
+    """Refuses a checkpoint that does not load whole; at most one of its tensors is in memory at a time.
+
+    Raises:
+        ValueError: config, processor or weights are damaged, weights are not the config's or no finite numbers, or the
+            index of their shards does not tell the truth.
+    """
+    config = load_config(str(folder))
+    load_processor(config)
+    files = weight_files(folder)
+    with refused(str(folder)):
+        ArrCocForConditionalGeneration.from_pretrained(folder, config=config, device_map="meta")
+    shard_of: dict[str, str] = {}
+    for file in files:
+        with refused(str(folder)), safe_open(folder / file, framework="pt") as opened:
+            names = list(opened.keys())
+            shard_of.update(dict.fromkeys(names, file))
+            check_finite(folder / file, ((name, opened.get_tensor(name)) for name in names))
+    if files != [WEIGHTS] and shard_of != weight_map(folder / WEIGHTS_INDEX):
+        raise ValueError(f"{folder}: expected each tensor in the shard that {WEIGHTS_INDEX} says; got others")
 
 
 def find_device(name: str | None) -> torch.device:
@@ -91,11 +113,13 @@ def find_device(name: str | None) -> torch.device:
 
 
 @contextmanager
-def _refused(name: str) -> Iterator[None]:
-    """What loaders raise about a damaged or missing checkpoint, as a ValueError that names it."""
+def refused(name: str) -> Iterator[None]:
+    """Whatever loaders stumble over in a damaged or missing checkpoint, as a ValueError that names it."""
     try:
         yield
-    except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
+    except Exception as error:  # transformers, safetensors, tokenizers and pickle each have kinds of their own
+        if str(error).startswith(f"{name}: expected"):
+            raise
         raise ValueError(f"{name}: expected an ARR-COC checkpoint; got {_line(error)}") from error
 
 

@@ -6,6 +6,7 @@ Notation: B questions, P encoded images, I image slots, S prompt length, N patch
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,9 +14,11 @@ from torch import Tensor
 from transformers.cache_utils import DynamicCache
 from transformers.utils import logging
 
-from .boxes import boxes_per_slot, relevance_of_boxes
+from .boxes import relevance_of_boxes
+from .checks import CALLABLES, DECODING, NUMBERS, boxes_per_slot, refusal
 from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult
 from .image_processing_arr_coc import Box
+from .image_sources import shorten
 from .origins import Origin, origins_of
 from .prefix import begins_with, pad_after_prefix
 from .processing_arr_coc import ArrCocProcessor, History
@@ -117,6 +120,8 @@ class Asker:
         for shown in prompts:
             sources += shown
         images = processor.load_sources(sources)
+        if list in map(type, images):
+            raise refusal("image", "one image, or a list of them", sources)
         counted = isinstance(options.tiles, int)
         if options.tiles != "never" and processor.shrinks(images, 1.0 if counted else options.tile_scale):
             return encode_prompts(self.model.model, processor, prompts, images, options)
@@ -137,7 +142,8 @@ class Asker:
             return encoding
         text = self.processor.prompt("?")
         before = text[: text.index(self.processor.image_token)]
-        ids = self.processor.tokenizer(before, add_special_tokens=False, return_tensors="pt").input_ids[0].long()
+        with self.processor.tokenizing.lock:
+            ids = self.processor.tokenizer(before, add_special_tokens=False, return_tensors="pt").input_ids[0].long()
         embeds = self.model.get_input_embeddings()(ids.to(encoding.tokens.device))
         base = encoding.tokens.to(embeds)
         cache = self._fresh_cache()
@@ -161,16 +167,19 @@ class Asker:
         **kwargs: Any,
     ) -> Any:
         """See `ArrCocForConditionalGeneration.generate`, of which it is the half with a question."""
-        choices, kwargs = take_choices({**kwargs, **dict(zip(POSITIONAL[2:], args, strict=False))})
-        refuse_assistants(kwargs)
+        if not isinstance(return_fetch, bool):
+            raise refusal("return_fetch", NUMBERS[bool], return_fetch)
+        kwargs.update(zip(POSITIONAL[2:], args, strict=False))
         options, kwargs = self._view_options(kwargs)
+        check_decoding(self.model, kwargs)
+        choices, kwargs = take_choices(kwargs)
         choices = self.model.model.fetcher.resolve(choices)
         single = isinstance(question, str) and not isinstance(image, list | tuple)
         questions = checked_questions(question, self.processor.control_tokens)
         asked = self._asked(image, questions, choices, kwargs, options)
         inputs, choices = self._inputs(asked, choices, history, kwargs)
         if boxes is not None:
-            boxes = boxes_per_slot(boxes, len(asked.slots))
+            boxes = boxes_per_slot(boxes)
             relevance = relevance_of_boxes(boxes, asked.slots, asked.encoding, self.processor.image_processor)
             choices = replace(choices, relevance=relevance)
         answers = self._answers(asked, inputs, choices, return_fetch, kwargs, boxes)
@@ -187,6 +196,7 @@ class Asker:
         """The encodings, and as many questions as prompts."""
         if encoded := is_encoding(image):
             encoding = image
+            image.check_fits(self.model.config)
         else:
             prompts = image if isinstance(image, list | tuple) else [image]
             prompts = [list(shown) if isinstance(shown, list | tuple) else [shown] for shown in prompts]
@@ -285,12 +295,13 @@ class Asker:
             kwargs = {**kwargs, "past_key_values": self._prefix(encoding, first, kwargs)}
         whole = bool(self._setting(kwargs, "return_dict_in_generate"))
         wanted = return_fetch or whole
-        settings = {**kwargs, "return_dict_in_generate": True}
+        start = inputs["input_ids"].shape[1]
+        settings = {**within_context(self.model, kwargs, start), "return_dict_in_generate": True}
         if wanted:
             settings["output_logits"] = True
         output = self.model.generate_tokens(**inputs, **settings)
-        start = inputs["input_ids"].shape[1]
-        texts = self.processor.tokenizer.batch_decode(output.sequences[:, start:], skip_special_tokens=True)
+        with self.processor.tokenizing.lock:
+            texts = self.processor.tokenizer.batch_decode(output.sequences[:, start:], skip_special_tokens=True)
         texts = [text.strip() for text in texts]
         if not wanted:
             return texts
@@ -362,7 +373,7 @@ def take_choices(kwargs: dict[str, Any]) -> tuple[FetchChoices, dict[str, Any]]:
     named = {name: kwargs[name] for name in kwargs.keys() & names if kwargs[name] is not None}
     choices = kwargs.get("choices")
     if not isinstance(choices, FetchChoices):
-        choices = FetchChoices.of(choices) if choices else AS_CONFIGURED
+        choices = AS_CONFIGURED if choices is None else FetchChoices.of(choices)
     rest = {name: value for name, value in kwargs.items() if name not in names and name != "choices"}
     return replace(choices, **named) if named else choices, rest
 
@@ -376,7 +387,30 @@ def generation_setting(
     return next((value for value in values if value is not None), default)
 
 
-def refuse_assistants(kwargs: dict[str, Any]) -> None:
+def within_context(model: "ArrCocForConditionalGeneration", kwargs: dict[str, Any], prompt: int) -> dict[str, Any]:
+    """The settings, so that an answer to a prompt of so many tokens ends where the language model's context does."""
+    limit = getattr(model.config.text_config, "max_position_embeddings", None) or 2**31  # BLOOM knows none
+    most = {"max_new_tokens": max(1, limit - prompt), "max_length": limit}
+    return kwargs | {name: end for name, end in most.items() if (generation_setting(model, kwargs, name) or 0) > end}
+
+
+def check_decoding(model: "ArrCocForConditionalGeneration", kwargs: dict[str, Any]) -> None:
+    """Refuses, with a ValueError, settings that transformers' `generate` would trip over, and assistants."""
+    for name, (kind, least, most) in DECODING.items():
+        value = generation_setting(model, kwargs, name)
+        fits = isinstance(value, kind) and isinstance(value, bool) == (kind is bool) and least <= value <= most
+        if value is not None and not fits:
+            raise refusal(name, NUMBERS[kind] + ("" if kind is bool else f" in {least:g}..{most:g}"), value)
+    for name, (needed, expected) in CALLABLES.items():
+        if kwargs.get(name) is not None and not all(hasattr(kwargs[name], method) for method in needed):
+            raise refusal(name, expected, kwargs[name])
+    for name in ("logits_processor", "stopping_criteria"):
+        if not all(map(callable, kwargs.get(name) or ())):
+            raise refusal(name, CALLABLES[name][1], kwargs[name])
+    end = generation_setting(model, kwargs, "eos_token_id", ())
+    ends = end if isinstance(end, list | tuple) else [end]
+    if not all(isinstance(token, Integral) and -1 <= int(token) < 2**31 for token in ends):
+        raise refusal("eos_token_id", "a token's number, or a list of them", end)
     for name in ("assistant_model", "assistant_early_exit"):
         if kwargs.get(name) is not None:
             expected = "decoding without one, or prompt_lookup_num_tokens: an assistant does not see the images"
@@ -405,9 +439,11 @@ def checked_questions(question: Any, control_tokens: Sequence[str]) -> list[str]
     if not questions:
         raise ValueError("question: expected at least one; got an empty list")
     for text in questions:
-        plain = text if isinstance(text, str) else ""
+        plain = text.encode("utf-8", "ignore").decode() if isinstance(text, str) else ""
+        if isinstance(text, str) and plain != text:
+            raise refusal("question", "text, which UTF-8 can hold", text)
         for token in control_tokens:
             plain = plain.replace(token, "")
         if not plain.strip():
-            raise ValueError(f"question: expected a non-empty string; got {text!r}")
+            raise ValueError(f"question: expected a non-empty string; got {shorten(repr(text))}")
     return questions

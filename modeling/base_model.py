@@ -18,22 +18,21 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import initialization
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutputWithPast
-from transformers.modeling_utils import PreTrainedModel
 from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
 from .bridges import BRIDGES, Bridged
+from .checks import check_inputs, refusal
 from .configuration_arr_coc import ArrCocConfig
 from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult, RunningBackFetcher
 from .joint_allocation import JointFetch, bridge_over_views, fetch_over_views
 from .language_model import LAYOUTS, build_language_model
+from .pretrained import ArrCocPreTrainedModel
 from .processing_arr_coc import find_query_tokens
 from .prompt import (
     EmbeddedPrompt,
     Look,
-    check_images,
     default_query_mask,
     find_slots,
     lacks_answers,
@@ -43,7 +42,7 @@ from .prompt import (
     trim_placeholders,
 )  # fmt: skip
 from .scorers import FetchContext
-from .vision_tower import KNOWN, SEEN, ArrCocVisionTower, ImageEncoding, SaccadeProjection, pool_cells
+from .vision_tower import KNOWN, SEEN, ArrCocVisionTower, ImageEncoding, pool_cells
 
 
 @dataclass
@@ -60,37 +59,10 @@ class ArrCocModelOutput(BaseModelOutputWithPast):
     scores: dict[str, Tensor] | None = None
 
 
-class ArrCocPreTrainedModel(PreTrainedModel):
-    """Initialisation and capabilities shared by the model classes."""
-
-    config: ArrCocConfig
-    config_class = ArrCocConfig
-    base_model_prefix = "model"
-    main_input_name = "input_ids"
-    input_modalities = ["image", "text"]
-    supports_gradient_checkpointing = True
-    _no_split_modules = [
-        "GridLayer", "SemanticLayer", "PatchLayer", "QualityBridge", "TransformerBridge", "VisualTableBridge",
-    ]  # fmt: skip
-    _skip_keys_device_placement = ["past_key_values"]
-    _supports_sdpa = True
-    _supports_flash_attn = True
-    _supports_attention_backend = True
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
-        start: Any = getattr(module, "start_weights", None)  # where normal weights and zero biases do not fit
-        if start is not None:
-            start(self.config.initializer_range)
-        if isinstance(module, SaccadeProjection):
-            # A fetched patch speaks the base tokens' language before any training. The compressor comes before it.
-            tower: Any = getattr(self, "model", self).vision_tower
-            initialization.copy_(module.weight, tower.compressor.warm_start())
-
-
 class ArrCocModel(ArrCocPreTrainedModel):
     """Vision, fetcher, bridge and language model, without the vocabulary head."""
+
+    _keys_to_ignore_on_load_unexpected = [r"^lm_head\."]
 
     def __init__(self, config: ArrCocConfig) -> None:
         super().__init__(config)
@@ -302,13 +274,16 @@ class ArrCocModel(ArrCocPreTrainedModel):
         **aligned: Tensor | None,
     ) -> EmbeddedPrompt:
         """The three steps for the arguments of `forward`, which it checks."""
+        inputs = {"input_ids": input_ids, "query_mask": query_mask, "image_index": image_index, **aligned}
         markers = self.config.query_markers
         if query_mask is None or (markers is not None and lacks_answers(query_mask, input_ids)):
             question = None if markers is None else find_query_tokens(input_ids, **markers)
             query_mask = default_query_mask(
                 input_ids, self.config.image_token_id, aligned.get("attention_mask"), aligned.get("labels"), question
             )
-        check_images(input_ids, query_mask, encoding, image_index, choices.relevance)
+        check_inputs(
+            {**inputs, "query_mask": query_mask}, encoding, choices.relevance, self.config.text_config.vocab_size
+        )
         look = self.look(input_ids, encoding, query_mask=query_mask.bool(), image_index=image_index, choices=choices)
         return self.place(look, self.fetch(look, choices), **aligned)
 
@@ -331,6 +306,9 @@ class ArrCocModel(ArrCocPreTrainedModel):
         if image_encoding is None:
             assert pixel_values is not None
             image_encoding = self.encode_image(pixel_values, patch_mask)
+        elif type(image_encoding).__name__ != ImageEncoding.__name__:  # by name: remote code may load a class twice
+            raise refusal("image_encoding", "what encode_image returned", image_encoding)
+        image_encoding.check_fits(self.config)
         return self.embed_images(
             input_ids, image_encoding, image_index=image_index, choices=FetchChoices.of(choices), **steps
         )
@@ -375,7 +353,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
             inputs_embeds = self.get_input_embeddings()(input_ids)
         outputs = self.language_model(
             inputs_embeds=inputs_embeds, attention_mask=attention_mask, position_ids=position_ids,
-            past_key_values=past_key_values, **kwargs,
+            past_key_values=past_key_values, return_dict=True, **kwargs,
         )  # fmt: skip
         fetch = None if prompt is None else prompt.fetch
         all_scores = None

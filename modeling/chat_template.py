@@ -1,4 +1,4 @@
-"""The chat template: ChatML, with one placeholder for every image."""
+"""The chat template: how questions, images and answers are written as one prompt."""
 
 # Blocks of a message in the order given; one placeholder per image, expanded later.
 _RENDER = """\

@@ -8,10 +8,27 @@ import os
 from typing import Any
 
 from transformers import AutoConfig
+from transformers.activations import ACT2FN
 from transformers.configuration_utils import PretrainedConfig
 
 from .auto_map import AUTO_MAP
-from .language_model import layout_positions
+from .knobs import KnobConfig, choice, knob, make_part, number, quoted, validated, whole, wholes
+from .model_knobs import (
+    MAX_HEADS,
+    MAX_ID,
+    MAX_LAYERS,
+    MAX_MLP,
+    MAX_PATCHES,
+    MAX_SIDE,
+    MAX_WIDTH,
+    epsilon,
+    markers,
+    member,
+    spread,
+    trained_scorers,
+    width,
+)
+from .model_knobs import budget as as_budget
 from .prompt import (
     AUTO,
     COMPRESSION,
@@ -23,6 +40,7 @@ from .prompt import (
     resolve_budget,
     scaled_budget,
 )
+from .text_limits import make_text_config
 
 GRADIENTS = ("none", "straight_through", "soft")
 
@@ -31,18 +49,18 @@ INDICATORS = 4
 
 
 def _require_heads(config: PretrainedConfig, field: str) -> None:
-    """At least one attention head, and a width that divides into them."""
+    """A width that divides into the attention heads."""
     heads = getattr(config, field)
-    _require(heads >= 1, field, "at least 1", heads)
     _require(config.hidden_size % heads == 0, "hidden_size", f"a multiple of {heads} heads", config.hidden_size)
 
 
 def _require(condition: bool, field: str, expected: str, received: Any) -> None:
     if not condition:
-        raise ValueError(f"{field}: expected {expected}; got {received!r}")
+        raise ValueError(f"{field}: expected {expected}; got {quoted(received)}")
 
 
-class ArrCocVisionConfig(PretrainedConfig):
+@validated
+class ArrCocVisionConfig(KnobConfig):
     """The grid encoder (SAM ViT) and the compressor. Defaults: DeepSeek-OCR's published sizes.
 
     Args:
@@ -61,37 +79,33 @@ class ArrCocVisionConfig(PretrainedConfig):
     model_type = "arr_coc_vision"
     base_config_key = "vision_config"
 
-    image_size: int = 1024
-    patch_size: int = 16
-    num_channels: int = 3
-    hidden_size: int = 768
-    num_hidden_layers: int = 12
-    num_attention_heads: int = 12
-    mlp_dim: Any = None
-    window_size: int = 14
-    global_attn_indexes: list[int] | tuple[int, ...] = (2, 5, 8, 11)
-    out_channels: int = 256
-    layer_norm_eps: float = 1e-6
-    stem: str = "patchify"
-    stem_channels: list[int] | tuple[int, ...] = ()
-    compressor: str = "conv"
-    compressed_channels: list[int] | tuple[int, ...] = (512, 1024)
-    initializer_range: float = 0.02
+    image_size: int = whole(1, MAX_SIDE, default=1024)
+    patch_size: int = whole(1, 256, default=16)
+    num_channels: int = knob("3 (red, green, blue: luminance reads them)", lambda value: value == 3, default=3)
+    hidden_size: int = width(768)
+    num_hidden_layers: int = whole(1, MAX_LAYERS, default=12)
+    num_attention_heads: int = whole(1, MAX_HEADS, default=12)
+    mlp_dim: int | None = whole(1, MAX_MLP, default=None)
+    window_size: int = whole(1, MAX_SIDE, default=14)
+    global_attn_indexes: list[int] | tuple[int, ...] = wholes(0, MAX_LAYERS - 1, default=(2, 5, 8, 11))
+    out_channels: int = width(256)
+    layer_norm_eps: int | float = epsilon(1e-6)
+    stem: str = member("stem", default="patchify")
+    stem_channels: list[int] | tuple[int, ...] = wholes(1, MAX_WIDTH, default=())
+    compressor: str = member("compressor", default="conv")
+    compressed_channels: list[int] | tuple[int, ...] = wholes(1, MAX_WIDTH, default=(512, 1024))
+    initializer_range: int | float = spread(0.02)
 
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
         self.mlp_dim = 4 * self.hidden_size if self.mlp_dim is None else self.mlp_dim
-        layers = self.num_hidden_layers
-        _require(self.patch_size >= 1, "patch_size", "at least 1 px", self.patch_size)
-        grid_size(self.image_size, self.patch_size)
-        _require(
-            self.num_channels == 3, "num_channels", "3 (red, green, blue: luminance reads them)", self.num_channels
-        )
+        unit = COMPRESSION * self.patch_size
+        _require(self.image_size % unit == 0, "image_size", f"a multiple of {unit} px (4 patches)", self.image_size)
+        _require(self.num_patches <= MAX_PATCHES, "image_size", f"at most {MAX_PATCHES} patches", self.image_size)
         _require_heads(self, "num_attention_heads")
-        _require(self.window_size > 0, "window_size", "a positive number of patches", self.window_size)
-        outside = [i for i in self.global_attn_indexes if not 0 <= i < layers]
+        layers = self.num_hidden_layers
+        outside = [i for i in self.global_attn_indexes if i >= layers]
         _require(not outside, "global_attn_indexes", f"layer numbers below {layers}", self.global_attn_indexes)
-        _require(self.stem in ("patchify", "conv"), "stem", '"patchify" or "conv"', self.stem)
         if self.stem == "conv":
             strides = 2 ** (len(self.stem_channels) + 1)
             expected = f"one entry fewer than the stride-2 steps to a patch of {self.patch_size} px"
@@ -109,7 +123,8 @@ class ArrCocVisionConfig(PretrainedConfig):
         return self.grid_size**2
 
 
-class ArrCocSemanticConfig(PretrainedConfig):
+@validated
+class ArrCocSemanticConfig(KnobConfig):
     """The semantic encoder (CLIP ViT-L without its patch embedding). Defaults: DeepSeek-OCR's published sizes.
 
     Args:
@@ -121,22 +136,22 @@ class ArrCocSemanticConfig(PretrainedConfig):
     model_type = "arr_coc_semantic"
     base_config_key = "semantic_config"
 
-    hidden_size: int = 1024
-    intermediate_size: int = 4096
-    num_hidden_layers: int = 24
-    num_attention_heads: int = 16
-    position_grid: int = 16
-    hidden_act: str = "quick_gelu"
-    layer_norm_eps: float = 1e-5
-    initializer_range: float = 0.02
+    hidden_size: int = width(1024)
+    intermediate_size: int = whole(1, MAX_MLP, default=4096)
+    num_hidden_layers: int = whole(1, MAX_LAYERS, default=24)
+    num_attention_heads: int = whole(1, MAX_HEADS, default=16)
+    position_grid: int = whole(1, 512, default=16)
+    hidden_act: str = choice(ACT2FN, default="quick_gelu")
+    layer_norm_eps: int | float = epsilon(1e-5)
+    initializer_range: int | float = spread(0.02)
 
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
         _require_heads(self, "num_attention_heads")
-        _require(self.position_grid > 0, "position_grid", "a positive side", self.position_grid)
 
 
-class ArrCocFetcherConfig(PretrainedConfig):
+@validated
+class ArrCocFetcherConfig(KnobConfig):
     """What is fetched: scorers, allocator, budget.
 
     Args:
@@ -165,49 +180,39 @@ class ArrCocFetcherConfig(PretrainedConfig):
     model_type = "arr_coc_fetcher"
     base_config_key = "fetcher_config"
 
-    strategy: str = "realizer"
-    scorers: list[str] | tuple[str, ...] = ("realizer", "clip_query")
-    allocator: str = "topk"
-    budget: int | str = "standard"
-    overlap: str = "exclude"
-    hidden_size: int = 256
-    num_heads: int = 4
-    num_layers: int = 2
-    position_size: int = 32
-    key_pool: int = 4
-    shared_size: int = 256
-    window_size: int = 3
-    window_gain: float = 0.5
-    tier_choice: str = "heuristic"
-    tier_lengths: list[int] | tuple[int, ...] = (8, 12, 16, 24)
-    adaptive_share: float = 0.9
-    gradient: str = "straight_through"
-    temperature: float = 1.0
-    seed: int = 0
-    initializer_range: float = 0.02
+    strategy: str = member("strategy", default="realizer")
+    scorers: list[str] | tuple[str, ...] = trained_scorers(("realizer", "clip_query"))
+    allocator: str = member("allocator", default="topk")
+    budget: int | str = as_budget("standard")
+    overlap: str = choice(("exclude", "allow"), default="exclude")
+    hidden_size: int = width(256, least=2)
+    num_heads: int = whole(1, MAX_HEADS, default=4)
+    num_layers: int = whole(0, MAX_LAYERS, default=2)
+    position_size: int = whole(4, 4096, default=32)
+    key_pool: int = whole(1, 512, default=4)
+    shared_size: int = width(256)
+    window_size: int = knob("an odd number of patches up to 127", lambda size: size in range(1, 128, 2), default=3)
+    window_gain: int | float = number(-100.0, 100.0, default=0.5)
+    tier_choice: str = choice(("heuristic", "classifier"), default="heuristic")
+    tier_lengths: list[int] | tuple[int, ...] = wholes(1, 2**20, default=(8, 12, 16, 24))
+    adaptive_share: int | float = number(0.0, 1.0, above=True, default=0.9)
+    gradient: str = choice(GRADIENTS, default="straight_through")
+    temperature: int | float = number(0.0, 1e6, above=True, default=1.0)
+    seed: int = whole(0, 2**32 - 1, default=0)
+    initializer_range: int | float = spread(0.02)
 
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
-        _require(self.overlap in ("exclude", "allow"), "overlap", '"exclude" or "allow"', self.overlap)
         _require_heads(self, "num_heads")
         _require(self.hidden_size % 2 == 0, "hidden_size", "an even width (sines and cosines)", self.hidden_size)
         _require(self.position_size % 4 == 0, "position_size", "a multiple of 4", self.position_size)
-        _require(self.key_pool >= 1, "key_pool", "at least 1", self.key_pool)
-        odd = self.window_size > 0 and self.window_size % 2 == 1
-        _require(odd, "window_size", "an odd number of patches", self.window_size)
-        choices = ("heuristic", "classifier")
-        _require(self.tier_choice in choices, "tier_choice", '"heuristic" or "classifier"', self.tier_choice)
         lengths = list(self.tier_lengths)
-        steps = len(lengths) == len(TIERS) - 1 and lengths == sorted(set(lengths)) and lengths[0] > 0
+        steps = len(lengths) == len(TIERS) - 1 and lengths == sorted(set(lengths))
         _require(steps, "tier_lengths", f"{len(TIERS) - 1} increasing numbers of question tokens", self.tier_lengths)
-        _require(0 < self.adaptive_share <= 1, "adaptive_share", "more than 0, at most 1", self.adaptive_share)
-        _require(self.gradient in GRADIENTS, "gradient", f"one of {', '.join(GRADIENTS)}", self.gradient)
-        _require(self.temperature > 0, "temperature", "a positive number", self.temperature)
-        if isinstance(self.budget, str):
-            resolve_budget(self.budget, REFERENCE_PATCHES)
 
 
-class ArrCocBridgeConfig(PretrainedConfig):
+@validated
+class ArrCocBridgeConfig(KnobConfig):
     """How vision tokens become language-model embeddings.
 
     Parameters, by their names in the whole model's state dict: every bridge but "vet" has `model.bridge.projection`;
@@ -234,32 +239,25 @@ class ArrCocBridgeConfig(PretrainedConfig):
     model_type = "arr_coc_bridge"
     base_config_key = "bridge_config"
 
-    kind: str = "linear"
-    layout: str = "plain"
+    kind: str = member("bridge", default="linear")
+    layout: str = member("layout", default="plain")
     bypass: bool = False
-    num_layers: int = 4
-    num_heads: int = 8
-    table_size: int = 65536
-    lookup: str = "soft"
-    text_embedding_mean: float | None = None
-    text_embedding_std: float | None = None
-    initializer_range: float = 0.02
+    num_layers: int = whole(1, MAX_LAYERS, default=4)
+    num_heads: int = whole(1, MAX_HEADS, default=8)
+    table_size: int = whole(INDICATORS + 1, 2**20, default=65536)
+    lookup: str = choice(("soft", "hard", "straight_through"), default="soft")
+    text_embedding_mean: int | float | None = number(-1e3, 1e3, default=None)
+    text_embedding_std: int | float | None = number(0.0, 1e3, above=True, default=None)
+    initializer_range: int | float = spread(0.02)
 
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
-        layout_positions(self.layout, 1)
         vet = self.kind == "vet"
         _require(vet or self.layout != "indicators", "layout", '"indicators" with bridge "vet" only', self.layout)
         _require(not (vet and self.bypass), "bypass", 'a bridge with a linear projection, not "vet"', self.bypass)
-        _require(self.num_layers >= 1, "num_layers", "at least 1", self.num_layers)
-        _require(self.num_heads >= 1, "num_heads", "at least 1", self.num_heads)
-        _require(self.table_size > INDICATORS, "table_size", f"more than {INDICATORS} rows", self.table_size)
-        lookups = ("soft", "hard", "straight_through")
-        _require(self.lookup in lookups, "lookup", f"one of {', '.join(lookups)}", self.lookup)
         mean, std = self.text_embedding_mean, self.text_embedding_std
         both = (mean is None) == (std is None)
         _require(both, "text_embedding_mean", "a number beside text_embedding_std, or None for both", mean)
-        _require(std is None or std > 0, "text_embedding_std", "a positive number", std)
 
 
 _PARTS = {
@@ -270,7 +268,8 @@ _PARTS = {
 }
 
 
-class ArrCocConfig(PretrainedConfig):
+@validated
+class ArrCocConfig(KnobConfig):
     """The whole model.
 
     Args:
@@ -301,22 +300,17 @@ class ArrCocConfig(PretrainedConfig):
     fetcher_config: Any = None
     bridge_config: Any = None
     text_config: Any = None
-    image_token_id: int = 151655
-    query_markers: dict[str, Any] | None = None
+    image_token_id: int = whole(0, MAX_ID, default=151655)
+    query_markers: dict[str, Any] | None = markers()
     tie_word_embeddings: bool = False
-    relevance_loss_weight: float = 1.0
-    relevance_positive_weight: float = 4.0
-    initializer_range: float = 0.02
+    relevance_loss_weight: int | float = number(0.0, 1e6, default=1.0)
+    relevance_positive_weight: int | float = number(0.0, 1e6, default=4.0)
+    initializer_range: int | float = spread(0.02)
 
     def __post_init__(self, **kwargs: Any) -> None:
         for name, part in _PARTS.items():
-            part_config = getattr(self, name)
-            if part_config is None or isinstance(part_config, dict):
-                setattr(self, name, part(**(part_config or {})))
-        text = self.text_config
-        if text is None or isinstance(text, dict):
-            fields = dict(text or {})
-            self.text_config = AutoConfig.for_model(fields.pop("model_type", "qwen3"), **fields)
+            setattr(self, name, make_part(name, part, getattr(self, name)))
+        self.text_config = make_text_config(self.text_config)
         super().__post_init__(**kwargs)
         # Tying obeys the top level only: copy the language model's own value up.
         self.tie_word_embeddings = bool(getattr(self.text_config, "tie_word_embeddings", self.tie_word_embeddings))

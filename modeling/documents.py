@@ -16,7 +16,7 @@ from typing import Any
 
 from PIL import Image
 
-from .image_loading import Encoded, Source, check_size, count_pages, finish_image, open_encoded
+from .image_loading import Encoded, Source, check_size, count_pages, decode, open_encoded
 
 POINTS = 72
 """PDF units per inch."""
@@ -120,7 +120,7 @@ def _open_pages(encoded: Encoded, limits: Limits) -> list[Source]:
 def _page_of(encoded: Encoded, number: int, limit: int) -> Image.Image:
     with open_encoded(BytesIO(encoded.content), encoded.name, limit) as image:
         image.seek(number)
-        return finish_image(image, f"{encoded.name}, page {number + 1}", limit)
+        return decode(image, f"{encoded.name}, page {number + 1}", limit)
 
 
 # ---- video --------------------------------------------------------------------------------------------------------

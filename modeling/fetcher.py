@@ -12,9 +12,26 @@ import torch
 from torch import Tensor, nn
 
 from .allocators import ALLOCATORS, Budgets, most_relevant_first, soft_top_k
+from .checks import refusal
 from .configuration_arr_coc import AUTO, ArrCocFetcherConfig
 from .scorers import SCORERS, FetchContext, Scorer
 from .vision_tower import Rows
+
+SEEDS = 2**62
+"""Seeds are within -2^62..2^62: sums with them are int64."""
+
+_KINDS: dict[str, tuple[Any, str]] = {
+    "strategy": (str, "a name"),
+    "allocator": (str, "a name"),
+    "budget": (int | str, "an integer or a name"),
+    "seed": (int, f"an integer in {-SEEDS}..{SEEDS}"),
+    "generator": (torch.Generator, "a torch.Generator"),
+    "overlap": (str, '"exclude" or "allow"'),
+    "bypass": (bool, "True or False"),
+    "patches": (Tensor, "a dense tensor [image slots, K] of integers"),
+    "relevance": (Tensor, "a dense tensor [image slots, patches]"),
+    "all_scores": (bool, "True or False"),
+}
 
 
 @dataclass(frozen=True)
@@ -48,6 +65,18 @@ class FetchChoices:
     relevance: Tensor | None = None
     all_scores: bool = False
 
+    def __post_init__(self) -> None:
+        for name, (kinds, expected) in _KINDS.items():
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, kinds) or isinstance(value, bool) != (kinds is bool)):
+                raise refusal(name, expected, value)
+        if self.seed is not None and not -SEEDS <= self.seed <= SEEDS:
+            raise refusal("seed", _KINDS["seed"][1], self.seed)
+        for name in ("patches", "relevance"):
+            tensor = getattr(self, name)
+            if tensor is not None and (tensor.ndim != 2 or tensor.layout != torch.strided or tensor.is_quantized):
+                raise refusal(name, _KINDS[name][1], tensor)
+
     @classmethod
     def of(cls, choices: "FetchChoices | Mapping[str, Any] | None") -> "FetchChoices":
         """Choices as they are, by name, or none.
@@ -55,10 +84,14 @@ class FetchChoices:
         Raises:
             ValueError: a name that is no choice.
         """
+        if type(choices).__name__ == cls.__name__:  # by name: remote code may load a class twice
+            return choices  # type: ignore[return-value]
+        if choices is None:
+            return AS_CONFIGURED
         if not isinstance(choices, Mapping):
-            return AS_CONFIGURED if choices is None else choices
+            raise refusal("choices", "FetchChoices, or a mapping of their names", choices)
         known = [*cls.__dataclass_fields__]
-        if unknown := sorted(set(choices) - set(known)):
+        if unknown := sorted(map(str, set(choices) - set(known))):
             raise ValueError(f"choices: expected names among {', '.join(known)}; got {', '.join(unknown)}")
         return cls(**choices)
 
@@ -143,10 +176,6 @@ class RunningBackFetcher(nn.Module):
         super().__init__()
         self.config = config
         self.sizes = {"feature_size": feature_size, "text_size": text_size}
-        fixed = [name for name in config.scorers if not SCORERS[name].trained]
-        if fixed:
-            raise ValueError(f"fetcher_config.scorers: expected scorers with weights; got {fixed}")
-        ALLOCATORS[config.allocator]
         self.check_strategy(config.strategy)
         self.scorers = nn.ModuleDict({name: SCORERS[name](config, **self.sizes) for name in config.scorers})
         # Of the allocators that choose how many: checkpoints hold their weights under this name.
@@ -341,6 +370,8 @@ def _check_budget(context: FetchContext, budget: int, scorer: Scorer, strategy: 
 def _given(context: FetchContext, budget: int, patches: Tensor) -> FetchResult:
     """The patches [B, K] that a call asks for: relevant are they alone."""
     items, total = context.patch_mask.shape
+    if patches.is_floating_point() or patches.is_complex() or patches.is_meta:
+        raise refusal("patches", _KINDS["patches"][1], patches)
     indices = patches.to(context.patch_mask.device).long().sort(-1).values
     if list(indices.shape) != [items, budget]:
         raise ValueError(f"patches: expected shape {[items, budget]} (image slots, K); got {list(indices.shape)}")

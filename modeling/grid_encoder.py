@@ -8,9 +8,12 @@ DeepSeek-OCR's two-convolution compressor between them (Wei et al. 2025). Module
 transformers' SAM and CLIP.
 """
 
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import initialization
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -64,12 +67,84 @@ class ConvStem(nn.Module):
         return self.projection(self.steps(pixel_values))
 
 
+SCORES_AT_ONCE = 2**20
+"""Attention scores that are in memory at a time: from 2^18 to 2^22 are equally fast on a CPU, more leave its caches."""
+
+
+def _with_positions(query: Tensor, key: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+    """Query and key, 2S channels wider, of which one dot product is the whole score.
+
+    The term of query q and key (i, j) is rows[q, i] + columns[q, j]: q gets its `rows` and `columns`, and the key
+    one-hot codes of i and j.
+    """
+    side = rows.shape[-1]
+    eye = torch.eye(side, dtype=key.dtype, device=key.device)
+    code = torch.cat((eye.repeat_interleave(side, 0), eye.repeat(side, 1)), -1)  # [S*S, 2S]: row and column
+    wide_key = torch.cat((key, code.expand(len(key), -1, -1)), -1)
+    return torch.cat((query, rows, columns), -1), wide_key
+
+
+def attend_fused(query: Tensor, key: Tensor, value: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """`attend_in_blocks` by PyTorch's own kernel, which wants one width of query, key and value."""
+    side, width = rows.shape[-1], value.shape[-1]
+    query, key = _with_positions(query, key, rows, columns)
+    padded = F.pad(value, (0, 2 * side))
+    return F.scaled_dot_product_attention(query[None], key[None], padded[None], scale=1.0)[0, ..., :width]
+
+
+def _attend_block(query: Tensor, key: Tensor, value: Tensor, *terms: Tensor) -> Tensor:
+    """Some queries over all keys; `terms` [n, Q, S, 1] or [n, Q, 1, S] are added to the scores in place."""
+    scores = query @ key.transpose(1, 2)
+    for term in terms:
+        side = max(term.shape[-2:])
+        scores.unflatten(-1, (side, side)).add_(term)
+    return scores.softmax(-1) @ value
+
+
+def attend_in_blocks(
+    query: Tensor, key: Tensor, value: Tensor, rows: Tensor, columns: Tensor, *, recompute: bool = False
+) -> Tensor:
+    """Attention with position terms, `SCORES_AT_ONCE` scores after another: no [n, S*S, S*S] is ever in memory.
+
+    In half precision the terms become channels, as `_with_positions` says: there a CPU multiplies faster than it adds,
+    and each score is rounded once.
+
+    Args:
+        query, key, value: [n, S*S, d] for n heads of images or windows; the query is scaled.
+        rows, columns: [n, S*S, S] of each query, what a key's row and what its column adds to the score.
+        recompute: make a block's scores again in the backward pass, not keep them for it.
+
+    Returns:
+        [n, S*S, d].
+    """
+    keys = key.shape[1]
+    if query.dtype.itemsize < 4:
+        query, key = _with_positions(query, key, rows, columns)
+        terms = []
+    else:
+        terms = [rows.unsqueeze(-1), columns.unsqueeze(-2)]
+
+    def attend(queries: Tensor, key: Tensor, value: Tensor, *terms: Tensor) -> Tensor:
+        if not (recompute and torch.is_grad_enabled()):
+            return _attend_block(queries, key, value, *terms)
+        block = checkpoint(_attend_block, queries, key, value, *terms, use_reentrant=False, preserve_rng_state=False)
+        return cast(Tensor, block)
+
+    several = max(1, SCORES_AT_ONCE // keys**2)  # heads whose scores fit at once, as small windows' do
+    length = max(1, SCORES_AT_ONCE // keys)
+    out = []
+    for head_key, head_value, *asked in zip(*(x.split(several) for x in (key, value, query, *terms)), strict=True):
+        blocks = zip(*(x.split(length, 1) for x in asked), strict=True)
+        out.append(torch.cat([attend(queries, head_key, head_value, *term) for queries, *term in blocks], 1))
+    return torch.cat(out)
+
+
 class GridAttention(nn.Module):
     """Self-attention over a [S, S] grid with SAM's decomposed relative positions, without an [S*S, S*S] bias.
 
-    The bias of query q and key (i, j) is q.Rh[i] + q.Rw[j]: a dot product. So the rows of q.Rh and q.Rw are appended
-    to the query, and one-hot codes of i and j to the key; scaled-dot-product attention does the rest, exactly. With
-    `attn_implementation="eager"` it is written out, which trains several times faster in bfloat16 on a CPU.
+    On a CPU it is computed in blocks, whose scores are made again for the backward pass; with
+    `attn_implementation="eager"` they are kept, which is a little faster and takes [S*S, S*S] memory. Elsewhere, and
+    where it is compiled or exported, PyTorch's fused kernel runs, with the position terms as channels of query and key.
     """
 
     def __init__(self, config: ArrCocVisionConfig, side: int) -> None:
@@ -96,26 +171,24 @@ class GridAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         batch, side, _, width = x.shape
         qkv = self.qkv(x).view(batch, side * side, 3, self.num_heads, self.head_dim)
-        query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each [B, heads, S*S, head_dim]
-        grid = query.reshape(batch, self.num_heads, side, side, self.head_dim)
-        rows = torch.einsum("bnyxd,ykd->bnyxk", grid, self._relative(self.rel_pos_h, side))
-        columns = torch.einsum("bnyxd,xkd->bnyxk", grid, self._relative(self.rel_pos_w, side))
-        bias = torch.cat((rows, columns), -1).flatten(2, 3)  # [B, heads, S*S, 2S]
-        eye = torch.eye(side, dtype=key.dtype, device=key.device)
-        code = torch.cat((eye.repeat_interleave(side, 0), eye.repeat(side, 1)), -1)  # [S*S, 2S]: row and column
-        query = torch.cat((query * self.head_dim**-0.5, bias), -1)
-        key = torch.cat((key, code.expand(batch, self.num_heads, -1, -1)), -1)
-        if self.config._attn_implementation == "eager":
-            out = (query @ key.transpose(-1, -2)).softmax(-1) @ value
+        query, key, value = qkv.permute(2, 0, 3, 1, 4).flatten(1, 2)  # each [B*heads, S*S, head_dim]
+        grid = query.unflatten(1, (side, side))
+        rows = torch.einsum("nyxd,ykd->nyxk", grid, self._relative(self.rel_pos_h, side)).flatten(1, 2)
+        columns = torch.einsum("nyxd,xkd->nyxk", grid, self._relative(self.rel_pos_w, side)).flatten(1, 2)
+        query = query * self.head_dim**-0.5
+        keeps = self.config._attn_implementation == "eager"
+        if keeps or (query.device.type == "cpu" and not torch.compiler.is_compiling()):
+            out = attend_in_blocks(query, key, value, rows, columns, recompute=not keeps)
         else:
-            padded = F.pad(value, (0, 2 * side))  # the fused kernels want one head width
-            out = F.scaled_dot_product_attention(query, key, padded, scale=1.0)[..., : self.head_dim]
+            out = attend_fused(query, key, value, rows, columns)
+        out = out.view(batch, self.num_heads, side * side, self.head_dim)
         return self.proj(out.transpose(1, 2).reshape(batch, side, side, width))
 
 
 class GridMLP(nn.Module):
     def __init__(self, config: ArrCocVisionConfig) -> None:
         super().__init__()
+        assert config.mlp_dim is not None, "the config fills it in"
         self.lin1 = nn.Linear(config.hidden_size, config.mlp_dim)
         self.lin2 = nn.Linear(config.mlp_dim, config.hidden_size)
 

@@ -15,6 +15,7 @@ import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 from transformers.image_utils import ChannelDimension
 
+from .checks import is_dense, refusal
 from .image_sources import MAX_BYTES, SourcePolicy, open_source, source_policy
 
 MAX_IMAGE_PIXELS = 89_478_485
@@ -69,7 +70,7 @@ def load_source(source: Any, **options: Any) -> Image.Image | Encoded:
         if kind is None:
             with open_encoded(stream, name, limit) as image:
                 if count_pages(image, name) == 1:
-                    return finish_image(image, name, limit)
+                    return decode(image, name, limit)
         stream.seek(0)
         content = stream.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
@@ -119,13 +120,15 @@ def load_image(
     if isinstance(source, Image.Image):
         return finish_image(source, "image", max_image_pixels)
     if isinstance(source, torch.Tensor):
+        if not is_dense(source) or source.is_complex():
+            raise refusal("image", "a dense tensor of numbers", source)
         source = source.detach().cpu()
         source = (source.float() if source.is_floating_point() else source).numpy()
     if isinstance(source, np.ndarray):
         return finish_image(_array_to_image(source, max_image_pixels, input_data_format), "image", max_image_pixels)
     stream, name = open_source(source, source_policy(sources), timeout)
     with stream, open_encoded(stream, name, max_image_pixels) as image:
-        return finish_image(image, name, max_image_pixels)
+        return decode(image, name, max_image_pixels)
 
 
 def open_encoded(stream: IO[bytes], name: str, limit: int) -> Image.Image:
@@ -140,6 +143,13 @@ def open_encoded(stream: IO[bytes], name: str, limit: int) -> Image.Image:
         except UnidentifiedImageError:
             received = "other content" if stream.seek(0, os.SEEK_END) else "an empty file"
             raise _Refused(f"{name}: expected an image ({', '.join(FORMATS)}), received {received}") from None
+
+
+def decode(image: Image.Image, name: str, limit: int) -> Image.Image:
+    """The upright RGB image of an opened one."""
+    loaded = finish_image(image, name, limit)
+    loaded.info.pop("exif", None)  # obeyed, or broken where Pillow reads the image all the same
+    return loaded
 
 
 class _Refused(ValueError):

@@ -6,6 +6,7 @@ Positions are (y, x), row-major; boxes alone are x first, as data sets have them
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,9 +17,10 @@ from transformers.image_utils import ChannelDimension, PILImageResampling, SizeD
 from transformers.processing_utils import ImagesKwargs
 from transformers.utils import logging
 
+from .checks import PROCESSING, check_processing
 from .configuration_arr_coc import grid_size
 from .image_loading import MAX_IMAGE_PIXELS, Encoded, load_image, load_source
-from .image_sources import source_policy
+from .processor_settings import check_image_settings
 
 logger = logging.get_logger(__name__)
 
@@ -27,6 +29,9 @@ Box = tuple[float, float, float, float]
 
 MIN_BOX_OVERLAP = 0.2
 """Part of a patch's side that a box must cover, in both directions, to count as overlapping it."""
+
+MAX_SIDE = 8192
+"""px; a larger square, of 0.8 GB and more, is a typo."""
 
 FAR_SHRUNK = 0.5
 """px of the square per px of the image below which small letters are warned of: at twice the side they rarely go."""
@@ -112,7 +117,7 @@ def boxes_to_patches(boxes: Sequence[Box], grid: int, patch_size: int = 16) -> n
     mask = np.zeros((grid, grid), dtype=bool)
     side = grid * patch_size
     for x0, y0, x1, y1 in boxes:
-        if not (x0 <= x1 and y0 <= y1):
+        if not (-math.inf < x0 <= x1 < math.inf and -math.inf < y0 <= y1 < math.inf):
             raise ValueError(f"box: expected (x0, y0, x1, y1) with x0 <= x1 and y0 <= y1, received {(x0, y0, x1, y1)}")
         if max(y0, x0) > side or min(y1, x1) < 0:
             continue
@@ -169,13 +174,18 @@ class ArrCocImageProcessor(PilBackend):
     do_convert_rgb = True
 
     def __init__(self, **kwargs: Any) -> None:
+        check_image_settings(kwargs)
         super().__init__(**kwargs)
         if "readable_px" in kwargs:
             self.readable_px = kwargs["readable_px"]  # transformers takes None for the default
         self._warned_of_letters = False
         _check_square(self.size, self.patch_size)
-        _check_readable(self.readable_px)
-        source_policy(self.sources)
+
+    def __call__(self, images: Any, *args: Any, **kwargs: Any) -> BatchFeature:
+        """See the class."""
+        if kwargs.keys() & PROCESSING.keys():
+            check_processing(kwargs)
+        return super().__call__(images, *args, **kwargs)
 
     def to_dict(self) -> dict[str, Any]:
         """The settings, as they are saved."""
@@ -211,10 +221,11 @@ class ArrCocImageProcessor(PilBackend):
         if isinstance(images, (list, tuple)) or getattr(images, "ndim", 0) == 4:
             return [self._load(image, input_data_format) for image in images]
         limit, sources = self.max_image_pixels, self.sources
-        loaded = isinstance(images, Image.Image) and getattr(images, "fp", None) is None
-        plain = loaded and images.mode == "RGB" and "transparency" not in images.info and not images.getexif()
-        if plain and 0 < images.width * images.height <= limit:
-            return images  # as `load_image` gives it: in memory, upright, opaque
+        with suppress(Exception):  # Pillow's, of EXIF that is broken: `load_image` says so
+            loaded = isinstance(images, Image.Image) and getattr(images, "fp", None) is None
+            plain = loaded and images.mode == "RGB" and "transparency" not in images.info and not images.getexif()
+            if plain and 0 < images.width * images.height <= limit:
+                return images  # as `load_image` gives it: in memory, upright, opaque
         return load(images, max_image_pixels=limit, input_data_format=input_data_format, sources=sources)
 
     def _prepare_image_like_inputs(
@@ -298,11 +309,12 @@ class ArrCocImageProcessor(PilBackend):
 def _check_square(size: Any, patch_size: int) -> None:
     """size: SizeDict or dict with height and width, px."""
     height, width = size["height"], size["width"]
-    if height is None or height != width:
-        raise ValueError(f"size: expected a square {{'height': S, 'width': S}} in px, received {dict(size)}")
+    if height is None or height != width or height > MAX_SIDE:
+        expected = f"a square {{'height': S, 'width': S}} of at most {MAX_SIDE} px"
+        raise ValueError(f"size: expected {expected}, received {dict(size)}")
     grid_size(height, patch_size)
 
 
 def _check_readable(readable_px: Any) -> None:
     if readable_px is not None and not readable_px > 0:
-        raise ValueError(f"readable_px: expected a positive height in px, or None; received {readable_px!r}")
+        raise ValueError(f"readable_px: expected a number above 0, or None; got {readable_px!r}")

@@ -19,13 +19,15 @@ from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
-from .asker import POSITIONAL, Asker, generation_setting, refuse_assistants, take_choices
-from .base_model import ArrCocModel, ArrCocModelOutput, ArrCocPreTrainedModel
+from .asker import POSITIONAL, Asker, check_decoding, generation_setting, take_choices, within_context
+from .base_model import ArrCocModel, ArrCocModelOutput
+from .checks import refusal
 from .configuration_arr_coc import ArrCocConfig
 from .conversation import Conversation
 from .fetcher import FetchChoices, FetchResult
 from .image_processing_arr_coc import Box
 from .losses import relevance_loss, warn_of_training_in_eval_mode
+from .pretrained import ArrCocPreTrainedModel
 from .processing_arr_coc import ArrCocProcessor
 from .processor_loading import load_processor
 from .prompt import EmbeddedPrompt
@@ -142,10 +144,12 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             choices = FetchChoices.of(choices)
             known = choices.relevance is None and choices.patches is None
             choices = replace(choices, all_scores=True, relevance=relevance_targets if known else choices.relevance)
+        if not isinstance(logits_to_keep, int) and not _is_index(logits_to_keep):
+            raise refusal("logits_to_keep", "an integer, or a tensor of them", logits_to_keep)
         counted = {name: kwargs.pop(name, None) for name in ("num_items_in_batch", "shift_labels")}
         outputs = self.model(
             input_ids, pixel_values, patch_mask, image_index, image_encoding, attention_mask, query_mask, position_ids,
-            past_key_values, inputs_embeds, labels, choices, **kwargs,
+            past_key_values, inputs_embeds, labels, choices, return_dict=True, **kwargs,
         )  # fmt: skip
         keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) and logits_to_keep else slice(None)
         hidden = outputs.last_hidden_state
@@ -262,6 +266,9 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
     ) -> Any:
         """Answers questions about images; without `question` it is transformers' own `generate(**inputs)`.
 
+        Several threads may ask one model at the same time, its processor too. A `generator` or `streamer` is for one
+        call at a time.
+
         Args:
             image: a PIL image, path, http(s) or data URL, array, tensor, a document (PDF, TIFF or GIF of several pages,
                 video: one prompt shows all of it), or what `encode_image` returned. A list of images goes with a list
@@ -313,7 +320,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             raise ValueError(f"budget: expected {expected}; got it beside model inputs")
         if kwargs.get("pixel_values") is None and kwargs.get("image_encoding") is None:
             return self.generate_tokens(**kwargs)
-        refuse_assistants(kwargs)
+        check_decoding(self, kwargs)
         ids = [ids for name in ("inputs", "input_ids") if (ids := kwargs.pop(name, None)) is not None]
         if not ids or kwargs.get("inputs_embeds") is not None:
             received = "inputs_embeds" if kwargs.get("inputs_embeds") is not None else "none"
@@ -329,6 +336,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             limit = generation_setting(self, kwargs, name)
             if limit and length < ids[0].shape[1]:
                 kwargs[name] = max(0, limit - ids[0].shape[1] + length)
+        kwargs = within_context(self, kwargs, length)
         output = self.generate_tokens(prompt_embeds=prompt.embeds, **inputs, **kwargs)
         return output if inputs["input_ids"] is ids[0] else _behind_prompt(output, ids[0], length)
 
@@ -372,6 +380,10 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             is_first_iteration=embeds is not None or is_first_iteration,
             **kwargs,
         )
+
+
+def _is_index(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.ndim == 1 and value.dtype in (torch.int64, torch.int32)
 
 
 def _behind_prompt(output: Any, input_ids: Tensor, trimmed: int) -> Any:

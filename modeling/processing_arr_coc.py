@@ -4,6 +4,7 @@ Notation: B batch, L tokens of a prompt, M base tokens and K saccades of one ima
 """
 
 import os
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,9 @@ from transformers.processing_utils import ImagesKwargs, MultiModalData, Processi
 
 from .auto_map import PROCESSOR_MAP
 from .chat_template import CHAT_TEMPLATE
+from .checks import check_processing, refusal
 from .configuration_arr_coc import count_vision_tokens
+from .processor_settings import ProcessorSettings
 
 IMAGE_TOKEN = "<|image_pad|>"
 TURN_START, TURN_END = "<|im_start|>", "<|im_end|>"
@@ -124,6 +127,16 @@ class ArrCocProcessorKwargs(ProcessingKwargs, total=False):
     _defaults = {}  # type: ignore[misc]  # releases of transformers 5 before 5.23 look for it
 
 
+class Turns:
+    """A lock for a tokenizer: its padding is a state that threads share. A copy, also a pickled one, is a new lock."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+
+    def __reduce__(self) -> Any:
+        return type(self), ()
+
+
 class ArrCocProcessor(ProcessorMixin):
     """Images and text -> `input_ids`, `attention_mask`, `query_mask`, `pixel_values`, `patch_mask`.
 
@@ -139,6 +152,9 @@ class ArrCocProcessor(ProcessorMixin):
         image_token: the placeholder.
         excludes_base: the model's `config.excludes_base`: with it, budget "all" leaves out the M base patches.
         layout: the model's `config.bridge_config.layout`: what takes positions beside the M + K tokens of an image.
+
+    Attributes:
+        tokenizing: holds the lock under which the tokenizer is used.
 
     Calling it: `processor(images=..., text=..., budget="fast", strategy="none", return_tensors="pt")`; to
     `apply_chat_template` pass the same in `processor_kwargs={...}`.
@@ -162,6 +178,13 @@ class ArrCocProcessor(ProcessorMixin):
         layout: str = "plain",
         **kwargs: Any,
     ) -> None:
+        ProcessorSettings(
+            budget=budget,
+            image_token=image_token,
+            excludes_base=excludes_base,
+            layout=layout,
+            chat_template=chat_template,
+        )
         if chat_template is None:
             chat_template = CHAT_TEMPLATE.replace(IMAGE_TOKEN, image_token)
             if layout == "indicators":  # its own rows stand for these tokens
@@ -175,8 +198,21 @@ class ArrCocProcessor(ProcessorMixin):
         if token_id is None:
             raise ValueError(f"tokenizer: expected one that holds the image token {image_token!r}, received none in it")
         self.image_token_id: int = token_id
+        self.tokenizing = Turns()
         tokenizer.padding_side = "left"  # decoder-only generation continues from the last position
         self._count(None, None, image_processor.size["height"], image_processor.patch_size)  # refuses a bad budget now
+
+    def __call__(self, images: Any = None, text: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """See the class. Several threads may call it, and ask a model that has it, at the same time."""
+        texts = text if isinstance(text, list | tuple) else [] if text is None else [text]
+        for written in texts:
+            if not isinstance(written, str) or written.encode("utf-8", "ignore").decode() != written:
+                raise refusal("text", "a string, which UTF-8 can hold, or a list of them", written)
+        check_processing(kwargs)
+        if images is not None:
+            images = self.image_processor.fetch_images(images)  # before the lock: a download takes its time
+        with self.tokenizing.lock:
+            return super().__call__(images, list(texts) if isinstance(text, tuple) else text, *args, **kwargs)
 
     @property
     def model_input_names(self) -> list[str]:
@@ -226,9 +262,9 @@ class ArrCocProcessor(ProcessorMixin):
         for question, shown, turns in zip(questions, images, _histories(history, len(questions)), strict=True):
             before = [(self._as_text(asked), self._as_text(answered)) for asked, answered in turns]
             text = self.prompt(self._as_text(question), images=shown, placeholders=placeholders, history=before)
-            pieces = self.tokenizer(text.split(_CUT), add_special_tokens=False, verbose=False)["input_ids"]
+            with self.tokenizing.lock:
+                pieces = self.tokenizer(text.split(_CUT), add_special_tokens=False, verbose=False)["input_ids"]
             rows.append(torch.tensor([token for piece in pieces for token in piece]))
-        # Padded here: the padding of a fast tokenizer is a state that threads would share.
         ids = pad_sequence(rows, True, self.tokenizer.pad_token_id, padding_side="left")
         mask = pad_sequence([torch.ones_like(row) for row in rows], True, padding_side="left")
         return {"input_ids": ids, "attention_mask": mask, "query_mask": self.query_mask(ids)}
@@ -252,7 +288,9 @@ class ArrCocProcessor(ProcessorMixin):
 
     def query_mask(self, input_ids: torch.Tensor) -> torch.Tensor:
         """bool [B, L] for int64 [B, L]: true on the text of the user's last question (`find_query_tokens`)."""
-        return find_query_tokens(input_ids, **query_markers(self.tokenizer, self.image_token))
+        with self.tokenizing.lock:
+            markers = query_markers(self.tokenizer, self.image_token)
+        return find_query_tokens(input_ids, **markers)
 
     def replace_image_token(self, image_inputs: dict, image_idx: int, **kwargs: Any) -> str:
         """The placeholders of one image: M + K, and those that the layout adds."""
@@ -353,11 +391,21 @@ class ArrCocProcessor(ProcessorMixin):
 
 def _histories(history: History, count: int) -> Sequence[Sequence[Turn]]:
     """The turns before each of `count` questions."""
-    if all(len(turn) == 2 and all(isinstance(text, str) for text in turn) for turn in history):
+    if _are_turns(history):
         return [history] * count  # type: ignore[list-item]
-    if len(history) != count:
-        raise ValueError(f"history: expected turns, or a list of them for each of {count} questions; got {history!r}")
-    return history  # type: ignore[return-value]
+    if not isinstance(history, list | tuple) or len(history) != count or not all(map(_are_turns, history)):
+        expected = f"turns (question, answer) of text, or a list of them for each of {count} questions"
+        raise refusal("history", expected, history)
+    return history
+
+
+def _are_turns(history: Any) -> bool:
+    return isinstance(history, list | tuple) and all(
+        isinstance(turn, list | tuple)
+        and len(turn) == 2
+        and all(isinstance(text, str) and text.encode("utf-8", "ignore").decode() == text for text in turn)
+        for turn in history
+    )
 
 
 def _listed(counts: list[int]) -> str:

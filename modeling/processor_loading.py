@@ -21,8 +21,8 @@ def load_processor(config: ArrCocConfig) -> ArrCocProcessor:
         tokenizer = AutoTokenizer.from_pretrained(source, config=config)
         settings, _ = ArrCocProcessor.get_processor_dict(source)
         processor = ArrCocProcessor.from_args_and_dict([image_processor, tokenizer], settings)
-    except (OSError, ValueError, TypeError) as error:
-        cause = str(error).strip().split("\n")[0]
+    except Exception as error:  # the readers of tokenizers and settings raise what they like
+        cause = str(error).strip().split("\n")[0] or type(error).__name__
         raise ValueError(
             f"processor: expected {source or 'the checkpoint'!r} to hold one (save it beside the model with "
             f"processor.save_pretrained, or set model.processor); got {cause}"

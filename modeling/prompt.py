@@ -350,28 +350,6 @@ def lacks_answers(query_mask: Tensor, input_ids: Tensor) -> bool:
     return len(query_mask) == len(input_ids) and query_mask.shape[1] < input_ids.shape[1]
 
 
-def check_images(
-    input_ids: Tensor,
-    query_mask: Tensor,
-    encoding: "ImageEncoding",
-    image_index: Tensor | None,
-    relevance: Tensor | None,
-) -> None:
-    """Raises a ValueError where a mask [B, S], image numbers [I] or relevance [I, N] do not fit prompts and images."""
-    if query_mask.shape != input_ids.shape:
-        expected = f"shape {list(input_ids.shape)}, that of input_ids"
-        raise ValueError(f"query_mask: expected {expected}; got {list(query_mask.shape)}")
-    images = len(encoding)
-    if image_index is not None and not torch.compiler.is_compiling():
-        numbers = image_index.tolist()
-        if not all(0 <= number < images for number in numbers):
-            raise ValueError(f"image_index: expected numbers of {images} images, from 0; got {numbers}")
-    shape = [images if image_index is None else len(image_index), encoding.side**2]
-    if relevance is not None and list(relevance.shape) != shape:
-        received = list(relevance.shape)
-        raise ValueError(f"relevance_targets: expected shape {shape} (image slots, patches); got {received}")
-
-
 def pack_questions(embeds: Tensor, query_mask: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     """The question of each slot, packed to the left, whatever the padding: [I, L, D] and mask [I, L].
 

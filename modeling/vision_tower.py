@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .checks import refusal
 from .compressors import COMPRESSORS
 from .configuration_arr_coc import COMPRESSION, ArrCocSemanticConfig, ArrCocVisionConfig
 from .grid_encoder import GridEncoder
@@ -159,9 +160,20 @@ class ImageEncoding(Rows):
 
         return Asker(model, model.processor).with_prefix(load_encoding(path, model.model))
 
+    def check_fits(self, config: Any) -> None:
+        """Raises a ValueError where a model of another width made this: `config` is an `ArrCocConfig`."""
+        widths = [self.features.shape[1], self.semantic.shape[-1], self.tokens.shape[-1]]
+        own = [config.vision_config.out_channels, config.semantic_config.hidden_size, config.text_config.hidden_size]
+        if widths != own:
+            raise ValueError(f"image: expected an encoding by a model of widths {own}; got one of {widths}")
+
     def without_prefix(self) -> "ImageEncoding":
         """The same without the language model's reading of it: for prompts that do not begin with it."""
         return replace(self, prefix_ids=None, prefix_cache=None)
+
+
+MAX_PIXEL = 1e4
+"""Magnitude of a normalised pixel above which half precision would overflow soon; images are within a few units."""
 
 
 def pool_cells(states: Tensor, pool: int) -> Tensor:
@@ -193,6 +205,10 @@ def gather_patches(features: Tensor, indices: Tensor) -> Tensor:
 
 def check_pixels(pixel_values: Tensor, patch_mask: Tensor | None, config: ArrCocVisionConfig) -> None:
     """Raises a ValueError unless these are square images [P, 3, S, S], S a multiple of 4 patches, and a mask [P, N]."""
+    for name, tensor in (("pixel_values", pixel_values), ("patch_mask", patch_mask)):
+        sparse = isinstance(tensor, Tensor) and (tensor.layout != torch.strided or tensor.is_quantized)
+        if tensor is not None and (not isinstance(tensor, Tensor) or sparse or tensor.is_complex()):
+            raise refusal(name, "a dense tensor of numbers", tensor)
     if pixel_values.ndim != 4 or pixel_values.shape[1] != config.num_channels:
         expected = f"[images, {config.num_channels}, side, side]"
         raise ValueError(f"pixel_values: expected {expected}; got shape {list(pixel_values.shape)}")
@@ -201,6 +217,13 @@ def check_pixels(pixel_values: Tensor, patch_mask: Tensor | None, config: ArrCoc
     if height != width or height % unit or not height:
         expected = f"square images, side a multiple of {unit} px"
         raise ValueError(f"pixel_values: expected {expected}; got {height} x {width}")
+    if not len(pixel_values):
+        raise ValueError("pixel_values: expected at least one image; got none")
+    meta = pixel_values.is_meta or torch.compiler.is_compiling()  # no values to look at
+    if not meta and not pixel_values.detach().float().abs().amax() <= MAX_PIXEL:  # also of NaN
+        raise ValueError(
+            f"pixel_values: expected normalised numbers of at most {MAX_PIXEL:g}; got larger or no numbers"
+        )
     shape = [len(pixel_values), (height // config.patch_size) ** 2]
     if patch_mask is not None and list(patch_mask.shape) != shape:
         raise ValueError(f"patch_mask: expected shape {shape}; got {list(patch_mask.shape)}")

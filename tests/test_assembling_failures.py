@@ -168,9 +168,31 @@ def without_chat(folder: Path) -> None:
     tiny_tokenizer(without=("<|im_start|>",)).save_pretrained(folder)
 
 
+def place_shard(folder: Path, place: str) -> None:
+    """Has the index say that a shard, which is there as well, lies at `place`."""
+    shard = sorted(folder.glob("*.safetensors"))[0]
+    shutil.copy(shard, folder.parent / "outside.safetensors")
+    path = folder / "model.safetensors.index.json"
+    path.write_text(path.read_text().replace(shard.name, place))
+
+
+def spoil(folder: Path) -> None:
+    for path in folder.glob("*.safetensors"):
+        held = {name: tensor.clone() for name, tensor in load_file(path).items()}
+        for name in [name for name in held if name.endswith("up_proj.weight")]:
+            held[name][0, 0] = float("nan")
+        save_file(held, path)
+
+
 BAD_LLM: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "missing shard": ("qwen3", drop_shard, "expected the"),
     "index of another model": ("qwen3", lie_in_index, "expected model.extra in model-0"),
+    "shard outside": ("qwen3", lambda f: place_shard(f, "../outside.safetensors"), "expected names of .safetensors"),
+    "index of nothing": (
+        "qwen3",
+        lambda f: (f / "model.safetensors.index.json").write_text('{"weight_map": {}}'),
+        "expected a weight_map from tensors to files; got none",
+    ),
     "width": ("qwen3", lambda f: change_config(f, "hidden_size", 32), "agree on vocabulary and width"),
     "no tokenizer": ("qwen3", lambda f: (f / "tokenizer.json").unlink(), "expected tokenizer.json; got none"),
     "broken tokenizer": ("qwen3", lambda f: (f / "tokenizer.json").write_text("{}"), "tokenizer that can be read"),
@@ -303,3 +325,14 @@ def test_planning_downloads_no_weights(cache: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sources_module.constants, "HF_HUB_OFFLINE", False)
     assert {name: info.shape for name, info in source.tensors.items()} == {n: tuple(s) for n, s in shapes.items()}
     monkeypatch.undo()
+
+
+def test_weights_that_are_no_numbers_are_not_assembled(
+    published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = copied(published, tmp_path, "qwen3")
+    spoil(folder)
+    arguments = ["--vision", published / "vision", "--llm", folder, "--out", tmp_path / "made" / "out"]
+    message = "expected finite weights; got NaN or infinity in model.layers.0.mlp.up_proj.weight"
+    assert message in refused(capsys, *arguments)
+    assert not list((tmp_path / "made").iterdir())

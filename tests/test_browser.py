@@ -186,3 +186,13 @@ def test_pages_that_do_not_fit_are_shrunk_but_not_below_what_can_be_read(draw: C
     texts = shared.set_page(html, 256, 6.0)
     assert texts is not None and len(texts) == 24 and max(text.ink[3] for text in texts) <= 256
     assert shared.set_page(html, 256, 30.0) is None
+
+
+def test_a_font_that_the_browser_takes_for_broken_is_no_page(draw: Callable[..., Page], tmp_path: Path) -> None:
+    broken = tmp_path / "broken.otf"
+    broken.write_bytes(b"OTTO" + bytes(200))
+    face = f'<style>@font-face{{font-family:"v";src:url("{broken.as_uri()}")}} p{{font-family:v}}</style>'
+    text = "<body><p data-text>ab</p></body>"
+    shown = browser.shared_browser()
+    assert shown.set_page(face + text, 128, 8.0) is None
+    assert shown.set_page(text, 128, 8.0) is not None

@@ -199,7 +199,7 @@ def test_the_least_recently_used_go_first(tmp_path: Path) -> None:
 
 
 def test_writers_at_once_read_whole_files_only(tmp_path: Path) -> None:
-    """With a limit so low that each also deletes what the others have just written: of four images at most three fit."""
+    """With a limit so low that each also deletes what the others have just written: three of four images fit."""
     images, mask = pixels(4)
     CachedEncoder(frozen(), tmp_path).encode(images[:1], mask[:1])
     (first,) = files(tmp_path)

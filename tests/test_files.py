@@ -1,12 +1,13 @@
 """Folders are replaced whole: what was there stays until the new one is in its place."""
 
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from arr_coc.files import replace_folder
+from arr_coc.files import fresh_file, fresh_folder, parse_json, read_yaml, replace_folder, write_text
 
 
 def folder_of(path: Path, text: str) -> Path:
@@ -38,3 +39,74 @@ def test_the_old_folder_stays_where_the_new_one_cannot_be_moved(
     with pytest.raises(PermissionError):
         replace_folder(beside, out)
     assert (out / "file").read_text() == "old"
+
+
+def replace_and_be_killed(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replaces a folder in a process that kills itself between the two moves."""
+    child = os.fork()
+    if child:
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        return
+    move, moves = os.replace, []
+
+    def killed_at_the_second(source: Any, target: Any) -> None:
+        if moves:
+            os.kill(os.getpid(), signal.SIGKILL)
+        moves.append(move(source, target))
+
+    monkeypatch.setattr(os, "replace", killed_at_the_second)
+    try:
+        with fresh_folder(out, force=True) as beside:
+            (beside / "file").write_text("new")
+    finally:
+        os._exit(1)
+
+
+def test_a_folder_that_was_moved_away_by_a_killed_run_is_put_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A `build --force` killed between its two moves left nothing at OUT, and nobody looked for what lay beside it."""
+    out = folder_of(tmp_path / "out", "old")
+    replace_and_be_killed(out, monkeypatch)
+    assert not out.exists()
+    with pytest.raises(ValueError, match="expected a new or empty folder"), fresh_folder(out):
+        pass
+    assert (out / "file").read_text() == "old"
+    with fresh_folder(out, force=True) as beside:
+        (beside / "file").write_text("new")
+    assert (out / "file").read_text() == "new" and list(tmp_path.iterdir()) == [out]
+
+
+def test_a_file_is_replaced_whole_or_stays(tmp_path: Path) -> None:
+    path, link = tmp_path / "result.json", tmp_path / "link.json"
+    path.write_text("old")
+    link.symlink_to(path)
+    with pytest.raises(OSError, match="full"), fresh_file(path) as beside:
+        beside.write_text("ne")
+        assert path.read_text() == "old" and beside.suffix == ".json"
+        raise OSError("full")
+    assert path.read_text() == "old"
+    write_text(link, "new")
+    assert path.read_text() == "new" and link.is_symlink() and sorted(tmp_path.iterdir()) == [link, path]
+
+
+def test_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_text(pipe, "new")
+    assert os.read(reader, 10) == b"new"
+    os.close(reader)
+
+
+def test_json_nested_without_end_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match=r"deep\.json: expected JSON; got "):
+        parse_json(tmp_path / "deep.json")
+
+
+@pytest.mark.parametrize("content", [b"a: [", b"\xff", b"a: " + b"[" * 100_000])
+def test_what_is_no_yaml_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "file.yaml").write_bytes(content)
+    with pytest.raises(ValueError, match=r"file\.yaml: expected YAML; got "):
+        read_yaml(tmp_path / "file.yaml")

@@ -11,8 +11,9 @@ from transformers.models.sam.configuration_sam import SamVisionConfig
 from transformers.models.sam.modeling_sam import SamVisionEncoder
 from worked_cases import TOLERANCE
 
+from arr_coc.modeling import grid_encoder
 from arr_coc.modeling.configuration_arr_coc import ArrCocVisionConfig
-from arr_coc.modeling.grid_encoder import STEMS, GridEncoder, resize_table
+from arr_coc.modeling.grid_encoder import SCORES_AT_ONCE, STEMS, GridEncoder, attend_in_blocks, resize_table
 
 STEM_CASES = {"patchify": (), "conv": (8, 12)}  # stem_channels down to patches of 8 px
 
@@ -64,15 +65,89 @@ def test_the_grid_encoder_gives_sams_numbers(window: int) -> None:
     assert (ours(pixels) - theirs(pixels).last_hidden_state).abs().max() < TOLERANCE
 
 
-def test_eager_grid_attention_gives_the_numbers_of_sdpa() -> None:
-    config = vision(window_size=3)
-    encoder = randomise(GridEncoder(config))
+def attention_inputs(heads: int, side: int, width: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    """Query, key, value, rows and columns of that many heads, with a gradient."""
+    generator = torch.Generator().manual_seed(0)
+    widths = [width] * 3 + [side] * 2
+    inputs = [torch.randn(heads, side * side, of, generator=generator) / of**0.25 for of in widths]
+    return [tensor.to(dtype).requires_grad_() for tensor in inputs]
+
+
+def straightforward(query: Tensor, key: Tensor, value: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """The formula, in float64: one bias of [S*S, S*S] for each head."""
+    query, key, value, rows, columns = (x.double() for x in (query, key, value, rows, columns))
+    bias = (rows[..., :, None] + columns[..., None, :]).flatten(-2)
+    return (query @ key.transpose(-1, -2) + bias).softmax(-1) @ value
+
+
+# All at once; several heads at a time, the last time fewer; blocks of queries, the last one shorter, as 7 and 75 do not
+# divide 81. In bfloat16 a score of up to 8 is rounded to 1/64.
+@pytest.mark.parametrize("at_once", [2**20, 2 * 81**2, 7 * 81 + 1, 75 * 81, 1])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.bfloat16, 0.04)])
+@pytest.mark.parametrize("recompute", [False, True])
+def test_attention_in_blocks_is_the_straightforward_formula(
+    at_once: int, dtype: torch.dtype, tolerance: float, recompute: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grid_encoder, "SCORES_AT_ONCE", at_once)
+    inputs = attention_inputs(5, 9, 16, dtype)
+    out = attend_in_blocks(*inputs, recompute=recompute)
+    expected = straightforward(*inputs)
+    assert out.dtype == dtype and (out - expected).abs().max() < tolerance * expected.abs().max()
+
+    weights = torch.randn(out.shape, generator=torch.Generator().manual_seed(1))
+    gradients = torch.autograd.grad((out * weights).sum(), inputs)
+    for ours, exact in zip(gradients, torch.autograd.grad((expected * weights).sum(), inputs), strict=True):
+        assert (ours - exact).abs().max() < tolerance * exact.abs().max()
+
+
+@pytest.mark.parametrize("precision", ["float32", "autocast", "bfloat16"])
+@pytest.mark.parametrize("window", [5, 8])
+def test_blocks_and_the_fused_kernel_give_the_same_numbers(
+    precision: str, window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """16 patches a side: windows of 5 need padding. The fused kernel runs on other devices and in compiled graphs."""
+    config = vision(window_size=window)
+    encoder = randomise(GridEncoder(config), 0.1)
     pixels = torch.rand(2, 3, config.image_size, config.image_size)
-    fused = encoder(pixels)
+    if precision == "bfloat16":
+        encoder, pixels = encoder.bfloat16(), pixels.bfloat16()
+    features, gradients = {}, {}
+    for way in ("sdpa", "eager", "fused"):
+        config._attn_implementation = "eager" if way == "eager" else "sdpa"
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda fused=way == "fused": fused)
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "autocast"):
+            features[way] = encoder(pixels)
+        encoder.zero_grad()
+        (features[way].float() * torch.linspace(-1, 1, 16)).sum().backward()
+        gradients[way] = torch.cat([parameter.grad.flatten() for parameter in encoder.parameters()]).float()
+    assert not torch.equal(features["fused"], features["sdpa"]), "the other path ran"
+    assert torch.equal(features["eager"], features["sdpa"]) and torch.equal(gradients["eager"], gradients["sdpa"])
+    tolerance = 2e-5 if precision == "float32" else 0.05
+    for of in (features, gradients):
+        assert (of["sdpa"] - of["fused"]).norm() < tolerance * of["fused"].norm()
+
+
+def kept_for_backward(encoder: nn.Module, pixels: Tensor) -> int:
+    """Elements of all tensors that a forward pass saves for the backward pass."""
+    sizes: list[int] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        sizes.append(tensor.numel())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        encoder(pixels)
+    return sum(sizes)
+
+
+def test_a_training_step_keeps_no_scores() -> None:
+    """Only "eager" does: [N, N] for each head of a global layer, which at 1024 px in float32 would be 800 MB."""
+    config = vision(image_size=256, num_hidden_layers=1, global_attn_indexes=[0])
+    encoder, pixels = randomise(GridEncoder(config)), torch.rand(1, 3, 256, 256)
+    scores = config.num_attention_heads * config.num_patches**2
+    assert kept_for_backward(encoder, pixels) < scores
     config._attn_implementation = "eager"
-    written_out = encoder(pixels)
-    assert not torch.equal(written_out, fused), "the other path ran"
-    assert (written_out - fused).abs().max() < 2e-5
+    assert kept_for_backward(encoder, pixels) > scores
 
 
 @pytest.mark.parametrize("size", [32, 96, 160])
@@ -107,23 +182,14 @@ class LargestTensor(TorchDispatchMode):
 
 
 @torch.no_grad()
-def test_no_bias_of_n_by_n_is_ever_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """transformers makes [heads, N, N] in each global layer: 800 MB at 1024 px. Nor may SDPA be handed a mask."""
-    config = vision(image_size=256)
+def test_no_bias_of_n_by_n_is_ever_made() -> None:
+    """transformers makes [heads, N, N] in each global layer: 800 MB at 1024 px."""
+    config = vision(image_size=512)
     encoder, patches = randomise(GridEncoder(config)), config.num_patches
-    assert patches == 1024
-    masks: list[Any] = []
-    plain = F.scaled_dot_product_attention
-
-    def watched(*args: Any, **kwargs: Any) -> Tensor:
-        masks.append(args[3] if len(args) > 3 else kwargs.get("attn_mask"))
-        return plain(*args, **kwargs)
-
-    monkeypatch.setattr(F, "scaled_dot_product_attention", watched)
+    assert patches == 4096
     with LargestTensor() as seen:
-        encoder(torch.randn(1, 3, 256, 256))
-    assert len(masks) == config.num_hidden_layers and set(masks) == {None}
-    assert seen.largest < patches**2
+        encoder(torch.randn(1, 3, 512, 512))
+    assert seen.largest == SCORES_AT_ONCE == patches**2 // 16
 
 
 @torch.no_grad()

@@ -285,3 +285,13 @@ def test_pixel_limit_is_configurable(monkeypatch: pytest.MonkeyPatch) -> None:
         processor(max_image_pixels=100)(Image.new("RGB", (30, 20)))
     with pytest.raises(ValueError, match=message):
         processor(max_image_pixels=100)(np.zeros((20, 30, 3), dtype=np.uint8))
+
+
+def test_a_jpeg_with_broken_exif_is_loaded_and_processed() -> None:
+    """Pillow read the image all the same, and stumbled over the EXIF of its copy: a SyntaxError from the processor."""
+    image = Image.new("RGB", (8, 6))
+    image.info["exif"] = b"Exif\0\0pQf\xcc5M$\xea"
+    stream = BytesIO()
+    image.save(stream, "JPEG", exif=image.info["exif"])
+    for source in (load_image(stream.getvalue()), stream.getvalue(), image):
+        assert processor()(source)["pixel_values"][0].shape == (3, SIDE, SIDE)

@@ -204,7 +204,7 @@ def test_images_that_shrink_little_are_not_warned_of(said: pytest.LogCaptureFixt
 
 @pytest.mark.parametrize("readable_px", [0, -1, float("nan")])
 def test_a_bad_readable_height(readable_px: float) -> None:
-    with pytest.raises(ValueError, match="^readable_px: expected a positive height in px, or None; received"):
+    with pytest.raises(ValueError, match="^readable_px: expected a number above 0.*, or None; got"):
         processor(readable_px=readable_px)
 
 

@@ -13,16 +13,24 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("arr_coc_cli",),
     ("arr_coc.profiling",),
     ("arr_coc.training", "arr_coc.evaluating", "arr_coc.publishing", "arr_coc.assembling"),
-    ("arr_coc.data", "arr_coc.flops", "arr_coc.loading", "arr_coc.metrics", "arr_coc.viewing", "arr_coc.contact_sheet"),
-    ("arr_coc.adapters", "arr_coc.auto_classes", "arr_coc.files", "arr_coc.memory", "arr_coc.normalisation"),
-    ("arr_coc.parts",),
+    ("arr_coc.contact_sheet",),
+    ("arr_coc.data", "arr_coc.flops", "arr_coc.loading", "arr_coc.metrics", "arr_coc.viewing"),
+    (
+        "arr_coc.adapters",
+        "arr_coc.auto_classes",
+        "arr_coc.files",
+        "arr_coc.memory",
+        "arr_coc.normalisation",
+    ),
+    ("arr_coc.locks", "arr_coc.parts", "arr_coc.settings"),
     ("arr_coc.version", "arr_coc.modeling"),
 )
 """From the top down; a part imports itself and parts of lower layers. Beside them stands arr_coc itself, the user's
 door: it may import any part of the library, and no part imports it."""
 
-TRAVELS_WITH = {"torch", "transformers", "numpy", "PIL"}
-"""What modeling/ may import beside itself and the standard library: it runs where nothing else is installed."""
+TRAVELS_WITH = {"torch", "transformers", "numpy", "PIL", "huggingface_hub", "safetensors"}
+"""What modeling/ may import beside itself and the standard library: it runs where nothing else is installed. The last
+two come with transformers, which cannot do without them."""
 
 
 def layer_of(part: str) -> int:

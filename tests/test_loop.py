@@ -1,15 +1,17 @@
 """The loop of the stages from scratch: rates, checkpoints that are whole, curves that go on."""
 
 import json
+import zipfile
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from arr_coc.training.from_scratch.checkpointing import load_state, save_state
+from arr_coc.training.from_scratch.checkpointing import load_state, older, save_state
 from arr_coc.training.from_scratch.loop import Loop, adamw
 from arr_coc.training.schedules import FLOOR, warmup_cosine
 
@@ -79,4 +81,54 @@ def test_an_unfinished_checkpoint_without_its_schedule_is_refused(tmp_path: Path
     assert state is not None and state.pop("schedule")
     save_state(tmp_path / "a.pt", state)
     with pytest.raises(ValueError, match="expected a checkpoint with its learning-rate schedule; got .* at step 2"):
+        straight_line(tmp_path / "a.pt")
+
+
+def flip(path: Path) -> None:
+    """Changes one bit of a file in the middle of its longest part, and nothing of its size."""
+    with zipfile.ZipFile(path) as archive:
+        part = max(archive.infolist(), key=lambda info: info.file_size)
+    content = bytearray(path.read_bytes())
+    content[part.header_offset + 30 + len(part.filename) + part.file_size] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_damaged_checkpoint_is_not_gone_on_from_but_the_one_before_it(tmp_path: Path) -> None:
+    """A bit that flipped on the disk went into the weights; a file cut short ended in a traceback."""
+    whole = straight_line(tmp_path / "a.pt")
+    for damage in (flip, lambda path: path.write_bytes(path.read_bytes()[:-9]), Path.unlink):
+        path = tmp_path / "b.pt"
+        straight_line(path, stop=5)
+        size = path.stat().st_size
+        damage(path)
+        if damage is flip:
+            assert path.stat().st_size == size
+        state = load_state(path)
+        assert state is not None and state["step"] == 2
+        assert torch.equal(whole, straight_line(path))
+        for left in (path, older(path), path.with_suffix(".jsonl")):
+            left.unlink()
+
+
+def test_where_every_checkpoint_is_damaged_it_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    straight_line(path, stop=5)
+    for file in (path, older(path)):
+        flip(file)
+    with pytest.raises(ValueError, match=r"a\.pt: expected a whole checkpoint .*; got 2 damaged"):
+        straight_line(path)
+    assert path.exists() and older(path).exists()
+
+
+@pytest.mark.parametrize("state", [{"step": 2}, {"step": 2, "weights": {"other": torch.ones(1)}}, {"weights": None}])
+def test_a_checkpoint_of_something_else_is_refused(state: dict[str, Any], tmp_path: Path) -> None:
+    save_state(tmp_path / "a.pt", state)
+    with pytest.raises(ValueError, match=r"a\.pt: expected a checkpoint of this stage and model; got "):
+        straight_line(tmp_path / "a.pt")
+
+
+def test_a_damaged_curve_is_refused_with_its_name(tmp_path: Path) -> None:
+    straight_line(tmp_path / "a.pt", stop=3)
+    (tmp_path / "a.jsonl").write_text('["step"]\n')
+    with pytest.raises(ValueError, match=r"a\.jsonl: expected a line of"):
         straight_line(tmp_path / "a.pt")

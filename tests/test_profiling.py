@@ -8,12 +8,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import tiny_model
+from helpers import tiny_config, tiny_model
 from published import assembled
+from transformers import Qwen3VLForConditionalGeneration
 
+from arr_coc import ArrCocConfig
 from arr_coc.profiling.assembling import LIMIT
+from arr_coc.profiling.encoder import encoder_costs
+from arr_coc.profiling.first_token import first_token, our_inputs, qwen3_vl_config, qwen3_vl_inputs
 from arr_coc.profiling.path import Trace, question_traces
 from arr_coc.profiling.placing import WAYS, Asked, place
+from arr_coc.profiling.timing import Seconds, alternate, table
 from arr_coc_cli import main
 
 
@@ -89,3 +94,47 @@ def test_changes_of_file_are_counted_between_calls() -> None:
         2,
     )
     assert Trace([]).changes == 0
+
+
+def test_all_ways_through_the_grid_encoder_give_the_same_features_for_less_memory() -> None:
+    config = tiny_config(vision={"image_size": 512}).vision_config
+    costs = encoder_costs(config, torch.float32, rounds=2)
+    blocks, fused, sam = (costs.features[name] for name in ("blocks", "fused kernel", "transformers' SAM"))
+    assert (blocks - sam).abs().max() < 2e-5 and (fused - sam).abs().max() < 2e-5
+    assert not torch.equal(blocks, fused), "the other path ran"
+    assert costs.peaks["blocks"] <= costs.peaks["fused kernel"] < costs.peaks["transformers' SAM"] / 4
+    assert all(len(seconds.taken) == 2 for seconds in costs.seconds.values())
+
+    backward = encoder_costs(tiny_config().vision_config, torch.bfloat16, rounds=1, backward=True)
+    assert backward.features["blocks"].shape == (1, 16, 16, 16)
+
+
+def test_the_time_to_the_first_token_is_that_of_both_models() -> None:
+    config = tiny_config()
+    small = {"depth": 1, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "num_position_embeddings": 64}
+    rival = qwen3_vl_config(config.text_config, {**small, "patch_size": 8, "deepstack_visual_indexes": [0]})
+    assert qwen3_vl_inputs(rival, 128, 16)["input_ids"].shape == (1, 64 + 16)
+    assert our_inputs(config, 128, 16)["input_ids"].shape == (1, sum(config.vision_tokens(128)) + 16)
+    seconds = first_token(config, rival, torch.float32, rounds=1)
+    assert [len(of.taken) for of in seconds.values()] == [1, 1] and "qwen3-vl" in table(seconds, "arr-coc")
+
+
+def test_the_rival_has_the_published_sizes() -> None:
+    """2,127,532,032: the parameters of Qwen3-VL-2B, embeddings counted once."""
+    text = ArrCocConfig.from_pretrained(Path(__file__).parents[1] / "hub_configs" / "arr-coc-qwen3-1.7b").text_config
+    rival = qwen3_vl_config(text)
+    assert rival.text_config.rope_parameters["mrope_section"] == [24, 20, 20]
+    with torch.device("meta"):
+        model = Qwen3VLForConditionalGeneration(rival)
+    assert sum(parameter.numel() for parameter in model.parameters()) == 2_127_532_032
+
+
+def test_calls_take_turns_and_ratios_are_those_of_rounds() -> None:
+    order: list[str] = []
+    ticks = iter([0, 9, 9, 18] + [0, 1, 1, 3] + [3, 5, 5, 13])  # the round that warms up does not count
+    seconds = alternate(
+        {name: lambda name=name: order.append(name) for name in "ab"}, 2, clock=lambda: float(next(ticks))
+    )
+    assert order == ["a", "b"] * 3
+    assert (seconds["a"], seconds["b"]) == (Seconds((1.0, 2.0)), Seconds((2.0, 8.0)))
+    assert (seconds["b"].times(seconds["a"]), seconds["b"].least, seconds["b"].median) == (3.0, 2.0, 5.0)

@@ -11,12 +11,20 @@ import torch
 from helpers import tiny_checkpoint
 from peft import get_peft_model
 from torch import Tensor, nn
+from transformers import TrainerState
 
 from arr_coc import ArrCocForConditionalGeneration, ArrCocProcessor, scorer_lora_config
 from arr_coc.data.collator import QuestionCollator
 from arr_coc.data.sources import open_records
 from arr_coc.parts import PARTS, part_of_parameter
-from arr_coc.training.checkpoints import COMPLETE, discard_incomplete, is_complete, mark_complete, newest_complete
+from arr_coc.training.checkpoints import (
+    COMPLETE,
+    checkpoints,
+    discard_incomplete,
+    is_complete,
+    mark_complete,
+    newest_complete,
+)
 from arr_coc.training.draws import Mix
 from arr_coc.training.parts import gradient_norms, train_only
 from arr_coc.training.phases import AllocatorPhase, JointPhase, Phase, SemanticPhase, make_trainer, train_phase
@@ -107,6 +115,72 @@ def test_a_phase_that_is_done_does_not_run_again(checkpoint: Path, tmp_path: Pat
     assert train_phase(model, processor, phase, tmp_path, device=CPU, root=tmp_path) == made
     assert (made / "model.safetensors").stat().st_mtime_ns == before
     ArrCocForConditionalGeneration.from_pretrained(made).processor  # noqa: B018  refuses where there is none
+
+
+def flip(path: Path) -> None:
+    """Changes one bit in the middle of a file, and nothing of its size."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_damaged_checkpoint_is_not_gone_on_from_but_the_one_before_it(
+    checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A checkpoint counted as whole by the sizes of its files: a bit that flipped on the disk went into the weights."""
+    whole = trainer_of(checkpoint, tmp_path / "whole", held_out=None)
+    whole.train()
+    killed_at(trainer_of(checkpoint, tmp_path / "damaged", held_out=None), 4)
+    flip(tmp_path / "damaged" / "checkpoint-4" / "model.safetensors")
+    resumed = trainer_of(checkpoint, tmp_path / "damaged", held_out=None)
+    resumed.train()
+    assert same(weights_of(whole), weights_of(resumed))
+    assert "checkpoint-4: expected a whole checkpoint; got another model.safetensors than was written" in caplog.text
+
+
+def test_where_every_checkpoint_is_damaged_it_says_so(checkpoint: Path, tmp_path: Path) -> None:
+    killed_at(trainer_of(checkpoint, tmp_path), 4)
+    for step in (2, 4):
+        flip(tmp_path / f"checkpoint-{step}" / "optimizer.pt")
+    with pytest.raises(ValueError, match=r"checkpoint-4: expected a whole checkpoint .*; got another optimizer\.pt"):
+        trainer_of(checkpoint, tmp_path).train()
+    assert len(checkpoints(tmp_path)) == 2
+
+
+def test_a_best_checkpoint_that_is_gone_is_no_longer_the_best(checkpoint: Path, tmp_path: Path) -> None:
+    killed_at(trainer_of(checkpoint, tmp_path), 4)
+    state = TrainerState.load_from_json(str(tmp_path / "checkpoint-4" / "trainer_state.json"))
+    state.best_model_checkpoint, state.best_metric = str(tmp_path / "checkpoint-2"), -1.0
+    state.save_to_json(str(tmp_path / "checkpoint-4" / "trainer_state.json"))
+    mark_complete(tmp_path / "checkpoint-4")
+    flip(tmp_path / "checkpoint-2" / "model.safetensors")
+    resumed = trainer_of(checkpoint, tmp_path, steps=6)
+    resumed.train()
+    assert resumed.state.best_metric != -1.0
+    assert resumed.state.best_model_checkpoint == str(tmp_path / "checkpoint-6")
+
+
+def test_nothing_that_lay_in_a_phases_folder_ends_up_in_what_it_makes(checkpoint: Path, tmp_path: Path) -> None:
+    """What a killed run had half written there, under other names too, was moved into place with the model."""
+    (tmp_path / "model.tmp").mkdir()
+    (tmp_path / "model.tmp" / "model-00001-of-00002.safetensors").write_bytes(b"half")
+    model, processor = loaded(checkpoint)
+    phase = replace(PHASE, steps=1, held_out=None)
+    finished = train_phase(model, processor, phase, tmp_path, device=CPU, root=tmp_path)
+    assert [path.name for path in finished.glob("*.safetensors")] == ["model.safetensors"]
+    assert not (tmp_path / "model.tmp").exists()
+
+
+def test_what_a_phase_made_is_made_again_where_it_was_damaged(
+    checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    phase = replace(PHASE, steps=2, held_out=None)
+    finished = train_phase(*loaded(checkpoint), phase, tmp_path, device=CPU, root=tmp_path)
+    content = (finished / "model.safetensors").read_bytes()
+    flip(finished / "model.safetensors")
+    train_phase(*loaded(checkpoint), phase, tmp_path, device=CPU, root=tmp_path)
+    assert (finished / "model.safetensors").read_bytes() == content
+    assert "model: expected what this phase made; got another model.safetensors than was written" in caplog.text
 
 
 def written(folder: Path, files: dict[str, bytes]) -> Path:

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from arr_coc import ArrCocImageProcessor
 from arr_coc.data import CHARSET, box_targets, glyph_targets, render_document
+from arr_coc.data.mixture import Mixture
+from arr_coc.data.records import NOT_ON_THE_PAGE
 from arr_coc.data.sketching import sketch_document
 from arr_coc.data.vocabulary import build_tokenizer, question_words
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
@@ -34,7 +36,7 @@ from arr_coc.training.stages import STAGES, Run, Stage
 
 READING = ReadingStage(steps=4, batch_size=4, warmup=1, evaluate_every=2, workers=0, evaluate_split="train")
 LOOKING = LookingStage(
-    steps=4, batch_size=2, documents=1.0, warmup=1, evaluate_every=2, workers=0, evaluate_split="train"
+    steps=4, batch_size=2, kinds={"document": 1.0}, warmup=1, evaluate_every=2, workers=0, evaluate_split="train"
 )
 COPYING = CopyingStage(steps=1, pages=1, questions=1, budget=24, warmup=1, evaluate_every=1, workers=0)
 ANSWERING = AnsweringStage(
@@ -62,10 +64,16 @@ def begun(config: ArrCocConfig) -> Run:
     return Run(ArrCocForConditionalGeneration(config), ArrCocProcessor(images, build_tokenizer()))
 
 
-def questions(config: ArrCocConfig, prompts: Prompts, *, sketched: bool = False) -> Batch:
-    return QuestionPages(ANSWERING, config, prompts, split="train", transcript_budget=BUDGET, sketched=sketched).batch(
-        0
-    )
+def questions(config: ArrCocConfig, prompts: Prompts, *, sketched: bool = False, **changes: Any) -> Batch:
+    mixture = None if sketched else Mixture(ANSWERING.kinds)
+    stage = replace(ANSWERING, **changes)
+    return QuestionPages(stage, config, prompts, split="train", transcript_budget=BUDGET, mixture=mixture).batch(0)
+
+
+def texts(tokens: Tensor, chosen: Tensor) -> list[str]:
+    """What stands on the chosen tokens of each row."""
+    rows = zip(tokens, chosen, strict=True)
+    return [build_tokenizer().decode(row[mask]) for row, mask in rows]
 
 
 # ---- vocabulary ---------------------------------------------------------------------------------------------------
@@ -116,6 +124,26 @@ def test_prompt_marks_question_answer_and_where_each_character_is(config: ArrCoc
     assert tokenizer.decode(asked) == "What is the tax?"
     assert tokenizer.decode(text.before) == "<|im_start|>user\n<|vision_start|>"
     assert places == [4, 4, 5, 5, 6, -1, 1, -1, 2, -1]
+
+
+@pytest.mark.parametrize("sketched", [True, False])
+def test_questions_about_what_is_not_on_the_page(config: ArrCocConfig, sketched: bool) -> None:
+    batch = questions(config, Prompts(build_tokenizer(), config.image_token_id), sketched=sketched, absent=1.0)
+    assert texts(batch.after, batch.answer) == [f"{NOT_ON_THE_PAGE}<|im_end|>"] * 4
+    assert not batch.relevance.any() and (batch.places == -1).all()
+    assert batch.whole is not None and (batch.whole.places >= 0).any()  # the page's lines are transcribed all the same
+
+
+def test_a_second_turn_has_the_first_before_it_and_asks_with_its_own_words(config: ArrCocConfig) -> None:
+    prompts = Prompts(build_tokenizer(), config.image_token_id)
+    first, second = (questions(config, prompts, turns=share) for share in (0.0, 1.0))
+    for batch, turns in ((first, 1), (second, 2)):
+        said = texts(batch.after, torch.ones_like(batch.answer))
+        assert all(text.count("<|im_start|>assistant") == turns for text in said)
+        asked, answered = texts(batch.after, batch.query), texts(batch.after, batch.answer)
+        for text, question, answer in zip(said, asked, answered, strict=True):
+            assert f"{question}<|im_end|>\n<|im_start|>assistant\n{answer}" in text
+            assert text.count(question) == 1 and text.index(question) > text.rfind("<|im_start|>user")
 
 
 @pytest.mark.parametrize("sketched", [True, False])

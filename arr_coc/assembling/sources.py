@@ -18,7 +18,8 @@ from huggingface_hub.errors import (
 )
 from safetensors import SafetensorError, safe_open
 
-from ..files import WEIGHTS, WEIGHTS_INDEX, read_json, weight_files
+from ..files import read_json
+from ..modeling.weights import WEIGHTS, WEIGHTS_INDEX, weight_files, weight_map
 
 _HUB_NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w./-]+))?")
 
@@ -104,7 +105,7 @@ class Source:
                     raise ValueError(f"{self}: expected {name} in one file; got it in {tensors[name].file} and {file}")
                 tensors[name] = info
         index = self.optional(WEIGHTS_INDEX)
-        for name, file in ({} if index is None else _weight_map(index)).items():
+        for name, file in ({} if index is None else weight_map(index)).items():
             if name not in tensors or tensors[name].file not in (file, WEIGHTS):
                 where = tensors[name].file if name in tensors else "none"
                 raise ValueError(f"{self}: expected {name} in {file}, as {WEIGHTS_INDEX} says; got {where}")
@@ -200,7 +201,7 @@ class HubSource(Source):
 
     def weight_files(self) -> list[str]:
         index = self.optional(WEIGHTS_INDEX)
-        return [WEIGHTS] if index is None else sorted(set(_weight_map(index).values()))
+        return [WEIGHTS] if index is None else sorted(set(weight_map(index).values()))
 
     def _download(self, name: str) -> Path:
         try:
@@ -248,13 +249,6 @@ def _local_header(path: Path, file: str) -> dict[str, TensorInfo]:
             return {name: TensorInfo(tuple(s.get_shape()), s.get_dtype(), file) for name, s in slices.items()}
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path}: expected a whole safetensors file; got {_reason(error)}") from error
-
-
-def _weight_map(index: Path) -> dict[str, str]:
-    weight_map = read_json(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
-        raise ValueError(f"{index}: expected a weight_map from tensors to files; got none")
-    return weight_map
 
 
 def _reason(error: Exception) -> str:

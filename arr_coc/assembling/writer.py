@@ -16,9 +16,10 @@ from torch import Tensor
 from tqdm import tqdm
 from transformers.dynamic_module_utils import custom_object_save
 
-from ..files import WEIGHTS_INDEX, check_free, fresh_folder, write_json
+from ..files import check_free, fresh_folder, write_json
 from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from ..modeling.weights import WEIGHTS_INDEX, check_finite
 from .clip_text import CLIP_RECIPE, CLIP_TEXT, WORDS, fit
 from .families import EMBEDDINGS
 from .initialisation import Initialiser
@@ -106,7 +107,11 @@ def _write_shards(plan: Plan, folder: Path, progress: bool) -> None:
 
 
 def read(target: Target, dtype: torch.dtype | None = None) -> Tensor:
-    """A loaded tensor, from its published rows; `dtype`: the target's by default."""
+    """A loaded tensor, from its published rows; `dtype`: the target's by default.
+
+    Raises:
+        ValueError: a published tensor holds what is no finite number.
+    """
     out = torch.empty(target.shape, dtype=dtype or target.dtype)
     flat, at = out.view(-1), 0
     with ExitStack() as stack:
@@ -116,6 +121,7 @@ def read(target: Target, dtype: torch.dtype | None = None) -> Tensor:
             if path not in opened:
                 opened[path] = stack.enter_context(safe_open(path, framework="pt"))
             block = opened[path].get_slice(rows.name)[rows.start : rows.stop]
+            check_finite(rows.source, [(rows.name, block)])
             flat[at : at + block.numel()].copy_(block.reshape(-1))
             at += block.numel()
     if target.extra_rows:

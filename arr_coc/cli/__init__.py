@@ -16,7 +16,7 @@ from importlib.metadata import version
 from typing import NoReturn
 
 from . import ablate, ask, assemble, build, evaluate, experiment, info, push, render, train
-from .common import Command, quiet
+from .common import Command, fault_of_input, quiet
 
 COMMANDS: tuple[Command, ...] = (
     ask.COMMAND,
@@ -83,10 +83,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             output = sys.stdout.fileno()
             os.dup2(os.open(os.devnull, os.O_WRONLY), output)
         return 1
-    except (ValueError, OSError) as error:
-        if args.debug:
+    except Exception as error:
+        message = fault_of_input(error)
+        if message is None or args.debug:
             raise
-        message = " ".join(str(error).split()) or type(error).__name__
         print(f"arr-coc: error: {message}", file=sys.stderr)
         return 2
     return 0

@@ -42,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from arr_coc.contact_sheet import draw_sheet
+    from arr_coc.files import fresh_file
     from arr_coc.loading import load_model
     from arr_coc.modeling.image_processing_arr_coc import load_source
     from arr_coc.viewing import describe, draw_answer
@@ -61,7 +62,8 @@ def run(args: argparse.Namespace) -> None:
     )
     if picture is not None:
         draw = partial(draw_answer, image) if seen.sources is None else partial(draw_sheet, seen.sources)
-        draw(answer, question=args.question).save(picture)
+        with fresh_file(picture) as beside:
+            draw(answer, question=args.question).save(beside)
     if args.json:
         print(json.dumps(_as_json(args, model, answer, len(seen) * seen.base_positions), ensure_ascii=False))
         return

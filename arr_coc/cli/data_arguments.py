@@ -75,14 +75,10 @@ def read_source(path: Path) -> Format:
     Raises:
         ValueError: no YAML, or see `open_source`.
     """
-    import yaml
-
     from arr_coc.data.sources import open_source
+    from arr_coc.files import read_yaml
 
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: expected YAML; got {error}") from error
+    content = read_yaml(path)
     if not isinstance(content, Mapping):
         raise ValueError(f"{path}: expected format, path and the format's other fields by name; got {content!r}")
     return open_source(content, folder=path.parent)

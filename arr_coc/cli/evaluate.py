@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import TYPE_CHECKING, Any
 
 from .common import METRICS, Command, add_choice_arguments, add_device_argument, add_model_argument, writable
@@ -35,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from arr_coc.evaluating import evaluate
+    from arr_coc.files import write_json
     from arr_coc.loading import load_model
     from arr_coc.metrics import METRICS
 
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> None:
         data=source.title,
     )
     if target is not None:
-        target.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        write_json(target, result)
     print(table(result["strategies"], metric))
 
 

@@ -6,6 +6,7 @@ import argparse
 import shlex
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,13 +69,14 @@ def conduct(args: argparse.Namespace, plan_for: Callable[..., dict[str, Any]], c
         conclude: called once with (out, records, metric or None) when all is answered.
 
     Raises:
-        ValueError: bad settings, or a folder that holds another run.
+        ValueError: bad settings, a folder that holds another run, or one that another process writes.
     """
     import torch
     from accelerate import PartialState
 
     from arr_coc.evaluating.experiment import Settings, check_data, keep_costs, keep_plan, plan_arms, predict, read_plan
     from arr_coc.loading import load_model
+    from arr_coc.locks import sole_writer
 
     options = read_config(args.config)
     named = (*PLACES, *ERRORS, *(field.name for field in fields(Settings)))
@@ -90,22 +92,24 @@ def conduct(args: argparse.Namespace, plan_for: Callable[..., dict[str, Any]], c
     records = list(source.read(limit=settings.limit, **errors))  # rendered ones are drawn at every look
     if args.rescore:
         check_data(read_plan(out), source, records)
-        conclude(out, records, options.get("metric"))
+        with sole_writer(out):
+            conclude(out, records, options.get("metric"))
         return
     # Without being told, accelerate takes each of several processes on a machine without accelerators for a single one.
     state = PartialState(cpu=args.device == "cpu" or not torch.accelerator.is_available())
     many = state.num_processes > 1
     model = load_model(model_name, str(state.device) if many and args.device is None else args.device)
     command = "arr-coc " + shlex.join(sys.argv[1:])
-    with state.main_process_first():
-        plan = keep_plan(out, plan_for(model, source, records, settings, command))
-    shard = (state.process_index, state.num_processes)
-    arms, batch_size, main = plan_arms(plan), settings.batch_size, state.is_main_process
-    predict(model, arms, records, out / "predictions", batch_size=batch_size, shard=shard, progress=main)
-    state.wait_for_everyone()
-    if main:
-        keep_costs(out, model, arms, records, settings)
-        conclude(out, records, None)
+    main = state.is_main_process
+    with sole_writer(out) if main else nullcontext():
+        with state.main_process_first():
+            plan = keep_plan(out, plan_for(model, source, records, settings, command))
+        shard, arms, batch_size = (state.process_index, state.num_processes), plan_arms(plan), settings.batch_size
+        predict(model, arms, records, out / "predictions", batch_size=batch_size, shard=shard, progress=main)
+        state.wait_for_everyone()
+        if main:
+            keep_costs(out, model, arms, records, settings)
+            conclude(out, records, None)
     if many:
         state.destroy_process_group()
 
@@ -127,18 +131,15 @@ def read_config(name: str | None) -> dict[str, Any]:
     Raises:
         ValueError: no YAML, or keys that mean nothing.
     """
-    import yaml
-
+    from arr_coc.data.formats import Format
     from arr_coc.data.sources import open_source
     from arr_coc.evaluating.experiment import Settings
+    from arr_coc.files import read_yaml
 
     if name is None:
         return {}
     path = Path(name)
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: expected YAML; got {error}") from error
+    content = read_yaml(path) or {}
     known = {*PLACES, *ERRORS, *(field.name for field in fields(Settings))}
     if not isinstance(content, dict) or set(content) - known:
         received = sorted(set(content) - known) if isinstance(content, dict) else content
@@ -147,6 +148,9 @@ def read_config(name: str | None) -> dict[str, Any]:
         content["data"] = open_source(content["data"], folder=path.parent)
     for key in PLACES:
         beside = content.get(key)
+        whole = key in ("data", "rules") and isinstance(beside, dict | Format)
+        if not (beside is None or isinstance(beside, str) or whole):
+            raise ValueError(f"{path}: expected text for {key}; got {beside!r}")
         if isinstance(beside, str) and (key != "model" or (path.parent / beside).exists()):
             content[key] = str(path.parent / beside)
     return content

@@ -14,7 +14,7 @@ VARIATIONS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("out", metavar="OUT", help="folder for data.jsonl and images/")
+    parser.add_argument("out", metavar="OUT", help="folder for data.jsonl and images/; must not exist or be empty")
     parser.add_argument("--pages", metavar="N", type=int, default=400, help="(default: 400)")
     parser.add_argument("--questions", metavar="N", type=int, default=3, help="per page, at most (default: 3)")
     parser.add_argument("--seed", metavar="N", type=int, default=2026, help="(default: 2026)")
@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--split", choices=("train", "validation", "test"), default="test", help=split)
     for name, what in VARIATIONS.items():
         parser.add_argument(f"--{name}", metavar="SHARE", type=float, default=0.0, help=f"{what} (default: 0)")
+    parser.add_argument("--force", action="store_true", help="replace OUT if it has files")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -40,6 +41,7 @@ def run(args: argparse.Namespace) -> None:
         split=args.split,
         domains=[name.strip() for name in args.domain.split(",")],
         variations=Variations(args.photo, args.absent, args.turns),
+        force=args.force,
     )
     print(path)
 
@@ -51,7 +53,7 @@ COMMAND = Command(
         "Write pages as images and a JSONL file of questions, answers and boxes. By default they are lines of\n"
         "`field value`: what arr-coc-tiny is trained on (--split train) and measured on (--split test: other fonts,\n"
         "layouts and words). --domain names other pages, also several, which take turns.\n"
-        "The same options and fonts give the same files."
+        "The same options and fonts give the same files. OUT appears in one step or not at all."
     ),
     examples=(
         "arr-coc render out/pages --pages 100",

@@ -43,7 +43,8 @@ _SET_PAGE = """async (html, least) => {
   const root = document.documentElement;
   root.removeAttribute('style');
   root.innerHTML = html;
-  await Promise.all([...document.fonts].map(face => face.load()));
+  const loads = await Promise.allSettled([...document.fonts].map(face => face.load()));
+  if (loads.some(load => load.status == 'rejected')) return {fits: false, texts: []};
   const body = document.body;
   const tooLarge = () => root.scrollHeight > innerHeight || body.scrollWidth > body.clientWidth;
   let pixels = parseFloat(getComputedStyle(root).fontSize);
@@ -132,7 +133,7 @@ class Browser:
             least: smallest font size of the page's root, px, down to which it is shrunk until it fits.
 
         Returns:
-            The texts in the page's order; None where it does not fit.
+            The texts in the page's order; None where it does not fit, or the browser takes a font for broken.
         """
         if size != self._size:
             self._call("Emulation.setDeviceMetricsOverride", width=size, height=size, deviceScaleFactor=1, mobile=False)

@@ -7,11 +7,15 @@ from typing import Any
 
 from tqdm import tqdm
 
+from ..files import fresh_folder
 from .domains import AS_DRAWN, DOMAINS, Page, Question, Variations, draw_page
 from .rasterising import Box
 from .splits import Split
 
 JPEG_QUALITY = 92
+
+DATA = "data.jsonl"
+"""The file of questions, beside the folder of images."""
 
 
 def write_questions(
@@ -24,6 +28,7 @@ def write_questions(
     split: Split = "test",
     domains: Sequence[str] = ("document",),
     variations: Variations = AS_DRAWN,
+    force: bool = False,
 ) -> Path:
     """Renders `pages` pages and asks up to `questions` questions about each.
 
@@ -33,21 +38,22 @@ def write_questions(
     `history`, where they apply, see `arr_coc.data.records`. The same arguments and fonts give the same files.
 
     Args:
-        out: folder for `data.jsonl` and `images/`.
+        out: folder for `data.jsonl` and `images/`; it appears in one step or not at all.
         pages, questions: how many.
         seed: of everything drawn.
         size: side of a page, px.
         split: fonts, layouts, wordings and words, see `arr_coc.data.splits`.
         domains: names in `DOMAINS`, which take turns.
         variations: what is done with the pages and their questions.
+        force: replace `out` if it is there and not empty.
 
     Returns:
         The JSONL file's path.
 
     Raises:
-        FileExistsError: `out` holds a data set already.
         FileNotFoundError: no font of the split is installed; `out` is left as it was.
-        ValueError: fewer than one page or question, an unknown domain or none, and what `draw_page` refuses.
+        ValueError: fewer than one page or question, an unknown domain or none, and what `draw_page` refuses; `out` has
+            files (without `force`), or another process writes it.
     """
     for option, count in (("pages", pages), ("questions", questions)):
         if count < 1:
@@ -56,21 +62,19 @@ def write_questions(
         raise ValueError(f"domains: expected at least one of {', '.join(sorted(DOMAINS))}; got none")
     for domain in domains:
         DOMAINS[domain]  # a ValueError where it is unknown
-    path = out / "data.jsonl"
-    if path.exists():
-        raise FileExistsError(f"{path}: expected a folder without a data set; got one that holds it")
     lines = []
-    for number in tqdm(range(pages), desc="rendering", unit="page"):
-        domain = domains[number % len(domains)]
-        page = draw_page(domain, seed, number, size, split, variations=variations)
-        name = f"images/{number:05d}.jpg"
-        (out / "images").mkdir(parents=True, exist_ok=True)  # not before a page was drawn: there may be no fonts
-        page.image.convert("RGB").save(out / name, quality=JPEG_QUALITY)
-        for question in page.questions[:questions]:
-            turn = {"turn": question.turn} if variations.turns else {}
-            lines.append(json.dumps(_line(name, domain, page, question) | turn))
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return path
+    with fresh_folder(out.absolute(), force=force) as beside:
+        (beside / "images").mkdir()
+        for number in tqdm(range(pages), desc="rendering", unit="page"):
+            domain = domains[number % len(domains)]
+            page = draw_page(domain, seed, number, size, split, variations=variations)
+            name = f"images/{number:05d}.jpg"
+            page.image.convert("RGB").save(beside / name, quality=JPEG_QUALITY)
+            for question in page.questions[:questions]:
+                turn = {"turn": question.turn} if variations.turns else {}
+                lines.append(json.dumps(_line(name, domain, page, question) | turn))
+        (beside / DATA).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return out / DATA
 
 
 def _line(image: str, domain: str, page: Page, question: Question) -> dict[str, Any]:

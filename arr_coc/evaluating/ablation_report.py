@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..files import write_text
 from ..metrics import METRICS
 from .blocks import Block, Figure, Heading, Paragraph, Table, to_html, to_markdown, to_text
 from .experiment import read_plan
@@ -34,9 +35,9 @@ def write_ablation(out: Path, result: dict[str, Any]) -> Path:
         *_figures(result),
         *the_run(plan, result),
     ]
-    (out / "report.md").write_text(to_markdown(title, blocks, out), encoding="utf-8")
+    write_text(out / "report.md", to_markdown(title, blocks, out))
     page = out / "report.html"
-    page.write_text(to_html(title, blocks), encoding="utf-8")
+    write_text(page, to_html(title, blocks))
     return page
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ..data.records import Record
-from .experiment import plan_arms, read_costs, read_plan, write_json
+from ..files import fresh_file, write_json
+from .experiment import plan_arms, read_costs, read_plan
 from .scores import compare_all, read_scored, summary
 
 
@@ -76,12 +77,10 @@ COLUMNS = (
 
 
 def _write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    beside = path.with_suffix(".new")
-    with beside.open("w", encoding="utf-8", newline="") as stream:
+    with fresh_file(path) as beside, beside.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(_flat(row) for row in rows)
-    beside.replace(path)
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
+from ..files import fresh_file
+
 STYLE = """
 :root { color-scheme: light dark; --line: #8886; }
 body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 80rem; padding: 1rem; }
@@ -140,7 +142,8 @@ def _markdown(block: Block, folder: Path) -> str:
         case Figure(name, content, caption):
             picture = isinstance(content, bytes)
             path = folder / f"{name}.{'jpg' if picture else 'svg'}"
-            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+            with fresh_file(path) as beside:
+                beside.write_bytes(content if isinstance(content, bytes) else content.encode())
             return f"![{_plain(name, '[]')}]({path.name})\n\n{_plain(caption)}"
 
 

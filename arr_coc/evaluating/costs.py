@@ -3,7 +3,7 @@
 import copy
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -22,6 +22,32 @@ from .peers import PEERS, choose
 
 FEWEST_TIMINGS = 200
 """From fewer timings no p95 and p99: the 99th percentile of 12 is their slowest."""
+
+
+class Percentiles(TypedDict):
+    """Of times, ms; None where there are too few."""
+
+    p50: float
+    p95: float | None
+    p99: float | None
+
+
+class ArmCost(TypedDict):
+    """What `measure_costs` says of an arm."""
+
+    flops: int
+    flops_by_stage: dict[str, int]
+    first_token_ms: dict[str, float | None]
+    peak_bytes: int
+
+
+class Costs(TypedDict):
+    """What an experiment keeps of its costs: arms, how many images were timed and how often, and where."""
+
+    arms: dict[str, dict[str, Any]]
+    images: int
+    rounds: int
+    environment: dict[str, Any]
 
 
 def first_token(model: ArrCocForConditionalGeneration, arm: Arm, image: Any, record: Record) -> None:

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from ..files import read_yaml
 from .statistics import FEWEST_IMAGES
 
 NO_VERDICT = "NO VERDICT"
@@ -112,10 +111,7 @@ def read_rules(path: Path) -> dict[str, Any]:
         ValueError: no YAML, or no rules.
         OSError: the file cannot be read.
     """
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: expected YAML; got {error}") from error
+    content = read_yaml(path)
     check_rules(content)
     return content
 

@@ -7,24 +7,25 @@ OUT/result.json         the numbers
 OUT/report.html, .md    the same for people
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import yaml
 
 from ..data.formats import Format
 from ..data.records import Record
+from ..files import read_json, read_yaml, write_json, write_text
 from ..metrics import METRICS
 from ..modeling.allocators import ALLOCATORS
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from ..settings import check_entries, check_types
 from .ablation import make_trials, trial_arms
 from .answers import question_room
 from .arms import Arm, make_arms
 from .bases import OtherPages
-from .costs import measure_costs
+from .costs import ArmCost, Costs, Percentiles, measure_costs
 from .decisions import DEFAULT_RULES, check_rules, missing_arms
 from .environment import environment, shown
 from .extras import require_extra
@@ -32,6 +33,21 @@ from .identity import hash_images, model_identity
 from .prediction_loop import by_image, new_tokens, predict_all
 from .predictions import append, mend, read_run
 from .scores import read_scored, score_experiment
+
+
+class Planned(TypedDict):
+    """What scoring and reports need of a plan."""
+
+    model: str
+    data: str
+    data_sha256: str
+    questions: int
+    metric: str
+    patch_size: int
+    arms: list[dict[str, Any]]
+    command: str
+    environment: dict[str, Any]
+
 
 UNPLANNED = ("command", "environment")
 """What may differ between the runs that fill one folder."""
@@ -51,6 +67,9 @@ class Settings:
         trained_on: of `TRAINABLE`, what these weights were also trained to read; the report says so.
         batch_size: questions at a time, at the usual number of tokens.
         timed: records that are timed; rounds: how often each.
+
+    Raises:
+        ValueError: a value of another type.
     """
 
     metric: str = "exact_match"
@@ -64,6 +83,9 @@ class Settings:
     batch_size: int = 32
     timed: int = 4
     rounds: int = 3
+
+    def __post_init__(self) -> None:
+        check_types(self)
 
 
 # ---- the plan -----------------------------------------------------------------------------------------------------
@@ -161,9 +183,7 @@ def keep_plan(out: Path, plan: dict[str, Any]) -> dict[str, Any]:
     path = out / "plan.yaml"
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_suffix(".new")
-        beside.write_text(yaml.safe_dump(plan, sort_keys=False, allow_unicode=True, width=100), encoding="utf-8")
-        beside.replace(path)
+        write_text(path, yaml.safe_dump(plan, sort_keys=False, allow_unicode=True, width=100))
         return plan
     on_disk = read_plan(out)
     changed = [name for name in {**plan, **on_disk} if name not in UNPLANNED and plan.get(name) != on_disk.get(name)]
@@ -176,12 +196,21 @@ def read_plan(out: Path) -> dict[str, Any]:
     """The plan that an experiment's folder holds.
 
     Raises:
-        ValueError: the folder has no plan.yaml.
+        ValueError: the folder has no plan.yaml, or one that is no plan.
     """
     path = out / "plan.yaml"
     if not path.is_file():
         raise ValueError(f"{out}: expected the folder of an experiment (with plan.yaml); got none")
-    return yaml.safe_load(path.read_text(encoding="utf-8"))
+    plan = read_yaml(path)
+    check_entries(plan, Planned, str(path))
+    try:
+        for arm in plan_arms(plan):
+            check_types(arm)
+        if "rules" in plan:
+            check_rules(plan["rules"])
+    except (TypeError, KeyError, ValueError) as error:
+        raise ValueError(f"{path}: expected arms and rules as an experiment writes them; got {error}") from error
+    return plan
 
 
 def check_data(plan: dict[str, Any], source: Format, records: Sequence[Record]) -> None:
@@ -276,13 +305,17 @@ def rescore(out: Path, records: Sequence[Record], *, metric: str | None = None) 
 
 
 def read_costs(out: Path) -> dict[str, Any] | None:
-    """What `keep_costs` measured, or None."""
+    """What `keep_costs` measured, or None.
+
+    Raises:
+        ValueError: the file holds something else.
+    """
     path = out / "costs.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Writes all of the file or nothing."""
-    beside = path.with_suffix(".new")
-    beside.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    beside.replace(path)
+    if not path.is_file():
+        return None
+    costs = read_json(path)
+    check_entries(costs, Costs, str(path))
+    for name, cost in costs["arms"].items():
+        check_entries(cost, ArmCost, f"{path}: {name}")
+        check_entries(cost["first_token_ms"], Percentiles, f"{path}: {name}")
+    return costs

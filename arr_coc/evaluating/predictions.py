@@ -14,10 +14,12 @@ import numpy as np
 from PIL import Image
 
 from ..data.records import Record
+from ..files import fresh_file
 from ..metrics import patch_recall
 from ..modeling.asker import Answer
 from ..modeling.image_processing_arr_coc import boxes_to_patches, map_boxes
 from ..modeling.vision_tower import ImageEncoding
+from ..settings import check_types
 
 
 @dataclass(frozen=True)
@@ -105,12 +107,13 @@ def append(path: Path, predictions: Iterable[Prediction]) -> None:
 
 
 def mend(path: Path) -> None:
-    """Cuts off a last line that a killed process did not finish."""
+    """Cuts off a last line that a killed process did not finish; killed itself, it leaves the file as it was."""
     if path.is_file():
         content = path.read_bytes()
         whole = content[: content.rfind(b"\n") + 1]
         if len(whole) < len(content):
-            path.write_bytes(whole)
+            with fresh_file(path) as beside:
+                beside.write_bytes(whole)
 
 
 def run_files(folder: Path, run: str) -> list[Path]:
@@ -132,6 +135,8 @@ def read_run(folder: Path, run: str) -> dict[int, Prediction]:
             try:
                 content = json.loads(line)
                 said = Prediction(**{**content, "size": tuple(content["size"])})
+                check_types(said)
+                said.mask  # noqa: B018  refuses patches that are no bits of this grid
             except (ValueError, TypeError, KeyError) as error:
                 raise ValueError(f"{path}, line {number}: expected a prediction; got {line.strip()[:60]!r}") from error
             predictions[said.line] = said

@@ -10,6 +10,7 @@ import yaml
 from PIL import Image
 
 from ..data.records import Record
+from ..files import write_text
 from ..metrics import METRICS
 from ..modeling.fetcher import FetchResult
 from ..viewing import draw_fetch
@@ -35,9 +36,9 @@ def write_report(out: Path, result: dict[str, Any], records: Sequence[Record]) -
     blocks += [*_halves(result), *_latency(result), *_spending(result)]
     blocks += [*_buckets(result), *_worst(out, plan, result, records), *the_run(plan, result)]
     blocks += _rules(plan)
-    (out / "report.md").write_text(to_markdown(title, blocks, out), encoding="utf-8")
+    write_text(out / "report.md", to_markdown(title, blocks, out))
     page = out / "report.html"
-    page.write_text(to_html(title, blocks), encoding="utf-8")
+    write_text(page, to_html(title, blocks))
     return page
 
 

@@ -7,9 +7,6 @@ returned. The two alternate in one process; the figures are medians and the medi
 """
 
 import argparse
-import statistics
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +16,8 @@ import torch
 from PIL import Image
 
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+
+from .timing import alternate
 
 QUESTIONS = ("What is the total?", "What is the date?")
 
@@ -30,12 +29,6 @@ class SecondQuestion:
     first: float
     second: float
     ratio: float
-
-
-def _seconds(call: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    call()
-    return time.perf_counter() - began
 
 
 def second_question(
@@ -51,17 +44,15 @@ def second_question(
     """
     settings: dict[str, Any] = {"max_new_tokens": new_tokens, "min_new_tokens": new_tokens}
     encoding = model.encode_image(image)
-    pairs = []
-    for number in range(rounds + 1):
-        first = _seconds(lambda: model.generate(image, QUESTIONS[0], **settings))
-        second = _seconds(lambda: model.generate(encoding, QUESTIONS[1], **settings))
-        if number:
-            pairs.append((first, second))
-    return SecondQuestion(
-        first=statistics.median(first for first, _ in pairs),
-        second=statistics.median(second for _, second in pairs),
-        ratio=statistics.median(second / first for first, second in pairs),
+    seconds = alternate(
+        {
+            "first": lambda: model.generate(image, QUESTIONS[0], **settings),
+            "second": lambda: model.generate(encoding, QUESTIONS[1], **settings),
+        },
+        rounds,
     )
+    first, second = seconds["first"], seconds["second"]
+    return SecondQuestion(first.median, second.median, second.times(first))
 
 
 def main() -> None:

@@ -7,9 +7,11 @@ import shutil
 from pathlib import Path
 
 from .. import modeling
-from ..files import WEIGHTS, WEIGHTS_INDEX, check_free, fresh_folder, read_json, weight_files, write_json
+from ..files import check_free, fresh_folder, read_json, write_json
+from ..loading import check_checkpoint
 from ..modeling.auto_map import AUTO_MAP, PROCESSOR_MAP
 from ..modeling.configuration_arr_coc import ArrCocConfig
+from ..modeling.weights import WEIGHTS, WEIGHTS_INDEX, weight_files
 from .cards import ASSEMBLY, CARD, EVALUATION, base_models, complete_card, default_strategy
 
 CODE = Path(modeling.__file__).parent
@@ -33,13 +35,14 @@ def build(source: str | Path, out: str | Path, *, card: str | Path | None = None
         `out`.
 
     Raises:
-        ValueError: `source` is incomplete or no ARR-COC model, a card or an evaluation has another form, `card` is no
-            file, or `out` is in the way.
+        ValueError: `source` is incomplete or no ARR-COC model, its weights are damaged, not those of its config or no
+            finite numbers, a card or an evaluation has another form, `card` is no file, or `out` is in the way.
     """
     source, out = Path(source).absolute(), Path(out).absolute()
     _check(source, out, force)
     if card is not None and not Path(card).is_file():
         raise ValueError(f"card: expected a README.md; got {str(card)!r}, which is no file")
+    check_checkpoint(source)
     weight_names = {*weight_files(source), WEIGHTS_INDEX} if not (source / WEIGHTS).is_file() else {WEIGHTS}
     with fresh_folder(out, force=force) as beside:
         for path in sorted(source.iterdir()):

@@ -15,8 +15,9 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from ..files import read_json, weight_files
+from ..files import read_json
 from ..modeling.configuration_arr_coc import ArrCocConfig
+from ..modeling.weights import weight_files
 from .building import AUTO_MAP, PROCESSOR_MAP, REQUIRED
 from .cards import CARD, EVALUATION, default_strategy, evaluation_results, missing_metadata, read_card
 

@@ -1,12 +1,16 @@
 """Training an adapter instead of the model: one phase, with LoRA beside the parts that it would train."""
 
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
 from accelerate import PartialState
 
 from ..adapters import adapt
+from ..files import fresh_folder
+from ..loading import refused
+from ..locks import sole_writer
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.processing_arr_coc import ArrCocProcessor
 from .phases import Phase, train_phase
@@ -29,19 +33,27 @@ def train_adapter(recipe: Recipe, out: Path, device: torch.device | str = "cpu",
         The adapter's folder, for `PeftModel.from_pretrained`.
 
     Raises:
-        ValueError: another recipe, or a phase whose parts have no linear layers.
+        ValueError: another recipe, a phase whose parts have no linear layers, or `out` in another process's hands.
     """
+    main = PartialState(cpu=torch.device(device).type == "cpu").is_main_process
+    with sole_writer(out) if main else nullcontext():
+        trained = _train_adapter(recipe, out, torch.device(device), rank)
+        if main:
+            with fresh_folder((out / ADAPTER).absolute(), force=True) as beside:
+                for path in (*trained.glob("adapter_*"), *trained.glob("README.md")):
+                    shutil.copyfile(path, beside / path.name)
+    return out / ADAPTER
+
+
+def _train_adapter(recipe: Recipe, out: Path, device: torch.device, rank: int) -> Path:
+    """Runs the phase; returns the folder that it made."""
     phase = recipe.stages[0]
     if len(recipe.stages) != 1 or not isinstance(phase, Phase) or recipe.start is None:
         stages = ", ".join(type(stage).__name__ for stage in recipe.stages)
         raise ValueError(f"adapter: expected a recipe with a start and one phase; got {recipe.start} and {stages}")
-    model = ArrCocForConditionalGeneration.from_pretrained(recipe.start)
-    processor = ArrCocProcessor.from_pretrained(recipe.start)
+    with refused(str(recipe.start)):
+        model = ArrCocForConditionalGeneration.from_pretrained(recipe.start)
+        processor = ArrCocProcessor.from_pretrained(recipe.start)
     torch.manual_seed(recipe.seed)
     adapted = adapt(model, phase.trained, r=rank)
-    trained = train_phase(adapted, processor, phase, out / "stage0", device=torch.device(device), root=recipe.root)
-    if PartialState().is_main_process:
-        (out / ADAPTER).mkdir(exist_ok=True)
-        for path in (*trained.glob("adapter_*"), *trained.glob("README.md")):
-            shutil.copy2(path, out / ADAPTER)
-    return out / ADAPTER
+    return train_phase(adapted, processor, phase, out / "stage0", device=device, root=recipe.root)

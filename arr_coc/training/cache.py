@@ -24,6 +24,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers.utils import logging
 
+from ..files import disk_faults
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration, ImageEncoding
 from ..version import __version__
 
@@ -155,7 +156,8 @@ class CachedEncoder:
         with NamedTemporaryFile(dir=path.parent, suffix=_BESIDE, delete=False) as stream:
             beside = Path(stream.name)
         try:
-            save_file(tensors, beside)
+            with disk_faults(path):
+                save_file(tensors, beside)
             size = beside.stat().st_size
             os.replace(beside, path)
         finally:

@@ -1,6 +1,7 @@
 """Phases: stages of a recipe that train some parts of a whole model on records, and leave the others as they are."""
 
 import logging
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,15 +10,18 @@ from typing import Any
 
 import torch
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ..data.collator import QuestionCollator
 from ..data.sources import open_records
-from ..files import replace_folder
+from ..files import disk_faults, replace_folder
+from ..loading import refused
 from ..modeling.configuration_arr_coc import GRADIENTS
 from ..modeling.processing_arr_coc import ArrCocProcessor
 from ..modeling.scorers import SCORERS
 from ..parts import check_parts
 from .cache import CachedEncoder
+from .checkpoints import damage, mark_complete
 from .draws import Mix
 from .losses import loss_weights
 from .parts import base_model, train_only
@@ -31,7 +35,11 @@ REINFORCEMENT = "reinforcement"
 """A phase's gradient into the scorer that no configuration has, and the loss that it stands for."""
 
 MODEL = "model"
-"""Folder, in a phase's own, of what the phase made. It is there if and only if the phase is done."""
+"""Folder, in a phase's own, of what the phase made. It is there, and whole, if and only if the phase is done."""
+
+
+DIGESTS = f"{MODEL}.json"
+"""File beside it, of what its files were (see `checkpoints`)."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +111,10 @@ class Phase(Stage):
     def __post_init__(self) -> None:
         for name in ("learning_rate", "weight_decay", "clip"):  # YAML takes 1e-4 for a word
             object.__setattr__(self, name, _number(getattr(self, name), name))
-        object.__setattr__(self, "rates", {part: _number(rate, f"rates.{part}") for part, rate in self.rates.items()})
+        if isinstance(self.rates, Mapping):
+            rates = {part: _number(rate, f"rates.{part}") for part, rate in self.rates.items()}
+            object.__setattr__(self, "rates", rates)
+        super().__post_init__()
         check_parts((*self.trained, *self.rates), "trained, rates")
         Mix(self.strategies, self.budgets)
         self._check_gradient()
@@ -131,7 +142,8 @@ class Phase(Stage):
     def run(self, run: Run, folder: Path) -> None:
         """The model that it leaves is another one, as it is in the folder of what the phase made."""
         trained = train_phase(run.model, run.processor, self, folder, device=run.device, root=run.root)
-        run.model = type(run.model).from_pretrained(trained)
+        with refused(str(trained)):
+            run.model = type(run.model).from_pretrained(trained)
 
     def objective(self) -> Objective:
         """What `ArrCocTrainer` minimises."""
@@ -205,6 +217,18 @@ class FrozenInputs(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
     ) -> None:
         base_model(model).disable_input_require_grads()
+
+
+class BestThatIsThere(TrainerCallback):
+    """Forgets a best checkpoint that was damaged and discarded: the best of those to come counts."""
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if state.best_metric is not None and state.best_model_checkpoint is None:  # Trainer has looked where it was
+            best = f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}"
+            logger.warning(f"expected {best}, the best checkpoint so far; got none: the best of those to come is kept")
+            state.best_metric = state.best_global_step = None
 
 
 def reporters(names: str, folder: Path) -> list[TrainerCallback]:
@@ -304,7 +328,7 @@ def make_trainer(
         data_collator=QuestionCollator(processor, config, padding_side="left", budget=budget),
         train_dataset=_opened(phase.data, root),
         eval_dataset=None if phase.held_out is None else _opened(phase.held_out, root),
-        callbacks=[LogLines(), FrozenInputs(), *reporters(phase.report_to, folder)],
+        callbacks=[LogLines(), FrozenInputs(), BestThatIsThere(), *reporters(phase.report_to, folder)],
         cached=None if phase.cache is None else CachedEncoder(model, root / phase.cache),
     )
     trainer.remove_callback(PrinterCallback)
@@ -320,8 +344,10 @@ def train_phase(
         The folder of what it made: model and processor.
     """
     finished = folder / MODEL
-    if finished.is_dir():
+    if finished.is_dir() and (fault := damage(finished, folder / DIGESTS)) is None:
         return finished
+    if finished.is_dir():
+        logger.warning(f"{finished}: expected what this phase made; got {fault}: making it again from the checkpoints")
     folder.mkdir(parents=True, exist_ok=True)
     configured = model.config.fetcher_config.gradient
     try:
@@ -329,10 +355,25 @@ def train_phase(
         trainer.train()
     finally:
         model.config.fetcher_config.gradient = configured  # the phase's own is no property of what it makes
-    beside = folder / f"{MODEL}.tmp"
-    trainer.save_model(str(beside))
-    if trainer.is_world_process_zero():
-        processor.save_pretrained(beside)
-        replace_folder(beside, finished)
-    trainer.accelerator.wait_for_everyone()
+    _keep_model(trainer, processor, finished)
     return finished
+
+
+def _keep_model(trainer: ArrCocTrainer, processor: ArrCocProcessor, finished: Path) -> None:
+    """Writes what was trained, and nothing else, to `finished` in one step; every process has a part in it."""
+    beside = finished.with_name(f"{finished.name}.tmp")
+    main = trainer.is_world_process_zero()
+    if main:
+        shutil.rmtree(beside, ignore_errors=True)  # what a killed run left there
+    trainer.accelerator.wait_for_everyone()
+    try:
+        with disk_faults(finished):
+            trainer.save_model(str(beside))
+            if main:
+                processor.save_pretrained(beside)
+                mark_complete(beside, finished.with_name(DIGESTS))
+                replace_folder(beside, finished)
+    finally:
+        if main:
+            shutil.rmtree(beside, ignore_errors=True)
+    trainer.accelerator.wait_for_everyone()

@@ -13,6 +13,7 @@ stages:
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +24,9 @@ import yaml
 from accelerate import PartialState
 from transformers.utils import logging
 
-from arr_coc.files import fresh_folder
+from arr_coc.files import fresh_folder, read_yaml
+from arr_coc.loading import load_config, refused
+from arr_coc.locks import sole_writer
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.processing_arr_coc import ArrCocProcessor
@@ -36,6 +39,13 @@ from .stages import STAGES, Run, Stage
 logger = logging.get_logger(__name__)
 
 _TOP = ("model", "start", "seed")
+_KINDS: tuple[tuple[tuple[str, ...], type, str], ...] = (
+    (("model", "start"), str, "text"),
+    (("seed",), int, "a whole number"),
+    (("config", "defaults"), Mapping, "a mapping"),
+)
+"""What a recipe's names stand for."""
+
 _KEYS = (*_TOP, "config", "defaults", "stages")
 
 
@@ -74,7 +84,7 @@ class Recipe:
         Raises:
             ValueError: a change of what no configuration has, or to what it may not be.
         """
-        known = ArrCocConfig.from_pretrained(self.model).to_dict()
+        known = load_config(str(self.model)).to_dict()
         return ArrCocConfig.from_dict(_changed(known, self.changes, "config"))
 
 
@@ -96,15 +106,18 @@ def _stage(number: int, spec: Any, defaults: Mapping[str, Any]) -> Stage:
     if not isinstance(spec, dict):
         raise ValueError(f"{where}: expected a mapping with the stage's name; got {spec!r}")
     settings = dict(spec)
+    name = settings.pop("stage", None)
+    if not isinstance(name, str):
+        raise ValueError(f"{where}: expected the name of a stage; got {name!r}")
     try:
-        kind = STAGES[settings.pop("stage", None)]
-        where += f" ({spec['stage']})"
+        kind = STAGES[name]
+        where += f" ({name})"
         known = [setting.name for setting in fields(kind)]
-        unknown = sorted(set(settings) - set(known))
+        unknown = sorted(map(str, set(settings) - set(known)))
         if unknown:
             raise ValueError(f"expected settings among {', '.join(known)}; got {unknown}")
         return kind(**{**{name: defaults[name] for name in defaults if name in known}, **settings})
-    except ValueError as error:
+    except (ValueError, TypeError, AttributeError) as error:  # the latter: a value of another type than the setting's
         raise ValueError(f"{where}: {error}") from error
 
 
@@ -120,13 +133,17 @@ def _override(recipe: dict[str, Any], setting: str) -> None:
         stages = f"a stage of 0 to {len(recipe['stages']) - 1} or its name"
         expected = f"STAGE.NAME=VALUE with {stages}, or NAME=VALUE of {', '.join(_TOP)} or what a stage has"
         raise ValueError(f"setting: expected {expected}; got {setting!r}")
+    try:
+        held = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise ValueError(f"setting: expected a value in YAML; got {setting!r}") from error
     defaults = recipe.get("defaults") or {}
     for place in places:
         for name in path[:-1]:
             inner = place.get(name, defaults.get(name))
             place[name] = dict(inner) if isinstance(inner, dict) else {}
             place = place[name]
-        place[path[-1]] = yaml.safe_load(value)
+        place[path[-1]] = held
 
 
 def _places(recipe: dict[str, Any], path: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
@@ -157,28 +174,38 @@ def load_recipe(path: Path, settings: Sequence[str] = ()) -> Recipe:
     Raises:
         ValueError: unknown stages or settings, or no stages.
     """
-    recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
+    recipe = read_yaml(path)
     if not isinstance(recipe, dict) or not isinstance(recipe.get("stages"), list) or not recipe["stages"]:
         raise ValueError(f"{path}: expected a mapping with a list of stages; got {type(recipe).__name__}")
-    unknown = sorted(set(recipe) - set(_KEYS))
+    unknown = sorted(map(str, set(recipe) - set(_KEYS)))
     if unknown:
         raise ValueError(f"{path}: expected {', '.join(_KEYS)}; got {', '.join(unknown)}")
+    _check_top(recipe, path)
     for setting in settings:
         _override(recipe, setting)
+    _check_top(recipe, path)
     defaults = recipe.get("defaults") or {}
     _check_defaults(defaults, recipe["stages"])
     return Recipe(
-        model=path.parent / recipe.get("model", "."),
+        model=path.parent / (recipe.get("model") or "."),
         stages=tuple(_stage(number, spec, defaults) for number, spec in enumerate(recipe["stages"])),
-        seed=int(recipe.get("seed", 0)),
+        seed=recipe.get("seed") or 0,
         start=None if recipe.get("start") is None else path.parent / recipe["start"],
         root=path.parent,
         changes=recipe.get("config") or {},
     )
 
 
+def _check_top(recipe: dict[str, Any], path: Path) -> None:
+    for names, kind, expected in _KINDS:
+        for name in names:
+            value = recipe.get(name)
+            if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+                raise ValueError(f"{path}: expected {expected} for {name}; got {value!r}")
+
+
 def _check_defaults(defaults: Any, stages: list[Any]) -> None:
-    strange = sorted(name for name in defaults if not any(_knows(stage, name) for stage in stages))
+    strange = sorted(str(name) for name in defaults if not any(_knows(stage, name) for stage in stages))
     if strange:
         raise ValueError(f"defaults: expected settings that a stage has; got {', '.join(strange)}")
 
@@ -189,39 +216,45 @@ def train(recipe: Recipe, out: Path, device: torch.device | str = "cpu") -> None
     Writes the trained checkpoint to `out/model`: weights, configuration, processor, and what training it further needs.
 
     Raises:
-        ValueError: several processes for stages that know one only; a device that Trainer cannot be told.
+        ValueError: several processes for stages that know one only; a device that Trainer cannot be told; another
+            process trains in `out`; damaged weights to start from, or damaged checkpoints and no older one.
     """
     state = PartialState(cpu=torch.device(device).type == "cpu")
     if state.num_processes > 1 and any(stage.from_scratch for stage in recipe.stages):
         several = ", ".join(name for name, kind in STAGES.items() if not kind.from_scratch)
         raise ValueError(f"stages: expected {several} only, with {state.num_processes} processes; got others")
-    run = _begin(recipe, torch.device(device))
-    for number, stage in enumerate(recipe.stages):
-        if state.is_main_process:
-            logger.info(f"stage {number}: {stage}")
-        stage.run(run, out / f"stage{number}")
-    if state.is_main_process:
-        with fresh_folder(out.absolute() / "model", force=True) as beside:
-            run.model.save_pretrained(beside)
-            run.processor.save_pretrained(beside)
-            if run.learner:
-                save_learner(run.learner, beside)
-    state.wait_for_everyone()
+    main = state.is_main_process
+    with sole_writer(out) if main else nullcontext():
+        run = _begin(recipe, torch.device(device))
+        for number, stage in enumerate(recipe.stages):
+            if main:
+                logger.info(f"stage {number}: {stage}")
+            stage.run(run, out / f"stage{number}")
+        if main:
+            with fresh_folder(out.absolute() / "model", force=True) as beside:
+                run.model.save_pretrained(beside)
+                run.processor.save_pretrained(beside)
+                if run.learner:
+                    save_learner(run.learner, beside)
+        state.wait_for_everyone()
 
 
 def _begin(recipe: Recipe, device: torch.device) -> Run:
     """A model with new weights, or with those of the folder that the recipe starts from."""
     config = recipe.config()
     torch.manual_seed(recipe.seed)
-    run = Run(
-        ArrCocForConditionalGeneration(config), ArrCocProcessor.from_pretrained(recipe.model), device, recipe.root
-    )
+    with refused(str(recipe.model)):
+        processor = ArrCocProcessor.from_pretrained(recipe.model)
+    run = Run(ArrCocForConditionalGeneration(config), processor, device, recipe.root)
     if recipe.start is not None:
         if not recipe.start.is_dir():
             raise ValueError(f"start: expected a trained model's folder; got {recipe.start}, which is none")
         # With this configuration: what it adds to the one that was trained with begins untrained.
-        trained = ArrCocForConditionalGeneration.from_pretrained(recipe.start, config=config)
-        run.model.load_state_dict(trained.state_dict())
+        with refused(str(recipe.start)):
+            trained, _ = ArrCocForConditionalGeneration.from_pretrained(
+                recipe.start, config=config, output_loading_info=True
+            )
+            run.model.load_state_dict(trained.state_dict())
         if any(stage.from_scratch for stage in recipe.stages):
             run.learner = load_learner(recipe.start)
     return run

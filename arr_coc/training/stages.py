@@ -12,6 +12,7 @@ from torch import Tensor
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.processing_arr_coc import ArrCocProcessor
 from ..modeling.registry import Registry
+from ..settings import check_types
 
 
 @dataclass
@@ -38,6 +39,9 @@ class Run:
 class Stage(ABC):
     """Settings of one stage of a recipe, registered under the name that recipes call it by, and what the stage does.
 
+    Raises:
+        ValueError: a value of another type than the setting's.
+
     A new kind of stage is a frozen dataclass too, registered with `@STAGES.register(name)` and imported in `recipe`.
     """
 
@@ -45,6 +49,9 @@ class Stage(ABC):
     """Whether it uses the run's `learner`, and therefore runs in one process; others train whole models in several."""
     leaves_whole: ClassVar[bool] = True
     """Whether every part of the model is trained once the stage is done, so that a phase may follow."""
+
+    def __post_init__(self) -> None:
+        check_types(self)
 
     @abstractmethod
     def run(self, run: Run, folder: Path) -> None:

@@ -4,6 +4,7 @@ Notation: B prompts, S their length, I image slots (one per prompt here), N patc
 """
 
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,8 @@ from torch.utils.data import DataLoader, Sampler
 from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, TrainOutput, rotate_checkpoints
 
+from ..files import disk_faults
+from ..loading import refused
 from ..modeling.allocators import tier_sizes
 from ..modeling.fetcher import FetchChoices
 from ..modeling.losses import text_statistics
@@ -301,20 +304,39 @@ class ArrCocTrainer(Trainer):
     # ---- checkpoints
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """Writes a checkpoint, declares it whole, and only then deletes old ones."""
+        """Writes a checkpoint, declares it whole, and only then deletes old ones.
+
+        Raises:
+            OSError: it cannot be written; none of it stays.
+        """
+        folder = self._get_output_dir(trial)
+        written = Path(folder) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         limit, self.args.save_total_limit = self.args.save_total_limit, None
         try:
-            super()._save_checkpoint(model, trial)
+            with disk_faults(written):
+                super()._save_checkpoint(model, trial)
+            self.accelerator.wait_for_everyone()
+            if self.args.should_save:
+                mark_complete(written)
+        except OSError:
+            if self.args.should_save:
+                shutil.rmtree(written, ignore_errors=True)
+            raise
         finally:
             self.args.save_total_limit = limit
-        self.accelerator.wait_for_everyone()
         if self.args.should_save:
-            folder = self._get_output_dir(trial)
-            mark_complete(Path(folder) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
             rotate_checkpoints(folder, limit, self.state.best_model_checkpoint)
 
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        with refused(resume_from_checkpoint):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
     def train(self, resume_from_checkpoint: str | bool | None = True, *args: Any, **kwargs: Any) -> TrainOutput:
-        """Trains, from the newest whole checkpoint in `args.output_dir` on if there is one (and True is given)."""
+        """Trains, from the newest whole checkpoint in `args.output_dir` on if there is one (and True is given).
+
+        Raises:
+            ValueError: there are checkpoints, and all are damaged.
+        """
         if resume_from_checkpoint is True:
             folder = Path(str(self.args.output_dir))
             if self.args.should_save:

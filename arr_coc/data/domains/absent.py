@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from ..glyphs import Glyph
 from ..questions import ask
 from ..records import NOT_ON_THE_PAGE
 from ..splits import Split
@@ -15,8 +17,7 @@ from .page import ABSENT, Page, Question
 def with_absent(rng: np.random.Generator, page: Page, share: float, split: Split) -> Page:
     """The page, a share of its questions replaced by such about fields that it does not show, each field once.
 
-    A field counts as shown where its name stands anywhere on the page, also within a word: someone asked for the total
-    could name a subtotal. Pages that do not draw their fields from a list (`Page.fields`) stay as they are.
+    Pages that do not draw their fields from a list (`Page.fields`) stay as they are.
 
     Args:
         rng: the only source of randomness.
@@ -24,8 +25,7 @@ def with_absent(rng: np.random.Generator, page: Page, share: float, split: Split
         share: of the questions, 0 to 1.
         split: of the wordings.
     """
-    shown = "".join(glyph.char for glyph in page.glyphs).lower()
-    missing = [field for field in page.fields if field.lower() not in shown]
+    missing = missing_fields(page.fields, page.glyphs)
     order = iter(rng.permutation(len(missing)).tolist())
     questions = []
     for question in page.questions:
@@ -35,3 +35,13 @@ def with_absent(rng: np.random.Generator, page: Page, share: float, split: Split
             question = Question(text, (NOT_ON_THE_PAGE,), (), (), ABSENT)
         questions.append(question)
     return replace(page, questions=tuple(questions))
+
+
+def missing_fields(fields: Sequence[str], glyphs: Sequence[Glyph]) -> list[str]:
+    """Those fields that a page with such characters does not show.
+
+    One counts as shown where its name stands anywhere, also within a word: someone asked for the total could name a
+    subtotal.
+    """
+    shown = "".join(glyph.char for glyph in glyphs).lower()
+    return [field for field in fields if field.lower() not in shown]

@@ -10,32 +10,37 @@ import numpy as np
 
 from ..browser import PlacedText, shared_browser
 from ..glyphs import Glyph
-from ..questions import DOCUMENT_WORDINGS, ask
+from ..questions import DOCUMENT_WORDINGS
 from ..rasterising import degrade
 from ..splits import Split
 from ..styles import MAX_FONT, MIN_FONT, check_page
 from ..values import FIELDS, made_up_word, sample_pairs
 from .canvas import text_unit
+from .document import Document, Entry, ask_each
 from .html import LAYOUTS, cased, make_html, sample_html_style
-from .page import Page, Question, register
+from .page import Page, register
 
 _MIN_ENTRIES = 4
 _MAX_ENTRIES = 14  # on a page of 256 px
+_TRIALS = 200  # pages that do not fit, before something must be wrong
 _DEGRADED = 0.5  # share of training pages with noise, bent letters and so on; the others are as the browser gives them
 
 
-@register("browser", LAYOUTS, {"field": DOCUMENT_WORDINGS})
-def draw_browser(rng: np.random.Generator, size: int, split: Split) -> Page:
-    """A page of fields with one question about each.
+def render_browser(rng: np.random.Generator, *, size: int = 256, split: Split = "train") -> Document:
+    """A page of 4 and more fields, each with its value, as a browser shows it.
+
+    Args:
+        rng: the only source of randomness.
+        size: side of the square page, px.
+        split: which fonts, words and layouts it shows.
 
     Raises:
         FileNotFoundError: no browser, or no font of the split, is installed.
-        RuntimeError: the browser does not start, or stops answering.
+        RuntimeError: the browser does not start, stops answering, or cannot set any page.
     """
     check_page(size, split)
     browser, unit = shared_browser(), text_unit(size)
-    texts: list[PlacedText] | None = None
-    while texts is None:
+    for _ in range(_TRIALS):
         layout_name, layout = LAYOUTS.draw(rng, split)
         style = sample_html_style(rng, split)
         most = min(len(FIELDS), round(_MAX_ENTRIES * max(1.0, size / 256 / unit)))
@@ -47,17 +52,26 @@ def draw_browser(rng: np.random.Generator, size: int, split: Split) -> Page:
         pixels = float(rng.uniform(least, unit * MAX_FONT))
         html = make_html(layout, style, list(zip(labels, values, strict=True)), title=title, pixels=pixels)
         texts = browser.set_page(html, size, least)
+        if texts is not None:
+            break
+    else:
+        raise RuntimeError(f"browser: expected a page that it can set; got none in {_TRIALS} trials")
     image = browser.screenshot()
     if split == "train" and rng.random() < _DEGRADED:
         image = degrade(rng, image, split=split, unit=unit)
     placed = texts[1:] if title else texts
-    entries = list(zip(fields, placed[::2], placed[1::2], strict=True))
-    questions = tuple(
-        Question(ask(rng, field, split=split), (value.text,), (value.ink,), (label.ink,), "field")
-        for field, label, value in (entries[int(index)] for index in rng.permutation(len(entries)))
+    entries = tuple(
+        Entry(field, label.text.removesuffix(":"), value.text, label.ink, value.ink)
+        for field, label, value in zip(fields, placed[::2], placed[1::2], strict=True)
     )
     glyphs = tuple(glyph for text in texts for glyph in _glyphs(text))
-    return Page(image, questions, layout_name, style.fonts, glyphs, FIELDS)
+    return Document(image, entries, glyphs, layout_name, style.fonts)
+
+
+@register("browser", LAYOUTS, {"field": DOCUMENT_WORDINGS})
+def draw_browser(rng: np.random.Generator, size: int, split: Split) -> Page:
+    """A page of `render_browser` with one question about each field."""
+    return ask_each(rng, render_browser(rng, size=size, split=split), split, FIELDS)
 
 
 def _glyphs(text: PlacedText) -> list[Glyph]:

@@ -122,7 +122,11 @@ def draw_document(rng: np.random.Generator, size: int, split: Split) -> Page:
 
 def draw_fields(rng: np.random.Generator, size: int, split: Split, fields: Sequence[str]) -> Page:
     """`draw_document` with fields among other names."""
-    document = render_document(rng, size=size, split=split, fields=fields)
+    return ask_each(rng, render_document(rng, size=size, split=split, fields=fields), split, fields)
+
+
+def ask_each(rng: np.random.Generator, document: Document, split: Split, fields: Sequence[str]) -> Page:
+    """The document with one question about each of its fields, which were drawn from `fields`, in a drawn order."""
     order = rng.permutation(len(document.entries))
     entries = [document.entries[int(index)] for index in order]
     questions = tuple(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from PIL import Image, ImageFilter
 from ...modeling.image_processing_arr_coc import Box
 from ..glyphs import Glyph
 from .canvas import text_unit
+from .document import Document
 from .page import Page
 from .warping import bounds_of, corners_of, homography, paste_warped, project, sample_quad
 
@@ -31,23 +33,45 @@ def photograph(rng: np.random.Generator, page: Page) -> Page:
 
     The boxes are upright ones around the corners of what they were, clipped to the picture.
     """
-    size, unit = page.image.width, text_unit(page.image.width)
-    matrix = _view(rng, size)
-    picture = _ground(rng, size)
-    paste_warped(picture, page.image.convert("RGB"), _cover(size), matrix)
-    picture = _lit(rng, picture)
-    picture = picture.filter(ImageFilter.GaussianBlur(unit * float(rng.uniform(0, _BLUR))))
-    picture = _compressed(rng, _noisy(rng, picture))
+    picture, seen = _taken(rng, page.image)
     questions = tuple(
         replace(
             question,
-            boxes=tuple(_seen(box, matrix, size) for box in question.boxes),
-            label_boxes=tuple(_seen(box, matrix, size) for box in question.label_boxes),
+            boxes=tuple(map(seen, question.boxes)),
+            label_boxes=tuple(map(seen, question.label_boxes)),
         )
         for question in page.questions
     )
-    glyphs = tuple(Glyph(glyph.char, _seen(glyph.box, matrix, size)) for glyph in page.glyphs)
-    return replace(page, image=picture, questions=questions, glyphs=glyphs)
+    return replace(page, image=picture, questions=questions, glyphs=_glyphs(page.glyphs, seen))
+
+
+def photograph_document(rng: np.random.Generator, document: Document) -> Document:
+    """`photograph` of a document: its entries' boxes are where they show."""
+    picture, seen = _taken(rng, document.image)
+    entries = tuple(
+        replace(entry, label_box=seen(entry.label_box), value_box=seen(entry.value_box)) for entry in document.entries
+    )
+    return replace(document, image=picture, entries=entries, glyphs=_glyphs(document.glyphs, seen))
+
+
+def _taken(rng: np.random.Generator, page: Image.Image) -> tuple[Image.Image, Callable[[Box], Box]]:
+    """A photograph of a page, and where a box of the page shows on it."""
+    size, unit = page.width, text_unit(page.width)
+    matrix = _view(rng, size)
+    picture = _ground(rng, size)
+    paste_warped(picture, page.convert("RGB"), _cover(size), matrix)
+    picture = _lit(rng, picture)
+    picture = picture.filter(ImageFilter.GaussianBlur(unit * float(rng.uniform(0, _BLUR))))
+    picture = _compressed(rng, _noisy(rng, picture))
+
+    def seen(box: Box) -> Box:
+        return bounds_of(project(matrix, corners_of(box)).clip(0, size))
+
+    return picture, seen
+
+
+def _glyphs(glyphs: Sequence[Glyph], seen: Callable[[Box], Box]) -> tuple[Glyph, ...]:
+    return tuple(Glyph(glyph.char, seen(glyph.box)) for glyph in glyphs)
 
 
 def _cover(size: int) -> Image.Image:
@@ -65,10 +89,6 @@ def _view(rng: np.random.Generator, size: int) -> np.ndarray:
     left, top, right, bottom = bounds_of(quad)
     x, y = float(rng.uniform(-left, size - right)), float(rng.uniform(-top, size - bottom))
     return homography(corners_of((0, 0, size, size)), quad + (x, y))
-
-
-def _seen(box: Box, matrix: np.ndarray, size: int) -> Box:
-    return bounds_of(project(matrix, corners_of(box)).clip(0, size))
 
 
 def _ground(rng: np.random.Generator, size: int) -> Image.Image:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from arr_coc.data import Split
+from arr_coc.data.mixture import Mixture
 from arr_coc.modeling.configuration_arr_coc import resolve_budget
 
 from ..stages import STAGES, Run
@@ -36,6 +37,8 @@ class AnsweringStage(ScratchStage):
 
     Attributes:
         pages, questions: pages per step, and questions about each.
+        kinds, photo: of the pages, as in the reading stage.
+        absent, turns: shares of the questions, as in the copying stage.
         learning_rate: of all but the grid encoder (encoder_rate) and the language model (language_rate).
         aligned_steps: steps at the start in which no answers are asked for: fetched tokens learn to be perfect ones,
             and the scorers relevance.
@@ -49,14 +52,18 @@ class AnsweringStage(ScratchStage):
         relevance_weight, token_weight, base_weight, looking_weight, reading_weight, pointer_weight: of the losses
             beside the answer's.
         pointing_layer: of the language model, where it learns to look, as in the copying stage.
-        evaluate_questions: questions asked in a measurement.
-        evaluate_split: what is measured on: "test" has held-out fonts and layouts.
+        evaluate_questions: questions asked in a measurement about pages of each kind.
+        evaluate_split: what is measured on: "validation" has held-out fonts and words, for decisions.
     """
 
     name: ClassVar[str] = "answering"
 
     pages: int = 12
     questions: int = 4
+    kinds: Mapping[str, float] = field(default_factory=lambda: {"document": 1.0})
+    photo: float = 0.0
+    absent: float = 0.0
+    turns: float = 0.0
     learning_rate: float = 1.5e-3
     encoder_rate: float = 3e-4
     language_rate: float = 5e-4
@@ -91,7 +98,11 @@ class AnsweringStage(ScratchStage):
     pointer_weight: float = 0.3
     pointing_layer: int = POINTING_LAYER
     evaluate_questions: int = 192
-    evaluate_split: Split = "test"
+    evaluate_split: Split = "validation"
+
+    def __post_init__(self) -> None:
+        if "dense" in self.kinds:
+            raise ValueError("kinds: expected pages with fields, which can be asked about; got dense")
 
     def task(self, run: Run) -> "Answering":
         return Answering(self, run)
@@ -122,7 +133,12 @@ def _draw(generator: torch.Generator, weights: Mapping[str, float]) -> str:
 
 @torch.no_grad()
 def measure(learner: Learner, batches: list[Batch], strategies: tuple[str, ...]) -> dict[str, float]:
-    """Exact match, loss and recall of each strategy at the standard budget, on batches of held-out pages."""
+    """What each strategy reaches at the standard budget on batches of held-out pages.
+
+    Returns:
+        By strategy "exact", of questions about what the page shows; "absent", of the others, where there are any;
+        "loss" of all; "recall" of the patches that show the answer.
+    """
     learner.eval()
     budget = resolve_budget("standard", learner.model.config.vision_config.num_patches)
     scores = {}
@@ -132,7 +148,11 @@ def measure(learner: Learner, batches: list[Batch], strategies: tuple[str, ...])
         outputs = [
             learner(batch, strategy=strategy, budget=saccades, generator=generator, frozen=True) for batch in batches
         ]
-        scores[f"{strategy}: exact"] = torch.cat([output["right"] for output in outputs]).float().mean().item()
+        right = torch.cat([output["right"] for output in outputs]).float()
+        shown = torch.cat([batch.relevance.any(1) for batch in batches])
+        for name, asked in (("exact", shown), ("absent", ~shown)):
+            if asked.any():
+                scores[f"{strategy}: {name}"] = right[asked].mean().item()
         scores[f"{strategy}: loss"] = torch.stack([output["answer"] for output in outputs]).mean().item()
         if saccades:
             scores[f"{strategy}: recall"] = torch.stack([output["recall"] for output in outputs]).mean().item()
@@ -151,7 +171,7 @@ class Answering(Task):
         for part, state in run.learner.items():
             self.module.get_submodule(part).load_state_dict(state)
         prompts = Prompts(run.processor.tokenizer, config.image_token_id)
-        self.rendered = partial(QuestionPages, stage, config, prompts, transcript_budget=stage.transcript_budget)
+        self.asked = partial(QuestionPages, stage, config, prompts, transcript_budget=stage.transcript_budget)
         self.patches = config.vision_config.num_patches
 
     def groups(self) -> list[tuple[list[nn.Parameter], float]]:
@@ -163,7 +183,7 @@ class Answering(Task):
         return [(slow, stage.encoder_rate), (spoken, stage.language_rate), (fast, stage.learning_rate)]
 
     def pages(self, start: int) -> QuestionPages:
-        return self.rendered(split="train", start=start)
+        return self.asked(split="train", mixture=Mixture(self.stage.kinds, self.stage.photo), start=start)
 
     def losses(self, step: int, batch: Batch) -> dict[str, Tensor]:
         generator = torch.Generator().manual_seed(self.stage.seed * 1_000_003 + step)
@@ -194,13 +214,21 @@ class Answering(Task):
         return {"loss": total, **{part: loss.detach() for part, loss in losses.items()}}
 
     @cached_property
-    def _test(self) -> list[Batch]:
-        unseen = self.rendered(split=self.stage.evaluate_split, held_out=True)
+    def _unseen(self) -> dict[str, list[Batch]]:
+        """Batches of each kind of page."""
         batches = -(-self.stage.evaluate_questions // (self.stage.pages * self.stage.questions))
-        return [unseen.batch(number).to(self.module.model.device) for number in range(batches)]
+        return {kind: [self._unseen_batch(kind, number) for number in range(batches)] for kind in self.stage.kinds}
+
+    def _unseen_batch(self, kind: str, number: int) -> Batch:
+        pages = self.asked(split=self.stage.evaluate_split, mixture=Mixture({kind: 1.0}), held_out=True)
+        return pages.batch(number).to(self.module.model.device)
 
     def measure(self) -> dict[str, float]:
-        return measure(self.module, self._test, EVALUATED_STRATEGIES)
+        scores: dict[str, float] = {}
+        for kind, batches in self._unseen.items():
+            measured = measure(self.module, batches, EVALUATED_STRATEGIES)
+            scores |= {f"{kind}, {name}": score for name, score in measured.items()}
+        return scores
 
     def finish(self, run: Run) -> None:
         run.model.tie_weights()

@@ -49,6 +49,8 @@ class CopyingStage(ScratchStage):
             off a base token has to be unpacked in the layers behind.
         base_steps: steps at the end in which perfect base tokens stand before the patches, as in the whole model.
         alone: share of the steps that read base tokens alone, and transcribe whole pages.
+        absent: share of the questions about fields that the page does not show.
+        turns: share of the questions that come second in a chat.
     """
 
     name: ClassVar[str] = "copying"
@@ -62,6 +64,8 @@ class CopyingStage(ScratchStage):
     pointing_layer: int = POINTING_LAYER
     base_steps: int = 1500
     alone: float = 0.4
+    absent: float = 0.0
+    turns: float = 0.0
 
     def task(self, run: Run) -> "CopyingTask":
         return CopyingTask(self, run)
@@ -131,7 +135,7 @@ class CopyingTask(Task):
         prompts = Prompts(run.processor.tokenizer, run.model.config.image_token_id)
         self.sketches = partial(
             QuestionPages, stage, run.model.config, prompts, split="train", transcript_budget=stage.budget,
-            sketched=True,
+            mixture=None,
         )  # fmt: skip
 
     def groups(self) -> list[tuple[list[nn.Parameter], float]]:

@@ -124,7 +124,8 @@ class Learner(nn.Module):
             dropped: share of the questions for which strategy "oracle" leaves out some of the patches, drawn how many.
 
         Returns:
-            Losses by name; "right" [I], whether each answer would be exact; "recall", of the patches that show it.
+            Losses by name; "right" [I], whether each answer would be exact; "recall", of the patches that show it,
+            over the questions about what is shown.
         """
         core = self.model.model
         features = self.features(batch, frozen=frozen)
@@ -137,11 +138,12 @@ class Learner(nn.Module):
         text = ids.shape[1] - batch.after.shape[1]  # where the text behind the image begins
         logits = self.model.lm_head(output.last_hidden_state[:, text - 1 : -1][batch.answer])
         targets = batch.after[batch.answer]
-        hit = batch.relevance.gather(1, prompt.fetch.indices).sum(1) / batch.relevance.sum(1)
+        shown = batch.relevance.any(1)
+        hit = batch.relevance.gather(1, prompt.fetch.indices).sum(1)[shown] / batch.relevance[shown].sum(1)
         losses = {
             "answer": F.cross_entropy(logits.float(), targets),
             "right": right_rows(logits, targets, batch.answer),
-            "recall": hit.mean(),
+            "recall": hit.sum() / shown.sum().clamp(min=1),
         }
         if not self.training:
             return losses

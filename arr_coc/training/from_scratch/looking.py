@@ -8,7 +8,7 @@ Notation: P pages, G side of the grid, M base tokens, D width of the language mo
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
 
@@ -41,7 +41,7 @@ class LookingStage(ScratchStage):
         encoder_rate: of the grid encoder and its reading head; 0 leaves them as they are, and steps are cheaper.
         batch_size: crops per step.
         crop: side of a crop as a share of the page's side (1 or 0.5).
-        documents: share of pages that are documents of the domain, not dense text.
+        kinds, photo: of the pages, as in the reading stage.
         word_weight: of the loss on field names, beside the characters'.
         reading_weight: of the reading stage's losses, where the grid encoder is trained.
         evaluate_split: what is measured on: "validation" has held-out fonts, words and layouts, for decisions.
@@ -54,7 +54,8 @@ class LookingStage(ScratchStage):
     encoder_rate: float = 0.0
     batch_size: int = 4
     crop: float = 1.0
-    documents: float = 0.7
+    kinds: Mapping[str, float] = field(default_factory=lambda: {"document": 0.7, "dense": 0.3})
+    photo: float = 0.0
     word_weight: float = WORD_WEIGHT
     reading_weight: float = 0.3
     evaluate_split: Split = "validation"

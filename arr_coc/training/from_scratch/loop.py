@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 from transformers.utils import logging
 
+from ...files import write_text
 from ..schedules import warmup_cosine
 from .checkpointing import load_state, save_state
 
@@ -68,12 +69,24 @@ class Loop:
         """Loads the checkpoint and returns the step it was written at; 0 where there is none.
 
         Raises:
-            ValueError: an earlier version, which kept no schedule, began the run and did not finish it.
+            ValueError: an earlier version, which kept no schedule, began the run and did not finish it; a checkpoint of
+                something else; damaged checkpoints and none that is whole.
         """
         state = load_state(self.path)
         if state is None:
             self._cut_curve(-1)
             return 0
+        try:
+            step = self._load(state)
+        except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+            received = " ".join(str(error).split())
+            raise ValueError(f"{self.path}: expected a checkpoint of this stage and model; got {received}") from error
+        if step < self.steps:
+            self._cut_curve(step)
+        return step
+
+    def _load(self, state: Mapping[str, Any]) -> int:
+        """Takes over what a checkpoint holds; returns its step."""
         step = int(state["step"])
         self.module.load_state_dict(state["weights"])
         if step < self.steps:
@@ -82,7 +95,6 @@ class Loop:
                 raise ValueError(f"{self.path}: expected a checkpoint with its learning-rate schedule; got {received}")
             self.optimizer.load_state_dict(state["optimizer"])
             self.schedule.load_state_dict(state["schedule"])
-            self._cut_curve(step)
         return step
 
     def run(
@@ -153,7 +165,12 @@ class Loop:
         if self._curve.exists():
             lines = self._curve.read_text(encoding="utf-8").splitlines(keepends=True)
             whole = [line for line in lines if line.endswith("\n")]  # the last one may have been cut off
-            self._curve.write_text("".join(line for line in whole if json.loads(line)["step"] <= step), "utf-8")
+            try:
+                before = [line for line in whole if json.loads(line)["step"] <= step]
+            except (ValueError, KeyError, TypeError) as error:
+                expected = 'a line of {"step": ..., name: value} each (it can be removed)'
+                raise ValueError(f"{self._curve}: expected {expected}; got {error}") from error
+            write_text(self._curve, "".join(before))
 
 
 def _listed(numbers: Mapping[str, float]) -> str:

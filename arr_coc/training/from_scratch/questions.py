@@ -10,7 +10,10 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 from transformers import PreTrainedTokenizerBase
 
-from arr_coc.data import Box, Entry, Glyph, Split, ask, box_targets, glyph_targets, render_document
+from arr_coc.data import FIELDS, Box, Entry, Glyph, Split, ask, box_targets, glyph_targets
+from arr_coc.data.domains.absent import missing_fields
+from arr_coc.data.mixture import Mixture
+from arr_coc.data.records import NOT_ON_THE_PAGE
 from arr_coc.data.sketching import sketch_document
 from arr_coc.modeling.chat_template import CHAT_TEMPLATE
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
@@ -55,12 +58,19 @@ class Text:
 
 
 class Pages(Protocol):
-    """What a stage says of its batches: pages per step, questions about each, and the seed."""
+    """What a stage says of its batches: pages per step, questions about each, and the seed.
+
+    Also the share of questions about fields that the page does not show, and of such that come second in a chat.
+    """
 
     @property
     def pages(self) -> int: ...
     @property
     def questions(self) -> int: ...
+    @property
+    def absent(self) -> float: ...
+    @property
+    def turns(self) -> float: ...
     @property
     def seed(self) -> int: ...
 
@@ -75,7 +85,7 @@ class Batch:
         before, after: [I, *] token ids before and after the vision tokens, the latter padded on the right.
         answer, query: [I, *] True on the tokens of `after` that are to be predicted, and on the question's.
         places: [I, *] for each token of `after` the patch that shows its character, -1 where none does.
-        relevance: [I, N] patches of the answer and its label.
+        relevance: [I, N] patches of the answer and its label; none of what is not on the page.
         oracle: [I, N] what strategy "oracle" fetches.
         transcript: these pages and questions with a second turn that transcribes the lines fetched.
         whole: these with a second turn that transcribes all lines, for those who see the page by its base alone.
@@ -113,8 +123,7 @@ class Prompts:
         self.tokenizer, self.markers = tokenizer, query_markers(tokenizer)
         self.image_token_id, self.pad = image_token_id, tokenizer.pad_token_id
 
-    def _turn(self, content: list[dict[str, str]]) -> list[int]:
-        turns: list[dict[str, Any]] = [{"role": "user", "content": content}]
+    def _turns(self, turns: list[dict[str, Any]]) -> list[int]:
         prompt = self.tokenizer.apply_chat_template(
             turns,
             chat_template=CHAT_TEMPLATE,
@@ -123,16 +132,28 @@ class Prompts:
         )
         return self.tokenizer(prompt, add_special_tokens=False).input_ids
 
-    def __call__(self, question: str, answer: Spelling, transcript: Spelling | None = None) -> Text:
-        """Tokens around an image: a question, its answer, and with `transcript` a second turn that asks for it."""
-        ids = self._turn([{"type": "image"}, {"type": "text", "text": question}])
+    def __call__(
+        self,
+        question: str,
+        answer: Spelling,
+        transcript: Spelling | None = None,
+        history: Sequence[tuple[str, str]] = (),
+    ) -> Text:
+        """Tokens around an image: a question, its answer, and with `transcript` a further turn that asks for it.
+
+        `history`: questions and answers that come before.
+        """
+        said = [text for turn in history for text in turn] + [question]
+        turns = [_message(("user", "assistant")[place % 2], text) for place, text in enumerate(said)]
+        turns[0]["content"].insert(0, {"type": "image"})
+        ids = self._turns(turns)
         place = ids.index(self.image_token_id)
         query = find_query_tokens(torch.tensor([ids]), **self.markers)[0].tolist()[place + 1 :]
         text = Text(ids[:place], ids[place + 1 :], [False] * len(query), query, [-1] * len(query))
         self._append(text, answer)
         if transcript is not None:
             asked = self.tokenizer("\n", add_special_tokens=False).input_ids
-            asked = asked + self._turn([{"type": "text", "text": TRANSCRIBE}])
+            asked = asked + self._turns([_message("user", TRANSCRIBE)])
             text.extend(asked, [False] * len(asked), [-1] * len(asked))
             self._append(text, transcript)
         return text
@@ -144,8 +165,23 @@ class Prompts:
         text.extend([*ids, self.tokenizer.eos_token_id], [True] * (len(ids) + 1), [*places, -1])
 
 
+def _message(role: str, text: str) -> dict[str, Any]:
+    return {"role": role, "content": [{"type": "text", "text": text}]}
+
+
 class QuestionPages(IterableDataset):
-    """Endless batches; a function of (seed, split, position)."""
+    """Endless batches; a function of (seed, split, position).
+
+    Args:
+        stage: what it says of its batches.
+        config: of the model.
+        prompts: what tokenises.
+        split: of fonts, words, layouts and wordings.
+        transcript_budget: patches of the lines that a batch transcribes.
+        mixture: what pages are drawn from; None: they are sketched, with the words of training.
+        start: the first step.
+        held_out: pages that training never shows, whatever the split.
+    """
 
     def __init__(
         self,
@@ -155,13 +191,13 @@ class QuestionPages(IterableDataset):
         *,
         split: Split,
         transcript_budget: int,
+        mixture: Mixture | None,
         start: int = 0,
         held_out: bool = False,
-        sketched: bool = False,
     ) -> None:
         self.stage, self.prompts, self.split, self.start = stage, prompts, split, start
-        self.transcript_budget, self.sketched = transcript_budget, sketched
-        self.purpose = 3 if held_out else 2  # pages that are measured on never come up in training, whatever the split
+        self.transcript_budget, self.mixture = transcript_budget, mixture
+        self.purpose = 3 if held_out else 2
         self.size, self.grid = config.vision_config.image_size, config.vision_config.grid_size
 
     def __iter__(self) -> Iterator[Batch]:
@@ -182,13 +218,13 @@ class QuestionPages(IterableDataset):
             for number in range(self.stage.questions):
                 turned = np.roll(order, -number)  # the one asked about first, then the others in a drawn order
                 entries = [listed[int(index)] for index in turned]
-                question = ask(rng, entries[0].field, split=self.split)
                 fitting, union = self._fitting(entries)
-                answer = spelt[entries[0].field][1]
-                short.append(self.prompts(question, answer))
-                long.append(self.prompts(question, answer, _transcript(fitting, spelt)))
-                longest.append(self.prompts(question, answer, everything))
-                relevance.append(self._patches(entries[0]))
+                asked, answer, patches = self._asked(rng, entries[0], spelt, drawn)
+                before = self._history(rng, entries[1:])
+                short.append(self.prompts(asked, answer, history=before))
+                long.append(self.prompts(asked, answer, _transcript(fitting, spelt), before))
+                longest.append(self.prompts(asked, answer, everything, before))
+                relevance.append(patches)
                 unions.append(union)
         shared = {"pixel_values": images, "glyphs": glyphs, "words": words, "relevance": relevance}
         tensors: dict[str, Any] = {name: torch.from_numpy(np.stack(arrays)) for name, arrays in shared.items()}
@@ -199,10 +235,28 @@ class QuestionPages(IterableDataset):
         return Batch(**tensors, **self._padded(short), transcript=read, whole=whole)
 
     def _page(self, rng: np.random.Generator) -> tuple[np.ndarray, tuple[Entry, ...], tuple[Glyph, ...]]:
-        if self.sketched:
+        if self.mixture is None:
             return np.zeros(0, np.float32), *sketch_document(rng, size=self.size)
-        document = render_document(rng, size=self.size, split=self.split)
+        document = self.mixture.draw(rng, size=self.size, split=self.split)
         return pixels(np.asarray(document.image.convert("RGB"))), document.entries, document.glyphs
+
+    def _asked(
+        self, rng: np.random.Generator, entry: Entry, spelt: Mapping[str, tuple[Spelling, Spelling]],
+        glyphs: Sequence[Glyph],
+    ) -> tuple[str, Spelling, np.ndarray]:  # fmt: skip
+        """A question about an entry, or about a field that is not on the page; its answer, and the patches it needs."""
+        missing = missing_fields(FIELDS, glyphs) if rng.random() < self.stage.absent else []
+        if missing:
+            question = ask(rng, missing[int(rng.integers(len(missing)))], split=self.split)
+            return question, [(char, -1) for char in NOT_ON_THE_PAGE], np.zeros(self.grid**2, np.float32)
+        return ask(rng, entry.field, split=self.split), spelt[entry.field][1], self._patches(entry)
+
+    def _history(self, rng: np.random.Generator, others: Sequence[Entry]) -> list[tuple[str, str]]:
+        """An earlier turn about one of the other entries, or none."""
+        if not others or rng.random() >= self.stage.turns:
+            return []
+        earlier = others[int(rng.integers(len(others)))]
+        return [(ask(rng, earlier.field, split=self.split), earlier.value)]
 
     def _patches(self, entry: Entry) -> np.ndarray:
         """[N] 1 on the patches of an entry's label and value."""

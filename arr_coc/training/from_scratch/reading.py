@@ -7,8 +7,8 @@ instead of millions of answers. Crops are a part of the page's side (the positio
 per patch.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, Protocol
 
@@ -25,9 +25,8 @@ from arr_coc.data import (
     Split,
     box_targets,
     glyph_targets,
-    render_dense_page,
-    render_document,
 )
+from arr_coc.data.mixture import KINDS, Mixture
 from arr_coc.modeling.configuration_arr_coc import ArrCocVisionConfig
 from arr_coc.modeling.grid_encoder import GridEncoder
 
@@ -39,7 +38,7 @@ from .targets import SLOTS, pixels, word_targets
 EVALUATED_BATCHES = 6
 """Batches of held-out crops that a measurement reads."""
 EVALUATED_DOCUMENTS = 40
-"""Held-out documents whose values a measurement reads."""
+"""Held-out pages of each kind whose values a measurement reads."""
 
 
 @STAGES.register("reading")
@@ -50,9 +49,10 @@ class ReadingStage(ScratchStage):
     Attributes:
         batch_size: crops per step.
         crop: side of a crop as a share of the page's side (1 or 0.5).
-        documents: share of pages that are documents of the domain, not dense text.
+        kinds: how often each kind of page is shown, see `arr_coc.data.mixture`.
+        photo: share of the pages that are photographed.
         word_weight: of the loss on field names, beside the characters'.
-        evaluate_split: what is measured on: "test" has held-out fonts and layouts.
+        evaluate_split: what is measured on: "validation" has held-out fonts and words, for decisions.
     """
 
     name: ClassVar[str] = "reading"
@@ -61,11 +61,12 @@ class ReadingStage(ScratchStage):
     steps: int = 6000
     batch_size: int = 32
     crop: float = 0.5
-    documents: float = 0.5
+    kinds: Mapping[str, float] = field(default_factory=lambda: {"document": 0.5, "dense": 0.5})
+    photo: float = 0.0
     word_weight: float = 0.5
     warmup: int = 200
     evaluate_every: int = 250
-    evaluate_split: Split = "test"
+    evaluate_split: Split = "validation"
 
     def task(self, run: Run) -> "Reading":
         return Reading(self, run)
@@ -99,14 +100,16 @@ def word_loss(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 class Crops(Protocol):
-    """What a stage says of its batches: crops per step and their side, the share of documents, and the seed."""
+    """What a stage says of its batches: crops per step and their side, what pages they show, and the seed."""
 
     @property
     def batch_size(self) -> int: ...
     @property
     def crop(self) -> float: ...
     @property
-    def documents(self) -> float: ...
+    def kinds(self) -> Mapping[str, float]: ...
+    @property
+    def photo(self) -> float: ...
     @property
     def seed(self) -> int: ...
 
@@ -120,6 +123,7 @@ class ReadingPages(IterableDataset):
         self.stage, self.split, self.start = stage, split, start
         self.purpose = 1 if held_out else 0  # pages that are measured on never come up in training, whatever the split
         self.size, self.grid = config.image_size, config.grid_size
+        self.mixture = Mixture(stage.kinds, stage.photo)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         return per_step(self.batch, self.start)
@@ -130,17 +134,17 @@ class ReadingPages(IterableDataset):
         parts = round(1 / self.stage.crop)
         images, targets, words = [], [], []
         for _ in range(-(-self.stage.batch_size // parts**2)):
-            render = render_document if rng.random() < self.stage.documents else render_dense_page
-            document = render(rng, size=self.size, split=self.split)
+            document = self.mixture.draw(rng, size=self.size, split=self.split)
             images += [pixels(crop) for crop in _crops(np.asarray(document.image.convert("RGB")), parts)]
             targets += _crops(glyph_targets(document.glyphs, size=self.size, grid=self.grid, slots=SLOTS), parts)
             words += _crops(word_targets(document.entries, size=self.size, grid=self.grid), parts)
         image, target, word = (np.stack(stacked[: self.stage.batch_size]) for stacked in (images, targets, words))
         return torch.from_numpy(image), torch.from_numpy(target), torch.from_numpy(word)
 
-    def document(self, number: int) -> Document:
-        """A whole page of the domain, for measuring."""
-        return render_document(np.random.default_rng((self.stage.seed, 4, number)), size=self.size, split=self.split)
+    def document(self, number: int, kind: str) -> Document:
+        """A whole page of a kind, for measuring."""
+        rng = np.random.default_rng((self.stage.seed, 4, number))
+        return KINDS[kind](rng, size=self.size, split=self.split)
 
 
 def _crops(page: np.ndarray, parts: int) -> list[np.ndarray]:
@@ -224,14 +228,17 @@ class Reading(Task):
         return {"loss": loss, "characters": named.detach(), "words": labelled.detach()}
 
     @cached_property
-    def _test(self) -> tuple[list[tuple[Tensor, ...]], list[Document]]:
+    def _test(self) -> tuple[list[tuple[Tensor, ...]], dict[str, list[Document]]]:
         batches = [tuple(part.to(self.device) for part in self.unseen.batch(n)) for n in range(EVALUATED_BATCHES)]
-        return batches, [self.unseen.document(number) for number in range(EVALUATED_DOCUMENTS)]
+        kinds = [kind for kind in self.stage.kinds if kind != "dense"]  # which has no fields, so no values
+        return batches, {k: [self.unseen.document(n, k) for n in range(EVALUATED_DOCUMENTS)] for k in kinds}
 
     def measure(self) -> dict[str, float]:
         batches, documents = self._test
         scores = reading_accuracy(self.encoder, self.head, batches)
-        return scores | {"values": values_read(self.encoder, self.head, documents, self.device)}
+        for kind, pages in documents.items():
+            scores[f"{kind}: values"] = values_read(self.encoder, self.head, pages, self.device)
+        return scores
 
     def finish(self, run: Run) -> None:
         run.model.model.vision_tower.grid_encoder.load_state_dict(self.encoder.state_dict())

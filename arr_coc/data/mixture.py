@@ -1,0 +1,82 @@
+"""Mixtures of pages: what stages that train from scratch draw their pages from."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+from PIL import Image
+
+from .domains.browser import render_browser
+from .domains.dense import render_dense_page
+from .domains.document import Document, render_document
+from .domains.photo import photograph_document
+from .splits import SPLITS, Split
+
+BROWSER_PAGES = 2000
+"""Pages that a mixture has a browser set, which takes it longer than a training step: they come up again and again."""
+
+
+class Renderer(Protocol):
+    """What draws one kind of page."""
+
+    def __call__(self, rng: np.random.Generator, *, size: int, split: Split) -> Document: ...
+
+
+def _set_by_browser(rng: np.random.Generator, *, size: int, split: Split) -> Document:
+    """One of `BROWSER_PAGES` pages of a split, which are kept."""
+    document, picture = _browser_page(int(rng.integers(BROWSER_PAGES)), size, split)
+    return replace(document, image=Image.open(io.BytesIO(picture)).convert("RGB"))
+
+
+@lru_cache(maxsize=BROWSER_PAGES)
+def _browser_page(number: int, size: int, split: Split) -> tuple[Document, bytes]:
+    """A page without its picture, and that as PNG, a tenth of the size."""
+    document = render_browser(np.random.default_rng((number, SPLITS.index(split))), size=size, split=split)
+    stream = io.BytesIO()
+    document.image.save(stream, "PNG", compress_level=1)
+    return replace(document, image=Image.new("RGB", (1, 1))), stream.getvalue()
+
+
+KINDS: Mapping[str, Renderer] = {
+    "document": render_document,
+    "dense": render_dense_page,
+    "browser": _set_by_browser,
+}
+"""Kinds of pages by name: lines of fields, text without fields, and lines of fields set by a browser."""
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Kinds of pages, and how often each is drawn.
+
+    Attributes:
+        weights: of the names in `KINDS`.
+        photo: share of the pages that are photographed.
+
+    Raises:
+        ValueError: an unknown kind, weights that are negative or all 0, or a share that is none.
+    """
+
+    weights: Mapping[str, float]
+    photo: float = 0.0
+
+    def __post_init__(self) -> None:
+        unknown = sorted(set(self.weights) - set(KINDS))
+        if unknown:
+            raise ValueError(f"pages: expected kinds among {', '.join(KINDS)}; got {', '.join(unknown)}")
+        if not self.weights or min(self.weights.values()) < 0 or not sum(self.weights.values()) > 0:
+            raise ValueError(f"pages: expected weights of at least 0, one of them above; got {dict(self.weights)}")
+        if not 0 <= self.photo <= 1:
+            raise ValueError(f"photo: expected a share from 0 to 1; got {self.photo}")
+
+    def draw(self, rng: np.random.Generator, *, size: int, split: Split) -> Document:
+        """One page of `size` px a side; see `render_document` for errors."""
+        weights = np.array(list(self.weights.values()), float)
+        kind = list(self.weights)[int(rng.choice(len(weights), p=weights / weights.sum()))]
+        document = KINDS[kind](rng, size=size, split=split)
+        return photograph_document(rng, document) if rng.random() < self.photo else document

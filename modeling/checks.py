@@ -1,0 +1,190 @@
+"""Checks of what callers pass: one ValueError of one line that says what was expected and what came.
+
+Notation: B prompts, S sequence length, P encoded images, I image slots, N patches.
+"""
+
+from collections.abc import Mapping
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers.image_utils import SizeDict
+from transformers.utils import PaddingStrategy
+
+from .image_sources import shorten
+
+if TYPE_CHECKING:
+    from .vision_tower import ImageEncoding
+
+FARTHEST = 1e9
+"""px; a box further away is a mistake."""
+
+MAX_BEAMS = 1024
+"""Answers that are worked on at once, for one question: more is a typo that takes all memory."""
+
+NUMBERS = {bool: "True or False", Integral: "an integer", Real: "a number"}
+
+DECODING: dict[str, tuple[Any, float, float]] = {
+    "max_new_tokens": (Integral, 1, 2**31),
+    "min_new_tokens": (Integral, 0, 2**31),
+    "max_length": (Integral, 0, 2**31),
+    "min_length": (Integral, 0, 2**31),
+    "num_beams": (Integral, 1, MAX_BEAMS),
+    "num_return_sequences": (Integral, 1, MAX_BEAMS),
+    "top_k": (Integral, 0, 2**31),
+    "pad_token_id": (Integral, 0, 2**31),
+    "temperature": (Real, 1e-6, 1e6),
+    "top_p": (Real, 0, 1),
+    "repetition_penalty": (Real, 1e-6, 1e6),
+    "length_penalty": (Real, -1e6, 1e6),
+    "do_sample": (bool, 0, 1),
+    "use_cache": (bool, 0, 1),
+    "return_dict_in_generate": (bool, 0, 1),
+    "output_scores": (bool, 0, 1),
+    "output_logits": (bool, 0, 1),
+}
+"""Settings of transformers' `generate` that would fail deep within it: kind, least and greatest value."""
+
+CALLABLES: dict[str, tuple[tuple[str, ...], str]] = {
+    "streamer": (("put", "end"), "an object with put and end"),
+    "generation_config": (("to_dict", "max_new_tokens"), "a GenerationConfig"),
+    "logits_processor": (("append", "extend"), "a list of logits processors"),
+    "stopping_criteria": (("append", "extend"), "a list of stopping criteria"),
+    "prefix_allowed_tokens_fn": (("__call__",), "a function"),
+}
+"""What else `generate` takes: the attributes that it has."""
+
+PROCESSING: dict[str, tuple[Any, str]] = {
+    "size": (int | Mapping | SizeDict, 'px, or {"height": px, "width": px}'),
+    "patch_size": (int, "px, an integer above 0"),
+    "budget": (int | str, "an integer or a name"),
+    "strategy": (str, "a name"),
+    "padding": (bool | str | PaddingStrategy, "True, False, longest, max_length or do_not_pad"),
+}
+"""Arguments of processors."""
+
+
+def refusal(field: str, expected: str, value: Any) -> ValueError:
+    """The error for a field of a wrong kind."""
+    return ValueError(f"{field}: expected {expected}; got {describe(value)}")
+
+
+def check_processing(arguments: Mapping[str, Any]) -> None:
+    """Raises a ValueError where an argument of `PROCESSING` is of another kind."""
+    for name in arguments.keys() & PROCESSING.keys():
+        value, (kinds, expected) = arguments[name], PROCESSING[name]
+        wrong = not isinstance(value, kinds) or (isinstance(value, bool) and name != "padding")
+        if name == "padding" and isinstance(value, str):
+            wrong = value not in [*PaddingStrategy]
+        if name == "size" and isinstance(value, Mapping):
+            wrong = {*value} != {"height", "width"} or not all(isinstance(side, int) for side in value.values())
+        wrong = wrong or (name == "patch_size" and value < 1)
+        if wrong and (value is not None or name in ("padding", "patch_size")):
+            raise refusal(name, expected, value)
+
+
+def describe(value: Any) -> str:
+    """A value in a few words."""
+    if isinstance(value, Tensor):
+        quantized = "quantized " if value.is_quantized else ""
+        return f"a {quantized}tensor {value.dtype}, {value.layout}, {value.device}, shape {list(value.shape)}"
+    if isinstance(value, np.ndarray):
+        return f"an array {value.dtype}, shape {list(value.shape)}"
+    return f"{shorten(' '.join(repr(value).split()))} ({type(value).__name__})"
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """Whether a tensor's numbers can be read one by one: not sparse, quantized or without any (meta)."""
+    return tensor.layout == torch.strided and not tensor.is_quantized and not tensor.is_meta
+
+
+# ---- boxes -----------------------------------------------------------------------------------------------------------
+
+
+def boxes_per_slot(boxes: Any) -> list[list[Any]]:
+    """A list of boxes for one slot, or a list of such lists -> one list of boxes per slot.
+
+    Raises:
+        ValueError: a box that is not four finite numbers, or no list of boxes.
+    """
+    rows = _as_lists(boxes)
+    if isinstance(rows, list) and (not rows or _is_box(rows[0])):
+        rows = [rows]
+    if not isinstance(rows, list) or not all(isinstance(row, list) and all(map(_is_box, row)) for row in rows):
+        expected = "boxes (x0, y0, x1, y1) of finite numbers in a list, or a list of such lists"
+        raise refusal("boxes", expected, boxes)
+    return rows
+
+
+def _as_lists(value: Any) -> Any:
+    if isinstance(value, Tensor | np.ndarray):
+        return value.tolist() if isinstance(value, np.ndarray) or is_dense(value) else None
+    return [_as_lists(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def _is_box(value: Any) -> bool:
+    numbers = isinstance(value, list) and len(value) == 4 and all(isinstance(part, Real) for part in value)
+    return numbers and all(-FARTHEST <= part <= FARTHEST for part in value)
+
+
+# ---- a model's inputs ------------------------------------------------------------------------------------------------
+
+_INTEGERS = ("input_ids", "labels", "position_ids", "image_index")
+
+_OTHERS = {"query_mask": 2, "image_index": 1}
+"""Their dimensions."""
+
+
+def check_inputs(
+    inputs: Mapping[str, Any], encoding: "ImageEncoding", relevance: Tensor | None, vocabulary: int
+) -> None:
+    """Raises a ValueError where what stands beside images in `forward` is of a wrong kind, or does not fit them.
+
+    Args:
+        inputs: by name; None stays out.
+        encoding: the images.
+        relevance: [I, N], or None.
+        vocabulary: tokens that there are.
+    """
+    here = {name: value for name, value in inputs.items() if value is not None}
+    ids = here["input_ids"]
+    for name, value in here.items():
+        if not isinstance(value, Tensor) or value.layout != torch.strided or value.is_quantized:
+            raise refusal(name, "a dense tensor", value)
+        dimensions = _OTHERS.get(name, 2)
+        if value.ndim != dimensions and (name, value.ndim) != ("attention_mask", 4):
+            raise refusal(name, f"a tensor of {dimensions} dimensions", value)
+        if name in _INTEGERS and (value.is_floating_point() or value.is_complex() or value.dtype == torch.bool):
+            raise refusal(name, "a tensor of integers", value)
+    for name in here.keys() & {"labels", "position_ids", "query_mask"}:
+        if here[name].shape != ids.shape:
+            raise ValueError(
+                f"{name}: expected shape {list(ids.shape)}, that of input_ids; got {list(here[name].shape)}"
+            )
+    mask = here.get("attention_mask")
+    if mask is not None and (len(mask) != len(ids) or mask.shape[-1] < ids.shape[1]):
+        raise refusal("attention_mask", f"shape {list(ids.shape)}, that of input_ids, or longer", mask)
+    if mask is not None and mask.ndim == 4 and mask.dtype not in (torch.bool, encoding.tokens.dtype):
+        raise refusal("attention_mask", f"torch.bool or {encoding.tokens.dtype} in one of 4 dimensions", mask)
+    images, index = len(encoding), here.get("image_index")
+    shape = [images if index is None else len(index), encoding.side**2]
+    if relevance is not None and list(relevance.shape) != shape:
+        received = list(relevance.shape)
+        raise ValueError(f"relevance_targets: expected shape {shape} (image slots, patches); got {received}")
+    if not torch.compiler.is_compiling() and not ids.is_meta:
+        _check_numbers(here, images, vocabulary)
+
+
+def _check_numbers(here: Mapping[str, Tensor], images: int, vocabulary: int) -> None:
+    index = here.get("image_index")
+    if index is not None and not all(0 <= number < images for number in index.tolist()):
+        raise ValueError(f"image_index: expected numbers of {images} images, from 0; got {index.tolist()}")
+    for name, least in (("input_ids", 0), ("labels", -100)):
+        numbers = here.get(name)
+        if numbers is None or not numbers.numel():
+            continue
+        low, high = int(numbers.min()), int(numbers.max())
+        if not least <= low <= high < vocabulary:
+            raise ValueError(f"{name}: expected numbers of tokens, {least} to {vocabulary - 1}; got {low} to {high}")

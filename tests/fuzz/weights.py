@@ -1,0 +1,290 @@
+"""Damaged and forged weights: the undamaged model's answer, or one line that says what is wrong."""
+
+import json
+import random
+import shutil
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+from arr_coc import ArrCocForConditionalGeneration
+from arr_coc.assembling import Request, Source, make_plan, write
+from arr_coc.loading import load_model
+from arr_coc.modeling.weights import WEIGHTS, WEIGHTS_INDEX
+from arr_coc.publishing import build
+from arr_coc_cli.common import quiet
+from tests.fuzz.configs import ONE_LINE
+from tests.fuzz.tally import Tally
+from tests.helpers import tiny_checkpoint, tiny_tokenizer
+from tests.published import write_published
+
+Draw = random.Random
+Damage = Callable[[Draw, Path], bool | None]
+"""Changes a folder; True where what it did must be refused, else the answer must be the undamaged one. None: weights
+are others than they were, and the answer may be too."""
+
+IMAGE = Image.effect_noise((90, 60), 80).convert("RGB")
+QUESTION = "What is the total?"
+
+
+# ---- damage to a file of weights -----------------------------------------------------------------------------------
+
+
+def one_file(draw: Draw, folder: Path) -> Path:
+    return draw.choice(sorted(folder.glob("*.safetensors")))
+
+
+def header_size(path: Path) -> int:
+    with path.open("rb") as file:
+        return int.from_bytes(file.read(8), "little")
+
+
+def truncate(draw: Draw, folder: Path) -> bool:
+    path = one_file(draw, folder)
+    content = path.read_bytes()
+    path.write_bytes(content[: draw.choice((0, 7, 8, draw.randrange(len(content)), len(content) - 1))])
+    return True
+
+
+def lengthen(draw: Draw, folder: Path) -> bool:
+    with one_file(draw, folder).open("ab") as file:
+        file.write(bytes(draw.randrange(1, 100)))
+    return False
+
+
+def flip_bits(draw: Draw, folder: Path) -> bool:
+    """In the header: those of weights would make other weights, which nobody could tell."""
+    path = one_file(draw, folder)
+    content = bytearray(path.read_bytes())
+    for _ in range(draw.choice((1, 1, 2, 8))):
+        content[draw.randrange(8 + header_size(path))] ^= 1 << draw.randrange(8)
+    path.write_bytes(content)
+    return False
+
+
+def forge_header(draw: Draw, folder: Path) -> bool:
+    """Another header, of the right form or not, before the same bytes."""
+    path = one_file(draw, folder)
+    content, size = path.read_bytes(), header_size(path)
+    header = json.loads(content[8 : 8 + size])
+    name = draw.choice(sorted(set(header) - {"__metadata__"}))
+    fields: dict[str, tuple[Any, ...]] = {
+        "dtype": ("F3", "", 7, None, "I64", "F64", "BOOL", "C64"),
+        "shape": ([-1], [2**63], [2**32, 2**32], "x", [1.5], None, [], [0]),
+        "data_offsets": ([0, 0], [0, 2**62], [5, 1], [-1, 4], "x", [0]),
+    }
+    field = draw.choice(sorted(fields))
+    header[name][field] = draw.choice(fields[field])
+    forged: Any = draw.choice((header, header, header, header, [header], {name: name}, "x", None, {}))
+    text = json.dumps(forged).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(len(text).to_bytes(8, "little") + text + content[8 + size :])
+    return True
+
+
+def claim_a_long_header(draw: Draw, folder: Path) -> bool:
+    path = one_file(draw, folder)
+    content = path.read_bytes()
+    path.write_bytes(draw.choice((2**64 - 1, 2**63, 10**9, len(content), 0)).to_bytes(8, "little") + content[8:])
+    return True
+
+
+def pickle(draw: Draw, folder: Path) -> bool:
+    """Pickles beside, or under the name of, what has to be safetensors."""
+    state = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        state |= load_file(path)
+        path.unlink()
+    (folder / WEIGHTS_INDEX).unlink(missing_ok=True)
+    torch.save(state, folder / draw.choice(("pytorch_model.bin", "model.bin", "model.pt", WEIGHTS)))
+    return True
+
+
+# ---- damage to tensors -----------------------------------------------------------------------------------------------
+
+
+def with_tensors(change: Callable[[Draw, dict[str, torch.Tensor], str], bool | None]) -> Damage:
+    """Damage to one tensor of a file by its name."""
+
+    def damage(draw: Draw, folder: Path) -> bool | None:
+        path = one_file(draw, folder)
+        tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}  # not those in the file itself
+        must = change(draw, tensors, draw.choice(sorted(tensors)))
+        save_file(tensors, path, metadata={"format": "pt"})
+        return must
+
+    damage.__name__ = change.__name__
+    return damage
+
+
+@with_tensors
+def drop(draw: Draw, tensors: dict[str, torch.Tensor], name: str) -> bool:
+    del tensors[name]
+    return True
+
+
+@with_tensors
+def add(draw: Draw, tensors: dict[str, torch.Tensor], name: str) -> bool:
+    tensors[draw.choice(("extra", f"{name}.extra", f"model.{name}", name.replace("0", "9") + "s"))] = torch.ones(3)
+    return True
+
+
+@with_tensors
+def rename(draw: Draw, tensors: dict[str, torch.Tensor], name: str) -> bool:
+    tensors[draw.choice((name[:-1], name.upper(), "x", f"module.{name}"))] = tensors.pop(name)
+    return True
+
+
+@with_tensors
+def reshape(draw: Draw, tensors: dict[str, torch.Tensor], name: str) -> bool:
+    tensor = tensors[name]
+    changed = draw.choice((tensor[None], torch.cat((tensor, tensor)), tensor.new_zeros(0), tensor.new_zeros(70_000)))
+    tensors[name] = changed.contiguous()
+    return True
+
+
+@with_tensors
+def retype(draw: Draw, tensors: dict[str, torch.Tensor], name: str) -> None:
+    dtypes = (torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int8, torch.bool)
+    tensors[name] = tensors[name].to(draw.choice(dtypes))
+
+
+@with_tensors
+def spoil(draw: Draw, tensors: dict[str, torch.Tensor], name: str) -> bool:
+    value = draw.choice((float("nan"), float("inf"), -float("inf")))
+    flat = tensors[name].reshape(-1)
+    flat[draw.randrange(len(flat))] = value
+    return True
+
+
+# ---- damage to the index of shards, and to the config --------------------------------------------------------------
+
+
+def forge_index(draw: Draw, folder: Path) -> bool:
+    """An index of another form, or one that names shards elsewhere; in a folder of shards."""
+    index = folder / WEIGHTS_INDEX
+    if not index.is_file():
+        return truncate(draw, folder)
+    content = json.loads(index.read_text())
+    shards = content["weight_map"]
+    name, shard = draw.choice(sorted(shards.items()))
+    outside = folder.parent / "outside.safetensors"
+    (folder / "sub").mkdir()
+    for place in (outside, folder / "sub" / shard):
+        shutil.copy(folder / shard, place)
+    names = (
+        f"../{outside.name}", str(outside), f"sub/{shard}", f"./{shard}", "..", "", ".", "\0", f"..\\{outside.name}",
+        "x.safetensors", "config.json", 7, None, [shard], "file://" + str(outside), "~/x.safetensors",
+    )  # fmt: skip
+    other = draw.choice(names)
+    forged: tuple[Any, ...] = (
+        {"weight_map": {**shards, name: other}}, {"weight_map": {key: other for key in shards}},
+        {"weight_map": {**shards, "x": other}}, {"weight_map": {}}, {"weight_map": [shard]}, {"weight_map": None}, {},
+        [], 3, None, "x",
+    )  # fmt: skip
+    text = json.dumps(draw.choice(forged[:3] * 3 + forged[3:]))
+    index.write_text(draw.choice((text, text, text, text, text[:-3], "[" * 100_000, "")))
+    return True
+
+
+def lose_a_shard(draw: Draw, folder: Path) -> bool:
+    one_file(draw, folder).unlink()
+    return True
+
+
+def change_config(draw: Draw, folder: Path) -> bool:
+    """A config of another model than the weights'."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    fields: dict[str, dict[str, tuple[Any, ...]]] = {
+        "vision_config": {"num_hidden_layers": (1, 3, 500), "mlp_dim": (32, 8192), "layer_norm_eps": (float("nan"),)},
+        "semantic_config": {"num_hidden_layers": (1, 3), "intermediate_size": (128, 99_999), "position_grid": (5, 500)},
+        "fetcher_config": {"hidden_size": (32, 16_000), "scorers": (["realizer"], []), "num_layers": (2, 0)},
+        "bridge_config": {"kind": ("quality", "vet"), "layout": ("rows",)},
+        "text_config": {"num_hidden_layers": (1, 3, 400), "hidden_size": (48, 32_000), "vocab_size": (2**20,)},
+    }  # fmt: skip
+    part = draw.choice(sorted(fields))
+    field = draw.choice(sorted(fields[part]))
+    config[part][field] = draw.choice(fields[part][field])
+    path.write_text(json.dumps(config))
+    return True
+
+
+DAMAGES: tuple[Damage, ...] = (
+    truncate, lengthen, flip_bits, flip_bits, forge_header, claim_a_long_header, pickle, drop, add, rename, reshape,
+    retype, spoil, spoil, forge_index, forge_index, forge_index, lose_a_shard, change_config, change_config,
+)  # fmt: skip
+
+
+# ---- what weights go through ---------------------------------------------------------------------------------------
+
+
+class Doors:
+    """What takes weights, each with an undamaged folder to copy."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        whole, self.sharded = tiny_checkpoint(root / "whole"), root / "sharded"
+        shutil.copytree(whole, self.sharded, ignore=shutil.ignore_patterns(WEIGHTS))
+        model = ArrCocForConditionalGeneration.from_pretrained(whole)
+        model.save_pretrained(self.sharded, max_shard_size="100KB")
+        self.whole = whole
+        tokenizer = root / "tokenizer"
+        tiny_tokenizer().save_pretrained(tokenizer)
+        self.published = write_published(root / "published", tokenizer)
+        self.answer = self.ask(whole)
+
+    def ask(self, folder: Path) -> str:
+        return load_model(str(folder), "cpu").generate(IMAGE, QUESTION)
+
+    def load(self, folder: Path) -> str:
+        return ArrCocForConditionalGeneration.from_pretrained(folder).generate(IMAGE, QUESTION)
+
+    def publish(self, folder: Path) -> str:
+        return self.ask(build(folder, folder.parent / "built"))
+
+    def assemble(self, folder: Path) -> str:
+        sources = {"vision": Source(self.published / "vision"), "llm": Source(folder)}
+        write(make_plan(Request(sources=sources)), folder.parent / "assembled")
+        self.ask(folder.parent / "assembled")
+        return self.answer
+
+    def through(self, name: str, folder: Path) -> str:
+        return {"ask": self.ask, "load": self.load, "publish": self.publish, "assemble": self.assemble}[name](folder)
+
+
+def check(answer: str, *, must: bool | None, expected: str) -> str | None:
+    if must:
+        return f"answered {answer!r} from damaged weights"
+    return None if must is None or answer == expected else f"answered {answer!r} in place of {expected!r}"
+
+
+def fuzz(count: int, seed: int) -> Tally:
+    """`count` damaged folders, the first one by `seed`, each through one of the doors."""
+    with tempfile.TemporaryDirectory() as root, quiet():
+        doors = Doors(Path(root))
+        tally = Tally()
+        for number in range(seed, seed + count):
+            draw = Draw(number)
+            door = draw.choice(("ask", "ask", "load", "load", "publish", "publish", "assemble"))
+            source = doors.published / "qwen3" if door == "assemble" else draw.choice((doors.whole, doors.sharded))
+            damage = draw.choice([damage for damage in DAMAGES if door != "assemble" or damage is not change_config])
+            with tempfile.TemporaryDirectory(dir=root) as folder:
+                copy = Path(folder, "model")
+                shutil.copytree(source, copy)
+                must = damage(draw, copy)
+                if damage is spoil and door == "assemble":
+                    must = None  # of a tensor that an assembled model leaves out it does not matter
+                tally.attempt(
+                    number, partial(doors.through, door, copy), name=f"{damage.__name__}, {door} {source.name}",
+                    promised=(ValueError, OSError) if door == "load" else ValueError,
+                    wording="" if door == "load" else ONE_LINE,
+                    check=partial(check, must=must, expected=doors.answer),
+                )  # fmt: skip
+    return tally

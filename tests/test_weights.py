@@ -1,0 +1,226 @@
+"""Weights are the config's, whole, finite and beside their index, whichever door they come through."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers import Cli, tiny_checkpoint
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from arr_coc import ArrCocForConditionalGeneration
+from arr_coc.loading import load_model
+from arr_coc.modeling.modeling_arr_coc import ArrCocModel
+from arr_coc.modeling.weights import WEIGHTS, WEIGHTS_INDEX, check_finite, weight_map
+from arr_coc.publishing import build
+
+QUESTION = "What is the total?"
+
+
+@pytest.fixture
+def folder(checkpoint: Path, tmp_path: Path) -> Path:
+    """A copy of the checkpoint to damage."""
+    return Path(shutil.copytree(checkpoint, tmp_path / "model"))
+
+
+@pytest.fixture
+def shards(checkpoint: Path, tmp_path: Path) -> Path:
+    """The same in shards."""
+    shutil.copytree(checkpoint, tmp_path / "model", ignore=shutil.ignore_patterns(WEIGHTS))
+    model = ArrCocForConditionalGeneration.from_pretrained(checkpoint)
+    model.save_pretrained(tmp_path / "model", max_shard_size="50KB")
+    return tmp_path / "model"
+
+
+def tensors_of(folder: Path) -> dict[str, Tensor]:
+    """Not those that lie in the file itself, which the tests write anew."""
+    return {name: tensor.clone() for name, tensor in load_file(folder / WEIGHTS).items()}
+
+
+def change_tensors(folder: Path, change: Callable[[dict[str, Tensor]], Any]) -> None:
+    tensors = tensors_of(folder)
+    change(tensors)
+    save_file(tensors, folder / WEIGHTS, {"format": "pt"})
+
+
+def change_config(folder: Path, part: str, **fields: Any) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config[part].update(fields)
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def some_bias(tensors: dict[str, Tensor]) -> str:
+    return next(name for name in sorted(tensors) if name.endswith(".bias"))
+
+
+def spoil(value: float) -> Callable[[Path], None]:
+    return lambda folder: change_tensors(folder, lambda held: held[some_bias(held)].view(-1)[:1].fill_(value))
+
+
+def widen(held: dict[str, Tensor]) -> None:
+    held[some_bias(held)] = torch.zeros(70)
+
+
+def repeat(held: dict[str, Tensor]) -> None:
+    """transformers takes names with and without the prefix, and lets one of the two win."""
+    name = some_bias(held)
+    held[f"model.{name}"] = torch.ones_like(held[name])
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "fewer layers": (
+        lambda f: change_config(f, "vision_config", num_hidden_layers=1, global_attn_indexes=[]), "unexpected",
+    ),
+    "more layers": (lambda f: change_config(f, "text_config", num_hidden_layers=3, layer_types=None), "missing"),
+    "another width": (lambda f: change_config(f, "semantic_config", intermediate_size=131_000), "mismatched"),
+    "an epsilon that is none": (
+        lambda f: change_config(f, "vision_config", layer_norm_eps=float("nan")), "vision_config.layer_norm_eps",
+    ),
+    "an infinite epsilon": (
+        lambda f: change_config(f, "text_config", rms_norm_eps=float("inf")), "text_config.rms_norm_eps",
+    ),
+    "NaN": (spoil(float("nan")), "NaN or infinity in .*bias"),
+    "infinity": (spoil(float("inf")), "NaN or infinity in .*bias"),
+    "left over": (
+        lambda f: change_tensors(f, lambda held: held.update(extra=torch.ones(2))), "1 unexpected, e.g. .*extra",
+    ),
+    "missing": (lambda f: change_tensors(f, lambda held: held.pop(some_bias(held))), "1 missing, e.g. "),
+    "another shape": (lambda f: change_tensors(f, widen), "1 mismatched, e.g. "),
+    "twice": (lambda f: change_tensors(f, repeat), "expected one tensor for each part"),
+    "cut": (lambda f: (f / WEIGHTS).write_bytes((f / WEIGHTS).read_bytes()[:-9]), "got "),
+    "a pickle": (lambda f: torch.save(tensors_of(f), f / WEIGHTS), "got "),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_weights_that_are_not_the_configs_are_refused_everywhere(name: str, folder: Path) -> None:
+    """A config with fewer layers, and NaN, gave wrong answers and exit code 0."""
+    damage, message = DAMAGES[name]
+    damage(folder)
+    for door in (
+        ArrCocForConditionalGeneration.from_pretrained,
+        lambda source: load_model(str(source)),
+        lambda source: build(source, source.parent / "out"),
+    ):
+        with pytest.raises(ValueError, match=message) as error:
+            door(folder)
+        assert "\n" not in str(error.value)
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["model"]
+
+
+def test_the_command_line_says_so_in_one_line(folder: Path, picture: Path, cli: Cli) -> None:
+    spoil(float("nan"))(folder)
+    code, out, err = cli("ask", picture, QUESTION, "--model", folder)
+    assert (code, out) == (2, "") and err.count("\n") == 1 and "expected finite weights" in err
+
+
+def test_weights_that_do_not_fit_take_no_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A width of 131,000 in config.json was allocated before it was compared."""
+    change_config(folder, "semantic_config", intermediate_size=131_000)
+    numel: list[int] = []
+    empty_like = torch.empty_like
+
+    def watched(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        made = empty_like(tensor, *args, **kwargs)
+        numel.append(0 if made.is_meta else made.numel())
+        return made
+
+    monkeypatch.setattr(torch, "empty_like", watched)
+    with pytest.raises(ValueError, match="mismatched"):
+        ArrCocForConditionalGeneration.from_pretrained(folder)
+    assert max(numel, default=0) < 1_000_000
+
+
+# ---- the switch ------------------------------------------------------------------------------------------------------
+
+
+def test_without_strictness_what_fits_is_taken(folder: Path) -> None:
+    change_tensors(folder, lambda held: held.pop(some_bias(held)))
+    change_tensors(folder, lambda held: held.update(extra=torch.ones(2)))
+    model = ArrCocForConditionalGeneration.from_pretrained(folder, strict=False)
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+def test_who_asks_for_the_report_gets_it(folder: Path) -> None:
+    change_tensors(folder, lambda held: held.update(extra=torch.ones(2)))
+    _, report = ArrCocForConditionalGeneration.from_pretrained(folder, output_loading_info=True)
+    assert [name.rpartition(".")[2] for name in report["unexpected_keys"]] == ["extra"]
+
+
+def test_other_shapes_begin_anew_where_that_is_asked_for(folder: Path) -> None:
+    change_tensors(folder, widen)
+    ArrCocForConditionalGeneration.from_pretrained(folder, ignore_mismatched_sizes=True)
+
+
+def test_the_model_without_its_head_comes_from_the_whole_ones_checkpoint(tmp_path: Path) -> None:
+    source = tiny_checkpoint(tmp_path, text={"tie_word_embeddings": False})
+    state = load_file(source / WEIGHTS)
+    model = ArrCocModel.from_pretrained(source)
+    assert "lm_head.weight" in state
+    assert all(torch.equal(tensor, state[f"model.{name}"]) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn])
+def test_every_type_of_weights_is_looked_through(dtype: torch.dtype) -> None:
+    tensor = torch.ones(4).to(dtype)
+    check_finite("here", [("a", tensor), ("b", torch.ones(2, device="meta")), ("c", torch.ones(2).long())])
+    tensor[2] = float("nan")
+    with pytest.raises(ValueError, match="here: expected finite weights; got NaN or infinity in a"):
+        check_finite("here", [("a", tensor)])
+
+
+# ---- shards ----------------------------------------------------------------------------------------------------------
+
+
+def forge(folder: Path, change: Callable[[dict[str, str]], Any]) -> None:
+    index = json.loads((folder / WEIGHTS_INDEX).read_text())
+    change(index["weight_map"])
+    (folder / WEIGHTS_INDEX).write_text(json.dumps(index))
+
+
+@pytest.mark.parametrize(
+    "place", ["../outside.safetensors", "{}/outside.safetensors", "sub/outside.safetensors", "..", ""]
+)
+def test_a_shard_elsewhere_than_beside_its_index_is_refused(place: str, shards: Path) -> None:
+    """`build` published a file from outside the folder, and loading read it."""
+    shard = sorted(shards.glob("*.safetensors"))[0]
+    (shards / "sub").mkdir()
+    for other in (shards.parent, shards / "sub"):
+        shutil.copy(shard, other / "outside.safetensors")
+    place = place.format(shards.parent)
+    forge(shards, lambda names: names.update({name: place for name, file in names.items() if file == shard.name}))
+    for door in (
+        ArrCocForConditionalGeneration.from_pretrained,
+        lambda source: load_model(str(source)),
+        lambda source: build(source, source.parent / "out"),
+    ):
+        with pytest.raises(ValueError, match="expected names of .safetensors files beside it; got "):
+            door(shards)
+    assert not (shards.parent / "out").exists()
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"weight_map": {}}', '{"weight_map": {"a": 3}}', "[" * 100_000])
+def test_an_index_that_names_no_weights_is_refused(content: str, shards: Path) -> None:
+    """An empty one was published without any weights."""
+    (shards / WEIGHTS_INDEX).write_text(content)
+    with pytest.raises(ValueError, match="expected (JSON|a weight_map)"):
+        weight_map(shards / WEIGHTS_INDEX)
+    with pytest.raises(ValueError, match="expected (JSON|a weight_map)"):
+        build(shards, shards.parent / "out")
+
+
+def test_an_index_that_does_not_tell_the_truth_is_not_published(shards: Path) -> None:
+    files = sorted(path.name for path in shards.glob("*.safetensors"))
+    forge(shards, lambda names: names.update({name: files[0] for name in list(names)[-1:]}))
+    with pytest.raises(ValueError, match=f"expected each tensor in the shard that {WEIGHTS_INDEX} says"):
+        build(shards, shards.parent / "out")
+
+
+def test_shards_that_are_whole_are_published(shards: Path, picture: Path) -> None:
+    expected = load_model(str(shards)).generate(picture, QUESTION)
+    out = build(shards, shards.parent / "out")
+    assert load_model(str(out)).generate(picture, QUESTION) == expected
