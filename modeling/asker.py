@@ -4,7 +4,7 @@ Notation: B questions, P encoded images, I image slots, S prompt length, N patch
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
@@ -14,15 +14,15 @@ from torch import Tensor
 from transformers.cache_utils import DynamicCache
 from transformers.utils import logging
 
+from .answers import Answer, answer_probabilities, with_fetch
 from .boxes import relevance_of_boxes
 from .checks import CALLABLES, DECODING, NUMBERS, boxes_per_slot, refusal
-from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult
+from .fetcher import AS_CONFIGURED, FetchChoices
 from .image_processing_arr_coc import Box
 from .image_sources import shorten
-from .origins import Origin, origins_of
 from .prefix import begins_with, pad_after_prefix
 from .processing_arr_coc import ArrCocProcessor, History
-from .prompt import EmbeddedPrompt, count_saccades
+from .prompt import count_saccades
 from .view_encoding import encode_prompts, look_at_views
 from .views import AS_SEEN, VIEW_OPTIONS, ViewOptions, take_view_options
 from .vision_tower import ImageEncoding
@@ -37,30 +37,10 @@ POSITIONAL = ("inputs", "generation_config", "logits_processor", "stopping_crite
 
 
 @dataclass(frozen=True)
-class Answer:
-    """An answer and how it came about.
-
-    Attributes:
-        text: the answer.
-        probability: of the whole answer, end included: the product of its tokens' probabilities.
-        fetch: what was fetched, one row per image of the prompt.
-        sources: where each saccade was fetched from, in px of what was asked about; see `Origin`.
-        output: with `return_dict_in_generate=True` what transformers' `generate` returned, a row for each answer.
-    """
-
-    text: str
-    probability: float
-    fetch: FetchResult
-    sources: tuple[Origin, ...] = field(default=(), repr=False)
-    output: Any = field(default=None, repr=False)
-
-
-@dataclass(frozen=True)
 class Asked:
     """Questions about encoded images: for each prompt the numbers of the images that it shows, in order.
 
-    `captions`: what stands before each image of each prompt, a frame's second or nothing; `joint`: whether the images
-    of a prompt share one budget, and `spread` how.
+    `captions`: what stands before each image; `joint`: whether the images of a prompt share one budget, `spread` how.
     """
 
     encoding: ImageEncoding
@@ -122,8 +102,8 @@ class Asker:
         images = processor.load_sources(sources)
         if list in map(type, images):
             raise refusal("image", "one image, or a list of them", sources)
-        counted = isinstance(options.tiles, int)
-        if options.tiles != "never" and processor.shrinks(images, 1.0 if counted else options.tile_scale):
+        least = 1.0 if isinstance(options.tiles, int) else options.tile_scale
+        if processor.shrinks(images, 0.0 if options.tiles == "never" else least):
             return encode_prompts(self.model.model, processor, prompts, images, options)
         inputs = processor(images, return_tensors="pt")
         encoding = self.model.model.encode_image(inputs["pixel_values"], inputs["patch_mask"])
@@ -194,8 +174,7 @@ class Asker:
         options: ViewOptions,
     ) -> Asked:
         """The encodings, and as many questions as prompts."""
-        if encoded := is_encoding(image):
-            encoding = image
+        if encoded := is_encoding(encoding := image):
             image.check_fits(self.model.config)
         else:
             prompts = image if isinstance(image, list | tuple) else [image]
@@ -223,13 +202,10 @@ class Asker:
         # A prefix pays where several questions share it.
         if not encoded and len(spans) == 1 < len(questions) and self._cache_is_plain(kwargs):
             encoding = self.with_prefix(encoding)
-        seconds = {row: source.second for row, source in enumerate(encoding.sources or ())}
-        captions = []
-        for own in images:
-            times = [seconds.get(number) for number in own]
-            captions.append(["" if time is None else f"{time:g} s " for time in times])
+        captions = {row: source.caption for row, source in enumerate(encoding.sources or ())}
+        texts = [[captions.get(number, "") for number in own] for own in images]
         joint = encoding.documents is not None or options.spread is not None
-        return Asked(encoding, images, questions, captions, joint, options.spread)
+        return Asked(encoding, images, questions, texts, joint, options.spread)
 
     def _inputs(
         self, asked: Asked, choices: FetchChoices, history: History, kwargs: dict[str, Any]
@@ -305,22 +281,10 @@ class Asker:
         texts = [text.strip() for text in texts]
         if not wanted:
             return texts
-        return self._with_fetch(
-            asked, texts, self._probabilities(output, start, kwargs), prompt, output if whole else None
-        )
-
-    def _with_fetch(
-        self, asked: Asked, texts: list[str], probabilities: list[float], prompt: EmbeddedPrompt, output: Any
-    ) -> list[Answer]:
-        """Answers, each with what was fetched of the images of its prompt."""
-        repeats = len(texts) // len(asked.images)
-        rows = torch.arange(len(asked.slots)).split([len(images) for images in asked.images])
-        answers = []
-        for number, (text, probability) in enumerate(zip(texts, probabilities, strict=True)):
-            fetch = prompt.fetch.select(rows[number // repeats])
-            sources = origins_of(fetch, asked.encoding, asked.images[number // repeats])
-            answers.append(Answer(text, probability, fetch, sources, output))
-        return answers
+        end, pad = self._setting(kwargs, "eos_token_id", []), self._setting(kwargs, "pad_token_id", -1)
+        probabilities = answer_probabilities(self.model, output, start, end, pad)
+        whole_output = output if whole else None
+        return with_fetch(texts, probabilities, prompt.fetch, encoding, asked.images, whole_output)
 
     # ---- what transformers' generate is told ------------------------------------------------------------------------
 
@@ -349,19 +313,6 @@ class Asker:
             rows = first.to(key.device).repeat_interleave(repeats)
             cache.update(key[rows], value[rows], layer)
         return cache
-
-    def _probabilities(self, output: Any, start: int, kwargs: dict[str, Any]) -> list[float]:
-        """Of each answer, which begins at `start`: the product of the model's own probabilities, first end included."""
-        tokens, beams = output.sequences[:, start:], getattr(output, "beam_indices", None)
-        # transformers types the method for a protocol of its own, which no model declares
-        scores = self.model.compute_transition_scores(  # type: ignore[misc]
-            output.sequences, output.logits, beams, normalize_logits=True
-        )
-        end, pad = self._setting(kwargs, "eos_token_id", []), self._setting(kwargs, "pad_token_id", -1)
-        ends = torch.isin(tokens, torch.as_tensor(end, dtype=tokens.dtype, device=tokens.device).reshape(-1))
-        behind = ends.cumsum(1) - ends.int() > 0
-        behind |= (tokens == torch.as_tensor(pad, device=tokens.device)) & ~ends  # stopped by something else
-        return scores.masked_fill(behind[:, : scores.shape[1]], 0.0).sum(1).exp().tolist()
 
 
 # ---- what asking begins with --------------------------------------------------------------------------------------

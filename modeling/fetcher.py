@@ -274,15 +274,12 @@ class RunningBackFetcher(nn.Module):
         *,
         hidden: Tensor | None = None,
     ) -> FetchResult:
-        """The allocator's half of `forward`, for scores of one grid per item or of several.
+        """The allocator's half of `forward`, for scores of one grid per item or of n, one after the other.
 
         Args:
             context: question and grid size, as the scorer saw them.
-            scores: [B, n * N] of n grids, one after the other.
-            relevance: [B, n * N] in 0..1.
-            patch_mask: [B, n * N], False on padding.
-            budget: K.
-            choices: strategy and allocator.
+            scores, relevance, patch_mask: [B, n * N]; False on padding.
+            budget, choices: see `forward`.
             hidden: [B, n * N] True on patches that must not be fetched, or None.
         """
         strategy, allocator = choices.strategy or self.config.strategy, choices.allocator or self.config.allocator

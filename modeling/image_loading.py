@@ -47,6 +47,11 @@ class Source:
     page: int | None = None
     second: float | None = None
 
+    @property
+    def caption(self) -> str:
+        """What stands before it in a prompt: a frame's second."""
+        return "" if self.second is None else f"{self.second:g} s "
+
 
 @dataclass(frozen=True)
 class Encoded:

@@ -32,6 +32,8 @@ Turn = tuple[str, str]
 History = Sequence[Turn] | Sequence[Sequence[Turn]]
 """The turns before each of several questions, or one list of them for each question."""
 
+Shown = int | Sequence[str]  # how many images a chat shows, or the text before each of them
+
 _CUT = "\0"
 """Where a text is divided, so that a tokenizer reads the parts one by one; it is no text itself."""
 
@@ -218,19 +220,12 @@ class ArrCocProcessor(ProcessorMixin):
     def model_input_names(self) -> list[str]:
         return [*super().model_input_names, "query_mask"]
 
-    def prompt(
-        self,
-        question: str,
-        *,
-        images: int | Sequence[str] = 1,
-        placeholders: int = 1,
-        history: Sequence[Turn] = (),
-    ) -> str:
+    def prompt(self, question: str, *, images: Shown = 1, placeholders: int = 1, history: Sequence[Turn] = ()) -> str:
         """The chat that asks a question about images, up to where the answer begins.
 
         Args:
             question: text.
-            images: how many the chat shows, before its first question, or what stands before each of them.
+            images: those that the chat shows, before its first question.
             placeholders: image tokens that stand for each.
             history: earlier questions and their answers.
         """
@@ -238,21 +233,14 @@ class ArrCocProcessor(ProcessorMixin):
         for asked, answered in history:
             turns += [(QUESTION_ROLE, asked), ("assistant", answered)]
         turns.append((QUESTION_ROLE, question))
-        messages: list[dict[str, Any]] = [
-            {"role": role, "content": [{"type": "text", "text": text}]} for role, text in turns
-        ]
+        messages: list[Any] = [{"role": role, "content": [{"type": "text", "text": text}]} for role, text in turns]
         for caption in reversed([""] * images if isinstance(images, int) else images):
             messages[0]["content"] = [{"type": "text", "text": caption}, {"type": "image"}, *messages[0]["content"]]
         text = self.apply_chat_template(messages, add_generation_prompt=True)
         return text.replace(self.image_token, self.image_token * placeholders)
 
     def prompts(
-        self,
-        questions: Sequence[str],
-        *,
-        images: Sequence[int | Sequence[str]],
-        placeholders: int,
-        history: History = (),
+        self, questions: Sequence[str], *, images: Sequence[Shown], placeholders: int, history: History = ()
     ) -> dict[str, torch.Tensor]:
         """`prompt` of each question as input_ids, attention_mask and query_mask [B, L], padded on the left.
 

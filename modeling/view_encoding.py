@@ -139,7 +139,7 @@ def _encode_tiles(
             if number != row or image is None:
                 row, image = number, sources[number].load()
             squares.append(image.crop(window))
-        inputs = processor(squares, return_tensors="pt", readable_px=None)  # type: ignore[call-arg]
+        inputs = processor(squares, return_tensors="pt", readable_px=None)
         parts.append(
             Tiles(
                 **tower.tile_features(inputs["pixel_values"].to(device)),

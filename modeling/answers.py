@@ -1,0 +1,71 @@
+"""Answers, and how they came about.
+
+Notation: B prompts, I image slots, S prompt length.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from .fetcher import FetchResult
+from .origins import Origin, origins_of
+from .vision_tower import ImageEncoding
+
+if TYPE_CHECKING:
+    from .modeling_arr_coc import ArrCocForConditionalGeneration
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer and how it came about.
+
+    Attributes:
+        text: the answer.
+        probability: of the whole answer, end included: the product of its tokens' probabilities.
+        fetch: what was fetched, one row per image of the prompt.
+        sources: where each saccade was fetched from, in px of what was asked about; see `Origin`.
+        output: with `return_dict_in_generate=True` what transformers' `generate` returned, a row for each answer.
+    """
+
+    text: str
+    probability: float
+    fetch: FetchResult
+    sources: tuple[Origin, ...] = field(default=(), repr=False)
+    output: Any = field(default=None, repr=False)
+
+
+def with_fetch(
+    texts: Sequence[str],
+    probabilities: Sequence[float],
+    fetch: FetchResult,
+    encoding: ImageEncoding,
+    images: Sequence[Sequence[int]],
+    output: Any,
+) -> list[Answer]:
+    """Answers, as many to each prompt, with what was fetched for it; `images`: the sources that each prompt shows."""
+    repeats = len(texts) // len(images)
+    rows = torch.arange(sum(map(len, images))).split([len(own) for own in images])
+    answers = []
+    for number, (text, probability) in enumerate(zip(texts, probabilities, strict=True)):
+        fetched = fetch.select(rows[number // repeats])
+        sources = origins_of(fetched, encoding, images[number // repeats])
+        answers.append(Answer(text, probability, fetched, sources, output))
+    return answers
+
+
+def answer_probabilities(
+    model: "ArrCocForConditionalGeneration", output: Any, start: int, end: int | list[int] | Tensor, pad: int
+) -> list[float]:
+    """Of each answer, which begins at `start`: the product of the model's own probabilities, first end included."""
+    tokens, beams = output.sequences[:, start:], getattr(output, "beam_indices", None)
+    # transformers types the method for a protocol of its own, which no model declares
+    scores = model.compute_transition_scores(  # type: ignore[misc]
+        output.sequences, output.logits, beams, normalize_logits=True
+    )
+    ends = torch.isin(tokens, torch.as_tensor(end, dtype=tokens.dtype, device=tokens.device).reshape(-1))
+    behind = ends.cumsum(1) - ends.int() > 0
+    behind |= (tokens == torch.as_tensor(pad, device=tokens.device)) & ~ends  # stopped by something else
+    return scores.masked_fill(behind[:, : scores.shape[1]], 0.0).sum(1).exp().tolist()
