@@ -19,6 +19,7 @@ from arr_coc.profiling.first_token import first_token, our_inputs, qwen3_vl_conf
 from arr_coc.profiling.path import Trace, question_traces
 from arr_coc.profiling.placing import WAYS, Asked, place
 from arr_coc.profiling.timing import Seconds, alternate, table
+from arr_coc.profiling.views import view_costs
 from arr_coc_cli import main
 
 
@@ -138,3 +139,15 @@ def test_calls_take_turns_and_ratios_are_those_of_rounds() -> None:
     assert order == ["a", "b"] * 3
     assert (seconds["a"], seconds["b"]) == (Seconds((1.0, 2.0)), Seconds((2.0, 8.0)))
     assert (seconds["b"].times(seconds["a"]), seconds["b"].least, seconds["b"].median) == (3.0, 2.0, 5.0)
+
+
+def test_more_views_cost_features_alone_and_no_token() -> None:
+    model = tiny_model()
+    one, four = view_costs(model, 1, rounds=1), view_costs(model, 4, rounds=1)
+    assert (one.views, four.views) == (1, 5) and one.tokens == four.tokens
+    config = model.config.vision_config
+    features = 2 * (config.out_channels + 2) * config.num_patches  # bfloat16, with two textures
+    assert 4 * features <= four.held - one.held <= 4 * (features + 2 * config.num_patches)
+    assert 0 < four.fetch < four.second < four.first
+    with pytest.raises(ValueError, match="views: expected square numbers; got 5"):
+        view_costs(model, 5)
