@@ -3,8 +3,8 @@
     python -m arr_coc.profiling.views [MODEL] [--views 1 4 16 64] [--rounds 3]
 
 An image of noise is as large as its tiles need: none for 1, k * k for others, beside the overview. Seconds are medians,
-all from one run; memory is counted tensor by
-tensor: what the encoding holds (its features and the rest of it), and the most that was alive while it was made.
+all from one run; memory is counted tensor by tensor: what the encoding holds (its features and the rest of it), and the
+most that was alive while it was made.
 """
 
 import argparse
