@@ -205,7 +205,9 @@ def test_the_image_processors_setting(image_file: Path, tmp_path: Path) -> None:
             processor(str(image_file))
         with pytest.raises(ValueError, match="received a path on this machine$"):
             processor.fetch_images([str(image_file)])
-    with pytest.raises(ValueError, match="^sources: expected one of any, public, inline; received 'all'$"):
+    with pytest.raises(
+        ValueError, match="^sources: expected one of any, public, inline, or a SourcePolicy; got 'all'$"
+    ):
         ArrCocImageProcessor(size=size, patch_size=4, sources="all")
 
 
