@@ -1,4 +1,4 @@
-"""What engines that generate by themselves use: encodings joined into a batch, and prompts embedded without generating."""
+"""What engines that generate by themselves use: encodings joined into a batch, prompts embedded without generating."""
 
 from dataclasses import fields
 from typing import Any
