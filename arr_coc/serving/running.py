@@ -13,12 +13,15 @@ class DrainingServer(uvicorn.Server):
     """uvicorn, which on SIGTERM and SIGINT takes no more requests and ends when those it took are answered.
 
     Args:
-        config: uvicorn's.
-        server: that is told to drain.
+        server: what is served.
         on_ready: called when questions are taken.
     """
 
-    def __init__(self, config: uvicorn.Config, server: Server, on_ready: Callable[[], None]) -> None:
+    def __init__(self, server: Server, on_ready: Callable[[], None]) -> None:
+        seconds = int(server.settings.answer_seconds) + 1
+        config = uvicorn.Config(
+            server.app, lifespan="on", log_level="warning", server_header=False, timeout_graceful_shutdown=seconds
+        )
         super().__init__(config)
         self._server, self._on_ready = server, on_ready
 
@@ -45,14 +48,7 @@ def run(server: Server, host: str, port: int, on_ready: Callable[[str], None]) -
         OSError: the address is taken, or not this machine's.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    config = uvicorn.Config(
-        server.app,
-        lifespan="on",
-        log_level="warning",
-        server_header=False,
-        timeout_graceful_shutdown=int(server.settings.answer_seconds) + 1,
-    )
     with socket.create_server((host, port), family=family, backlog=2048) as listening:
         name = f"[{host}]" if family == socket.AF_INET6 else host
         url = f"http://{name}:{listening.getsockname()[1]}/v1"
-        DrainingServer(config, server, lambda: on_ready(url)).run(sockets=[listening])
+        DrainingServer(server, lambda: on_ready(url)).run(sockets=[listening])
