@@ -213,6 +213,38 @@ def test_a_client_that_goes_takes_its_question_along(server: Server, client: Any
     assert until(lambda: not server.engine.running, 5) and server.engine.rows.free == free
 
 
+def test_one_refused_question_of_a_batch_leaves_the_others_alone(server: Server, model: Any, client: Any) -> None:
+    """They were embedded and handed on a second time."""
+    before = server.engine.rows.free
+    lengths = [(QUESTION, 400), ("long " * 150, 400), ("Who?", 400)] * 4
+    with ThreadPoolExecutor(12) as threads:
+        jobs = [threads.submit(ask, client, question, max_tokens=tokens) for question, tokens in lengths]
+    for (question, tokens), job in zip(lengths, jobs, strict=True):
+        if len(question) > 100:
+            assert isinstance(job.exception(), openai.BadRequestError)
+        else:
+            assert text(job.result()) == model.generate(IMAGES[0], question, max_new_tokens=tokens)
+    assert until(lambda: not server.engine.running) and server.engine.rows.free == before
+
+
+def test_a_question_cancelled_while_it_is_embedded_never_runs(
+    server: Server, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither waiting nor running, it was passed over, and answered for nobody."""
+    embed, cancelled = server.engine.asker.embed, []
+
+    def slowly(asked: Any, *args: Any, **kwargs: Any) -> Any:
+        cancelled.append(until(lambda: not server.guard.open, 5))
+        return embed(asked, *args, **kwargs)
+
+    monkeypatch.setattr(server.engine.asker, "embed", slowly)
+    with pytest.raises(openai.APITimeoutError):
+        ask(client.with_options(timeout=0.3), max_tokens=700)
+    assert until(lambda: cancelled == [True])
+    monkeypatch.undo()
+    assert text(ask(client, max_tokens=2)) and until(lambda: not server.engine.running, 0.3)
+
+
 # ---- images
 
 

@@ -129,8 +129,10 @@ class Engine:
     def cancel(self, ticket: Ticket) -> None:
         """Ends a question whose answer nobody waits for; one that has ended stays as it is."""
         with self._changed:
+            ticket.cancelled = True  # it may be with the thread that embeds
             if ticket in self._waiting:
                 self._waiting.remove(ticket)
+            self._changed.notify_all()
         running = self._end(ticket.number)
         if running is not None:
             running.manager.cancel_request(ticket.number)
@@ -193,7 +195,10 @@ class Engine:
         slots = torch.arange(len(asked.slots)).split([len(images) for images in shown])
         for row, ticket in enumerate(batch):
             ticket.fetch = prompt.fetch.select(slots[row])
-            self._hand_on(ticket, prompt, row)
+            try:
+                self._hand_on(ticket, prompt, row)
+            except Exception as error:  # the others are on their way
+                self._refuse(ticket, error)
 
     def _hand_on(self, ticket: Ticket, prompt: EmbeddedPrompt, row: int) -> None:
         """Puts one embedded prompt into the batch, as soon as its cache has room."""
@@ -207,9 +212,13 @@ class Engine:
                 f"question: expected {expected}; got {len(ids)} and max_tokens {ticket.question.max_tokens}"
             )
         with self._changed:
-            self._changed.wait_for(lambda: not self.alive or self._used() + positions <= self.positions)
+            self._changed.wait_for(
+                lambda: not self.alive or ticket.cancelled or self._used() + positions <= self.positions
+            )
             if not self.alive:
                 raise EngineStopped
+            if ticket.cancelled:
+                return
             tokens, own = self._as_ids(ticket, ids, embeds)
             images = [image.key for image in ticket.question.images]
             manager = self._manager(sampling=ticket.question.temperature > 0)

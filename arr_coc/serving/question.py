@@ -63,6 +63,7 @@ class Ticket:
         number: its name in the batch.
         fetch: what was fetched, a row per image; known with the first `Progress`.
         prompt_tokens: known with the first `Progress`.
+        cancelled: nobody waits for the answer.
     """
 
     question: Question
@@ -70,6 +71,7 @@ class Ticket:
     loop: asyncio.AbstractEventLoop
     fetch: FetchResult | None = None
     prompt_tokens: int = 0
+    cancelled: bool = False
     _arrived: "asyncio.Queue[Progress | Exception]" = field(default_factory=asyncio.Queue)
 
     def push(self, news: Progress | Exception) -> None:
