@@ -84,7 +84,8 @@ class ServedProcess:
     def end(self, seconds: float = 180.0) -> int:
         """SIGTERM; its exit code, once it has answered what it took."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(seconds)
+        with self.process:  # closes its output
+            return self.process.wait(seconds)
 
     def descendants(self) -> list[int]:
         """Ids of the processes it started, and of those that they started (Linux)."""
