@@ -62,6 +62,7 @@ class BatchedLanguageModel(PreTrainedModel, GenerationMixin):
             max_batch_tokens=batch_tokens,
             return_logprobs=True,
             per_request_processors=sampling,
+            auto_switch_to_flash=self.dtype in (torch.float16, torch.bfloat16),  # flash attention takes no others
         )
         with torch.no_grad():
             return self.init_continuous_batching(GenerationConfig(**ids, **drawn), config)
