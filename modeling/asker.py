@@ -147,11 +147,27 @@ class Asker:
         choices = self.model.model.fetcher.resolve(choices)
         single = isinstance(question, str) and not isinstance(image, list | tuple)
         asked = self._asked(image, checked_questions(question, self.processor.control_tokens), choices, kwargs)
-        inputs, choices = self._inputs(asked, choices, history, kwargs)
         if boxes is not None:
             choices = replace(choices, relevance=self._boxed(asked, boxes))
-        answers = self._answers(asked, inputs, choices, return_fetch, kwargs)
+        answers = self._answers(asked, self.embed(asked, choices, history, **kwargs), return_fetch, kwargs)
         return answers[0] if single and len(answers) == 1 else answers
+
+    @torch.no_grad()
+    def embed(
+        self, asked: Asked, choices: FetchChoices = AS_CONFIGURED, history: History = (), **kwargs: Any
+    ) -> EmbeddedPrompt:
+        """Questions about encoded images as the language model reads them, left-padded; `inputs` has attention_mask.
+
+        The half of `ask` before anything is generated, for engines that generate by themselves. `choices` are as
+        `RunningBackFetcher.resolve` returns them; `kwargs` are those of `ask`: with budget "all" answers need room.
+
+        Raises:
+            ValueError: a prompt that the context does not hold.
+        """
+        inputs, choices = self._inputs(asked, choices, history, kwargs)
+        mask, slots = inputs.pop("attention_mask"), torch.tensor(asked.slots)
+        look = self.model.model.look(**inputs, encoding=asked.encoding, image_index=slots, choices=choices)
+        return self.model.model.place(look, self.model.model.fetch(look, choices), attention_mask=mask)
 
     def _asked(self, image: Any, questions: list[str], choices: FetchChoices, kwargs: dict[str, Any]) -> Asked:
         """The encodings, and as many questions as prompts."""
@@ -231,15 +247,11 @@ class Asker:
     def _answers(
         self,
         asked: Asked,
-        inputs: dict[str, Tensor],
-        choices: FetchChoices,
+        prompt: EmbeddedPrompt,
         return_fetch: bool,
         kwargs: dict[str, Any],
     ) -> list[str] | list[Answer]:
-        encoding, slots, core = asked.encoding, torch.tensor(asked.slots), self.model.model
-        mask = inputs.pop("attention_mask")
-        look = core.look(**inputs, encoding=encoding, image_index=slots, choices=choices)
-        prompt = core.place(look, core.fetch(look, choices), attention_mask=mask)
+        encoding, slots = asked.encoding, torch.tensor(asked.slots)
         inputs = {name: prompt.inputs[name] for name in ("input_ids", "attention_mask")}
         inputs["prompt_embeds"] = prompt.embeds
         if self._cache_is_plain(kwargs) and self._begins_with_prefix(encoding, inputs):

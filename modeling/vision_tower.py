@@ -33,8 +33,31 @@ class Rows:
                 return [tuple(pick(tensor) for tensor in pair) for pair in value]
             return [value[i] for i in index.tolist()]
 
-        own = [part.name for part in fields(self) if part.init and not part.metadata.get("shared")]  # type: ignore[arg-type]
-        return replace(self, **{name: pick(getattr(self, name)) for name in own})  # type: ignore[type-var]
+        return replace(self, **{name: pick(getattr(self, name)) for name in self._own()})  # type: ignore[type-var]
+
+    def join(self, *others: Self) -> Self:
+        """The items of all, in that order. Fields marked "shared" are taken from the first."""
+
+        def chain(values: list[Any]) -> Any:
+            if isinstance(values[0], Tensor):
+                return torch.cat(values)
+            if not isinstance(values[0], list) or not values[0]:
+                return values[0]
+            if isinstance(values[0][0], tuple) and isinstance(values[0][0][0], Tensor):  # keys and values of layers
+                return [
+                    tuple(torch.cat(tensors) for tensors in zip(*pairs, strict=True))
+                    for pairs in zip(*values, strict=True)
+                ]
+            return [row for rows in values for row in rows]
+
+        if not others:
+            return self
+        every = (self, *others)
+        return replace(self, **{name: chain([getattr(rows, name) for rows in every]) for name in self._own()})  # type: ignore[type-var]
+
+    def _own(self) -> list[str]:
+        """Fields that hold a row for every item."""
+        return [part.name for part in fields(self) if part.init and not part.metadata.get("shared")]  # type: ignore[arg-type]
 
 
 SEEN = ("features", "textures", "patch_mask", "seeds", "compressed", "base_indices", "semantic", "semantic_cache")
