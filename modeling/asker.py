@@ -22,7 +22,7 @@ from .image_processing_arr_coc import Box
 from .image_sources import shorten
 from .prefix import begins_with, pad_after_prefix
 from .processing_arr_coc import ArrCocProcessor, History
-from .prompt import count_saccades
+from .prompt import EmbeddedPrompt, count_saccades
 from .view_encoding import encode_prompts, look_at_views
 from .views import AS_SEEN, VIEW_OPTIONS, ViewOptions, take_view_options
 from .vision_tower import ImageEncoding
@@ -40,15 +40,17 @@ POSITIONAL = ("inputs", "generation_config", "logits_processor", "stopping_crite
 class Asked:
     """Questions about encoded images: for each prompt the numbers of the images that it shows, in order.
 
-    `captions`: what stands before each image; `joint`: whether the images of a prompt share one budget, `spread` how.
+    `captions`: what stands before each image; `joint`: whether the images of a prompt share one budget, `spread` how;
+    `boxes`: of each slot.
     """
 
     encoding: ImageEncoding
     images: list[list[int]]
     questions: list[str]
-    captions: list[list[str]]
-    joint: bool
-    spread: str | None
+    captions: list[list[str]] | None = None
+    joint: bool = False
+    spread: str | None = None
+    boxes: list[Any] | None = None
 
     @property
     def slots(self) -> list[int]:
@@ -157,13 +159,34 @@ class Asker:
         single = isinstance(question, str) and not isinstance(image, list | tuple)
         questions = checked_questions(question, self.processor.control_tokens)
         asked = self._asked(image, questions, choices, kwargs, options)
-        inputs, choices = self._inputs(asked, choices, history, kwargs)
         if boxes is not None:
-            boxes = boxes_per_slot(boxes)
-            relevance = relevance_of_boxes(boxes, asked.slots, asked.encoding, self.processor.image_processor)
-            choices = replace(choices, relevance=relevance)
-        answers = self._answers(asked, inputs, choices, return_fetch, kwargs, boxes)
+            asked = replace(asked, boxes=boxes_per_slot(boxes))
+        answers = self._answers(asked, self.embed(asked, choices, history, **kwargs), return_fetch, kwargs)
         return answers[0] if single and len(answers) == 1 else answers
+
+    @torch.no_grad()
+    def embed(
+        self, asked: Asked, choices: FetchChoices = AS_CONFIGURED, history: History = (), **kwargs: Any
+    ) -> EmbeddedPrompt:
+        """Questions about encoded images as the language model reads them, left-padded; `inputs` has attention_mask.
+
+        The half of `ask` before anything is generated, for engines that generate by themselves. `choices` are as
+        `RunningBackFetcher.resolve` returns them; `kwargs` are those of `ask`: with budget "all" answers need room.
+
+        Raises:
+            ValueError: a prompt that the context does not hold.
+        """
+        if asked.boxes is not None:
+            processor = self.processor.image_processor
+            relevance = relevance_of_boxes(asked.boxes, asked.slots, asked.encoding, processor)
+            choices = replace(choices, relevance=relevance)
+        inputs, choices = self._inputs(asked, choices, history, kwargs)
+        mask, slots, core = inputs.pop("attention_mask"), torch.tensor(asked.slots), self.model.model
+        look = core.look(**inputs, encoding=asked.encoding, image_index=slots, choices=choices)
+        if asked.joint:
+            shown, spread = asked.images, asked.spread
+            look = look_at_views(core, look, asked.encoding, shown, choices, spread=spread, boxes=asked.boxes)
+        return core.place(look, core.fetch(look, choices), attention_mask=mask)
 
     def _asked(
         self,
@@ -215,19 +238,19 @@ class Asker:
         Also the choices, with the budget that fits where all that fits was asked for.
         """
         limit = getattr(self.model.config.text_config, "max_position_embeddings", None)  # BLOOM knows no limit
-        shown = max(len(images) for images in asked.images)
+        shown = [len(images) for images in asked.images]
         base, saccades = asked.encoding.base_positions, self._count_saccades(asked.encoding, choices)
-        write = partial(self.processor.prompts, asked.questions, images=asked.captions, history=history)
+        write = partial(self.processor.prompts, asked.questions, images=asked.captions or shown, history=history)
         inputs = write(placeholders=base + saccades)
-        if any(any(own) for own in asked.captions):  # they are no part of the question
+        if any(any(own) for own in asked.captions or ()):  # they are no part of the question
             shows = (inputs["input_ids"] == self.model.config.image_token_id).int()
             inputs["query_mask"] &= shows.flip(1).cumsum(1).flip(1) == 0
         longest = inputs["input_ids"].shape[1]
-        if asked.joint:  # the placeholders that a slot does not use are cut out before anything reads them
-            longest, shown = longest - saccades * (shown - 1), 1
+        sharing = 1 if asked.joint else max(shown)
+        longest -= saccades * (max(shown) - sharing)  # what slots do not use is cut out before anything reads it
         if limit is not None and longest >= limit:
             room = self._setting(kwargs, "max_new_tokens", 1) if choices.budget == "all" else 1
-            fits = saccades - -(-(longest + room - limit) // shown)
+            fits = saccades - -(-(longest + room - limit) // sharing)
             if fits < 1 or choices.budget != "all":
                 raise ValueError(_too_long(limit, longest, saccades, fits))
             logger.warning(f'budget "all": fetching {fits} of {saccades} patches, what {limit} tokens of context hold')
@@ -251,18 +274,11 @@ class Asker:
     def _answers(
         self,
         asked: Asked,
-        inputs: dict[str, Tensor],
-        choices: FetchChoices,
+        prompt: EmbeddedPrompt,
         return_fetch: bool,
         kwargs: dict[str, Any],
-        boxes: list[Any] | None,
     ) -> list[str] | list[Answer]:
-        encoding, slots, core = asked.encoding, torch.tensor(asked.slots), self.model.model
-        mask = inputs.pop("attention_mask")
-        look = core.look(**inputs, encoding=encoding, image_index=slots, choices=choices)
-        if asked.joint:
-            look = look_at_views(core, look, encoding, asked.images, choices, spread=asked.spread, boxes=boxes)
-        prompt = core.place(look, core.fetch(look, choices), attention_mask=mask)
+        encoding = asked.encoding
         inputs = {name: prompt.inputs[name] for name in ("input_ids", "attention_mask")}
         inputs["prompt_embeds"] = prompt.embeds
         if self._cache_is_plain(kwargs) and self._begins_with_prefix(encoding, inputs):

@@ -35,10 +35,14 @@ class SourcePolicy:
         schemes: "http" and "https": downloads; "file": this machine's files, as paths or file: URLs.
         private_addresses: whether downloads may come from addresses that are not public: this machine, its networks.
             Where not, every address is checked after it was looked up, for redirects too, and proxies are not used.
+        hosts: names that downloads may come from, redirects too; None: any.
+        max_bytes: of one download; None: `MAX_BYTES`.
     """
 
     schemes: tuple[str, ...] = ("http", "https", "file")
     private_addresses: bool = True
+    hosts: tuple[str, ...] | None = None
+    max_bytes: int | None = None
 
     def __post_init__(self) -> None:
         unknown = sorted(set(self.schemes) - {"http", "https", "file"})
@@ -181,16 +185,16 @@ def _download(url: str, policy: SourcePolicy, timeout: float | None) -> bytes:
     httpx: Any = image_utils.httpx
     name = _without_secrets(url)
     transport = None if policy.private_addresses else _PublicTransport(httpx)
-    content = bytearray()
+    content, limit = bytearray(), policy.max_bytes or MAX_BYTES
     try:
         with _cut_off(timeout) as watch, httpx.Client(transport=transport, timeout=timeout) as client:
-            client.event_hooks = {"request": [lambda request: _check_scheme(request.url.scheme, name, policy)]}
+            client.event_hooks = {"request": [lambda request: _check_url(request.url, name, policy)]}
             with client.stream("GET", url, follow_redirects=True, extensions={"trace": watch}) as response:
                 response.raise_for_status()
                 for chunk in response.iter_bytes():
                     content += chunk
-                    if len(content) > MAX_BYTES:
-                        raise ValueError(f"{name}: expected at most {MAX_BYTES} bytes, received more")
+                    if len(content) > limit:
+                        raise ValueError(f"{name}: expected at most {limit} bytes, received more")
     except (TimeoutError, httpx.TimeoutException):
         raise ValueError(f"{name}: expected an image within {timeout:g} s, received a slower one") from None
     except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
@@ -198,9 +202,12 @@ def _download(url: str, policy: SourcePolicy, timeout: float | None) -> bytes:
     return bytes(content)
 
 
-def _check_scheme(scheme: str, name: str, policy: SourcePolicy) -> None:
-    if scheme in ("http", "https") and scheme not in policy.schemes:  # others httpx refuses
-        raise ValueError(f"{name}: expected a source that is allowed here (sources), received {scheme}:")
+def _check_url(url: Any, name: str, policy: SourcePolicy) -> None:
+    """Before each request of a download, redirects included."""
+    if url.scheme in ("http", "https") and url.scheme not in policy.schemes:  # others httpx refuses
+        raise ValueError(f"{name}: expected a source that is allowed here (sources), received {url.scheme}:")
+    if policy.hosts is not None and url.host not in policy.hosts:
+        raise ValueError(f"{name}: expected a host that is allowed here (sources), received another")
 
 
 def _failure(httpx: Any, error: Exception) -> str:

@@ -19,7 +19,7 @@ from .image_loading import Encoded, Source
 from .image_processing_arr_coc import ArrCocImageProcessor, Box
 from .prompt import Look, count_vision_tokens, pooling
 from .views import VIEWS_AT_ONCE, ViewOptions, Views, Window, arrange, plan_tiles, relevance_of, square_of
-from .vision_tower import ArrCocVisionTower, ImageEncoding, Tiles, join_rows
+from .vision_tower import ArrCocVisionTower, ImageEncoding, Tiles
 
 if TYPE_CHECKING:
     from .base_model import ArrCocModel
@@ -121,7 +121,7 @@ def _encode_overviews(
         )
         part = core.encode_image(inputs["pixel_values"].to(device), inputs["patch_mask"].to(device), pool=pool)
         parts.append(part if len(sources) == 1 else replace(part, semantic_cache=[], bridge_cache=None))
-    return join_rows(parts)
+    return parts[0].join(*parts[1:])
 
 
 def _encode_tiles(
@@ -148,7 +148,7 @@ def _encode_tiles(
                 windows=torch.tensor([window for _, window in some]),
             )
         )
-    return join_rows(parts)
+    return parts[0].join(*parts[1:])
 
 
 def encode_prompts(
@@ -231,7 +231,7 @@ def ask_tiles(encoding: ImageEncoding, shown: Sequence[Sequence[int]], relevance
     missing = list(dict.fromkeys(key for own in keys for key in own if key not in tiling.rows))
     if missing:
         tiles = tiling.encode(missing)
-        encoding.tiles = tiles if encoding.tiles is None else join_rows([encoding.tiles, tiles])
+        encoding.tiles = tiles if encoding.tiles is None else encoding.tiles.join(tiles)
         tiling.rows.update({key: len(tiling.rows) + number for number, key in enumerate(missing)})
     return [[tiling.rows[key] for key in own] for own in keys]
 

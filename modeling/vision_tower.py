@@ -5,10 +5,9 @@ feature channels, T texture channels, D' semantic width, D language-model width.
 """
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from math import isqrt
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -40,8 +39,31 @@ class Rows:
                 return [tuple(pick(tensor) for tensor in pair) for pair in value]
             return [value[i] for i in index.tolist()]
 
-        own = [part.name for part in fields(self) if part.init and not part.metadata.get("shared")]  # type: ignore[arg-type]
-        return replace(self, **{name: pick(getattr(self, name)) for name in own})  # type: ignore[type-var]
+        return replace(self, **{name: pick(getattr(self, name)) for name in self._own()})  # type: ignore[type-var]
+
+    def join(self, *others: Self) -> Self:
+        """The items of all, in that order. Fields marked "shared" are taken from the first."""
+
+        def chain(values: list[Any]) -> Any:
+            if isinstance(values[0], Tensor):
+                return torch.cat(values)
+            if not isinstance(values[0], list) or not values[0]:
+                return values[0]
+            if isinstance(values[0][0], tuple) and isinstance(values[0][0][0], Tensor):  # keys and values of layers
+                return [
+                    tuple(torch.cat(tensors) for tensors in zip(*pairs, strict=True))
+                    for pairs in zip(*values, strict=True)
+                ]
+            return [row for rows in values for row in rows]
+
+        if not others:
+            return self
+        every = (self, *others)
+        return replace(self, **{name: chain([getattr(rows, name) for rows in every]) for name in self._own()})  # type: ignore[type-var]
+
+    def _own(self) -> list[str]:
+        """Fields that hold a row for every item."""
+        return [part.name for part in fields(self) if part.init and not part.metadata.get("shared")]  # type: ignore[arg-type]
 
 
 @dataclass
@@ -67,8 +89,6 @@ class Tiles(Rows):
     def __len__(self) -> int:
         return len(self.sources)
 
-
-Joined = TypeVar("Joined", bound=Rows)
 
 SEEN = ("features", "textures", "patch_mask", "seeds", "compressed", "base_indices", "semantic", "semantic_cache")
 """What of an `ImageEncoding` comes from the vision tower; the rest is the language model's side of it."""
@@ -181,21 +201,6 @@ def pool_cells(states: Tensor, pool: int) -> Tensor:
     grid = states.transpose(1, 2).unflatten(2, (isqrt(states.shape[1]), -1))
     pooled = F.avg_pool2d(grid, pool, ceil_mode=True, count_include_pad=False)
     return pooled.flatten(2).transpose(1, 2)
-
-
-def join_rows(parts: Sequence[Joined]) -> Joined:
-    """Dataclasses of rows as one, row after row."""
-    if len(parts) == 1:
-        return parts[0]
-    names = [part.name for part in fields(parts[0]) if part.init and not part.metadata.get("shared")]  # type: ignore[arg-type]
-    joined: dict[str, Any] = {}
-    for name in names:
-        values = [getattr(part, name) for part in parts]
-        if isinstance(values[0], Tensor):
-            joined[name] = torch.cat(values)
-        elif isinstance(values[0], list):
-            joined[name] = [row for value in values for row in value]
-    return replace(parts[0], **joined)  # type: ignore[type-var]
 
 
 def gather_patches(features: Tensor, indices: Tensor) -> Tensor:

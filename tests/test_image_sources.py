@@ -205,7 +205,9 @@ def test_the_image_processors_setting(image_file: Path, tmp_path: Path) -> None:
             processor(str(image_file))
         with pytest.raises(ValueError, match="received a path on this machine$"):
             processor.fetch_images([str(image_file)])
-    with pytest.raises(ValueError, match="^sources: expected one of any, public, inline; received 'all'$"):
+    with pytest.raises(
+        ValueError, match="^sources: expected one of any, public, inline, or a SourcePolicy; got 'all'$"
+    ):
         ArrCocImageProcessor(size=size, patch_size=4, sources="all")
 
 
@@ -262,3 +264,18 @@ def test_an_endless_line_of_pixels_is_refused() -> None:
     """A 74-byte PNG of 1 x 89,478,485 px took 2.5 GB."""
     with pytest.raises(ValueError, match="expected sides of at most 65535 px, received 1x65536"):
         load_image(Image.new("1", (65_536, 1)))
+
+
+def test_downloads_from_listed_hosts_only(server: str) -> None:
+    """Redirects too: a listed host may not send a server anywhere it likes."""
+    allowed = SourcePolicy(schemes=("http",), hosts=("localhost",))
+    named = server.replace("127.0.0.1", "localhost")
+    assert load_image(f"{named}/moved", sources=allowed).size == SIZE
+    for url in (f"{server}/image.png", f"{named}/away"):
+        with pytest.raises(ValueError, match=r"expected a host that is allowed here \(sources\), received another$"):
+            load_image(url, sources=allowed)
+
+
+def test_a_policy_bounds_a_downloads_size(server: str) -> None:
+    with pytest.raises(ValueError, match="image.png: expected at most 10 bytes, received more$"):
+        load_image(f"{server}/image.png", sources=SourcePolicy(max_bytes=10))

@@ -145,6 +145,6 @@ def test_damaged_weights_to_train_from_are_one_line(cli: Cli, checkpoint: Path, 
     for options in ((), ("--adapter",)):
         recipe = write_recipe(tmp_path, checkpoint, start=str(start))
         line = refused(cli("train", recipe, "--out", tmp_path / "out", *options))
-        assert f"{start}: expected an ARR-COC checkpoint; got " in line
+        assert f"{start}: expected whole .safetensors files; got " in line
     (start / "model.safetensors").rename(start / "pytorch_model.bin")
-    assert "expected an ARR-COC checkpoint" in refused(cli("train", recipe, "--out", tmp_path / "out"))
+    assert f"{start}: expected " in refused(cli("train", recipe, "--out", tmp_path / "out"))

@@ -15,7 +15,7 @@ from contextlib import suppress
 from importlib.metadata import version
 from typing import NoReturn
 
-from . import ablate, ask, assemble, build, evaluate, experiment, info, push, render, train
+from . import ablate, ask, assemble, build, evaluate, experiment, info, push, render, serve, train
 from .common import Command, fault_of_input, quiet
 
 COMMANDS: tuple[Command, ...] = (
@@ -29,6 +29,7 @@ COMMANDS: tuple[Command, ...] = (
     push.COMMAND,
     render.COMMAND,
     train.COMMAND,
+    serve.COMMAND,
 )
 
 DESCRIPTION = "Ask a vision-language model that runs back into the image for the patches a question needs."

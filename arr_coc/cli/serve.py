@@ -1,0 +1,108 @@
+"""`arr-coc serve`: a model behind an OpenAI-compatible API."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .common import Command, add_device_argument
+
+if TYPE_CHECKING:
+    from arr_coc.serving.settings import ServerSettings
+
+KEYS_VARIABLE = "ARR_COC_API_KEYS"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model", metavar="MODEL", nargs="?", help="folder, or name on the Hub (default: arr-coc-tiny of a checkout)"
+    )
+    parser.add_argument("--name", metavar="N", help="what clients call the model (default: the folder's name)")
+    parser.add_argument("--host", metavar="H", default="127.0.0.1", help="address to listen at (default: %(default)s)")
+    parser.add_argument("--port", metavar="P", type=int, default=8000, help="0: any free one (default: %(default)s)")
+    keys = f"file with a key per line, one of which clients must show; or {KEYS_VARIABLE}, keys separated by commas"
+    parser.add_argument("--api-keys", metavar="FILE", help=keys)
+    hosts = "let images be downloaded from this host; may be repeated (default: data: URLs only)"
+    parser.add_argument("--image-host", metavar="H", action="append", default=[], help=hosts)
+    private = "let those hosts have addresses of this machine and its networks"
+    parser.add_argument("--private-images", action="store_true", help=private)
+    _add_limits(parser)
+    add_device_argument(parser)
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    limits = parser.add_argument_group("limits")
+    mib: dict[str, Any] = {"metavar": "MIB", "type": int}
+    count: dict[str, Any] = {"metavar": "N", "type": int}
+    limits.add_argument("--max-body", help="of a request (default: 16)", **mib)
+    limits.add_argument("--max-pixels", help="of an image (default: 40 million)", **count)
+    limits.add_argument("--image-workers", help="processes that decode images (default: 2)", **count)
+    limits.add_argument("--encodings", help="of encoded images that are held (default: 512)", **mib)
+    limits.add_argument("--max-waiting", help="questions that wait; beyond it 429 (default: 128)", **count)
+    limits.add_argument("--max-running", help="questions in the batch (default: 8 on a CPU, else 64)", **count)
+    limits.add_argument("--cache-tokens", help="positions of the language model's cache (default: 16384)", **count)
+    limits.add_argument("--answer-seconds", metavar="S", type=float, help="for a whole answer (default: 120)")
+
+
+def run(args: argparse.Namespace) -> None:
+    settings = _settings(args)
+    try:
+        from arr_coc.serving.app import Server
+        from arr_coc.serving.running import run as serve
+    except ImportError as error:
+        raise ValueError(f'serve: expected its packages, pip install "arr-coc[serve]"; got {error}') from error
+    from arr_coc.loading import load_model
+
+    server = Server(load_model(args.model, args.device), settings, args.name)
+    serve(server, args.host, args.port, lambda url: print(f"{server.name} at {url}", flush=True))
+
+
+def _settings(args: argparse.Namespace) -> ServerSettings:
+    from arr_coc.serving.settings import MIB, ServerSettings
+
+    given = {
+        "max_body": args.max_body and args.max_body * MIB,
+        "encodings": args.encodings and args.encodings * MIB,
+        **{name: getattr(args, name) for name in ("max_pixels", "image_workers", "max_waiting", "max_running")},
+        **{name: getattr(args, name) for name in ("cache_tokens", "answer_seconds")},
+    }
+    return ServerSettings(
+        api_keys=_keys(args.api_keys),
+        image_hosts=tuple(args.image_host),
+        private_images=args.private_images,
+        **{name: value for name, value in given.items() if value is not None},
+    )
+
+
+def _keys(file: str | None) -> tuple[str, ...]:
+    """Keys of the file, or else of the environment.
+
+    Raises:
+        ValueError: a file without keys.
+    """
+    if file is None:
+        listed = os.environ.get(KEYS_VARIABLE, "").split(",")
+    else:
+        listed = Path(file).expanduser().read_text(encoding="utf-8").splitlines()
+    keys = tuple(key.strip() for key in listed if key.strip())
+    if file is not None and not keys:
+        raise ValueError(f"--api-keys: expected a file with a key per line; got none in {file}")
+    return keys
+
+
+COMMAND = Command(
+    name="serve",
+    summary="serve a model behind an OpenAI-compatible API",
+    description=(
+        "Serve a model: /v1/chat/completions, /v1/models, /v1/encodings (encode an image once, ask many), /healthz,\n"
+        '/readyz, /metrics. Ends on SIGTERM, when the questions that it took are answered. Needs the extra "serve".'
+    ),
+    examples=(
+        "arr-coc serve hub_configs/arr-coc-tiny",
+        "arr-coc serve org/model --host 0.0.0.0 --api-keys keys.txt --image-host images.example.org",
+    ),
+    add_arguments=add_arguments,
+    run=run,
+)

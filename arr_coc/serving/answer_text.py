@@ -1,0 +1,52 @@
+"""From the tokens of an answer to the text that a client may already see."""
+
+from collections.abc import Sequence
+from typing import Any
+
+UNFINISHED = "\N{REPLACEMENT CHARACTER}"
+"""What a tokenizer writes for a character of which some bytes are still to come."""
+
+
+class AnswerText:
+    """The text of one answer, stripped as `generate` strips it, cut before the first stop string.
+
+    Args:
+        tokenizer: that reads the tokens.
+        stop: strings that end the answer.
+
+    Attributes:
+        stopped: whether one of them came.
+    """
+
+    def __init__(self, tokenizer: Any, stop: Sequence[str] = ()) -> None:
+        self.tokenizer, self.stop = tokenizer, tuple(stop)
+        self.stopped = False
+        self._shown = ""
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """The text of all tokens of a finished answer."""
+        text = self.tokenizer.decode(tokens, skip_special_tokens=True)
+        ends = [place for string in self.stop if (place := text.find(string)) >= 0]
+        self.stopped = bool(ends)
+        return (text[: min(ends)] if ends else text).strip()
+
+    def more(self, tokens: Sequence[int], finished: bool) -> str:
+        """What may be shown beyond what was: nothing that later tokens could change or a stop string could take back.
+
+        Args:
+            tokens: all so far.
+            finished: whether no more will come.
+        """
+        text = self.text(tokens)
+        if not finished and not self.stopped:
+            text = text.rstrip(UNFINISHED)
+            held = max((_overlap(text, string) for string in self.stop), default=0)
+            text = text[: len(text) - held].rstrip()
+        more = text[len(self._shown) :]
+        self._shown = text if more else self._shown
+        return more
+
+
+def _overlap(text: str, string: str) -> int:
+    """Characters at the end of `text` with which `string` could begin."""
+    return next((n for n in range(min(len(text), len(string) - 1), 0, -1) if text.endswith(string[:n])), 0)

@@ -1,0 +1,214 @@
+"""The application: endpoints, errors, what starts and ends with it."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import PurePath
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.exceptions import HTTPException
+
+from ..modeling.image_sources import SourcePolicy
+from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from .chat import Chat
+from .encodings import HANDLE, EncodingStore, UnknownHandle
+from .engine import Engine
+from .guard import Guard
+from .image_worker import ImageLimits
+from .metrics import Metrics
+from .protocol import ChatRequest, EncodingRequest, error_body
+from .question import EngineBusy, EngineStopped
+from .settings import ServerSettings
+from .worker_pool import WorkerPool
+
+logger = logging.getLogger(__name__)
+
+
+class Server:
+    """One model behind HTTP.
+
+    Args:
+        model: with its processor.
+        settings: its limits.
+        name: what clients call the model; by default the last part of where it was loaded from.
+
+    Attributes:
+        app: the ASGI application, guard included.
+        guard: its outermost part, which can be told to drain.
+    """
+
+    def __init__(
+        self, model: ArrCocForConditionalGeneration, settings: ServerSettings, name: str | None = None
+    ) -> None:
+        self.model, self.settings, self.metrics = model, settings, Metrics()
+        self.name = name or PurePath(model.config._name_or_path).name or "arr-coc"
+        processor = model.processor
+        restarted = self.metrics.worker_restarts.inc
+        self.workers = WorkerPool(processor.image_processor, _limits(settings), settings.image_workers, restarted)
+        self.store = EncodingStore(model.model, self.workers, settings.encodings, self.metrics)
+        self.engine = Engine(model, settings)
+        self.chat = Chat(self.engine, self.store, processor, settings, self.metrics, self.name)
+        self.api = _endpoints(self)
+        self.guard = self.app = Guard(self.api, settings, self.metrics)
+        self.metrics.watch("arr_coc_waiting", "Questions that wait for the batch.", lambda: self.engine.waiting)
+        self.metrics.watch("arr_coc_running", "Questions in the batch.", lambda: self.engine.running)
+        self.metrics.watch("arr_coc_open_requests", "Requests being read or answered.", lambda: self.guard.open)
+        self.metrics.watch("arr_coc_encoding_bytes", "Bytes of encodings held.", lambda: self.store.bytes)
+
+    @asynccontextmanager
+    async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
+        """Starts what works beside the event loop, and ends it."""
+        await self.workers.start()
+        await asyncio.to_thread(self.engine.start)
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(self.engine.stop)
+            await self.workers.stop()
+            await self.store.stop()
+
+    @property
+    def ready(self) -> bool:
+        """Whether questions are taken."""
+        return self.engine.alive and not self.guard.draining
+
+
+def _limits(settings: ServerSettings) -> ImageLimits:
+    schemes = ("http", "https") if settings.image_hosts else ()
+    policy = SourcePolicy(schemes, settings.private_images, settings.image_hosts, settings.max_body)
+    return ImageLimits(settings.max_pixels, settings.image_seconds, settings.image_memory, policy)
+
+
+def _endpoints(server: Server) -> FastAPI:
+    # No pages of FastAPI's: they load scripts from elsewhere.
+    api = FastAPI(title="ARR-COC", docs_url=None, redoc_url=None, openapi_url=None, lifespan=server.lifespan)
+    _add_errors(api, server)
+    _add_status(api, server)
+
+    @api.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        return {"object": "list", "data": [{"id": server.name, "object": "model", "created": 0, "owned_by": "arr-coc"}]}
+
+    @api.post("/v1/encodings")
+    async def encodings(body: EncodingRequest, request: Request) -> dict[str, Any]:
+        async with asyncio.timeout(server.settings.answer_seconds):
+            held = await _while_there(request, server.store.get(body.image))
+        height, width = (held.encoding.source_sizes or [(0, 0)])[0]
+        size = {"height": height, "width": width}
+        return {"object": "encoding", "id": f"{HANDLE}{held.handle}", "size": size, "bytes": held.size}
+
+    @api.post("/v1/chat/completions", response_model=None)
+    async def chat(body: ChatRequest, request: Request) -> dict[str, Any] | StreamingResponse:
+        if body.model != server.name:
+            raise HTTPException(404, f"model: expected {server.name!r}; got another")
+        answering = await _while_there(request, server.chat.begin(body))
+        if body.stream:
+            return StreamingResponse(answering.events(), media_type="text/event-stream")
+        try:
+            return await _while_there(request, answering.whole())
+        finally:
+            answering.end()
+
+    return api
+
+
+class _ClientGone(Exception):
+    """Nobody waits for the answer."""
+
+
+async def _while_there(request: Request, answer: Any) -> Any:
+    """Awaits the answer, which is cancelled when the client goes.
+
+    Raises:
+        _ClientGone: it went.
+    """
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    work, leaving = asyncio.ensure_future(answer), asyncio.ensure_future(gone())
+    try:
+        await asyncio.wait((work, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            raise _ClientGone
+        return work.result()
+    finally:
+        for task in (work, leaving):
+            task.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await task
+
+
+def _add_status(api: FastAPI, server: Server) -> None:
+    @api.get("/healthz")
+    async def healthz() -> Response:
+        return _status(server.engine.alive)
+
+    @api.get("/readyz")
+    async def readyz() -> Response:
+        return _status(server.ready)
+
+    @api.get("/metrics")
+    async def metrics() -> Response:
+        return Response(server.metrics.text(), media_type="text/plain; version=0.0.4")
+
+
+def _status(good: bool) -> JSONResponse:
+    return JSONResponse({"ok": good}, 200 if good else 503)
+
+
+def _add_errors(api: FastAPI, server: Server) -> None:
+    """Errors in the form of OpenAI's; none says more of the server than that it failed."""
+
+    def refuse(
+        reason: str, status: int, message: str, *, seconds: int | None = None, code: str | None = None
+    ) -> Response:
+        server.metrics.refused.labels(reason).inc()
+        kind = "invalid_request_error" if status < 429 else "server_error"
+        headers = None if seconds is None else {"Retry-After": str(seconds)}
+        return JSONResponse(error_body(message, kind, code=code), status, headers)
+
+    @api.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]  # without what was sent, which may be long
+        place = ".".join(str(part) for part in first["loc"][1:]) or "body"
+        return refuse("request", 400, f"{place}: {first['msg']}")
+
+    @api.exception_handler(UnknownHandle)
+    async def unknown(_: Request, error: UnknownHandle) -> Response:
+        return refuse("handle", 404, str(error), code="unknown_encoding")
+
+    @api.exception_handler(ValueError)
+    async def bad_value(_: Request, error: ValueError) -> Response:
+        return refuse("image" if str(error).startswith(("image", "bytes")) else "request", 400, str(error))
+
+    @api.exception_handler(HTTPException)
+    async def http(_: Request, error: HTTPException) -> Response:
+        return refuse("request", error.status_code, str(error.detail))
+
+    @api.exception_handler(EngineBusy)
+    async def busy(_: Request, error: EngineBusy) -> Response:
+        return refuse("busy", 429, str(error), seconds=error.seconds, code="busy")
+
+    @api.exception_handler(EngineStopped)
+    async def stopped(_: Request, error: EngineStopped) -> Response:
+        return refuse("stopped", 503, "the server ended before the answer did", seconds=5, code="stopped")
+
+    @api.exception_handler(TimeoutError)
+    async def late(_: Request, error: TimeoutError) -> Response:
+        return refuse("deadline", 504, "the answer took too long", code="deadline")
+
+    @api.exception_handler(_ClientGone)
+    async def gone(_: Request, error: _ClientGone) -> Response:
+        server.metrics.refused.labels("gone").inc()
+        return Response(status_code=499)
+
+    @api.exception_handler(Exception)
+    async def fault(_: Request, error: Exception) -> Response:
+        logger.error("a request failed", exc_info=error)
+        return refuse("fault", 500, "the server failed to answer; its log says why")

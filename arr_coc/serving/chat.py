@@ -1,0 +1,191 @@
+"""One chat completion: from a request to the engine and back, whole or as a stream of events."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from ..modeling.processing_arr_coc import ArrCocProcessor
+from .answer_text import AnswerText
+from .encodings import EncodingStore
+from .engine import Engine
+from .metrics import Metrics, length_label
+from .protocol import ChatRequest, Completion, error_body, fetch_summary, logprobs_of, usage
+from .question import EngineStopped, Progress, Question, Ticket
+from .settings import ServerSettings
+
+
+class Chat:
+    """Answers chat requests.
+
+    Args:
+        engine: that answers questions.
+        store: that encodes images.
+        processor: the model's.
+        settings: limits of a request.
+        metrics: where answers are counted.
+        name: what the model is served as.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: EncodingStore,
+        processor: ArrCocProcessor,
+        settings: ServerSettings,
+        metrics: Metrics,
+        name: str,
+    ) -> None:
+        self.engine, self.store, self.processor = engine, store, processor
+        self.settings, self.metrics, self.name = settings, metrics, name
+        config = engine.asker.model.generation_config
+        ends = config.eos_token_id
+        self._ends = set(ends if isinstance(ends, list) else [] if ends is None else [ends])
+        self._max_tokens = config.max_new_tokens or 64
+        self._temperature = float(config.temperature or 1.0) if config.do_sample else 0.0
+
+    async def begin(self, request: ChatRequest) -> "Answering":
+        """The answer to a request, of which the first token is there.
+
+        Raises:
+            ValueError: the request is refused.
+            EngineBusy, EngineStopped: the engine takes none.
+            TimeoutError: the first token took too long.
+        """
+        images, history, text = request.turns()
+        if len(images) > self.settings.max_images:
+            raise ValueError(f"messages: expected at most {self.settings.max_images} images; got {len(images)}")
+        if not text.strip():
+            raise ValueError("messages: expected a question; got an empty one")
+        answering = Answering(self, request)
+        async with asyncio.timeout_at(answering.deadline):
+            held = [await self.store.get(url) for url in images]  # one by one: a request has one image worker
+            asked = request.max_completion_tokens or request.max_tokens or self._max_tokens
+            temperature = self._temperature if request.temperature is None else request.temperature
+            question = Question(
+                text,
+                tuple(held),
+                tuple(history),
+                request.choices,
+                min(asked, self.settings.max_tokens),
+                temperature,
+                1.0 if request.top_p is None else request.top_p,
+            )
+            await answering.start(self.engine.submit(question))
+        return answering
+
+    def finish(self, tokens: list[int], text: AnswerText) -> str:
+        """Why an answer ended: "stop" or "length"."""
+        return "stop" if text.stopped or (tokens and tokens[-1] in self._ends) else "length"
+
+    def shown(self, progress: Progress, start: int = 0) -> tuple[list[int], list[float]]:
+        """Tokens that are text, and their log-probabilities, from the one numbered `start` on."""
+        tokens, logprobs = progress.tokens[start:], progress.logprobs[start:]
+        return (tokens[:-1], logprobs[:-1]) if tokens and tokens[-1] in self._ends else (tokens, logprobs)
+
+
+class Answering:
+    """One answer under way. Whoever begins it ends it with `end`, however it went."""
+
+    def __init__(self, chat: Chat, request: ChatRequest) -> None:
+        self.chat, self.request = chat, request
+        self.began = time.monotonic()
+        self.deadline = asyncio.get_running_loop().time() + chat.settings.answer_seconds
+        self._text = AnswerText(chat.processor.tokenizer, request.stops)
+        self._ticket: Ticket | None = None
+        self._latest = Progress([], [], False)
+        self._length = ""
+        self._finish = "cancelled"
+
+    async def start(self, ticket: Ticket) -> None:
+        """Waits for the first token."""
+        self._ticket = ticket
+        self._progress = ticket.progress()
+        try:
+            self._latest = await anext(self._progress)
+        except BaseException as error:
+            if isinstance(error, Exception):  # else the client went, or it took too long
+                self._finish = "refused" if isinstance(error, ValueError) else "failed"
+            self.end()
+            raise
+        self._length = length_label(ticket.prompt_tokens)
+        self.chat.metrics.first_token.labels(self._length).observe(time.monotonic() - self.began)
+
+    def end(self) -> None:
+        """Gives back what the answer took; counts it."""
+        ticket, self._ticket = self._ticket, None
+        if ticket is None:
+            return
+        self.chat.engine.cancel(ticket)
+        metrics = self.chat.metrics
+        metrics.answers.labels(self._finish).inc()
+        if ticket.fetch is not None and self._latest.tokens:
+            metrics.prompt_tokens.inc(ticket.prompt_tokens)
+            metrics.answer_tokens.inc(len(self._latest.tokens))
+            metrics.answer.labels(self._length).observe(time.monotonic() - self.began)
+            for count in ticket.fetch.counts.tolist():
+                metrics.patches.labels(ticket.fetch.strategy).observe(count)
+
+    async def whole(self) -> dict[str, Any]:
+        """The body of an answer that is not streamed."""
+        async for _ in self._steps():
+            pass
+        text = self._text.text(self._latest.tokens)
+        logprobs = self._logprobs(0) if self.request.logprobs else None
+        return self._completion().whole(text, self._finish, self._usage(), logprobs, self._fetched())
+
+    async def events(self) -> AsyncIterator[str]:
+        """Server-sent events; `end` is called behind the last one, or when the client goes."""
+        completion, seen = self._completion(), 0
+        try:
+            yield _event(completion.chunk({"role": "assistant", "content": ""}))
+            async for progress in self._steps():
+                more = self._text.more(progress.tokens, progress.finished)
+                if more:
+                    logprobs = self._logprobs(seen) if self.request.logprobs else None
+                    seen = len(progress.tokens)
+                    yield _event(completion.chunk({"content": more}, logprobs=logprobs))
+            yield _event(completion.chunk({}, self._finish, arr_coc=self._fetched()))
+            if self.request.stream_options is not None and self.request.stream_options.include_usage:
+                yield _event(completion.usage_chunk(self._usage()))
+            yield "data: [DONE]\n\n"
+        except TimeoutError:
+            self.chat.metrics.refused.labels("deadline").inc()
+            yield _event(error_body("the answer took too long", "server_error", code="deadline"))
+        except EngineStopped:
+            self._finish = "failed"
+            yield _event(error_body("the server ended before the answer did", "server_error", code="stopped"))
+        finally:
+            self.end()
+
+    async def _steps(self) -> AsyncIterator[Progress]:
+        """Progress up to the end of the answer, or to a stop string."""
+        while True:
+            self._text.text(self._latest.tokens)
+            if self._latest.finished or self._text.stopped:
+                self._finish = self.chat.finish(self._latest.tokens, self._text)
+                yield self._latest
+                return
+            yield self._latest
+            async with asyncio.timeout_at(self.deadline):
+                self._latest = await anext(self._progress)
+
+    def _logprobs(self, start: int) -> dict[str, Any]:
+        return logprobs_of(self.chat.processor.tokenizer, *self.chat.shown(self._latest, start))
+
+    def _completion(self) -> Completion:
+        assert self._ticket is not None
+        return Completion(self._ticket.number, self.chat.name)
+
+    def _usage(self) -> dict[str, int]:
+        assert self._ticket is not None
+        return usage(self._ticket.prompt_tokens, len(self._latest.tokens))
+
+    def _fetched(self) -> dict[str, Any]:
+        assert self._ticket is not None and self._ticket.fetch is not None
+        return fetch_summary(self._ticket.fetch)
+
+
+def _event(body: dict[str, Any]) -> str:
+    return f"data: {json.dumps(body, ensure_ascii=False)}\n\n"

@@ -1,0 +1,156 @@
+"""Encoded images: held by what they hold, the least lately used given up first."""
+
+import asyncio
+import hashlib
+import hmac
+import secrets
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..modeling.base_model import ArrCocModel
+from ..modeling.image_sources import POLICIES, open_source
+from ..modeling.vision_tower import ImageEncoding
+from .image_worker import PreparedImage
+from .metrics import Metrics
+from .worker_pool import WorkerPool
+
+HANDLE = "encoding:"
+"""Before a handle, where a request may also hold a URL."""
+
+
+class UnknownHandle(ValueError):
+    """No encoding of that handle is held."""
+
+
+@dataclass(frozen=True)
+class HeldEncoding:
+    """One image's encoding.
+
+    Attributes:
+        key: SHA-256 of the image's encoded content: equal images have one encoding.
+        handle: what clients call it; nobody can tell it from the image alone.
+        encoding: of one image, without a language model's prefix.
+        size: bytes that it takes.
+    """
+
+    key: bytes
+    handle: str
+    encoding: ImageEncoding
+    size: int
+
+
+def size_of(value: Any) -> int:
+    """Bytes of the tensors in an encoding, or in a part of one."""
+    if isinstance(value, Tensor):
+        return value.numel() * value.element_size()
+    if isinstance(value, list | tuple):
+        return sum(size_of(part) for part in value)
+    return sum(size_of(getattr(value, part.name)) for part in fields(value)) if isinstance(value, ImageEncoding) else 0
+
+
+class EncodingStore:
+    """Encodes images, each once while it is held.
+
+    Args:
+        model: that encodes.
+        workers: that decode.
+        limit: bytes of encodings to hold; a single larger one is used and not held.
+        metrics: where hits and misses are counted.
+    """
+
+    def __init__(self, model: ArrCocModel, workers: WorkerPool, limit: int, metrics: Metrics) -> None:
+        self.model, self.workers, self.limit, self.metrics = model, workers, limit, metrics
+        self.bytes = 0
+        self._held: OrderedDict[bytes, HeldEncoding] = OrderedDict()
+        self._keys: dict[str, bytes] = {}
+        self._under_way: dict[bytes, asyncio.Task[HeldEncoding]] = {}
+        self._secret = secrets.token_bytes(32)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="encoder")
+
+    async def get(self, source: str) -> HeldEncoding:
+        """The encoding of a data: or http(s) URL, or the one with a handle ("encoding:enc_...").
+
+        Raises:
+            UnknownHandle: none with that handle is held (any more).
+            ValueError: no image, or one that is not allowed.
+        """
+        scheme = source.partition(":")[0].lower()
+        if scheme == "encoding":
+            return self._by_handle(source.removeprefix(HANDLE))
+        if scheme == "data":
+            stream, _ = open_source(source, POLICIES["inline"], None)
+            content = stream.read()
+            key = hashlib.sha256(content).digest()
+            return await self._by_key(key, lambda: self.workers.prepare(content))
+        if scheme in ("http", "https"):
+            prepared = await self.workers.download(source)
+
+            async def ready() -> PreparedImage:
+                return prepared
+
+            return await self._by_key(prepared.key, ready)
+        raise ValueError("image_url: expected a data: or http(s) URL, or encoding: and a handle; got another")
+
+    async def stop(self) -> None:
+        """Waits for the image that is being encoded; none is after that."""
+        for task in [*self._under_way.values()]:
+            task.cancel()
+        await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
+
+    def _by_handle(self, handle: str) -> HeldEncoding:
+        key = self._keys.get(handle)
+        if key is None:
+            raise UnknownHandle("encoding: expected a handle that is held; got another: encode the image again")
+        self.metrics.encodings.labels("hit").inc()
+        self._held.move_to_end(key)
+        return self._held[key]
+
+    async def _by_key(self, key: bytes, prepare: Callable[[], Awaitable[PreparedImage]]) -> HeldEncoding:
+        if key in self._held:
+            self.metrics.encodings.labels("hit").inc()
+            self._held.move_to_end(key)
+            return self._held[key]
+        task = self._under_way.get(key)
+        self.metrics.encodings.labels("miss" if task is None else "shared").inc()
+        if task is None:
+            task = self._under_way[key] = asyncio.create_task(self._encode(key, prepare))
+            task.add_done_callback(lambda done: self._ended(key, done))
+        return await asyncio.shield(task)  # who goes leaves it to the others
+
+    def _ended(self, key: bytes, task: "asyncio.Task[HeldEncoding]") -> None:
+        del self._under_way[key]
+        if not task.cancelled():
+            task.exception()  # every client may have gone: then nobody asks for it
+
+    async def _encode(self, key: bytes, prepare: Callable[[], Awaitable[PreparedImage]]) -> HeldEncoding:
+        prepared = await prepare()
+        with self.metrics.encode_seconds.time():
+            encoding = await asyncio.get_running_loop().run_in_executor(self._thread, self._encoded, prepared)
+        # An HMAC: equal images have equal handles, and who has an image cannot tell whether somebody else sent it.
+        handle = "enc_" + hmac.new(self._secret, key, "sha256").hexdigest()[:32]
+        held = HeldEncoding(key, handle, encoding, size_of(encoding))
+        self._hold(held)
+        return held
+
+    @torch.no_grad()
+    def _encoded(self, prepared: PreparedImage) -> ImageEncoding:
+        device = self.model.input_device
+        encoding = self.model.encode_image(prepared.pixel_values.to(device), prepared.patch_mask.to(device))
+        encoding.source_sizes = [prepared.size]
+        return encoding
+
+    def _hold(self, held: HeldEncoding) -> None:
+        if held.size > self.limit:
+            return
+        self._held[held.key], self._keys[held.handle] = held, held.key
+        self.bytes += held.size
+        while self.bytes > self.limit:
+            _, oldest = self._held.popitem(last=False)
+            del self._keys[oldest.handle]
+            self.bytes -= oldest.size

@@ -1,0 +1,327 @@
+"""The engine: one thread embeds questions, transformers' continuous batching answers them, all in one batch.
+
+A question waits, is embedded (scored, fetched, placed: `Asker.embed`), and runs. Its image tokens enter the batch as
+ids of `TokenRows`: an image's base tokens under the same ids for every question, so that the batch keeps their keys
+and values once; fetched tokens under ids of their own.
+"""
+
+import itertools
+import logging
+import threading
+import time
+from asyncio import get_running_loop
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.generation.continuous_batching import ContinuousBatchingManager
+
+from ..modeling.asker import Asked, Asker
+from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from ..modeling.prompt import EmbeddedPrompt
+from .batched_model import PAGE, BatchedLanguageModel
+from .question import EngineBusy, EngineStopped, Progress, Question, Ticket
+from .settings import ServerSettings
+from .token_rows import TokenRows
+
+logger = logging.getLogger(__name__)
+
+USABLE = 0.8
+"""Part of the cache that questions fill: below transformers' safety margin (0.85) it takes no question out again."""
+
+
+@dataclass
+class _Running:
+    """A question in the batch: the rows that are its own, the images whose rows it reads, its cache positions."""
+
+    ticket: Ticket
+    manager: ContinuousBatchingManager
+    rows: list[int]
+    images: list[bytes]
+    positions: int
+
+
+@dataclass
+class _Base:
+    """Rows of an image's base tokens, and how many running questions read them."""
+
+    ids: list[int]
+    readers: int = 0
+
+
+class Engine:
+    """Answers questions about encoded images.
+
+    Args:
+        model: that answers, with its processor.
+        settings: `cache_tokens`, `batch_tokens`, `max_running`, `max_waiting`, `embed_batch` are the engine's.
+    """
+
+    def __init__(self, model: ArrCocForConditionalGeneration, settings: ServerSettings) -> None:
+        self.asker, self.settings = Asker(model, model.processor), settings
+        text = model.config.text_config
+        self.positions = int(settings.cache_tokens * USABLE) // PAGE * PAGE
+        self.longest = min(getattr(text, "max_position_embeddings", None) or self.positions, self.positions)
+        self.rows = TokenRows(model.get_input_embeddings(), text.vocab_size, 2 * settings.cache_tokens)
+        self.batched = BatchedLanguageModel(model, self.rows)
+        self.alive = False
+        on_cpu = model.device.type == "cpu"
+        self._embed_batch = settings.embed_batch or (4 if on_cpu else 8)
+        self._max_running = settings.max_running or (8 if on_cpu else 64)
+        self._waiting: deque[Ticket] = deque()
+        self._running: dict[str, _Running] = {}
+        self._bases: OrderedDict[bytes, _Base] = OrderedDict()
+        self._managers: dict[bool, ContinuousBatchingManager] = {}
+        self._threads: list[threading.Thread] = []
+        self._changed = threading.Condition()
+        self._numbers = itertools.count()
+        self._seconds = 0.1  # of one question, a moving mean: what Retry-After is told from
+
+    # ---- called by the event loop
+
+    def start(self) -> None:
+        """Starts the batch and the thread that embeds."""
+        self.alive = True
+        self._manager(sampling=False)
+        self._begin(self._embed_questions, "embedder")
+
+    def stop(self) -> None:
+        """Ends at once: questions under way fail with `EngineStopped`."""
+        with self._changed:
+            self.alive = False
+            self._changed.notify_all()
+        for manager in self._managers.values():
+            manager.stop(block=True, hard_stop=True)
+        for thread in self._threads:
+            thread.join()
+        self._fail_all()
+
+    @property
+    def waiting(self) -> int:
+        """Questions that are not in the batch yet."""
+        return len(self._waiting)
+
+    @property
+    def running(self) -> int:
+        """Questions in the batch."""
+        return len(self._running)
+
+    def submit(self, question: Question) -> Ticket:
+        """Takes a question; what comes of it is the ticket's `progress`.
+
+        Raises:
+            EngineBusy: too many wait.
+            EngineStopped: it answers no more.
+        """
+        ticket = Ticket(question, str(next(self._numbers)), get_running_loop())
+        with self._changed:
+            if not self.alive:
+                raise EngineStopped
+            if len(self._waiting) >= self.settings.max_waiting:
+                raise EngineBusy(max(1, round(len(self._waiting) * self._seconds)))
+            self._waiting.append(ticket)
+            self._changed.notify_all()
+        return ticket
+
+    def cancel(self, ticket: Ticket) -> None:
+        """Ends a question whose answer nobody waits for; one that has ended stays as it is."""
+        with self._changed:
+            ticket.cancelled = True  # it may be with the thread that embeds
+            if ticket in self._waiting:
+                self._waiting.remove(ticket)
+            self._changed.notify_all()
+        running = self._end(ticket.number)
+        if running is not None:
+            running.manager.cancel_request(ticket.number)
+
+    # ---- the thread that embeds
+
+    def _embed_questions(self) -> None:
+        while batch := self._next_batch():
+            began = time.monotonic()
+            try:
+                self._embed(batch)
+            except Exception as error:
+                if len(batch) > 1:  # one of them is to blame: each alone, then
+                    for ticket in batch:
+                        self._try_alone(ticket)
+                else:
+                    self._refuse(batch[0], error)
+            self._seconds += 0.05 * ((time.monotonic() - began) / len(batch) - self._seconds)
+
+    def _try_alone(self, ticket: Ticket) -> None:
+        try:
+            self._embed([ticket])
+        except Exception as error:
+            self._refuse(ticket, error)
+
+    @staticmethod
+    def _refuse(ticket: Ticket, error: Exception) -> None:
+        if not isinstance(error, ValueError | EngineStopped):
+            logger.error("a question failed", exc_info=error)
+        ticket.push(error)
+
+    def _next_batch(self) -> list[Ticket]:
+        """The next questions with the same choices, when there is room for them; none at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self.alive or (self._waiting and len(self._running) < self._max_running))
+            if not self.alive:
+                return []
+            first = self._waiting.popleft()
+            batch = [first]
+            room = min(self._embed_batch, self._max_running - len(self._running))
+            for ticket in [*self._waiting]:
+                same = ticket.question.choices == first.question.choices
+                if len(batch) < room and same and ticket.question.max_tokens == first.question.max_tokens:
+                    self._waiting.remove(ticket)
+                    batch.append(ticket)
+            return batch
+
+    @torch.no_grad()
+    def _embed(self, batch: list[Ticket]) -> None:
+        """Scores, fetches and places for all questions of the batch, and hands them on."""
+        questions = [ticket.question for ticket in batch]
+        held = {image.key: image for question in questions for image in question.images}
+        numbers = {key: number for number, key in enumerate(held)}
+        first, *others = (image.encoding for image in held.values())
+        shown = [[numbers[image.key] for image in question.images] for question in questions]
+        asked = Asked(first.join(*others), shown, [question.text for question in questions])
+        choices = self.asker.model.model.fetcher.resolve(questions[0].choices)
+        history = [list(question.history) for question in questions]
+        prompt = self.asker.embed(asked, choices, history, max_new_tokens=questions[0].max_tokens)
+        slots = torch.arange(len(asked.slots)).split([len(images) for images in shown])
+        for row, ticket in enumerate(batch):
+            ticket.fetch = prompt.fetch.select(slots[row])
+            try:
+                self._hand_on(ticket, prompt, row)
+            except Exception as error:  # the others are on their way
+                self._refuse(ticket, error)
+
+    def _hand_on(self, ticket: Ticket, prompt: EmbeddedPrompt, row: int) -> None:
+        """Puts one embedded prompt into the batch, as soon as its cache has room."""
+        inside = prompt.inputs["attention_mask"][row].bool()
+        ids, embeds = prompt.inputs["input_ids"][row][inside], prompt.embeds[row][inside]
+        ticket.prompt_tokens = len(ids)
+        positions = len(ids) + ticket.question.max_tokens
+        if positions > self.longest:
+            expected = f"at most {self.longest} tokens of prompt and answer"
+            raise ValueError(
+                f"question: expected {expected}; got {len(ids)} and max_tokens {ticket.question.max_tokens}"
+            )
+        with self._changed:
+            self._changed.wait_for(
+                lambda: not self.alive or ticket.cancelled or self._used() + positions <= self.positions
+            )
+            if not self.alive:
+                raise EngineStopped
+            if ticket.cancelled:
+                return
+            tokens, own = self._as_ids(ticket, ids, embeds)
+            images = [image.key for image in ticket.question.images]
+            manager = self._manager(sampling=ticket.question.temperature > 0)
+            self._running[ticket.number] = _Running(ticket, manager, own, images, positions)
+        drawn: dict[str, Any] = {"temperature": ticket.question.temperature, "top_p": ticket.question.top_p}
+        manager.add_request(
+            tokens,
+            request_id=ticket.number,
+            max_new_tokens=ticket.question.max_tokens,
+            streaming=True,
+            **(drawn if ticket.question.temperature > 0 else {}),
+        )
+
+    def _used(self) -> int:
+        return sum(running.positions for running in self._running.values())
+
+    def _as_ids(self, ticket: Ticket, ids: Tensor, embeds: Tensor) -> tuple[list[int], list[int]]:
+        """A prompt [S] with ids of `TokenRows` for its image tokens, and those among them that are the question's."""
+        assert ticket.fetch is not None
+        places = (ids == self.asker.model.config.image_token_id).nonzero()[:, 0]
+        tokens, own, start = ids.clone(), [], 0
+        for image, count in zip(ticket.question.images, ticket.fetch.counts.tolist(), strict=True):
+            base = image.encoding.tokens.shape[1]
+            slot = places[start : start + image.encoding.base_positions + count]
+            start += len(slot)
+            tokens[slot[:base]] = ids.new_tensor(self._base_ids(image.key, embeds[slot[:base]]))
+            fetched = self._take(embeds[slot[base:]])
+            tokens[slot[base:]] = ids.new_tensor(fetched)
+            own += fetched
+        return tokens.tolist(), own
+
+    def _base_ids(self, key: bytes, embeds: Tensor) -> list[int]:
+        """The ids of an image's base tokens, for one more question to read."""
+        if key not in self._bases:
+            self._bases[key] = _Base(self._take(embeds))
+        self._bases.move_to_end(key)
+        self._bases[key].readers += 1
+        return self._bases[key].ids
+
+    def _take(self, embeds: Tensor) -> list[int]:
+        """Rows for embeddings; images that no running question shows give theirs up where there are too few."""
+        idle = (key for key, base in [*self._bases.items()] if not base.readers)
+        while self.rows.free < len(embeds):
+            self.rows.release(self._bases.pop(next(idle)).ids)
+        return self.rows.take(embeds)
+
+    # ---- the batch, and the threads that read its answers
+
+    def _manager(self, *, sampling: bool) -> ContinuousBatchingManager:
+        """The batch of questions whose tokens are drawn, or of those that are not: each sort has one, once needed."""
+        if sampling not in self._managers:
+            settings = self.settings
+            manager = self.batched.manager(
+                self.asker.model.generation_config,
+                sampling=sampling,
+                cache_tokens=settings.cache_tokens,
+                batch_tokens=settings.batch_tokens,
+            )
+            manager.start()
+            self._managers[sampling] = manager
+            self._begin(lambda: self._collect(manager), "collector")
+        return self._managers[sampling]
+
+    def _begin(self, run: Callable[[], None], name: str) -> None:
+        thread = threading.Thread(target=run, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _collect(self, manager: ContinuousBatchingManager) -> None:
+        """Gives every output of a batch to its question; when the batch dies, its questions fail."""
+        for output in manager:
+            running = self._running.get(output.request_id)
+            if running is None:
+                continue  # cancelled
+            if output.error is not None:
+                logger.error("a question failed in the batch: %s", output.error)
+                running.ticket.push(EngineStopped())
+            else:
+                running.ticket.push(Progress(output.generated_tokens, output.logprobs, output.is_finished()))
+            if output.is_finished():
+                self._end(output.request_id)
+        if self.alive:
+            logger.error("the batch ended by itself; the engine stops")
+            with self._changed:
+                self.alive = False
+                self._changed.notify_all()
+            self._fail_all()
+
+    def _end(self, number: str) -> _Running | None:
+        """Takes a question out of the batch and gives back what it held."""
+        with self._changed:
+            running = self._running.pop(number, None)
+            if running is not None:
+                self.rows.release(running.rows)
+                for key in running.images:
+                    self._bases[key].readers -= 1
+                self._changed.notify_all()
+        return running
+
+    def _fail_all(self) -> None:
+        with self._changed:
+            tickets = [*self._waiting, *(running.ticket for running in self._running.values())]
+            self._waiting.clear()
+        for ticket in tickets:
+            self._end(ticket.number)
+            ticket.push(EngineStopped())

@@ -1,0 +1,130 @@
+"""What stands before the application: keys, limits, and a whole body in time.
+
+A body is read here, within its size and time, so that no endpoint ever waits for a slow client.
+"""
+
+import asyncio
+import hmac
+import json
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from .metrics import Metrics
+from .protocol import error_body
+from .settings import ServerSettings
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+OPEN_PATHS = ("/healthz", "/readyz")
+"""Answered whatever else is the matter: whoever watches the server has no key and must not wait."""
+
+
+class _Refusal(Exception):
+    """An answer instead of the application's."""
+
+    def __init__(self, status: int, reason: str, message: str, retry_after: int | None = None) -> None:
+        super().__init__(message)
+        self.status, self.reason, self.retry_after = status, reason, retry_after
+
+
+class Guard:
+    """An ASGI application around another.
+
+    Args:
+        app: the other one.
+        settings: its keys and limits.
+        metrics: where refusals are counted.
+
+    Attributes:
+        open: requests that are being read or answered.
+        draining: set when the server shall end: no request is taken any more.
+    """
+
+    def __init__(self, app: App, settings: ServerSettings, metrics: Metrics) -> None:
+        self.app, self.settings, self.metrics = app, settings, metrics
+        self.open = 0
+        self.draining = False
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Answers one request, or hands it on."""
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+            await self.app(scope, receive, send)
+            return
+        self.open += 1
+        try:
+            self._admit(scope)
+            whole = _replayed(await self._body(scope, receive), receive)
+        except _Refusal as refusal:
+            self.metrics.refused.labels(refusal.reason).inc()
+            await _refuse(refusal, send)
+        except _Gone:
+            self.metrics.refused.labels("gone").inc()
+        else:
+            await self.app(scope, whole, send)
+        finally:
+            self.open -= 1
+
+    def _admit(self, scope: Message) -> None:
+        headers = {name.lower(): value for name, value in scope["headers"]}
+        if self.draining:
+            raise _Refusal(503, "draining", "the server is ending; try another", retry_after=5)
+        if self.settings.api_keys and not self._knows(headers.get(b"authorization", b"")):
+            raise _Refusal(401, "key", "Authorization: expected Bearer and a key of this server; got another")
+        if self.open > self.settings.max_open:
+            raise _Refusal(429, "busy", "too many requests are open; try again", retry_after=1)
+        length = headers.get(b"content-length", b"0")
+        if not length.isdigit() or int(length) > self.settings.max_body:
+            raise _Refusal(413, "body_size", f"body: expected at most {self.settings.max_body} bytes; got more")
+
+    def _knows(self, header: bytes) -> bool:
+        scheme, _, shown = header.partition(b" ")
+        # All keys are compared, each in constant time: how long it takes says nothing about any of them.
+        matches = [hmac.compare_digest(shown, key.encode()) for key in self.settings.api_keys]
+        return scheme.lower() == b"bearer" and any(matches)
+
+    async def _body(self, scope: Message, receive: Receive) -> bytes:
+        limit, content = self.settings.max_body, bytearray()
+        try:
+            async with asyncio.timeout(self.settings.body_seconds):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise _Gone
+                    content += message.get("body", b"")
+                    if len(content) > limit:
+                        raise _Refusal(413, "body_size", f"body: expected at most {limit} bytes; got more")
+                    if not message.get("more_body"):
+                        return bytes(content)
+        except TimeoutError:
+            expected = f"it whole within {self.settings.body_seconds:g} s"
+            raise _Refusal(408, "body_time", f"body: expected {expected}; got a slower one") from None
+
+
+class _Gone(Exception):
+    """The client left before its request was whole."""
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that gives the whole body once, then what comes after it."""
+    given = False
+
+    async def replay() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replay
+
+
+async def _refuse(refusal: _Refusal, send: Send) -> None:
+    body = json.dumps(error_body(str(refusal), "invalid_request_error" if refusal.status < 429 else "server_error"))
+    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]  # the body may be unread
+    if refusal.retry_after is not None:
+        headers.append((b"retry-after", str(refusal.retry_after).encode()))
+    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body.encode()})

@@ -1,0 +1,57 @@
+"""What a server tells Prometheus."""
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)
+LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
+"""Tokens of a prompt, images included: latencies are told apart by them."""
+
+TIERS = (0, 16, 32, 64, 128, 180, 256, 273, 400, 1024, 4096)
+"""Patches fetched for one image."""
+
+
+def length_label(tokens: int) -> str:
+    """The smallest of `LENGTHS` that holds a prompt of `tokens`, or "more"."""
+    return next((str(length) for length in LENGTHS if tokens <= length), "more")
+
+
+class Metrics:
+    """Counters and histograms of one server, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.first_token = Histogram(
+            "arr_coc_first_token_seconds", "From a whole request to its first token, by prompt tokens.", ["tokens"],
+            buckets=SECONDS, registry=registry,
+        )  # fmt: skip
+        self.answer = Histogram(
+            "arr_coc_answer_seconds", "From a whole request to its last token, by prompt tokens.", ["tokens"],
+            buckets=SECONDS, registry=registry,
+        )  # fmt: skip
+        self.patches = Histogram(
+            "arr_coc_fetched_patches", "Patches fetched for an image, by strategy.", ["strategy"],
+            buckets=TIERS, registry=registry,
+        )  # fmt: skip
+        self.prompt_tokens = Counter("arr_coc_prompt_tokens", "Tokens of prompts, images included.", registry=registry)
+        self.answer_tokens = Counter("arr_coc_answer_tokens", "Tokens of answers.", registry=registry)
+        self.answers = Counter("arr_coc_answers", "Questions by how they ended.", ["finish"], registry=registry)
+        self.refused = Counter(
+            "arr_coc_refused", "Requests that were refused, by reason.", ["reason"], registry=registry
+        )
+        self.encodings = Counter("arr_coc_encodings", "Images asked for, by where from.", ["source"], registry=registry)
+        self.encode_seconds = Histogram(
+            "arr_coc_encode_seconds", "Encoding one image.", buckets=SECONDS, registry=registry
+        )
+        self.worker_restarts = Counter(
+            "arr_coc_image_worker_restarts", "Image workers that ended or hung.", registry=registry
+        )
+
+    def watch(self, name: str, description: str, value: Callable[[], float]) -> None:
+        """Adds a gauge that is read when asked for."""
+        Gauge(name, description, registry=self.registry).set_function(value)
+
+    def text(self) -> bytes:
+        """In Prometheus' text format."""
+        return generate_latest(self.registry)

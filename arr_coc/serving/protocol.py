@@ -1,0 +1,188 @@
+"""Requests and answers as OpenAI's API has them, with `strategy`, `budget` and `allocator` beside its own fields.
+
+A field that would change the answer and is not served is refused, not passed over.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ..modeling.fetcher import FetchChoices, FetchResult
+from ..modeling.processing_arr_coc import Turn
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class TextPart(_Strict):
+    """A part of a message that is text."""
+
+    type: Literal["text"]
+    text: str
+
+
+class ImageURL(_Strict):
+    """Where an image is: a data: or http(s) URL, or "encoding:" and the handle of one that was encoded before."""
+
+    url: str
+    detail: str | None = None
+
+
+class ImagePart(_Strict):
+    """A part of a message that is an image."""
+
+    type: Literal["image_url"]
+    image_url: ImageURL
+
+
+class Message(_Strict):
+    """One turn of a chat."""
+
+    role: Literal["user", "assistant"]
+    content: str | list[Annotated[TextPart | ImagePart, Field(discriminator="type")]]
+
+    @property
+    def text(self) -> str:
+        """Its text parts, a line each."""
+        if isinstance(self.content, str):
+            return self.content
+        return "\n".join(part.text for part in self.content if isinstance(part, TextPart))
+
+    @property
+    def images(self) -> list[str]:
+        """Where its images are."""
+        parts = [] if isinstance(self.content, str) else self.content
+        return [part.image_url.url for part in parts if isinstance(part, ImagePart)]
+
+
+class StreamOptions(_Strict):
+    """Of a streamed answer."""
+
+    include_usage: bool = False
+    include_obfuscation: bool = False
+
+
+class ChatRequest(_Strict):
+    """The body of /v1/chat/completions."""
+
+    model: str
+    messages: list[Message] = Field(min_length=1)
+    max_tokens: int | None = Field(None, ge=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, gt=0, le=1)
+    stop: str | list[str] | None = None
+    logprobs: bool | None = False
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    strategy: str | None = None
+    budget: int | str | None = None
+    allocator: str | None = None
+    # Served for these values only, which say nothing.
+    n: Literal[1] | None = None
+    top_logprobs: Literal[0] | None = None
+    frequency_penalty: Literal[0] | None = None
+    presence_penalty: Literal[0] | None = None
+    user: str | None = None
+    metadata: dict[str, str] | None = None
+    store: Literal[False] | None = None
+
+    @property
+    def stops(self) -> list[str]:
+        """Strings that end the answer.
+
+        Raises:
+            ValueError: more than 4, or an empty one.
+        """
+        strings = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        if len(strings) > 4 or not all(strings):
+            raise ValueError("stop: expected up to 4 strings that are not empty; got others")
+        return strings
+
+    @property
+    def choices(self) -> FetchChoices:
+        """How patches are fetched."""
+        return FetchChoices(strategy=self.strategy, budget=self.budget, allocator=self.allocator)
+
+    def turns(self) -> tuple[list[str], list[Turn], str]:
+        """Where the images are, the questions and answers before, and the question.
+
+        Raises:
+            ValueError: the turns do not alternate from a user's to a user's, or show no image.
+        """
+        roles = [message.role for message in self.messages]
+        if roles != ["user", "assistant"] * (len(roles) // 2) + ["user"]:
+            raise ValueError(f"messages: expected user, assistant, ..., user in turn; got {', '.join(roles)[:80]}")
+        texts = [message.text for message in self.messages]
+        images = [url for message in self.messages for url in message.images]
+        if not images:
+            raise ValueError("messages: expected at least one image; got none")
+        return images, list(zip(texts[:-1:2], texts[1::2], strict=True)), texts[-1]
+
+
+class EncodingRequest(_Strict):
+    """The body of /v1/encodings: where an image is, as in `ImageURL`."""
+
+    image: str
+
+
+def error_body(message: str, kind: str, *, param: str | None = None, code: str | None = None) -> dict[str, Any]:
+    """An error as OpenAI's clients read it."""
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+class Completion:
+    """The answer to one request, whole or in chunks.
+
+    Args:
+        number: the answer's id.
+        model: the served name.
+    """
+
+    def __init__(self, number: str, model: str) -> None:
+        self.head = {"id": f"chatcmpl-{number}", "created": int(time.time()), "model": model}
+
+    def whole(
+        self, text: str, finish: str, usage: dict[str, int], logprobs: dict[str, Any] | None, fetched: dict[str, Any]
+    ) -> dict[str, Any]:
+        """The body of an answer that is not streamed."""
+        message = {"role": "assistant", "content": text, "refusal": None}
+        choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": logprobs}
+        return {**self.head, "object": "chat.completion", "choices": [choice], "usage": usage, "arr_coc": fetched}
+
+    def chunk(
+        self,
+        delta: dict[str, Any],
+        finish: str | None = None,
+        logprobs: dict[str, Any] | None = None,
+        **more: Any,
+    ) -> dict[str, Any]:
+        """One event of a streamed answer."""
+        choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": logprobs}
+        return {**self.head, "object": "chat.completion.chunk", "choices": [choice], **more}
+
+    def usage_chunk(self, usage: dict[str, int]) -> dict[str, Any]:
+        """The last event of a streamed answer, where the client asked for it."""
+        return {**self.head, "object": "chat.completion.chunk", "choices": [], "usage": usage}
+
+
+def usage(prompt: int, completion: int) -> dict[str, int]:
+    """Tokens of prompt (images included) and answer."""
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+
+def logprobs_of(tokenizer: Any, tokens: Sequence[int], logprobs: Sequence[float]) -> dict[str, Any]:
+    """Tokens of an answer, or of a part of it, with their log-probabilities."""
+    content = []
+    for token, logprob in zip(tokens, logprobs, strict=True):
+        text = tokenizer.decode([token])
+        content.append({"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []})
+    return {"content": content, "refusal": None}
+
+
+def fetch_summary(fetch: FetchResult) -> dict[str, Any]:
+    """What was fetched: strategy, allocator, patches of each image."""
+    return {"strategy": fetch.strategy, "allocator": fetch.allocator, "patches": fetch.counts.tolist()}

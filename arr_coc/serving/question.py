@@ -1,0 +1,97 @@
+"""A question on its way through the engine, and what comes of it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from ..modeling.fetcher import AS_CONFIGURED, FetchChoices, FetchResult
+from ..modeling.processing_arr_coc import Turn
+from .encodings import HeldEncoding
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked.
+
+    Attributes:
+        text: the question.
+        images: what the prompt shows, in order.
+        history: earlier questions and answers.
+        choices: how patches are fetched.
+        max_tokens: of the answer.
+        temperature: 0: the likeliest token; else tokens are drawn.
+        top_p: drawn among the likeliest that together are as probable.
+    """
+
+    text: str
+    images: tuple[HeldEncoding, ...]
+    history: tuple[Turn, ...] = ()
+    choices: FetchChoices = AS_CONFIGURED
+    max_tokens: int = 64
+    temperature: float = 0.0
+    top_p: float = 1.0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """All tokens of an answer so far, their log-probabilities, and whether it has ended."""
+
+    tokens: list[int]
+    logprobs: list[float]
+    finished: bool
+
+
+class EngineStopped(Exception):
+    """The engine answers no more."""
+
+
+class EngineBusy(Exception):
+    """Too many questions wait. `seconds`: after which one may try again."""
+
+    def __init__(self, seconds: int) -> None:
+        super().__init__(f"too many questions wait; try again in {seconds} s")
+        self.seconds = seconds
+
+
+@dataclass(eq=False)
+class Ticket:
+    """A question that the engine took. Threads push, the event loop reads.
+
+    Attributes:
+        question: that was asked.
+        number: its name in the batch.
+        fetch: what was fetched, a row per image; known with the first `Progress`.
+        prompt_tokens: known with the first `Progress`.
+        cancelled: nobody waits for the answer.
+    """
+
+    question: Question
+    number: str
+    loop: asyncio.AbstractEventLoop
+    fetch: FetchResult | None = None
+    prompt_tokens: int = 0
+    cancelled: bool = False
+    _arrived: "asyncio.Queue[Progress | Exception]" = field(default_factory=asyncio.Queue)
+
+    def push(self, news: Progress | Exception) -> None:
+        """Called by any thread."""
+        with suppress(RuntimeError):  # the loop is closed: nobody waits
+            self.loop.call_soon_threadsafe(self._arrived.put_nowait, news)
+
+    async def progress(self) -> AsyncIterator[Progress]:
+        """The answer as it grows; the last one is finished.
+
+        Raises:
+            ValueError: the question was refused.
+            EngineStopped: the engine ended before the answer.
+        """
+        while True:
+            news = await self._arrived.get()
+            while not self._arrived.empty() and isinstance(news, Progress) and not news.finished:
+                news = self._arrived.get_nowait()  # each holds all before it
+            if isinstance(news, Exception):
+                raise news
+            yield news
+            if news.finished:
+                return

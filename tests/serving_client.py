@@ -1,0 +1,67 @@
+"""What the tests of the server share: a server in this process, and chats as the official client sends them."""
+
+import base64
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+pytest.importorskip("openai")
+pytest.importorskip("fastapi")
+pytest.importorskip("uvicorn")
+pytest.importorskip("prometheus_client")
+
+from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from arr_coc.serving.app import Server
+from arr_coc.serving.running import DrainingServer
+from arr_coc.serving.settings import ServerSettings
+
+
+def noise(seed: int, size: tuple[int, int] = (60, 90)) -> Image.Image:
+    pixels = np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8)
+    return Image.fromarray(pixels)
+
+
+def png(image: Image.Image) -> bytes:
+    stream = BytesIO()
+    image.save(stream, "PNG")
+    return stream.getvalue()
+
+
+def data_url(content: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(content).decode()
+
+
+def chat(question: str, *urls: str) -> list[dict[str, Any]]:
+    images = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    return [{"role": "user", "content": [*images, {"type": "text", "text": question}]}]
+
+
+@contextmanager
+def serving(model: ArrCocForConditionalGeneration, settings: ServerSettings) -> Iterator[tuple[Server, str]]:
+    """A running server and its URL."""
+    server, ready = Server(model, settings, "tiny"), threading.Event()
+    web = DrainingServer(server, ready.set)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=web.run, kwargs={"sockets": [listening]})
+        thread.start()
+        assert ready.wait(120)
+        yield server, f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+        web.should_exit = True
+        thread.join(60)
+    assert not thread.is_alive()
+
+
+def until(holds: Callable[[], bool], seconds: float = 20.0) -> bool:
+    """Whether something becomes true in time."""
+    end = time.monotonic() + seconds
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.01)
+    return holds()

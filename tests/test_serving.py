@@ -1,0 +1,290 @@
+"""The server, asked by the official client: answers are those of `generate`, whoever else asks."""
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from math import exp, prod
+from typing import Any
+
+import pytest
+
+pytest.importorskip("openai")
+
+import openai
+from serving_client import chat, data_url, noise, png, serving, until
+from test_modeling import loud_model
+
+from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from arr_coc.serving.app import Server
+from arr_coc.serving.settings import ServerSettings
+
+QUESTION = "What is the total?"
+IMAGES = [png(noise(seed)) for seed in range(4)]
+URLS = [data_url(content) for content in IMAGES]
+SETTINGS = ServerSettings(cache_tokens=4096, max_waiting=64, embed_batch=4, max_running=6, max_pixels=100_000)
+
+
+@pytest.fixture(scope="module")
+def model() -> ArrCocForConditionalGeneration:
+    return loud_model()
+
+
+@pytest.fixture(scope="module")
+def served(model: ArrCocForConditionalGeneration) -> Iterator[tuple[Server, str]]:
+    with serving(model, SETTINGS) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def server(served: tuple[Server, str]) -> Server:
+    return served[0]
+
+
+@pytest.fixture(scope="module")
+def client(served: tuple[Server, str]) -> Any:
+    with openai.OpenAI(base_url=served[1], api_key="any", max_retries=0, timeout=60) as client:
+        yield client
+
+
+def ask(client: Any, question: str = QUESTION, *urls: str, **options: Any) -> Any:
+    return client.chat.completions.create(model="tiny", messages=chat(question, *(urls or URLS[:1])), **options)
+
+
+def text(completion: Any) -> str:
+    return completion.choices[0].message.content
+
+
+# ---- answers
+
+
+def test_answers_of_many_clients_are_those_of_generate(model: Any, client: Any) -> None:
+    """Images, strategies and budgets mixed in one batch."""
+    cases = [
+        (number % 4, f"What is {number}?", ("realizer", "saliency", "none")[number % 3], 3 + number % 5)
+        for number in range(24)
+    ]
+
+    def answer(case: tuple[int, str, str, int]) -> str:
+        image, question, strategy, budget = case
+        return text(ask(client, question, URLS[image], extra_body={"strategy": strategy, "budget": budget}))
+
+    with ThreadPoolExecutor(12) as threads:
+        answers = list(threads.map(answer, cases))
+    expected = [model.generate(IMAGES[i], q, strategy=strategy, budget=k) for i, q, strategy, k in cases]
+    assert answers == expected and len(set(answers)) > 12
+
+
+def test_a_streamed_answer_comes_in_pieces_and_is_the_same(model: Any, client: Any) -> None:
+    events = list(ask(client, stream=True, max_tokens=12, logprobs=True, stream_options={"include_usage": True}))
+    *pieces, end, usage = events
+    expected = model.generate(IMAGES[0], QUESTION, max_new_tokens=12)
+    assert "".join(piece.choices[0].delta.content for piece in pieces) == expected
+    assert len(pieces) > 3 and end.choices[0].finish_reason == "length" and end.arr_coc["patches"]
+    assert usage.usage.completion_tokens == 12 and usage.choices == []
+    assert sum(len(piece.choices[0].logprobs.content) for piece in pieces if piece.choices[0].logprobs) <= 12
+
+
+def test_stop_strings_and_lengths(model: Any, client: Any) -> None:
+    whole = model.generate(IMAGES[0], QUESTION, max_new_tokens=12)
+    stop = whole[4:6]
+    before = whole[: whole.index(stop)].strip()
+    for stream in (False, True):
+        answer = ask(client, max_tokens=12, stop=[stop, "never"], stream=stream)
+        if stream:
+            events = list(answer)
+            assert "".join(event.choices[0].delta.content or "" for event in events) == before
+            assert events[-1].choices[0].finish_reason == "stop"
+        else:
+            assert (text(answer), answer.choices[0].finish_reason) == (before, "stop")
+    short = ask(client, max_completion_tokens=2)
+    assert (short.choices[0].finish_reason, short.usage.completion_tokens) == ("length", 2)
+
+
+def test_logprobs_are_those_of_the_answers_probability(model: Any, client: Any) -> None:
+    expected = model.generate(IMAGES[1], QUESTION, return_fetch=True, max_new_tokens=5)
+    answer = ask(client, QUESTION, URLS[1], logprobs=True, max_tokens=5)
+    content = answer.choices[0].logprobs.content
+    assert prod(exp(token.logprob) for token in content) == pytest.approx(expected.probability, rel=1e-2)
+    assert answer.arr_coc == {"strategy": "realizer", "allocator": "topk", "patches": [expected.fetch.budget]}
+
+
+def test_drawn_answers_differ_and_cold_ones_do_not(client: Any) -> None:
+    warm = {text(ask(client, temperature=2.0, max_tokens=8)) for _ in range(6)}
+    cold = {text(ask(client, temperature=0.0, top_p=0.5, max_tokens=8)) for _ in range(3)}
+    assert len(warm) > 1 and len(cold) == 1
+    assert text(ask(client, temperature=0.001, max_tokens=8)) in cold
+
+
+def test_several_images_and_earlier_turns(model: Any, client: Any) -> None:
+    assert text(ask(client, QUESTION, *URLS[:2])) == model.generate([IMAGES[:2]], [QUESTION])[0]
+    first = chat("Who?", URLS[0])
+    turns = [*first, {"role": "assistant", "content": "Me."}, {"role": "user", "content": QUESTION}]
+    answer = client.chat.completions.create(model="tiny", messages=turns)
+    assert text(answer) == model.generate(IMAGES[0], QUESTION, history=[("Who?", "Me.")])
+
+
+def test_an_image_is_encoded_once(server: Server, model: Any, client: Any) -> None:
+    content = png(noise(77))
+    held = client.post("/encodings", cast_to=object, body={"image": data_url(content)})
+    assert held["size"] == {"height": 60, "width": 90} and held["id"].startswith("encoding:enc_")
+    counter = server.metrics.encodings.labels("miss")
+    before = counter._value.get()
+    for url in (held["id"], data_url(content)):
+        assert text(ask(client, QUESTION, url)) == model.generate(content, QUESTION)
+    assert counter._value.get() == before
+    assert client.post("/encodings", cast_to=object, body={"image": data_url(content)})["id"] == held["id"]
+
+
+# ---- what is refused
+
+
+REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
+    "another model": ({"model": "gpt"}, 404, "model: expected 'tiny'"),
+    "no image": ({"messages": [{"role": "user", "content": "Hello?"}]}, 400, "expected at least one image; got none"),
+    "a system's turn": ({"messages": [{"role": "system", "content": "x"}]}, 400, "messages.0.role"),
+    "an answer last": ({"messages": [*chat("a", URLS[0]), {"role": "assistant", "content": "b"}]}, 400, "in turn"),
+    "no question": ({"messages": chat("  ", URLS[0])}, 400, "expected a question"),
+    "a file": ({"messages": chat("a", "/etc/hostname")}, 400, "image_url: expected a data: or http"),
+    "a file's URL": ({"messages": chat("a", "file:///etc/hostname")}, 400, "image_url: expected"),
+    "a host": ({"messages": chat("a", "http://localhost/x.png")}, 400, "allowed here"),
+    "no image in it": ({"messages": chat("a", data_url(b"nothing"))}, 400, "received other content"),
+    "half an image": ({"messages": chat("a", data_url(IMAGES[0][:900]))}, 400, "received a corrupt one"),
+    "too many pixels": ({"messages": chat("a", data_url(png(noise(0, (400, 400)))))}, 400, "at most 100000 pixels"),
+    "too many images": ({"messages": chat("a", *URLS[:1] * 9)}, 400, "at most 8 images; got 9"),
+    "an unknown handle": ({"messages": chat("a", "encoding:enc_0")}, 404, "encode the image again"),
+    "a strategy": ({"extra_body": {"strategy": "best"}}, 400, "strategy: expected one of"),
+    "a budget": ({"extra_body": {"budget": 10_000}}, 400, "budget: expected 0 to"),
+    "a field": ({"extra_body": {"stratgy": "none"}}, 400, "stratgy"),
+    "a seed": ({"seed": 1}, 400, "seed"),
+    "two answers": ({"n": 2}, 400, "n: "),
+    "empty stops": ({"stop": [""]}, 400, "stop: expected"),
+    "a long question": ({"messages": chat("long " * 2000, URLS[0])}, 400, "tokens"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refusals_say_why_and_nothing_of_the_server(case: str, client: Any) -> None:
+    changes, status, message = REFUSED[case]
+    with pytest.raises(openai.APIStatusError) as caught:
+        client.chat.completions.create(**{"model": "tiny", "messages": chat(QUESTION, URLS[0]), **changes})
+    assert caught.value.status_code == status and message in str(caught.value.body)
+    body = caught.value.response.text
+    assert len(body) < 1000 and not re.search(r"/(tmp|root|home|usr|work)/|Traceback|\.py", body)
+
+
+def test_who_is_late_is_told_so(server: Server, client: Any) -> None:
+    usual = server.chat.settings
+    server.chat.settings = replace(usual, answer_seconds=1e-4)
+    try:
+        with pytest.raises(openai.APIStatusError) as caught:
+            ask(client)
+        assert caught.value.status_code == 504
+    finally:
+        server.chat.settings = usual
+
+
+def test_a_full_queue_says_when_to_come_back(server: Server, client: Any) -> None:
+    usual = server.engine.settings
+    server.engine.settings = replace(usual, max_waiting=1)
+    try:
+        with ThreadPoolExecutor(24) as threads:
+            jobs = [threads.submit(ask, client, max_tokens=60) for _ in range(48)]
+        errors = [error for job in jobs if (error := job.exception()) is not None]
+        assert 0 < len(errors) < 48 and all(isinstance(error, openai.RateLimitError) for error in errors)
+        assert all(int(error.response.headers["retry-after"]) >= 1 for error in errors)
+    finally:
+        server.engine.settings = usual
+
+
+def test_a_client_that_goes_takes_its_question_along(server: Server, client: Any) -> None:
+    """Streaming or not: what it held is given back."""
+    assert until(lambda: not server.engine.running)
+    free = server.engine.rows.free
+    stream = ask(client, stream=True, max_tokens=600)
+    next(iter(stream))
+    assert server.engine.running == 1
+    stream.close()
+    assert until(lambda: not server.engine.running, 5) and server.engine.rows.free == free
+    with pytest.raises(openai.APITimeoutError):
+        ask(client.with_options(timeout=0.5), max_tokens=700)
+    assert until(lambda: not server.engine.running, 5) and server.engine.rows.free == free
+
+
+def test_one_refused_question_of_a_batch_leaves_the_others_alone(server: Server, model: Any, client: Any) -> None:
+    """They were embedded and handed on a second time."""
+    before = server.engine.rows.free
+    lengths = [(QUESTION, 400), ("long " * 150, 400), ("Who?", 400)] * 4
+    with ThreadPoolExecutor(12) as threads:
+        jobs = [threads.submit(ask, client, question, max_tokens=tokens) for question, tokens in lengths]
+    for (question, tokens), job in zip(lengths, jobs, strict=True):
+        if len(question) > 100:
+            assert isinstance(job.exception(), openai.BadRequestError)
+        else:
+            assert text(job.result()) == model.generate(IMAGES[0], question, max_new_tokens=tokens)
+    assert until(lambda: not server.engine.running) and server.engine.rows.free == before
+
+
+def test_a_question_cancelled_while_it_is_embedded_never_runs(
+    server: Server, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither waiting nor running, it was passed over, and answered for nobody."""
+    embed, cancelled = server.engine.asker.embed, []
+
+    def slowly(asked: Any, *args: Any, **kwargs: Any) -> Any:
+        cancelled.append(until(lambda: not server.guard.open, 5))
+        return embed(asked, *args, **kwargs)
+
+    monkeypatch.setattr(server.engine.asker, "embed", slowly)
+    with pytest.raises(openai.APITimeoutError):
+        ask(client.with_options(timeout=0.3), max_tokens=700)
+    assert until(lambda: cancelled == [True])
+    monkeypatch.undo()
+    assert text(ask(client, max_tokens=2)) and until(lambda: not server.engine.running, 0.3)
+
+
+# ---- images
+
+
+def test_a_worker_that_is_killed_costs_no_answer(server: Server, model: Any, client: Any) -> None:
+    restarts = server.metrics.worker_restarts._value.get()
+    for process in server.workers.processes:
+        os.kill(process, signal.SIGKILL)
+    content = png(noise(78))
+    assert text(ask(client, QUESTION, data_url(content))) == model.generate(content, QUESTION)
+    assert server.metrics.worker_restarts._value.get() > restarts
+
+
+def test_a_worker_that_hangs_is_replaced(server: Server, client: Any) -> None:
+    usual, processes = server.workers.limits, server.workers.processes
+    server.workers.limits = replace(usual, seconds=0.5)
+    for process in processes:
+        os.kill(process, signal.SIGSTOP)
+    try:
+        with pytest.raises(openai.BadRequestError, match="decodes within 0.5 s; got a slower one"):
+            ask(client, QUESTION, data_url(png(noise(79))))
+    finally:
+        server.workers.limits = usual
+        for process in processes:
+            if process in server.workers.processes:
+                os.kill(process, signal.SIGCONT)
+    assert text(ask(client, QUESTION, data_url(png(noise(79)))))
+
+
+# ---- status
+
+
+def test_status_and_metrics(served: tuple[Server, str], client: Any) -> None:
+    root = client.with_options(base_url=served[1].removesuffix("/v1"))
+    assert [model.id for model in client.models.list()] == ["tiny"]
+    for path in ("/healthz", "/readyz"):
+        assert root.get(path, cast_to=object) == {"ok": True}
+    ask(client)
+    lines = root.get("/metrics", cast_to=str)
+    for name in ("first_token_seconds_count", "answer_seconds_bucket", "fetched_patches_sum", "encodings_total"):
+        assert re.search(rf"^arr_coc_{name}\S* [1-9]", lines, re.M), name
+    assert "arr_coc_waiting 0.0" in lines and "arr_coc_encoding_bytes" in lines
+    with pytest.raises(openai.NotFoundError):
+        root.get("/docs", cast_to=str)

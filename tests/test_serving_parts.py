@@ -1,0 +1,172 @@
+"""Parts of the server by themselves: what guards it, ids of image tokens, text that may be shown."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from helpers import Cli, tiny_tokenizer
+from torch import nn
+
+pytest.importorskip("prometheus_client")
+pytest.importorskip("pydantic")
+
+from arr_coc.serving.answer_text import AnswerText
+from arr_coc.serving.guard import Guard, Message
+from arr_coc.serving.metrics import Metrics, length_label
+from arr_coc.serving.settings import ServerSettings
+from arr_coc.serving.token_rows import LARGEST_ID, TokenRows
+from arr_coc_cli.serve import KEYS_VARIABLE, _keys
+
+# ---- the guard
+
+
+async def echo(scope: Message, receive: Any, send: Any) -> None:
+    body = (await receive())["body"]
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": body})
+
+
+def guarded(
+    settings: ServerSettings,
+    chunks: list[bytes | float],
+    *,
+    headers: dict[str, str] | None = None,
+    path: str = "/v1/x",
+    prepare: Callable[[Guard], None] = lambda guard: None,
+) -> tuple[int, bytes, dict[bytes, bytes]]:
+    """Sends a body in pieces (a number: seconds of silence); gives status, body and headers of the answer."""
+    sent: list[Message] = []
+    pieces = iter(chunks)
+
+    async def receive() -> Message:
+        for piece in pieces:
+            if not isinstance(piece, float):
+                return {"type": "http.request", "body": piece, "more_body": piece != chunks[-1]}
+            await asyncio.sleep(piece)
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    guard = Guard(echo, settings, Metrics())
+    prepare(guard)
+    listed = [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]
+    asyncio.run(guard({"type": "http", "path": path, "headers": listed}, receive, send))
+    if not sent:
+        return 0, b"", {}
+    return sent[0]["status"], sent[1]["body"], dict(sent[0]["headers"])
+
+
+def test_a_body_arrives_whole() -> None:
+    assert guarded(ServerSettings(), [b"ab", b"cd", b"e"])[:2] == (200, b"abcde")
+
+
+@pytest.mark.parametrize(
+    ("headers", "chunks"),
+    [({"Content-Length": "11"}, [b"x"]), ({}, [b"12345", b"678901"]), ({"Content-Length": "-1"}, [])],
+)
+def test_large_bodies_are_not_read_to_their_end(headers: dict[str, str], chunks: list[bytes | float]) -> None:
+    status, body, answered = guarded(ServerSettings(max_body=10), chunks, headers=headers)
+    assert status == 413 and b"expected at most 10 bytes" in body and answered[b"connection"] == b"close"
+
+
+def test_slow_bodies_and_clients_that_go() -> None:
+    settings = ServerSettings(body_seconds=0.05)
+    assert guarded(settings, [b"a", 1.0, b"b"])[0] == 408
+    assert guarded(ServerSettings(), [b"a", 0.0])[0] == 0
+
+
+def test_keys() -> None:
+    settings = ServerSettings(api_keys=("first", "second"))
+    assert guarded(settings, [b"x"], headers={"Authorization": "Bearer second"})[0] == 200
+    for header in ("Bearer third", "Basic second", "second", "Bearer ", "Bearer seco\u00f6d"):
+        assert guarded(settings, [b"x"], headers={"Authorization": header})[0] == 401
+    assert guarded(settings, [b"x"])[0] == 401
+    assert guarded(settings, [b"x"], path="/healthz")[0] == 200
+
+
+def test_a_server_that_is_full_or_ends_takes_nothing() -> None:
+    def fill(guard: Guard) -> None:
+        guard.open = 1
+
+    def drain(guard: Guard) -> None:
+        guard.draining = True
+
+    status, body, headers = guarded(ServerSettings(max_open=1), [b"x"], prepare=fill)
+    assert (status, headers[b"retry-after"]) == (429, b"1") and json.loads(body)["error"]["type"] == "server_error"
+    status, _, headers = guarded(ServerSettings(), [b"x"], prepare=drain)
+    assert status == 503 and int(headers[b"retry-after"]) > 0
+    assert guarded(ServerSettings(), [b"x"], path="/readyz", prepare=drain)[0] == 200
+
+
+# ---- ids
+
+
+def test_ids_stand_for_rows_and_never_come_again() -> None:
+    rows = TokenRows(nn.Embedding(10, 4), 10, 6)
+    first, second = torch.randn(3, 4), torch.randn(2, 4)
+    ids, others = rows.take(first), rows.take(second)
+    text = torch.tensor([[3, *ids, *others, 9]], dtype=torch.int32)
+    expected = torch.cat((rows.embedding(torch.tensor([3])), first, second, rows.embedding(torch.tensor([9]))))
+    assert torch.equal(rows(text)[0], expected) and rows.free == 1
+    seen = {*ids, *others}
+    for _ in range(20):
+        rows.release(ids)
+        ids = rows.take(first)
+        assert not seen & {*ids} and torch.equal(rows(torch.tensor(ids)), first)
+        seen |= {*ids}
+    with pytest.raises(ValueError, match="rows: expected at most 1 tokens, which are free; got 2"):
+        rows.take(second)
+
+
+def test_ids_stay_within_32_bits() -> None:
+    rows = TokenRows(nn.Embedding(10, 4), 10, 2)
+    rows._uses = [rows._rounds - 1, rows._rounds]
+    ids = rows.take(torch.randn(2, 4))
+    assert max(ids) <= LARGEST_ID and ids[1] == 11
+
+
+# ---- text
+
+
+@pytest.mark.parametrize("stop", [(), ("wo",), ("world", "lo w"), ("x",), ("\u00fcs",)])
+def test_pieces_make_up_the_text_and_are_never_taken_back(stop: tuple[str, ...]) -> None:
+    tokenizer = tiny_tokenizer()
+    tokens = tokenizer("  Hello world, gr\u00fcs dich \U0001f600 ! ").input_ids
+    shown, pieces = AnswerText(tokenizer, stop), []
+    for count in range(1, len(tokens) + 1):
+        pieces.append(shown.more(tokens[:count], count == len(tokens)))
+        if shown.stopped:
+            break
+    whole = "Hello world, gr\u00fcs dich \U0001f600 !"
+    ends = [whole.find(string) for string in stop if string in whole]
+    assert "".join(pieces) == (whole[: min(ends)].strip() if ends else whole)
+    assert shown.stopped is bool(ends) and sum(map(bool, pieces)) > 2
+
+
+# ---- settings
+
+
+def test_settings_are_positive_and_lengths_have_names() -> None:
+    with pytest.raises(ValueError, match="max_body: expected a positive number; got 0"):
+        ServerSettings(max_body=0)
+    assert [length_label(tokens) for tokens in (1, 128, 129, 9000)] == ["128", "128", "256", "more"]
+
+
+def test_keys_come_from_a_file_or_the_environment(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KEYS_VARIABLE, "a, b,")
+    assert _keys(None) == ("a", "b")
+    (tmp_path / "keys").write_text("c\n\n d \n")
+    assert _keys(str(tmp_path / "keys")) == ("c", "d")
+    (tmp_path / "none").write_text("\n")
+    with pytest.raises(ValueError, match="^--api-keys: expected a file with a key per line; got none"):
+        _keys(str(tmp_path / "none"))
+
+
+def test_mistakes_on_the_command_line(cli: Cli, tmp_path: Any) -> None:
+    assert cli("serve", tmp_path / "typo")[0] == 2
+    code, _, err = cli("serve", "--max-body", "0")
+    assert (code, err) == (2, "arr-coc: error: max_body: expected a positive number; got 0\n")
