@@ -20,7 +20,7 @@ from .checks import CALLABLES, DECODING, NUMBERS, boxes_per_slot, refusal
 from .fetcher import AS_CONFIGURED, FetchChoices
 from .image_processing_arr_coc import Box
 from .image_sources import shorten
-from .prefix import begins_with, pad_after_prefix
+from .prefix import begins_with, fresh_cache, pad_after_prefix, with_prefix
 from .processing_arr_coc import ArrCocProcessor, History
 from .prompt import EmbeddedPrompt, count_saccades
 from .view_encoding import encode_prompts, look_at_views
@@ -90,7 +90,8 @@ class Asker:
         taken, rest = self._view_options(options)
         if rest:
             raise TypeError(f"encode_image: expected options of views; got {', '.join(sorted(rest))}")
-        return self.with_prefix(self._encode_sources([[image] for image in images], taken))
+        encoding = self._encode_sources([[image] for image in images], taken)
+        return with_prefix(self.model, self.processor, encoding)
 
     def _view_options(self, kwargs: dict[str, Any]) -> tuple[ViewOptions, dict[str, Any]]:
         saved = self.processor.image_processor.views
@@ -111,29 +112,6 @@ class Asker:
         encoding = self.model.model.encode_image(inputs["pixel_values"], inputs["patch_mask"])
         encoding.source_sizes = [(image.height, image.width) for image in images]
         return encoding
-
-    def _fresh_cache(self) -> DynamicCache:
-        return DynamicCache(config=self.model.config.text_config)
-
-    def with_prefix(self, encoding: ImageEncoding) -> ImageEncoding:
-        """Prefills the language model with the prompt up to and including the base tokens, where that can be kept.
-
-        Only full-attention language models keep a plain cache of every position.
-        """
-        if not all(type(layer).__name__ == "DynamicLayer" for layer in self._fresh_cache().layers):
-            return encoding
-        text = self.processor.prompt("?")
-        before = text[: text.index(self.processor.image_token)]
-        with self.processor.tokenizing.lock:
-            ids = self.processor.tokenizer(before, add_special_tokens=False, return_tensors="pt").input_ids[0].long()
-        embeds = self.model.get_input_embeddings()(ids.to(encoding.tokens.device))
-        base = encoding.tokens.to(embeds)
-        cache = self._fresh_cache()
-        prompt = torch.cat((embeds.expand(len(encoding), -1, -1), base), 1)
-        self.model.model(inputs_embeds=prompt, past_key_values=cache, use_cache=True)
-        placeholders = torch.full((base.shape[1],), self.model.config.image_token_id)
-        layers = [(layer.keys, layer.values) for layer in cache.layers]  # type: ignore[union-attr]
-        return replace(encoding, prefix_ids=torch.cat((ids, placeholders)), prefix_cache=layers)  # type: ignore[arg-type]
 
     # ---- ask ------------------------------------------------------------------------------------------------------
 
@@ -224,7 +202,7 @@ class Asker:
             encoding = self.model.model.with_bypass(encoding, choices.bypass)
         # A prefix pays where several questions share it.
         if not encoded and len(spans) == 1 < len(questions) and self._cache_is_plain(kwargs):
-            encoding = self.with_prefix(encoding)
+            encoding = with_prefix(self.model, self.processor, encoding)
         captions = {row: source.caption for row, source in enumerate(encoding.sources or ())}
         texts = [[captions.get(number, "") for number in own] for own in images]
         joint = encoding.documents is not None or options.spread is not None
@@ -324,7 +302,7 @@ class Asker:
     def _prefix(self, encoding: ImageEncoding, first: Tensor, kwargs: dict[str, Any]) -> DynamicCache:
         """A cache holding the prefix of each prompt's first image [B], repeated for beams and returned sequences."""
         repeats = max(self._setting(kwargs, name, 1) for name in ("num_beams", "num_return_sequences"))
-        cache = self._fresh_cache()
+        cache = fresh_cache(self.model)
         for layer, (key, value) in enumerate(encoding.prefix_cache):  # type: ignore[arg-type]
             rows = first.to(key.device).repeat_interleave(repeats)
             cache.update(key[rows], value[rows], layer)

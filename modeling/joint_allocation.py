@@ -26,7 +26,8 @@ FOCUS = 3.0
 """How much the highest score of a view adds to all of its scores, when views compete.
 
 A scorer that was trained on single pages finds something on each. Measured on A4 pages in validation fonts with the
-weights of arr-coc-tiny: at 0 patches of other tiles stand between those of the answer; more than 3 changes nothing.
+weights of arr-coc-tiny: at 0 patches of other tiles stand between those of the answer; 3 and 8 do about alike (42
+questions).
 """
 
 

@@ -27,6 +27,7 @@ from .conversation import Conversation
 from .fetcher import FetchChoices, FetchResult
 from .image_processing_arr_coc import Box
 from .losses import relevance_loss, warn_of_training_in_eval_mode
+from .prefix import with_prefix
 from .pretrained import ArrCocPreTrainedModel
 from .processing_arr_coc import ArrCocProcessor
 from .processor_loading import load_processor
@@ -243,7 +244,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             return Asker(self, self.processor).encode(image, **options)
         encoding = self.model.encode_image(pixel_values, patch_mask)
         try:
-            return Asker(self, self.processor).with_prefix(encoding)
+            return with_prefix(self, self.processor, encoding)
         except ValueError:  # no processor, no prompt
             return encoding
 
@@ -326,11 +327,8 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             received = "inputs_embeds" if kwargs.get("inputs_embeds") is not None else "none"
             raise ValueError(f"input_ids: expected the prompt's, and no inputs_embeds, beside images; got {received}")
         prompt = self._embedded(ids[0], choices, kwargs)
-        inputs = {
-            name: prompt.inputs[name]
-            for name in ("input_ids", "attention_mask", "position_ids")
-            if name in prompt.inputs
-        }
+        names = ("input_ids", "attention_mask", "position_ids")
+        inputs = {name: prompt.inputs[name] for name in names if name in prompt.inputs}
         length = inputs["input_ids"].shape[1]
         for name in ("max_length", "min_length"):  # as many new tokens as if the prompt were as long as it was given
             limit = generation_setting(self, kwargs, name)

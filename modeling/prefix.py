@@ -3,8 +3,47 @@
 Notation: B prompts, S their length, p tokens of the prefix.
 """
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
+from transformers.cache_utils import DynamicCache
+
+from .processing_arr_coc import ArrCocProcessor
+from .vision_tower import ImageEncoding
+
+if TYPE_CHECKING:
+    from .modeling_arr_coc import ArrCocForConditionalGeneration
+
+
+def fresh_cache(model: "ArrCocForConditionalGeneration") -> DynamicCache:
+    """An empty cache of the model's language model."""
+    return DynamicCache(config=model.config.text_config)
+
+
+@torch.no_grad()
+def with_prefix(
+    model: "ArrCocForConditionalGeneration", processor: ArrCocProcessor, encoding: ImageEncoding
+) -> ImageEncoding:
+    """Prefills the language model with the prompt up to and including the base tokens, where that can be kept.
+
+    Only full-attention language models keep a plain cache of every position.
+    """
+    cache = fresh_cache(model)
+    if not all(type(layer).__name__ == "DynamicLayer" for layer in cache.layers):
+        return encoding
+    text = processor.prompt("?")
+    before = text[: text.index(processor.image_token)]
+    with processor.tokenizing.lock:
+        ids = processor.tokenizer(before, add_special_tokens=False, return_tensors="pt").input_ids[0].long()
+    embeds = model.get_input_embeddings()(ids.to(encoding.tokens.device))
+    base = encoding.tokens.to(embeds)
+    prompt = torch.cat((embeds.expand(len(encoding), -1, -1), base), 1)
+    model.model(inputs_embeds=prompt, past_key_values=cache, use_cache=True)
+    placeholders = torch.full((base.shape[1],), model.config.image_token_id)
+    layers = [(layer.keys, layer.values) for layer in cache.layers]  # type: ignore[union-attr]
+    return replace(encoding, prefix_ids=torch.cat((ids, placeholders)), prefix_cache=layers)  # type: ignore[arg-type]
 
 
 def begins_with(prefix: Tensor, input_ids: Tensor, attention_mask: Tensor) -> bool:

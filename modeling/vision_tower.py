@@ -175,10 +175,10 @@ class ImageEncoding(Rows):
             ValueError: another file, or an encoding of another model.
             FileNotFoundError: no such file.
         """
-        from .asker import Asker
         from .encoding_files import load_encoding
+        from .prefix import with_prefix
 
-        return Asker(model, model.processor).with_prefix(load_encoding(path, model.model))
+        return with_prefix(model, model.processor, load_encoding(path, model.model))
 
     def check_fits(self, config: Any) -> None:
         """Raises a ValueError where a model of another width made this: `config` is an `ArrCocConfig`."""

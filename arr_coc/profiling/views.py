@@ -34,7 +34,7 @@ from .second_question import QUESTIONS
 class ViewCosts:
     """Of one image: `views` that were encoded, `tokens` of the language model's, seconds and bytes.
 
-    `fetch`: scoring, joint allocation and gathering; `first`: encoding and the time to the first token; `second`: the
+    `fetch`: scoring and joint allocation; `first`: encoding and the time to the first token; `second`: the
     time to the first token of another question.
     """
 
