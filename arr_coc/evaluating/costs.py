@@ -17,7 +17,6 @@ from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .answers import ask, encode, load_images
 from .arms import Arm
-from .bases import without_base
 from .peers import PEERS, choose
 
 FEWEST_TIMINGS = 200
@@ -57,7 +56,7 @@ def first_token(model: ArrCocForConditionalGeneration, arm: Arm, image: Any, rec
     """
     encoding = encode(model, [image], arm.side, prefill=False)
     if arm.rule == "patches_only":
-        encoding = without_base(encoding)
+        encoding = encoding.without_base()
     ask(model, arm, [record], encoding, seed=next(iter(arm.seeds), None), max_new_tokens=1, min_new_tokens=1)
 
 
