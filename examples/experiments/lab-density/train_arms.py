@@ -84,9 +84,8 @@ def main() -> int:
     parser.add_argument(
         "--seeds", type=int, help="trainings of each arm (default: 3 of floor and running, 2 of others)"
     )
-    parser.add_argument(
-        "--reading", metavar="SETTING", nargs="*", default=[], help="settings of the shared stage alone"
-    )
+    of_reading = "setting of the shared stage alone; may be repeated"
+    parser.add_argument("--reading", metavar="SETTING", action="append", default=[], help=of_reading)
     options = parser.parse_args()
     arms = options.arms.split(",")
     if strange := sorted(set(arms) - set(SEEDS)):
