@@ -191,6 +191,14 @@ class ImageEncoding(Rows):
         """The same without the language model's reading of it: for prompts that do not begin with it."""
         return replace(self, prefix_ids=None, prefix_cache=None)
 
+    def without_base(self) -> "ImageEncoding":
+        """The same for prompts without base tokens, and without what the layout puts around them.
+
+        Patches are chosen and encoded beside the base as ever.
+        """
+        quality = None if self.quality is None else self.quality[:, :0]
+        return replace(self.without_prefix(), tokens=self.tokens[:, :0], closing=None, quality=quality)
+
 
 MAX_PIXEL = 1e4
 """Magnitude of a normalised pixel above which half precision would overflow soon; images are within a few units."""

@@ -29,7 +29,7 @@ from arr_coc.data.streaming import RecordStream
 from arr_coc_cli import main
 
 NEW = ("chart", "directory", "receipt", "sign", "table")
-"""Domains beside `document`, `form` and `browser`, whose pages have their own tests."""
+"""Domains beside `document`, `form`, `browser` and `density`, whose pages have their own tests."""
 OURS = ("document", "form", *NEW)
 """Domains whose letters we draw ourselves."""
 
@@ -57,7 +57,7 @@ def squeezed(text: str) -> str:
 
 
 def test_every_promised_domain_is_there() -> None:
-    assert DOMAINS.noun == "domain" and set(DOMAINS) == {"browser", "document", "form", *NEW}
+    assert DOMAINS.noun == "domain" and set(DOMAINS) == {"browser", "density", "document", "form", *NEW}
 
 
 @pytest.mark.parametrize("split", SPLITS)

@@ -186,7 +186,7 @@ def test_copying_from_the_base_alone_needs_the_base(config: ArrCocConfig, batch:
     """What is predicted does not change with patches, and does with what stands in the cells."""
     torch.manual_seed(0)
     copying = Copying(ArrCocForConditionalGeneration(config), build_tokenizer())
-    whole = batch.read_from(alone=True)
+    whole = batch.read_from(whole=True)
     other = replace(whole, glyphs=whole.glyphs.flip(0))
 
     def loss(asked: Batch, seed: int) -> float:
@@ -213,7 +213,7 @@ def test_the_layer_that_points_is_a_setting(config: ArrCocConfig, batch: Batch) 
 def test_whole_pages_are_transcribed_for_those_who_see_the_base_alone(config: ArrCocConfig) -> None:
     tokenizer = build_tokenizer()
     asked = questions(config, Prompts(tokenizer, config.image_token_id), sketched=True)
-    whole, lines = asked.read_from(alone=True), asked.read_from(alone=False)
+    whole, lines = asked.read_from(whole=True), asked.read_from(whole=False)
     texts = [
         [tokenizer.decode(row[answer]) for row, answer in zip(part.after, part.answer, strict=True)]
         for part in (whole, lines)

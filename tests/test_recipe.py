@@ -46,6 +46,32 @@ def test_settings_that_nothing_has_are_refused(setting: str) -> None:
         load_recipe(EXAMPLE, [setting])
 
 
+def test_a_recipe_is_another_one_but_for_its_settings(tmp_path: Path) -> None:
+    """Paths stay relative to the base; what the command line says comes last."""
+    (tmp_path / "arms").mkdir()
+    (tmp_path / "base.yaml").write_text(
+        "model: geometry\nstart: begun\nstages: [{stage: reading, steps: 5}, {stage: answering, end_mix: {none: 1}}]\n"
+    )
+    path = tmp_path / "arms" / "arm.yaml"
+    path.write_text(
+        "base: ../base.yaml\n"
+        "settings: {steps: 7, answering.end_mix: {oracle: 1}, answering.budgets: {28: 1}, seed: 3}\n"
+    )
+    recipe = load_recipe(path, ["reading.steps=9", "start=elsewhere"])
+    folder = tmp_path / "arms" / ".."
+    assert (recipe.model, recipe.start, recipe.seed) == (folder / "geometry", folder / "elsewhere", 3)
+    stages: list[Any] = list(recipe.stages)
+    assert [stage.steps for stage in stages] == [9, 7]
+    assert stages[1].end_mix == {"oracle": 1} and stages[1].budgets == {28: 1}
+    assert load_recipe(tmp_path / "base.yaml").stages[1].end_mix == {"none": 1}  # type: ignore[attr-defined]
+    path.write_text("base: ../base.yaml\nsettings: {nobody.steps: 7}\n")
+    with pytest.raises(ValueError, match="setting: expected .*; got 'nobody.steps'"):
+        load_recipe(path)
+    path.write_text("base: ../base.yaml\nstages: []\n")
+    with pytest.raises(ValueError, match="expected base, settings; got stages"):
+        load_recipe(path)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -57,6 +83,7 @@ def test_settings_that_nothing_has_are_refused(setting: str) -> None:
         ("stages: [reading]", r"stages\[0\]: expected a mapping with the stage's name; got 'reading'"),
         ("stages: [{stage: copying}, {stage: joint}]", "after a phase or after answering; got one after CopyingStage"),
         ("seed: 1", "expected a mapping with a list of stages"),
+        ("stages: []", "expected a mapping with a list of stages"),
         ("just words", "expected a mapping with a list of stages"),
     ],
 )

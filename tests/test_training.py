@@ -65,7 +65,7 @@ def begun(config: ArrCocConfig) -> Run:
 
 
 def questions(config: ArrCocConfig, prompts: Prompts, *, sketched: bool = False, **changes: Any) -> Batch:
-    mixture = None if sketched else Mixture(ANSWERING.kinds)
+    mixture = "document" if sketched else Mixture(ANSWERING.kinds)
     stage = replace(ANSWERING, **changes)
     return QuestionPages(stage, config, prompts, split="train", transcript_budget=BUDGET, mixture=mixture).batch(0)
 
@@ -221,11 +221,11 @@ def test_values_read_counts_values_with_every_character_right() -> None:
         def forward(self, features: Tensor) -> tuple[Tensor, None]:
             return self.logits, None
 
-    assert values_read(nn.Identity(), Answers(truth), [document]) == 1.0
+    assert values_read(nn.Identity(), Answers(truth), [document], 256) == 1.0
     value = document.entries[1].value_box
     y, x = np.argwhere((truth[..., 0] > 0) & (box_targets([value], size=256, grid=32) > 0))[0]
     truth[y, x, 0] = 1 + truth[y, x, 0] % len(CHARSET)
-    wrong = values_read(nn.Identity(), Answers(truth), [document])
+    wrong = values_read(nn.Identity(), Answers(truth), [document], 256)
     assert wrong == pytest.approx(1 - 1 / len(document.entries))
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from .common import METRICS, Command, add_choice_arguments, add_device_argument,
 from .data_arguments import add_data_arguments, find_source, reading
 
 if TYPE_CHECKING:
+    from arr_coc.evaluating.entries import Entry
     from arr_coc.evaluating.experiment import Settings
 
 PLACES = ("model", "data", "out", "rules")
@@ -57,16 +59,23 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from arr_coc.evaluating.experiment import make_plan
 
-    conduct(args, make_plan, finish)
+    conduct(args, make_plan, finish, contests=True)
 
 
-def conduct(args: argparse.Namespace, plan_for: Callable[..., dict[str, Any]], conclude: Callable[..., None]) -> None:
+def conduct(
+    args: argparse.Namespace,
+    plan_for: Callable[..., dict[str, Any]],
+    conclude: Callable[..., None],
+    *,
+    contests: bool = False,
+) -> None:
     """Plans, answers and concludes, or only concludes; every process of `accelerate launch` answers its share.
 
     Args:
         args: of `add_run_arguments`.
         plan_for: from (model, source, records, settings, command) to a plan.
         conclude: called once with (out, records, metric or None) when all is answered.
+        contests: whether arms may have weights of their own, which `plan_contest` then plans.
 
     Raises:
         ValueError: bad settings, a folder that holds another run, or one that another process writes.
@@ -74,8 +83,7 @@ def conduct(args: argparse.Namespace, plan_for: Callable[..., dict[str, Any]], c
     import torch
     from accelerate import PartialState
 
-    from arr_coc.evaluating.experiment import Settings, check_data, keep_costs, keep_plan, plan_arms, predict, read_plan
-    from arr_coc.loading import load_model
+    from arr_coc.evaluating.experiment import Settings, check_data, keep_costs, keep_plan, plan_arms, read_plan
     from arr_coc.locks import sole_writer
 
     options = read_config(args.config)
@@ -98,20 +106,47 @@ def conduct(args: argparse.Namespace, plan_for: Callable[..., dict[str, Any]], c
     # Without being told, accelerate takes each of several processes on a machine without accelerators for a single one.
     state = PartialState(cpu=args.device == "cpu" or not torch.accelerator.is_available())
     many = state.num_processes > 1
-    model = load_model(model_name, str(state.device) if many and args.device is None else args.device)
+    device = str(state.device) if many and args.device is None else args.device
+    answering = _contest(model_name, device, settings.contest) if contests and settings.contest else None
+    planned, predicted, asked = answering or _one_model(model_name, device, plan_for)
     command = "arr-coc " + shlex.join(sys.argv[1:])
     main = state.is_main_process
     with sole_writer(out) if main else nullcontext():
         with state.main_process_first():
-            plan = keep_plan(out, plan_for(model, source, records, settings, command))
+            plan = keep_plan(out, planned(source, records, settings, command))
         shard, arms, batch_size = (state.process_index, state.num_processes), plan_arms(plan), settings.batch_size
-        predict(model, arms, records, out / "predictions", batch_size=batch_size, shard=shard, progress=main)
+        predicted(arms, records, out / "predictions", batch_size=batch_size, shard=shard, progress=main)
         state.wait_for_everyone()
         if main:
-            keep_costs(out, model, arms, records, settings)
+            keep_costs(out, lambda: asked(arms), records, settings)
             conclude(out, records, None)
     if many:
         state.destroy_process_group()
+
+
+Answering = tuple[Callable[..., dict[str, Any]], Callable[..., int], Callable[..., Any]]
+"""How a plan is made, how it is answered, and which models its arms are asked of."""
+
+
+def _one_model(name: str | None, device: str | None, plan_for: Callable[..., dict[str, Any]]) -> Answering:
+    """One model answers for all arms."""
+    from arr_coc.evaluating.experiment import predict
+    from arr_coc.loading import load_model
+
+    model = load_model(name, device)
+    return partial(plan_for, model), partial(predict, model), lambda arms: [(model, arm) for arm in arms]
+
+
+def _contest(name: str | None, device: str | None, entries: Sequence[Entry]) -> Answering:
+    """Every arm is answered for by models of its own."""
+    from arr_coc.evaluating.contest import first_models, plan_contest, predict_contest
+    from arr_coc.loading import load_model
+
+    if name is not None:
+        raise ValueError(f"model: expected none beside a contest, whose arms have their own; got {name!r}")
+    load = partial(load_model, device=device)
+    planned, predicted = partial(plan_contest, load, entries), partial(predict_contest, load, entries)
+    return planned, predicted, partial(first_models, load, entries)
 
 
 def finish(out: Path, records: Any, metric: str | None) -> None:
@@ -133,6 +168,7 @@ def read_config(name: str | None) -> dict[str, Any]:
     """
     from arr_coc.data.formats import Format
     from arr_coc.data.sources import open_source
+    from arr_coc.evaluating.entries import read_entries
     from arr_coc.evaluating.experiment import Settings
     from arr_coc.files import read_yaml
 
@@ -146,6 +182,8 @@ def read_config(name: str | None) -> dict[str, Any]:
         raise ValueError(f"{path}: expected keys among {', '.join(sorted(known))}; got {received}")
     if isinstance(content.get("data"), dict):
         content["data"] = open_source(content["data"], folder=path.parent)
+    if "contest" in content:
+        content["contest"] = read_entries(content["contest"], path.parent)
     for key in PLACES:
         beside = content.get(key)
         whole = key in ("data", "rules") and isinstance(beside, dict | Format)
@@ -166,7 +204,7 @@ def make_settings(options: dict[str, Any]) -> Settings:
     from arr_coc.evaluating.experiment import Settings
 
     settings = dict(options)
-    for name in ("arms", "seeds", "trained_on"):
+    for name in ("arms", "seeds", "trained_on", "contest"):
         value = settings.get(name)
         if isinstance(value, str):
             value = [part.strip() for part in value.split(",") if part.strip()]
@@ -190,7 +228,8 @@ COMMAND = Command(
     description=(
         "Answer the same questions by every arm with the same weights: the ladder of strategies, baselines of as many\n"
         "tokens (a regular lattice; a larger image; a smaller one), halves (patches without a base; patches beside\n"
-        "another page's base, and that base alone), bounds (oracle boxes; all patches). Predictions are kept as they\n"
+        "another page's base, and that base alone), bounds (oracle boxes; all patches). CONFIG.yaml may name arms\n"
+        "with weights of their own instead (contest: {NAME: {arm: A, weights: [M, M]}}). Predictions are kept as they\n"
         "are made, so the same command goes on with a run that was killed; under accelerate launch (on CPUs:\n"
         "torchrun --nproc_per_node N -m arr_coc_cli experiment ...) the processes share the images.\n"
         "OUT/report.html has the decision, paired differences, costs, buckets and pictures."

@@ -13,6 +13,7 @@ from PIL import Image
 
 from .domains.browser import render_browser
 from .domains.dense import render_dense_page
+from .domains.density import render_density
 from .domains.document import Document, render_document
 from .domains.photo import photograph_document
 from .splits import SPLITS, Split
@@ -46,8 +47,10 @@ KINDS: Mapping[str, Renderer] = {
     "document": render_document,
     "dense": render_dense_page,
     "browser": _set_by_browser,
+    "density": render_density,
 }
-"""Kinds of pages by name: lines of fields, text without fields, and lines of fields set by a browser."""
+"""Kinds of pages by name: lines of fields, text without fields, lines of fields set by a browser, and fields all over a
+page, few to many."""
 
 
 @dataclass(frozen=True)

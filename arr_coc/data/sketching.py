@@ -4,11 +4,18 @@ Much cheaper than rendering. Widths are rough, and drawn anew for every page, so
 about one font.
 """
 
+from collections.abc import Callable, Mapping
+
 import numpy as np
 
-from .domains.document import Entry
+from .domains import density
+from .domains.document import Entry, cased
+from .flowing import flow
 from .glyphs import Glyph
-from .values import sample_pairs
+from .values import FIELDS, sample_pairs
+
+Sketch = tuple[tuple[Entry, ...], tuple[Glyph, ...]]
+"""Entries and glyphs of a page."""
 
 _NARROW, _WIDE = frozenset("ijltfrI1.,:;'()-/ "), frozenset("mwMW@%")
 
@@ -33,7 +40,7 @@ def _line(
     return glyphs, (start, top, float(ends[-1]), bottom)
 
 
-def sketch_document(rng: np.random.Generator, *, size: int = 256) -> tuple[tuple[Entry, ...], tuple[Glyph, ...]]:
+def sketch_document(rng: np.random.Generator, *, size: int = 256) -> Sketch:
     """Entries and glyphs of a page of up to 14 lines, as `render_document` gives them, with training words.
 
     Args:
@@ -69,3 +76,42 @@ def sketch_document(rng: np.random.Generator, *, size: int = 256) -> tuple[tuple
     if len(entries) < 2:
         return sketch_document(rng, size=size)
     return tuple(entries), tuple(glyphs)
+
+
+def sketch_density(rng: np.random.Generator, *, size: int = 256) -> Sketch:
+    """Entries and glyphs of a page of any density, as `render_density` gives them, with training words.
+
+    Arguments as in `sketch_document`.
+    """
+    font, (width, rows), levels = density.PRINT, density.room(size), density.densities(size)
+    unit, mono = font * float(rng.uniform(0.4, 0.56)), bool(rng.random() < 0.15)
+    wanted = levels[int(rng.integers(len(levels)))]
+    pairs = sample_pairs(rng, len(FIELDS), split="train")
+    colon = ":" if rng.random() < 0.5 else ""
+    labels = [label + colon for label in cased(rng, [field for field, _ in pairs])]
+    count = density.shown([label + value for label, (_, value) in zip(labels, pairs, strict=True)], wanted)
+    inner = float(rng.uniform(*density.INNER)) * font
+    advances = [
+        (_widths(rng, label, unit, mono=mono), _widths(rng, value, unit, mono=mono))
+        for label, (_, value) in zip(labels[:count], pairs, strict=False)
+    ]
+    runs = [float(label.sum() + value.sum()) + inner for label, value in advances]
+    places = flow(rng, runs, width=width, rows=rows, gap=float(rng.uniform(*density.OUTER)) * font)
+    if places is None:
+        return sketch_density(rng, size=size)
+    entries: list[Entry] = []
+    glyphs: list[Glyph] = []
+    pitch = (size - 2 * density.EDGE) / rows
+    lines = zip(pairs, labels, advances, places, strict=False)
+    for (field, value), label, (label_widths, value_widths), (row, x) in lines:
+        start, centre = density.EDGE + x, density.EDGE + pitch * (row + 0.5)
+        drawn, label_box = _line(label, start, centre, 0.7 * font, label_widths)
+        behind = start + float(label_widths.sum()) + inner
+        written, value_box = _line(value, behind, centre, 0.7 * font, value_widths)
+        entries.append(Entry(field, label.removesuffix(colon), value, label_box, value_box))
+        glyphs += drawn + written
+    return tuple(entries), tuple(glyphs)
+
+
+SKETCHES: Mapping[str, Callable[..., Sketch]] = {"document": sketch_document, "density": sketch_density}
+"""Kinds of pages that can be sketched, by the names of `mixture.KINDS`."""

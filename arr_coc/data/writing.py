@@ -33,9 +33,10 @@ def write_questions(
     """Renders `pages` pages and asks up to `questions` questions about each.
 
     Every line of the file is `{"image", "question", "answers", "boxes", "label_box" or "label_boxes", "domain", "kind",
-    "difficulty", "layout", "font"}`; boxes are (x0, y0, x1, y1) in px: `boxes` around the answer, `label_box`, or
-    `label_boxes` where there are several, around what leads to it. With variations there are also `absent` and
-    `history`, where they apply, see `arr_coc.data.records`. The same arguments and fonts give the same files.
+    "difficulty", "layout", "font"}` and the page's own tags; boxes are (x0, y0, x1, y1) in px: `boxes` around the
+    answer, `label_box`, or `label_boxes` where there are several, around what leads to it. With variations there are
+    also `absent` and `history`, where they apply, see `arr_coc.data.records`. The same arguments and fonts give the
+    same files.
 
     Args:
         out: folder for `data.jsonl` and `images/`; it appears in one step or not at all.
@@ -90,6 +91,7 @@ def _line(image: str, domain: str, page: Page, question: Question) -> dict[str, 
         "difficulty": question.difficulty,
         "layout": page.layout,
         "font": page.font,
+        **dict(page.tags),
         **({"absent": True} if question.absent else {}),
         **({"history": [list(turn) for turn in question.history]} if question.history else {}),
     }

@@ -8,8 +8,9 @@ from ..files import write_text
 from ..metrics import METRICS
 from .blocks import Block, Figure, Heading, Paragraph, Table, to_html, to_markdown, to_text
 from .experiment import read_plan
+from .number_texts import milliseconds, p_value, percent, points
 from .plots import Point, scatter
-from .report import bullets, milliseconds, p_value, percent, points, the_run
+from .report import bullets, the_run
 from .statistics import FEWEST_IMAGES, SIGNIFICANCE
 
 

@@ -1,7 +1,7 @@
 """The arms of an experiment: one way each of turning an image and a question into the language model's tokens.
 
-All arms use the same weights and answer the same questions. Notation: M base tokens, K saccades, N patches, G side of
-the fine grid. Positions are (y, x).
+All arms answer the same questions, with the same weights or (in a contest) each with its own. Notation: M base tokens,
+K saccades, N patches, G side of the fine grid. Positions are (y, x).
 """
 
 import re
@@ -53,7 +53,7 @@ class Arm:
     Attributes:
         name: unique; that of the strategy, the peer, of `BASELINES`, `HALVES` or `BOUNDS`; or RULE+CHANGE@K, see
             `make_arms`.
-        role: "ladder", "baseline", "half", "bound", "peer" or "ablation".
+        role: "ladder", "baseline", "half", "bound", "peer", "ablation" or "contest".
         strategy, budget, allocator: what `generate` is asked for; budget is K, or the most where K depends on the item.
         side: px of the square that the image is fitted into.
         tokens: positions that the image takes in the prompt, M + K (and those of the layout).
@@ -62,6 +62,8 @@ class Arm:
         overlap: "allow", "exclude" or "" as configured, see `ArrCocFetcherConfig`.
         bypass: the bridge gives way to its linear projection.
         trained: whether the weights were trained on such prompts as the arm, or the peer's rule, reads.
+        rule: the strategy, peer, baseline, half or bound, without what changes it; by default the name's beginning.
+        weights: of a contest's arm the models that are its own; one run each.
     """
 
     name: str
@@ -76,16 +78,23 @@ class Arm:
     overlap: str = ""
     bypass: bool = False
     trained: bool = True
+    rule: str = ""
+    weights: tuple[str, ...] = ()
 
-    @property
-    def rule(self) -> str:
-        """The strategy, peer, baseline, half or bound, without what changes it."""
-        return re.split(r"[+@]", self.name)[0]
+    def __post_init__(self) -> None:
+        if not self.rule:
+            object.__setattr__(self, "rule", re.split(r"[+@]", self.name)[0])
 
     @property
     def runs(self) -> dict[str, int | None]:
         """Name and seed of each run."""
+        if self.weights:
+            return {f"{self.name}.{number}": None for number in range(len(self.weights))}
         return {f"{self.name}.{seed}": seed for seed in self.seeds} if self.seeds else {self.name: None}
+
+    def of_model(self, number: int) -> "Arm":
+        """The one run of a contest's arm that its model of this number makes."""
+        return replace(self, name=f"{self.name}.{number}", weights=())
 
 
 def make_arms(

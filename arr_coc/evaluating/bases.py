@@ -56,7 +56,7 @@ def as_read(arm: Arm, encoding: ImageEncoding, images: Tensor, others: Tensor) -
     own = encoding.select(images)
     if arm.rule == "other_base":
         return with_base_of(own, encoding.select(others))
-    return without_base(own) if arm.rule == "patches_only" else own
+    return own.without_base() if arm.rule == "patches_only" else own
 
 
 def with_base_of(encoding: ImageEncoding, others: ImageEncoding) -> ImageEncoding:
@@ -65,9 +65,3 @@ def with_base_of(encoding: ImageEncoding, others: ImageEncoding) -> ImageEncodin
         encoding, tokens=others.tokens, closing=others.closing, quality=others.quality, prefix_ids=others.prefix_ids,
         prefix_cache=others.prefix_cache,
     )  # fmt: skip
-
-
-def without_base(encoding: ImageEncoding) -> ImageEncoding:
-    """The encoding without base tokens, and without what the layout puts around them."""
-    quality = None if encoding.quality is None else encoding.quality[:, :0]
-    return replace(encoding.without_prefix(), tokens=encoding.tokens[:, :0], closing=None, quality=quality)

@@ -1,7 +1,7 @@
 """A model before and after a training, in words: what it gets right, what it fetches, and whether that changed."""
 
 from .evaluation import measures
-from .report import p_value, percent, points
+from .number_texts import p_value, percent, points
 from .scores import Scored, compare
 
 

@@ -17,7 +17,6 @@ from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .answers import ask, encode, load_images
 from .arms import Arm
-from .bases import without_base
 from .peers import PEERS, choose
 
 FEWEST_TIMINGS = 200
@@ -57,25 +56,29 @@ def first_token(model: ArrCocForConditionalGeneration, arm: Arm, image: Any, rec
     """
     encoding = encode(model, [image], arm.side, prefill=False)
     if arm.rule == "patches_only":
-        encoding = without_base(encoding)
+        encoding = encoding.without_base()
     ask(model, arm, [record], encoding, seed=next(iter(arm.seeds), None), max_new_tokens=1, min_new_tokens=1)
 
 
+Asked = tuple[ArrCocForConditionalGeneration, Arm]
+"""An arm, and the model that answers for it."""
+
+
 def time_to_first_token(
-    model: ArrCocForConditionalGeneration, arms: Sequence[Arm], records: Sequence[Record], *, rounds: int
+    asked: Sequence[Asked], records: Sequence[Record], *, rounds: int
 ) -> dict[str, dict[str, float | None]]:
     """Milliseconds of each arm: {"p50", "p95", "p99"}, over `records` x `rounds`; None from too few timings.
 
     The arms take turns on every record, in an order that rotates: what slows the machine slows them alike.
     """
-    images = load_images(model, [record.image for record in records])
-    taken: dict[str, list[float]] = {arm.name: [] for arm in arms}
-    for arm in arms:  # warm up: first calls allocate and choose kernels
+    images = load_images(asked[0][0], [record.image for record in records])
+    taken: dict[str, list[float]] = {arm.name: [] for _, arm in asked}
+    for model, arm in asked:  # warm up: first calls allocate and choose kernels
         first_token(model, arm, images[0], records[0])
     for turn in tqdm(range(rounds * len(records)), desc="timing", unit="round"):
         record = turn % len(records)
-        for place in range(len(arms)):
-            arm = arms[(turn + place) % len(arms)]
+        for place in range(len(asked)):
+            model, arm = asked[(turn + place) % len(asked)]
             began = time.perf_counter()
             first_token(model, arm, images[record], records[record])
             if model.device.type == "cuda":
@@ -122,25 +125,22 @@ def count_choice_flops(model: ArrCocForConditionalGeneration, arm: Arm, record: 
     return counter.get_total_flops()
 
 
-def measure_costs(
-    model: ArrCocForConditionalGeneration, arms: Sequence[Arm], records: Sequence[Record], *, rounds: int
-) -> dict[str, dict[str, Any]]:
+def measure_costs(asked: Sequence[Asked], records: Sequence[Record], *, rounds: int) -> dict[str, dict[str, Any]]:
     """{arm: {"flops": to the first token, "flops_by_stage", "first_token_ms", "peak_bytes"}}.
 
     Args:
-        model: with a processor.
-        arms: measured side by side.
+        asked: arms, measured side by side, and their models, with processors; an arm may have one of its own.
         records: timed on these.
         rounds: how often each record is timed.
     """
-    tokenizer = model.processor.tokenizer
+    tokenizer = asked[0][0].processor.tokenizer
     lengths = [len(tokenizer(record.question, add_special_tokens=False)["input_ids"]) for record in records]
     question_tokens = max(1, round(float(np.mean(lengths))))
-    times = time_to_first_token(model, arms, records, rounds=rounds)
+    times = time_to_first_token(asked, records, rounds=rounds)
     costs: dict[str, dict[str, Any]] = {}
-    counted: dict[tuple[int, str, int, bool], dict[str, int]] = {}
-    for arm in tqdm(arms, desc="counting", unit="arm"):
-        shapes = arm.side, arm.strategy, arm.budget, arm.rule == "patches_only"
+    counted: dict[tuple[int, int, str, int, bool], dict[str, int]] = {}
+    for model, arm in tqdm(asked, desc="counting", unit="arm"):
+        shapes = id(model), arm.side, arm.strategy, arm.budget, arm.rule == "patches_only"
         if shapes not in counted:
             counted[shapes] = count_arm_flops(model.config, arm, question_tokens)
         stages = dict(counted[shapes])

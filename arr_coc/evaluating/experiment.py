@@ -1,4 +1,4 @@
-"""The experiment: every arm answers the same questions with the same weights; predictions first, then numbers.
+"""The experiment: every arm answers the same questions; predictions first, then numbers.
 
 OUT/plan.yaml           what is run and how it will be judged, written before the first answer
 OUT/predictions/        JSONL, one file per run and process
@@ -7,7 +7,7 @@ OUT/result.json         the numbers
 OUT/report.html, .md    the same for people
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict
@@ -25,8 +25,10 @@ from .ablation import make_trials, trial_arms
 from .answers import question_room
 from .arms import Arm, make_arms
 from .bases import OtherPages
-from .costs import ArmCost, Costs, Percentiles, measure_costs
+from .costs import ArmCost, Asked, Costs, Percentiles, measure_costs
+from .curves import Curve, read_curve, score_curve
 from .decisions import DEFAULT_RULES, check_rules, missing_arms
+from .entries import Entry
 from .environment import environment, shown
 from .extras import require_extra
 from .identity import hash_images, model_identity
@@ -65,6 +67,8 @@ class Settings:
         limit: only the first so many records.
         rules: see `decisions`; None for `DEFAULT_RULES`.
         trained_on: of `TRAINABLE`, what these weights were also trained to read; the report says so.
+        contest, reference, tolerance: arms with weights of their own, see `entries`.
+        curve: scores against how much a page says, see `curves`; None for none.
         batch_size: questions at a time, at the usual number of tokens.
         timed: records that are timed; rounds: how often each.
 
@@ -80,6 +84,10 @@ class Settings:
     limit: int | None = None
     rules: dict[str, Any] | None = None
     trained_on: tuple[str, ...] = ()
+    contest: tuple[Entry, ...] | None = None
+    reference: str | None = None
+    tolerance: float = 0.1
+    curve: dict[str, Any] | None = None
     batch_size: int = 32
     timed: int = 4
     rounds: int = 3
@@ -102,10 +110,24 @@ def make_plan(
     rules = DEFAULT_RULES if settings.rules is None else settings.rules
     check_rules(rules)
     plan = plan_run(model, source, records, settings, command)
-    missing = missing_arms(rules, [arm["name"] for arm in plan["arms"]])
+    return judged(plan, records, rules, settings)
+
+
+def judged(
+    plan: dict[str, Any], records: Sequence[Record], rules: dict[str, Any], settings: Settings
+) -> dict[str, Any]:
+    """The plan with the rules, and the curve if one is asked for.
+
+    Raises:
+        ValueError: they speak of arms or tags that are not there.
+    """
+    names = [arm["name"] for arm in plan["arms"]]
+    missing = missing_arms(rules, names)
     if missing:
         raise ValueError(f"rules: expected rules about arms of this experiment; got {', '.join(missing)} in them")
-    return {**plan, "rules": rules}
+    if settings.curve is None:
+        return {**plan, "rules": rules}
+    return {**plan, "rules": rules, "curve": asdict(read_curve(settings.curve, names, records))}
 
 
 def plan_ablation(
@@ -117,7 +139,7 @@ def plan_ablation(
     Raises:
         ValueError: bad settings, arms or rules among them; a metric that cannot score the answers.
     """
-    for name in ("arms", "rules"):
+    for name in ("arms", "rules", "contest", "curve"):
         if getattr(settings, name) is not None:
             raise ValueError(f"{name}: expected none for an ablation, which has its own; got {getattr(settings, name)}")
     trials = make_trials(model.config, peers=peers, boxed=all(record.located for record in records))
@@ -133,6 +155,23 @@ def plan_run(
     Raises:
         ValueError: bad settings, a metric that cannot score the answers.
     """
+    check_settings(source, records, settings)
+    arms = arms_of(model, settings.arms, records, settings)
+    return {
+        "model": shown(model.config._name_or_path),
+        **model_identity(model),
+        **facts(source, records, settings, arms, command),
+        "patch_size": model.config.vision_config.patch_size,
+        "environment": environment(model.device),
+    }
+
+
+def check_settings(source: Format, records: Sequence[Record], settings: Settings) -> None:
+    """Refuses what no model could be asked.
+
+    Raises:
+        ValueError: bad settings, a metric that cannot score the answers, or scipy is not installed.
+    """
     require_extra("scipy.stats", "intervals")
     metric = METRICS[settings.metric]
     for record in records:
@@ -145,33 +184,49 @@ def plan_run(
     for name in ("batch_size", "timed", "rounds"):
         if getattr(settings, name) < 1:
             raise ValueError(f"{name}: expected at least 1; got {getattr(settings, name)}")
+
+
+def arms_of(
+    model: ArrCocForConditionalGeneration, names: Sequence[str] | None, records: Sequence[Record], settings: Settings,
+    **changes: Any,
+) -> list[Arm]:  # fmt: skip
+    """The arms called `names` with this model on these records; `changes`: of what `make_arms` is asked.
+
+    Raises:
+        ValueError: see `make_arms`; or arms that this model cannot run.
+    """
     first = records[0].image
+    asked: dict[str, Any] = {"seeds": settings.seeds, "trained_on": settings.trained_on, **changes}
     arms = make_arms(
-        model.config, settings.arms, budget=settings.budget, allocator=settings.allocator, seeds=settings.seeds,
+        model.config, names, budget=settings.budget, allocator=settings.allocator,
         room=question_room(model, records, new_tokens(model)), boxed=all(record.located for record in records),
-        several=OtherPages(model, [record.image for record in records]).after(first) is not None,
-        trained_on=settings.trained_on,
+        several=OtherPages(model, [record.image for record in records]).after(first) is not None, **asked,
     )  # fmt: skip
     for arm in arms:
         model.model.fetcher.check_strategy(arm.strategy)
+    return arms
+
+
+def facts(
+    source: Format, records: Sequence[Record], settings: Settings, arms: Sequence[Arm], command: str
+) -> dict[str, Any]:
+    """What a plan says whatever the models are."""
     return {
-        "model": shown(model.config._name_or_path),
-        **model_identity(model),
         "data": shown(source.title),
         "data_sha256": source.digest(records),
         "images_sha256": hash_images(records),
         "questions": len(records),
         "metric": settings.metric,
-        "patch_size": model.config.vision_config.patch_size,
-        "arms": [{**asdict(arm), "seeds": list(arm.seeds)} for arm in arms],
+        "arms": [{**asdict(arm), "seeds": list(arm.seeds), "weights": list(arm.weights)} for arm in arms],
         "command": command,
-        "environment": environment(model.device),
     }
 
 
 def plan_arms(plan: dict[str, Any]) -> list[Arm]:
     """The arms of a plan."""
-    return [Arm(**{**arm, "seeds": tuple(arm["seeds"])}) for arm in plan["arms"]]
+    return [
+        Arm(**{**arm, "seeds": tuple(arm["seeds"]), "weights": tuple(arm.get("weights", ()))}) for arm in plan["arms"]
+    ]
 
 
 def keep_plan(out: Path, plan: dict[str, Any]) -> dict[str, Any]:
@@ -267,18 +322,19 @@ def predict(
 
 
 def keep_costs(
-    out: Path, model: ArrCocForConditionalGeneration, arms: Sequence[Arm], records: Sequence[Record], settings: Settings
+    out: Path, asked: Callable[[], Sequence[Asked]], records: Sequence[Record], settings: Settings
 ) -> dict[str, Any]:
-    """The costs of each arm, measured once per folder."""
+    """The costs of each arm, measured once per folder, of the arms and models that `asked` gives."""
     measured = read_costs(out)
     if measured is not None:
         return measured
+    arms = asked()
     first = [group[0].record for group in by_image(records)[: settings.timed]]
     costs = {
-        "arms": measure_costs(model, arms, first, rounds=settings.rounds),
+        "arms": measure_costs(arms, first, rounds=settings.rounds),
         "images": len(first),
         "rounds": settings.rounds,
-        "environment": environment(model.device),
+        "environment": environment(arms[0][0].device),
     }
     write_json(out / "costs.json", costs)
     return costs
@@ -298,8 +354,10 @@ def rescore(out: Path, records: Sequence[Record], *, metric: str | None = None) 
     plan = read_plan(out)
     used = plan["metric"] if metric is None else metric
     scored, items = read_scored(out / "predictions", plan_arms(plan), records, used, plan["patch_size"])
-    result = score_experiment(scored, items, plan["rules"], plan["patch_size"])
+    result = score_experiment(scored, items, plan["rules"], plan["patch_size"], reference=plan.get("reference"))
     result = {"metric": used, "planned_metric": plan["metric"], **result, "costs": read_costs(out)}
+    if "curve" in plan:
+        result["curve"] = score_curve(scored, items.records, Curve(**plan["curve"]))
     write_json(out / "result.json", result)
     return result
 

@@ -24,6 +24,8 @@ def _is_own(own: Arm, other: Arm) -> bool:
     """Whether `own` reads what `other` does, but for the base tokens."""
     if own.rule in HALVES or own.rule != own.strategy or own.overlap or own.bypass or own.side != other.side:
         return False
+    if own.weights != other.weights:
+        return False
     same_patches = own.strategy == other.strategy and own.allocator == other.allocator
     return own.budget == other.budget and (same_patches or not own.budget)
 

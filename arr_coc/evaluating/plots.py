@@ -5,7 +5,7 @@ Lengths are px of the figure as it is drawn, y upwards, unless they are said to 
 
 import io
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,11 +56,20 @@ def scatter(points: Sequence[Point], *, x_title: str, y_title: str) -> str:
     Raises:
         ValueError: matplotlib is not installed.
     """
+    return as_svg(lambda: draw_scatter(points, x_title=x_title, y_title=y_title))
+
+
+def as_svg(draw: Callable[[], Any]) -> str:
+    """SVG text of the matplotlib figure that `draw` makes, the same for the same numbers.
+
+    Raises:
+        ValueError: matplotlib is not installed.
+    """
     require_extra("matplotlib", "plots")
     from matplotlib import rc_context
 
-    with rc_context({"svg.hashsalt": "arr-coc", "svg.fonttype": "none"}):  # the same file for the same numbers
-        figure = draw_scatter(points, x_title=x_title, y_title=y_title)
+    with rc_context({"svg.hashsalt": "arr-coc", "svg.fonttype": "none"}):
+        figure = draw()
         stream = io.StringIO()
         figure.savefig(stream, format="svg", metadata={"Date": None})
     text = stream.getvalue()

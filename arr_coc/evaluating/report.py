@@ -16,7 +16,9 @@ from ..modeling.fetcher import FetchResult
 from ..viewing import draw_fetch
 from .blocks import Block, Bullets, Code, Figure, Heading, Paragraph, Table, to_html, to_markdown, to_text
 from .costs import FEWEST_TIMINGS
+from .curve_report import curve_blocks
 from .experiment import plan_arms, read_plan
+from .number_texts import milliseconds, p_value, percent, points, share
 from .plots import Point, scatter
 from .predictions import Prediction
 from .scores import Scored, read_scored, worst
@@ -32,7 +34,8 @@ def write_report(out: Path, result: dict[str, Any], records: Sequence[Record]) -
     """Writes report.html and report.md (with figures) into the experiment's folder; returns the page's path."""
     plan = read_plan(out)
     title = f"Does running back help? {plan['model']} on {plan['data']}"
-    blocks = [*_decision(plan, result), *_arms(result), *_comparisons(result), *_plots(result)]
+    blocks = [*_decision(plan, result), *curve_blocks(result, metric=METRICS[result["metric"]].title)]
+    blocks += [*_arms(result), *_comparisons(result), *_plots(result)]
     blocks += [*_halves(result), *_latency(result), *_spending(result)]
     blocks += [*_buckets(result), *_worst(out, plan, result, records), *the_run(plan, result)]
     blocks += _rules(plan)
@@ -42,31 +45,7 @@ def write_report(out: Path, result: dict[str, Any], records: Sequence[Record]) -
     return page
 
 
-# ---- numbers as text ----------------------------------------------------------------------------------------------
-
-
-def percent(interval: dict[str, float] | None) -> str:
-    """ "43.1 [40.2, 46.0]"."""
-    if interval is None:
-        return "-"
-    value, low, high = (100 * interval[name] for name in ("value", "low", "high"))
-    return f"{value:.1f} [{low:.1f}, {high:.1f}]"
-
-
-def points(interval: dict[str, float]) -> str:
-    """ "+4.3 [+3.2, +5.5]"."""
-    value, low, high = (100 * interval[name] for name in ("value", "low", "high"))
-    return f"{value:+.1f} [{low:+.1f}, {high:+.1f}]"
-
-
-def p_value(p: float) -> str:
-    """ "0.035", or "< 0.001"."""
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
-
-
-def milliseconds(time: float | None) -> str:
-    """ "103", or "-" where there were too few timings."""
-    return "-" if time is None else f"{time:.0f}"
+# ---- texts --------------------------------------------------------------------------------------------------------
 
 
 def _equal(number: str) -> str:
@@ -93,7 +72,9 @@ def _verdict(result: dict[str, Any]) -> str:
 def _decision(plan: dict[str, Any], result: dict[str, Any]) -> list[Block]:
     decision = result["decision"]
     metric = METRICS[result["metric"]].title
-    about = f"{metric} on {result['n']} questions about {result['images']} images; same weights, same questions."
+    own = any(arm.get("weights") for arm in result["arms"].values())
+    weights = "each arm with weights that were trained for it" if own else "same weights"
+    about = f"{metric} on {result['n']} questions about {result['images']} images; {weights}, same questions."
     if result["copies"]:
         about += f" {result['copies']} more were copies of these and do not count."
     if result["metric"] != result["planned_metric"]:
@@ -147,7 +128,7 @@ def _arm_rows(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
                 name,
                 percent(arm["score"]),
                 percent(arm["recall"]),
-                _share(arm["missed"]),
+                share(arm["missed"]),
                 f"{arm['mean_tokens']:.4g}",
                 *spent,
             ]
@@ -159,7 +140,7 @@ def _arms(result: dict[str, Any]) -> list[Block]:
     head, rows = _arm_rows(result)
     notes = [f"{name}: {arm['note']}." for name, arm in result["arms"].items() if arm["note"]]
     seeds = [
-        f"{name} over {len(arm['runs'])} seeds: {', '.join(f'{100 * run:.1f}' for run in arm['runs'])} %."
+        f"{name} over {len(arm['runs'])} {'trainings' if arm.get('weights') else 'seeds'}: {_listed(arm['runs'])} %."
         for name, arm in result["arms"].items()
         if len(arm["runs"]) > 1
     ]
@@ -171,6 +152,10 @@ def _arms(result: dict[str, Any]) -> list[Block]:
         "without the weights."
     )
     return [Heading("The arms"), Table(head, rows), Paragraph(explained), *bullets([*notes, *seeds])]
+
+
+def _listed(scores: Sequence[float]) -> str:
+    return ", ".join(f"{100 * score:.1f}" for score in scores)
 
 
 def bullets(items: Sequence[str]) -> list[Block]:
@@ -269,7 +254,7 @@ def _latency(result: dict[str, Any]) -> list[Block]:
 
 def _spending(result: dict[str, Any]) -> list[Block]:
     rows = [
-        [name, *(_share(arm.get(key)) for key in ("query_dependence", "missed", "misallocated", "seed_sd"))]
+        [name, *(share(arm.get(key)) for key in ("query_dependence", "missed", "misallocated", "seed_sd"))]
         for name, arm in result["arms"].items()
     ]
     head = ["arm", "query dependence, %", "missed, %", "misallocated, %", "sd over seeds, points"]
@@ -280,10 +265,6 @@ def _spending(result: dict[str, Any]) -> list[Block]:
         "of the mean score between seeds."
     )
     return [Heading("What the tokens went to"), Table(head, rows), Paragraph(about)]
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f}"
 
 
 def _buckets(result: dict[str, Any]) -> list[Block]:
@@ -304,10 +285,10 @@ def _buckets(result: dict[str, Any]) -> list[Block]:
 
 def _worst(out: Path, plan: dict[str, Any], result: dict[str, Any], records: Sequence[Record]) -> list[Block]:
     arms = plan_arms(plan)
-    rungs = [arm for arm in arms if arm.role == "ladder"]
-    if not rungs:
+    rungs = [arm.name for arm in arms if arm.role == "ladder"]
+    subject = plan.get("reference", rungs[-1] if rungs else None)
+    if subject is None:
         return []
-    subject = rungs[-1].name
     read, items = read_scored(out / "predictions", arms, records, result["metric"], plan["patch_size"])
     places = worst(read, subject, WORST)
     if not places:

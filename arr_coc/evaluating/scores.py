@@ -244,11 +244,14 @@ def compare_all(pairs: Sequence[tuple[Scored, Scored]]) -> list[dict[str, Any]]:
     return comparisons
 
 
-def score_experiment(scored: Sequence[Scored], items: Items, rules: dict[str, Any], patch_size: int) -> dict[str, Any]:
+def score_experiment(
+    scored: Sequence[Scored], items: Items, rules: dict[str, Any], patch_size: int, *, reference: str | None = None
+) -> dict[str, Any]:
     """{"arms", "comparisons", "decision", "halves", "buckets", "n", "images", "copies"} of what is all answered.
 
     Comparisons: each rung with the one before, what the rules compare, what shows the contribution of base and patches,
-    and the last rung with every other arm but ablations; all of them are one family for Holm's correction.
+    and the last rung (in a contest its reference) with every other arm but ablations; all of them are one family for
+    Holm's correction.
     """
     by_name = {of_arm.arm.name: of_arm for of_arm in scored}
     rungs = [name for name, of_arm in by_name.items() if of_arm.arm.role == "ladder"]
@@ -256,7 +259,8 @@ def score_experiment(scored: Sequence[Scored], items: Items, rules: dict[str, An
     pairs = [(upper, lower) for lower, upper in pairwise(rungs)]
     pairs += [pair for pair in compared(rules) if set(pair) <= set(by_name)]
     pairs += compared_halves([of_arm.arm for of_arm in scored])
-    pairs += [(rungs[-1], name) for name in fixed if name != rungs[-1]] if rungs else []
+    subject = rungs[-1] if reference is None and rungs else reference
+    pairs += [(subject, name) for name in fixed if name != subject] if subject else []
     comparisons = compare_all([(by_name[first], by_name[second]) for first, second in dict.fromkeys(pairs)])
     known = {(comparison["first"], comparison["second"]): comparison for comparison in comparisons}
     arms = {name: summary(of_arm) for name, of_arm in by_name.items()}

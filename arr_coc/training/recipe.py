@@ -10,6 +10,11 @@ stages:
     steps: 2400
   - stage: allocator       # see AllocatorPhase
     steps: 3000
+
+Or the same as another recipe but for some settings, named as on the command line:
+
+base: train.yaml           # relative to this file; what is relative to a recipe is so to the base
+settings: {answering.steps: 100, seed: 1}
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,6 +52,7 @@ _KINDS: tuple[tuple[tuple[str, ...], type, str], ...] = (
 """What a recipe's names stand for."""
 
 _KEYS = (*_TOP, "config", "defaults", "stages")
+_DERIVED = ("base", "settings")
 
 
 @dataclass(frozen=True)
@@ -121,29 +127,24 @@ def _stage(number: int, spec: Any, defaults: Mapping[str, Any]) -> Stage:
         raise ValueError(f"{where}: {error}") from error
 
 
-def _override(recipe: dict[str, Any], setting: str) -> None:
-    """Applies a setting such as those of `load_recipe`.
+def _override(recipe: dict[str, Any], key: str, value: Any) -> None:
+    """Sets what a dotted name means, see `load_recipe`.
 
     Raises:
-        ValueError: no NAME=VALUE, or nothing has such a setting.
+        ValueError: nothing has such a setting.
     """
-    key, equals, value = setting.partition("=")
     places, path = _places(recipe, key.split("."))
-    if not (equals and places and path and all(path)):
+    if not (places and path and all(path)):
         stages = f"a stage of 0 to {len(recipe['stages']) - 1} or its name"
         expected = f"STAGE.NAME=VALUE with {stages}, or NAME=VALUE of {', '.join(_TOP)} or what a stage has"
-        raise ValueError(f"setting: expected {expected}; got {setting!r}")
-    try:
-        held = yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise ValueError(f"setting: expected a value in YAML; got {setting!r}") from error
+        raise ValueError(f"setting: expected {expected}; got {key!r}")
     defaults = recipe.get("defaults") or {}
     for place in places:
         for name in path[:-1]:
             inner = place.get(name, defaults.get(name))
             place[name] = dict(inner) if isinstance(inner, dict) else {}
             place = place[name]
-        place[path[-1]] = held
+        place[path[-1]] = value
 
 
 def _places(recipe: dict[str, Any], path: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
@@ -174,15 +175,14 @@ def load_recipe(path: Path, settings: Sequence[str] = ()) -> Recipe:
     Raises:
         ValueError: unknown stages or settings, or no stages.
     """
-    recipe = read_yaml(path)
-    if not isinstance(recipe, dict) or not isinstance(recipe.get("stages"), list) or not recipe["stages"]:
-        raise ValueError(f"{path}: expected a mapping with a list of stages; got {type(recipe).__name__}")
-    unknown = sorted(map(str, set(recipe) - set(_KEYS)))
-    if unknown:
-        raise ValueError(f"{path}: expected {', '.join(_KEYS)}; got {', '.join(unknown)}")
-    _check_top(recipe, path)
+    path, recipe = _read(path)
     for setting in settings:
-        _override(recipe, setting)
+        key, equals, value = setting.partition("=")
+        try:
+            held = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ValueError(f"setting: expected a value in YAML; got {setting!r}") from error
+        _override(recipe, key if equals else "", held)
     _check_top(recipe, path)
     defaults = recipe.get("defaults") or {}
     _check_defaults(defaults, recipe["stages"])
@@ -202,6 +202,32 @@ def _check_top(recipe: dict[str, Any], path: Path) -> None:
             value = recipe.get(name)
             if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
                 raise ValueError(f"{path}: expected {expected} for {name}; got {value!r}")
+
+
+def _read(path: Path) -> tuple[Path, dict[str, Any]]:
+    """What a recipe's file says, with its settings laid over the recipe that it is based on; and the latter's path.
+
+    Raises:
+        ValueError: no stages, or names that mean nothing.
+    """
+    content = read_yaml(path)
+    derived = isinstance(content, dict) and "base" in content
+    stages = content.get("stages") if isinstance(content, dict) else None
+    if not derived and not (isinstance(stages, list) and stages):
+        raise ValueError(f"{path}: expected a mapping with a list of stages; got {type(content).__name__}")
+    known = _DERIVED if derived else _KEYS
+    if unknown := sorted(map(str, set(content) - set(known))):
+        raise ValueError(f"{path}: expected {', '.join(known)}; got {', '.join(unknown)}")
+    if not derived:
+        _check_top(content, path)
+        return path, content
+    name, settings = content["base"], content.get("settings") or {}
+    if not isinstance(name, str) or not isinstance(settings, dict):
+        raise ValueError(f"{path}: expected base as a file's name and settings as a mapping; got {content!r}")
+    base, recipe = _read(path.parent / name)
+    for key, value in settings.items():
+        _override(recipe, str(key), value)
+    return base, recipe
 
 
 def _check_defaults(defaults: Any, stages: list[Any]) -> None:

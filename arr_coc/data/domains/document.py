@@ -47,7 +47,7 @@ class Document:
     font: str
 
 
-def _cased(rng: np.random.Generator, fields: list[str]) -> list[str]:
+def cased(rng: np.random.Generator, fields: list[str]) -> list[str]:
     """Labels of one page, all in the same case: lower, Capitalised, rarely UPPER."""
     choice = int(rng.choice(3, p=[0.44, 0.46, 0.1]))
     return [(field, field.capitalize(), field.upper())[choice] for field in fields]
@@ -86,7 +86,7 @@ def render_document(
         layout_name, layout = LAYOUTS.draw(rng, split)
         styles = sample_styles(rng, pen, size, split)
         pairs = sample_pairs(rng, int(rng.integers(_MIN_ENTRIES, _MAX_ENTRIES + 1)), split=split, fields=fields)
-        labels = _cased(rng, [field for field, _ in pairs])
+        labels = cased(rng, [field for field, _ in pairs])
         colon = ":" if rng.random() < 0.5 else ""
         drawn, values = [label + colon for label in labels], [value for _, value in pairs]
         title = _sample_title(rng, split)

@@ -84,6 +84,7 @@ class Page:
     """A square RGB page, questions about it, the names of its layout and fonts, and its characters.
 
     `fields`: the names that it draws its fields from, some of which it does not show; none where it shows other things.
+    `tags`: names and values that tell kinds of its pages apart.
     """
 
     image: Image.Image
@@ -92,6 +93,7 @@ class Page:
     font: str
     glyphs: tuple[Glyph, ...] = ()
     fields: tuple[str, ...] = ()
+    tags: tuple[tuple[str, str], ...] = ()
 
 
 Layout = TypeVar("Layout")

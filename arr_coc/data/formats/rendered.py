@@ -92,6 +92,7 @@ class Rendered(Format):
             "difficulty": asked.difficulty,
             "layout": page.layout,
             "font": page.font,
+            **dict(page.tags),
             **({"turn": asked.turn} if self.turns else {}),
         }
         return Record(

@@ -8,17 +8,17 @@ second turn, all lines that they fetched: many more characters than an answer ha
 the whole page: what base tokens cannot tell is never learnt from patches that tell it better.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from arr_coc.data import Split
 from arr_coc.data.mixture import Mixture
-from arr_coc.modeling.configuration_arr_coc import resolve_budget
+from arr_coc.modeling.configuration_arr_coc import grid_size, resolve_budget
 
 from ..stages import STAGES, Run
 from .learner import LEARNT, Learner
@@ -26,14 +26,14 @@ from .pointing import POINTING_LAYER
 from .questions import Batch, Prompts, QuestionPages
 from .stage import ScratchStage, Task
 
-EVALUATED_STRATEGIES = ("oracle", "realizer", "none")
-"""How questions about held-out pages are answered in a measurement."""
-
 
 @STAGES.register("answering")
 @dataclass(frozen=True)
 class AnsweringStage(ScratchStage):
     """Settings of the stage.
+
+    By default one set of weights learns to serve every strategy. What is to be compared at its best is trained for one
+    way to fill the prompt alone: `start_mix` and `end_mix` with its strategy, `budgets` with its budget, `reads_base`.
 
     Attributes:
         pages, questions: pages per step, and questions about each.
@@ -44,16 +44,23 @@ class AnsweringStage(ScratchStage):
             and the scorers relevance.
         frozen_steps: steps at the start in which the grid encoder is not trained.
         start_mix, end_mix: how often each strategy is drawn at the first step and from half of the steps on.
-        budgets: how often each budget is drawn.
-        transcribed: share of the batches of the oracle, and of those that fetch nothing, that also transcribe.
+        budgets: how often each budget is drawn, by name or number.
+        reads_base: whether the language model reads base tokens; if not, patches have to say all.
+        transcribed: share of the batches of the oracle, and of those that see the whole page (by its base alone or by
+            all of its patches), that also transcribe.
         transcript_budget: the oracle's saccades then; lines are fetched and transcribed as long as they fit.
-        dropped: share of the oracle's questions for which some of the patches are left out, to be read off the base.
+        dropped: share of the oracle's questions for which some of the patches are left out, to be read off the base
+            where that is read.
         relevance_share: share of the questions that the scorers are trained on in a step that does not fetch by one.
         relevance_weight, token_weight, base_weight, looking_weight, reading_weight, pointer_weight: of the losses
             beside the answer's.
         pointing_layer: of the language model, where it learns to look, as in the copying stage.
         evaluate_questions: questions asked in a measurement about pages of each kind.
         evaluate_split: what is measured on: "validation" has held-out fonts and words, for decisions.
+        evaluate_strategies, evaluate_budget: how questions are answered in a measurement.
+
+    Raises:
+        ValueError: pages that cannot be asked about, or steps that read neither base nor patches.
     """
 
     name: ClassVar[str] = "answering"
@@ -83,9 +90,10 @@ class AnsweringStage(ScratchStage):
             "variance": 0.02,
         }  # fmt: skip
     )
-    budgets: Mapping[str, float] = field(
+    budgets: Mapping[str | int, float] = field(
         default_factory=lambda: {"standard": 0.6, "balanced": 0.2, "fast": 0.1, "accurate": 0.1}
     )
+    reads_base: bool = True
     transcribed: float = 0.8
     transcript_budget: int = 112
     dropped: float = 0.3
@@ -99,8 +107,15 @@ class AnsweringStage(ScratchStage):
     pointing_layer: int = POINTING_LAYER
     evaluate_questions: int = 192
     evaluate_split: Split = "validation"
+    evaluate_strategies: Sequence[str] = ("oracle", "realizer", "none")
+    evaluate_budget: str | int = "standard"
 
     def __post_init__(self) -> None:
+        strategies = {*self.start_mix, *self.end_mix, *self.evaluate_strategies}
+        if not self.reads_base and "none" in strategies:
+            raise ValueError(
+                "reads_base: expected true where strategy none, which fetches nothing, is in a mix; got false"
+            )
         if "dense" in self.kinds:
             raise ValueError("kinds: expected pages with fields, which can be asked about; got dense")
 
@@ -126,21 +141,23 @@ class AnsweringStage(ScratchStage):
         }
 
 
-def _draw(generator: torch.Generator, weights: Mapping[str, float]) -> str:
+Name = TypeVar("Name", str, str | int)
+
+
+def _draw(generator: torch.Generator, weights: Mapping[Name, float]) -> Name:
     number = torch.multinomial(torch.tensor(list(weights.values())), 1, generator=generator)
     return list(weights)[int(number)]
 
 
 @torch.no_grad()
-def measure(learner: Learner, batches: list[Batch], strategies: tuple[str, ...]) -> dict[str, float]:
-    """What each strategy reaches at the standard budget on batches of held-out pages.
+def measure(learner: Learner, batches: list[Batch], strategies: Sequence[str], budget: int) -> dict[str, float]:
+    """What each strategy reaches with so many patches on batches of held-out pages.
 
     Returns:
         By strategy "exact", of questions about what the page shows; "absent", of the others, where there are any;
         "loss" of all; "recall" of the patches that show the answer.
     """
     learner.eval()
-    budget = resolve_budget("standard", learner.model.config.vision_config.num_patches)
     scores = {}
     for strategy in strategies:
         generator = torch.Generator().manual_seed(0)
@@ -167,12 +184,18 @@ class Answering(Task):
 
     def __init__(self, stage: AnsweringStage, run: Run) -> None:
         self.stage, config = stage, run.model.config
-        self.module = Learner(run.model, run.processor.tokenizer, stage.pointing_layer).to(run.device).train()
+        learner = Learner(run.model, run.processor.tokenizer, stage.pointing_layer, reads_base=stage.reads_base)
+        self.module = learner.to(run.device).train()
         for part, state in run.learner.items():
             self.module.get_submodule(part).load_state_dict(state)
         prompts = Prompts(run.processor.tokenizer, config.image_token_id)
         self.asked = partial(QuestionPages, stage, config, prompts, transcript_budget=stage.transcript_budget)
-        self.patches = config.vision_config.num_patches
+        side = stage.image_size or config.vision_config.image_size
+        self.patches = grid_size(side, config.vision_config.patch_size) ** 2
+        for budget in (*stage.budgets, stage.evaluate_budget, stage.transcript_budget):
+            resolve_budget(budget, self.patches)  # a ValueError where there are not so many, before any work is lost
+        for strategy in (*stage.start_mix, *stage.end_mix, *stage.evaluate_strategies):
+            run.model.model.fetcher.check_strategy(strategy)
 
     def groups(self) -> list[tuple[list[nn.Parameter], float]]:
         core, stage = self.module.model.model, self.stage
@@ -193,13 +216,13 @@ class Answering(Task):
         if step < self.stage.aligned_steps:
             return self._aligning(batch, generator)
         name = f"answer/{strategy}"
-        alone = strategy == "none"
-        if (alone or strategy == "oracle") and torch.rand((), generator=generator) < self.stage.transcribed:
-            batch, name = batch.read_from(alone=alone), f"transcript/{strategy}"
-            budget = 0 if alone else self.stage.transcript_budget
+        whole = budget in (0, self.patches)
+        if (whole or strategy == "oracle") and torch.rand((), generator=generator) < self.stage.transcribed:
+            batch, name = batch.read_from(whole=whole), f"transcript/{strategy}"
+            budget = budget if whole else self.stage.transcript_budget
         losses = self.module(
             batch, strategy=strategy, budget=budget, generator=generator, frozen=step < self.stage.frozen_steps,
-            relevance_share=self.stage.relevance_share, dropped=self.stage.dropped,
+            relevance_share=self.stage.relevance_share, dropped=self.stage.dropped if self.stage.reads_base else 0.0,
         )  # fmt: skip
         weights = {part: weight for part, weight in self.stage.weights().items() if part in losses}
         total = torch.stack([weight * losses[part] for part, weight in weights.items()]).sum()
@@ -226,7 +249,8 @@ class Answering(Task):
     def measure(self) -> dict[str, float]:
         scores: dict[str, float] = {}
         for kind, batches in self._unseen.items():
-            measured = measure(self.module, batches, EVALUATED_STRATEGIES)
+            budget = resolve_budget(self.stage.evaluate_budget, self.patches)
+            measured = measure(self.module, batches, self.stage.evaluate_strategies, budget)
             scores |= {f"{kind}, {name}": score for name, score in measured.items()}
         return scores
 

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
+from arr_coc.data.sketching import SKETCHES
 from arr_coc.modeling.allocators import best
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
@@ -51,6 +52,7 @@ class CopyingStage(ScratchStage):
         alone: share of the steps that read base tokens alone, and transcribe whole pages.
         absent: share of the questions about fields that the page does not show.
         turns: share of the questions that come second in a chat.
+        kind: of the pages, of `SKETCHES`.
     """
 
     name: ClassVar[str] = "copying"
@@ -66,6 +68,11 @@ class CopyingStage(ScratchStage):
     alone: float = 0.4
     absent: float = 0.0
     turns: float = 0.0
+    kind: str = "document"
+
+    def __post_init__(self) -> None:
+        if self.kind not in SKETCHES:
+            raise ValueError(f"kind: expected one of {', '.join(SKETCHES)}; got {self.kind!r}")
 
     def task(self, run: Run) -> "CopyingTask":
         return CopyingTask(self, run)
@@ -135,7 +142,7 @@ class CopyingTask(Task):
         prompts = Prompts(run.processor.tokenizer, run.model.config.image_token_id)
         self.sketches = partial(
             QuestionPages, stage, run.model.config, prompts, split="train", transcript_budget=stage.budget,
-            mixture=None,
+            mixture=stage.kind,
         )  # fmt: skip
 
     def groups(self) -> list[tuple[list[nn.Parameter], float]]:
@@ -152,7 +159,7 @@ class CopyingTask(Task):
             read = "base"
         asked, name = batch, "answer"
         if step % TRANSCRIBED != TRANSCRIBED - 1:
-            asked, name = batch.read_from(alone=read == "base"), "transcript"
+            asked, name = batch.read_from(whole=read == "base"), "transcript"
         losses = self.copying(asked, self.stage.budget, generator, read=read)
         answer, pointer = losses["answer"], losses["pointer"]
         loss = answer + self.stage.pointer_weight * pointer

@@ -32,14 +32,21 @@ class Learner(nn.Module):
         model: to be trained.
         tokenizer: its tokenizer.
         layer: of the language model, where it learns to look.
+        reads_base: whether the language model reads base tokens; if not, they are only there for those who choose and
+            encode patches.
     """
 
     def __init__(
-        self, model: ArrCocForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, layer: int = POINTING_LAYER
+        self,
+        model: ArrCocForConditionalGeneration,
+        tokenizer: PreTrainedTokenizerBase,
+        layer: int = POINTING_LAYER,
+        *,
+        reads_base: bool = True,
     ) -> None:
         super().__init__()
         check_layer(layer, model.config.text_config)
-        self.model, self.layer = model, layer
+        self.model, self.layer, self.reads_base = model, layer, reads_base
         self.reading = ReadingHead(model.config.vision_config.out_channels)
         self.looking = LookingHead(model.config.text_config.hidden_size)
         self.language = PatchLanguage(model, tokenizer).requires_grad_(False)
@@ -130,10 +137,11 @@ class Learner(nn.Module):
         core = self.model.model
         features = self.features(batch, frozen=frozen)
         encoding = core.encode_features(features, batch.pixel_values)
-        ids, query = self.prompt(batch, encoding.base_positions + budget)
+        read = encoding if self.reads_base else encoding.without_base()
+        ids, query = self.prompt(batch, read.base_positions + budget)
         choices = FetchChoices(strategy=strategy, relevance=_oracle(batch, generator, dropped), generator=generator)
         pages = _pages(features, len(batch.after))
-        prompt = core.embed_images(ids, encoding, query_mask=query, image_index=pages, choices=choices)
+        prompt = core.embed_images(ids, read, query_mask=query, image_index=pages, choices=choices)
         output = core(inputs_embeds=prompt.embeds, use_cache=False, output_attentions=self.training)
         text = ids.shape[1] - batch.after.shape[1]  # where the text behind the image begins
         logits = self.model.lm_head(output.last_hidden_state[:, text - 1 : -1][batch.answer])
@@ -152,10 +160,10 @@ class Learner(nn.Module):
         losses["looking"] = self.looking_loss(encoding.tokens, batch)
         if not frozen:
             losses["reading"] = self.reading_loss(features, batch)
-        indices, base = prompt.fetch.indices, encoding.tokens.shape[1]
+        indices, base = prompt.fetch.indices, read.tokens.shape[1]
         if budget:
             losses["token"] = self.token_loss(prompt.image_tokens[:, base : base + budget], batch, indices)
-        start = text - encoding.base_positions - budget
+        start = text - read.base_positions - budget
         tokens = slice(start, start + base + budget)
         attention = pointing(output.attentions, self.layer, steps=slice(text - 1, -1), tokens=tokens)
         match = shown_by(batch.places, indices, side=encoding.side, base=base)

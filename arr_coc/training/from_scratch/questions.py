@@ -14,13 +14,13 @@ from arr_coc.data import FIELDS, Box, Entry, Glyph, Split, ask, box_targets, gly
 from arr_coc.data.domains.absent import missing_fields
 from arr_coc.data.mixture import Mixture
 from arr_coc.data.records import NOT_ON_THE_PAGE
-from arr_coc.data.sketching import sketch_document
+from arr_coc.data.sketching import SKETCHES
 from arr_coc.modeling.chat_template import CHAT_TEMPLATE
-from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
+from arr_coc.modeling.configuration_arr_coc import ArrCocConfig, grid_size
 from arr_coc.modeling.processing_arr_coc import find_query_tokens, query_markers
 
 from .streaming import per_step
-from .targets import SLOTS, pixels, word_targets
+from .targets import SLOTS, fitted, pixels, word_targets
 
 TRANSCRIBE = "Read the page."
 """What the second turn of a transcribing batch asks for: the fetched lines, or all of them, top to bottom."""
@@ -31,10 +31,10 @@ Spelling = list[tuple[str, int]]
 
 
 def _transcript(entries: Sequence[Entry], spelt: Mapping[str, tuple[Spelling, Spelling]]) -> Spelling:
-    """The entries' labels and values, `spelt` by field, a line each, top to bottom."""
+    """The entries' labels and values, a line each, in the order of the page's, which are `spelt` by field."""
+    fields = {entry.field for entry in entries}
     spelling: Spelling = []
-    for entry in sorted(entries, key=lambda entry: entry.value_box[1]):
-        label, value = spelt[entry.field]
+    for label, value in (both for field, both in spelt.items() if field in fields):
         spelling += [*label, (" ", -1), *value, ("\n", -1)]
     return spelling[:-1]
 
@@ -60,7 +60,8 @@ class Text:
 class Pages(Protocol):
     """What a stage says of its batches: pages per step, questions about each, and the seed.
 
-    Also the share of questions about fields that the page does not show, and of such that come second in a chat.
+    Also the share of questions about fields that the page does not show, and of such that come second in a chat; and
+    the side that pages are fitted into.
     """
 
     @property
@@ -73,6 +74,8 @@ class Pages(Protocol):
     def turns(self) -> float: ...
     @property
     def seed(self) -> int: ...
+    @property
+    def image_size(self) -> int | None: ...
 
 
 @dataclass
@@ -88,7 +91,7 @@ class Batch:
         relevance: [I, N] patches of the answer and its label; none of what is not on the page.
         oracle: [I, N] what strategy "oracle" fetches.
         transcript: these pages and questions with a second turn that transcribes the lines fetched.
-        whole: these with a second turn that transcribes all lines, for those who see the page by its base alone.
+        whole: these with a second turn that transcribes all lines, for those who see the whole page.
     """
 
     pixel_values: Tensor
@@ -104,9 +107,10 @@ class Batch:
     transcript: "Batch | None" = None
     whole: "Batch | None" = None
 
-    def read_from(self, *, alone: bool) -> "Batch":
-        """The batch that transcribes what is seen: the whole page from base tokens alone, else the lines fetched."""
-        transcribing = self.whole if alone else self.transcript
+    def read_from(self, *, whole: bool) -> "Batch":
+        """The batch that transcribes what is seen: the whole page, from base tokens alone or all patches, or the lines
+        fetched."""
+        transcribing = self.whole if whole else self.transcript
         assert transcribing is not None, "a batch that transcribes already"
         return transcribing
 
@@ -178,7 +182,8 @@ class QuestionPages(IterableDataset):
         prompts: what tokenises.
         split: of fonts, words, layouts and wordings.
         transcript_budget: patches of the lines that a batch transcribes.
-        mixture: what pages are drawn from; None: they are sketched, with the words of training.
+        mixture: what pages are drawn from; or the kind, of `SKETCHES`, of pages that are sketched, with the words of
+            training.
         start: the first step.
         held_out: pages that training never shows, whatever the split.
     """
@@ -191,14 +196,16 @@ class QuestionPages(IterableDataset):
         *,
         split: Split,
         transcript_budget: int,
-        mixture: Mixture | None,
+        mixture: Mixture | str,
         start: int = 0,
         held_out: bool = False,
     ) -> None:
         self.stage, self.prompts, self.split, self.start = stage, prompts, split, start
         self.transcript_budget, self.mixture = transcript_budget, mixture
         self.purpose = 3 if held_out else 2
-        self.size, self.grid = config.vision_config.image_size, config.vision_config.grid_size
+        vision = config.vision_config
+        self.size, self.side = vision.image_size, stage.image_size or vision.image_size
+        self.grid = grid_size(self.side, vision.patch_size)
 
     def __iter__(self) -> Iterator[Batch]:
         return per_step(self.batch, self.start)
@@ -235,10 +242,10 @@ class QuestionPages(IterableDataset):
         return Batch(**tensors, **self._padded(short), transcript=read, whole=whole)
 
     def _page(self, rng: np.random.Generator) -> tuple[np.ndarray, tuple[Entry, ...], tuple[Glyph, ...]]:
-        if self.mixture is None:
-            return np.zeros(0, np.float32), *sketch_document(rng, size=self.size)
+        if isinstance(self.mixture, str):
+            return np.zeros(0, np.float32), *SKETCHES[self.mixture](rng, size=self.size)
         document = self.mixture.draw(rng, size=self.size, split=self.split)
-        return pixels(np.asarray(document.image.convert("RGB"))), document.entries, document.glyphs
+        return pixels(fitted(document.image, self.side)), document.entries, document.glyphs
 
     def _asked(
         self, rng: np.random.Generator, entry: Entry, spelt: Mapping[str, tuple[Spelling, Spelling]],

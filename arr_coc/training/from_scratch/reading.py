@@ -27,13 +27,13 @@ from arr_coc.data import (
     glyph_targets,
 )
 from arr_coc.data.mixture import KINDS, Mixture
-from arr_coc.modeling.configuration_arr_coc import ArrCocVisionConfig
+from arr_coc.modeling.configuration_arr_coc import ArrCocVisionConfig, grid_size
 from arr_coc.modeling.grid_encoder import GridEncoder
 
 from ..stages import STAGES, Run
 from .stage import ScratchStage, Task
 from .streaming import per_step
-from .targets import SLOTS, pixels, word_targets
+from .targets import SLOTS, fitted, pixels, word_targets
 
 EVALUATED_BATCHES = 6
 """Batches of held-out crops that a measurement reads."""
@@ -112,6 +112,8 @@ class Crops(Protocol):
     def photo(self) -> float: ...
     @property
     def seed(self) -> int: ...
+    @property
+    def image_size(self) -> int | None: ...
 
 
 class ReadingPages(IterableDataset):
@@ -122,7 +124,8 @@ class ReadingPages(IterableDataset):
     ) -> None:
         self.stage, self.split, self.start = stage, split, start
         self.purpose = 1 if held_out else 0  # pages that are measured on never come up in training, whatever the split
-        self.size, self.grid = config.image_size, config.grid_size
+        self.size, self.side = config.image_size, stage.image_size or config.image_size
+        self.grid = grid_size(self.side, config.patch_size)
         self.mixture = Mixture(stage.kinds, stage.photo)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -135,7 +138,7 @@ class ReadingPages(IterableDataset):
         images, targets, words = [], [], []
         for _ in range(-(-self.stage.batch_size // parts**2)):
             document = self.mixture.draw(rng, size=self.size, split=self.split)
-            images += [pixels(crop) for crop in _crops(np.asarray(document.image.convert("RGB")), parts)]
+            images += [pixels(crop) for crop in _crops(fitted(document.image, self.side), parts)]
             targets += _crops(glyph_targets(document.glyphs, size=self.size, grid=self.grid, slots=SLOTS), parts)
             words += _crops(word_targets(document.entries, size=self.size, grid=self.grid), parts)
         image, target, word = (np.stack(stacked[: self.stage.batch_size]) for stacked in (images, targets, words))
@@ -181,12 +184,16 @@ def values_read(
     encoder: Callable[[Tensor], Tensor],
     head: nn.Module,
     documents: Sequence[Document],
+    side: int,
     device: torch.device | str = "cpu",
 ) -> float:
-    """Share of the documents' values of which every character is named right: a bound on exact answers."""
+    """Share of the values on documents, fitted into `side` px, of which every character is named right.
+
+    A bound on exact answers.
+    """
     right = count = 0
     for document in documents:
-        image = torch.from_numpy(pixels(np.asarray(document.image.convert("RGB"))))[None].to(device)
+        image = torch.from_numpy(pixels(fitted(document.image, side)))[None].to(device)
         named = head(encoder(image))[0][0].argmax(-1).cpu().numpy()  # [G, G, SLOTS]
         truth = glyph_targets(document.glyphs, size=document.image.width, grid=len(named), slots=SLOTS)
         wrong = ((named != truth) & (truth > 0)).any(-1)
@@ -237,7 +244,7 @@ class Reading(Task):
         batches, documents = self._test
         scores = reading_accuracy(self.encoder, self.head, batches)
         for kind, pages in documents.items():
-            scores[f"{kind}: values"] = values_read(self.encoder, self.head, pages, self.device)
+            scores[f"{kind}: values"] = values_read(self.encoder, self.head, pages, self.unseen.side, self.device)
         return scores
 
     def finish(self, run: Run) -> None:

@@ -57,6 +57,7 @@ class ScratchStage(Stage):
         bf16: compute in bfloat16; on CPUs without matrix units for it, false is faster.
         seed: of new weights, pages and whatever is drawn.
         workers: processes that prepare batches.
+        image_size: side of the square that pages are fitted into, px; None: the model's, which pages are drawn at.
     """
 
     name: ClassVar[str]
@@ -71,6 +72,7 @@ class ScratchStage(Stage):
     bf16: bool = True
     seed: int = 0
     workers: int = 1
+    image_size: int | None = None
 
     @abstractmethod
     def task(self, run: Run) -> Task:

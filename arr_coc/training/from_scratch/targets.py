@@ -3,11 +3,18 @@
 from collections.abc import Sequence
 
 import numpy as np
+from PIL import Image
 
 from arr_coc.data import FIELDS, Entry, box_targets
 
 SLOTS = 3
 """Characters named per patch, left to right: the narrowest letters are about a third of a patch wide."""
+
+
+def fitted(image: Image.Image, side: int) -> np.ndarray:
+    """A square page as uint8 [side, side, 3], resized as the image processor does."""
+    page = image.convert("RGB")
+    return np.asarray(page if page.width == side else page.resize((side, side), Image.Resampling.BICUBIC))
 
 
 def pixels(image: np.ndarray) -> np.ndarray:

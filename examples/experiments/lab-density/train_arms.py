@@ -1,0 +1,105 @@
+"""Trains every arm of the density experiment, for every seed: the shared reading stage first, then arm by arm.
+
+python examples/experiments/lab-density/train_arms.py                               # on CPUs, one after the other
+python examples/experiments/lab-density/train_arms.py --device cuda --jobs 6        # on a GPU, six at a time
+
+What is finished is skipped and what was killed goes on, so the same command may be given again. Each training is
+`arr-coc train` with its output in OUT/NAME-SEED.log; SETTINGs are handed on (answering.steps=4000).
+"""
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+LAB = Path(__file__).parents[3] / "hub_configs" / "arr-coc-lab"
+
+SEEDS = {"floor": 3, "running": 3, "smaller": 2, "blind": 2, "patches_only": 2, "keep_all": 2}
+"""Arms, and how many trainings each gets: seeds 0, 1, ..."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """One run of a recipe with a seed.
+
+    Attributes:
+        name: "reading" or an arm.
+        seed: of weights and pages.
+        out: folder of all trainings.
+    """
+
+    name: str
+    seed: int
+    out: Path
+
+    @property
+    def folder(self) -> Path:
+        """Its own, which holds `model` once it is done."""
+        return self.out / f"{self.name}-{self.seed}"
+
+    @property
+    def done(self) -> bool:
+        """Whether it has run to its end: the model is written last, and in one go."""
+        return (self.folder / "model").is_dir()
+
+    def command(self, device: str, settings: Sequence[str]) -> list[str]:
+        """What runs it."""
+        recipe = LAB / "reading.yaml" if self.name == "reading" else LAB / "arms" / f"{self.name}.yaml"
+        stages = ("reading",) if self.name == "reading" else ("reading", "copying", "answering")
+        own = [f"seed={self.seed}", *(f"{stage}.seed={self.seed}" for stage in stages)]
+        if self.name != "reading":
+            own.append(f"start={Training('reading', self.seed, self.out).folder.absolute() / 'model'}")
+        command = [sys.executable, "-m", "arr_coc_cli", "train", str(recipe), *own, *settings]
+        return [*command, "--out", str(self.folder), "--device", device]
+
+
+def run(training: Training, device: str, settings: Sequence[str]) -> bool:
+    """Runs a training unless it is done; returns whether it is now."""
+    if not training.done:
+        print(f"{training.folder}: training", flush=True)
+        training.out.mkdir(parents=True, exist_ok=True)
+        with training.folder.with_suffix(".log").open("a") as log:
+            subprocess.run(training.command(device, settings), stdout=log, stderr=log, check=False)
+    print(f"{training.folder}: {'done' if training.done else 'failed, see its .log'}", flush=True)
+    return training.done
+
+
+def run_all(trainings: Iterable[Training], jobs: int, device: str, settings: Sequence[str]) -> bool:
+    """Runs trainings, so many at a time; returns whether all are done."""
+    with ThreadPoolExecutor(jobs) as pool:
+        return all(list(pool.map(lambda training: run(training, device, settings), trainings)))
+
+
+def main() -> int:
+    """Trains what the command line asks for; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("settings", metavar="SETTING", nargs="*", help="of every arm's recipe, as for arr-coc train")
+    parser.add_argument("--out", type=Path, default=Path("runs/lab"), help="(default: runs/lab)")
+    parser.add_argument("--device", default="cpu", help="(default: cpu)")
+    parser.add_argument("--jobs", type=int, default=1, help="trainings at a time (default: 1)")
+    parser.add_argument("--arms", default=",".join(SEEDS), help=f"(default: {','.join(SEEDS)})")
+    parser.add_argument(
+        "--seeds", type=int, help="trainings of each arm (default: 3 of floor and running, 2 of others)"
+    )
+    of_reading = "setting of the shared stage alone; may be repeated"
+    parser.add_argument("--reading", metavar="SETTING", action="append", default=[], help=of_reading)
+    options = parser.parse_args()
+    arms = options.arms.split(",")
+    if strange := sorted(set(arms) - set(SEEDS)):
+        parser.error(f"--arms: expected names among {', '.join(SEEDS)}; got {', '.join(strange)}")
+    counts = {arm: SEEDS[arm] if options.seeds is None else options.seeds for arm in arms}
+    readings = [Training("reading", seed, options.out) for seed in range(max(counts.values()))]
+    # Seed by seed: what is there early is one training of every arm.
+    trainings = [
+        Training(arm, seed, options.out) for seed in range(len(readings)) for arm in arms if seed < counts[arm]
+    ]
+    if not run_all(readings, options.jobs, options.device, options.reading):
+        return 1
+    return 0 if run_all(trainings, options.jobs, options.device, options.settings) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

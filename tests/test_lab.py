@@ -1,0 +1,135 @@
+"""The density experiment's laboratory: its recipes train what its contest asks, and its script trains all of it."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from arr_coc import ArrCocConfig, ArrCocProcessor
+from arr_coc.data.domains.density import densities
+from arr_coc.evaluating.arms import Arm, make_arms
+from arr_coc.evaluating.contest import check_tokens
+from arr_coc.evaluating.decisions import check_rules, missing_arms
+from arr_coc.evaluating.entries import Entry
+from arr_coc.flops import count_parameters, on_meta
+from arr_coc.modeling.configuration_arr_coc import resolve_budget
+from arr_coc.training.from_scratch.answering import AnsweringStage
+from arr_coc.training.from_scratch.copying import CopyingStage
+from arr_coc.training.from_scratch.reading import ReadingStage
+from arr_coc.training.recipe import load_recipe
+from arr_coc_cli.experiment import read_config
+
+ROOT = Path(__file__).parents[1]
+LAB, EXPERIMENT = ROOT / "hub_configs" / "arr-coc-lab", ROOT / "examples" / "experiments" / "lab-density"
+ARMS = ("running", "floor", "smaller", "blind", "patches_only", "keep_all")
+
+
+@pytest.fixture(scope="module")
+def config() -> ArrCocConfig:
+    return ArrCocConfig.from_pretrained(LAB)
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("train_arms", EXPERIMENT / "train_arms.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "train_arms", module)  # its dataclasses look there
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_geometry_is_small_and_its_processor_counts_like_its_model(config: ArrCocConfig) -> None:
+    assert count_parameters(on_meta(config))["total"] < 2.5e6
+    processor = ArrCocProcessor.from_pretrained(LAB)
+    (count,) = processor._get_num_multimodal_tokens([[192, 192]]).num_image_tokens
+    assert count == sum(config.vision_tokens()) == 64
+    assert len(processor.tokenizer) == config.text_config.vocab_size
+    assert densities(config.vision_config.image_size)[-1] == 350
+
+
+def contest() -> dict[str, Entry]:
+    content = read_config(str(EXPERIMENT / "experiment.yaml"))
+    check_rules(content["rules"])
+    assert not missing_arms(content["rules"], [entry.name for entry in content["contest"]])
+    return {entry.name: entry for entry in content["contest"]}
+
+
+def test_the_arms_read_equally_many_tokens(config: ArrCocConfig) -> None:
+    arms: list[Arm] = []
+    for name, entry in contest().items():
+        (arm,) = make_arms(config, [entry.arm], seeds=(0,), boxed=False)
+        arms.append(Arm(name, "bound" if entry.bound else "contest", "", 0, "", 0, arm.tokens))
+    assert {arm.name: arm.tokens for arm in arms} == {
+        "running": 64, "floor": 64, "smaller": 68, "blind": 64, "patches_only": 64, "keep_all": 612,
+    }  # fmt: skip
+    check_tokens(arms, "running", 0.1)
+
+
+@pytest.mark.parametrize("name", ARMS)
+def test_an_arm_is_trained_to_read_what_it_is_asked_with(name: str, config: ArrCocConfig) -> None:
+    """Side of the image, strategy, patches and base: as the contest's arm has them."""
+    (arm,) = make_arms(config, [contest()[name].arm], seeds=(0,), boxed=False)
+    recipe = load_recipe(LAB / "arms" / f"{name}.yaml")
+    reading, copying, answering = recipe.stages
+    assert isinstance(reading, ReadingStage) and isinstance(copying, CopyingStage)
+    assert isinstance(answering, AnsweringStage) and not recipe.changes
+    for stage in (reading, copying, answering):
+        assert (stage.image_size or config.vision_config.image_size) == arm.side
+    assert arm.strategy in {*answering.end_mix, "saliency", "realizer"} and answering.reads_base == (
+        arm.rule != "patches_only"
+    )
+    patches = (arm.side // config.vision_config.patch_size) ** 2
+    drawn = {resolve_budget(budget, patches) for budget in answering.budgets}
+    assert arm.budget == 0 or drawn == {arm.budget} == {resolve_budget(answering.evaluate_budget, patches)}
+    assert (arm.budget == 0) == (set(answering.end_mix) == {"none"})
+    assert copying.budget <= patches and copying.kind == "density" and set(answering.kinds) == {"density"}
+    assert (reading.steps, copying.steps, answering.steps) == (600, 1000, 1600)  # the same for all
+
+
+def test_every_arm_of_the_contest_has_a_recipe_and_trainings_that_are_asked(script: ModuleType) -> None:
+    assert set(contest()) == set(ARMS) == set(script.SEEDS) == {path.stem for path in (LAB / "arms").glob("*.yaml")}
+    for name, entry in contest().items():
+        folders = [Path(path).parent.name for path in entry.weights]
+        assert folders == [f"{name}-{seed}" for seed in range(script.SEEDS[name])]
+
+
+def test_the_script_trains_readings_first_skips_what_is_done_and_says_what_failed(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands: list[list[str]] = []
+    failing = {"floor-1"}
+
+    def pretend(command: list[str], **_: Any) -> None:
+        out = Path(command[command.index("--out") + 1])
+        commands.append(command)
+        if out.name not in failing:
+            (out / "model").mkdir(parents=True)
+
+    monkeypatch.setattr(script.subprocess, "run", pretend)
+    asked = ["x", "--out", str(tmp_path), "--arms", "floor,blind", "--reading", "steps=9", "answering.steps=7"]
+    monkeypatch.setattr(sys, "argv", asked)
+    assert script.main() == 1
+    assert [Path(command[command.index("--out") + 1]).name for command in commands] == [
+        "reading-0", "reading-1", "reading-2", "floor-0", "blind-0", "floor-1", "blind-1", "floor-2",
+    ]  # fmt: skip
+    assert "floor-1: failed" in capsys.readouterr().out
+    first, arm = commands[0], commands[4]
+    assert "steps=9" in first and not any(word.startswith("start=") for word in first)
+    assert f"start={tmp_path / 'reading-0' / 'model'}" in arm and "answering.steps=7" in arm and "steps=9" not in arm
+    assert str(LAB / "arms" / "blind.yaml") in arm and "answering.seed=0" in arm
+    commands.clear()
+    failing.clear()
+    assert script.main() == 0
+    assert [Path(command[command.index("--out") + 1]).name for command in commands] == ["floor-1"]
+
+
+def test_arms_without_a_shared_stage_are_not_begun(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script.subprocess, "run", lambda command, **_: None)
+    monkeypatch.setattr(sys, "argv", ["x", "--out", str(tmp_path), "--seeds", "1"])
+    assert script.main() == 1 and not list(tmp_path.glob("floor*"))
