@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_trainer import CPU, PAGES, ROOT, loaded, trainer_of
+from trainers import CPU, PAGES, ROOT, loaded, trainer_of
 
 from arr_coc.training.distillation import distillation_loss
 from arr_coc.training.phases import AllocatorPhase, make_trainer

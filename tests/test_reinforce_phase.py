@@ -11,8 +11,8 @@ import yaml
 from helpers import tiny_checkpoint
 from PIL import Image
 from test_many_devices import launched
-from test_trainer import CPU, PAGES, killed_at, loaded, same, trainer_of, weights_of
 from torch import Tensor
+from trainers import CPU, PAGES, killed_at, loaded, same, trainer_of, weights_of
 
 from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.parts import part_of_parameter

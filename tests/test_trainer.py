@@ -1,240 +1,30 @@
-"""The trainer: what is trained, what is minimised, exact resume, and checkpoints that are whole or not at all."""
+"""The trainer: what is trained and what is minimised."""
 
-import random
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from helpers import tiny_checkpoint
 from peft import get_peft_model
-from torch import Tensor, nn
-from transformers import TrainerState
+from torch import nn
+from trainers import CPU, PAGES, PHASE, killed_at, loaded, same, tiered_checkpoint, trainer_of, weights_of
 
-from arr_coc import ArrCocForConditionalGeneration, ArrCocProcessor, scorer_lora_config
+from arr_coc import scorer_lora_config
 from arr_coc.data.collator import QuestionCollator
 from arr_coc.data.sources import open_records
 from arr_coc.parts import PARTS, part_of_parameter
-from arr_coc.training.checkpoints import (
-    COMPLETE,
-    checkpoints,
-    discard_incomplete,
-    is_complete,
-    mark_complete,
-    newest_complete,
-)
 from arr_coc.training.draws import Mix
 from arr_coc.training.parts import gradient_norms, train_only
 from arr_coc.training.phases import AllocatorPhase, JointPhase, Phase, SemanticPhase, make_trainer, train_phase
 from arr_coc.training.sampler import StepSampler
 from arr_coc.training.trainer import ArrCocTrainer
 
-PAGES = {"format": "rendered", "pages": 3, "questions": 2, "size": 128, "split": "train"}
-PHASE = JointPhase(
-    data=PAGES, held_out={**PAGES, "pages": 1, "seed": 9}, steps=5, warmup=2, batch_size=2, evaluate_every=2,
-    log_every=2, learning_rate=1e-3, strategies={"realizer": 1.0, "clip_query": 1.0, "none": 0.5},
-    budgets={"standard": 1.0, 5: 1.0},
-)  # fmt: skip
-CPU = torch.device("cpu")
-ROOT = Path(__file__).parents[1]
-
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One whose tiers are learned, so that every part has weights. Read only."""
-    return tiny_checkpoint(tmp_path_factory.mktemp("tiers"), fetcher={"tier_choice": "classifier"})
-
-
-def loaded(checkpoint: Path) -> tuple[ArrCocForConditionalGeneration, ArrCocProcessor]:
-    return (
-        ArrCocForConditionalGeneration.from_pretrained(checkpoint),
-        ArrCocProcessor.from_pretrained(checkpoint),
-    )
-
-
-def trainer_of(checkpoint: Path, folder: Path, phase: Phase = PHASE, **changes: Any) -> ArrCocTrainer:
-    model, processor = loaded(checkpoint)
-    return make_trainer(model, processor, replace(phase, **changes), folder, device=CPU, root=folder)
-
-
-def weights_of(trainer: ArrCocTrainer) -> dict[str, Tensor]:
-    return {name: weight.clone() for name, weight in trainer.model.state_dict().items()}
-
-
-def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-
-
-# ---- exact resume -------------------------------------------------------------------------------------------------
-
-
-class Killed(Exception):
-    pass
-
-
-def killed_at(trainer: ArrCocTrainer, step: int) -> None:
-    """Trains until the loss of `step` is asked for."""
-    inner = trainer.compute_loss
-
-    def compute_loss(*args: Any, **kwargs: Any) -> Any:
-        if trainer.state.global_step == step:
-            raise Killed
-        return inner(*args, **kwargs)
-
-    trainer.compute_loss = compute_loss  # type: ignore[method-assign]
-    with pytest.raises(Killed):
-        trainer.train()
-
-
-def test_resume_gives_the_weights_of_an_uninterrupted_run(checkpoint: Path, tmp_path: Path) -> None:
-    """Killed twice, between checkpoints; with accumulation, and a checkpoint that was half written in the way."""
-    whole = trainer_of(checkpoint, tmp_path / "whole", accumulation=2)
-    whole.train()
-    rng = random.Random(0)
-    first, second = rng.choice([2, 3]), rng.choice([3, 4])
-    killed_at(trainer_of(checkpoint, tmp_path / "killed", accumulation=2), first)
-    half = tmp_path / "killed" / "checkpoint-4"
-    shutil.copytree(tmp_path / "killed" / "checkpoint-2", half)
-    (half / "model.safetensors").write_bytes(b"half")
-    killed_at(trainer_of(checkpoint, tmp_path / "killed", accumulation=2), second)
-    resumed = trainer_of(checkpoint, tmp_path / "killed", accumulation=2)
-    resumed.train()
-    assert resumed.state.global_step == PHASE.steps
-    assert same(weights_of(whole), weights_of(resumed))
-    assert whole.state.best_metric == resumed.state.best_metric
-    assert not same(weights_of(whole), loaded(checkpoint)[0].state_dict())
-
-
-def test_a_phase_that_is_done_does_not_run_again(checkpoint: Path, tmp_path: Path) -> None:
-    model, processor = loaded(checkpoint)
-    phase = replace(PHASE, steps=1, held_out=None)
-    made = train_phase(model, processor, phase, tmp_path, device=CPU, root=tmp_path)
-    before = (made / "model.safetensors").stat().st_mtime_ns
-    assert train_phase(model, processor, phase, tmp_path, device=CPU, root=tmp_path) == made
-    assert (made / "model.safetensors").stat().st_mtime_ns == before
-    ArrCocForConditionalGeneration.from_pretrained(made).processor  # noqa: B018  refuses where there is none
-
-
-def flip(path: Path) -> None:
-    """Changes one bit in the middle of a file, and nothing of its size."""
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
-def test_a_damaged_checkpoint_is_not_gone_on_from_but_the_one_before_it(
-    checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A checkpoint counted as whole by the sizes of its files: a bit that flipped on the disk went into the weights."""
-    whole = trainer_of(checkpoint, tmp_path / "whole", held_out=None)
-    whole.train()
-    killed_at(trainer_of(checkpoint, tmp_path / "damaged", held_out=None), 4)
-    flip(tmp_path / "damaged" / "checkpoint-4" / "model.safetensors")
-    resumed = trainer_of(checkpoint, tmp_path / "damaged", held_out=None)
-    resumed.train()
-    assert same(weights_of(whole), weights_of(resumed))
-    assert "checkpoint-4: expected a whole checkpoint; got another model.safetensors than was written" in caplog.text
-
-
-def test_where_every_checkpoint_is_damaged_it_says_so(checkpoint: Path, tmp_path: Path) -> None:
-    killed_at(trainer_of(checkpoint, tmp_path), 4)
-    for step in (2, 4):
-        flip(tmp_path / f"checkpoint-{step}" / "optimizer.pt")
-    with pytest.raises(ValueError, match=r"checkpoint-4: expected a whole checkpoint .*; got another optimizer\.pt"):
-        trainer_of(checkpoint, tmp_path).train()
-    assert len(checkpoints(tmp_path)) == 2
-
-
-def test_a_best_checkpoint_that_is_gone_is_no_longer_the_best(checkpoint: Path, tmp_path: Path) -> None:
-    killed_at(trainer_of(checkpoint, tmp_path), 4)
-    state = TrainerState.load_from_json(str(tmp_path / "checkpoint-4" / "trainer_state.json"))
-    state.best_model_checkpoint, state.best_metric = str(tmp_path / "checkpoint-2"), -1.0
-    state.save_to_json(str(tmp_path / "checkpoint-4" / "trainer_state.json"))
-    mark_complete(tmp_path / "checkpoint-4")
-    flip(tmp_path / "checkpoint-2" / "model.safetensors")
-    resumed = trainer_of(checkpoint, tmp_path, steps=6)
-    resumed.train()
-    assert resumed.state.best_metric != -1.0
-    assert resumed.state.best_model_checkpoint == str(tmp_path / "checkpoint-6")
-
-
-def test_nothing_that_lay_in_a_phases_folder_ends_up_in_what_it_makes(checkpoint: Path, tmp_path: Path) -> None:
-    """What a killed run had half written there, under other names too, was moved into place with the model."""
-    (tmp_path / "model.tmp").mkdir()
-    (tmp_path / "model.tmp" / "model-00001-of-00002.safetensors").write_bytes(b"half")
-    model, processor = loaded(checkpoint)
-    phase = replace(PHASE, steps=1, held_out=None)
-    finished = train_phase(model, processor, phase, tmp_path, device=CPU, root=tmp_path)
-    assert [path.name for path in finished.glob("*.safetensors")] == ["model.safetensors"]
-    assert not (tmp_path / "model.tmp").exists()
-
-
-def test_what_a_phase_made_is_made_again_where_it_was_damaged(
-    checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    phase = replace(PHASE, steps=2, held_out=None)
-    finished = train_phase(*loaded(checkpoint), phase, tmp_path, device=CPU, root=tmp_path)
-    content = (finished / "model.safetensors").read_bytes()
-    flip(finished / "model.safetensors")
-    train_phase(*loaded(checkpoint), phase, tmp_path, device=CPU, root=tmp_path)
-    assert (finished / "model.safetensors").read_bytes() == content
-    assert "model: expected what this phase made; got another model.safetensors than was written" in caplog.text
-
-
-def written(folder: Path, files: dict[str, bytes]) -> Path:
-    folder.mkdir(parents=True)
-    for name, content in files.items():
-        (folder / name).write_bytes(content)
-    return folder
-
-
-def test_only_whole_checkpoints_count(tmp_path: Path) -> None:
-    files = {"model.safetensors": b"12345", "optimizer.pt": b"123"}
-    whole, deleted = written(tmp_path / "checkpoint-9", files), written(tmp_path / "checkpoint-10", files)
-    cut, unmarked = written(tmp_path / "checkpoint-11", files), written(tmp_path / "checkpoint-12", files)
-    for folder in (whole, deleted, cut):
-        mark_complete(folder)
-    (deleted / "optimizer.pt").unlink()
-    (cut / "optimizer.pt").write_bytes(b"12")
-    assert [is_complete(folder) for folder in (whole, deleted, cut, unmarked)] == [True, False, False, False]
-    assert newest_complete(tmp_path) == whole
-    discard_incomplete(tmp_path)
-    assert [folder.name for folder in tmp_path.iterdir()] == ["checkpoint-9"]
-    (whole / COMPLETE).write_text("{")
-    assert newest_complete(tmp_path) is None
-
-
-def test_old_checkpoints_go_only_when_the_new_one_is_whole(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Trainer rotates before a checkpoint could be declared whole: killed in between, nothing would be left."""
-    trainer = trainer_of(checkpoint, tmp_path, keep=1, held_out=None)
-
-    def mark(folder: Path) -> None:
-        if folder.name == "checkpoint-4":
-            raise Killed
-        mark_complete(folder)
-
-    monkeypatch.setattr("arr_coc.training.trainer.mark_complete", mark)
-    with pytest.raises(Killed):
-        trainer.train()
-    newest = newest_complete(tmp_path)
-    assert newest is not None and newest.name == "checkpoint-2"
-
-
-def test_the_best_checkpoint_is_kept_and_loaded(checkpoint: Path, tmp_path: Path) -> None:
-    """A learning rate that ruins the model: the first evaluation is the best one."""
-    trainer = trainer_of(checkpoint, tmp_path, learning_rate=1.0, warmup=0, keep=2, steps=6, best="answer_loss")
-    trainer.train()
-    losses = {line["step"]: line["eval_answer_loss"] for line in trainer.state.log_history if "eval_loss" in line}
-    best = min(losses, key=lambda step: losses[step])
-    assert len(losses) == 3 and trainer.state.best_global_step == best
-    kept = {path.name for path in tmp_path.glob("checkpoint-*")}
-    assert kept >= {f"checkpoint-{best}", "checkpoint-6"} and len(kept) == 2
-    saved = ArrCocForConditionalGeneration.from_pretrained(tmp_path / f"checkpoint-{best}")
-    assert same(weights_of(trainer), saved.state_dict())
+    """Read only."""
+    return tiered_checkpoint(tmp_path_factory.mktemp("tiers"))
 
 
 # ---- data and draws -----------------------------------------------------------------------------------------------
