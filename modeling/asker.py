@@ -3,7 +3,7 @@
 Notation: B questions, P encoded images, I image slots, S prompt length, N patches, M base tokens, K saccades, D width.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from numbers import Integral
@@ -146,11 +146,14 @@ class Asker:
         boxes: Sequence[Box] | Sequence[Sequence[Box]] | None = None,
         history: History = (),
         return_fetch: bool = False,
+        on_fetch: Callable[[FetchResult], Any] | None = None,
         **kwargs: Any,
     ) -> Any:
         """See `ArrCocForConditionalGeneration.generate`, of which it is the half with a question."""
         if not isinstance(return_fetch, bool):
             raise refusal("return_fetch", NUMBERS[bool], return_fetch)
+        if on_fetch is not None and not callable(on_fetch):
+            raise refusal("on_fetch", "a function", on_fetch)
         kwargs.update(zip(POSITIONAL[2:], args, strict=False))
         options, kwargs = self._view_options(kwargs)
         check_decoding(self.model, kwargs)
@@ -161,7 +164,10 @@ class Asker:
         asked = self._asked(image, questions, choices, kwargs, options)
         if boxes is not None:
             asked = replace(asked, boxes=boxes_per_slot(boxes))
-        answers = self._answers(asked, self.embed(asked, choices, history, **kwargs), return_fetch, kwargs)
+        prompt = self.embed(asked, choices, history, **kwargs)
+        if on_fetch is not None:
+            on_fetch(prompt.fetch)
+        answers = self._answers(asked, prompt, return_fetch, kwargs)
         return answers[0] if single and len(answers) == 1 else answers
 
     @torch.no_grad()
