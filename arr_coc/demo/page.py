@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import gradio as gr
 
-from ..modeling.asker import checked_questions
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .choices import budgets, strategies
 from .examples import Example, find_examples
@@ -128,27 +127,26 @@ class Page:
 
     def _connect(self, examples: list[tuple[Any, Example]]) -> None:
         # The model answers one question at a time: each is then as quick as the machine allows, and others wait.
-        alone = {"concurrency_id": "model", "concurrency_limit": 1, "api_visibility": "private"}
+        alone: Any = {"concurrency_id": "model", "concurrency_limit": 1, "api_visibility": "private"}
         shown = [self.message, self.session, self.asked]
         for side in self.sides:
             shown += [side.column, side.picture, side.answer, side.note]
-        choices = [self.strategy, self.other, self.budget]
+        asking: Any = {
+            "fn": self.ask,
+            "inputs": [self.session, self.question, self.strategy, self.other, self.budget],
+            "outputs": shown,
+            "show_progress": "minimal",
+            "show_progress_on": self.sides[0].answer,
+            **alone,
+        }
         self.file.upload(self.open, self.file, shown, show_progress="minimal", **alone)
         self.file.clear(self.forget, None, shown, api_visibility="private")
-        asking = {"inputs": [self.session, self.question, *choices], "outputs": shown, "show_progress": "hidden"}
-        self.question.submit(self.ask, **asking, **alone)
-        self.ask_button.click(self.ask, **asking, **alone)
-        gr.on(
-            [self.question.submit, self.ask_button.click, *(button.click for button, _ in examples)],
-            None,
-            js=TO_ANSWERS,
-        )
+        asks = [self.question.submit, self.ask_button.click]
+        gr.on(asks, **asking)
         for button, example in examples:
-            first = button.click(
-                lambda example=example: self.begin(example), None, [self.file, self.question, *shown],
-                show_progress="minimal", **alone,
-            )  # fmt: skip
-            first.then(self.ask, **asking, **alone)
+            outputs = [self.file, self.question, *shown]
+            button.click(partial(self.begin, example), None, outputs, show_progress="minimal", **alone).then(**asking)
+        gr.on([*asks, *(button.click for button, _ in examples)], None, js=TO_ANSWERS)
 
     def open(self, content: bytes | None) -> Updates:
         """An uploaded file becomes the image that questions are about."""
@@ -169,7 +167,7 @@ class Page:
 
     def begin(self, example: Example) -> Updates:
         """An example takes the place of the visitor's file and question."""
-        return {**self.open(Path(example.path).read_bytes()), self.file: None, self.question: example.question}
+        return {**self.open(example.path.read_bytes()), self.file: None, self.question: example.question}
 
     def ask(
         self, session: Session | None, question: str, strategy: str, other: str, budget: str | None
@@ -178,23 +176,31 @@ class Page:
         names = [strategy] if other == NO_OTHER else [strategy, other]
         try:
             if session is None:
-                raise ValueError("image: expected one; drop a file, or choose an example")
-            checked_questions(question, self.model.processor.control_tokens)
+                raise ValueError("Drop an image first, or choose an example.")
+            if not question.strip():
+                raise ValueError("Write a question first.")
             yield self._asking(session, names)
-            last = []
+            answers = []
             for side, name in zip(self.sides, names, strict=False):
-                step = None
-                for step in answer_in_steps(self.model, session.encoding, question, **self._choices(name, budget)):
-                    yield (
-                        side.shown(step)
-                        if step.text
-                        else {**side.shown(step), side.picture: session.overlay(step.fetch)}
-                    )
-                last.append(step)
-            session = session.answered(question, last)
+                answers.append((yield from self._answer(side, session, question, name, budget)))
+            session = session.answered(question, answers)
             yield {self.session: session, self.asked: gr.Gallery(list(session.asked), visible=True)}
         except ValueError as error:
             yield {self.message: _problem(error)}
+
+    def _answer(
+        self, side: Side, session: Session, question: str, strategy: str, budget: str | None
+    ) -> Generator[Updates, None, Step]:
+        """Updates of one side; returns the whole answer."""
+        # What is as configured is left to the model, whose allocator may choose the budget.
+        configured = str(self.model.config.fetcher_config.budget)
+        chosen = None if budget in (None, "", configured) else budget
+        steps = answer_in_steps(self.model, session.encoding, question, strategy=strategy, budget=chosen)
+        step = next(steps)
+        yield {**side.shown(step), side.picture: session.overlay(step.fetch)}
+        for step in steps:
+            yield side.shown(step)
+        return step
 
     def _asking(self, session: Session, names: list[str]) -> Updates:
         """The image alone on each side that a strategy will fill; the other side away."""
@@ -204,11 +210,6 @@ class Page:
             picture = None if name is None else session.image
             updates |= {**side.cleared(name), side.picture: picture, side.column: gr.Column(visible=name is not None)}
         return updates
-
-    def _choices(self, strategy: str, budget: str | None) -> dict[str, str | None]:
-        """What is as configured is left to the model, whose allocator may choose the budget."""
-        configured = str(self.model.config.fetcher_config.budget)
-        return {"strategy": strategy, "budget": None if budget in (None, "", configured) else budget}
 
 
 def _problem(error: ValueError) -> Any:
