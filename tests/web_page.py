@@ -74,6 +74,12 @@ class WebPage(Browser):
         self.wait(f"document.querySelector({json.dumps(selector)})")
         self.evaluate(f"document.querySelector({json.dumps(selector)}).click()")
 
+    def click_button(self, text: str) -> None:
+        """Clicks the button that says so, once it is there."""
+        button = f"[...document.querySelectorAll('button')].find(b => b.innerText.includes({json.dumps(text)}))"
+        self.wait(button)
+        self.evaluate(f"{button}.click()")
+
     def focus(self, selector: str) -> None:
         """Puts the keyboard's focus on an element."""
         self.evaluate(f"document.querySelector({json.dumps(selector)}).focus()")

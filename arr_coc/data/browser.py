@@ -163,7 +163,7 @@ class Browser:
         """
         answer = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
         if "exceptionDetails" in answer:
-            raise RuntimeError(f"browser: expected a page that can be set; got {answer['exceptionDetails']}")
+            raise RuntimeError(f"browser: expected a script that runs through; got {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
