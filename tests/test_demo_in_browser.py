@@ -152,7 +152,7 @@ def test_a_telephone_scrolls_to_the_answers_and_the_problems(
     page.click_button(PHONE)
     assert wait_for_answer(page) == answers[PAGE, PHONE, "realizer"]
     page.wait("document.querySelector('#asked img')")
-    assert in_sight(page, "#first-answer")
+    assert in_sight(page, "#first-answer") and in_sight(page, "#first-picture")
     page.screenshot().save(tmp_path / "answer_390.png")
     ask(page, "")
     page.wait("document.querySelector('#message [role=alert]')")

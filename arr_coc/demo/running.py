@@ -21,6 +21,7 @@ VISITORS = 64
 
 STYLE = """
 html { overflow-anchor: none; }
+@media (max-width: 700px) { #answers { min-height: 100vh; } }
 #first-picture img, #second-picture img { max-height: 66vh; object-fit: contain; }
 #message p { margin: 0; padding: .6em .8em; border-left: 4px solid #c00; background: #c0000014; font-weight: 600; }
 :focus-visible { outline: 3px solid #ff6a00 !important; outline-offset: 1px; }

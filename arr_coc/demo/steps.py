@@ -105,7 +105,7 @@ class _TextQueue(BaseStreamer):
             self._tokens = []
             return
         self._tokens += value.flatten().tolist()
-        text = self._tokenizer.decode(self._tokens, skip_special_tokens=True)
+        (text,) = self._tokenizer.batch_decode([self._tokens], skip_special_tokens=True)
         self._queue.put(text.strip().rstrip("\N{REPLACEMENT CHARACTER}"))  # a character whose bytes are not all there
 
     def end(self) -> None:
