@@ -17,7 +17,7 @@ from transformers.utils import logging
 from .answers import Answer, answer_probabilities, with_fetch
 from .boxes import relevance_of_boxes
 from .checks import CALLABLES, DECODING, NUMBERS, boxes_per_slot, refusal
-from .fetcher import AS_CONFIGURED, FetchChoices
+from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult
 from .image_processing_arr_coc import Box
 from .image_sources import shorten
 from .prefix import begins_with, pad_after_prefix
