@@ -54,7 +54,7 @@ $(INSTALLED): setup.py pyproject.toml constraints.txt
 	$(PYTHON) is " + sys.version.split()[0] + ": make PYTHON=/path/to/python3.11 ...")'
 	$(PYTHON) -m venv $(VENV)
 	$(PIP_INSTALL) "torch==2.13.0"
-	$(PIP_INSTALL) -e ".[test,eval,train,serve,documents,video]"
+	$(PIP_INSTALL) -e ".[test,eval,train,serve,documents,video,demo]"
 	@touch $@
 
 $(CONFORMANCE): $(INSTALLED)

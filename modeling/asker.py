@@ -3,7 +3,7 @@
 Notation: B questions, P encoded images, I image slots, S prompt length, N patches, M base tokens, K saccades, D width.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from numbers import Integral
@@ -17,7 +17,7 @@ from transformers.utils import logging
 from .answers import Answer, answer_probabilities, with_fetch
 from .boxes import relevance_of_boxes
 from .checks import CALLABLES, DECODING, NUMBERS, boxes_per_slot, refusal
-from .fetcher import AS_CONFIGURED, FetchChoices
+from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult
 from .image_processing_arr_coc import Box
 from .image_sources import shorten
 from .prefix import begins_with, fresh_cache, pad_after_prefix, with_prefix
@@ -124,11 +124,14 @@ class Asker:
         boxes: Sequence[Box] | Sequence[Sequence[Box]] | None = None,
         history: History = (),
         return_fetch: bool = False,
+        on_fetch: Callable[[FetchResult], Any] | None = None,
         **kwargs: Any,
     ) -> Any:
         """See `ArrCocForConditionalGeneration.generate`, of which it is the half with a question."""
         if not isinstance(return_fetch, bool):
             raise refusal("return_fetch", NUMBERS[bool], return_fetch)
+        if on_fetch is not None and not callable(on_fetch):
+            raise refusal("on_fetch", "a function", on_fetch)
         kwargs.update(zip(POSITIONAL[2:], args, strict=False))
         options, kwargs = self._view_options(kwargs)
         check_decoding(self.model, kwargs)
@@ -139,7 +142,10 @@ class Asker:
         asked = self._asked(image, questions, choices, kwargs, options)
         if boxes is not None:
             asked = replace(asked, boxes=boxes_per_slot(boxes))
-        answers = self._answers(asked, self.embed(asked, choices, history, **kwargs), return_fetch, kwargs)
+        prompt = self.embed(asked, choices, history, **kwargs)
+        if on_fetch is not None:
+            on_fetch(prompt.fetch)
+        answers = self._answers(asked, prompt, return_fetch, kwargs)
         return answers[0] if single and len(answers) == 1 else answers
 
     @torch.no_grad()

@@ -287,9 +287,9 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
                 `return_dict_in_generate=True`, with transformers' output object as `Answer.output`.
             **kwargs: other fields of `FetchChoices` (`seed`, `generator`, `overlap`, `bypass`, `patches`), `history`
                 (earlier (question, answer) pairs, which the language model then reads as text; for several questions
-                also a list of them for each), fields of `views.ViewOptions` (`tiles`, `spread`, ...),
-                and what transformers' `generate` takes (`max_new_tokens`, `num_beams`,
-                `streamer`, ...).
+                also a list of them for each), `on_fetch` (called with the `FetchResult` of all prompts before the first
+                token is written), fields of `views.ViewOptions` (`tiles`, `spread`, ...), and what transformers'
+                `generate` takes (`max_new_tokens`, `num_beams`, `streamer`, ...).
 
         Returns:
             A string for one image and one question, else a list of strings; `Answer`s with `return_fetch`.

@@ -46,6 +46,26 @@ def test_a_string_for_one_and_a_list_for_lists(model: Any, expected: str) -> Non
     assert model.generate((PAGE, CARD), (QUESTION, "Who?")) == [expected, other]
 
 
+def test_what_is_fetched_is_told_before_the_first_token(model: Any) -> None:
+    events: list[Any] = []
+
+    class Streamer:
+        def put(self, value: Any) -> None:
+            events.append(value)
+
+        def end(self) -> None:
+            events.append("end")
+
+    answer = model.generate(PAGE, QUESTION, return_fetch=True, on_fetch=events.append, streamer=Streamer())
+    assert torch.equal(events[0].indices, answer.fetch.indices) and events[-1] == "end"
+    told: list[Any] = []
+    answers = model.generate([PAGE, CARD], QUESTION, return_fetch=True, on_fetch=told.append)
+    (fetch,) = told
+    assert torch.equal(fetch.indices, torch.cat([answer.fetch.indices for answer in answers]))
+    with pytest.raises(ValueError, match=r"^on_fetch: expected a function; got 3"):
+        model.generate(PAGE, QUESTION, on_fetch=3)
+
+
 def test_several_questions_of_one_image_and_one_question_of_several(model: Any, expected: str) -> None:
     assert model.generate(PAGE, [QUESTION, "Who?"]) == [expected, model.generate(PAGE, "Who?")]
     assert model.generate([PAGE, CARD], QUESTION) == [expected, model.generate(CARD, QUESTION)]

@@ -15,11 +15,12 @@ from contextlib import suppress
 from importlib.metadata import version
 from typing import NoReturn
 
-from . import ablate, ask, assemble, build, evaluate, experiment, info, push, render, serve, train
+from . import ablate, ask, assemble, build, demo, evaluate, experiment, info, push, render, serve, train
 from .common import Command, fault_of_input, quiet
 
 COMMANDS: tuple[Command, ...] = (
     ask.COMMAND,
+    demo.COMMAND,
     evaluate.COMMAND,
     experiment.COMMAND,
     ablate.COMMAND,

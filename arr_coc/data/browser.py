@@ -33,7 +33,7 @@ _FLAGS = (
     "--headless", "--remote-debugging-pipe", "--disable-gpu", "--hide-scrollbars", "--mute-audio", "--no-first-run",
     "--allow-file-access-from-files",  # fonts are files too
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-quic",
-    "--host-resolver-rules=MAP * ~NOTFOUND",  # it looks nothing up
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",  # it looks nothing up
     "--font-render-hinting=none", "--disable-lcd-text", "--force-color-profile=srgb",
 )  # fmt: skip
 _PIPES = 'exec "$0" "$@" 3<&0 4>&1 </dev/null >/dev/null'  # the browser reads commands from 3 and answers on 4
@@ -117,10 +117,10 @@ class Browser:
         self._end = weakref.finalize(self, _end, self._process, folder, os.getpid())
         self._number, self._unread, self._session = 0, b"", ""
         self._size = 0
-        target = self._call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        self._call("Page.navigate", url=page.as_uri())
-        self._evaluate(
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self.call("Page.navigate", url=page.as_uri())
+        self.evaluate(
             "new Promise(done => document.readyState == 'complete' ? done() : addEventListener('load', done))"
         )
 
@@ -136,9 +136,9 @@ class Browser:
             The texts in the page's order; None where it does not fit, or the browser takes a font for broken.
         """
         if size != self._size:
-            self._call("Emulation.setDeviceMetricsOverride", width=size, height=size, deviceScaleFactor=1, mobile=False)
+            self.call("Emulation.setDeviceMetricsOverride", width=size, height=size, deviceScaleFactor=1, mobile=False)
             self._size = size
-        result = self._evaluate(f"({_SET_PAGE})({json.dumps(html)}, {least})")
+        result = self.evaluate(f"({_SET_PAGE})({json.dumps(html)}, {least})")
         if not result["fits"]:
             return None
         return [
@@ -148,21 +148,30 @@ class Browser:
 
     def screenshot(self) -> Image.Image:
         """The window, RGB."""
-        data = self._call("Page.captureScreenshot", format="png", optimizeForSpeed=True)["data"]
+        data = self.call("Page.captureScreenshot", format="png", optimizeForSpeed=True)["data"]
         return Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB")
 
     def close(self) -> None:
         """Ends the browser and removes its files; without a call that is done when the process ends."""
         self._end()
 
-    def _evaluate(self, expression: str) -> Any:
-        answer = self._call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+    def evaluate(self, expression: str) -> Any:
+        """The value of a JavaScript expression in the page, once it is there if it is a promise.
+
+        Raises:
+            RuntimeError: it throws.
+        """
+        answer = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
         if "exceptionDetails" in answer:
-            raise RuntimeError(f"browser: expected a page that can be set; got {answer['exceptionDetails']}")
+            raise RuntimeError(f"browser: expected a script that runs through; got {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
-    def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """The result of a command; events that come in between are passed over."""
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """The result of a command of the DevTools protocol; events that come in between go to `on_event`.
+
+        Raises:
+            RuntimeError: the browser refuses it, or stops answering.
+        """
         self._number += 1
         command: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
         if self._session:
@@ -177,10 +186,14 @@ class Browser:
             message = json.loads(self._message())
             if message.get("id") == self._number:
                 break
+            self.on_event(message)
         if "error" in message:
             raise RuntimeError(f"browser: expected an answer to {method}; got {message['error']}")
         result: dict[str, Any] = message["result"]
         return result
+
+    def on_event(self, event: dict[str, Any]) -> None:
+        """Takes what the browser tells by itself, of which nothing is needed to set pages."""
 
     def _message(self) -> bytes:
         assert self._process.stdout is not None

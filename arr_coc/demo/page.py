@@ -1,0 +1,222 @@
+"""The page itself: its parts, and what happens when a visitor uses them."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import gradio as gr
+
+from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from .choices import budgets, strategies
+from .examples import Example, find_examples
+from .session import Session
+from .steps import Step, answer_in_steps
+
+TITLE = "ARR-COC: ask an image"
+NO_OTHER = "no other"
+IDLE = 3600
+"""Seconds after which a visitor's image is forgotten, and files are deleted."""
+
+TO_ANSWERS = "() => { if (innerWidth < 700) document.getElementById('answers').scrollIntoView() }"
+"""Where the answers stand below the questions, they come into sight."""
+
+Updates = dict[Any, Any]
+"""New values of parts of the page, by part."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """Where one strategy's answer stands: the column, the picture, the answer, a note below it."""
+
+    column: Any
+    picture: Any
+    answer: Any
+    note: Any
+
+    def cleared(self, strategy: str | None = None) -> Updates:
+        label = "Answer" if strategy is None else f"Answer of {strategy}"
+        return {self.answer: gr.Textbox("", label=label), self.note: ""}
+
+    def shown(self, step: Step) -> Updates:
+        fetch = step.fetch
+        fetched = f"{int(fetch.counts.sum())} of {fetch.relevance.shape[-1]} patches fetched"
+        confidence = "" if step.probability is None else f", confidence {step.probability:.1%}"
+        return {self.answer: step.text, self.note: f"{fetched}{confidence}"}
+
+
+class Page:
+    """A Gradio page about one model. Whatever belongs to a visitor is in that visitor's `Session`.
+
+    Args:
+        model: the one that is asked.
+
+    Attributes:
+        blocks: what Gradio launches.
+    """
+
+    def __init__(self, model: ArrCocForConditionalGeneration) -> None:
+        self.model = model
+        with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(IDLE, IDLE), fill_width=True) as self.blocks:
+            self.session = gr.State(None, time_to_live=IDLE)
+            gr.Markdown(
+                "# Ask an image\nThe model fetches the patches that *your question* needs: outlined in the picture."
+            )
+            with gr.Row():
+                with gr.Column(scale=1, min_width=300):
+                    examples = self._lay_out_questions()
+                with gr.Column(scale=2, min_width=300, elem_id="answers"):
+                    self._lay_out_answers()
+            self._connect(examples)
+
+    # ---- parts ----------------------------------------------------------------------------------------------------
+
+    def _lay_out_questions(self) -> list[tuple[Any, Example]]:
+        """The left column; returns the examples' buttons."""
+        fetcher = self.model.config.fetcher_config
+        names = strategies(self.model.config)
+        self.file = gr.File(label="Image", file_types=["image"], type="binary", height=130, elem_id="file")
+        self.question = gr.Textbox(
+            label="Question", placeholder="What is the total?", lines=1, max_lines=4, elem_id="question"
+        )
+        self.ask_button = gr.Button("Ask", variant="primary", elem_id="ask")
+        with gr.Row():
+            self.strategy = gr.Dropdown(
+                names, value=fetcher.strategy, label="Strategy", min_width=130, elem_id="strategy"
+            )
+            self.other = gr.Dropdown(
+                [NO_OTHER, *names], value=NO_OTHER, label="Side by side with", min_width=130, elem_id="other"
+            )
+        self.budget = gr.Dropdown(
+            budgets(self.model.config),
+            value=str(fetcher.budget),
+            label="Budget: a name, or a number of patches",
+            allow_custom_value=True,
+            elem_id="budget",
+        )
+        examples = list(find_examples())
+        if examples:
+            gr.Markdown("Examples")
+        with gr.Row():
+            return [(gr.Button(f"{e.name}: {e.question}", size="sm", min_width=200), e) for e in examples]
+
+    def _lay_out_answers(self) -> None:
+        """The right column: two sides, of which the second shows with a second strategy; what was asked before."""
+        self.message = gr.HTML(visible=False, elem_id="message")
+        with gr.Row():
+            self.sides = (self._side("first", visible=True), self._side("second", visible=False))
+        self.asked = gr.Gallery(
+            label="Asked so far", columns=4, height=220, object_fit="contain", visible=False, elem_id="asked"
+        )
+
+    @staticmethod
+    def _side(name: str, *, visible: bool) -> Side:
+        with gr.Column(min_width=280, visible=visible, elem_id=name) as column:
+            answer = gr.Textbox(label="Answer", interactive=False, elem_id=f"{name}-answer")
+            picture = gr.Image(
+                label="Fetched patches", interactive=False, buttons=["fullscreen"], elem_id=f"{name}-picture",
+                alt_text="The image, with the fetched patches outlined",
+            )  # fmt: skip
+            note = gr.Markdown(elem_id=f"{name}-note")
+        return Side(column, picture, answer, note)
+
+    # ---- what happens ---------------------------------------------------------------------------------------------
+
+    def _connect(self, examples: list[tuple[Any, Example]]) -> None:
+        # The model answers one question at a time: each is then as quick as the machine allows, and others wait.
+        alone: Any = {"concurrency_id": "model", "concurrency_limit": 1, "api_visibility": "private"}
+        shown = [self.message, self.session, self.asked]
+        for side in self.sides:
+            shown += [side.column, side.picture, side.answer, side.note]
+        asking: Any = {
+            "fn": self.ask,
+            "inputs": [self.session, self.question, self.strategy, self.other, self.budget],
+            "outputs": shown,
+            "show_progress": "minimal",
+            "show_progress_on": self.sides[0].answer,
+            **alone,
+        }
+        self.file.upload(self.open, self.file, shown, show_progress="minimal", **alone)
+        self.file.clear(self.forget, None, shown, api_visibility="private")
+        asks = [self.question.submit, self.ask_button.click]
+        gr.on(asks, **asking)
+        for button, example in examples:
+            outputs = [self.file, self.question, *shown]
+            button.click(partial(self.begin, example), None, outputs, show_progress="minimal", **alone).then(**asking)
+        gr.on([*asks, *(button.click for button, _ in examples)], None, js=TO_ANSWERS)
+
+    def open(self, content: bytes | None) -> Updates:
+        """An uploaded file becomes the image that questions are about."""
+        if content is None:
+            return self.forget()
+        try:
+            session = Session.open(self.model, content)
+        except ValueError as error:
+            return {**self.forget(), self.message: _problem(error)}
+        return {**self.forget(), self.session: session, self.sides[0].picture: session.image}
+
+    def forget(self) -> Updates:
+        """Nothing is shown any more."""
+        updates: Updates = {self.message: _no_problem(), self.session: None, self.asked: gr.Gallery([], visible=False)}
+        for side in self.sides:
+            updates |= {**side.cleared(), side.picture: None}
+        return updates
+
+    def begin(self, example: Example) -> Updates:
+        """An example takes the place of the visitor's file and question."""
+        return {**self.open(example.path.read_bytes()), self.file: None, self.question: example.question}
+
+    def ask(
+        self, session: Session | None, question: str, strategy: str, other: str, budget: str | None
+    ) -> Iterator[Updates]:
+        """Updates as the answers come: the picture once patches are fetched, the text with every token."""
+        names = [strategy] if other == NO_OTHER else [strategy, other]
+        try:
+            if session is None:
+                raise ValueError("Drop an image first, or choose an example.")
+            if not question.strip():
+                raise ValueError("Write a question first.")
+            yield self._asking(session, names)
+            answers = []
+            for side, name in zip(self.sides, names, strict=False):
+                answers.append((yield from self._answer(side, session, question, name, budget)))
+            session = session.answered(question, answers)
+            yield {self.session: session, self.asked: gr.Gallery(list(session.asked), visible=True)}
+        except ValueError as error:
+            yield {self.message: _problem(error)}
+
+    def _answer(
+        self, side: Side, session: Session, question: str, strategy: str, budget: str | None
+    ) -> Generator[Updates, None, Step]:
+        """Updates of one side; returns the whole answer."""
+        # What is as configured is left to the model, whose allocator may choose the budget.
+        configured = str(self.model.config.fetcher_config.budget)
+        chosen = None if budget in (None, "", configured) else budget
+        steps = answer_in_steps(self.model, session.encoding, question, strategy=strategy, budget=chosen)
+        step = next(steps)
+        yield {**side.shown(step), side.picture: session.overlay(step.fetch)}
+        for step in steps:
+            yield side.shown(step)
+        return step
+
+    def _asking(self, session: Session, names: list[str]) -> Updates:
+        """The image alone on each side that a strategy will fill; the other side away."""
+        updates: Updates = {self.message: _no_problem()}
+        for number, side in enumerate(self.sides):
+            name = names[number] if number < len(names) else None
+            picture = None if name is None else session.image
+            updates |= {**side.cleared(name), side.picture: picture, side.column: gr.Column(visible=name is not None)}
+        return updates
+
+
+def _problem(error: ValueError) -> Any:
+    """One line, which screen readers say at once."""
+    line = html.escape(" ".join(str(error).split()))
+    return gr.HTML(f'<p role="alert">{line}</p>', visible=True)
+
+
+def _no_problem() -> Any:
+    return gr.HTML("", visible=False)
