@@ -14,9 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .balancing import ContextNetwork
 from .configuration_arr_coc import TIERS, ArrCocFetcherConfig, scaled_budget
 from .registry import Registry
-from .scorers import FetchContext, masked_mean
+from .scorers import FetchContext
 
 SOFTNESS = 0.02
 """How wide the soft edge of "adaptive" is, as a share of the mass; only gradients see it."""
@@ -154,28 +155,11 @@ def budgets_from_mass(mass: Tensor, share: float, *, least: int, most: int) -> B
     return Budgets(counts, torch.where(certain, 1.0, survival), (share * total[:, 0]).clamp(min=least))
 
 
-class TierClassifier(nn.Module):
-    """Logits [B, T] from the pooled question and the gestalt: the mean feature of the patches that hold some image."""
+class TierClassifier(ContextNetwork):
+    """Logits [B, T] of the tiers, from the question and the gestalt."""
 
     def __init__(self, config: ArrCocFetcherConfig, *, feature_size: int, text_size: int) -> None:
-        super().__init__()
-        size = config.hidden_size
-        self.text_norm = nn.LayerNorm(text_size)
-        self.text_projection = nn.Linear(text_size, size)
-        self.gestalt_norm = nn.LayerNorm(feature_size)
-        self.gestalt_projection = nn.Linear(feature_size, size)
-        self.hidden = nn.Linear(2 * size, size)
-        self.act = nn.GELU()
-        self.head = nn.Linear(size, len(TIERS))
-
-    def forward(self, context: FetchContext) -> Tensor:
-        # Projected before pooling: the mean of raw embeddings hardly differs between questions of many tokens.
-        words = self.act(self.text_projection(self.text_norm(context.query)))
-        question = masked_mean(words, context.query_mask)
-        gestalt = masked_mean(context.features.flatten(2).transpose(1, 2), context.patch_mask)
-        gestalt = self.gestalt_projection(self.gestalt_norm(gestalt))
-        states = torch.cat((question.to(gestalt.device), gestalt), -1)
-        return self.head(self.act(self.hidden(states))).float()
+        super().__init__(config.hidden_size, len(TIERS), feature_size=feature_size, text_size=text_size)
 
 
 class Budgeter(nn.Module):

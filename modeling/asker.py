@@ -136,10 +136,12 @@ class Asker:
         options, kwargs = self._view_options(kwargs)
         check_decoding(self.model, kwargs)
         choices, kwargs = take_choices(kwargs)
-        choices = self.model.model.fetcher.resolve(choices)
+        fetcher = self.model.model.fetcher
+        choices = fetcher.resolve(choices)
+        read_twice = fetcher.reads_attention(choices)
         single = isinstance(question, str) and not isinstance(image, list | tuple)
         questions = checked_questions(question, self.processor.control_tokens)
-        asked = self._asked(image, questions, choices, kwargs, options)
+        asked = self._asked(image, questions, choices, kwargs, options, read_twice)
         if boxes is not None:
             asked = replace(asked, boxes=boxes_per_slot(boxes))
         prompt = self.embed(asked, choices, history, **kwargs)
@@ -166,21 +168,17 @@ class Asker:
             choices = replace(choices, relevance=relevance)
         inputs, choices = self._inputs(asked, choices, history, kwargs)
         mask, slots, core = inputs.pop("attention_mask"), torch.tensor(asked.slots), self.model.model
-        look = core.look(**inputs, encoding=asked.encoding, image_index=slots, choices=choices)
+        look = core.look(**inputs, encoding=asked.encoding, image_index=slots, choices=choices, attention_mask=mask)
         if asked.joint:
             shown, spread = asked.images, asked.spread
             look = look_at_views(core, look, asked.encoding, shown, choices, spread=spread, boxes=asked.boxes)
         return core.place(look, core.fetch(look, choices), attention_mask=mask)
 
     def _asked(
-        self,
-        image: Any,
-        questions: list[str],
-        choices: FetchChoices,
-        kwargs: dict[str, Any],
-        options: ViewOptions,
-    ) -> Asked:
-        """The encodings, and as many questions as prompts."""
+        self, image: Any, questions: list[str], choices: FetchChoices, kwargs: dict[str, Any], options: ViewOptions,
+        read_twice: bool,
+    ) -> Asked:  # fmt: skip
+        """The encodings, and as many questions as prompts; `read_twice`: whether each of them glances at the base."""
         if encoded := is_encoding(encoding := image):
             image.check_fits(self.model.config)
         else:
@@ -206,8 +204,9 @@ class Asker:
         images = spans * len(questions) if len(spans) == 1 else spans
         if choices.bypass is not None:
             encoding = self.model.model.with_bypass(encoding, choices.bypass)
-        # A prefix pays where several questions share it.
-        if not encoded and len(spans) == 1 < len(questions) and self._cache_is_plain(kwargs):
+        # A prefix pays where several questions share it, or a question's glance and its answer.
+        shared = len(spans) == 1 < len(questions) or (read_twice and all(len(span) == 1 for span in spans))
+        if not encoded and shared and self._cache_is_plain(kwargs):
             encoding = with_prefix(self.model, self.processor, encoding)
         captions = {row: source.caption for row, source in enumerate(encoding.sources or ())}
         texts = [[captions.get(number, "") for number in own] for own in images]

@@ -26,6 +26,7 @@ from .bridges import BRIDGES, Bridged
 from .checks import check_inputs, refusal
 from .configuration_arr_coc import ArrCocConfig
 from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult, RunningBackFetcher
+from .glance import glance
 from .joint_allocation import JointFetch, bridge_over_views, fetch_over_views
 from .language_model import LAYOUTS, build_language_model
 from .pretrained import ArrCocPreTrainedModel
@@ -41,7 +42,7 @@ from .prompt import (
     refuse_placeholders,
     trim_placeholders,
 )  # fmt: skip
-from .scorers import FetchContext
+from .scorers import FetchContext, scorer_inputs
 from .vision_tower import KNOWN, SEEN, ArrCocVisionTower, ImageEncoding, pool_cells
 
 
@@ -67,10 +68,9 @@ class ArrCocModel(ArrCocPreTrainedModel):
     def __init__(self, config: ArrCocConfig) -> None:
         super().__init__(config)
         vision, semantic, text = config.vision_config, config.semantic_config, config.text_config
-        self.vision_tower = ArrCocVisionTower(vision, semantic)
-        self.fetcher = RunningBackFetcher(
-            config.fetcher_config, feature_size=vision.out_channels, text_size=text.hidden_size
-        )
+        fetcher, sizes = config.fetcher_config, {"feature_size": vision.out_channels, "text_size": text.hidden_size}
+        self.vision_tower = ArrCocVisionTower(vision, semantic, **scorer_inputs(fetcher))
+        self.fetcher = RunningBackFetcher(fetcher, **sizes, depth_size=vision.hidden_size)
         self.bridge = BRIDGES[config.bridge_config.kind](
             config.bridge_config, vision_size=semantic.hidden_size, text_size=text.hidden_size
         )
@@ -108,10 +108,14 @@ class ArrCocModel(ArrCocPreTrainedModel):
         return self._across(self.vision_tower(pixel_values, patch_mask), pool=pool)
 
     def encode_features(
-        self, features: Tensor, pixel_values: Tensor, patch_mask: Tensor | None = None
+        self,
+        features: Tensor,
+        pixel_values: Tensor,
+        patch_mask: Tensor | None = None,
+        depths: Tensor | None = None,
     ) -> ImageEncoding:
-        """The rest of `encode_image`, from the grid encoder's output [P, C, G, G] on."""
-        return self._across(self.vision_tower(pixel_values, patch_mask, features))
+        """The rest of `encode_image`, from the grid encoder's output [P, C, G, G] (and depths, if kept) on."""
+        return self._across(self.vision_tower(pixel_values, patch_mask, features, depths))
 
     def encode_base(self, features: Tensor, patch_mask: Tensor, bypass: bool) -> ImageEncoding:
         """What saccades of grids [P, C, G, G] see of them; the rest of the encoding is empty."""
@@ -152,6 +156,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         query_mask: Tensor,
         image_index: Tensor | None = None,
         choices: FetchChoices = AS_CONFIGURED,
+        attention_mask: Tensor | None = None,
     ) -> Look:
         """What a question sees before anything is fetched.
 
@@ -161,14 +166,16 @@ class ArrCocModel(ArrCocPreTrainedModel):
             query_mask: bool [B, S], True on the question's tokens.
             image_index: [I] which encoded image stands in each slot; None: each once, in order.
             choices: see `FetchChoices`.
+            attention_mask: [B, S], of padded prompts; strategy "glance" reads them.
 
         Raises:
             ValueError: placeholders that do not fit the images.
         """
-        embeds = self._embed(input_ids)
+        embeds, prefix = self._embed(input_ids), None
         if choices.bypass is not None:
             encoding = self.with_bypass(encoding, choices.bypass)
         if image_index is not None:
+            prefix = encoding
             encoding = encoding.without_prefix().select(image_index)  # no copy of the cache
         fetcher, side = self.config.fetcher_config, encoding.side
         budget = None
@@ -190,15 +197,21 @@ class ArrCocModel(ArrCocPreTrainedModel):
             seeds=(encoding.seeds * 1_000_003 + question_seed + seed) % 2**31,
             relevance=choices.relevance,
             generator=choices.generator,
+            depths=encoding.depths,
         )
         taken = encoding.base_indices if (choices.overlap or fetcher.overlap) == "exclude" else None
-        return Look(input_ids, query_mask, embeds, encoding, rows, budget, context, taken)
+        return Look(
+            input_ids, query_mask, embeds, encoding, rows, budget, context, taken, attention_mask, prefix, image_index
+        )
 
     def fetch(self, look: Look, choices: FetchChoices = AS_CONFIGURED) -> FetchResult:
         """Which patches the question gets: see `RunningBackFetcher.forward` and `fetch_over_views`."""
         if look.views is not None:
             return fetch_over_views(self.fetcher, look, choices)
-        return self.fetcher(look.context, look.budget, choices, taken=look.taken)
+        context = look.context
+        if self.fetcher.reads_attention(choices):
+            context = replace(context, attention=glance(self, look))
+        return self.fetcher(context, look.budget, choices, taken=look.taken)
 
     def place(self, look: Look, fetched: FetchResult, **aligned: Tensor | None) -> EmbeddedPrompt:
         """Prompt embeddings with every placeholder replaced by its image's base tokens, then its saccades.
@@ -284,7 +297,10 @@ class ArrCocModel(ArrCocPreTrainedModel):
         check_inputs(
             {**inputs, "query_mask": query_mask}, encoding, choices.relevance, self.config.text_config.vocab_size
         )
-        look = self.look(input_ids, encoding, query_mask=query_mask.bool(), image_index=image_index, choices=choices)
+        look = self.look(
+            input_ids, encoding, query_mask=query_mask.bool(), image_index=image_index, choices=choices,
+            attention_mask=aligned.get("attention_mask"),
+        )  # fmt: skip
         return self.place(look, self.fetch(look, choices), **aligned)
 
     def _with_images(

@@ -174,6 +174,7 @@ class TransformerBridge(QualityBridge):
             num_hidden_layers=config.num_layers,
             num_attention_heads=config.num_heads,
             hidden_act="gelu",
+            latent_size=config.latent_size,
         )
         sizes._attn_implementation = config._attn_implementation
         self.norm = nn.LayerNorm(text_size)

@@ -9,10 +9,9 @@ from typing import Any
 
 from transformers import AutoConfig
 from transformers.activations import ACT2FN
-from transformers.configuration_utils import PretrainedConfig
 
 from .auto_map import AUTO_MAP
-from .knobs import KnobConfig, choice, knob, make_part, number, quoted, validated, whole, wholes
+from .knobs import KnobConfig, choice, knob, make_part, number, require, require_heads, validated, whole, wholes
 from .model_knobs import (
     MAX_HEADS,
     MAX_ID,
@@ -24,6 +23,8 @@ from .model_knobs import (
     epsilon,
     markers,
     member,
+    shares,
+    span,
     spread,
     trained_scorers,
     width,
@@ -41,22 +42,12 @@ from .prompt import (
     scaled_budget,
 )
 from .text_limits import make_text_config
+from .textures import TEXTURE_SETS
 
 GRADIENTS = ("none", "straight_through", "soft")
 
 INDICATORS = 4
 """Rows at the end of a visual embedding table that are no visual words: start and end of an image and of a video."""
-
-
-def _require_heads(config: PretrainedConfig, field: str) -> None:
-    """A width that divides into the attention heads."""
-    heads = getattr(config, field)
-    _require(config.hidden_size % heads == 0, "hidden_size", f"a multiple of {heads} heads", config.hidden_size)
-
-
-def _require(condition: bool, field: str, expected: str, received: Any) -> None:
-    if not condition:
-        raise ValueError(f"{field}: expected {expected}; got {quoted(received)}")
 
 
 @validated
@@ -100,17 +91,17 @@ class ArrCocVisionConfig(KnobConfig):
         super().__post_init__(**kwargs)
         self.mlp_dim = 4 * self.hidden_size if self.mlp_dim is None else self.mlp_dim
         unit = COMPRESSION * self.patch_size
-        _require(self.image_size % unit == 0, "image_size", f"a multiple of {unit} px (4 patches)", self.image_size)
-        _require(self.num_patches <= MAX_PATCHES, "image_size", f"at most {MAX_PATCHES} patches", self.image_size)
-        _require_heads(self, "num_attention_heads")
+        require(self.image_size % unit == 0, "image_size", f"a multiple of {unit} px (4 patches)", self.image_size)
+        require(self.num_patches <= MAX_PATCHES, "image_size", f"at most {MAX_PATCHES} patches", self.image_size)
+        require_heads(self, "num_attention_heads")
         layers = self.num_hidden_layers
         outside = [i for i in self.global_attn_indexes if i >= layers]
-        _require(not outside, "global_attn_indexes", f"layer numbers below {layers}", self.global_attn_indexes)
+        require(not outside, "global_attn_indexes", f"layer numbers below {layers}", self.global_attn_indexes)
         if self.stem == "conv":
             strides = 2 ** (len(self.stem_channels) + 1)
             expected = f"one entry fewer than the stride-2 steps to a patch of {self.patch_size} px"
-            _require(strides == self.patch_size, "stem_channels", expected, self.stem_channels)
-        _require(len(self.compressed_channels) == 2, "compressed_channels", "two entries", self.compressed_channels)
+            require(strides == self.patch_size, "stem_channels", expected, self.stem_channels)
+        require(len(self.compressed_channels) == 2, "compressed_channels", "two entries", self.compressed_channels)
 
     @property
     def grid_size(self) -> int:
@@ -131,6 +122,7 @@ class ArrCocSemanticConfig(KnobConfig):
         hidden_size: D', equals the compressor's last channel count.
         position_grid: side of the stored position table (a CLS row is stored in front).
         initializer_range: of position table and CLS; trained from scratch, positions must not drown in features.
+        latent_size: width of the latent that keys and values are made of; None: of the tokens themselves, as published.
     """
 
     model_type = "arr_coc_semantic"
@@ -144,10 +136,11 @@ class ArrCocSemanticConfig(KnobConfig):
     hidden_act: str = choice(ACT2FN, default="quick_gelu")
     layer_norm_eps: int | float = epsilon(1e-5)
     initializer_range: int | float = spread(0.02)
+    latent_size: int | None = whole(1, MAX_WIDTH, default=None)
 
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
-        _require_heads(self, "num_attention_heads")
+        require_heads(self, "num_attention_heads")
 
 
 @validated
@@ -172,7 +165,17 @@ class ArrCocFetcherConfig(KnobConfig):
         hidden_size, num_heads, num_layers: the realizer's sizes.
         position_size: channels of the realizer's 2-D position term per head, a multiple of 4.
         key_pool: patches along a row over which the realizer averages the keys of its patch attention (1: none).
-        shared_size: width of clip_query's shared space.
+        shared_size: width of the space that patches and questions share in clip_query and in the participatory knowing.
+        latent_size: width of the latent through which the realizer's and the experts' attention over patches and to the
+            question makes its keys and values (`KeyValueProjection`); None: directly.
+        textures: the texture channels made of every image, see `TEXTURE_SETS`; None: those that the scorers read.
+        balancer_size: hidden width of the tension balancer.
+        balancer_aggregation: what it knows of each score map: "statistics" (mean, maximum, standard deviation) or
+            "learned" (as many means of a small network over patches).
+        balancer_weights: how its outputs, and the context network's, become shares: "sigmoid" (divided by their sum) or
+            "softmax".
+        sjv_weights: of entropy, symbol density and coupling in "shannon_jung_vervaeke".
+        glance_layers: of "glance": from which to which share of the language model's depth attention is read.
         window_size, window_gain: the "window" allocator's neighbourhood (odd, patches) and how much neighbours gain.
         seed: for random relevance where no generator is given.
     """
@@ -191,6 +194,13 @@ class ArrCocFetcherConfig(KnobConfig):
     position_size: int = whole(4, 4096, default=32)
     key_pool: int = whole(1, 512, default=4)
     shared_size: int = width(256)
+    latent_size: int | None = whole(1, MAX_WIDTH, default=None)
+    textures: str | None = choice(TEXTURE_SETS, default=None)
+    balancer_size: int = width(160)
+    balancer_aggregation: str = choice(("statistics", "learned"), default="statistics")
+    balancer_weights: str = choice(("sigmoid", "softmax"), default="sigmoid")
+    sjv_weights: list[int | float] | tuple[int | float, ...] = shares(3, default=(0.3, 0.2, 0.5))
+    glance_layers: list[int | float] | tuple[int | float, ...] = span(default=(0.25, 0.75))
     window_size: int = knob("an odd number of patches up to 127", lambda size: size in range(1, 128, 2), default=3)
     window_gain: int | float = number(-100.0, 100.0, default=0.5)
     tier_choice: str = choice(("heuristic", "classifier"), default="heuristic")
@@ -203,12 +213,12 @@ class ArrCocFetcherConfig(KnobConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
-        _require_heads(self, "num_heads")
-        _require(self.hidden_size % 2 == 0, "hidden_size", "an even width (sines and cosines)", self.hidden_size)
-        _require(self.position_size % 4 == 0, "position_size", "a multiple of 4", self.position_size)
+        require_heads(self, "num_heads")
+        require(self.hidden_size % 2 == 0, "hidden_size", "an even width (sines and cosines)", self.hidden_size)
+        require(self.position_size % 4 == 0, "position_size", "a multiple of 4", self.position_size)
         lengths = list(self.tier_lengths)
         steps = len(lengths) == len(TIERS) - 1 and lengths == sorted(set(lengths))
-        _require(steps, "tier_lengths", f"{len(TIERS) - 1} increasing numbers of question tokens", self.tier_lengths)
+        require(steps, "tier_lengths", f"{len(TIERS) - 1} increasing numbers of question tokens", self.tier_lengths)
 
 
 @validated
@@ -229,6 +239,7 @@ class ArrCocBridgeConfig(KnobConfig):
             `table`.
         bypass: whether "quality" and "transformer" give way to their linear projection where a call does not say.
         num_layers, num_heads: of the attention in "transformer".
+        latent_size: width of the latent that keys and values of that attention are made of; None: of the tokens.
         table_size: V, rows of the table of "vet"; the last 4 are indicators (start and end of an image, of a video).
         lookup: of "vet": "soft" (mixture of rows by probability), "hard" (the most probable row; its choice learns
             nothing), "straight_through" (the hard row forwards, the soft mixture's gradient backwards).
@@ -244,6 +255,7 @@ class ArrCocBridgeConfig(KnobConfig):
     bypass: bool = False
     num_layers: int = whole(1, MAX_LAYERS, default=4)
     num_heads: int = whole(1, MAX_HEADS, default=8)
+    latent_size: int | None = whole(1, MAX_WIDTH, default=None)
     table_size: int = whole(INDICATORS + 1, 2**20, default=65536)
     lookup: str = choice(("soft", "hard", "straight_through"), default="soft")
     text_embedding_mean: int | float | None = number(-1e3, 1e3, default=None)
@@ -253,11 +265,11 @@ class ArrCocBridgeConfig(KnobConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
         vet = self.kind == "vet"
-        _require(vet or self.layout != "indicators", "layout", '"indicators" with bridge "vet" only', self.layout)
-        _require(not (vet and self.bypass), "bypass", 'a bridge with a linear projection, not "vet"', self.bypass)
+        require(vet or self.layout != "indicators", "layout", '"indicators" with bridge "vet" only', self.layout)
+        require(not (vet and self.bypass), "bypass", 'a bridge with a linear projection, not "vet"', self.bypass)
         mean, std = self.text_embedding_mean, self.text_embedding_std
         both = (mean is None) == (std is None)
-        _require(both, "text_embedding_mean", "a number beside text_embedding_std, or None for both", mean)
+        require(both, "text_embedding_mean", "a number beside text_embedding_std, or None for both", mean)
 
 
 _PARTS = {
@@ -319,14 +331,14 @@ class ArrCocConfig(KnobConfig):
     def _check(self) -> None:
         compressed, semantic = self.vision_config.compressed_channels[-1], self.semantic_config.hidden_size
         expected = f"the compressor's last channel count ({compressed}), which the semantic encoder reads directly"
-        _require(semantic == compressed, "semantic_config.hidden_size", expected, semantic)
+        require(semantic == compressed, "semantic_config.hidden_size", expected, semantic)
         vocabulary = self.text_config.vocab_size
-        _require(0 <= self.image_token_id < vocabulary, "image_token_id", f"0 to {vocabulary - 1}", self.image_token_id)
+        require(0 <= self.image_token_id < vocabulary, "image_token_id", f"0 to {vocabulary - 1}", self.image_token_id)
         bridge, width, compressor = self.bridge_config, self.text_config.hidden_size, self.vision_config.compressor
         rows = bridge.layout != "rows" or compressor == "conv"
-        _require(rows, "bridge_config.layout", f'"plain" with compressor "{compressor}" (no rows)', bridge.layout)
+        require(rows, "bridge_config.layout", f'"plain" with compressor "{compressor}" (no rows)', bridge.layout)
         fits = bridge.kind != "transformer" or width % bridge.num_heads == 0
-        _require(fits, "bridge_config.num_heads", f"a divisor of the language model's width {width}", bridge.num_heads)
+        require(fits, "bridge_config.num_heads", f"a divisor of the language model's width {width}", bridge.num_heads)
         patches, budget = self.vision_config.num_patches, self.fetcher_config.budget
         resolve_budget(budget, patches, taken=patches // COMPRESSION**2 if self.excludes_base else 0)
 

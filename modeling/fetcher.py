@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from .allocators import ALLOCATORS, Budgets, most_relevant_first, soft_top_k
 from .checks import refusal
 from .configuration_arr_coc import AUTO, ArrCocFetcherConfig
+from .expert_scorers import ExpertScorer  # noqa: F401  # registers it, as the next line does its own
+from .knowing_scorers import MapScorer  # noqa: F401
 from .scorers import SCORERS, FetchContext, Scorer
 from .vision_tower import Rows
 
@@ -172,12 +174,15 @@ def unit_range(scores: Tensor) -> Tensor:
 class RunningBackFetcher(nn.Module):
     """Holds the trained scorers; makes the fixed ones on demand."""
 
-    def __init__(self, config: ArrCocFetcherConfig, *, feature_size: int, text_size: int) -> None:
+    def __init__(
+        self, config: ArrCocFetcherConfig, *, feature_size: int, text_size: int, depth_size: int | None = None
+    ) -> None:
         super().__init__()
         self.config = config
         self.sizes = {"feature_size": feature_size, "text_size": text_size}
+        self.depth_size = depth_size
         self.check_strategy(config.strategy)
-        self.scorers = nn.ModuleDict({name: SCORERS[name](config, **self.sizes) for name in config.scorers})
+        self.scorers = nn.ModuleDict({name: self._build(SCORERS[name]) for name in config.scorers})
         # Of the allocators that choose how many: checkpoints hold their weights under this name.
         budgeters = {name: allocator.budgeter for name, allocator in ALLOCATORS.items()}
         choosing = {name: kind(config, **self.sizes) for name, kind in budgeters.items() if kind is not None}
@@ -221,7 +226,16 @@ class RunningBackFetcher(nn.Module):
         """The scorer itself: this checkpoint's weights, or a fixed rule."""
         kind = self.check_strategy(strategy)
         held: Any = self.scorers
-        return held[strategy] if kind.trained else kind(self.config, **self.sizes)
+        return held[strategy] if kind.trained else self._build(kind)
+
+    def _build(self, kind: type[Scorer]) -> Scorer:
+        depth: dict[str, Any] = {"depth_size": self.depth_size} if kind.reads_depths else {}
+        return kind(self.config, **self.sizes, **depth)
+
+    def reads_attention(self, choices: FetchChoices) -> bool:
+        """Whether the scorer of these choices needs the language model to read base and question first."""
+        strategy = choices.strategy or self.config.strategy
+        return choices.patches is None and self.check_strategy(strategy).reads_attention
 
     def all_scores(self, context: FetchContext, fetched: FetchResult | None = None) -> dict[str, Tensor]:
         """Logits [B, N] of every trained scorer; the one that led to `fetched` does not run again."""

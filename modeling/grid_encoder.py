@@ -255,10 +255,18 @@ class GridEncoder(nn.Module):
     def start_weights(self, std: float) -> None:
         initialization.normal_(self.pos_embed, std=std)
 
-    def forward(self, pixel_values: Tensor) -> Tensor:
+    def forward(self, pixel_values: Tensor, with_depths: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+        """Features [B, C, G, G]; `with_depths` beside them [B, 2, W, G, G], states after 1/3 and 2/3 of the layers."""
         x = self.patch_embed(pixel_values).permute(0, 2, 3, 1)
         same = self.pos_embed.shape[1] == x.shape[1]
         x = x + (self.pos_embed if same else resize_table(self.pos_embed, x.shape[1]))
+        states = []
         for layer in self.layers:
             x = layer(x)
-        return self.neck(x.permute(0, 3, 1, 2))
+            if with_depths:
+                states.append(x)
+        features = self.neck(x.permute(0, 3, 1, 2))
+        if not with_depths:
+            return features
+        depths = [states[max(1, third * len(states) // 3) - 1] for third in (1, 2)]
+        return features, torch.stack(depths, 1).movedim(-1, 2)

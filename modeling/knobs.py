@@ -58,7 +58,7 @@ def number(low: float, high: float, default: Any, *, above: bool = False) -> Any
     return knob(expected, lambda value: low <= value <= high and not (above and value == low), default)
 
 
-def choice(names: Collection[str] | Callable[[], Collection[str]], default: str) -> Any:
+def choice(names: Collection[str] | Callable[[], Collection[str]], default: str | None) -> Any:
     """A field for one of some names; a function where they are known only later."""
 
     def known() -> Collection[str]:
@@ -94,6 +94,18 @@ def validated(cls: Held) -> Held:
 
     checked.__setattr__, checked.__init__ = __setattr__, __init__
     return checked
+
+
+def require(condition: bool, field: str, expected: str, received: Any) -> None:
+    """Raises the ValueError of a field, unless the condition holds: for what more than one field decides."""
+    if not condition:
+        raise ValueError(f"{field}: expected {expected}; got {quoted(received)}")
+
+
+def require_heads(config: PretrainedConfig, field: str) -> None:
+    """Requires a width that divides into the attention heads that the field counts."""
+    heads = getattr(config, field)
+    require(config.hidden_size % heads == 0, "hidden_size", f"a multiple of {heads} heads", config.hidden_size)
 
 
 def quoted(value: Any) -> str:

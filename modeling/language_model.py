@@ -34,6 +34,11 @@ class Layout(nn.Module):
         """Positions beside the image's tokens, before and behind its saccades, for `rows` rows of base tokens."""
         return 0, 0
 
+    @staticmethod
+    def base_places(tokens: int) -> Tensor:
+        """Where an image's base tokens stand among its positions: [M] int64, M being `tokens`."""
+        return torch.arange(tokens)
+
 
 LAYOUTS: Registry[type[Layout]] = Registry("layout")
 
@@ -77,6 +82,11 @@ class RowLayout(Layout):
     def positions(rows: int) -> tuple[int, int]:
         return rows + 1, 0
 
+    @staticmethod
+    def base_places(tokens: int) -> Tensor:
+        place = torch.arange(tokens)
+        return place + place // isqrt(tokens)  # a newline stands behind each row before
+
     def forward(self, base: Tensor, indicators: Tensor | None) -> Framed:
         """As `PlainLayout.forward`."""
         images, tokens, width = base.shape
@@ -93,6 +103,10 @@ class IndicatorLayout(Layout):
     @staticmethod
     def positions(rows: int) -> tuple[int, int]:
         return 1, 1
+
+    @staticmethod
+    def base_places(tokens: int) -> Tensor:
+        return torch.arange(tokens) + 1
 
     def forward(self, base: Tensor, indicators: Tensor | None) -> Framed:
         """As `PlainLayout.forward`."""

@@ -51,6 +51,22 @@ def trained_scorers(default: Sequence[str]) -> Any:
     )
 
 
+def shares(count: int, default: Sequence[float]) -> Any:
+    """A field for so many weights that are divided by their sum."""
+    return knob(
+        f"{count} numbers from 0 to 1000000, one above 0",
+        lambda weights: len(weights) == count and all(0 <= weight <= 1e6 for weight in weights) and sum(weights) > 0,
+        default,
+    )
+
+
+def span(default: Sequence[float]) -> Any:
+    """A field for a part of a whole: where it begins and ends."""
+    return knob(
+        "two increasing numbers from 0 to 1", lambda ends: len(ends) == 2 and 0 <= ends[0] < ends[1] <= 1, default
+    )
+
+
 def budget(default: str) -> Any:
     """A field for a budget that some grid has: whether the model's has it, only the whole config knows."""
 
@@ -83,8 +99,8 @@ def _family(noun: str) -> Registry[Any]:
     from .allocators import ALLOCATORS
     from .bridges import BRIDGES
     from .compressors import COMPRESSORS
+    from .glance import SCORERS  # of the files that hold scorers the last one, which imports all others
     from .grid_encoder import STEMS
-    from .scorers import SCORERS
 
     families = (ALLOCATORS, BRIDGES, COMPRESSORS, LAYOUTS, SCORERS, STEMS)
     return next(family for family in families if family.noun == noun)

@@ -30,6 +30,7 @@ class ArrCocPreTrainedModel(PreTrainedModel):
     supports_gradient_checkpointing = True
     _no_split_modules = [
         "GridLayer", "SemanticLayer", "PatchLayer", "QualityBridge", "TransformerBridge", "VisualTableBridge",
+        "CompositionalScorer", "ContextualScorer", "ShannonJungVervaekeScorer", "HierarchicalScorer", "ExpertScorer",
     ]  # fmt: skip
     _skip_keys_device_placement = ["past_key_values"]
     _supports_sdpa = True

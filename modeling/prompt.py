@@ -168,6 +168,9 @@ class Look:
         budget: K, the saccades that there are placeholders for.
         context: what the scorers see of each slot.
         taken: [I, M] patches that are base tokens already and must not be fetched again, or None.
+        attention_mask: [B, S], or None: no padding.
+        prefix: the encoded images with the language model's reading of them, or None; image_index: [I] which of them
+            stands in each slot.
         views: what each slot is fetched from beside its overview, the grid of `encoding`; None: from that alone.
     """
 
@@ -179,6 +182,9 @@ class Look:
     budget: int
     context: "FetchContext"
     taken: Tensor | None
+    attention_mask: Tensor | None = None
+    prefix: "ImageEncoding | None" = None
+    image_index: Tensor | None = None
     views: "Views | None" = None
 
 

@@ -9,7 +9,7 @@ D language-model width, H scorer width. Positions are (y, x), row-major.
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from transformers import initialization
 
 from .configuration_arr_coc import ArrCocFetcherConfig
+from .latent import key_value_projection
 from .registry import Registry
-from .textures import TEXTURES
+from .textures import TEXTURE_SETS, TEXTURES, clear_of_padding
 from .vision_tower import Rows
 
 
@@ -28,13 +29,16 @@ class FetchContext(Rows):
 
     Attributes:
         features: [B, C, G, G], the grid encoder's output.
-        textures: [B, T, G, G], see `texture.TEXTURES`.
+        textures: [B, T, G, G], the first of `textures.TEXTURES`: see `texture`.
         patch_mask: [B, N] bool, True on patches that hold some of the image, not only padding.
         query: [B, L, D], the language model's embeddings of the prompt.
         query_mask: [B, L] bool, True on the question's own tokens (never on an answer).
         seeds: [B] int64, what random relevance depends on where no generator is given.
         relevance: [B, N] relevance known beforehand, which strategy "oracle" fetches, or None.
         generator: for random relevance, or None.
+        depths: [B, 2, W, G, G], the grid encoder's states W wide after a third and two thirds of its layers, where a
+            scorer of the checkpoint reads them; else None.
+        attention: [B, N] what the question pays to the base in the language model, for strategy "glance", or None.
     """
 
     features: Tensor
@@ -45,18 +49,44 @@ class FetchContext(Rows):
     seeds: Tensor
     relevance: Tensor | None = None
     generator: torch.Generator | None = None
+    depths: Tensor | None = None
+    attention: Tensor | None = None
 
     @property
     def side(self) -> int:
         """G, patches along a side of the fine grid."""
         return self.features.shape[-1]
 
+    def texture(self, name: str) -> Tensor:
+        """The channel of that name, [B, G, G] in float32.
+
+        Raises:
+            ValueError: no texture has the name, or the model makes fewer textures.
+        """
+        channels = self.textures.shape[1]
+        if name not in TEXTURES[:channels]:
+            sets = [kind for kind, names in TEXTURE_SETS.items() if name in names]
+            expected = f'"{sets[0]}" (or larger) for "{name}"' if sets else f"a texture among {', '.join(TEXTURES)}"
+            raise ValueError(f"fetcher_config.textures: expected {expected}; got {channels} channels without {name!r}")
+        return self.textures[:, TEXTURES.index(name)].float()
+
 
 class Scorer(nn.Module):
-    """Base of the family. `trained`: has weights and returns logits. `fetches`: False leaves the floor as it is."""
+    """Base of the family.
+
+    Attributes:
+        trained: has weights and returns logits.
+        fetches: False leaves the floor as it is.
+        textures: the set of texture channels that it reads, see `TEXTURE_SETS`.
+        reads_depths: reads `FetchContext.depths`; it is then also made with `depth_size`, their width W.
+        reads_attention: reads `FetchContext.attention`, for which the language model first reads base and question.
+    """
 
     trained: ClassVar[bool] = False
     fetches: ClassVar[bool] = True
+    textures: ClassVar[str] = "light"
+    reads_depths: ClassVar[bool] = False
+    reads_attention: ClassVar[bool] = False
 
     def __init__(self, config: ArrCocFetcherConfig, *, feature_size: int, text_size: int) -> None:
         super().__init__()
@@ -67,6 +97,17 @@ class Scorer(nn.Module):
 
 
 SCORERS: Registry[type[Scorer]] = Registry("strategy")
+
+
+def scorer_inputs(config: ArrCocFetcherConfig) -> dict[str, Any]:
+    """What is to be made of images for the scorers that a checkpoint holds, as the vision tower takes it.
+
+    "textures": the configured set of channels, or the smallest that these scorers read; "keeps_depths": whether one of
+    them reads the grid encoder's states at three depths.
+    """
+    order, held = [*TEXTURE_SETS], [SCORERS[name] for name in config.scorers]
+    needed = max((kind.textures for kind in held), key=order.index, default=order[0])
+    return {"textures": config.textures or needed, "keeps_depths": any(kind.reads_depths for kind in held)}
 
 
 @SCORERS.register("none")
@@ -95,17 +136,10 @@ class RandomScorer(Scorer):
 
 @SCORERS.register("saliency")
 class SaliencyScorer(Scorer):
-    """Sobel magnitude averaged over the patch; 0 beside padding, whose border would be the strongest edge of a page.
-
-    An image too thin to have a patch that touches no padding keeps its edges.
-    """
+    """Sobel magnitude averaged over the patch; 0 beside padding, see `clear_of_padding`."""
 
     def forward(self, context: FetchContext) -> Tensor:
-        edges = context.textures[:, TEXTURES.index("edges")].float()
-        padding = (~context.patch_mask).view(edges.shape).float()
-        inner = F.max_pool2d(padding[:, None], 3, stride=1, padding=1)[:, 0] == 0
-        inner = inner | ~inner.any((1, 2), keepdim=True)
-        return torch.where(inner, edges, 0.0).flatten(1)
+        return clear_of_padding(context.texture("edge_magnitude"), context.patch_mask).flatten(1)
 
 
 def masked_mean(states: Tensor, mask: Tensor) -> Tensor:
@@ -195,7 +229,7 @@ def position_code(side: int, size: int, *, device: torch.device, pool: int = 1) 
     return torch.cat((y.repeat_interleave(runs, 0), x.repeat(side, 1)), -1)
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Tensor | None = None) -> Tensor:
+def attend(query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Tensor | None = None) -> Tensor:
     """Multi-head attention of [B, Q, H] to [B, S, H]; `mask` [B, S] is True where a key may be seen."""
     query, key, value = (x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in (query, key, value))
     if mask is not None:
@@ -226,7 +260,7 @@ class QuestionLayer(nn.Module):
         normed = self.layer_norm(x) + wave_code(order, x.shape[2]).to(x.dtype)
         query, key, value = self.qkv(normed).chunk(3, -1)
         visible = mask | ~mask.any(-1, keepdim=True)  # a row without a question must not divide by zero
-        x = x + self.out(_attend(query, key, value, self.heads, visible))
+        x = x + self.out(attend(query, key, value, self.heads, visible))
         return x + self.feed_forward(x)
 
 
@@ -238,12 +272,12 @@ class PatchLayer(nn.Module):
     along a row, never over rows: two lines of text must not share a key.
     """
 
-    def __init__(self, size: int, heads: int, position_size: int, pool: int) -> None:
+    def __init__(self, size: int, heads: int, position_size: int, pool: int, latent_size: int | None = None) -> None:
         super().__init__()
         self.heads, self.pool = heads, pool
         self.layer_norm = nn.LayerNorm(size)
         self.query = nn.Linear(size, size)
-        self.key_value = nn.Linear(size, 2 * size)
+        self.key_value = key_value_projection(size, latent_size)
         self.query_position = nn.Parameter(torch.zeros(heads, position_size, position_size))
         self.key_position = nn.Parameter(torch.zeros(heads, position_size, position_size))
         self.out = nn.Linear(size, size)
@@ -301,10 +335,11 @@ class Realizer(Scorer):
         self.question_layer = QuestionLayer(size, config.num_heads)
         self.nothing = nn.Parameter(torch.zeros(1, 1, size))
         self.cross_query = nn.Linear(size, size)
-        self.cross_key_value = nn.Linear(size, 2 * size)
+        self.cross_key_value = key_value_projection(size, config.latent_size)
         self.couple = FeedForward(3 * size, size, 2)
         self.layers = nn.ModuleList(
-            PatchLayer(size, config.num_heads, config.position_size, config.key_pool) for _ in range(config.num_layers)
+            PatchLayer(size, config.num_heads, config.position_size, config.key_pool, config.latent_size)
+            for _ in range(config.num_layers)
         )
         self.final_norm = nn.LayerNorm(size)
         self.head = nn.Linear(size, 1)
@@ -319,7 +354,7 @@ class Realizer(Scorer):
         question = torch.cat((question, self.nothing.expand(question.shape[0], -1, -1)), 1)
         mask = F.pad(mask, (0, 1), value=True)
         key, value = self.cross_key_value(question).chunk(2, -1)
-        asked = _attend(self.cross_query(patches), key, value, self.heads, mask)
+        asked = attend(self.cross_query(patches), key, value, self.heads, mask)
         x = patches + self.couple(torch.cat((patches, asked, patches * asked), -1))
         for layer in self.layers:
             x = layer(x, context.side)

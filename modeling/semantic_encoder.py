@@ -19,6 +19,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .configuration_arr_coc import COMPRESSION, ArrCocSemanticConfig
 from .grid_encoder import resize_table
+from .latent import Latent
 
 
 def eager_attention(
@@ -48,15 +49,18 @@ class SemanticAttention(nn.Module):
         self.num_heads = config.num_attention_heads
         self.scaling = (width // self.num_heads) ** -0.5
         self.is_causal = False
+        source = width if config.latent_size is None else config.latent_size
+        self.latent = nn.Identity() if config.latent_size is None else Latent(width, source)
         self.q_proj = nn.Linear(width, width)
-        self.k_proj = nn.Linear(width, width)
-        self.v_proj = nn.Linear(width, width)
+        self.k_proj = nn.Linear(source, width)
+        self.v_proj = nn.Linear(source, width)
         self.out_proj = nn.Linear(width, width)
 
     def forward(self, x: Tensor, past: KeyValue | None, used: Tensor | None = None) -> tuple[Tensor, KeyValue]:
+        source = self.latent(x)
         query, own_key, own_value = (
-            projection(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-            for projection in (self.q_proj, self.k_proj, self.v_proj)
+            projected.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+            for projected in (self.q_proj(x), self.k_proj(source), self.v_proj(source))
         )
         key, value = own_key, own_value
         if past is not None:

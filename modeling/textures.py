@@ -1,14 +1,38 @@
 """Named texture channels of an image: cheap, fixed, computed once per image.
 
-Notation: B batch, S side of the image in px, G side of the fine grid, T texture channels.
+Notation: B batch, S side of the image in px, G side of the fine grid, N = G*G patches, T texture channels, C feature
+channels. Positions are (y, x).
 """
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-TEXTURES: tuple[str, ...] = ("luminance", "edges")
-"""Names of the T channels, in order."""
+from .knowings import information_score
+
+_LIGHT = ("luminance", "edge_magnitude")
+_BASIC = (
+    *_LIGHT, "red", "green", "blue", "saturation", "saliency", "sobel_x", "sobel_y", "local_entropy", "y", "x",
+    "eccentricity",
+)  # fmt: skip
+_FULL = (
+    *_BASIC, "variance_1", "variance_3", "variance_9", "stroke_density", "contrast_luminance", "contrast_red_green",
+    "contrast_blue_yellow", "orientation_0", "orientation_45", "orientation_90", "orientation_135",
+)  # fmt: skip
+
+SEMANTIC_CHANNELS = 16
+
+TEXTURES: tuple[str, ...] = (*_FULL, *(f"semantic_{number}" for number in range(SEMANTIC_CHANNELS)))
+"""All names, in the order of the channels: a set holds the first of them, so a name has one place in every set."""
+
+TEXTURE_SETS: dict[str, tuple[str, ...]] = {"light": _LIGHT, "basic": _BASIC, "full": _FULL}
+"""What is made of an image's pixels. The semantic channels behind them are projected by the scorer that reads them."""
+
+BINS = 16
+"""Of the luminance histogram in a patch, from -1 to 1."""
+
+STROKE = 0.25
+"""Step of luminance from a pixel to the next (black to white: 2) from which on it is the edge of a stroke."""
 
 
 def luminance(pixel_values: Tensor) -> Tensor:
@@ -17,18 +41,121 @@ def luminance(pixel_values: Tensor) -> Tensor:
     return (pixel_values.float() * weights.view(1, 3, 1, 1)).sum(1, keepdim=True)
 
 
-def sobel_magnitude(luma: Tensor) -> Tensor:
-    """Length of the Sobel gradient of [B, 1, S, S]; the border is replicated, so it shows no edge."""
+def sobel(luma: Tensor) -> Tensor:
+    """Gradient of [B, 1, S, S] along x and y: [B, 2, S, S]; the border is replicated, so it shows no edge."""
     kernel = torch.tensor([[-1.0, 0.0, 1.0], [-2.0, 0.0, 2.0], [-1.0, 0.0, 1.0]], device=luma.device) / 8
     kernels = torch.stack((kernel, kernel.t()))[:, None]
-    gradient = F.conv2d(F.pad(luma, (1, 1, 1, 1), mode="replicate"), kernels)
+    return F.conv2d(F.pad(luma, (1, 1, 1, 1), mode="replicate"), kernels)
+
+
+def magnitude(gradient: Tensor) -> Tensor:
+    """Length of a gradient [B, 2, S, S] -> [B, 1, S, S]."""
     return gradient.square().sum(1, keepdim=True).sqrt()
 
 
-def textures(pixel_values: Tensor, side: int) -> Tensor:
-    """The channels `TEXTURES`, averaged over each patch: [B, 3, S, S] -> [B, T, G, G], float32."""
+def textures(pixel_values: Tensor, side: int, kind: str = "light", patch_mask: Tensor | None = None) -> Tensor:
+    """The channels `TEXTURE_SETS[kind]` of each patch: [B, 3, S, S] -> [B, T, G, G], float32.
+
+    Where nothing else is said a channel is a mean over the patch's pixels, which are -1 (black) to 1 (white).
+    "light": luminance; edge_magnitude, the gradient's length. "basic" adds red, green, blue; saturation: largest minus
+    smallest of the three (chroma); saliency: distance of the patch's colour from the image's mean colour (Achanta et
+    al. 2009); sobel_x, sobel_y: the gradient's absolute components; local_entropy: `information_score` of a histogram
+    of luminance; y, x: of the patch's centre, -1..1; eccentricity: its distance from the image's centre, 1 in a corner.
+    "full" adds variance_k: of luminance over k x k patches; stroke_density: share of pixels at the edge of a stroke;
+    contrast_*: distance from the mean of 5 x 5 patches around, in luminance and two opponent colours; orientation_a:
+    energy of the gradient in direction a degrees, from the structure tensor.
+
+    Args:
+        pixel_values: normalised RGB.
+        side: G.
+        kind: a name in `TEXTURE_SETS`.
+        patch_mask: bool [B, N], the patches whose mean colour is the image's; None: all.
+    """
     luma = luminance(pixel_values)
-    return F.adaptive_avg_pool2d(torch.cat((luma, sobel_magnitude(luma)), 1), side)
+    gradient = sobel(luma)
+    light = F.adaptive_avg_pool2d(torch.cat((luma, magnitude(gradient)), 1), side)
+    if kind == "light":
+        return light
+    pixels = pixel_values.float()
+    channels = [light, *_basic(pixels, luma, gradient, side, patch_mask)]
+    if kind == "full":
+        channels += _full(channels[0][:, :1], channels[1], luma, gradient, side)
+    return torch.cat(channels, 1)
+
+
+def _pool(pixels: Tensor, side: int) -> Tensor:
+    """Means over patches: [B, *, S, S] -> [B, *, G, G]."""
+    return F.avg_pool2d(pixels, pixels.shape[-1] // side)
+
+
+def _around(patches: Tensor, size: int) -> Tensor:
+    """Means over `size` x `size` patches, of those that there are: [B, *, G, G] -> [B, *, G, G]."""
+    return F.avg_pool2d(patches, size, stride=1, padding=size // 2, count_include_pad=False)
+
+
+def _basic(pixels: Tensor, luma: Tensor, gradient: Tensor, side: int, patch_mask: Tensor | None) -> list[Tensor]:
+    """What "basic" has beyond "light", colours first: [B, *, G, G] each."""
+    colours = _pool(pixels, side)
+    real = torch.ones_like(colours[:, :1]) if patch_mask is None else patch_mask.view(-1, 1, side, side).to(colours)
+    mean = (colours * real).sum((2, 3), keepdim=True) / real.sum((2, 3), keepdim=True).clamp(min=1)
+    saliency = (colours - mean).square().sum(1, keepdim=True).sqrt()
+    chroma = _pool(pixels.amax(1, keepdim=True) - pixels.amin(1, keepdim=True), side)
+    entropy = information_score(_histogram(luma, side)).view(-1, 1, side, side)
+    at = (torch.arange(side, device=pixels.device) + 0.5) * (2 / side) - 1
+    y, x = torch.meshgrid(at, at, indexing="ij")
+    places = torch.stack((y, x, ((y.square() + x.square()) / 2).sqrt())).expand(len(pixels), -1, -1, -1)
+    return [colours, chroma, saliency, _pool(gradient.abs(), side), entropy, places]
+
+
+def _histogram(luma: Tensor, side: int) -> Tensor:
+    """How many pixels of each patch are how light: [B, 1, S, S] -> [B, N, `BINS`]."""
+    size = luma.shape[-1] // side
+    bins = ((luma.clamp(-1, 1) + 1) * (BINS / 2)).long().clamp(max=BINS - 1)
+    bins = bins.view(-1, side, size, side, size).transpose(2, 3).reshape(len(luma), side * side, size * size)
+    counts = torch.zeros(*bins.shape[:2], BINS, device=luma.device)
+    return counts.scatter_add_(2, bins, torch.ones((), device=luma.device).expand(bins.shape))
+
+
+def _full(light: Tensor, colours: Tensor, luma: Tensor, gradient: Tensor, side: int) -> list[Tensor]:
+    """What "full" has beyond "basic": [B, *, G, G] each; `light` [B, 1, G, G] is the patches' luminance."""
+    square = _pool(luma.square(), side)
+    variances = [(_around(square, k) - _around(light, k).square()).clamp(min=0) for k in (1, 3, 9)]
+    steps = [(luma.diff(dim=dim).abs() > STROKE).float() for dim in (2, 3)]
+    strokes = _pool(F.pad(steps[0], (0, 0, 0, 1)) + F.pad(steps[1], (0, 1)), side) / 2
+    red, green, blue = colours.split(1, 1)
+    opponents = torch.cat((light, red - green, blue - (red + green) / 2), 1)
+    contrasts = (opponents - _around(opponents, 5)).abs()
+    across, down = gradient.split(1, 1)
+    tensor = _pool(torch.cat((across.square(), down.square(), across * down), 1), side)
+    xx, yy, xy = tensor.split(1, 1)
+    diagonal = (xx + yy) / 2
+    orientations = [xx, (diagonal + xy).clamp(min=0), yy, (diagonal - xy).clamp(min=0)]
+    return [*variances, strokes, contrasts, *orientations]
+
+
+def clear_of_padding(values: Tensor, patch_mask: Tensor) -> Tensor:
+    """Values [B, G, G], 0 on patches that touch padding, whose border would be the strongest edge of a page.
+
+    An image too thin to have a patch that touches no padding keeps its values; `patch_mask` [B, N].
+    """
+    padding = (~patch_mask).view(values.shape).float()
+    inner = F.max_pool2d(padding[:, None], 3, stride=1, padding=1)[:, 0] == 0
+    inner = inner | ~inner.any((1, 2), keepdim=True)
+    return torch.where(inner, values, 0.0)
+
+
+class SemanticTextures(nn.Module):
+    """All channels of `TEXTURES`: those of the pixels, and 16 that are projected from the encoder's features."""
+
+    def __init__(self, feature_size: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(feature_size)
+        self.projection = nn.Linear(feature_size, SEMANTIC_CHANNELS)
+
+    def forward(self, pixel_textures: Tensor, features: Tensor) -> Tensor:
+        """The set "full" [B, 24, G, G] and features [B, C, G, G] -> [B, 40, G, G], float32."""
+        semantic = self.projection(self.norm(features.movedim(1, -1))).movedim(-1, 1)
+        return torch.cat((pixel_textures, semantic.to(pixel_textures)), 1)
 
 
 def checksums(pixel_values: Tensor) -> Tensor:

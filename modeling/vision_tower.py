@@ -90,7 +90,9 @@ class Tiles(Rows):
         return len(self.sources)
 
 
-SEEN = ("features", "textures", "patch_mask", "seeds", "compressed", "base_indices", "semantic", "semantic_cache")
+SEEN = (
+    "features", "textures", "patch_mask", "seeds", "compressed", "base_indices", "semantic", "semantic_cache", "depths",
+)  # fmt: skip
 """What of an `ImageEncoding` comes from the vision tower; the rest is the language model's side of it."""
 
 KNOWN = ("source_sizes", "documents", "sources", "tiles", "tiling")
@@ -103,7 +105,7 @@ class ImageEncoding(Rows):
 
     Attributes:
         features: [P, C, G, G], the grid encoder's output.
-        textures: [P, T, G, G].
+        textures: [P, T, G, G], the first of `textures.TEXTURES`.
         patch_mask: [P, N] bool, True on patches that hold some of the image.
         seeds: [P] int64, a checksum of the pixels (for random relevance).
         compressed: [P, D', G/4, G/4], the compressor's output.
@@ -125,6 +127,8 @@ class ImageEncoding(Rows):
         sources: what was encoded, with its pixels, to run back to; None where they are not at hand.
         tiles: tiles of the sources, or None: a model without views.
         tiling: how tiles are asked for, see `views.ViewOptions`; None where all that there are were encoded.
+        depths: [P, 2, W, G, G], the grid encoder's states after a third and two thirds of its layers, or None where no
+            scorer of the model reads them.
         side: G.
         base_positions: positions that an image takes in a prompt when nothing is fetched: M, and those of the layout.
     """
@@ -150,6 +154,7 @@ class ImageEncoding(Rows):
     sources: list[Any] | None = None
     tiles: Tiles | None = field(default=None, metadata={"shared": True})
     tiling: Any = field(default=None, metadata={"shared": True})
+    depths: Tensor | None = None
 
     side: int = field(init=False)
     base_positions: int = field(init=False)
@@ -247,31 +252,49 @@ class SaccadeProjection(nn.Linear):
 
 
 class ArrCocVisionTower(nn.Module):
-    """Grid encoder, compressor and semantic encoder, and the projection that makes a patch a token."""
+    """Grid encoder, compressor and semantic encoder, and the projection that makes a patch a token.
 
-    def __init__(self, vision: ArrCocVisionConfig, semantic: ArrCocSemanticConfig) -> None:
+    Args:
+        vision, semantic: their configurations.
+        textures: which texture channels are made of an image, see `TEXTURE_SETS`.
+        keeps_depths: whether the grid encoder's states at two depths are kept beside its output.
+    """
+
+    def __init__(
+        self,
+        vision: ArrCocVisionConfig,
+        semantic: ArrCocSemanticConfig,
+        *,
+        textures: str = "light",
+        keeps_depths: bool = False,
+    ) -> None:
         super().__init__()
         self.config = vision
+        self.texture_set, self.keeps_depths = textures, keeps_depths
         self.grid_encoder = GridEncoder(vision)
         self.compressor = COMPRESSORS[vision.compressor](vision)
         self.semantic_encoder = SemanticEncoder(semantic)
         self.saccade_projection = SaccadeProjection(vision.out_channels, semantic.hidden_size, bias=False)
 
     def forward(
-        self, pixel_values: Tensor | None, patch_mask: Tensor | None = None, features: Tensor | None = None
+        self,
+        pixel_values: Tensor | None,
+        patch_mask: Tensor | None = None,
+        features: Tensor | None = None,
+        depths: Tensor | None = None,
     ) -> dict[str, Any]:
         """Images -> what an `ImageEncoding` holds of them on this side of the bridge, by name.
 
         Args:
             pixel_values: [P, 3, S, S]; None with `features`: then what follows from these alone comes back.
             patch_mask: [P, N]; None: all hold some of the image.
-            features: [P, C, G, G] of the grid encoder, where it ran before.
+            features: [P, C, G, G] of the grid encoder, where it ran before; depths: likewise, where they are kept.
         """
         if pixel_values is not None:
             check_pixels(pixel_values, patch_mask, self.config)
         if features is None:
             assert pixel_values is not None
-            features = self.grid_encoder(pixel_values.to(self.saccade_projection.weight.dtype))
+            features, depths = self.encode_grid(pixel_values)
         if patch_mask is None:
             patch_mask = features.new_ones(len(features), features.shape[-1] ** 2)
         patch_mask = patch_mask.bool()
@@ -284,17 +307,26 @@ class ArrCocVisionTower(nn.Module):
             "base_indices": base.indices,
             "semantic": semantic,
             "semantic_cache": cache,
+            "depths": depths,
         }
         if pixel_values is None:
             return seen
-        return {**seen, "textures": textures(pixel_values, features.shape[-1]), "seeds": checksums(pixel_values)}
+        channels = textures(pixel_values, features.shape[-1], self.texture_set, patch_mask)
+        return {**seen, "textures": channels, "seeds": checksums(pixel_values)}
 
     def tile_features(self, pixel_values: Tensor) -> dict[str, Tensor]:
         """What a tile is kept as, of tiles [R, 3, S, S]: features, textures, seeds by name, in half precision."""
         features = self.grid_encoder(pixel_values.to(self.saccade_projection.weight.dtype))
         kept = features.dtype if features.dtype.itemsize == 2 else torch.bfloat16
-        textured = textures(pixel_values, features.shape[-1])
+        textured = textures(pixel_values, features.shape[-1], self.texture_set)
         return {"features": features.to(kept), "textures": textured.to(kept), "seeds": checksums(pixel_values)}
+
+    def encode_grid(self, pixel_values: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The grid encoder's features [P, C, G, G], and its depths [P, 2, W, G, G] if they are kept."""
+        pixel_values = pixel_values.to(self.saccade_projection.weight.dtype)
+        if self.keeps_depths:
+            return self.grid_encoder(pixel_values, with_depths=True)
+        return self.grid_encoder(pixel_values), None
 
     def saccades(self, encoding: ImageEncoding, indices: Tensor, used: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Fetched patches [I, K] -> their semantic states and their projected features, each [I, K, D'].

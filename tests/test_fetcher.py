@@ -12,31 +12,36 @@ from arr_coc.modeling.allocators import ALLOCATORS, chooses_counts
 from arr_coc.modeling.configuration_arr_coc import ArrCocFetcherConfig
 from arr_coc.modeling.fetcher import FetchChoices, RunningBackFetcher
 from arr_coc.modeling.scorers import SCORERS, FetchContext
+from arr_coc.modeling.textures import TEXTURE_SETS
 from arr_coc.modeling.vision_tower import gather_patches
 
-C, D, SIDE = 6, 5, 8
+C, D, W, SIDE = 6, 5, 7, 8
 N = SIDE * SIDE
 EXACT = [name for name in sorted(ALLOCATORS) if not chooses_counts(name)]
 """Allocators that fetch exactly the budget; the others are in test_allocators.py."""
-FETCHING = ["random", "saliency", "variance", "oracle", "clip_query", "realizer"]
+FETCHING = [name for name, kind in SCORERS.items() if kind.fetches]
+TRAINED = [name for name, kind in SCORERS.items() if kind.trained]
 
 
 def fetcher(**changes: Any) -> RunningBackFetcher:
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "num_heads": 2, "num_layers": 1, "position_size": 8, "shared_size": 8}
-    return RunningBackFetcher(ArrCocFetcherConfig(**{**sizes, **changes}), feature_size=C, text_size=D).eval()
+    config = ArrCocFetcherConfig(**{**sizes, "scorers": TRAINED, **changes})
+    return RunningBackFetcher(config, feature_size=C, text_size=D, depth_size=W).eval()
 
 
 def context(batch: int = 2, seed: int = 0) -> FetchContext:
     generator = torch.Generator().manual_seed(seed)
     return FetchContext(
         features=torch.randn(batch, C, SIDE, SIDE, generator=generator),
-        textures=torch.rand(batch, 2, SIDE, SIDE, generator=generator),
+        textures=torch.rand(batch, len(TEXTURE_SETS["full"]), SIDE, SIDE, generator=generator),
         patch_mask=torch.ones(batch, N, dtype=torch.bool),
         query=torch.randn(batch, 4, D, generator=generator),
         query_mask=torch.ones(batch, 4, dtype=torch.bool),
         seeds=torch.arange(batch),
         relevance=torch.rand(batch, N, generator=generator),
+        depths=torch.randn(batch, 2, W, SIDE, SIDE, generator=generator),
+        attention=torch.rand(batch, N, generator=generator),
     )
 
 
@@ -89,6 +94,20 @@ def test_the_budget_is_exact_whatever_is_padding_or_taken(
         real = sum(bool(mask[row, i]) for i in range(N) if i not in blocked)
         assert done.is_padding[row].tolist() == [not mask[row, i] for i in chosen]
         assert int(done.is_padding[row].sum()) == max(0, budget - real)
+
+
+@pytest.mark.parametrize("allocator", sorted(ALLOCATORS))
+@pytest.mark.parametrize("strategy", FETCHING)
+@torch.no_grad()
+def test_every_scorer_goes_with_every_allocator(strategy: str, allocator: str) -> None:
+    """Exactly the budget, or with allocators that choose it at most; always distinct, and the same again."""
+    choices = FetchChoices(strategy=strategy, allocator=allocator)
+    for budget in (1, 5, 17, 25, N):
+        first, again = (fetcher()(context(), budget, choices) for _ in range(2))
+        assert torch.equal(first.indices, again.indices) and torch.equal(first.counts, again.counts)
+        assert all(len(set(row)) == first.budget for row in first.indices.tolist())
+        exact = not chooses_counts(allocator)
+        assert first.counts.tolist() == [budget] * 2 if exact else (first.counts >= 1).all() and first.budget <= budget
 
 
 @pytest.mark.parametrize("allocator", EXACT)

@@ -11,7 +11,24 @@ from arr_coc.modeling.registry import Registry
 from arr_coc.modeling.scorers import SCORERS
 
 REGISTRIES = {
-    "strategy": (SCORERS, {"none", "random", "saliency", "variance", "clip_query", "realizer", "oracle"}),
+    "strategy": (
+        SCORERS,
+        {
+            "none",
+            "random",
+            "saliency",
+            "variance",
+            "clip_query",
+            "realizer",
+            "oracle",
+            "glance",
+            "compositional",
+            "contextual",
+            "shannon_jung_vervaeke",
+            "hierarchical",
+            "experts",
+        },
+    ),
     "allocator": (ALLOCATORS, {"topk", "window"}),
     "compressor": (COMPRESSORS, {"conv", "mask"}),
     "bridge": (BRIDGES, {"linear", "quality", "transformer", "vet"}),

@@ -10,14 +10,14 @@ import torch.nn.functional as F
 from arr_coc.modeling.configuration_arr_coc import ArrCocFetcherConfig
 from arr_coc.modeling.scorers import (
     SCORERS,
-    ClipQueryScorer,
     FetchContext,
     PatchLayer,
     Scorer,
+    Temperature,
     position_code,
     wave_code,
 )
-from arr_coc.modeling.textures import TEXTURES
+from arr_coc.modeling.textures import TEXTURE_SETS, TEXTURES
 
 SCORER_CASES = {
     "none": {"trained": False, "fetches": False},
@@ -27,9 +27,16 @@ SCORER_CASES = {
     "oracle": {"trained": False, "fetches": True},
     "clip_query": {"trained": True, "fetches": True},
     "realizer": {"trained": True, "fetches": True},
+    "compositional": {"trained": True, "fetches": True},
+    "contextual": {"trained": True, "fetches": True},
+    "shannon_jung_vervaeke": {"trained": True, "fetches": True},
+    "hierarchical": {"trained": True, "fetches": True},
+    "experts": {"trained": True, "fetches": True},
+    "glance": {"trained": False, "fetches": True},
 }
 TRAINED = [name for name, case in SCORER_CASES.items() if case["trained"]]
-C, D, SIDE, LENGTH = 12, 10, 8, 5
+C, D, W, SIDE, LENGTH = 12, 10, 14, 8, 5
+PIXEL_TEXTURES = len(TEXTURE_SETS["full"])
 
 
 def config(**changes: Any) -> ArrCocFetcherConfig:
@@ -39,14 +46,15 @@ def config(**changes: Any) -> ArrCocFetcherConfig:
 
 def build(name: str, **changes: Any) -> Scorer:
     torch.manual_seed(0)
-    scorer = SCORERS[name](config(**changes), feature_size=C, text_size=D)
+    depth: dict[str, Any] = {"depth_size": W} if SCORERS[name].reads_depths else {}
+    scorer = SCORERS[name](config(**changes), feature_size=C, text_size=D, **depth)
     for module in scorer.modules():
         if isinstance(module, PatchLayer):
             module.query_position.data.copy_(module.initial_position())
             module.key_position.data.copy_(module.initial_position())
-        elif isinstance(module, ClipQueryScorer):  # as the model's _init_weights does
-            module.temperature.weight.data.fill_(10.0)
-            module.temperature.bias.data.fill_(-3.0)
+        elif isinstance(module, Temperature):  # as the model's _init_weights does
+            module.weight.data.fill_(10.0)
+            module.bias.data.fill_(-3.0)
     return scorer.eval()
 
 
@@ -57,12 +65,14 @@ def context(batch: int = 3, side: int = SIDE, seed: int = 0) -> FetchContext:
     patch_mask[0, : 2 * side] = False
     return FetchContext(
         features=torch.randn(batch, C, side, side, generator=generator),
-        textures=torch.rand(batch, len(TEXTURES), side, side, generator=generator),
+        textures=torch.rand(batch, PIXEL_TEXTURES, side, side, generator=generator),
         patch_mask=patch_mask,
         query=torch.randn(batch, LENGTH, D, generator=generator),
         query_mask=query_mask,
         seeds=torch.arange(batch) + 7,
         relevance=torch.rand(batch, side * side, generator=generator),
+        depths=torch.randn(batch, 2, W, side, side, generator=generator),
+        attention=torch.rand(batch, side * side, generator=generator),
     )
 
 
@@ -149,12 +159,47 @@ def test_gradients_reach_every_parameter(name: str) -> None:
     assert not idle
 
 
+@pytest.mark.parametrize("name", SCORER_CASES)
+def test_a_blank_image_and_one_of_padding_alone_give_finite_scores_and_gradients(name: str) -> None:
+    """Nothing varies, so deviations are 0, and the slope of their root was infinite; ranges were 0 / 0."""
+    scorer, whole = build(name), context()
+    blank = replace(
+        whole, features=torch.zeros_like(whole.features), textures=torch.zeros_like(whole.textures),
+        query=torch.zeros_like(whole.query), depths=torch.zeros(3, 2, W, SIDE, SIDE),
+        patch_mask=whole.patch_mask & torch.tensor([[True], [False], [True]]),
+    )  # fmt: skip
+    scores = scorer.train()(blank)
+    assert scores.isfinite().all()
+    if scorer.trained:
+        scores.square().sum().backward()
+        assert all(p.grad is None or p.grad.isfinite().all() for p in scorer.parameters())
+
+
+@pytest.mark.parametrize("name", sorted({*SCORER_CASES} - {"realizer"}))  # whose patches attend to all others
+@torch.no_grad()
+def test_what_stands_in_padding_changes_no_score_of_the_image(name: str) -> None:
+    scorer, whole = build(name), context()
+    other, real = context(), whole.patch_mask
+    for tensor in (other.features, other.textures, *other.depths.unbind(1)):  # views: written in place
+        tensor[0].flatten(1)[:, ~real[0]] = 7.0
+    assert torch.allclose(scorer(whole)[real], scorer(other)[real], atol=1e-4)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_weights_that_are_saved_and_loaded_give_the_same_scores(name: str) -> None:
+    scorer, other = build(name), build(name)
+    for parameter in other.parameters():
+        parameter.data.add_(1.0)
+    other.load_state_dict(scorer.state_dict())
+    assert torch.equal(other(context()), scorer(context()))
+
+
 @pytest.mark.parametrize("name", TRAINED)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @torch.no_grad()
 def test_half_precision_gives_finite_float32_scores(name: str, dtype: torch.dtype) -> None:
     whole = context()
-    half = replace(whole, features=whole.features.to(dtype), query=whole.query.to(dtype))
+    half = replace(whole, **{name: getattr(whole, name).to(dtype) for name in ("features", "query", "depths")})
     scores = build(name).to(dtype)(half)
     assert scores.dtype == torch.float32 and scores.isfinite().all()
     assert torch.allclose(scores, build(name)(whole), atol=0.3)
@@ -186,7 +231,7 @@ def test_random_takes_a_generator() -> None:
 def test_saliency_is_the_edge_channel() -> None:
     whole = context()
     whole.textures.zero_()
-    whole.textures[:, TEXTURES.index("edges"), 3, 5] = 1.0
+    whole.textures[:, TEXTURES.index("edge_magnitude"), 3, 5] = 1.0
     assert build("saliency")(whole).argmax(-1).tolist() == [3 * SIDE + 5] * 3
 
 
@@ -195,7 +240,7 @@ def test_saliency_of_an_image_thinner_than_a_patch_and_its_neighbours_is_its_edg
     whole = context()
     whole.patch_mask[0], whole.patch_mask[0, 3 * SIDE : 4 * SIDE] = False, True
     scores = build("saliency")(whole).view(3, SIDE, SIDE)
-    edges = whole.textures[:, TEXTURES.index("edges")]
+    edges = whole.textures[:, TEXTURES.index("edge_magnitude")]
     assert torch.equal(scores[0, 3], edges[0, 3]) and torch.equal(scores[1:], edges[1:])
     whole.patch_mask[1, :SIDE] = (
         False  # a page with room: what touches padding stays 0, whatever its neighbour in the batch
@@ -267,7 +312,7 @@ def pages(count: int, generator: torch.Generator, *, kinds: int = 6) -> tuple[Fe
     wanted = torch.stack((lines[:, 0] * SIDE, lines[:, 0] * SIDE + places[:, 0]), 1)
     toy = FetchContext(
         features=features.permute(0, 3, 1, 2),
-        textures=torch.zeros(count, len(TEXTURES), SIDE, SIDE),
+        textures=torch.zeros(count, PIXEL_TEXTURES, SIDE, SIDE),
         patch_mask=torch.ones(count, SIDE * SIDE, dtype=torch.bool),
         query=words[kind[:, 0]][:, None],
         query_mask=torch.ones(count, 1, dtype=torch.bool),

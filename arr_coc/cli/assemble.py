@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from arr_coc.assembling import Source
 
 BRIDGES = "linear, quality, transformer, vet"
-SCORERS = "none, random, saliency, variance, oracle, clip_query, realizer"
+SCORERS = (
+    "none, random, saliency, variance, oracle, clip_query, realizer, compositional, contextual, shannon_jung_vervaeke, "
+    "hierarchical, experts, glance"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -26,6 +26,7 @@ from transformers.utils import logging
 
 from ..files import disk_faults
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration, ImageEncoding
+from ..modeling.scorers import scorer_inputs
 from ..version import __version__
 
 logger = logging.get_logger(__name__)
@@ -35,7 +36,7 @@ _ABANDONED = 3600.0
 """Seconds after which a file that was being written is taken for one of a killed process."""
 _PAIRED = ("semantic_cache", "bridge_cache")
 _NOT_KEPT = ("bypass", "prefix_ids", "prefix_cache", "source_sizes")
-_OPTIONAL = ("base_indices", "closing", "quality")
+_OPTIONAL = ("base_indices", "closing", "quality", "depths")
 
 
 class CachedEncoder:
@@ -101,7 +102,7 @@ class CachedEncoder:
         if whole:
             return _unpacked(joined, bypass=core.config.bridge_config.bypass)
         mask = None if patch_mask is None else patch_mask.to(device)
-        return core.encode_features(joined["features"], pixel_values.to(device), mask)
+        return core.encode_features(joined["features"], pixel_values.to(device), mask, joined.get("depths"))
 
     @property
     def keeps_whole(self) -> bool:
@@ -117,7 +118,8 @@ class CachedEncoder:
             mask = None if patch_mask is None else patch_mask.to(core.device)
             packed = _packed(core.encode_image(pixel_values, mask))
         else:
-            packed = {"features": core.vision_tower.grid_encoder(pixel_values.to(core.dtype))}
+            features, depths = core.vision_tower.encode_grid(pixel_values)
+            packed = {"features": features} if depths is None else {"features": features, "depths": depths}
         packed = {name: tensor.cpu() for name, tensor in packed.items()}
         return [{n: t[i : i + 1].contiguous() for n, t in packed.items()} for i in range(len(pixel_values))]
 
@@ -239,7 +241,8 @@ def _hash_parts(config: Any, parts: dict[str, nn.Module], whole: bool, precision
     digest = hashlib.sha256()
     used = ("vision_config", "semantic_config", "bridge_config") if whole else ("vision_config",)
     settings = {name: getattr(config, name).to_dict() for name in used}
-    digest.update(json.dumps([__version__, precision, settings], sort_keys=True, default=str).encode())
+    read = scorer_inputs(config.fetcher_config)
+    digest.update(json.dumps([__version__, precision, settings, read], sort_keys=True, default=str).encode())
     for place, part in parts.items():
         digest.update(repr(_adapter_state(part)).encode())
         for name, tensor in _tensors(part):

@@ -1,0 +1,180 @@
+"""Glancing: the language model reads base tokens and question first, and where it looks says where to run back to.
+
+No weights, no training. What is read is the prompt without saccades; where the encoding holds the language model's keys
+and values of the prompt up to the base, only the question behind it is read anew.
+
+Notation: B prompts, I image slots, S prompt length, Q tokens read at once, G side of the fine grid, N = G*G patches, M
+base tokens, D language-model width.
+"""
+
+from collections.abc import Callable, Sequence
+from math import isqrt
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from transformers.cache_utils import Cache, DynamicCache
+
+from .fetcher import FetchChoices
+from .prefix import begins_with, pad_after_prefix
+from .prompt import Look, positions
+from .scorers import SCORERS, FetchContext, Scorer
+
+if TYPE_CHECKING:
+    from .base_model import ArrCocModel
+
+SPREAD = 2.0
+"""Patches over which the attention to a base token that is a single patch spreads (mask compressor): a deviation."""
+
+
+@SCORERS.register("glance")
+class GlanceScorer(Scorer):
+    """What the question pays to the base in the language model, on the fine grid: see `glance`."""
+
+    reads_attention = True
+
+    def forward(self, context: FetchContext) -> Tensor:
+        if context.attention is None:
+            expected = "a question that the language model has read with the base (`ArrCocModel.fetch` has it do so)"
+            raise ValueError(f'strategy "glance": expected {expected}; got a context alone')
+        return context.attention.float()
+
+
+class AttentionRecorder(TorchFunctionMode):
+    """While it is entered, keeps what the question's tokens attend to, layer by layer, however the layers are written.
+
+    It watches calls of PyTorch's scaled-dot-product attention and, for attention that is written out ("eager"), of the
+    softmax over [B, heads, Q, S]; of this thread alone, and no setting of the model is touched.
+
+    Attributes:
+        layers: [B, S] float32 for each call so far: attention to each position, mean over heads and question tokens.
+    """
+
+    def __init__(self, question: Tensor) -> None:
+        """`question`: bool [B, Q], True on the question's tokens."""
+        super().__init__()
+        self.question = question
+        self.layers: list[Tensor] = []
+
+    def __torch_function__(
+        self, func: Callable, types: Sequence[type], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if func is F.scaled_dot_product_attention:
+            self._record(attention_weights(*args, **kwargs))
+        elif func in (F.softmax, torch.softmax, Tensor.softmax) and result.ndim == 4:
+            self._record(result)
+        return result
+
+    def _record(self, weights: Tensor) -> None:
+        question = self.question.to(weights.device)
+        paid = weights.float().mean(1).masked_fill(~question[..., None], 0.0)
+        self.layers.append(paid.sum(1) / question.sum(1, keepdim=True).clamp(min=1))
+
+
+def attention_weights(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """The weights [B, heads, Q, S] within `F.scaled_dot_product_attention` of the same arguments, in float32."""
+    key = key.repeat_interleave(query.shape[1] // key.shape[1], 1).float()
+    logits = query.float() @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        attn_mask = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).tril()
+    if attn_mask is not None:
+        hidden = attn_mask.dtype == torch.bool
+        logits = logits.masked_fill(~attn_mask, float("-inf")) if hidden else logits + attn_mask
+    return logits.softmax(-1).nan_to_num(0.0)  # padding may see nothing at all
+
+
+@torch.no_grad()
+def glance(model: "ArrCocModel", look: Look) -> Tensor:
+    """Reads the prompts without saccades, and says where in each image the question looks: [I, N], float32.
+
+    Attention from the question's tokens to the base tokens, mean over tokens, heads and the layers that
+    `fetcher_config.glance_layers` names. That a middle layer's attention finds what a question is about: Zhang et al.
+    2025 (MLLMs Know Where to Look).
+
+    Raises:
+        ValueError: attention of a kind that shows no weights, such as "flash_attention_2".
+    """
+    nothing = model.fetcher(look.context, 0, FetchChoices(strategy="none", allocator="topk"))
+    prompt = model.place(look, nothing, attention_mask=look.attention_mask)
+    inputs = {**prompt.inputs, "embeds": prompt.embeds}
+    inputs.setdefault("attention_mask", torch.ones_like(inputs["input_ids"]))
+    inputs, past = _behind_prefix(model, look, inputs)
+    start = 0 if past is None else past.get_seq_length()
+    mask = inputs["attention_mask"]
+    with AttentionRecorder(inputs["query_mask"][:, start:].bool()) as recorder:
+        model.language_model(
+            inputs_embeds=inputs["embeds"][:, start:],
+            attention_mask=mask,
+            position_ids=positions(mask)[:, start:],
+            past_key_values=past,
+            use_cache=past is not None,
+        )
+    paid = _mean_over_layers(recorder.layers, model.config.fetcher_config.glance_layers)
+    if paid is None:
+        expected = 'a language model with attention "sdpa" or "eager", which shows its weights'
+        received = model.language_model.config._attn_implementation
+        raise ValueError(f'strategy "glance": expected {expected}; got {received!r}')
+    return on_fine_grid(_to_base(model, look, inputs["input_ids"], paid), look.context.side, look.encoding.base_indices)
+
+
+def _behind_prefix(
+    model: "ArrCocModel", look: Look, inputs: dict[str, Tensor]
+) -> tuple[dict[str, Tensor], Cache | None]:
+    """The prompts with their padding behind what the encoding was read with, and a cache of that; or as they are."""
+    prefix = look.prefix
+    if prefix is None or prefix.prefix_ids is None or prefix.prefix_cache is None or look.image_index is None:
+        return inputs, None
+    alone = len(look.rows) == len(look.input_ids)  # one image in each prompt: the one that its prefix holds
+    if not alone or not begins_with(prefix.prefix_ids, inputs["input_ids"], inputs["attention_mask"]):
+        return inputs, None
+    cache = DynamicCache(config=model.language_model.config)
+    for layer, (key, value) in enumerate(prefix.prefix_cache):
+        rows = look.image_index.to(key.device)
+        cache.update(key[rows], value[rows], layer)
+    return pad_after_prefix(inputs, len(prefix.prefix_ids)), cache
+
+
+def _mean_over_layers(layers: list[Tensor], span: Sequence[float]) -> Tensor | None:
+    """Mean [B, S] over the layers within two shares of the depth, at least one layer; None where none was recorded."""
+    if not layers:
+        return None
+    first = min(int(span[0] * len(layers)), len(layers) - 1)
+    last = max(first + 1, round(span[1] * len(layers)))
+    return torch.stack(layers[first:last]).mean(0)
+
+
+def _to_base(model: "ArrCocModel", look: Look, input_ids: Tensor, paid: Tensor) -> Tensor:
+    """What of the attention `paid` [B, S] goes to each slot's base tokens: [I, M]."""
+    image = paid[(input_ids == model.config.image_token_id).to(paid.device)]  # slot after slot, in order
+    places = model.layout.base_places(look.encoding.semantic.shape[1] // look.encoding.pool**2).to(paid.device)
+    return image.view(len(look.rows), -1)[:, places]
+
+
+def on_fine_grid(attention: Tensor, side: int, base_indices: Tensor | None) -> Tensor:
+    """Attention to base tokens [I, M] -> patches [I, N].
+
+    Base tokens are square cells of patches, between whose centres it is interpolated; or, with the mask compressor, the
+    patches `base_indices` [I, M]: then each patch gets the mean of the base tokens around it, near ones most.
+    """
+    if base_indices is None:
+        cells = isqrt(attention.shape[1])
+        grid = attention.float().view(-1, 1, cells, cells)
+        return F.interpolate(grid, (side, side), mode="bilinear", align_corners=False).flatten(1)
+    at = torch.arange(side * side, device=attention.device)
+    places = torch.stack((at // side, at % side), -1).float()
+    distances = torch.cdist(places.expand(len(attention), -1, -1), places[base_indices.to(attention.device)])
+    nearness = (-distances.square() / (2 * SPREAD**2)).softmax(-1)
+    return (nearness @ attention.float()[..., None]).squeeze(-1)

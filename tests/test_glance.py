@@ -1,0 +1,229 @@
+"""Glancing: the attention that is read is the language model's own, and no part of the base is read twice."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import tiny_model
+from test_invariants import Calls
+from test_scorers import build, context
+
+from arr_coc.modeling.fetcher import FetchChoices
+from arr_coc.modeling.glance import AttentionRecorder, attention_weights, glance, on_fine_grid
+from arr_coc.profiling.stages import generated_image
+
+PAGE, OTHER = generated_image(128), generated_image(128).rotate(90)
+QUESTION = "What is the total?"
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "rows": {"bridge": {"layout": "rows"}},
+    "indicators": {"bridge": {"kind": "vet", "layout": "indicators", "table_size": 40}},
+    "mask": {"vision": {"compressor": "mask"}},
+}
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return tiny_model()
+
+
+def fetched(model: Any, image: Any, question: Any, **settings: Any) -> Any:
+    return model.generate(image, question, strategy="glance", return_fetch=True, max_new_tokens=2, **settings)
+
+
+# ---- the weights
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"is_causal": True}, {"scale": 0.3}, {"mask": "bool"}, {"mask": "float"}, {"enable_gqa": True}]
+)
+def test_weights_are_those_of_the_fused_kernel(settings: dict[str, Any]) -> None:
+    """Attention over an identity as values gives the weights themselves."""
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(2, 4, 6, 8, generator=generator)
+    key = torch.randn(2, 2 if settings.get("enable_gqa") else 4, 6, 8, generator=generator)
+    value = torch.eye(6).expand(2, key.shape[1], 6, 6)
+    mask = torch.rand(2, 1, 6, 6, generator=generator) > 0.3
+    mask[..., 0] = True
+    arguments = dict(settings)
+    kind = arguments.pop("mask", None)
+    if kind is not None:
+        arguments["attn_mask"] = mask if kind == "bool" else torch.where(mask, 0.0, -1e4)
+    expected = F.scaled_dot_product_attention(query, key, value, **arguments)
+    assert torch.allclose(attention_weights(query, key, value, **arguments), expected, atol=1e-5)
+
+
+@torch.no_grad()
+def test_what_is_recorded_is_what_transformers_shows(model: Any) -> None:
+    embeds, question = torch.randn(2, 9, 24), torch.zeros(2, 9, dtype=torch.bool)
+    question[0, 5:], question[1, 3] = True, True
+    language_model = model.model.language_model
+    with AttentionRecorder(question) as fused:
+        language_model(inputs_embeds=embeds)
+    language_model.set_attn_implementation("eager")
+    try:
+        with AttentionRecorder(question) as written:
+            shown = language_model(inputs_embeds=embeds, output_attentions=True).attentions
+    finally:
+        language_model.set_attn_implementation("sdpa")
+    assert len(fused.layers) == len(written.layers) == len(shown) == 2
+    for layer, weights in enumerate(shown):
+        mean = weights.mean(1)
+        expected = torch.stack((mean[0, 5:].mean(0), mean[1, 3]))
+        assert torch.allclose(fused.layers[layer], expected, atol=1e-5)
+        assert torch.allclose(written.layers[layer], expected, atol=1e-5)
+
+
+def test_recording_ends_with_its_block() -> None:
+    recorder = AttentionRecorder(torch.ones(1, 3, dtype=torch.bool))
+    with recorder:
+        pass
+    F.scaled_dot_product_attention(*torch.randn(3, 1, 1, 3, 4).unbind(0))
+    assert not recorder.layers
+
+
+# ---- where it looks
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_attention_to_each_base_token_lands_on_its_patches(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Newlines and indicators stand between base tokens: one place off, and every row of the page is shifted."""
+    model = tiny_model(**LAYOUTS[layout])
+    shown: list[torch.Tensor] = []
+    before = AttentionRecorder._record
+
+    def record(self: AttentionRecorder, weights: torch.Tensor) -> None:
+        before(self, weights)
+        self.layers[-1] = self.layers[-1] * 0 + torch.arange(self.layers[-1].shape[1]) ** 2.0
+        shown.append(self.layers[-1])
+
+    monkeypatch.setattr(AttentionRecorder, "_record", record)
+    encoding = model.encode_image(PAGE)
+    scores = fetched(model, encoding, QUESTION).fetch.scores
+    tokens = encoding.tokens[0]
+    base = model.model.bridge(encoding.semantic, encoding.compressed.flatten(2).transpose(1, 2)).tokens[0]
+    offset = len(encoding.prefix_ids) - len(tokens)
+    places = [int((tokens - row).abs().sum(-1).argmin()) + offset for row in base]
+    paid = torch.tensor(places)[None] ** 2.0
+    assert torch.allclose(scores, on_fine_grid(paid, encoding.side, encoding.base_indices), rtol=1e-5)
+
+
+def test_upsampling_keeps_what_is_where() -> None:
+    attention = torch.zeros(1, 16)
+    attention[0, 6] = 1.0  # cell (1, 2) of 4 x 4
+    grid = on_fine_grid(attention, 16, None).view(16, 16)
+    assert grid[4:8, 8:12].min() > grid[:4].max() and grid[5:7, 9:11].min() > 0.7
+    places = torch.tensor([[3 * 16 + 12, 200, 20]])
+    grid = on_fine_grid(torch.tensor([[1.0, 0.0, 0.0]]), 16, places)
+    assert grid.argmax() in (12, 13, 14, 15, 3 * 16 + 12, 3 * 16 + 15) and grid[0, 200] < 1e-3 < 0.9 < grid[0, 60]
+
+
+def test_the_question_and_the_image_decide_and_what_is_fetched_does_not(model: Any) -> None:
+    scores = {
+        (image, question): fetched(model, page, question).fetch.scores
+        for image, page in (("page", PAGE), ("other", OTHER))
+        for question in (QUESTION, "Who?")
+    }
+    assert all(values.isfinite().all() and values.std() > 0 for values in scores.values())
+    flat = torch.stack([values[0] for values in scores.values()])
+    assert len(flat.unique(dim=0)) == 4
+    budgets = [fetched(model, PAGE, QUESTION, budget=budget).fetch.scores for budget in (3, 40)]
+    assert torch.equal(*budgets)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_batch_is_single(layout: str) -> None:
+    model = tiny_model(**LAYOUTS[layout])
+    questions = [QUESTION, "Who?", "total price of all that is listed"]
+    together = fetched(model, [PAGE, OTHER, PAGE], questions)
+    for image, question, answer in zip([PAGE, OTHER, PAGE], questions, together, strict=True):
+        alone = fetched(model, image, question)
+        assert torch.allclose(alone.fetch.scores, answer.fetch.scores, atol=1e-5) and alone.text == answer.text
+
+
+@torch.no_grad()
+def test_with_a_prefix_and_without_one_it_is_the_same(model: Any) -> None:
+    """`forward` has no prefix, and its padding stands on the left."""
+    processor, encoding = model.processor, model.encode_image([PAGE, OTHER])
+    inputs = processor.prompts([QUESTION, "Who?"], images=[1, 1], placeholders=encoding.base_positions + 17)
+    choices = FetchChoices(strategy="glance")
+    masks = {name: inputs[name] for name in ("query_mask", "attention_mask")}
+    whole = model(inputs["input_ids"], image_encoding=encoding.without_prefix(), choices=choices, **masks)
+    asked = fetched(model, encoding, [QUESTION, "Who?"])
+    for row, answer in enumerate(asked):
+        assert torch.allclose(whole.fetch.scores[row], answer.fetch.scores[0], atol=1e-5)
+
+
+def test_several_images_in_a_prompt_each_get_their_own(model: Any) -> None:
+    both = fetched(model, [[PAGE, OTHER]], [QUESTION])
+    answer = both[0] if isinstance(both, list) else both
+    assert answer.fetch.scores.shape == (2, 256) and not torch.equal(*answer.fetch.scores)
+
+
+# ---- what it costs
+
+
+def test_the_base_is_read_once_for_the_glance_and_the_answer(model: Any) -> None:
+    language_model = model.model.language_model
+    encoding = model.encode_image(PAGE)
+    with Calls(language_model) as glancing:
+        model.generate(encoding, QUESTION, strategy="glance", max_new_tokens=1)
+    with Calls(language_model) as plain:
+        model.generate(encoding, QUESTION, strategy="saliency", max_new_tokens=1)
+    extra = glancing.positions - plain.positions
+    assert glancing.count == plain.count + 1 and extra == plain.positions - 17, "the question's tokens, once more"
+    with Calls(language_model) as fresh:
+        model.generate(PAGE, QUESTION, strategy="glance", max_new_tokens=1)
+    assert fresh.positions == len(encoding.prefix_ids) + glancing.positions
+
+
+def test_reading_leaves_the_encoding_as_it_was(model: Any) -> None:
+    encoding = model.encode_image(PAGE)
+    before = [(key.clone(), value.clone()) for key, value in encoding.prefix_cache]
+    first = fetched(model, encoding, QUESTION)
+    assert fetched(model, encoding, QUESTION).text == first.text
+    for (key, value), (old_key, old_value) in zip(encoding.prefix_cache, before, strict=True):
+        assert torch.equal(key, old_key) and torch.equal(value, old_value)
+
+
+def test_other_strategies_never_glance(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arr_coc.modeling.base_model.glance", lambda *_: pytest.fail("nobody asked for it"))
+    for strategy in ("realizer", "saliency"):
+        model.generate(PAGE, QUESTION, strategy=strategy, max_new_tokens=1)
+    patches = torch.arange(17)[None]
+    model.generate(PAGE, QUESTION, strategy="glance", patches=patches, max_new_tokens=1)
+
+
+@torch.no_grad()
+def test_layers_are_chosen_by_shares_of_the_depth() -> None:
+    shares = {"first": [0.0, 0.5], "last": [0.5, 1.0], "both": [0.0, 1.0]}
+    scores = {}
+    for name, span in shares.items():
+        model = tiny_model(fetcher={"glance_layers": span})
+        scores[name] = fetched(model, PAGE, QUESTION).fetch.scores
+    assert not torch.allclose(scores["first"], scores["last"], atol=1e-6)
+    assert torch.allclose(scores["both"], (scores["first"] + scores["last"]) / 2, atol=1e-6)
+
+
+# ---- what cannot be read
+
+
+def test_attention_that_shows_no_weights_is_named(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AttentionRecorder, "_record", lambda *_: None)
+    with pytest.raises(ValueError, match=r'^strategy "glance": expected a language model with attention "sdpa" or'):
+        fetched(model, PAGE, QUESTION)
+
+
+def test_a_context_alone_is_not_enough() -> None:
+    whole = context()
+    assert torch.equal(build("glance")(whole), whole.attention)
+    with pytest.raises(ValueError, match=r'^strategy "glance": expected a question that the language model has read'):
+        build("glance")(type(whole)(**{**vars(whole), "attention": None}))
+
+
+def test_glance_gives_a_map_for_every_slot(model: Any) -> None:
+    encoding = model.encode_image([PAGE, OTHER])
+    inputs = model.processor.prompts(["Who?"], images=[2], placeholders=encoding.base_positions + 5)
+    look = model.model.look(inputs["input_ids"], encoding, query_mask=inputs["query_mask"].bool())
+    assert glance(model.model, look).shape == (2, 256)
