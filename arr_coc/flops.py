@@ -13,10 +13,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers.cache_utils import DynamicCache
 
 from .modeling.configuration_arr_coc import ArrCocConfig
-from .modeling.fetcher import FetchChoices
+from .modeling.fetcher import FetchChoices, FetchResult
 from .modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .modeling.prompt import Look
-from .modeling.scorers import FetchContext
+from .modeling.scorers import SCORERS, FetchContext
 from .modeling.vision_tower import ImageEncoding
 
 STAGES = ("grid encoder", "base tokens", "fetcher", "saccades", "prefill", "one decode step")
@@ -91,26 +91,78 @@ def count_flops(
         return result
 
     pixels = _empty(model, config.vision_config.num_channels, image_size, image_size)
-    features = counted("grid encoder", lambda: body.vision_tower.grid_encoder(pixels))
-    encoding = counted("base tokens", lambda: body.encode_features(features, pixels))
+    features, depths = counted("grid encoder", lambda: body.vision_tower.encode_grid(pixels))
+    encoding = counted("base tokens", lambda: body.encode_features(features, pixels, depths=depths))
     look = _look(model, encoding, question_tokens, saccades)
     strategy = config.fetcher_config.strategy
-    # The most that an allocator may fetch, as what it chooses from values is not to be had on meta; nor is what has no
-    # arithmetic anyway: random numbers and boxes.
-    choices = FetchChoices(strategy="saliency" if strategy in ("random", "oracle") else strategy, allocator="topk")
-    fetched = counted("fetcher", lambda: body.fetch(look, choices))
+    fetched = counted("fetcher", _fetching(model, look, strategy, base))
     counted("saccades", lambda: body.image_tokens(encoding, fetched))
     cache = DynamicCache(config=config.text_config)
 
     def read(length: int) -> Tensor:
-        embeds = _empty(model, length, config.text_config.hidden_size)
-        hidden = body(inputs_embeds=embeds, past_key_values=cache, use_cache=True).last_hidden_state
-        return model.lm_head(hidden[:, -1:])
+        return model.lm_head(_read(model, length, cache)[:, -1:])
 
     counted("prefill", lambda: read((base if reads_base else 0) + saccades + question_tokens))
     counted("one decode step", lambda: read(1))
     assert tuple(flops) == STAGES
     return flops
+
+
+@torch.no_grad()
+def count_scorers(
+    config: ArrCocConfig, *, question_tokens: int = 16, image_size: int | None = None
+) -> dict[str, dict[str, int]]:
+    """Every registered scorer, as if the checkpoint held it: its "parameters", and its "flops" for one question.
+
+    FLOPs as in `count_flops`, of scoring alone; textures are made once per image. For "glance" they are those of the
+    language model's reading of the question behind the base, whose own reading the answer reuses.
+
+    Args:
+        config: of the model; its scorers do not matter.
+        question_tokens: L.
+        image_size: side of the image, px; the config's by default.
+    """
+    trained = [name for name, kind in SCORERS.items() if kind.trained]
+    config = ArrCocConfig.from_dict(config.to_dict())
+    config.fetcher_config.scorers, config.fetcher_config.textures = trained, None
+    model = on_meta(config)
+    image_size = image_size or config.vision_config.image_size
+    base, _ = config.vision_tokens(image_size)
+    encoding = model.model.encode_image(_empty(model, config.vision_config.num_channels, image_size, image_size))
+    look = _look(model, encoding, question_tokens, 1)
+    counts = {}
+    for name, kind in SCORERS.items():
+        fetch = _fetching(model, look, name, base)
+        with _plain_attention(), FlopCounterMode(display=False) as counter:
+            if kind.fetches:
+                fetch()
+        parameters = sum(_new(model.model.fetcher.scorers[name], set())) if kind.trained else 0
+        counts[name] = {"parameters": parameters, "flops": counter.get_total_flops()}
+    return counts
+
+
+def _fetching(model: ArrCocForConditionalGeneration, look: Look, strategy: str, base: int) -> Callable[[], FetchResult]:
+    """What `ArrCocModel.fetch` does on a real device, as far as it has arithmetic, for an image of `base` positions."""
+    kind, cache = SCORERS[strategy], DynamicCache(config=model.config.text_config)
+    if kind.reads_attention:
+        _read(model, base, cache)  # here already, as the answer's prefill counts it
+    # The most that an allocator may fetch, as what it chooses from values is not to be had on meta; nor is what has no
+    # arithmetic of its own: random numbers, boxes and attention that was read.
+    plain = strategy in ("random", "oracle") or kind.reads_attention
+    choices = FetchChoices(strategy="saliency" if plain else strategy, allocator="topk")
+
+    def fetch() -> FetchResult:
+        if kind.reads_attention:
+            _read(model, look.context.query.shape[1], cache)
+        return model.model.fetch(look, choices)
+
+    return fetch
+
+
+def _read(model: ArrCocForConditionalGeneration, length: int, cache: DynamicCache) -> Tensor:
+    """The language model's states [1, length, D] of so many tokens behind those in the cache."""
+    embeds = _empty(model, length, model.config.text_config.hidden_size)
+    return model.model(inputs_embeds=embeds, past_key_values=cache, use_cache=True).last_hidden_state
 
 
 def _empty(model: ArrCocForConditionalGeneration, *shape: int) -> Tensor:
@@ -122,7 +174,8 @@ def _look(model: ArrCocForConditionalGeneration, encoding: ImageEncoding, questi
     """What a question of so many tokens about one image sees, whatever the prompt around it."""
     query = _empty(model, question_tokens, model.config.text_config.hidden_size)
     query_mask = torch.ones(1, question_tokens, dtype=torch.bool, device="meta")
-    context = FetchContext(encoding.features, encoding.textures, encoding.patch_mask, query, query_mask, encoding.seeds)
+    seen = (encoding.features, encoding.textures, encoding.patch_mask)
+    context = FetchContext(*seen, query, query_mask, encoding.seeds, depths=encoding.depths)
     ids = query_mask.long()
     return Look(ids, query_mask, query, encoding, ids[:, 0], saccades, context, encoding.base_indices)
 

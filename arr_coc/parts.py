@@ -32,16 +32,28 @@ def part_of_parameter(name: str) -> str:
     raise ValueError(f"parameter: expected one of the parts {', '.join(PARTS)}; got {name!r}")
 
 
-def check_parts(parts: Iterable[str], what: str) -> None:
+def in_parts(name: str, parts: Iterable[str]) -> bool:
+    """Whether a parameter belongs to one of the parts, among which "scorer.realizer" is one scorer.
+
+    Raises:
+        ValueError: no part has a parameter of that name.
+    """
+    own = part_of_parameter(name)
+    member = re.search(r"fetcher\.scorers\.(\w+)\.", name)
+    return not {own, *([f"{own}.{member[1]}"] if member else [])}.isdisjoint(parts)
+
+
+def check_parts(parts: Iterable[str], what: str, *, scorers: bool = False) -> None:
     """Refuses names that are no part's.
 
     Args:
         parts: names to check against `PARTS`.
         what: the setting that names them, for the error.
+        scorers: whether single scorers are parts too, as "scorer.realizer".
 
     Raises:
         ValueError: an unknown part.
     """
-    unknown = sorted(set(parts) - set(PARTS))
+    unknown = sorted(part for part in set(parts) - set(PARTS) if not (scorers and re.fullmatch(r"scorer\.\w+", part)))
     if unknown:
         raise ValueError(f"{what}: expected parts among {', '.join(PARTS)}; got {', '.join(unknown)}")

@@ -76,6 +76,20 @@ def test_the_recipe_that_reinforces_runs(tmp_path: Path) -> None:
     assert changed == {"scorer"}
 
 
+def test_the_recipe_of_scorers_trains_the_new_ones_alone(tmp_path: Path) -> None:
+    """What the shipped checkpoint answers by, and with, stays as it is, to the bit."""
+    small = ["steps=2", "warmup=0", "batch_size=2", "data.pages=1", "data.questions=2", "held_out.pages=1"]
+    recipe = load_recipe(ROOT / "examples" / "scorers.yaml", [*small, f"cache={tmp_path / 'cache'}"])
+    train(recipe, tmp_path)
+    before, after = (
+        load_file(folder / "model.safetensors")
+        for folder in (ROOT / "hub_configs" / "arr-coc-tiny", tmp_path / "model")
+    )
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    new = {name.split(".")[3] for name in after if name not in before}
+    assert {f"scorer.{name}" for name in new} == set(recipe.stages[0].trained)  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize(
     ("processes", "launcher"),
     [("1", "python"), ("4", "accelerate launch --config_file EXAMPLES/accelerate/ddp.yaml --num_processes 4")],

@@ -13,14 +13,21 @@ from published import assembled
 from transformers import Qwen3VLForConditionalGeneration
 
 from arr_coc import ArrCocConfig
+from arr_coc.flops import count_flops, count_scorers, on_meta
+from arr_coc.modeling.scorers import SCORERS
+from arr_coc.modeling.textures import TEXTURE_SETS
 from arr_coc.profiling.assembling import LIMIT
 from arr_coc.profiling.encoder import encoder_costs
+from arr_coc.profiling.fetching import fetching_costs
 from arr_coc.profiling.first_token import first_token, our_inputs, qwen3_vl_config, qwen3_vl_inputs
 from arr_coc.profiling.path import Trace, question_traces
 from arr_coc.profiling.placing import WAYS, Asked, place
 from arr_coc.profiling.timing import Seconds, alternate, table
 from arr_coc.profiling.views import view_costs
 from arr_coc_cli import main
+
+SHIPPED = Path(__file__).parents[1] / "hub_configs" / "arr-coc-tiny"
+TRAINED = {name for name, kind in SCORERS.items() if kind.trained}
 
 
 def test_assembling_holds_one_file_and_one_group(tmp_path: Path) -> None:
@@ -76,6 +83,35 @@ def test_info_measures_at_another_size(published: Path, tmp_path: Path, capsys: 
     assert found["tokens"]["base"] == 4
     assert main(["info", str(tmp_path / "out"), "--image-size", "60"]) == 2
     assert "image side: expected" in capsys.readouterr().err
+
+
+def test_info_lists_every_scorer_held_or_not(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", str(SHIPPED), "--scorers", "--json"]) == 0
+    scorers = json.loads(capsys.readouterr().out)["scorers"]
+    assert list(scorers) == list(SCORERS) and {name for name, of in scorers.items() if of["parameters"]} == TRAINED
+    assert all(scorers[name]["flops"] > 0 for name in {*TRAINED, "glance"})
+    assert [scorers[name]["held"] for name in ("realizer", "experts", "saliency")] == [True, False, True]
+    assert main(["info", str(SHIPPED), "--scorers"]) == 0
+    assert f"{scorers['experts']['parameters']:,}" in capsys.readouterr().out
+
+
+def test_a_scorers_flops_are_those_of_its_stage_where_it_is_the_strategy() -> None:
+    """Counted apart for a table, they must be what the model then takes; a narrow latent takes less."""
+    sizes = {"scorers": ["realizer", "experts"]}
+    counts = count_scorers(tiny_config(fetcher=sizes))
+    for name in ("realizer", "experts", "saliency", "glance"):
+        config = tiny_config(fetcher={**sizes, "strategy": name})
+        assert count_flops(on_meta(config))["fetcher"] == counts[name]["flops"]
+    latent = count_scorers(tiny_config(fetcher={"latent_size": 2}))
+    for name in ("realizer", "experts"):
+        assert all(latent[name][what] < counts[name][what] for what in ("flops", "parameters"))
+
+
+def test_every_scorer_and_texture_set_is_timed() -> None:
+    model = tiny_model(fetcher={"scorers": sorted(TRAINED)})
+    costs = fetching_costs(model, rounds=1)
+    assert list(costs.fetching) == list(SCORERS) and list(costs.textures) == list(TEXTURE_SETS)
+    assert 0 < costs.grid_encoder < costs.first_token
 
 
 def test_a_question_visits_few_files_of_the_model() -> None:

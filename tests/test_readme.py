@@ -24,6 +24,9 @@ SMALL = {
     ],
     "render": ["--pages", "1", "--split", "train", "--size", "256"],
     "examples/adapter.yaml": ["steps=1", "warmup=0", "batch_size=2", "data.pages=1"],
+    "examples/scorers.yaml": [
+        "steps=1", "warmup=0", "batch_size=2", "data.pages=1", "held_out.pages=1", "cache=cache",
+    ],
     "examples/phases.yaml": ["steps=1", "warmup=0", "batch_size=2", "data.pages=1", "held_out.pages=1"],
     "hub_configs/arr-coc-tiny/train.yaml": [
         "0.steps=1", "0.batch_size=4", "0.evaluate_split=train", "0.workers=0",

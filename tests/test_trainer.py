@@ -80,6 +80,22 @@ def test_a_phase_trains_its_parts_and_leaves_the_others(kind: type[Phase], check
     assert held == sum(parameter.requires_grad for parameter in trainer.model.parameters())
 
 
+def test_a_phase_can_train_one_scorer_and_leave_the_others(checkpoint: Path, tmp_path: Path) -> None:
+    """It evaluates at the model's own budget, for which the prompts had no room where less was drawn in training."""
+    phase = AllocatorPhase(
+        data=PAGES, held_out=PAGES, steps=1, warmup=0, batch_size=2, evaluate_every=1, learning_rate=1e-3,
+        trained=("scorer.clip_query",), losses={"answer": 0.0}, strategies={"saliency": 1.0}, budgets={2: 1.0},
+    )  # fmt: skip
+    trainer = trainer_of(checkpoint, tmp_path, phase)
+    before = weights_of(trainer)
+    trainer.train()
+    after = trainer.model.state_dict()
+    changed = [key for key in before if not torch.equal(before[key], after[key])]
+    assert changed and all("scorers.clip_query." in key for key in changed)
+    with pytest.raises(ValueError, match=r"trained: expected scorers that the model holds \(.*\); got scorer.experts"):
+        train_only(trainer.model, ["scorer.experts"])
+
+
 def test_a_phase_that_fails_leaves_the_configured_gradient(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,8 +247,8 @@ def test_metrics_go_to_tensorboard(checkpoint: Path, tmp_path: Path) -> None:
     [
         ({"steps": 0}, "steps: expected a whole number of at least 1; got 0"),
         ({"learning_rate": "fast"}, "learning_rate: expected a number; got 'fast'"),
-        ({"rates": {"elbow": 1e-3}}, "trained, rates: expected parts among scorer, .*; got elbow"),
-        ({"trained": ["elbow"]}, "trained, rates: expected parts among scorer, .*; got elbow"),
+        ({"rates": {"elbow": 1e-3}}, "rates: expected parts among scorer, .*; got elbow"),
+        ({"trained": ["elbow"]}, "trained: expected parts among scorer, .*; got elbow"),
     ],
 )
 def test_bad_settings_of_a_phase_are_refused(change: dict[str, Any], message: str) -> None:

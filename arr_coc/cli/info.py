@@ -16,19 +16,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--question-tokens", metavar="L", type=int, default=16, help=length)
     stats = "run the model on a generated image: mean and standard deviation of every stage (reads the weights)"
     parser.add_argument("--stats", action="store_true", help=stats)
+    scorers = "list every scorer with its parameters and FLOPs at this model's sizes, held by it or not"
+    parser.add_argument("--scorers", action="store_true", help=scorers)
     add_device_argument(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> None:
     from arr_coc.loading import find_model, load_config, load_model
-    from arr_coc.profiling.model_summary import describe_model, report
+    from arr_coc.profiling.model_summary import describe_model, describe_scorers, report
     from arr_coc.profiling.stages import stage_statistics
 
     if args.question_tokens < 1:
         raise ValueError(f"--question-tokens: expected at least 1; got {args.question_tokens}")
     name = find_model(args.model)
-    description = describe_model(name, load_config(name), args.budget, args.question_tokens, args.image_size)
+    config = load_config(name)
+    description = describe_model(name, config, args.budget, args.question_tokens, args.image_size)
+    if args.scorers:
+        description["scorers"] = describe_scorers(config, args.question_tokens, args.image_size)
     if args.stats:
         statistics = stage_statistics(load_model(name, args.device), budget=args.budget, image_size=args.image_size)
         description["statistics"] = {stage: asdict(of) for stage, of in statistics.items()}
@@ -47,6 +52,7 @@ COMMAND = Command(
     examples=(
         "arr-coc info hub_configs/arr-coc-tiny",
         "arr-coc info hub_configs/arr-coc-tiny --budget all --json",
+        "arr-coc info hub_configs/arr-coc-tiny --scorers",
         "arr-coc info hub_configs/arr-coc-tiny --stats --image-size 256",
     ),
     add_arguments=add_arguments,

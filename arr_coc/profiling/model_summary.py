@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ..flops import count_flops, count_parameters, on_meta
+from ..flops import count_flops, count_parameters, count_scorers, on_meta
 from ..modeling.configuration_arr_coc import NAMED_BUDGETS, grid_size
 
 
@@ -41,6 +41,15 @@ def describe_model(
     }
 
 
+def describe_scorers(
+    config: Any, question_tokens: int, image_size: int | None = None
+) -> dict[str, dict[str, int | bool]]:
+    """Every registered scorer's parameters and FLOPs at this model's sizes, and whether this model holds it."""
+    counts = count_scorers(config, question_tokens=question_tokens, image_size=image_size)
+    held = config.fetcher_config.scorers
+    return {name: {**of, "held": not of["parameters"] or name in held} for name, of in counts.items()}
+
+
 def report(description: dict[str, Any]) -> str:
     """`describe_model`'s answer for people."""
     geometry, fetching, tokens = description["geometry"], description["fetching"], description["tokens"]
@@ -73,9 +82,20 @@ def report(description: dict[str, Any]) -> str:
             _flops,
         ),
         "  shares are of the work up to the first token; the first two stages run once per image",
+        *_scorers(description.get("scorers")),
         *_statistics(description.get("statistics")),
     ]
     return "\n".join(lines)
+
+
+def _scorers(scorers: dict[str, dict[str, Any]] | None) -> list[str]:
+    if scorers is None:
+        return []
+    rows = [
+        f"  {name:<24}{_count(of['parameters']):>12}{_flops(of['flops']):>12}  {'yes' if of['held'] else 'no'}"
+        for name, of in scorers.items()
+    ]
+    return ["", f"{'every scorer at these sizes':<28}parameters{'FLOPs':>10}  held here", *rows]
 
 
 def _statistics(statistics: dict[str, dict[str, Any]] | None) -> list[str]:

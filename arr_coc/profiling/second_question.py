@@ -32,7 +32,12 @@ class SecondQuestion:
 
 
 def second_question(
-    model: ArrCocForConditionalGeneration, image: Image.Image, *, rounds: int = 15, new_tokens: int = 1
+    model: ArrCocForConditionalGeneration,
+    image: Image.Image,
+    *,
+    rounds: int = 15,
+    new_tokens: int = 1,
+    strategy: str | None = None,
 ) -> SecondQuestion:
     """Times both, alternating, after one warm-up of each.
 
@@ -41,8 +46,9 @@ def second_question(
         image: to ask about.
         rounds: pairs.
         new_tokens: tokens generated; 1 is the time to the first token.
+        strategy: the scorer; None: the model's.
     """
-    settings: dict[str, Any] = {"max_new_tokens": new_tokens, "min_new_tokens": new_tokens}
+    settings: dict[str, Any] = {"max_new_tokens": new_tokens, "min_new_tokens": new_tokens, "strategy": strategy}
     encoding = model.encode_image(image)
     seconds = alternate(
         {
@@ -62,12 +68,14 @@ def main() -> None:
     parser.add_argument("--image", help="default: grey noise of the model's own side")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--new-tokens", type=int, default=1)
+    parser.add_argument("--strategy", help="default: the model's")
     arguments = parser.parse_args()
     model = ArrCocForConditionalGeneration.from_pretrained(Path(arguments.model)).eval()
     side = model.config.vision_config.image_size
     noise = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
     image = Image.open(arguments.image) if arguments.image else Image.fromarray(noise)
-    result = second_question(model, image, rounds=arguments.rounds, new_tokens=arguments.new_tokens)
+    settings = {"rounds": arguments.rounds, "new_tokens": arguments.new_tokens, "strategy": arguments.strategy}
+    result = second_question(model, image, **settings)
     tokens = f"{arguments.new_tokens} new token" + ("s" if arguments.new_tokens > 1 else "")
     print(f"{arguments.model}, {side} px, {tokens}, {torch.get_num_threads()} threads, medians of {arguments.rounds}")
     print(f"first question   {1000 * result.first:8.1f} ms")

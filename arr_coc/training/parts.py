@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from ..parts import check_parts, part_of_parameter
+from ..parts import check_parts, in_parts, part_of_parameter
 
 
 def base_model(model: nn.Module) -> ArrCocForConditionalGeneration:
@@ -18,13 +18,19 @@ def base_model(model: nn.Module) -> ArrCocForConditionalGeneration:
 def train_only(model: nn.Module, parts: Iterable[str]) -> None:
     """Freezes every parameter outside `parts`: no gradient, so no autograd graph and no optimiser state either.
 
+    "scorer.realizer" is one scorer.
+
     Raises:
-        ValueError: an unknown part.
+        ValueError: an unknown part, or a scorer that the model does not hold.
     """
     trained = set(parts)
-    check_parts(trained, "trained")
+    check_parts(trained, "trained", scorers=True)
+    held = base_model(model).model.fetcher.scorers
+    absent = sorted(part for part in trained if "." in part and part.partition(".")[2] not in held)
+    if absent:
+        raise ValueError(f"trained: expected scorers that the model holds ({', '.join(held)}); got {', '.join(absent)}")
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(part_of_parameter(name) in trained)
+        parameter.requires_grad_(in_parts(name, trained))
         parameter.grad = None
 
 

@@ -49,7 +49,8 @@ class Phase(Stage):
     Attributes:
         data: what to train on, see `arr_coc.data.sources.open_records`; may say `on_error` and `max_errors` too.
         held_out: what to evaluate on; None: no evaluation, and the last weights are kept instead of the best.
-        trained: parts that are trained, see `arr_coc.parts.PARTS`; the others are frozen.
+        trained: parts that are trained, see `arr_coc.parts.PARTS`, or single scorers as "scorer.experts"; the others
+            are frozen.
         steps, warmup: optimiser steps, and those over which the learning rates rise to their full height.
         batch_size, accumulation: questions per device and forward pass, and passes per step.
         learning_rate, rates: of AdamW, and those of parts that shall have another.
@@ -115,7 +116,8 @@ class Phase(Stage):
             rates = {part: _number(rate, f"rates.{part}") for part, rate in self.rates.items()}
             object.__setattr__(self, "rates", rates)
         super().__post_init__()
-        check_parts((*self.trained, *self.rates), "trained, rates")
+        check_parts(self.trained, "trained", scorers=True)
+        check_parts(self.rates, "rates")
         Mix(self.strategies, self.budgets)
         self._check_gradient()
         for name in ("steps", "batch_size", "accumulation", "evaluate_every", "log_every", "keep"):
@@ -319,6 +321,8 @@ def make_trainer(
         config.fetcher_config.gradient = "none" if phase.gradient == REINFORCEMENT else phase.gradient
     objective = phase.objective()
     budget = objective.mix.largest(config)
+    if phase.held_out is not None:
+        budget = max(budget, config.vision_tokens()[1])  # evaluation fetches as the model does, not as it is drawn
     if phase.loss_weights()["distillation"]:
         budget = max(budget, config.vision_tokens(budget=phase.distillation_budget, strategy="saliency")[1])
     trainer = ArrCocTrainer(

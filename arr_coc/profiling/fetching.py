@@ -1,0 +1,115 @@
+"""What do textures and each scorer cost beside all that a question waits for?
+
+    python -m arr_coc.profiling.fetching [MODEL] [--rounds 5]
+
+One image and one question, every scorer at the model's sizes; those that the checkpoint does not hold have random
+weights, which cost the same. In processor time (all threads together), medians of rounds in which everything runs once:
+so that shares hold on a busy machine too. Fetching is scoring, allocating and gathering, and for "glance" the language
+model's reading of the question; textures are made once per image.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
+from arr_coc.modeling.fetcher import FetchChoices
+from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from arr_coc.modeling.scorers import SCORERS
+from arr_coc.modeling.textures import TEXTURE_SETS, textures
+from arr_coc.modeling.vision_tower import gather_patches
+
+from .stages import QUESTION, generated_image
+
+
+@dataclass(frozen=True)
+class FetchingCosts:
+    """Median seconds of processor time.
+
+    Attributes:
+        first_token: of a question with strategy "saliency", from the image file's pixels to the first token.
+        grid_encoder: of that.
+        textures: by set.
+        fetching: by strategy.
+    """
+
+    first_token: float
+    grid_encoder: float
+    textures: dict[str, float]
+    fetching: dict[str, float]
+
+
+def with_all_scorers(folder: Path) -> ArrCocForConditionalGeneration:
+    """The checkpoint, and random weights for the scorers that it does not hold."""
+    config = ArrCocConfig.from_pretrained(folder)
+    config.fetcher_config.scorers = [name for name, kind in SCORERS.items() if kind.trained]
+    return ArrCocForConditionalGeneration.from_pretrained(folder, config=config, strict=False).eval()
+
+
+@torch.no_grad()
+def fetching_costs(model: ArrCocForConditionalGeneration, *, rounds: int = 5) -> FetchingCosts:
+    """Runs everything once per round, after one to warm up; `model` holds every scorer and has a processor."""
+    core, image = model.model, generated_image(model.config.vision_config.image_size)
+    pixels = model.processor.image_processor([image], return_tensors="pt")["pixel_values"].to(model.device)
+    encoding = model.encode_image(image)
+    budget = model.config.vision_tokens(strategy="saliency")[1]
+    inputs = model.processor.prompts([QUESTION], images=[1], placeholders=encoding.base_positions + budget)
+    look = core.look(
+        inputs["input_ids"], encoding, query_mask=inputs["query_mask"].bool(), image_index=torch.zeros(1).long(),
+        choices=FetchChoices(relevance=torch.rand(1, encoding.side**2)),
+    )  # fmt: skip
+
+    def fetch(strategy: str) -> None:
+        own = look if SCORERS[strategy].fetches else replace(look, budget=0)
+        fetched = core.fetch(own, FetchChoices(strategy=strategy, allocator="topk"))
+        gather_patches(encoding.features, fetched.indices)
+
+    calls: dict[tuple[str, str], Callable[[], object]] = {
+        ("", "first token"): lambda: model.generate(image, QUESTION, strategy="saliency", max_new_tokens=1),
+        ("", "grid encoder"): lambda: core.vision_tower.encode_grid(pixels),
+        **{("textures", kind): partial(textures, pixels, encoding.side, kind) for kind in TEXTURE_SETS},
+        **{("fetching", name): partial(fetch, name) for name in SCORERS},
+    }
+    seconds = {key: statistics.median(times[1:]) for key, times in _timed(calls, rounds + 1).items()}
+    parts = {
+        part: {name: of for (own, name), of in seconds.items() if own == part} for part in ("textures", "fetching")
+    }
+    return FetchingCosts(seconds["", "first token"], seconds["", "grid encoder"], parts["textures"], parts["fetching"])
+
+
+def _timed(calls: dict[tuple[str, str], Callable[[], object]], rounds: int) -> dict[tuple[str, str], list[float]]:
+    times: dict[tuple[str, str], list[float]] = {key: [] for key in calls}
+    for _ in range(rounds):
+        for key, call in calls.items():
+            began = time.process_time()
+            call()
+            times[key].append(time.process_time() - began)
+    return times
+
+
+def main() -> None:
+    """Runs the measurement from the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("model", metavar="MODEL", nargs="?", type=Path, default=Path("hub_configs/arr-coc-tiny"))
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    costs = fetching_costs(with_all_scorers(arguments.model), rounds=arguments.rounds)
+    print(f"{arguments.model}, processor time, medians of {arguments.rounds}, {torch.get_num_threads()} threads")
+    print(f"{'first token':<32}{1000 * costs.first_token:10.1f} ms")
+    print(f"{'grid encoder':<32}{1000 * costs.grid_encoder:10.1f} ms")
+    for kind, seconds in costs.textures.items():
+        share = seconds / costs.grid_encoder
+        print(f"{f'textures {kind}':<32}{1000 * seconds:10.1f} ms {100 * share:8.2f} % of the grid encoder's time")
+    for name, seconds in costs.fetching.items():
+        share = seconds / costs.first_token
+        print(f"{f'fetching {name}':<32}{1000 * seconds:10.1f} ms {100 * share:8.2f} % of the time to the first token")
+
+
+if __name__ == "__main__":
+    main()
