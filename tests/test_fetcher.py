@@ -26,7 +26,7 @@ TRAINED = [name for name, kind in SCORERS.items() if kind.trained]
 def fetcher(**changes: Any) -> RunningBackFetcher:
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "num_heads": 2, "num_layers": 1, "position_size": 8, "shared_size": 8}
-    config = ArrCocFetcherConfig(**{**sizes, "scorers": TRAINED, **changes})
+    config = ArrCocFetcherConfig(**{**sizes, **changes})
     return RunningBackFetcher(config, feature_size=C, text_size=D, depth_size=W).eval()
 
 
@@ -34,14 +34,28 @@ def context(batch: int = 2, seed: int = 0) -> FetchContext:
     generator = torch.Generator().manual_seed(seed)
     return FetchContext(
         features=torch.randn(batch, C, SIDE, SIDE, generator=generator),
-        textures=torch.rand(batch, len(TEXTURE_SETS["full"]), SIDE, SIDE, generator=generator),
+        textures=torch.rand(batch, 2, SIDE, SIDE, generator=generator),
         patch_mask=torch.ones(batch, N, dtype=torch.bool),
         query=torch.randn(batch, 4, D, generator=generator),
         query_mask=torch.ones(batch, 4, dtype=torch.bool),
         seeds=torch.arange(batch),
         relevance=torch.rand(batch, N, generator=generator),
-        depths=torch.randn(batch, 2, W, SIDE, SIDE, generator=generator),
-        attention=torch.rand(batch, N, generator=generator),
+    )
+
+
+def everything(**changes: Any) -> RunningBackFetcher:
+    """With every scorer that has weights."""
+    return fetcher(scorers=TRAINED, **changes)
+
+
+def full_context() -> FetchContext:
+    """With all that any scorer reads."""
+    channels = len(TEXTURE_SETS["full"])
+    return replace(
+        context(),
+        textures=torch.rand(2, channels, SIDE, SIDE, generator=torch.Generator().manual_seed(1)),
+        depths=torch.randn(2, 2, W, SIDE, SIDE, generator=torch.Generator().manual_seed(2)),
+        attention=torch.rand(2, N, generator=torch.Generator().manual_seed(3)),
     )
 
 
@@ -58,7 +72,7 @@ def test_gather_takes_the_patch_at_y_x() -> None:
 @pytest.mark.parametrize("strategy", FETCHING)
 @torch.no_grad()
 def test_what_is_said_is_what_was_done(strategy: str, allocator: str) -> None:
-    done = fetcher()(context(), 9, choices=FetchChoices(strategy=strategy, allocator=allocator))
+    done = everything()(full_context(), 9, choices=FetchChoices(strategy=strategy, allocator=allocator))
     assert (done.budget, done.strategy, done.allocator) == (9, strategy, allocator)
     assert done.indices.shape == (2, 9) and (done.indices.diff(dim=1) > 0).all()
     assert torch.equal(done.positions[..., 0] * SIDE + done.positions[..., 1], done.indices)
@@ -80,13 +94,15 @@ def test_the_budget_is_exact_whatever_is_padding_or_taken(
     data: st.DataObject, strategy: str, allocator: str, with_taken: bool
 ) -> None:
     """Padding only when too few other patches are left, and then marked; what is a base token already, never."""
-    given_context = context()
+    given_context = full_context()
     torch.manual_seed(data.draw(st.integers(0, 10**6)))
     mask = torch.rand(2, N) < data.draw(st.sampled_from([0.0, 0.1, 0.5, 1.0]))
     taken = torch.stack([torch.randperm(N)[:16].sort().values for _ in range(2)]) if with_taken else None
     budget = data.draw(st.integers(0, N - 16 if with_taken else N))
     given_context = replace(given_context, patch_mask=mask)
-    done = fetcher()(given_context, budget, taken=taken, choices=FetchChoices(strategy=strategy, allocator=allocator))
+    done = everything()(
+        given_context, budget, taken=taken, choices=FetchChoices(strategy=strategy, allocator=allocator)
+    )
     for row in range(2):
         chosen, blocked = done.indices[row].tolist(), set() if taken is None else set(taken[row].tolist())
         assert len(chosen) == budget == len(set(chosen)) and chosen == sorted(chosen)
@@ -103,7 +119,7 @@ def test_every_scorer_goes_with_every_allocator(strategy: str, allocator: str) -
     """Exactly the budget, or with allocators that choose it at most; always distinct, and the same again."""
     choices = FetchChoices(strategy=strategy, allocator=allocator)
     for budget in (1, 5, 17, 25, N):
-        first, again = (fetcher()(context(), budget, choices) for _ in range(2))
+        first, again = (everything()(full_context(), budget, choices) for _ in range(2))
         assert torch.equal(first.indices, again.indices) and torch.equal(first.counts, again.counts)
         assert all(len(set(row)) == first.budget for row in first.indices.tolist())
         exact = not chooses_counts(allocator)
