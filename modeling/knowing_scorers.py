@@ -47,7 +47,7 @@ class MapScorer(Scorer):
 
     def __init__(self, config: ArrCocFetcherConfig, *, feature_size: int, text_size: int) -> None:
         super().__init__(config, feature_size=feature_size, text_size=text_size)
-        self.temperature = Temperature()
+        self.temperature = Temperature(20.0, -10.0)  # a weighted sum of maps in 0..1 varies little around 1/2
 
     def maps(self, context: FetchContext) -> Tensor:
         """The maps [B, 3, N], float32 in 0..1."""

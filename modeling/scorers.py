@@ -174,14 +174,18 @@ class OracleScorer(Scorer):
 
 
 class Temperature(nn.Linear):
-    """Cosines [..., 1] -> logits [..., 1], temperature * cosine + bias, in float32: half precision blurs cosines."""
+    """Cosines [..., 1] -> logits [..., 1], temperature * cosine + bias, in float32: half precision blurs cosines.
 
-    def __init__(self) -> None:
+    It starts with `temperature` and `bias`.
+    """
+
+    def __init__(self, temperature: float = 10.0, bias: float = -3.0) -> None:
         super().__init__(1, 1)
+        self.start = (temperature, bias)
 
     def start_weights(self, std: float) -> None:
-        initialization.constant_(self.weight, 10.0)
-        initialization.constant_(self.bias, -3.0)
+        initialization.constant_(self.weight, self.start[0])
+        initialization.constant_(self.bias, self.start[1])
 
     def forward(self, cosine: Tensor) -> Tensor:
         return F.linear(cosine.float(), self.weight.float(), self.bias.float())

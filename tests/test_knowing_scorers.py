@@ -34,7 +34,7 @@ def test_relevance_is_the_weighted_sum_of_maps_in_0_to_1(name: str) -> None:
     weights = scorer.weights(maps, whole)
     assert scorer.map_names == MAP_CASES[name] and maps.shape == (3, 3, SIDE * SIDE) and weights.shape == (3, 3)
     assert maps.min() >= 0 and maps.max() <= 1 and weights.sum(1).tolist() == pytest.approx([1, 1, 1])
-    assert torch.allclose(scorer(whole), 10 * torch.einsum("brn,br->bn", maps, weights) - 3, atol=1e-4)
+    assert torch.allclose(scorer(whole), 20 * torch.einsum("brn,br->bn", maps, weights) - 10, atol=1e-4)
 
 
 def test_the_fixed_knowings_know_nothing_of_the_question() -> None:

@@ -18,7 +18,7 @@ from arr_coc.modeling.scorers import SCORERS
 from arr_coc.modeling.textures import TEXTURE_SETS
 from arr_coc.profiling.assembling import LIMIT
 from arr_coc.profiling.encoder import encoder_costs
-from arr_coc.profiling.fetching import fetching_costs
+from arr_coc.profiling.fetching import ENCODER, FIRST, fetching_costs
 from arr_coc.profiling.first_token import first_token, our_inputs, qwen3_vl_config, qwen3_vl_inputs
 from arr_coc.profiling.path import Trace, question_traces
 from arr_coc.profiling.placing import WAYS, Asked, place
@@ -110,8 +110,9 @@ def test_a_scorers_flops_are_those_of_its_stage_where_it_is_the_strategy() -> No
 def test_every_scorer_and_texture_set_is_timed() -> None:
     model = tiny_model(fetcher={"scorers": sorted(TRAINED)})
     costs = fetching_costs(model, rounds=1)
-    assert list(costs.fetching) == list(SCORERS) and list(costs.textures) == list(TEXTURE_SETS)
-    assert 0 < costs.grid_encoder < costs.first_token
+    parts = [f"textures {kind}" for kind in TEXTURE_SETS] + [f"fetching {name}" for name in SCORERS]
+    assert list(costs) == [FIRST, ENCODER, *parts]
+    assert 0 < costs[ENCODER].least < costs[FIRST].least
 
 
 def test_a_question_visits_few_files_of_the_model() -> None:

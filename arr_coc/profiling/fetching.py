@@ -9,10 +9,9 @@ model's reading of the question; textures are made once per image.
 """
 
 import argparse
-import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -26,23 +25,10 @@ from arr_coc.modeling.textures import TEXTURE_SETS, textures
 from arr_coc.modeling.vision_tower import gather_patches
 
 from .stages import QUESTION, generated_image
+from .timing import Seconds, alternate
 
-
-@dataclass(frozen=True)
-class FetchingCosts:
-    """Median seconds of processor time.
-
-    Attributes:
-        first_token: of a question with strategy "saliency", from the image file's pixels to the first token.
-        grid_encoder: of that.
-        textures: by set.
-        fetching: by strategy.
-    """
-
-    first_token: float
-    grid_encoder: float
-    textures: dict[str, float]
-    fetching: dict[str, float]
+FIRST, ENCODER = "first token", "grid encoder"
+"""What the others are shares of: an answer's first token with strategy "saliency", and the grid encoder in it."""
 
 
 def with_all_scorers(folder: Path) -> ArrCocForConditionalGeneration:
@@ -53,8 +39,8 @@ def with_all_scorers(folder: Path) -> ArrCocForConditionalGeneration:
 
 
 @torch.no_grad()
-def fetching_costs(model: ArrCocForConditionalGeneration, *, rounds: int = 5) -> FetchingCosts:
-    """Runs everything once per round, after one to warm up; `model` holds every scorer and has a processor."""
+def fetching_costs(model: ArrCocForConditionalGeneration, *, rounds: int = 5) -> dict[str, Seconds]:
+    """Of `FIRST`, `ENCODER`, each texture set and each strategy; `model` holds every scorer and has a processor."""
     core, image = model.model, generated_image(model.config.vision_config.image_size)
     pixels = model.processor.image_processor([image], return_tensors="pt")["pixel_values"].to(model.device)
     encoding = model.encode_image(image)
@@ -70,27 +56,13 @@ def fetching_costs(model: ArrCocForConditionalGeneration, *, rounds: int = 5) ->
         fetched = core.fetch(own, FetchChoices(strategy=strategy, allocator="topk"))
         gather_patches(encoding.features, fetched.indices)
 
-    calls: dict[tuple[str, str], Callable[[], object]] = {
-        ("", "first token"): lambda: model.generate(image, QUESTION, strategy="saliency", max_new_tokens=1),
-        ("", "grid encoder"): lambda: core.vision_tower.encode_grid(pixels),
-        **{("textures", kind): partial(textures, pixels, encoding.side, kind) for kind in TEXTURE_SETS},
-        **{("fetching", name): partial(fetch, name) for name in SCORERS},
+    calls: dict[str, Callable[[], object]] = {
+        FIRST: lambda: model.generate(image, QUESTION, strategy="saliency", max_new_tokens=1),
+        ENCODER: lambda: core.vision_tower.encode_grid(pixels),
+        **{f"textures {kind}": partial(textures, pixels, encoding.side, kind) for kind in TEXTURE_SETS},
+        **{f"fetching {name}": partial(fetch, name) for name in SCORERS},
     }
-    seconds = {key: statistics.median(times[1:]) for key, times in _timed(calls, rounds + 1).items()}
-    parts = {
-        part: {name: of for (own, name), of in seconds.items() if own == part} for part in ("textures", "fetching")
-    }
-    return FetchingCosts(seconds["", "first token"], seconds["", "grid encoder"], parts["textures"], parts["fetching"])
-
-
-def _timed(calls: dict[tuple[str, str], Callable[[], object]], rounds: int) -> dict[tuple[str, str], list[float]]:
-    times: dict[tuple[str, str], list[float]] = {key: [] for key in calls}
-    for _ in range(rounds):
-        for key, call in calls.items():
-            began = time.process_time()
-            call()
-            times[key].append(time.process_time() - began)
-    return times
+    return alternate(calls, rounds, time.process_time)
 
 
 def main() -> None:
@@ -101,14 +73,10 @@ def main() -> None:
     arguments = parser.parse_args()
     costs = fetching_costs(with_all_scorers(arguments.model), rounds=arguments.rounds)
     print(f"{arguments.model}, processor time, medians of {arguments.rounds}, {torch.get_num_threads()} threads")
-    print(f"{'first token':<32}{1000 * costs.first_token:10.1f} ms")
-    print(f"{'grid encoder':<32}{1000 * costs.grid_encoder:10.1f} ms")
-    for kind, seconds in costs.textures.items():
-        share = seconds / costs.grid_encoder
-        print(f"{f'textures {kind}':<32}{1000 * seconds:10.1f} ms {100 * share:8.2f} % of the grid encoder's time")
-    for name, seconds in costs.fetching.items():
-        share = seconds / costs.first_token
-        print(f"{f'fetching {name}':<32}{1000 * seconds:10.1f} ms {100 * share:8.2f} % of the time to the first token")
+    for name, seconds in costs.items():
+        whole = ENCODER if name.startswith("textures") else FIRST
+        share = 100 * seconds.times(costs[whole])
+        print(f"{name:<32}{1000 * seconds.median:10.1f} ms {share:8.2f} % of the {whole}'s")
 
 
 if __name__ == "__main__":
