@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_fetcher import FETCHING, D, N, context, fetcher
+from test_fetcher import FETCHING, D, N, complete, context, everything, fetcher
 
 from arr_coc.modeling.allocators import (
     ALLOCATORS,
@@ -247,11 +247,11 @@ def test_every_item_gets_exactly_its_count_of_its_best_patches(
     """Distinct, ascending, none taken, padding last; as alone, whatever its neighbours get."""
     torch.manual_seed(data.draw(st.integers(0, 10**6)))
     lengths = data.draw(st.lists(st.integers(1, 9), min_size=2, max_size=3))
-    given = questions_of(*lengths)
+    given = complete(questions_of(*lengths))
     given = replace(given, patch_mask=torch.rand(len(lengths), N) < data.draw(st.sampled_from([0.05, 0.5, 1.0])))
     taken = torch.stack([torch.randperm(N)[:16].sort().values for _ in lengths]) if with_taken else None
     most = data.draw(st.integers(1, 40))
-    module = fetcher(tier_lengths=[2, 3, 5, 7], adaptive_share=data.draw(st.sampled_from([0.02, 0.5])))
+    module = everything(tier_lengths=[2, 3, 5, 7], adaptive_share=data.draw(st.sampled_from([0.02, 0.5])))
     done = module(given, most, taken=taken, choices=FetchChoices(strategy=strategy, allocator=allocator))
     assert done.budget == int(done.counts.max()) <= most
     for row, count in enumerate(done.counts.tolist()):

@@ -48,14 +48,14 @@ def everything(**changes: Any) -> RunningBackFetcher:
     return fetcher(scorers=TRAINED, **changes)
 
 
-def full_context() -> FetchContext:
-    """With all that any scorer reads."""
-    channels = len(TEXTURE_SETS["full"])
+def complete(given: FetchContext) -> FetchContext:
+    """The same, with all that any scorer reads."""
+    batch, channels = len(given.features), len(TEXTURE_SETS["full"])
     return replace(
-        context(),
-        textures=torch.rand(2, channels, SIDE, SIDE, generator=torch.Generator().manual_seed(1)),
-        depths=torch.randn(2, 2, W, SIDE, SIDE, generator=torch.Generator().manual_seed(2)),
-        attention=torch.rand(2, N, generator=torch.Generator().manual_seed(3)),
+        given,
+        textures=torch.rand(batch, channels, SIDE, SIDE, generator=torch.Generator().manual_seed(1)),
+        depths=torch.randn(batch, 2, W, SIDE, SIDE, generator=torch.Generator().manual_seed(2)),
+        attention=torch.rand(batch, N, generator=torch.Generator().manual_seed(3)),
     )
 
 
@@ -72,7 +72,7 @@ def test_gather_takes_the_patch_at_y_x() -> None:
 @pytest.mark.parametrize("strategy", FETCHING)
 @torch.no_grad()
 def test_what_is_said_is_what_was_done(strategy: str, allocator: str) -> None:
-    done = everything()(full_context(), 9, choices=FetchChoices(strategy=strategy, allocator=allocator))
+    done = everything()(complete(context()), 9, choices=FetchChoices(strategy=strategy, allocator=allocator))
     assert (done.budget, done.strategy, done.allocator) == (9, strategy, allocator)
     assert done.indices.shape == (2, 9) and (done.indices.diff(dim=1) > 0).all()
     assert torch.equal(done.positions[..., 0] * SIDE + done.positions[..., 1], done.indices)
@@ -94,7 +94,7 @@ def test_the_budget_is_exact_whatever_is_padding_or_taken(
     data: st.DataObject, strategy: str, allocator: str, with_taken: bool
 ) -> None:
     """Padding only when too few other patches are left, and then marked; what is a base token already, never."""
-    given_context = full_context()
+    given_context = complete(context())
     torch.manual_seed(data.draw(st.integers(0, 10**6)))
     mask = torch.rand(2, N) < data.draw(st.sampled_from([0.0, 0.1, 0.5, 1.0]))
     taken = torch.stack([torch.randperm(N)[:16].sort().values for _ in range(2)]) if with_taken else None
@@ -119,7 +119,7 @@ def test_every_scorer_goes_with_every_allocator(strategy: str, allocator: str) -
     """Exactly the budget, or with allocators that choose it at most; always distinct, and the same again."""
     choices = FetchChoices(strategy=strategy, allocator=allocator)
     for budget in (1, 5, 17, 25, N):
-        first, again = (everything()(full_context(), budget, choices) for _ in range(2))
+        first, again = (everything()(complete(context()), budget, choices) for _ in range(2))
         assert torch.equal(first.indices, again.indices) and torch.equal(first.counts, again.counts)
         assert all(len(set(row)) == first.budget for row in first.indices.tolist())
         exact = not chooses_counts(allocator)
