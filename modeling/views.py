@@ -234,6 +234,8 @@ def context_of(views: Views, context: FetchContext, numbers: Tensor) -> FetchCon
         patch_mask=views.pick(context.patch_mask, "patch_mask", numbers),
         seeds=torch.where(tile, (seeds * 1_000_003 + of_slots.seeds) % 2**31, seeds),
         relevance=None if context.relevance is None else context.relevance[numbers],
+        depths=None,  # tiles keep none, and the overview's are of other patches; likewise
+        attention=None,  # what the language model has read: scorers that need them say so
     )
 
 

@@ -152,3 +152,13 @@ def test_all_of_them_answer_by_name() -> None:
         assert answer.fetch.strategy == name and answer.fetch.indices.unique().numel() == 17
         chosen.add(tuple(answer.fetch.indices[0].tolist()))
     assert len(chosen) == len(names)
+
+
+@pytest.mark.parametrize("name", ["hierarchical", "glance"])
+def test_what_reads_the_overview_alone_says_so_where_there_are_several_views(name: str) -> None:
+    """The overview's depths stood beside a tile's features, and nobody knew."""
+    model = tiny_model(fetcher={"scorers": ["hierarchical", "compositional"], "strategy": "hierarchical"})
+    page = generated_image(512)
+    with pytest.raises(ValueError, match=f'^strategy "{name}": expected'):
+        model.generate(page, "What is it?", strategy=name, tiles=4, max_new_tokens=1)
+    assert model.generate(page, "What is it?", strategy="compositional", tiles=4, max_new_tokens=1) is not None
