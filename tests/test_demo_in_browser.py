@@ -3,6 +3,7 @@
 Screenshots at 1280 and 390 px are written to the test's folder (`--basetemp` says where), to be looked at.
 """
 
+import json
 import re
 import signal
 import socket
@@ -108,6 +109,19 @@ def ask(page: WebPage, question: str) -> None:
     page.click("#ask")
 
 
+def choose(page: WebPage, selector: str, option: str) -> None:
+    """Opens a list and goes down to an option, with the keyboard."""
+    page.focus(selector)
+    for _ in range(10):
+        active = page.wait("document.querySelector('[role=option].active')?.innerText")
+        if option in active:
+            break
+        page.press("ArrowDown")
+        page.wait(f"document.querySelector('[role=option].active')?.innerText != {json.dumps(active)}")
+    page.press("Enter")
+    page.wait(f"document.querySelector({selector!r}).value == {option!r}")
+
+
 def wait_for_answer(page: WebPage, side: str = "first") -> str:
     page.wait(f"document.querySelector('#{side}-note')?.innerText.includes('confidence')")
     return page.text(f"#{side}-answer textarea")
@@ -126,12 +140,7 @@ def test_upload_ask_twice_and_side_by_side(
     assert page.text("#first-note").startswith("107 of 1600 patches fetched, confidence ")
     page.wait("document.querySelector('#asked img')")
 
-    page.focus("#other input")
-    page.wait("document.querySelector('[role=option]')")
-    for _ in range(3):
-        page.press("ArrowDown")
-    page.press("Enter")
-    assert page.text("#other input") == "saliency"
+    choose(page, "#other input", "saliency")
     page.write("#question textarea", DATE)
     page.press("Enter")
     assert wait_for_answer(page, "second") == answers[RECEIPT, DATE, "saliency"]
@@ -164,7 +173,7 @@ def test_a_telephone_scrolls_to_the_answers_and_the_problems(
 
 def in_sight(page: WebPage, selector: str) -> bool:
     box = page.evaluate(f"document.querySelector({selector!r}).getBoundingClientRect().toJSON()")
-    return bool(box["top"] >= 0 and box["bottom"] <= page.evaluate("innerHeight"))
+    return bool(box["top"] > -1 and box["bottom"] < page.evaluate("innerHeight") + 1)  # px
 
 
 def test_the_keyboard_alone_uploads_chooses_and_asks(visit: Callable[..., WebPage], answers: dict[Any, str]) -> None:
