@@ -25,7 +25,7 @@ def width(default: int, *, least: int = 1) -> Any:
 
 def epsilon(default: float) -> Any:
     """A field for what keeps a normalisation from dividing by zero."""
-    return number(0.0, 0.1, default, above=True)
+    return number(0.0, 1.0, default, above=True)
 
 
 def spread(default: float) -> Any:
