@@ -65,6 +65,23 @@ PROCESSING: dict[str, tuple[Any, str]] = {
 }
 """Arguments of processors."""
 
+SEEDS = 2**62
+"""Seeds are within -2^62..2^62: sums with them are int64."""
+
+FETCHING: dict[str, tuple[Any, str]] = {
+    "strategy": (str, "a name"),
+    "allocator": (str, "a name"),
+    "budget": (int | str, "an integer or a name"),
+    "seed": (int, f"an integer in {-SEEDS}..{SEEDS}"),
+    "generator": (torch.Generator, "a torch.Generator"),
+    "overlap": (str, '"exclude" or "allow"'),
+    "bypass": (bool, "True or False"),
+    "patches": (Tensor, "a dense tensor [image slots, K] of integers"),
+    "relevance": (Tensor, "a dense tensor [image slots, patches]"),
+    "all_scores": (bool, "True or False"),
+}
+"""Choices of how a call fetches."""
+
 
 def refusal(field: str, expected: str, value: Any) -> ValueError:
     """The error for a field of a wrong kind."""

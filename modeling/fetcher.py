@@ -12,28 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from .allocators import ALLOCATORS, Budgets, most_relevant_first, soft_top_k
-from .checks import refusal
+from .checks import FETCHING, SEEDS, refusal
 from .configuration_arr_coc import AUTO, ArrCocFetcherConfig
 from .expert_scorers import ExpertScorer  # noqa: F401  # registers it, as the next line does its own
 from .knowing_scorers import MapScorer  # noqa: F401
 from .scorers import SCORERS, FetchContext, Scorer
 from .vision_tower import Rows
-
-SEEDS = 2**62
-"""Seeds are within -2^62..2^62: sums with them are int64."""
-
-_KINDS: dict[str, tuple[Any, str]] = {
-    "strategy": (str, "a name"),
-    "allocator": (str, "a name"),
-    "budget": (int | str, "an integer or a name"),
-    "seed": (int, f"an integer in {-SEEDS}..{SEEDS}"),
-    "generator": (torch.Generator, "a torch.Generator"),
-    "overlap": (str, '"exclude" or "allow"'),
-    "bypass": (bool, "True or False"),
-    "patches": (Tensor, "a dense tensor [image slots, K] of integers"),
-    "relevance": (Tensor, "a dense tensor [image slots, patches]"),
-    "all_scores": (bool, "True or False"),
-}
 
 
 @dataclass(frozen=True)
@@ -68,16 +52,16 @@ class FetchChoices:
     all_scores: bool = False
 
     def __post_init__(self) -> None:
-        for name, (kinds, expected) in _KINDS.items():
+        for name, (kinds, expected) in FETCHING.items():
             value = getattr(self, name)
             if value is not None and (not isinstance(value, kinds) or isinstance(value, bool) != (kinds is bool)):
                 raise refusal(name, expected, value)
         if self.seed is not None and not -SEEDS <= self.seed <= SEEDS:
-            raise refusal("seed", _KINDS["seed"][1], self.seed)
+            raise refusal("seed", FETCHING["seed"][1], self.seed)
         for name in ("patches", "relevance"):
             tensor = getattr(self, name)
             if tensor is not None and (tensor.ndim != 2 or tensor.layout != torch.strided or tensor.is_quantized):
-                raise refusal(name, _KINDS[name][1], tensor)
+                raise refusal(name, FETCHING[name][1], tensor)
 
     @classmethod
     def of(cls, choices: "FetchChoices | Mapping[str, Any] | None") -> "FetchChoices":
@@ -382,7 +366,7 @@ def _given(context: FetchContext, budget: int, patches: Tensor) -> FetchResult:
     """The patches [B, K] that a call asks for: relevant are they alone."""
     items, total = context.patch_mask.shape
     if patches.is_floating_point() or patches.is_complex() or patches.is_meta:
-        raise refusal("patches", _KINDS["patches"][1], patches)
+        raise refusal("patches", FETCHING["patches"][1], patches)
     indices = patches.to(context.patch_mask.device).long().sort(-1).values
     if list(indices.shape) != [items, budget]:
         raise ValueError(f"patches: expected shape {[items, budget]} (image slots, K); got {list(indices.shape)}")
