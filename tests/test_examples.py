@@ -108,8 +108,11 @@ def test_the_script_of_phases_starts_the_recipe(processes: str, launcher: str, t
     assert all(Path(word).is_file() for word in started.split() if word.endswith(".yaml"))
 
 
-def test_the_recipe_towards_a_floor_goes_on_from_the_shipped_weights() -> None:
+def test_the_recipe_of_a_floor_begins_with_nothing_and_leaves_layers_behind_the_pointing() -> None:
     """Its stages are run small by tests/test_looking.py and test_training.py; it takes hours."""
     recipe = load_recipe(ROOT / "examples" / "floor.yaml", ["steps=1"])
-    assert [stage.name for stage in recipe.stages] == ["looking", "copying", "answering"]
-    assert recipe.start is not None and recipe.start.resolve() == ROOT / "hub_configs" / "arr-coc-tiny"
+    assert [stage.name for stage in recipe.stages] == ["reading", "copying", "copying", "looking", "answering"]
+    assert recipe.start is None
+    layers = recipe.config().text_config.num_hidden_layers
+    points = {stage.pointing_layer for stage in recipe.stages if hasattr(stage, "pointing_layer")}
+    assert len(points) == 1 and points.pop() < layers - 1, "what is pointed at has to be unpacked behind"
