@@ -253,7 +253,7 @@ class ArrCocProcessor(ProcessorMixin):
             with self.tokenizing.lock:
                 pieces = self.tokenizer(text.split(_CUT), add_special_tokens=False, verbose=False)["input_ids"]
             rows.append(torch.tensor([token for piece in pieces for token in piece]))
-        ids = pad_sequence(rows, True, self.tokenizer.pad_token_id, padding_side="left")
+        ids = pad_sequence(rows, True, self.tokenizer.pad_token_id or 0, padding_side="left")  # masked, whatever it is
         mask = pad_sequence([torch.ones_like(row) for row in rows], True, padding_side="left")
         return {"input_ids": ids, "attention_mask": mask, "query_mask": self.query_mask(ids)}
 

@@ -59,6 +59,7 @@ def make_text_config(value: Any) -> PretrainedConfig:
             raise ValueError(f"{name}: expected a finite number up to {_LARGEST}; got {quoted(number)}")
         if name.endswith(("_eps", "_epsilon", "rope_theta", "factor")) and not number > 0:
             raise ValueError(f"{name}: expected a number above 0; got {quoted(number)}")
+    _check_rope(config)
     _check_names(config)
     return config
 
@@ -83,6 +84,15 @@ def _check_limits(fields: dict[str, Any]) -> None:
         number = fields.get(name)
         if isinstance(number, (int, float)) and not low <= number <= high:
             raise ValueError(f"text_config.{name}: expected a number from {low} to {high}; got {quoted(number)}")
+
+
+def _check_rope(config: PretrainedConfig) -> None:
+    """The rotary positions' numbers are numbers, which transformers finds out when it computes with them."""
+    rope = getattr(config, "rope_parameters", None)
+    for holder in (vars(config), rope if isinstance(rope, dict) else {}):
+        for name in ("rope_theta", "factor"):
+            if not isinstance(holder.get(name), int | float | None):
+                raise ValueError(f"text_config.{name}: expected a number; got {quoted(holder[name])}")
 
 
 def _check_names(config: PretrainedConfig) -> None:

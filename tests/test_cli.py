@@ -299,3 +299,12 @@ def test_build_writes_a_repository(cli: Cli, checkpoint: Path, tmp_path: Path) -
     assert code == 0 and said.startswith(str(out)) and (out / "modeling_arr_coc.py").is_file()
     assert "(or --force, which replaces it); got one with files" in refused(cli("build", checkpoint, out))
     assert cli("build", checkpoint, out, "--force")[0] == 0
+
+
+def test_half_a_surrogate_in_an_error_is_written_as_an_escape(cli: Cli, picture: Path) -> None:
+    assert "\\ud800" in refused(cli("ask", picture, QUESTION, "--model", "no\ud800model"))
+
+
+def test_a_format_that_is_no_name_is_refused(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "data.yaml").write_text("format: {a: {}}\npath: questions.jsonl\n")
+    assert "format: expected one of " in refused(cli("evaluate", tmp_path / "data.yaml"))

@@ -131,3 +131,14 @@ def test_outputs_do_not_depend_on_the_configured_form_of_return(picture: Path) -
     for config in (model.config, model.config.text_config):
         config.return_dict = False
     assert model.generate(picture, "Who?") == expected
+
+
+@pytest.mark.parametrize(
+    "rope", [{"rope_theta": {"a": 1}}, {"rope_parameters": {"rope_type": "default", "rope_theta": "x"}}]
+)
+def test_rotary_positions_take_numbers(rope: dict[str, Any]) -> None:
+    fields = tiny_config().to_dict()
+    fields["text_config"].pop("rope_parameters", None)
+    fields["text_config"] |= rope
+    with pytest.raises(ValueError, match=r"^text_config.*expected"):
+        ArrCocConfig.from_dict(fields)

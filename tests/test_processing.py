@@ -361,3 +361,13 @@ def test_a_copied_processor_has_a_lock_of_its_own() -> None:
     for copied in (copy.deepcopy(processor), pickle.loads(pickle.dumps(processor))):
         with processor.tokenizing.lock:
             assert copied(text=["a"])["input_ids"] == processor.tokenizer(["a"])["input_ids"]
+
+
+def test_prompts_of_different_lengths_need_no_padding_token() -> None:
+    processor = make_processor()
+    expected = processor.prompts(["Why?", "What is it?"], images=[1, 1], placeholders=4)
+    processor.tokenizer.pad_token = None
+    prompts = processor.prompts(["Why?", "What is it?"], images=[1, 1], placeholders=4)
+    mask = prompts["attention_mask"].bool()
+    assert torch.equal(mask, expected["attention_mask"].bool()) and not mask.all()
+    assert torch.equal(prompts["input_ids"][mask], expected["input_ids"][mask])

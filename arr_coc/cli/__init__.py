@@ -89,6 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         message = fault_of_input(error)
         if message is None or args.debug:
             raise
-        print(f"arr-coc: error: {message}", file=sys.stderr)
+        shown = message.encode(errors="backslashreplace").decode()  # half a surrogate cannot be written
+        print(f"arr-coc: error: {shown}", file=sys.stderr)
         return 2
     return 0

@@ -45,6 +45,8 @@ def open_source(spec: Mapping[str, Any], *, folder: str | Path = ".") -> Format:
         raise ValueError(f"data: expected format, path and the format's other fields by name; got {spec!r}")
     options = dict(spec)
     name = options.pop("format", DEFAULT_FORMAT)
+    if not isinstance(name, str):
+        raise ValueError(f"format: expected one of {', '.join(sorted(FORMATS))}; got {name!r}")
     kind = FORMATS[name]
     known = {field.name: field.default is MISSING and field.default_factory is MISSING for field in fields(kind)}  # type: ignore[arg-type]
     needed = [field for field, required in known.items() if required]
