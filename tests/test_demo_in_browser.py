@@ -166,7 +166,7 @@ def test_a_telephone_scrolls_to_the_answers_and_the_problems(
     ask(page, "")
     page.wait("document.querySelector('#message [role=alert]')")
     time.sleep(0.5)  # scrolling
-    assert page.text("#message") == "Write a question first." and in_sight(page, "#message")
+    assert page.text("#message [role=alert]") == "Write a question first." and in_sight(page, "#message")
     page.screenshot().save(tmp_path / "problem_390.png")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
@@ -215,12 +215,13 @@ def test_bad_input_is_one_line_and_sessions_share_nothing(
     page.open(server[0])  # loaded again: another session
     ask(page, TOTAL)
     page.wait("document.querySelector('#message [role=alert]')")
-    assert page.text("#message") == "Drop an image first, or choose an example."
+    assert page.text("#message [role=alert]") == "Drop an image first, or choose an example."
     broken = tmp_path / "broken.png"
     broken.write_bytes(RECEIPT.read_bytes()[:2000])
     page.upload("#file input[type=file]", broken)
-    page.wait("document.querySelector('#message').innerText.includes('corrupt')")
-    assert re.fullmatch(r"image: expected a whole image, received a corrupt one \(\w+\)", page.text("#message"))
+    page.wait("document.querySelector('#message [role=alert]')?.innerText.includes('corrupt')")
+    line = page.text("#message [role=alert]")
+    assert re.fullmatch(r"image: expected a whole image, received a corrupt one \(\w+\)", line)
     page.screenshot().save(tmp_path / "problem_1280.png")
 
 

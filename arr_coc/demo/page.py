@@ -139,13 +139,14 @@ class Page:
             "show_progress_on": self.sides[0].answer,
             **alone,
         }
-        self.file.upload(self.open, self.file, shown, show_progress="minimal", **alone)
+        showing: Any = {"show_progress": "minimal", "show_progress_on": self.sides[0].picture, **alone}
+        self.file.upload(self.open, self.file, shown, **showing)
         self.file.clear(self.forget, None, shown, api_visibility="private")
         asks = [self.question.submit, self.ask_button.click]
         gr.on(asks, **asking)
         for button, example in examples:
             outputs = [self.file, self.question, *shown]
-            button.click(partial(self.begin, example), None, outputs, show_progress="minimal", **alone).then(**asking)
+            button.click(partial(self.begin, example), None, outputs, **showing).then(**asking)
         gr.on([*asks, *(button.click for button, _ in examples)], None, js=TO_ANSWERS)
 
     def open(self, content: bytes | None) -> Updates:
