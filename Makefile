@@ -9,9 +9,11 @@ INSTALLED := $(VENV)/.installed
 CONFORMANCE := $(VENV)/.conformance
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 TYPING_LINK := build/typing/arr_coc/modeling
+# Workers of one thread each: threads of several workers would wait for each other. A worker takes about 1.5 GB.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz conformance lint format typing-link clean
+.PHONY: help demo test test-slow fuzz conformance lint format typing-link clean
 
 help: ## say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,9 +21,11 @@ help: ## say what the targets do
 demo: $(INSTALLED) ## ask the tiny model about a receipt; writes demo.png
 	$(BIN)/arr-coc ask examples/images/receipt.png "What is the total?" --model hub_configs/arr-coc-tiny --picture demo.png
 
-# Workers of one thread each: threads of several workers would wait for each other. A worker takes about 1.5 GB.
-test: $(INSTALLED) ## run the tests, on up to 4 cores (WORKERS=0: on one, in this process)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist worksteal
+test: $(INSTALLED) ## run the tests but the slow ones, on up to 4 cores (WORKERS=0: on one, in this process)
+	$(PYTEST) -m "not slow"
+
+test-slow: $(INSTALLED) ## run the tests that start servers, browsers and groups of processes, kill them, or train for long
+	$(PYTEST) -m slow
 
 fuzz: $(INSTALLED) ## try thousands of odd inputs, each an answer or the promised error; prints counts
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz

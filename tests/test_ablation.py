@@ -190,6 +190,7 @@ def test_without_matplotlib_nothing_is_asked(
 # ---- processes ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_two_processes_answer_as_one_does(
     checkpoint: Path, data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -78,16 +78,19 @@ def trained(folder: Path, kind: type[ArrCocTrainer], efficiency: float = 0.5) ->
     return mean_saccades(model.eval())
 
 
+@pytest.mark.slow
 def test_the_tier_classifier_gives_hard_questions_more(tmp_path: Path) -> None:
     found = trained(tmp_path, NeedsItsPatches)
     assert found["hard"] >= MARGIN * found["easy"]
 
 
+@pytest.mark.slow
 def test_without_the_efficiency_loss_all_get_much(tmp_path: Path) -> None:
     found = trained(tmp_path, NeedsItsPatches, efficiency=0.0)
     assert found["hard"] < MARGIN * found["easy"] and found["easy"] > 20
 
 
+@pytest.mark.slow
 def test_what_the_question_does_not_tell_is_not_learned(tmp_path: Path) -> None:
     found = trained(tmp_path, NeedsAnothersPatches)
     assert found["hard"] < MARGIN * found["easy"]

@@ -94,6 +94,7 @@ def test_installed_faces_have_every_character(split: Split) -> None:
         assert not [char for char in f"{CHARSET} " if ord(char) not in characters], face
 
 
+@pytest.mark.slow
 def test_no_installed_family_is_one_of_another_split_under_another_name() -> None:
     plain = {split: plainest_faces(faces_of(split)) for split in SPLITS}
     for left, right in (("train", "validation"), ("train", "test"), ("validation", "test")):

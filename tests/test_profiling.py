@@ -30,6 +30,7 @@ SHIPPED = Path(__file__).parents[1] / "hub_configs" / "arr-coc-tiny"
 TRAINED = {name for name, kind in SCORERS.items() if kind.trained}
 
 
+@pytest.mark.slow
 def test_assembling_holds_one_file_and_one_group(tmp_path: Path) -> None:
     """244 MB in files of at most 74 MB: who held the model, or all pages of an input, would need more than the limit.
 

@@ -290,6 +290,7 @@ def test_dry_run_lists_files_and_bytes_without_the_network(
     assert "expected a folder to publish; got nothing" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_command_loads_what_it_pushes_and_takes_endpoint_and_token_from_the_environment(
     hub: Hub, folder: Path, tmp_path: Path
 ) -> None:

@@ -346,6 +346,7 @@ def test_each_learns_to_find_the_label_far_above_chance(name: str) -> None:
     assert (ranks == 0).float().mean() > 0.8  # chance: 1 in 64
 
 
+@pytest.mark.slow
 def test_realizer_learns_to_travel_from_a_label_to_the_value_on_its_row() -> None:
     """Two hops (PROTOTYPE): without an explicit position term it finds some value and ignores the question, 1 in 4."""
     ranks = train(build("realizer", key_pool=1, hidden_size=32), 250, slice(0, 2), 5e-3)

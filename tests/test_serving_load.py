@@ -38,6 +38,7 @@ def command(checkpoint: Path) -> Iterator[list[str]]:
     yield ["-m", "arr_coc_cli", "serve", str(checkpoint), "--name", NAME, "--max-body", str(BODY_LIMIT)]
 
 
+@pytest.mark.slow
 def test_the_documented_client_asks_the_documented_command(command: list[str], picture: Path) -> None:
     with ServedProcess([*command, "--port", "0"]) as server:
         assert len(server.descendants()) == 3 and server.memory() > 2**20
@@ -50,6 +51,7 @@ def test_the_documented_client_asks_the_documented_command(command: list[str], p
     assert not any(Path(f"/proc/{child}").exists() for child in children)
 
 
+@pytest.mark.slow
 def test_load_loses_and_mixes_up_nothing(command: list[str], checkpoint: Path, pages: Path) -> None:
     asked = cases(load_model(str(checkpoint), "cpu"), open_records({"path": pages}))
     assert len(asked) == 6 and len({case.expected for case in asked}) > 2
@@ -59,6 +61,7 @@ def test_load_loses_and_mixes_up_nothing(command: list[str], checkpoint: Path, p
     assert "lost 0, crossed 0" in report.text()
 
 
+@pytest.mark.slow
 def test_load_notices_what_goes_wrong(command: list[str], pages: Path, checkpoint: Path) -> None:
     """Answers that are not the expected ones, and statuses."""
     asked = cases(load_model(str(checkpoint), "cpu"), open_records({"path": pages}))
@@ -83,6 +86,7 @@ def test_growth_and_percentiles() -> None:
     assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0 and percentile([], 0.95) == 0.0
 
 
+@pytest.mark.slow
 def test_throughput_is_compared_in_one_run(checkpoint: Path, pages: Path) -> None:
     records = few_images(open_records({"path": pages}), 2)
     assert len(records) == 4
