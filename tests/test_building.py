@@ -57,60 +57,41 @@ def test_everything_a_repository_needs_is_written(built: Path, checkpoint: Path)
 def test_a_fresh_interpreter_answers_from_the_folder_and_again_after_saving_elsewhere(
     built: Path, picture: Path, expected: str, tmp_path: Path
 ) -> None:
-    code = """
-model = AutoModel.from_pretrained(source, trust_remote_code=True)
-print(model.generate(picture, question))
-processor = AutoProcessor.from_pretrained(source, trust_remote_code=True)
-print(type(processor).__name__, type(processor.image_processor).__name__)
-print(processor.chat_template == model.processor.chat_template)
-model.save_pretrained(rest[0])
-model.processor.save_pretrained(rest[0])
-"""
-    second = tmp_path / "second"
-    said = run_alone(code, built, picture, second, home=tmp_path).splitlines()
-    assert said == [expected, "ArrCocProcessor ArrCocImageProcessor", "True"]
-    assert json.loads((second / "config.json").read_text())["auto_map"] == AUTO_MAP
-    code = """
-print(AutoModelForCausalLM.from_pretrained(source, trust_remote_code=True).generate(picture, question))
-print(type(AutoProcessor.from_pretrained(source, trust_remote_code=True)).__name__)
-"""
-    home = tmp_path / "home"
-    home.mkdir()
-    assert run_alone(code, second, picture, home=home).splitlines() == [expected, "ArrCocProcessor"]
-
-
-def test_a_fresh_interpreter_answers_from_the_hub_cache_offline(
-    built: Path, picture: Path, expected: str, tmp_path: Path
-) -> None:
+    """By every Auto class and the pipeline, and from the Hub's cache, offline."""
     repository, commit = tmp_path / "hub" / "models--org--arr-coc", "0123456789abcdef0123456789abcdef01234567"
     shutil.copytree(built, repository / "snapshots" / commit)
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text(commit)
     code = """
-model = AutoModel.from_pretrained(source, trust_remote_code=True)
-print(model.generate(picture, question))
-print(type(AutoProcessor.from_pretrained(source, trust_remote_code=True)).__name__)
-model.save_pretrained(rest[0])
-model.processor.save_pretrained(rest[0])
-"""
-    said = run_alone(code, "org/arr-coc", picture, tmp_path / "saved", home=tmp_path)
-    assert said.splitlines() == [expected, "ArrCocProcessor"]
-    code = "print(AutoModel.from_pretrained(source, trust_remote_code=True).generate(picture, question))"
-    assert run_alone(code, tmp_path / "saved", picture, home=tmp_path) == expected
-
-
-def test_every_auto_class_and_the_pipeline_take_the_folder(
-    built: Path, picture: Path, expected: str, tmp_path: Path
-) -> None:
-    code = """
+for name, folder in zip((source, "org/arr-coc"), rest, strict=True):
+    model = AutoModel.from_pretrained(name, trust_remote_code=True)
+    print(model.generate(picture, question))
+    processor = AutoProcessor.from_pretrained(name, trust_remote_code=True)
+    print(type(processor).__name__, type(processor.image_processor).__name__)
+    print(processor.chat_template == model.processor.chat_template)
+    model.save_pretrained(folder)
+    model.processor.save_pretrained(folder)
 for auto in (AutoConfig, AutoModelForImageTextToText, AutoModelForMultimodalLM, AutoImageProcessor):
     print(type(auto.from_pretrained(source, trust_remote_code=True)).__name__)
 ask = pipeline("image-text-to-text", model=source, trust_remote_code=True)
 chat = [{"role": "user", "content": [{"type": "image", "image": picture}, {"type": "text", "text": question}]}]
 print(ask(text=chat, return_full_text=False)[0]["generated_text"].strip())
 """
-    model, said = "ArrCocForConditionalGeneration", run_alone(code, built, picture, home=tmp_path).splitlines()
-    assert said == ["ArrCocConfig", model, model, "ArrCocImageProcessor", expected]
+    saved = tmp_path / "saved", tmp_path / "saved_from_hub"
+    said = run_alone(code, built, picture, *saved, home=tmp_path).splitlines()
+    model = "ArrCocForConditionalGeneration"
+    assert said[:6] == [expected, "ArrCocProcessor ArrCocImageProcessor", "True"] * 2
+    assert said[6:] == ["ArrCocConfig", model, model, "ArrCocImageProcessor", expected]
+    for folder in saved:
+        assert json.loads((folder / "config.json").read_text())["auto_map"] == AUTO_MAP
+    code = """
+for folder in (source, *rest):
+    print(AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True).generate(picture, question))
+    print(type(AutoProcessor.from_pretrained(folder, trust_remote_code=True)).__name__)
+"""
+    home = tmp_path / "home"
+    home.mkdir()
+    assert run_alone(code, saved[0], picture, saved[1], home=home).splitlines() == [expected, "ArrCocProcessor"] * 2
 
 
 def test_a_model_without_a_processor_says_so_in_one_line(built: Path, tmp_path: Path) -> None:

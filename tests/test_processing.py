@@ -338,7 +338,7 @@ def test_threads_take_turns_at_the_tokenizer(monkeypatch: pytest.MonkeyPatch) ->
     def slow_encode(*args: Any, **kwargs: Any) -> Any:
         inside.append(1)
         most.append(len(inside))
-        time.sleep(0.02)
+        time.sleep(0.002)
         try:
             return encode(*args, **kwargs)
         finally:
