@@ -4,6 +4,7 @@ import importlib.util
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -37,14 +38,18 @@ SMALL = {
 }  # fmt: skip
 """Options that make a documented command quick, and settings that make a recipe so; the documented ones come first."""
 
+SLOW = ("train", "ablate", "experiment")
+"""Commands that take seconds even so."""
+
 
 def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
 
 
-def commands() -> list[str]:
+def commands() -> list[Any]:
     lines = "\n".join(blocks("bash")).splitlines()
-    return [line.split(" #")[0].strip() for line in lines if line.startswith("arr-coc ")]
+    found = [line.split(" #")[0].strip() for line in lines if line.startswith("arr-coc ")]
+    return [pytest.param(line, marks=[pytest.mark.slow] * (line.split()[1] in SLOW)) for line in found]
 
 
 @pytest.fixture
