@@ -11,6 +11,9 @@ import datasets
 import numpy as np
 from PIL import Image
 
+from arr_coc.data.feedback import Feedback
+from arr_coc.journal import Journal
+
 WIDTH, HEIGHT = 90, 60
 
 
@@ -134,9 +137,29 @@ def make_rendered() -> dict[str, Any]:
     return {"format": "rendered", "pages": 2, "questions": 1, "size": 128, "split": "test"}
 
 
+def make_feedback() -> dict[str, Any]:
+    draw("a.png")
+    image = Path("a.png").read_bytes()
+    log = Journal(Path("used"), "feedback", limit=10**6, forgets=False, durable=False)
+    for said in (
+        Feedback(image, "Who?", True, said="me"),
+        Feedback(image, "What?", False, said="that", answer="the other", boxes=((1, 2, 30, 40),)),
+    ):
+        log.append(said.content())
+    return {"format": "feedback", "path": "used"}
+
+
+def make_mixed() -> dict[str, Any]:
+    jsonl = make_jsonl()
+    lines = Path("data.jsonl").read_text().splitlines()
+    Path("one.jsonl").write_text(lines[1])
+    return {"format": "mixed", "sources": [{**jsonl, "path": name} for name in ("one.jsonl", "one.jsonl")]}
+
+
 MAKERS = {
     "vqav2": make_vqav2, "textvqa": make_textvqa, "docvqa": make_docvqa, "gqa": make_gqa, "chartqa": make_chartqa,
     "jsonl": make_jsonl, "columns": make_columns, "rendered": make_rendered,
+    "feedback": make_feedback, "mixed": make_mixed,
 }  # fmt: skip
 
 

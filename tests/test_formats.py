@@ -72,6 +72,7 @@ def test_paths_are_relative_to_the_folder_given(name: str, tmp_path: Path, monke
 METRIC_OF = {
     "vqav2": "vqa_accuracy", "textvqa": "textvqa_accuracy", "docvqa": "anls", "gqa": "gqa_accuracy",
     "chartqa": "relaxed_accuracy", "jsonl": "exact_match", "columns": "exact_match", "rendered": "exact_match",
+    "feedback": "exact_match", "mixed": "exact_match",
 }  # fmt: skip
 
 

@@ -59,9 +59,17 @@ def open_source(spec: Mapping[str, Any], *, folder: str | Path = ".") -> Format:
     for place in kind.places:
         if options.get(place) is not None:
             options[place] = _path(options[place], place, Path(folder))
+    for name in kind.nested:
+        options[name] = _sources(options[name], name, folder)
     if "path" in options and "path" not in kind.places and (Path(folder) / str(options["path"])).exists():
         options["path"] = str(Path(folder) / options["path"])  # else a name on the Hub
     return kind(**options)
+
+
+def _sources(specs: Any, name: str, folder: str | Path) -> tuple[Format, ...]:
+    if not isinstance(specs, list | tuple) or not specs:
+        raise ValueError(f"{name}: expected a list of sources; got {specs!r}")
+    return tuple(spec if isinstance(spec, Format) else open_source(spec, folder=folder) for spec in specs)
 
 
 def _path(value: Any, name: str, folder: Path) -> Path:

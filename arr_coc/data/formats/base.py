@@ -24,10 +24,12 @@ class Format(ABC):
     Attributes:
         metric: of `METRICS`, the one that the data's publishers use.
         places: the fields that are paths.
+        nested: the fields that are lists of sources.
     """
 
     metric: ClassVar[str] = "exact_match"
     places: ClassVar[tuple[str, ...]] = ()
+    nested: ClassVar[tuple[str, ...]] = ()
 
     @property
     @abstractmethod
