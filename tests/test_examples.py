@@ -23,11 +23,21 @@ SCRIPTS = {
         "--render", "vendor,balance,deposit,branch", *SMALL, "--batch-size", "2", "--out", "OUT/adapter",
     ],
     "reinforce_scorer.py": [*SMALL, "--questions", "2", "--draws", "2"],
+    "learn_from_feedback.py": [
+        "--feedback", "6", "--steps", "1", "--rest", "1", "--pages", "1", "--out", "OUT/feedback",
+    ],
     "sft_trl.py": [*SMALL, "--batch-size", "2", "--out", "OUT/adapter"],
 }  # fmt: skip
 
 SAYS = {
     "finetune_scorer_lora.py": ["before: exact match", "points", " lost, p ", "base weights changed: 0 of 238"],
+    "learn_from_feedback.py": [
+        "feedback: on 6 answers, ",
+        "held-out feedback: ",
+        "not promoted: ",
+        "in use: checkpoint",
+        "change: +0.0 [",
+    ],
     "reinforce_scorer.py": ["before: exact match", "after:  exact match", "points", " lost, p "],
     "sft_trl.py": ["before: exact match", "of black images", "after:  exact match", "points"],
 }

@@ -1,0 +1,135 @@
+"""From feedback to a scorer in use: an adapter is trained, measured against the scorer in use, promoted or refused."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..data.formats import FeedbackLog, Format
+from ..data.records import Record
+from ..evaluating.evaluation import score_strategies
+from ..evaluating.identity import model_identity
+from ..evaluating.scores import Scored
+from ..loading import load_config, load_model
+from ..locks import sole_writer
+from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from ..training.adapter import train_adapter
+from ..training.phases import AllocatorPhase
+from ..training.recipe import Recipe
+from .adapted_fetcher import adapted_fetcher
+from .gate import MARGIN, Decision, decide
+from .versions import Versions
+
+_WORK = "training"
+"""Folder, among the versions, of checkpoints: the same command goes on with a training that was killed."""
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What is learned from, what is tested on, and how long.
+
+    Attributes:
+        feedback: folder of the journal.
+        original: what the scorer learned from before, which takes turns with feedback.
+        rest: questions that shall not be forgotten, always the same.
+        model: folder of the checkpoint.
+        steps, batch_size, learning_rate, rank: of the training of the adapter.
+        margin: see `gate.decide`.
+        seed: of what is drawn.
+    """
+
+    feedback: Path
+    original: Format
+    rest: Format
+    model: str
+    steps: int = 200
+    batch_size: int = 8
+    learning_rate: float = 3e-3
+    rank: int = 8
+    margin: float = MARGIN
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What came of a lesson: the decision, and the version that is in use since, or None."""
+
+    decision: Decision
+    version: str | None
+
+
+def learn(lesson: Lesson, versions: Versions, device: torch.device | str = "cpu") -> Learned:
+    """Trains an adapter anew on all feedback that is not held out, and promotes it if `gate.decide` says so.
+
+    Raises:
+        ValueError: no feedback to learn from or to test on, other data that cannot be read, or another process that
+            learns into the same versions.
+    """
+    folder = lesson.feedback.absolute()
+    held_out, rest = FeedbackLog(folder, "held_out").read(), lesson.rest.read()
+    learned = FeedbackLog(folder, "learned")
+    count, digest = len(learned.read()), learned.digest(())
+    phase = _phase(lesson, learned, load_config(lesson.model).fetcher_config.strategy)
+    used = versions.current().version
+    work = versions.folder / _WORK
+    out = work / hashlib.sha256(f"{digest} {phase}".encode()).hexdigest()[:16]
+    versions.folder.mkdir(parents=True, exist_ok=True)
+    with sole_writer(work):
+        for other in work.glob("*"):
+            if other != out:
+                shutil.rmtree(other)  # of other feedback: nobody will go on with it
+        phase = replace(phase, cache=str(out.absolute() / "encoded"))
+        recipe = Recipe(Path(lesson.model), (phase,), lesson.seed, Path(lesson.model))
+        adapter = train_adapter(recipe, out, device, rank=lesson.rank)
+        model = load_model(lesson.model, str(device))
+        scored = _scores(model, {"new": adapter, "used": versions.adapter(used)}, (held_out, rest))
+        decision = decide(scored[0], scored[1], margin=lesson.margin)
+        version = None
+        if decision.promoted:
+            version = versions.promote(adapter, _report(lesson, decision, model, used, count))
+        shutil.rmtree(work)
+    return Learned(decision, version)
+
+
+def _phase(lesson: Lesson, learned: Format, strategy: str) -> AllocatorPhase:
+    """Half of every batch is feedback, half what the scorer learned from before."""
+    return AllocatorPhase(
+        data={"format": "mixed", "sources": [learned, lesson.original]},
+        trained=("scorer",),
+        strategies={strategy: 1.0},
+        steps=lesson.steps,
+        warmup=max(1, lesson.steps // 10),
+        batch_size=lesson.batch_size,
+        learning_rate=lesson.learning_rate,
+        weight_decay=0.0,
+        evaluate_every=max(1, lesson.steps // 4),
+        keep=1,
+        seed=lesson.seed,
+    )
+
+
+def _scores(
+    model: ArrCocForConditionalGeneration, adapters: Mapping[str, Path | None], data: Sequence[Sequence[Record]]
+) -> list[tuple[Scored, Scored]]:
+    """Of each data set, what the new scorer and the one in use answer, fetched for as a server does it."""
+    strategy, own = model.config.fetcher_config.strategy, model.model.fetcher
+    scored: dict[str, list[Scored]] = {}
+    for name, adapter in adapters.items():
+        model.model.fetcher = adapted_fetcher(own, adapter)
+        scored[name] = [score_strategies(model, records, [strategy])[strategy] for records in data]
+    model.model.fetcher = own
+    return list(zip(scored["new"], scored["used"], strict=True))
+
+
+def _report(
+    lesson: Lesson, decision: Decision, model: ArrCocForConditionalGeneration, used: str, learned: int
+) -> dict[str, Any]:
+    weights = model_identity(model)["weights_sha256"]
+    said = {**asdict(lesson), "feedback": str(lesson.feedback)}
+    settings = json.loads(json.dumps(said, default=str))
+    return {**decision.content(), "compared_with": used, "learned": learned, "base": weights, "lesson": settings}
