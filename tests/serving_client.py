@@ -22,6 +22,7 @@ from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.serving.app import Server
 from arr_coc.serving.running import DrainingServer
 from arr_coc.serving.settings import ServerSettings
+from arr_coc.serving.use_settings import UseSettings
 
 
 def noise(seed: int, size: tuple[int, int] = (60, 90)) -> Image.Image:
@@ -45,9 +46,11 @@ def chat(question: str, *urls: str) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def serving(model: ArrCocForConditionalGeneration, settings: ServerSettings) -> Iterator[tuple[Server, str]]:
+def serving(
+    model: ArrCocForConditionalGeneration, settings: ServerSettings, use: UseSettings | None = None
+) -> Iterator[tuple[Server, str]]:
     """A running server and its URL."""
-    server, ready = Server(model, settings, "tiny"), threading.Event()
+    server, ready = Server(model, settings, "tiny", use or UseSettings()), threading.Event()
     web = DrainingServer(server, ready.set)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=web.run, kwargs={"sockets": [listening]})

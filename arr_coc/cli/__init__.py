@@ -15,7 +15,7 @@ from contextlib import suppress
 from importlib.metadata import version
 from typing import NoReturn
 
-from . import ablate, ask, assemble, build, demo, evaluate, experiment, info, push, render, serve, train
+from . import ablate, ask, assemble, build, demo, evaluate, experiment, info, learn, push, render, replay, serve, train
 from .common import Command, fault_of_input, quiet
 
 COMMANDS: tuple[Command, ...] = (
@@ -31,6 +31,8 @@ COMMANDS: tuple[Command, ...] = (
     render.COMMAND,
     train.COMMAND,
     serve.COMMAND,
+    replay.COMMAND,
+    learn.COMMAND,
 )
 
 DESCRIPTION = "Ask a vision-language model that runs back into the image for the patches a question needs."

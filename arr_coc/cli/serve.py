@@ -11,6 +11,7 @@ from .common import Command, add_device_argument
 
 if TYPE_CHECKING:
     from arr_coc.serving.settings import ServerSettings
+    from arr_coc.serving.use_settings import UseSettings
 
 KEYS_VARIABLE = "ARR_COC_API_KEYS"
 
@@ -29,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     private = "let those hosts have addresses of this machine and its networks"
     parser.add_argument("--private-images", action="store_true", help=private)
     _add_limits(parser)
+    _add_use(parser)
     add_device_argument(parser)
 
 
@@ -46,8 +48,23 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     limits.add_argument("--answer-seconds", metavar="S", type=float, help="for a whole answer (default: 120)")
 
 
+def _add_use(parser: argparse.ArgumentParser) -> None:
+    use = parser.add_argument_group("what is kept of its use (nothing by default)")
+    examples = "log examples here: a sample of the answers, all failures, all improbable ones; see arr-coc replay"
+    use.add_argument("--examples", metavar="DIR", help=examples)
+    use.add_argument("--sample", metavar="P", type=float, help="share of the answers in that log (default: 0.001)")
+    use.add_argument("--unsure", metavar="P", type=float, help="probability below which all are (default: 0.5)")
+    use.add_argument("--examples-size", metavar="MIB", type=int, help="of that log, oldest out first (default: 256)")
+    use.add_argument("--feedback", metavar="DIR", help="take /v1/feedback and keep it here; see arr-coc learn")
+    use.add_argument("--feedback-size", metavar="MIB", type=int, help="of it; full, it takes no more (default: 1024)")
+    redact = "function that changes or drops what either log is about to keep"
+    use.add_argument("--redact", metavar="MODULE:FUNCTION", help=redact)
+    versions = "fetch with the scorer that arr-coc learn promotes here, from the moment it does"
+    use.add_argument("--versions", metavar="DIR", help=versions)
+
+
 def run(args: argparse.Namespace) -> None:
-    settings = _settings(args)
+    settings, use = _settings(args), _use(args)
     try:
         from arr_coc.serving.app import Server
         from arr_coc.serving.running import run as serve
@@ -55,7 +72,7 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError(f'serve: expected its packages, pip install "arr-coc[serve]"; got {error}') from error
     from arr_coc.loading import load_model
 
-    server = Server(load_model(args.model, args.device), settings, args.name)
+    server = Server(load_model(args.model, args.device), settings, args.name, use)
     serve(server, args.host, args.port, lambda url: print(f"{server.name} at {url}", flush=True))
 
 
@@ -74,6 +91,23 @@ def _settings(args: argparse.Namespace) -> ServerSettings:
         private_images=args.private_images,
         **{name: value for name, value in given.items() if value is not None},
     )
+
+
+def _use(args: argparse.Namespace) -> UseSettings:
+    from arr_coc.serving.settings import MIB
+    from arr_coc.serving.use_settings import UseSettings
+
+    sizes = {"examples_bytes": args.examples_size, "feedback_bytes": args.feedback_size}
+    given = {
+        **{name: getattr(args, name) for name in ("sample", "unsure", "redact")},
+        **{name: size and size * MIB for name, size in sizes.items()},
+        **{name: _folder(getattr(args, name)) for name in ("examples", "feedback", "versions")},
+    }
+    return UseSettings(**{name: value for name, value in given.items() if value is not None})
+
+
+def _folder(name: str | None) -> Path | None:
+    return None if name is None else Path(name).expanduser()
 
 
 def _keys(file: str | None) -> tuple[str, ...]:
@@ -101,6 +135,7 @@ COMMAND = Command(
     ),
     examples=(
         "arr-coc serve hub_configs/arr-coc-tiny",
+        "arr-coc serve --examples log --feedback said --versions scorers",
         "arr-coc serve org/model --host 0.0.0.0 --api-keys keys.txt --image-host images.example.org",
     ),
     add_arguments=add_arguments,

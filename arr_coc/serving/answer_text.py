@@ -25,7 +25,10 @@ class AnswerText:
 
     def text(self, tokens: Sequence[int]) -> str:
         """The text of all tokens of a finished answer."""
-        text = self.tokenizer.decode(tokens, skip_special_tokens=True)
+        return self.cut(self.tokenizer.decode(tokens, skip_special_tokens=True))
+
+    def cut(self, text: str) -> str:
+        """A finished answer's text as it is shown."""
         ends = [place for string in self.stop if (place := text.find(string)) >= 0]
         self.stopped = bool(ends)
         return (text[: min(ends)] if ends else text).strip()

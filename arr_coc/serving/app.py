@@ -12,17 +12,21 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
+from ..journal import JournalFull
 from ..modeling.image_sources import SourcePolicy
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .chat import Chat
 from .encodings import HANDLE, EncodingStore, UnknownHandle
 from .engine import Engine
+from .feedback_desk import FeedbackRequest, UnknownAnswer, receipt
 from .guard import Guard
 from .image_worker import ImageLimits
 from .metrics import Metrics
 from .protocol import ChatRequest, EncodingRequest, error_body
 from .question import EngineBusy, EngineStopped
 from .settings import ServerSettings
+from .use import Use
+from .use_settings import UseSettings
 from .worker_pool import WorkerPool
 
 logger = logging.getLogger(__name__)
@@ -35,6 +39,7 @@ class Server:
         model: with its processor.
         settings: its limits.
         name: what clients call the model; by default the last part of where it was loaded from.
+        use: what is kept of its use: nothing by default.
 
     Attributes:
         app: the ASGI application, guard included.
@@ -42,7 +47,11 @@ class Server:
     """
 
     def __init__(
-        self, model: ArrCocForConditionalGeneration, settings: ServerSettings, name: str | None = None
+        self,
+        model: ArrCocForConditionalGeneration,
+        settings: ServerSettings,
+        name: str | None = None,
+        use: UseSettings = UseSettings(),  # noqa: B008  it is frozen
     ) -> None:
         self.model, self.settings, self.metrics = model, settings, Metrics()
         self.name = name or PurePath(model.config._name_or_path).name or "arr-coc"
@@ -51,7 +60,8 @@ class Server:
         self.workers = WorkerPool(processor.image_processor, _limits(settings), settings.image_workers, restarted)
         self.store = EncodingStore(model.model, self.workers, settings.encodings, self.metrics)
         self.engine = Engine(model, settings)
-        self.chat = Chat(self.engine, self.store, processor, settings, self.metrics, self.name)
+        self.use = Use(self.engine, self.store, self.metrics, use)
+        self.chat = Chat(self.engine, self.store, processor, settings, self.metrics, self.name, self.use.watch)
         self.api = _endpoints(self)
         self.guard = self.app = Guard(self.api, settings, self.metrics)
         self.metrics.watch("arr_coc_waiting", "Questions that wait for the batch.", lambda: self.engine.waiting)
@@ -64,10 +74,12 @@ class Server:
         """Starts what works beside the event loop, and ends it."""
         await self.workers.start()
         await asyncio.to_thread(self.engine.start)
+        self.use.start()
         try:
             yield
         finally:
             await asyncio.to_thread(self.engine.stop)
+            await asyncio.to_thread(self.use.stop)
             await self.workers.stop()
             await self.store.stop()
 
@@ -100,6 +112,14 @@ def _endpoints(server: Server) -> FastAPI:
         height, width = (held.encoding.source_sizes or [(0, 0)])[0]
         size = {"height": height, "width": width}
         return {"object": "encoding", "id": f"{HANDLE}{held.handle}", "size": size, "bytes": held.size}
+
+    @api.post("/v1/feedback")
+    async def feedback(body: FeedbackRequest) -> dict[str, Any]:
+        if server.use.desk is None:
+            raise HTTPException(404, "feedback: expected a server that keeps it; got one that does not")
+        async with asyncio.timeout(server.settings.answer_seconds):
+            await server.use.desk.take(body)
+        return receipt()
 
     @api.post("/v1/chat/completions", response_model=None)
     async def chat(body: ChatRequest, request: Request) -> dict[str, Any] | StreamingResponse:
@@ -182,6 +202,15 @@ def _add_errors(api: FastAPI, server: Server) -> None:
     @api.exception_handler(UnknownHandle)
     async def unknown(_: Request, error: UnknownHandle) -> Response:
         return refuse("handle", 404, str(error), code="unknown_encoding")
+
+    @api.exception_handler(UnknownAnswer)
+    async def forgotten(_: Request, error: UnknownAnswer) -> Response:
+        return refuse("answer", 404, str(error), code="unknown_answer")
+
+    @api.exception_handler(JournalFull)
+    async def full(_: Request, error: JournalFull) -> Response:
+        logger.error("feedback was not kept: %s", error)
+        return refuse("journal", 507, "feedback: expected room for it; got none")
 
     @api.exception_handler(ValueError)
     async def bad_value(_: Request, error: ValueError) -> Response:

@@ -2,13 +2,16 @@
 
 import asyncio
 import json
+import math
+import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from ..modeling.processing_arr_coc import ArrCocProcessor
 from .answer_text import AnswerText
 from .encodings import EncodingStore
+from .ended import Ended
 from .engine import Engine
 from .metrics import Metrics, length_label
 from .protocol import ChatRequest, Completion, error_body, fetch_summary, logprobs_of, usage
@@ -26,6 +29,7 @@ class Chat:
         settings: limits of a request.
         metrics: where answers are counted.
         name: what the model is served as.
+        on_end: told of every answer that was begun, however it ended.
     """
 
     def __init__(
@@ -36,7 +40,9 @@ class Chat:
         settings: ServerSettings,
         metrics: Metrics,
         name: str,
+        on_end: Callable[[Ended], None] = lambda ended: None,
     ) -> None:
+        self.on_end = on_end
         self.engine, self.store, self.processor = engine, store, processor
         self.settings, self.metrics, self.name = settings, metrics, name
         config = engine.asker.model.generation_config
@@ -90,6 +96,7 @@ class Answering:
 
     def __init__(self, chat: Chat, request: ChatRequest) -> None:
         self.chat, self.request = chat, request
+        self.number = secrets.token_hex(12)  # nobody else's, in another run of the server neither
         self.began = time.monotonic()
         self.deadline = asyncio.get_running_loop().time() + chat.settings.answer_seconds
         self._text = AnswerText(chat.processor.tokenizer, request.stops)
@@ -113,11 +120,19 @@ class Answering:
         self.chat.metrics.first_token.labels(self._length).observe(time.monotonic() - self.began)
 
     def end(self) -> None:
-        """Gives back what the answer took; counts it."""
+        """Gives back what the answer took; tells of it."""
         ticket, self._ticket = self._ticket, None
         if ticket is None:
             return
         self.chat.engine.cancel(ticket)
+        if self._finish == "cancelled" and asyncio.get_running_loop().time() >= self.deadline:
+            self._finish = "late"
+        self._count(ticket)
+        text, probability = self._text.text(self._latest.tokens), math.exp(sum(self._latest.logprobs))
+        answer = (text, probability) if self._latest.tokens else None
+        self.chat.on_end(Ended(self.number, ticket, tuple(self.request.stops), self._finish, answer))
+
+    def _count(self, ticket: Ticket) -> None:
         metrics = self.chat.metrics
         metrics.answers.labels(self._finish).inc()
         if ticket.fetch is not None and self._latest.tokens:
@@ -175,8 +190,7 @@ class Answering:
         return logprobs_of(self.chat.processor.tokenizer, *self.chat.shown(self._latest, start))
 
     def _completion(self) -> Completion:
-        assert self._ticket is not None
-        return Completion(self._ticket.number, self.chat.name)
+        return Completion(self.number, self.chat.name)
 
     def _usage(self) -> dict[str, int]:
         assert self._ticket is not None

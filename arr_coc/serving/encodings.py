@@ -7,7 +7,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -37,12 +37,14 @@ class HeldEncoding:
         handle: what clients call it; nobody can tell it from the image alone.
         encoding: of one image, without a language model's prefix.
         size: bytes that it takes.
+        content: the image as it was sent, where the store keeps that.
     """
 
     key: bytes
     handle: str
     encoding: ImageEncoding
     size: int
+    content: bytes = b""
 
 
 def size_of(value: Any) -> int:
@@ -62,11 +64,15 @@ class EncodingStore:
         workers: that decode.
         limit: bytes of encodings to hold; a single larger one is used and not held.
         metrics: where hits and misses are counted.
+
+    Attributes:
+        keeps_content: whether encodings hold the image too, for logs; to be set before the first one.
     """
 
     def __init__(self, model: ArrCocModel, workers: WorkerPool, limit: int, metrics: Metrics) -> None:
         self.model, self.workers, self.limit, self.metrics = model, workers, limit, metrics
         self.bytes = 0
+        self.keeps_content = False
         self._held: OrderedDict[bytes, HeldEncoding] = OrderedDict()
         self._keys: dict[str, bytes] = {}
         self._under_way: dict[bytes, asyncio.Task[HeldEncoding]] = {}
@@ -87,7 +93,7 @@ class EncodingStore:
             stream, _ = open_source(source, POLICIES["inline"], None)
             content = stream.read()
             key = hashlib.sha256(content).digest()
-            return await self._by_key(key, lambda: self.workers.prepare(content))
+            return await self._by_key(key, lambda: self._prepare(content))
         if scheme in ("http", "https"):
             prepared = await self.workers.download(source)
 
@@ -128,13 +134,17 @@ class EncodingStore:
         if not task.cancelled():
             task.exception()  # every client may have gone: then nobody asks for it
 
+    async def _prepare(self, content: bytes) -> PreparedImage:
+        return replace(await self.workers.prepare(content), content=content)
+
     async def _encode(self, key: bytes, prepare: Callable[[], Awaitable[PreparedImage]]) -> HeldEncoding:
         prepared = await prepare()
         with self.metrics.encode_seconds.time():
             encoding = await asyncio.get_running_loop().run_in_executor(self._thread, self._encoded, prepared)
         # An HMAC: equal images have equal handles, and who has an image cannot tell whether somebody else sent it.
         handle = "enc_" + hmac.new(self._secret, key, "sha256").hexdigest()[:32]
-        held = HeldEncoding(key, handle, encoding, size_of(encoding))
+        content = prepared.content if self.keeps_content else b""
+        held = HeldEncoding(key, handle, encoding, size_of(encoding) + len(content), content)
         self._hold(held)
         return held
 

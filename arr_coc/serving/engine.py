@@ -19,7 +19,9 @@ import torch
 from torch import Tensor
 from transformers.generation.continuous_batching import ContinuousBatchingManager
 
+from ..learning.versions import CHECKPOINT
 from ..modeling.asker import Asked, Asker
+from ..modeling.fetcher import RunningBackFetcher
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.prompt import EmbeddedPrompt
 from .batched_model import PAGE, BatchedLanguageModel
@@ -68,6 +70,8 @@ class Engine:
         self.rows = TokenRows(model.get_input_embeddings(), text.vocab_size, 2 * settings.cache_tokens)
         self.batched = BatchedLanguageModel(model, self.rows)
         self.alive = False
+        self._version = CHECKPOINT
+        self._fetching = threading.Lock()
         on_cpu = model.device.type == "cpu"
         self._embed_batch = settings.embed_batch or (4 if on_cpu else 8)
         self._max_running = settings.max_running or (8 if on_cpu else 64)
@@ -108,6 +112,19 @@ class Engine:
     def running(self) -> int:
         """Questions in the batch."""
         return len(self._running)
+
+    @property
+    def version(self) -> str:
+        """Of the scorer that fetches."""
+        return self._version
+
+    def swap(self, fetcher: RunningBackFetcher, version: str) -> None:
+        """Fetches with another fetcher from the next questions on; those that it has begun with end with the old one.
+
+        Encodings stay as they are: nothing of a scorer goes into them.
+        """
+        with self._fetching:
+            self.asker.model.model.fetcher, self._version = fetcher, version
 
     def submit(self, question: Question) -> Ticket:
         """Takes a question; what comes of it is the ticket's `progress`.
@@ -189,12 +206,13 @@ class Engine:
         first, *others = (image.encoding for image in held.values())
         shown = [[numbers[image.key] for image in question.images] for question in questions]
         asked = Asked(first.join(*others), shown, [question.text for question in questions])
-        choices = self.asker.model.model.fetcher.resolve(questions[0].choices)
         history = [list(question.history) for question in questions]
-        prompt = self.asker.embed(asked, choices, history, max_new_tokens=questions[0].max_tokens)
+        with self._fetching:
+            choices, version = self.asker.model.model.fetcher.resolve(questions[0].choices), self._version
+            prompt = self.asker.embed(asked, choices, history, max_new_tokens=questions[0].max_tokens)
         slots = torch.arange(len(asked.slots)).split([len(images) for images in shown])
         for row, ticket in enumerate(batch):
-            ticket.fetch = prompt.fetch.select(slots[row])
+            ticket.fetch, ticket.version = prompt.fetch.select(slots[row]), version
             try:
                 self._hand_on(ticket, prompt, row)
             except Exception as error:  # the others are on their way

@@ -9,7 +9,7 @@ import os
 import resource
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -36,17 +36,19 @@ class PreparedImage:
         size: (height, width) of the source, px.
         pixel_values: float32 [1, 3, S, S].
         patch_mask: bool [1, N].
+        content: the encoded content, where it was downloaded; else whoever asked has it.
     """
 
     key: bytes
     size: tuple[int, int]
     pixel_values: Tensor
     patch_mask: Tensor
+    content: bytes = b""
 
     def to_bytes(self) -> bytes:
         side, patches = self.pixel_values.shape[-1], self.patch_mask.shape[-1]
         header = _HEADER.pack(*self.size, side, patches, self.key)
-        return header + self.pixel_values.numpy().tobytes() + self.patch_mask.numpy().tobytes()
+        return header + self.pixel_values.numpy().tobytes() + self.patch_mask.numpy().tobytes() + self.content
 
     @classmethod
     def from_bytes(cls, message: bytes) -> "PreparedImage":
@@ -58,6 +60,7 @@ class PreparedImage:
             (height, width),
             torch.from_numpy(floats.reshape(1, 3, side, side).copy()),
             torch.from_numpy(mask.reshape(1, patches).copy()),
+            message[_HEADER.size + floats.nbytes + patches :],
         )
 
     @staticmethod
@@ -119,9 +122,10 @@ def work(connection: Connection, processor: ArrCocImageProcessor, limits: ImageL
 def _answer(message: bytes, prepared: Callable[[bytes], PreparedImage], limits: ImageLimits) -> bytes:
     try:
         content = message[1:]
-        if message[:1] == URL:
-            content = download(content.decode(), limits)
-        return IMAGE + prepared(content).to_bytes()
+        if message[:1] == CONTENT:
+            return IMAGE + prepared(content).to_bytes()
+        content = download(content.decode(), limits)
+        return IMAGE + replace(prepared(content), content=content).to_bytes()
     except MemoryError:
         return REFUSED + f"image: expected one that decodes in {limits.memory >> 20} MiB; got a larger one".encode()
     except (ValueError, OSError, RuntimeError) as error:  # torch refuses memory with a RuntimeError

@@ -13,32 +13,34 @@ from ..modeling.fetcher import FetchChoices, FetchResult
 from ..modeling.processing_arr_coc import Turn
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """A form of which no field is passed over."""
+
     model_config = ConfigDict(extra="forbid")
 
 
-class TextPart(_Strict):
+class TextPart(Strict):
     """A part of a message that is text."""
 
     type: Literal["text"]
     text: str
 
 
-class ImageURL(_Strict):
+class ImageURL(Strict):
     """Where an image is: a data: or http(s) URL, or "encoding:" and the handle of one that was encoded before."""
 
     url: str
     detail: str | None = None
 
 
-class ImagePart(_Strict):
+class ImagePart(Strict):
     """A part of a message that is an image."""
 
     type: Literal["image_url"]
     image_url: ImageURL
 
 
-class Message(_Strict):
+class Message(Strict):
     """One turn of a chat."""
 
     role: Literal["user", "assistant"]
@@ -58,14 +60,14 @@ class Message(_Strict):
         return [part.image_url.url for part in parts if isinstance(part, ImagePart)]
 
 
-class StreamOptions(_Strict):
+class StreamOptions(Strict):
     """Of a streamed answer."""
 
     include_usage: bool = False
     include_obfuscation: bool = False
 
 
-class ChatRequest(_Strict):
+class ChatRequest(Strict):
     """The body of /v1/chat/completions."""
 
     model: str
@@ -123,7 +125,7 @@ class ChatRequest(_Strict):
         return images, list(zip(texts[:-1:2], texts[1::2], strict=True)), texts[-1]
 
 
-class EncodingRequest(_Strict):
+class EncodingRequest(Strict):
     """The body of /v1/encodings: where an image is, as in `ImageURL`."""
 
     image: str

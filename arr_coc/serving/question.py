@@ -64,6 +64,7 @@ class Ticket:
         fetch: what was fetched, a row per image; known with the first `Progress`.
         prompt_tokens: known with the first `Progress`.
         cancelled: nobody waits for the answer.
+        version: of the scorer that fetched.
     """
 
     question: Question
@@ -72,6 +73,7 @@ class Ticket:
     fetch: FetchResult | None = None
     prompt_tokens: int = 0
     cancelled: bool = False
+    version: str = ""
     _arrived: "asyncio.Queue[Progress | Exception]" = field(default_factory=asyncio.Queue)
 
     def push(self, news: Progress | Exception) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 from ..modeling.image_processing_arr_coc import ArrCocImageProcessor
+from ..modeling.image_sources import MAX_BYTES
 from .image_nursery import Nursery
 from .image_worker import CONTENT, IMAGE, REFUSED, URL, ImageLimits, PreparedImage
 
@@ -69,7 +70,9 @@ class WorkerPool:
     ) -> None:
         self.processor, self.limits, self.count, self.on_restart = processor, limits, count, on_restart
         side = processor.size["height"]
-        self._most_bytes = 1 + max(65_536, PreparedImage.most_bytes(side, (side // processor.patch_size) ** 2))
+        downloaded = limits.policy.max_bytes or MAX_BYTES
+        prepared = PreparedImage.most_bytes(side, (side // processor.patch_size) ** 2)
+        self._most_bytes = 1 + max(65_536, prepared + downloaded)
         self._idle: asyncio.LifoQueue[_Worker] = asyncio.LifoQueue()
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="image-worker")
         self._workers: set[_Worker] = set()

@@ -1,0 +1,159 @@
+"""What clients say of answers: taken in, matched with the answer that is meant, kept in a journal."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import Field
+
+from ..data.feedback import JOURNAL, Feedback
+from ..data.fields import boxes_of
+from ..journal import Journal
+from ..modeling.image_processing_arr_coc import Box
+from .encodings import EncodingStore, HeldEncoding
+from .ended import Ended
+from .protocol import Strict
+from .redaction import Hook
+
+_ID = "chatcmpl-"
+
+
+class FeedbackRequest(Strict):
+    """The body of /v1/feedback: about the answer with an `id`, or about an `image` and a `question`.
+
+    `answer` is the right one, `boxes` say where it stands, px of the image as it was sent.
+    """
+
+    right: bool
+    id: str | None = None
+    image: str | None = None
+    question: str | None = None
+    answer: str | None = Field(None, max_length=10_000)
+    boxes: list[list[float]] = Field(default_factory=list, max_length=100)
+
+
+class UnknownAnswer(ValueError):
+    """No answer of that id is remembered."""
+
+
+@dataclass(frozen=True)
+class _Remembered:
+    """What feedback on an answer is about; `size` is (height, width) of the image, px."""
+
+    image: bytes
+    size: tuple[int, int]
+    question: str
+    history: tuple[tuple[str, str], ...]
+    said: str
+    version: str
+
+
+class FeedbackDesk:
+    """Takes feedback, and remembers the latest answers for it.
+
+    Args:
+        journal: where to; durable, so that what was acknowledged is kept.
+        store: of images that come with feedback.
+        remembered_bytes: of images whose answers are remembered.
+        hook: see `redaction`.
+        version: of the scorer in use, for feedback that names no answer.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        store: EncodingStore,
+        remembered_bytes: int,
+        hook: Hook,
+        version: Callable[[], str],
+    ) -> None:
+        assert journal.name == JOURNAL and journal.durable
+        self.journal, self.store, self.hook, self.version = journal, store, hook, version
+        self.limit, self.bytes = remembered_bytes, 0
+        self._remembered: OrderedDict[str, _Remembered] = OrderedDict()
+
+    def watch(self, ended: Ended) -> None:
+        """Remembers an answer about one image; called by the event loop."""
+        question = ended.ticket.question
+        if ended.finish not in ("stop", "length") or ended.answer is None or len(question.images) != 1:
+            return
+        image, said, version = question.images[0], ended.answer[0], ended.ticket.version
+        self._remembered[_ID + ended.number] = _about(image, question.text, question.history, said, version)
+        self.bytes += len(image.content)
+        while self.bytes > self.limit:
+            _, oldest = self._remembered.popitem(last=False)
+            self.bytes -= len(oldest.image)
+
+    async def take(self, request: FeedbackRequest) -> None:
+        """Keeps what a client says; it is on the disk when this returns.
+
+        Raises:
+            UnknownAnswer: the answer that it names is not remembered (any more).
+            ValueError: it does not say what it is about, or something that cannot be.
+            JournalFull, OSError: it cannot be kept.
+        """
+        about = await self._find(request)
+        feedback = Feedback(
+            image=about.image,
+            question=about.question,
+            right=request.right,
+            said=about.said or None,
+            answer=_answer(request, about.said),
+            boxes=_boxes(request, about.size),
+            history=about.history,
+            time=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            version=about.version,
+        )
+        redacted = self.hook(feedback)
+        if redacted is not None:
+            await asyncio.to_thread(self.journal.append, redacted.content())
+
+    def stop(self) -> None:
+        """Ends the journal."""
+        self.journal.close()
+
+    async def _find(self, request: FeedbackRequest) -> _Remembered:
+        asked = request.image is not None and request.question is not None
+        if (request.id is None) is not asked:
+            raise ValueError("id: expected the id of an answer, or image and question; got both, or neither")
+        if request.id is not None:
+            if request.id not in self._remembered:
+                raise UnknownAnswer("id: expected an answer that is remembered; got another: send image and question")
+            return self._remembered[request.id]
+        assert request.image is not None and request.question is not None
+        if not request.question.strip():
+            raise ValueError("question: expected one; got an empty one")
+        return _about(await self.store.get(request.image), request.question, (), "", self.version())
+
+
+def _about(
+    image: HeldEncoding, question: str, history: tuple[tuple[str, str], ...], said: str, version: str
+) -> _Remembered:
+    size = (image.encoding.source_sizes or [(0, 0)])[0]
+    return _Remembered(image.content, (int(size[0]), int(size[1])), question, history, said, version)
+
+
+def _answer(request: FeedbackRequest, said: str) -> str | None:
+    answer = request.answer.strip() if request.answer is not None else None
+    if answer == "" or (request.right and not (answer or said)):
+        raise ValueError("answer: expected one that is not blank; got none")
+    if request.right and said and answer not in (None, said):
+        raise ValueError("answer: expected none beside an answer that is right; got another one")
+    return answer
+
+
+def _boxes(request: FeedbackRequest, size: tuple[int, int]) -> tuple[Box, ...]:
+    boxes = boxes_of(request.boxes)
+    height, width = size
+    for x0, y0, x1, y1 in boxes:
+        if not (0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height):
+            raise ValueError(f"boxes: expected boxes inside {width} x {height} px; got {[x0, y0, x1, y1]}")
+    return boxes
+
+
+def receipt() -> dict[str, Any]:
+    """The body of the answer to feedback that was taken."""
+    return {"object": "feedback", "taken": True}
