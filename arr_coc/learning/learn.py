@@ -75,11 +75,11 @@ def learn(lesson: Lesson, versions: Versions, device: torch.device | str = "cpu"
     learned = FeedbackLog(folder, "learned")
     count, digest = len(learned.read()), learned.digest(())
     phase = _phase(lesson, learned, load_config(lesson.model).fetcher_config.strategy)
-    used = versions.current().version
     work = versions.folder / _WORK
-    out = work / hashlib.sha256(f"{digest} {phase}".encode()).hexdigest()[:16]
+    out = work / hashlib.sha256(f"{digest} {lesson.model} {lesson.rank} {phase}".encode()).hexdigest()[:16]
     versions.folder.mkdir(parents=True, exist_ok=True)
     with sole_writer(work):
+        used = versions.current().version
         for other in work.glob("*"):
             if other != out:
                 shutil.rmtree(other)  # of other feedback: nobody will go on with it

@@ -8,6 +8,7 @@ import random
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -60,7 +61,8 @@ class ExampleLog:
         if not self._room.acquire(blocking=False):
             self.kept.labels("dropped").inc()
             return
-        self._thread.submit(self._keep, ended, why, datetime.now(UTC).isoformat(timespec="milliseconds"))
+        with suppress(RuntimeError):  # the server has stopped, and ends what it had begun
+            self._thread.submit(self._keep, ended, why, datetime.now(UTC).isoformat(timespec="milliseconds"))
 
     def stop(self) -> None:
         """Writes what waits, and ends."""

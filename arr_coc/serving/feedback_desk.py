@@ -107,9 +107,12 @@ class FeedbackDesk:
             time=datetime.now(UTC).isoformat(timespec="milliseconds"),
             version=about.version,
         )
+        await asyncio.to_thread(self._keep, feedback)
+
+    def _keep(self, feedback: Feedback) -> None:
         redacted = self.hook(feedback)
         if redacted is not None:
-            await asyncio.to_thread(self.journal.append, redacted.content())
+            self.journal.append(redacted.content())
 
     def stop(self) -> None:
         """Ends the journal."""
