@@ -22,10 +22,11 @@ from arr_coc.journal import journal_files, read_journal
 from arr_coc.learning.versions import Versions
 from arr_coc.serving.app import Server
 from arr_coc.serving.example import JOURNAL, Example, example_of
-from arr_coc.serving.redaction import load_hook
 from arr_coc.serving.replay import ALLOCATION, ANSWER, SAME, SKIPPED, Replay
 from arr_coc.serving.settings import ServerSettings
 from arr_coc.serving.use_settings import UseSettings
+
+pytestmark = pytest.mark.slow
 
 QUESTION = "What is the total?"
 IMAGES = [png(noise(seed)) for seed in range(3)]
@@ -277,25 +278,3 @@ def test_an_adapter_of_another_checkpoint_is_not_taken(
         watch.look()
     assert server.engine.version == "checkpoint" and ask(client)
     Versions(folder / "versions").step_back()
-
-
-# ---- settings
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"sample": 2.0}, "sample: expected a share from 0 to 1; got 2.0"),
-        ({"feedback_bytes": 0}, "feedback_bytes: expected a positive number; got 0"),
-        ({"redact": "a:b"}, "redact: expected a log of examples or of feedback; got none"),
-    ],
-)
-def test_settings_that_cannot_be(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        UseSettings(**settings)
-
-
-@pytest.mark.parametrize("name", ["nothing:x", "json:nothing", "json", "json:__name__"])
-def test_hooks_that_are_none(name: str) -> None:
-    with pytest.raises(ValueError, match="redact: expected MODULE:FUNCTION; got"):
-        load_hook(name)
