@@ -3,10 +3,10 @@
     python examples/learn_from_feedback.py --out runs/feedback
 
 Pages with new field names are rendered, and a simulated user says of every answer whether it is right, what would be,
-and where that stands. About 100 of the corrections are learned, the other third is held out; `arr-coc learn` promotes
-the scorer if it is better on those and no worse on the fields that the model knew. Then both are measured on pages in
-fonts that training never saw: of the split in which decisions are made, so that the test split stays unseen. Killed,
-the same command goes on.
+and where that stands, the field's name beside it included. About 100 of the corrections are learned, the other third is
+held out; `arr-coc learn` promotes the scorer if it is better on those and no worse on the fields that the model knew.
+Then it is measured on further pages, in fonts that training never saw: of the split in which decisions are made, so
+that the test split stays unseen. Killed, the same command goes on.
 """
 
 import argparse
@@ -30,7 +30,7 @@ parser.add_argument("--out", default="runs/feedback", help="folder of the feedba
 parser.add_argument("--model", default="hub_configs/arr-coc-tiny")
 parser.add_argument("--fields", default="vendor,balance,deposit,branch,refund,mileage", help="four at least, by commas")
 parser.add_argument("--feedback", type=int, default=150, help="answers that the user speaks of, a page each")
-parser.add_argument("--steps", type=int, default=100)
+parser.add_argument("--steps", type=int, default=150)
 parser.add_argument("--rest", type=int, default=400, help="pages, four questions each, that shall not be forgotten")
 parser.add_argument("--pages", type=int, default=60, help="to measure on at the end, four questions each")
 arguments = parser.parse_args()
@@ -47,7 +47,8 @@ def correct(record: Record, log: Journal) -> None:
     image.save(stream, "PNG")
     said, truth = model.generate(image, record.question), record.answers[0]
     answer = None if said == truth else truth
-    feedback = Feedback(stream.getvalue(), record.question, said == truth, said, answer, record.boxes)
+    boxes = (*record.boxes, *record.label_boxes)  # without the name the value cannot be told from others
+    feedback = Feedback(stream.getvalue(), record.question, said == truth, said, answer, boxes)
     log.append(feedback.content())
 
 

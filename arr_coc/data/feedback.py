@@ -37,7 +37,7 @@ class Feedback:
         right: whether the model's answer was.
         said: that answer, if it is known.
         answer: the right one, if it is known.
-        boxes: where it stands, px of the image; none where that is not known.
+        boxes: where it stands, and what says that it is the answer, px of the image; none where that is not known.
         history: earlier questions about the image and their answers.
         time: in ISO 8601.
         version: of the scorer that led to the answer.

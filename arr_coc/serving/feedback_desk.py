@@ -24,7 +24,8 @@ _ID = "chatcmpl-"
 class FeedbackRequest(Strict):
     """The body of /v1/feedback: about the answer with an `id`, or about an `image` and a `question`.
 
-    `answer` is the right one, `boxes` say where it stands, px of the image as it was sent.
+    `answer` is the right one; `boxes` say where it stands, and the words beside it that say what it is, px of the image
+    as it was sent.
     """
 
     right: bool
