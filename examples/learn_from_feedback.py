@@ -31,7 +31,7 @@ parser.add_argument("--model", default="hub_configs/arr-coc-tiny")
 parser.add_argument("--fields", default="vendor,balance,deposit,branch,refund,mileage", help="four at least, by commas")
 parser.add_argument("--feedback", type=int, default=150, help="answers that the user speaks of, a page each")
 parser.add_argument("--steps", type=int, default=150)
-parser.add_argument("--rest", type=int, default=400, help="pages, four questions each, that shall not be forgotten")
+parser.add_argument("--rest", type=int, default=600, help="pages, four questions each, that shall not be forgotten")
 parser.add_argument("--pages", type=int, default=60, help="to measure on at the end, four questions each")
 arguments = parser.parse_args()
 
