@@ -18,7 +18,7 @@ HASHES = Path(__file__).parent / "fixtures" / "page_hashes.json"
 
 FREETYPE = "2.14.3"
 SEED, NUMBERS = 11, (0, 1, 2)
-SIZES = {"document": 320, "form": 256}
+SIZES = {"document": 320, "form": 256, "invoice": 256, "pair": 256, "pages": 96, "clip": 128}
 """Side of a page, px; 512 for other domains."""
 
 pytestmark = pytest.mark.skipif(
@@ -38,7 +38,8 @@ def digest(page: Page | Document) -> str:
     """Of pixels and of all that is known about them."""
     said = page.questions if isinstance(page, Page) else page.entries
     known = repr((said, page.glyphs, page.layout, page.font))
-    return hashlib.sha256(page.image.tobytes() + known.encode()).hexdigest()
+    images = page.sources if isinstance(page, Page) else (page.image,)
+    return hashlib.sha256(b"".join(image.tobytes() for image in images) + known.encode()).hexdigest()
 
 
 def rendered() -> dict[str, str]:

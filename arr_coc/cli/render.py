@@ -5,7 +5,7 @@ from pathlib import Path
 
 from .common import Command
 
-DOMAINS = "browser, chart, density, directory, document, form, receipt, sign, table"
+DOMAINS = "browser, chart, clip, density, directory, document, form, invoice, pages, pair, receipt, sign, table"
 VARIATIONS = {
     "photo": "share of pages that are photographed: at an angle, in uneven light, compressed",
     "absent": "share of questions about fields that a page of fields does not show",
@@ -18,9 +18,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pages", metavar="N", type=int, default=400, help="(default: 400)")
     parser.add_argument("--questions", metavar="N", type=int, default=3, help="per page, at most (default: 3)")
     parser.add_argument("--seed", metavar="N", type=int, default=2026, help="(default: 2026)")
-    parser.add_argument("--size", metavar="PX", type=int, default=256, help="side of a page (default: 256)")
+    size = "side of a page; of an A4 page (invoice, pages) the width (default: 256)"
+    parser.add_argument("--size", metavar="PX", type=int, default=256, help=size)
     domain = f"what is drawn, page by page in turn: {DOMAINS} (default: document)"
     parser.add_argument("--domain", metavar="NAME[,NAME]", default="document", help=domain)
+    sources = "pages (of pages, each document a PDF), images (of pair) or frames (of clip) (default: drawn)"
+    parser.add_argument("--sources", metavar="N", type=int, help=sources)
     split = "whose fonts, layouts, wordings and words; validation has training's layouts (default: test)"
     parser.add_argument("--split", choices=("train", "validation", "test"), default="test", help=split)
     for name, what in VARIATIONS.items():
@@ -40,6 +43,7 @@ def run(args: argparse.Namespace) -> None:
         size=args.size,
         split=args.split,
         domains=[name.strip() for name in args.domain.split(",")],
+        sources=args.sources,
         variations=Variations(args.photo, args.absent, args.turns),
         force=args.force,
     )
@@ -59,6 +63,7 @@ COMMAND = Command(
         "arr-coc render out/pages --pages 100",
         "arr-coc render out/train --split train --seed 1",
         "arr-coc render out/mixed --domain receipt,table,chart,sign --size 768",
+        "arr-coc render out/invoices --domain pages --size 1240 --sources 10",
         "arr-coc render out/photos --domain browser --photo 1 --absent 0.2 --turns 0.3",
     ),
     add_arguments=add_arguments,

@@ -81,6 +81,30 @@ def numbers_of(value: Any, name: str, count: int) -> list[float]:
     return [float(number) for number in value]
 
 
+def numbers_in(row: Mapping[str, Any], name: str, count: int | None, length: int | None = None) -> tuple[int, ...]:
+    """Numbers of sources in the field `name`; none where it is missing.
+
+    Args:
+        row: the record's fields.
+        name: of the field.
+        count: of sources; None: not known.
+        length: how many numbers there must be; None: any number.
+
+    Raises:
+        ValueError: another thing, or a number of no source.
+    """
+    value = row.get(name)
+    if value is None:
+        return ()
+    whole = isinstance(value, list | tuple) and all(type(number) is int for number in value)
+    if not whole or not all(0 <= number < (count or number + 1) for number in value):
+        limit = "" if count is None else f" below {count}"
+        raise ValueError(f"{name}: expected a list of numbers from 0{limit}; got {shorten(value)}")
+    if length is not None and len(value) != length:
+        raise ValueError(f"{name}: expected a number for each of {length} boxes; got {shorten(value)}")
+    return tuple(value)
+
+
 def boxes_of(value: Any, name: str = "boxes") -> tuple[Box, ...]:
     """Boxes from a list of [x0, y0, x1, y1]; none from None.
 

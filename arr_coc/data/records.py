@@ -6,6 +6,10 @@ the answer stands) and `label_box` (the words beside it that say it is the answe
 or where there are several of the latter `label_boxes`, a list. Also optional: `absent`, true where the image does not
 show what is asked for, so that no part of it is relevant (the answer is then "not on the page", and there are no
 boxes); and `history`, a list of [question, answer], the turns of the chat before the question.
+
+A question about several sources has `images`, a list of paths, in place of `image`; and a PDF, a TIFF or GIF of
+several pages or a video is an `image` of several. Sources are counted from 0: `box_sources` and `label_sources` say for
+each box which one it lies on (all on the first without them), `answer_sources` which answer, any one by itself.
 Any other fields that hold a string are tags: `arr-coc experiment` tells scores apart by them.
 """
 
@@ -19,7 +23,7 @@ from PIL import Image
 from transformers.utils import logging
 
 from ..modeling.image_processing_arr_coc import Box
-from .fields import answers_of, box_of, boxes_of, image_file, require, shorten, text_of
+from .fields import answers_of, box_of, boxes_of, image_file, numbers_in, require, shorten, text_of
 from .images import HeldImage, held, opened
 
 logger = logging.get_logger(__name__)
@@ -32,7 +36,10 @@ NOT_ON_THE_PAGE = "not on the page"
 MAX_ERRORS = 100
 """Bad records that are skipped before reading stops after all."""
 
-_FIELDS = ("image", "question", "answers", "boxes", "label_box", "label_boxes", "absent", "history")
+_FIELDS = (
+    "image", "images", "question", "answers", "boxes", "label_box", "label_boxes", "absent", "history", "box_sources",
+    "label_sources", "answer_sources",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,9 @@ class Record:
     `tags`: other fields of the record that hold a string, by name.
     `absent`: the image does not show what is asked for: no patch is relevant, and that is known.
     `history`: earlier questions about the image and their answers.
+    `others`: further sources behind `image` that the question is about; without them `image` may be a document.
+    `box_sources`, `label_sources`: the source of each box, from 0; empty: all lie on the first.
+    `answer_sources`: any of these sources answers by itself; empty: not known, or it takes several.
     """
 
     image: Path | HeldImage
@@ -54,6 +64,10 @@ class Record:
     tags: tuple[tuple[str, str], ...] = ()
     absent: bool = False
     history: tuple[tuple[str, str], ...] = ()
+    others: tuple[Path | HeldImage, ...] = ()
+    box_sources: tuple[int, ...] = ()
+    label_sources: tuple[int, ...] = ()
+    answer_sources: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if isinstance(self.image, Image.Image):
@@ -63,6 +77,16 @@ class Record:
     def located(self) -> bool:
         """Whether it is known which patches answer, be it that none does."""
         return self.absent or bool(self.boxes)
+
+    @property
+    def images(self) -> tuple[Path | HeldImage, ...]:
+        """All that the question is about, in order: what tells documents apart."""
+        return (self.image, *self.others)
+
+    def boxes_on(self, source: int, *, labels: bool = False) -> tuple[Box, ...]:
+        """The boxes around the answer on a source, or around what leads to it."""
+        boxes, sources = (self.label_boxes, self.label_sources) if labels else (self.boxes, self.box_sources)
+        return tuple(box for box, own in zip(boxes, sources or (0,) * len(boxes), strict=True) if own == source)
 
     @property
     def picture(self) -> Any:
@@ -174,15 +198,36 @@ def parse(row: Row, folder: Path) -> Record:
         raise ValueError(f"expected a JSON object; got {shorten(row.content)} ({error})") from error
     if not isinstance(content, dict):
         raise ValueError(f"expected a JSON object; got {shorten(row.content)}")
-    require(content, "image", "question", "answers")
-    name, question, answers = text_of(content, "image"), text_of(content, "question"), answers_of(content["answers"])
+    require(content, "images" if "images" in content else "image", "question", "answers")
+    image, *others = _images_of(content, folder)
+    question, answers = text_of(content, "question"), answers_of(content["answers"])
     boxes = boxes_of(content.get("boxes"))
     labels = boxes_of(content.get("label_boxes"), "label_boxes")
     if content.get("label_box") is not None:
         labels = (box_of(content["label_box"], "label_box"), *labels)
     tags = tuple((key, value) for key, value in content.items() if isinstance(value, str) and key not in _FIELDS)
     absent, history = _absent_of(content, boxes + labels), _history_of(content.get("history"))
-    return Record(image_file(folder, name), question, answers, boxes, row.number, labels, tags, absent, history)
+    count = len(others) + 1 if others else None
+    return Record(
+        image, question, answers, boxes, row.number, labels, tags, absent, history, tuple(others),
+        numbers_in(content, "box_sources", count, len(boxes)), numbers_in(content, "label_sources", count, len(labels)),
+        numbers_in(content, "answer_sources", count),
+    )  # fmt: skip
+
+
+def _images_of(content: dict[str, Any], folder: Path) -> list[Path]:
+    if "images" not in content:
+        return [image_file(folder, text_of(content, "image"))]
+    names = content["images"]
+    if (
+        "image" in content
+        or not isinstance(names, list)
+        or not names
+        or not all(isinstance(name, str) for name in names)
+    ):
+        expected = "a list of paths, and no image beside it"
+        raise ValueError(f"images: expected {expected}; got {shorten(names)}")
+    return [image_file(folder, name) for name in names]
 
 
 def _absent_of(content: dict[str, Any], boxes: tuple[Box, ...]) -> bool:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from time import gmtime
 from typing import Any
 
 from tqdm import tqdm
@@ -13,6 +14,9 @@ from .rasterising import Box
 from .splits import Split
 
 JPEG_QUALITY = 92
+
+DPI = 150
+"""Pixels per inch of the pages of a PDF: what they are rendered at unless another number is asked for."""
 
 DATA = "data.jsonl"
 """The file of questions, beside the folder of images."""
@@ -27,6 +31,7 @@ def write_questions(
     size: int = 256,
     split: Split = "test",
     domains: Sequence[str] = ("document",),
+    sources: int | None = None,
     variations: Variations = AS_DRAWN,
     force: bool = False,
 ) -> Path:
@@ -35,8 +40,9 @@ def write_questions(
     Every line of the file is `{"image", "question", "answers", "boxes", "label_box" or "label_boxes", "domain", "kind",
     "difficulty", "layout", "font"}` and the page's own tags; boxes are (x0, y0, x1, y1) in px: `boxes` around the
     answer, `label_box`, or `label_boxes` where there are several, around what leads to it. With variations there are
-    also `absent` and `history`, where they apply, see `arr_coc.data.records`. The same arguments and fonts give the
-    same files.
+    also `absent` and `history`, where they apply, see `arr_coc.data.records`. A question about several images has
+    `images`, one about a document a PDF as `image`; both say which boxes lie where. The same arguments and fonts give
+    the same files.
 
     Args:
         out: folder for `data.jsonl` and `images/`; it appears in one step or not at all.
@@ -45,6 +51,7 @@ def write_questions(
         size: side of a page, px.
         split: fonts, layouts, wordings and words, see `arr_coc.data.splits`.
         domains: names in `DOMAINS`, which take turns.
+        sources: pages, images or frames of domains that draw several; None: drawn.
         variations: what is done with the pages and their questions.
         force: replace `out` if it is there and not empty.
 
@@ -68,20 +75,36 @@ def write_questions(
         (beside / "images").mkdir()
         for number in tqdm(range(pages), desc="rendering", unit="page"):
             domain = domains[number % len(domains)]
-            page = draw_page(domain, seed, number, size, split, variations=variations)
-            name = f"images/{number:05d}.jpg"
-            page.image.convert("RGB").save(beside / name, quality=JPEG_QUALITY)
+            page = draw_page(domain, seed, number, size, split, sources=sources, variations=variations)
+            images = _write_images(beside, f"images/{number:05d}", page, paged=DOMAINS[domain].paged)
             for question in page.questions[:questions]:
                 turn = {"turn": question.turn} if variations.turns else {}
-                lines.append(json.dumps(_line(name, domain, page, question) | turn))
+                lines.append(json.dumps(images | _line(domain, page, question) | turn))
         (beside / DATA).write_text("\n".join(lines) + "\n", encoding="utf-8")
     return out / DATA
 
 
-def _line(image: str, domain: str, page: Page, question: Question) -> dict[str, Any]:
+def _write_images(folder: Path, stem: str, page: Page, *, paged: bool) -> dict[str, Any]:
+    """Writes a page's sources, as a PDF where they are `paged`; what a line says of where they are."""
+    sources = [source.convert("RGB") for source in page.sources]
+    if paged:
+        first, *rest = sources
+        epoch = gmtime(0)  # else the hour of writing would stand in the file
+        first.save(
+            folder / f"{stem}.pdf", save_all=True, append_images=rest, resolution=DPI, quality=JPEG_QUALITY,
+            creationDate=epoch, modDate=epoch,
+        )  # fmt: skip
+        return {"image": f"{stem}.pdf"}
+    names = [f"{stem}.jpg"] if len(sources) == 1 else [f"{stem}-{place:02d}.jpg" for place in range(len(sources))]
+    for name, source in zip(names, sources, strict=True):
+        source.save(folder / name, quality=JPEG_QUALITY)
+    return {"image": names[0]} if len(names) == 1 else {"images": names}
+
+
+def _line(domain: str, page: Page, question: Question) -> dict[str, Any]:
     labels = [_rounded(box) for box in question.label_boxes]
+    places = ("box_sources", "label_sources", "answer_sources")
     return {
-        "image": image,
         "question": question.text,
         "answers": list(question.answers),
         "boxes": [_rounded(box) for box in question.boxes],
@@ -92,6 +115,7 @@ def _line(image: str, domain: str, page: Page, question: Question) -> dict[str, 
         "layout": page.layout,
         "font": page.font,
         **dict(page.tags),
+        **{name: list(getattr(question, name)) for name in places if getattr(question, name)},
         **({"absent": True} if question.absent else {}),
         **({"history": [list(turn) for turn in question.history]} if question.history else {}),
     }

@@ -4,7 +4,21 @@ A new domain is a function that draws a page, its layouts and its wordings under
 and everything above it take it by that name.
 """
 
-from . import browser, chart, density, directory, document, form, receipt, sign, table  # noqa: F401  (each registers itself)
+from . import (  # noqa: F401  (each registers itself)
+    browser,
+    chart,
+    clip,
+    density,
+    directory,
+    document,
+    form,
+    invoice,
+    pages,
+    pair,
+    receipt,
+    sign,
+    table,
+)
 from .page import DOMAINS as DOMAINS
 from .page import Difficulty as Difficulty
 from .page import Domain as Domain

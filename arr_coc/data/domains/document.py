@@ -63,7 +63,12 @@ def _sample_title(rng: np.random.Generator, split: Split) -> str:
 
 
 def render_document(
-    rng: np.random.Generator, *, size: int = 256, split: Split = "train", fields: Sequence[str] = FIELDS
+    rng: np.random.Generator,
+    *,
+    size: int = 256,
+    split: Split = "train",
+    fields: Sequence[str] = FIELDS,
+    pairs: Sequence[tuple[str, str]] | None = None,
 ) -> Document:
     """A page of 4 to 14 lines `field value` with distinct fields and distinct values.
 
@@ -73,6 +78,7 @@ def render_document(
         split: which fonts, words and layouts it shows, see `arr_coc.data.splits`; only training distorts its letters.
         fields: names to draw from (lower case, distinct), at least 4; those that `FIELDS` lacks have numbers, or
             values of any kind.
+        pairs: fields and values, what the page says; None: drawn.
 
     Raises:
         ValueError: a bad `split`, a page under 64 px, or too few fields.
@@ -85,10 +91,12 @@ def render_document(
     while True:
         layout_name, layout = LAYOUTS.draw(rng, split)
         styles = sample_styles(rng, pen, size, split)
-        pairs = sample_pairs(rng, int(rng.integers(_MIN_ENTRIES, _MAX_ENTRIES + 1)), split=split, fields=fields)
-        labels = cased(rng, [field for field, _ in pairs])
+        said = pairs
+        if said is None:
+            said = sample_pairs(rng, int(rng.integers(_MIN_ENTRIES, _MAX_ENTRIES + 1)), split=split, fields=fields)
+        labels = cased(rng, [field for field, _ in said])
         colon = ":" if rng.random() < 0.5 else ""
-        drawn, values = [label + colon for label in labels], [value for _, value in pairs]
+        drawn, values = [label + colon for label in labels], [value for _, value in said]
         title = _sample_title(rng, split)
         plan = make_plan(rng, layout, styles, drawn, values, title, size)
         if plan is not None:
@@ -103,7 +111,7 @@ def render_document(
         glyphs += write(label_ink, [title], [plan.title[0]], [plan.title[1]], plan.heading)[1]
     entries = tuple(
         Entry(field, label, value, label_box(), value_box())
-        for (field, value), label, label_box, value_box in zip(pairs, labels, label_boxes, value_boxes, strict=True)
+        for (field, value), label, label_box, value_box in zip(said, labels, label_boxes, value_boxes, strict=True)
     )
     draw_rules(rng, rule_ink, layout, plan, [entry.label_box[2] for entry in entries])
     layers = [(label_ink, palette.label), (rule_ink, palette.rule)]

@@ -51,6 +51,8 @@ class Question:
         kind: what is asked for, such as "price" or "cell"; "absent" for what is not there.
         hops: 2 where the question names neither the answer's label nor its row, but something that leads there.
         history: earlier questions about the page and their answers, which stand before it in the chat.
+        box_sources, label_sources: of each box the source that it lies on, from 0; empty where that is the first one.
+        answer_sources: any of these sources answers it; none where it takes several, or there is but one.
     """
 
     text: str
@@ -60,6 +62,9 @@ class Question:
     kind: str
     hops: int = 1
     history: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # the digests of old pages are of the rest
+    box_sources: tuple[int, ...] = field(default=(), repr=False)
+    label_sources: tuple[int, ...] = field(default=(), repr=False)
+    answer_sources: tuple[int, ...] = field(default=(), repr=False)
 
     @property
     def absent(self) -> bool:
@@ -81,10 +86,12 @@ class Question:
 
 @dataclass(frozen=True)
 class Page:
-    """A square RGB page, questions about it, the names of its layout and fonts, and its characters.
+    """An RGB page, square in most domains, questions about it, the names of its layout and fonts, and its characters.
 
     `fields`: the names that it draws its fields from, some of which it does not show; none where it shows other things.
     `tags`: names and values that tell kinds of its pages apart.
+    `others`: the sources behind `image` that the questions are about too: pages, images or frames. `glyphs` and
+    `fields` are then empty.
     """
 
     image: Image.Image
@@ -94,6 +101,12 @@ class Page:
     glyphs: tuple[Glyph, ...] = ()
     fields: tuple[str, ...] = ()
     tags: tuple[tuple[str, str], ...] = ()
+    others: tuple[Image.Image, ...] = ()
+
+    @property
+    def sources(self) -> tuple[Image.Image, ...]:
+        """All that the questions are about, in order."""
+        return (self.image, *self.others)
 
 
 Layout = TypeVar("Layout")
@@ -131,6 +144,9 @@ class Layouts(Generic[Layout]):
 Draw = Callable[[np.random.Generator, int, Split], Page]
 """Draws a page: `draw(rng, size, split)`, size in px of its side; all randomness comes from `rng`."""
 
+DrawSources = Callable[[np.random.Generator, int, Split, int], Page]
+"""`Draw` of a page with so many sources."""
+
 
 @dataclass(frozen=True)
 class Domain:
@@ -140,17 +156,25 @@ class Domain:
         draw: makes one page with its questions.
         layouts: arrangements of its pages, by split.
         wordings: ways to put its questions, by kind of question.
+        draw_sources: the same with a number of sources; None where a page is the only one.
+        paged: whether the sources are pages of one document.
+        square: whether a page is one square image.
     """
 
     draw: Draw
     layouts: Layouts[Any]
     wordings: Mapping[Any, Wordings]
+    draw_sources: DrawSources | None = None
+    paged: bool = False
+    square: bool = True
 
 
 DOMAINS: Registry[Domain] = Registry("domain")
 
 
-def register(name: str, layouts: Layouts[Any], wordings: Mapping[Any, Wordings]) -> Callable[[Draw], Draw]:
+def register(
+    name: str, layouts: Layouts[Any], wordings: Mapping[Any, Wordings], *, square: bool = True
+) -> Callable[[Draw], Draw]:
     """Decorator that makes a domain of the function that draws its pages.
 
     Raises:
@@ -158,7 +182,26 @@ def register(name: str, layouts: Layouts[Any], wordings: Mapping[Any, Wordings])
     """
 
     def add(draw: Draw) -> Draw:
-        DOMAINS.register(name)(Domain(draw, layouts, wordings))
+        DOMAINS.register(name)(Domain(draw, layouts, wordings, square=square))
+        return draw
+
+    return add
+
+
+def register_sources(
+    name: str, layouts: Layouts[Any], wordings: Mapping[Any, Wordings], *, least: int, most: int, paged: bool = False
+) -> Callable[[DrawSources], DrawSources]:
+    """`register` for a function that draws `least` to `most` sources, or as many as are asked for.
+
+    Raises:
+        ValueError: the name is taken.
+    """
+
+    def add(draw: DrawSources) -> DrawSources:
+        def draw_any(rng: np.random.Generator, size: int, split: Split) -> Page:
+            return draw(rng, size, split, int(rng.integers(least, most + 1)))
+
+        DOMAINS.register(name)(Domain(draw_any, layouts, wordings, draw, paged, square=False))
         return draw
 
     return add

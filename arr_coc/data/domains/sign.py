@@ -79,7 +79,7 @@ class Sign:
 
 
 @dataclass(frozen=True)
-class _Panel:
+class Panel:
     """A sign laid out flat: its size in px, the size of its letters, and x and baseline y of every text."""
 
     sign: Sign
@@ -90,7 +90,7 @@ class _Panel:
 
 
 @dataclass(frozen=True)
-class _Shown:
+class Shown:
     """A sign on the page: a span per text, as in its lines, and one without text for its whole panel."""
 
     sign: Sign
@@ -117,7 +117,7 @@ def _sample_sign(rng: np.random.Generator, kind: str, split: Split, colour: str)
     return Sign("place", ((kind.capitalize(), value),), colour)
 
 
-def _sample_signs(rng: np.random.Generator, split: Split, size: int) -> list[Sign]:
+def sample_signs(rng: np.random.Generator, split: Split, size: int) -> list[Sign]:
     """Three to six signs: one of a shop or of distances, and others, each kind once."""
     kinds = [pick(rng, ("shop", "distance"))]
     others = [kind for kind in ("shop", "distance", "street", "street", *_PLACES) if kind not in kinds]
@@ -127,7 +127,8 @@ def _sample_signs(rng: np.random.Generator, split: Split, size: int) -> list[Sig
     return [_sample_sign(rng, kind, split, pick(rng, list(_COLOURS))) for kind in kinds]
 
 
-def _lay_out(rng: np.random.Generator, sign: Sign, style: TextStyle, size: int) -> _Panel:
+def lay_out(rng: np.random.Generator, sign: Sign, style: TextStyle, size: int) -> Panel:
+    """A sign laid out flat, its letters of a size that is drawn for a page of `size` px."""
     most = min(1.8, MAX_FONT * text_unit(size) / least_pixels(size))
     style = style.with_pixels(least_pixels(size) * float(rng.uniform(1.2, most)))
     pad, gap, pitch = 0.6 * style.pixels, 1.2 * style.pixels, 1.35 * style.pixels
@@ -138,10 +139,10 @@ def _lay_out(rng: np.random.Generator, sign: Sign, style: TextStyle, size: int) 
         baseline = pad + row * pitch + 0.5 * (pitch + style.cap_height)
         starts = [pad + 0.5 * (inner - line[0])] if len(line) == 1 else [pad, pad + inner - line[1]]
         places.append([(x, baseline) for x in starts])
-    return _Panel(sign, style, round(inner + 2 * pad), round(len(widths) * pitch + 2 * pad), places)
+    return Panel(sign, style, round(inner + 2 * pad), round(len(widths) * pitch + 2 * pad), places)
 
 
-def _place(rng: np.random.Generator, panels: list[_Panel], size: int, split: Split) -> list[np.ndarray] | None:
+def place_panels(rng: np.random.Generator, panels: list[Panel], size: int, split: Split) -> list[np.ndarray] | None:
     """Corners [4, 2] of every panel on the page, apart from one another; None if that takes too many tries."""
     quads: list[np.ndarray] = []
     taken: list[Box] = []
@@ -161,9 +162,9 @@ def _place(rng: np.random.Generator, panels: list[_Panel], size: int, split: Spl
     return quads
 
 
-def _paint(
-    rng: np.random.Generator, page: Image.Image, panel: _Panel, quad: np.ndarray, ink: Ink
-) -> tuple[_Shown, list[Glyph]]:
+def paint(
+    rng: np.random.Generator, page: Image.Image, panel: Panel, quad: np.ndarray, ink: Ink
+) -> tuple[Shown, list[Glyph]]:
     """Draw a sign, with a post perhaps, on the page."""
     flat = (0.0, 0.0, float(panel.width), float(panel.height))
     matrix = homography(corners_of(flat), quad)
@@ -191,7 +192,7 @@ def _paint(
         for line, line_boxes in zip(panel.sign.lines, boxes, strict=True)
     ]
     moved = [Glyph(glyph.char, bounds_of(project(matrix, corners_of(glyph.box)))) for glyph in glyphs]
-    return _Shown(panel.sign, spans, _span("", bounds_of(quad))), moved
+    return Shown(panel.sign, spans, _span("", bounds_of(quad))), moved
 
 
 def _span(text: str, box: Box) -> Span:
@@ -212,22 +213,23 @@ def draw_sign(rng: np.random.Generator, size: int, split: Split) -> Page:
     page, pen = scene(rng, size), sample_pen(rng, split)
     while True:
         style = sample_style(rng, pen, size, split)
-        panels = [_lay_out(rng, sign, style, size) for sign in _sample_signs(rng, split, size)]
-        quads = _place(rng, panels, size, split)
+        panels = [lay_out(rng, sign, style, size) for sign in sample_signs(rng, split, size)]
+        quads = place_panels(rng, panels, size, split)
         if quads is not None:
             break
     shown, glyphs = [], []
     for panel, quad in sorted(zip(panels, quads, strict=True), key=lambda pair: float(pair[1][:, 1].min())):
         ink = Ink(max(panel.width, panel.height), pen)
-        sign, drawn = _paint(rng, page, panel, quad, ink)
+        sign, drawn = paint(rng, page, panel, quad, ink)
         shown.append(sign)
         glyphs += drawn
     page = degrade(rng, page, split=split, unit=text_unit(size))
-    questions = _questions(Asker(WORDINGS, rng, split), shown)
+    questions = ask_about(Asker(WORDINGS, rng, split), shown)
     return Page(page, interleave(rng, questions), name, style.face.name, tuple(glyphs))
 
 
-def _questions(ask: Asker, shown: list[_Shown]) -> Iterator[Question]:
+def ask_about(ask: Asker, shown: list[Shown]) -> Iterator[Question]:
+    """Every question about the signs of a scene."""
     colours = Counter(sign.sign.colour for sign in shown)
     for sign in shown:
         kind, spans = sign.sign.kind, sign.spans

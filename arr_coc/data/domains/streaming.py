@@ -23,6 +23,7 @@ def draw_page(
     split: Split,
     *,
     fields: Sequence[str] | None = None,
+    sources: int | None = None,
     variations: Variations = AS_DRAWN,
 ) -> Page:
     """The page number `index` of a domain.
@@ -34,19 +35,35 @@ def draw_page(
         size: side of the page, px.
         split: fonts, layouts, wordings and words; pages of two splits never share random numbers.
         fields: of domain document alone, the names to draw from; None: its own.
+        sources: pages, images or frames of a domain that draws several; None: drawn.
         variations: what is done with the page and its questions.
 
     Raises:
-        ValueError: an unknown domain, fields for another than document, a negative number, a page under 64 px, or a bad
-            split.
+        ValueError: an unknown domain, fields for another than document, sources or photographs of a domain without, a
+            negative number, a page under 64 px, or a bad split.
         FileNotFoundError: no font of the split is installed.
     """
     check_page(size, split)
     if seed < 0 or index < 0:
         raise ValueError(f"expected a seed and an index of at least 0; got seed={seed}, index={index}")
     entropy = (seed, index, *_ENTROPY[split])
-    draw, rng = DOMAINS[domain].draw, np.random.default_rng(entropy)
+    kind, rng = DOMAINS[domain], np.random.default_rng(entropy)
     if fields is not None and domain != "document":
         raise ValueError(f"fields: expected domain document; got {domain!r}")
-    page = draw(rng, size, split) if fields is None else draw_fields(rng, size, split, fields)
+    if variations.photo and not kind.square:
+        raise ValueError(f"photo: expected a domain of single square pages; got {domain!r}")
+    if sources is not None:
+        page = _draw_sources(domain, sources, rng, size, split)
+    else:
+        page = kind.draw(rng, size, split) if fields is None else draw_fields(rng, size, split, fields)
     return variations.apply(page, entropy, split)
+
+
+def _draw_sources(domain: str, count: int, rng: np.random.Generator, size: int, split: Split) -> Page:
+    draw = DOMAINS[domain].draw_sources
+    if draw is None:
+        several = ", ".join(sorted(name for name, kind in DOMAINS.items() if kind.draw_sources is not None))
+        raise ValueError(f"sources: expected a domain of several ({several}); got {domain!r}")
+    if count < 2:
+        raise ValueError(f"sources: expected at least 2; got {count}")
+    return draw(rng, size, split, count)

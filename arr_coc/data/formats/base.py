@@ -59,6 +59,8 @@ class Format(ABC):
                 )  # fmt: skip
                 if record.absent or record.history:  # those of other records stay as they were
                     said += (record.absent, record.history)
+                if record.others:
+                    said += (record.box_sources, record.label_sources, record.answer_sources)
                 content.update(repr(said).encode())
         return content.hexdigest()
 

@@ -30,6 +30,7 @@ class Rendered(Format):
         split: fonts, layouts, wordings and words, see `arr_coc.data.splits`.
         domains: names in `DOMAINS`, which take turns; also as text with commas between them.
         fields: of domain document, at least 4 names in place of its own.
+        sources: pages, images or frames of domains that draw several; None: drawn.
         photo, absent, turns: shares, see `Variations`.
     """
 
@@ -40,6 +41,7 @@ class Rendered(Format):
     split: Split = "train"
     domains: tuple[str, ...] = ("document",)
     fields: tuple[str, ...] | None = None
+    sources: int | None = None
     photo: float = 0.0
     absent: float = 0.0
     turns: float = 0.0
@@ -78,14 +80,17 @@ class Rendered(Format):
     def page(self, number: int) -> Page:
         """A page, from 0."""
         domain = self.domains[number % len(self.domains)]
-        return _page(domain, self.seed, number, self.size, self.split, self.fields, self.variations)
+        return _page(domain, self.seed, number, self.size, self.split, self.fields, self.sources, self.variations)
 
     def record(self, number: int) -> Record:
         """A record, from 0."""
         page_number, place = divmod(number, self.questions)
         page = self.page(page_number)
         asked = page.questions[place % len(page.questions)]
-        image = HeldImage((self, page_number), partial(_image, self, page_number))
+        image, *others = (
+            HeldImage((self, page_number, source), partial(_image, self, page_number, source))
+            for source in range(len(page.sources))
+        )
         tags = {
             "domain": self.domains[page_number % len(self.domains)],
             "kind": asked.kind,
@@ -97,7 +102,7 @@ class Rendered(Format):
         }
         return Record(
             image, asked.text, asked.answers, asked.boxes, number + 1, asked.label_boxes, tuple(tags.items()),
-            asked.absent, asked.history,
+            asked.absent, asked.history, tuple(others), asked.box_sources, asked.label_sources, asked.answer_sources,
         )  # fmt: skip
 
 
@@ -133,10 +138,11 @@ def _page(
     size: int,
     split: Split,
     fields: tuple[str, ...] | None,
+    sources: int | None,
     variations: Variations,
 ) -> Page:
-    return draw_page(domain, seed, number, size, split, fields=fields, variations=variations)
+    return draw_page(domain, seed, number, size, split, fields=fields, sources=sources, variations=variations)
 
 
-def _image(source: Rendered, number: int) -> Image.Image:
-    return source.page(number).image.convert("RGB")
+def _image(rendered: Rendered, number: int, source: int) -> Image.Image:
+    return rendered.page(number).sources[source].convert("RGB")

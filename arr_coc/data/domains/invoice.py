@@ -1,0 +1,243 @@
+"""Domain `invoice`: an A4 page of fields, line items and sums, in print of about 34 px where it is 1240 px wide.
+
+All lengths are px; a page is as wide as its size says, and sqrt(2) times as high.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image
+
+from ..glyphs import Glyph
+from ..pools import CITIES, COMPANIES, FIRST_NAMES
+from ..questions import DOCUMENT_WORDINGS, ask
+from ..splits import Split, part
+from ..styles import Styles
+from ..values import FIELDS, KINDS, pick, sample_pairs
+from .canvas import Canvas
+from .document import cased
+from .page import Layouts, Page, Question, Span, register
+from .words import ITEMS, sample_words
+
+ASPECT = 2**0.5
+"""Height of a page of the A series by its width."""
+PRINT = 34 / 1240
+"""Font size as a share of the width, give or take `_VARIED`: 16 pt on A4."""
+SUMS = ("subtotal", "tax", "total")
+"""Fields that stand below the items, in this order."""
+REFERENCES = tuple(field for field in FIELDS if field not in (*SUMS, "price", "quantity"))
+"""Fields that stand above them; what the columns of the items are called is not among them."""
+
+_VARIED = 0.1
+_MARGIN = (0.055, 0.085)
+"""Of the width, from and to; likewise below."""
+_PITCH = (1.5, 1.9)
+_HEADING = (1.3, 1.7)
+_LABEL_GAP = (0.4, 1.2)
+"""Between a label and its value, in font sizes."""
+_ITEMS = (2, 7)
+_HEADERS = (("Item", "Product", "Article"), ("Qty", "Quantity", "No"), ("Amount", "Cost", "Each"))
+_QUANTITY_END = 0.72
+"""Where the column of quantities ends, as a share of the page's width between its margins."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a page is arranged.
+
+    Attributes:
+        columns: of the fields above the items.
+        spaced: their values share a start; else each stands beside its label.
+        sums: where the sums stand, as a share of the width between the margins from the left.
+        ruled: lines around the items' header and above the sums.
+        zebra: every other item is tinted.
+    """
+
+    columns: int
+    spaced: bool
+    sums: float = 0.5
+    ruled: bool = False
+    zebra: bool = False
+
+
+LAYOUTS = Layouts(
+    train={
+        "one": Layout(1, False),
+        "one_spaced": Layout(1, True, ruled=True),
+        "two": Layout(2, False, ruled=True),
+        "two_spaced": Layout(2, True),
+        "two_left": Layout(2, False, sums=0.0, zebra=True),
+    },
+    test={
+        "one_zebra": Layout(1, False, zebra=True),
+        "one_spaced_left": Layout(1, True, sums=0.0, ruled=True),
+        "two_zebra": Layout(2, False, sums=0.4, zebra=True, ruled=True),
+        "two_spaced_ruled": Layout(2, True, ruled=True),
+    },
+)
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A drawn page: its picture, each field's label and value by name, its layout, font and characters."""
+
+    image: Image.Image
+    fields: dict[str, tuple[Span, Span]]
+    layout: str
+    font: str
+    glyphs: tuple[Glyph, ...]
+
+
+def question_about(sheet: Sheet, field: str, text: str) -> Question:
+    """`text`, which asks for a field that the sheet shows."""
+    label, value = sheet.fields[field]
+    return Question(text, (value.text,), (value.box,), (label.box,), "field")
+
+
+@register("invoice", LAYOUTS, {"field": DOCUMENT_WORDINGS}, square=False)
+def draw_invoice(rng: np.random.Generator, size: int, split: Split) -> Page:
+    """A page `size` px wide with 5 to 10 fields and perhaps sums, and a question about each."""
+    references = [REFERENCES[i] for i in rng.permutation(len(REFERENCES))[: int(rng.integers(5, 11))]]
+    sums = SUMS if rng.random() < 0.6 else SUMS[2:]
+    sheet = draw_sheet(rng, size, split, [*references, *sums])
+    order = [list(sheet.fields)[i] for i in rng.permutation(len(sheet.fields))]
+    questions = tuple(question_about(sheet, field, ask(rng, field, split=split)) for field in order)
+    return Page(sheet.image, questions, sheet.layout, sheet.font, sheet.glyphs, tuple(FIELDS))
+
+
+def draw_sheet(rng: np.random.Generator, width: int, split: Split, fields: Sequence[str]) -> Sheet:
+    """A page that shows certain fields, those of `SUMS` below a list of items; at most ten others.
+
+    Raises:
+        ValueError: a page under 64 px, or an unknown split.
+        FileNotFoundError: no font of the split is installed.
+    """
+    height = round(ASPECT * width)
+    canvas = Canvas(rng, height, split)
+    while True:
+        name, layout = LAYOUTS.draw(rng, split)
+        print_size = PRINT * width * float(rng.uniform(1 - _VARIED, 1 + _VARIED))
+        styles = canvas.styles.scaled(print_size, float(rng.uniform(*_HEADING)))
+        writer = _Writer(canvas, styles, width, print_size, float(rng.uniform(*_MARGIN)) * width)
+        entries = dict(sample_pairs(rng, len(fields), split=split, fields=fields))
+        entries |= {field: KINDS["amount"](rng, split) for field in SUMS if field in entries}
+        labels = dict(zip(entries, cased(rng, list(entries)), strict=True))
+        colon = pick(rng, ("", ":"))
+        texts = {field: (labels[field] + colon, value) for field, value in entries.items()}
+        rows = [field for field in entries if field not in SUMS]
+        sums = [field for field in SUMS if field in entries]
+        items = int(rng.integers(*_ITEMS)) if sums or rng.random() < 0.7 else 0
+        lines = 2 + -(-len(rows) // layout.columns) + (1 + items if items else 0) + len(sums)
+        room = height - 2 * writer.margin - 3 * print_size  # three gaps of at least a font size
+        pitch = print_size * float(rng.uniform(*_PITCH))
+        if lines * pitch <= room and writer.fits([texts[field] for field in rows], layout):
+            break
+    writer.pitch, spare = pitch, room - lines * pitch
+    writer.gaps = iter((print_size + spare * rng.dirichlet(np.ones(4))[:3]).tolist())
+    writer.write_heading(rng, split)
+    spans = writer.write_fields(rng, rows, texts, layout)
+    if items:
+        writer.write_items(rng, items, layout, split)
+    spans |= writer.write_sums(rng, sums, texts, layout)
+    image = canvas.finish().crop((0, 0, width, height))
+    return Sheet(image, spans, name, canvas.font, tuple(canvas.glyphs))
+
+
+class _Writer:
+    """Writes blocks of a page from top to bottom.
+
+    Args:
+        canvas: to write on.
+        styles: of the print, at its size.
+        width: of the page, of which the canvas may be wider.
+        print_size: the font size.
+        margin: kept free on every side.
+
+    Attributes:
+        pitch: from line to line.
+        gaps: between blocks.
+        y: where the next line begins.
+    """
+
+    def __init__(self, canvas: Canvas, styles: Styles, width: int, print_size: float, margin: float) -> None:
+        self.canvas, self.styles, self.print_size, self.margin = canvas, styles, print_size, margin
+        self.left, self.right = margin, width - margin
+        self.pitch, self.y = 0.0, margin
+        self.gaps: Iterator[float] = iter(())
+
+    def _line(self) -> float:
+        """The baseline of a new line."""
+        self.y += self.pitch
+        return self.y - 0.5 * (self.pitch - self.styles.value.cap_height)
+
+    def fits(self, texts: Sequence[tuple[str, str]], layout: Layout) -> bool:
+        """Whether fields stand beside one another in the layout's columns at the widest gap."""
+        labels = [self.styles.label.width(label) for label, _ in texts]
+        values = [self.styles.value.width(value) for _, value in texts]
+        widest = max(labels) + max(values) if layout.spaced else max(map(sum, zip(labels, values, strict=True)))
+        return widest + (_LABEL_GAP[1] + 0.5) * self.print_size <= (self.right - self.left) / layout.columns
+
+    def write_heading(self, rng: np.random.Generator, split: Split) -> None:
+        """The name of a company, and a line of a person and a city."""
+        name, heading = pick(rng, part(COMPANIES, split)), self.styles.heading
+        indent = float(rng.choice([0.0, 0.5, 1.0])) * max(0.0, self.right - self.left - 1.1 * heading.width(name))
+        self.canvas.write(name, (self.left + indent, self._line()), heading, "heading")
+        place = f"{pick(rng, part(FIRST_NAMES, split))}, {pick(rng, part(CITIES, split))}"
+        self.canvas.write(place, (self.left, self._line()), self.styles.label, "label")
+        self.y += next(self.gaps)
+
+    def write_fields(
+        self, rng: np.random.Generator, rows: Sequence[str], texts: dict[str, tuple[str, str]], layout: Layout
+    ) -> dict[str, tuple[Span, Span]]:
+        """Fields in columns, row by row."""
+        gap = float(rng.uniform(*_LABEL_GAP)) * self.print_size
+        column = (self.right - self.left) / layout.columns
+        widest = max(self.styles.label.width(texts[field][0]) for field in rows)
+        spans, baseline = {}, 0.0
+        for place, field in enumerate(rows):
+            number = place % layout.columns
+            baseline = self._line() if number == 0 else baseline
+            label, value = texts[field]
+            x = self.left + number * column
+            at = x + gap + (widest if layout.spaced else self.styles.label.width(label))
+            spans[field] = self._pair(label, value, x, at, baseline)
+        self.y += next(self.gaps)
+        return spans
+
+    def _pair(self, label: str, value: str, x: float, at: float, baseline: float) -> tuple[Span, Span]:
+        written = self.canvas.write(label, (x, baseline), self.styles.label, "label")
+        return written, self.canvas.write(value, (at, baseline), self.styles.value, "value")
+
+    def write_items(self, rng: np.random.Generator, count: int, layout: Layout, split: Split) -> None:
+        """A header and rows of what was sold, how many and at what price."""
+        rows = [tuple(pick(rng, names) for names in _HEADERS)]
+        for name in sample_words(rng, ITEMS, count, split):
+            rows.append((name, str(rng.integers(1, 25)), KINDS["amount"](rng, split)))
+        ends = (0.0, self.left + _QUANTITY_END * (self.right - self.left), self.right)
+        for number, row in enumerate(rows):
+            top, baseline = self.y, self._line()
+            style, role = (self.styles.label, "label") if number == 0 else (self.styles.value, "value")
+            if layout.zebra and number % 2:
+                self.canvas.fill([(self.left, top, self.right, self.y)], self.canvas.tint(0.1))
+            starts = [self.left, *(end - style.width(text) for text, end in zip(row[1:], ends[1:], strict=True))]
+            for text, x in zip(row, starts, strict=True):
+                self.canvas.write(text, (x, baseline), style, "label" if role == "label" else "value")
+            if layout.ruled and number == 0:
+                self.canvas.ruler.horizontal(self.left, self.right, self.y)
+        self.y += next(self.gaps)
+
+    def write_sums(
+        self, rng: np.random.Generator, fields: Sequence[str], texts: dict[str, tuple[str, str]], layout: Layout
+    ) -> dict[str, tuple[Span, Span]]:
+        """Sums, their values one below the other."""
+        if not fields:
+            return {}
+        if layout.ruled:
+            self.canvas.ruler.horizontal(self.left, self.right, self.y)
+        gap = float(rng.uniform(*_LABEL_GAP)) * self.print_size
+        x = self.left + layout.sums * (self.right - self.left)
+        at = x + gap + max(self.styles.label.width(texts[field][0]) for field in fields)
+        return {field: self._pair(*texts[field], x, at, self._line()) for field in fields}

@@ -1,0 +1,88 @@
+"""Domain `pair`: two pages of fields, of which one is to be compared, and others stand on one page alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ..questions import DOCUMENT_WORDINGS, Wordings, ask
+from ..splits import Split
+from ..values import FIELDS, KINDS, pick, sample_pairs
+from .document import Document, Entry, render_document
+from .lines import LAYOUTS
+from .page import Page, Question, register_sources
+
+WORDINGS: dict[str, Wordings] = {
+    **{
+        kind: Wordings(
+            (
+                f"Which {{field}} is the {kind}?", f"What is the {kind} {{field}}?", f"Find the {kind} {{field}}.",
+                f"Give the {{field}} that is the {kind}.",
+            ),
+            (f"Give the {kind} {{field}}.", f"Find the {{field}} that is the {kind}."),
+        )
+        for kind in ("highest", "lowest")
+    },
+    "field": DOCUMENT_WORDINGS,
+}  # fmt: skip
+COMPARED = ("total", "subtotal", "tax", "tip", "price")
+"""Fields that are compared; their values are amounts."""
+
+_OWN = (3, 6)
+"""Fields that stand on one of the pages, from and to."""
+_ASKED = 3
+"""Fields of each page that are asked for by themselves."""
+
+
+@register_sources("pair", LAYOUTS, WORDINGS, least=2, most=2)
+def draw_pair(rng: np.random.Generator, size: int, split: Split, count: int) -> Page:
+    """As many pages as are asked for, two by default: which shows the most, and what stands on one of them?"""
+    compared = pick(rng, COMPARED)
+    names = [field for field in FIELDS if field not in COMPARED]
+    shares = np.array_split(rng.permutation(len(names)), count)
+    amounts: list[str] = []
+    while len(amounts) < count:
+        amount = KINDS["amount"](rng, split)
+        if _value(amount) not in map(_value, amounts):
+            amounts.append(amount)
+    documents = []
+    for share, amount in zip(shares, amounts, strict=True):
+        own = [names[i] for i in share[: int(rng.integers(*_OWN))]]
+        pairs = [*sample_pairs(rng, len(own), split=split, fields=own), (compared, amount)]
+        documents.append(
+            render_document(rng, size=size, split=split, pairs=[pairs[i] for i in rng.permutation(len(pairs))])
+        )
+    questions = [_compare(rng, documents, compared, kind, split) for kind in ("highest", "lowest")]
+    for number, document in enumerate(documents):
+        own_entries = [entry for entry in document.entries if entry.field != compared][:_ASKED]
+        questions += [_single(ask(rng, entry.field, split=split), entry, number) for entry in own_entries]
+    order = [0, *(1 + rng.permutation(len(questions) - 1))]  # a comparison first, whatever is drawn
+    if rng.random() < 0.5:
+        questions[:2] = questions[1::-1]
+    first, *rest = documents
+    return Page(
+        first.image, tuple(questions[i] for i in order), first.layout, first.font,
+        others=tuple(document.image for document in rest),
+    )  # fmt: skip
+
+
+def _value(amount: str) -> float:
+    return float(amount.replace(",", "").lstrip("$"))
+
+
+def _compare(rng: np.random.Generator, documents: list[Document], field: str, kind: str, split: Split) -> Question:
+    """Which page's value is the highest, or the lowest? All of them must be looked at."""
+    entries = [next(entry for entry in document.entries if entry.field == field) for document in documents]
+    ranked = sorted((entry.value for entry in entries), key=_value)
+    sources = tuple(range(len(documents)))
+    return Question(
+        WORDINGS[kind].draw(rng, split, field=field), (ranked[-1 if kind == "highest" else 0],),
+        tuple(entry.value_box for entry in entries), tuple(entry.label_box for entry in entries), kind, 2,
+        box_sources=sources, label_sources=sources,
+    )  # fmt: skip
+
+
+def _single(text: str, entry: Entry, source: int) -> Question:
+    question = Question(text, (entry.value,), (entry.value_box,), (entry.label_box,), "field")
+    return replace(question, box_sources=(source,), label_sources=(source,), answer_sources=(source,))
