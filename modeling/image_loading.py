@@ -71,7 +71,7 @@ def load_source(source: Any, **options: Any) -> Image.Image | Encoded:
     limit = options.get("max_image_pixels", MAX_IMAGE_PIXELS)
     stream, name = open_source(source, source_policy(options.get("sources", "any")), options.get("timeout", 30.0))
     with stream:
-        kind = _document_kind(stream.read(1024))
+        kind = document_kind(stream.read(1024))
         if kind is None:
             with open_encoded(stream, name, limit) as image:
                 if count_pages(image, name) == 1:
@@ -89,7 +89,7 @@ def count_pages(image: Image.Image, name: str) -> int:
         return getattr(image, "n_frames", 1) if image.format in PAGED else 1
 
 
-def _document_kind(head: bytes) -> str | None:
+def document_kind(head: bytes) -> str | None:
     """ "pdf" or "video" by a file's first bytes, else None."""
     if b"%PDF-" in head:
         return "pdf"

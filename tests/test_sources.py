@@ -1,4 +1,4 @@
-"""Domains of several sources, and A4 pages: boxes lie on their source, and files of them are read as they were drawn."""
+"""Domains of several sources, and A4 pages: boxes lie on their source, and files hold what was drawn."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .common import Command, add_choice_arguments, add_device_argument, add_model_argument, writable
+from .common import Command, add_choice_arguments, add_device_argument, add_model_argument, tiles_of, writable
 
 if TYPE_CHECKING:
     from arr_coc.modeling.asker import Answer
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     boxes = "for --strategy oracle: where the answer stands, px of the image; may be repeated"
     parser.add_argument("--box", metavar="X0,Y0,X1,Y1", action="append", type=_box, help=boxes)
     tiles = "of what shrinks far in the model's square: auto (default), all, asked, never, or a number of them"
-    parser.add_argument("--tiles", metavar="T", type=_tiles, help=tiles)
+    parser.add_argument("--tiles", metavar="T", type=tiles_of, help=tiles)
     picture = (
         f"draw the image, the fetched patches and their relevance to this file ({', '.join(PICTURES)}); of a document "
         "or a large page, a contact sheet"
@@ -92,10 +92,6 @@ def _as_json(
         "padding": fetch.is_padding[used].tolist(),
         "sources": [asdict(origin) for origin in answer.sources],
     }
-
-
-def _tiles(text: str) -> str | int:
-    return int(text) if text.isdecimal() else text
 
 
 def _box(text: str) -> Box:

@@ -79,6 +79,19 @@ def add_choice_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_tiles_argument(parser: argparse.ArgumentParser) -> None:
+    tiles = (
+        "of what shrinks far in the model's square: auto, all, asked, never, or a number of them (default: auto for "
+        "questions about documents or several images, none for others)"
+    )
+    parser.add_argument("--tiles", metavar="T", type=tiles_of, help=tiles)
+
+
+def tiles_of(text: str) -> str | int:
+    """What --tiles says: a number, or a word that `ViewOptions` checks."""
+    return int(text) if text.isdecimal() else text
+
+
 def writable(name: str, option: str, endings: tuple[str, ...] | None = None) -> Path:
     """The path of a file to write, checked before the work starts.
 

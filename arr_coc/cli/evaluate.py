@@ -5,7 +5,15 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from .common import METRICS, Command, add_choice_arguments, add_device_argument, add_model_argument, writable
+from .common import (
+    METRICS,
+    Command,
+    add_choice_arguments,
+    add_device_argument,
+    add_model_argument,
+    add_tiles_argument,
+    writable,
+)
 from .data_arguments import add_data_arguments, find_source, reading
 
 if TYPE_CHECKING:
@@ -25,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_choice_arguments(parser)
     metrics = f"how answers are scored: {METRICS} (default: the format's; exact_match for JSONL)"
     parser.add_argument("--metric", metavar="M", help=metrics)
+    add_tiles_argument(parser)
     parser.add_argument("--batch-size", metavar="N", type=int, default=32, help="questions at a time (default: 32)")
     parser.add_argument("--limit", metavar="N", type=int, help="only the first N questions")
     parser.add_argument("--seed", metavar="N", type=int, help="of random relevance (default: one per question)")
@@ -55,6 +64,7 @@ def run(args: argparse.Namespace) -> None:
         allocator=args.allocator,
         seed=args.seed,
         metric=metric,
+        tiles=args.tiles,
         data=source.title,
     )
     if target is not None:
@@ -92,6 +102,10 @@ def table(strategies: dict[str, dict[str, Any]], metric: str = "exact_match") ->
         head += ["precision of not on the page", "recall of not on the page"]
         for cells, row in zip(rows, strategies.values(), strict=True):
             cells += [_share(row["not_on_the_page"][name]) for name in ("precision", "recall")]
+    if any("pages" in row for row in strategies.values()):
+        head += ["right page: best patch", "right page: most patches"]
+        for cells, row in zip(rows, strategies.values(), strict=True):
+            cells += [_share(row.get("pages", {}).get(name)) for name in ("best", "most")]
     return "\n".join([to_text(head, rows), "In brackets: 95 % intervals."])
 
 
@@ -109,11 +123,15 @@ COMMAND = Command(
         "Ask every question of a JSONL file, or of a published data set, by every strategy, and print the metric (by\n"
         "default the data set's own; for JSONL exact match: but for white space; case matters), recall of the patches\n"
         "under the boxes, and image tokens per question, with 95 % intervals; where records are absent, also how\n"
-        'often the answer "not on the page" is right (precision) and how many of those records get it (recall).'
+        'often the answer "not on the page" is right (precision) and how many of those records get it (recall).\n'
+        "A question may have several images, or a PDF or video: one budget goes over all of them. Where it is known\n"
+        "which page answers, the last columns say of how many questions the fetched patch of the highest relevance\n"
+        "came from it, and of how many the most patches; intervals are drawn by documents."
     ),
     examples=(
         "arr-coc evaluate held_out.jsonl --strategies none,random,realizer",
         "arr-coc evaluate held_out.jsonl --model ./my-model --limit 100 --metric anls --json results.json",
+        "arr-coc evaluate out/invoices/data.jsonl --strategies none,realizer --tiles asked",
         "arr-coc evaluate val.json --format textvqa --with images=train_images --with ocr=rosetta.json",
     ),
     add_arguments=add_arguments,

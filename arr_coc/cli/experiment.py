@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .common import METRICS, Command, add_choice_arguments, add_device_argument, add_model_argument
+from .common import METRICS, Command, add_choice_arguments, add_device_argument, add_model_argument, add_tiles_argument
 from .data_arguments import add_data_arguments, find_source, reading
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="OUT", help="folder for all that is written; goes on where it stopped")
     parser.add_argument("--metric", metavar="M", help=f"{METRICS} (default: the format's; exact_match for JSONL)")
     add_choice_arguments(parser)
+    add_tiles_argument(parser)
     parser.add_argument("--seeds", metavar="N,N", help="of random relevance, one run each (default: 0,1,2)")
     parser.add_argument("--limit", metavar="N", type=int, help="only the first N questions")
     parser.add_argument("--batch-size", metavar="N", type=int, help="questions at a time (default: 32)")
@@ -115,7 +116,8 @@ def conduct(
         with state.main_process_first():
             plan = keep_plan(out, planned(source, records, settings, command))
         shard, arms, batch_size = (state.process_index, state.num_processes), plan_arms(plan), settings.batch_size
-        predicted(arms, records, out / "predictions", batch_size=batch_size, shard=shard, progress=main)
+        how = {"batch_size": batch_size, "shard": shard, "tiles": settings.tiles, "progress": main}
+        predicted(arms, records, out / "predictions", **how)
         state.wait_for_everyone()
         if main:
             keep_costs(out, lambda: asked(arms), records, settings)

@@ -136,6 +136,10 @@ class QuestionCollator:
     def _images(self, records: Sequence[Record]) -> dict[str, Tensor]:
         """Pixels of the distinct images, which one each record asks about, and the patches that answer it."""
         limit = self.processor.image_processor.max_image_pixels
+        several = [record for record in records if record.others]
+        if several:
+            expected = "one image, which is what is trained on"
+            raise ValueError(f"line {several[0].line}: images: expected {expected}; got {len(several[0].images)}")
         slots: dict[Hashable, int] = {}
         index = [slots.setdefault(record.image, len(slots)) for record in records]
         first = [records[index.index(slot)] for slot in range(len(slots))]

@@ -75,7 +75,7 @@ def _length(record: Record) -> str:
 
 def _height(record: Record, prediction: Prediction, patch_size: int) -> str:
     """How many patches high the answer stands, as the model sees it."""
-    if not record.boxes:
+    if not record.boxes or prediction.over_views:  # which are of several scales
         return ""
     side = prediction.grid * patch_size
     heights = [y1 - y0 for _, y0, _, y1 in map_boxes(record.boxes, *prediction.size, side)]

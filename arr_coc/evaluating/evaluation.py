@@ -1,6 +1,6 @@
 """Ask a model every question with every strategy; count what it got right and what it fetched."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ def evaluate(
     allocator: str | None = None,
     seed: int | None = None,
     metric: str = "exact_match",
+    tiles: str | int | None = None,
     data: str | Path | None = None,
     progress: bool = True,
 ) -> dict[str, Any]:
@@ -44,16 +45,17 @@ def evaluate(
         seed: for "random", which draws for each image and question by itself, whatever the batch; the config's by
             default.
         metric: of `METRICS`.
+        tiles: see `views.ViewOptions`; None: a single view of each image, but views of documents and several images.
         data: where the records come from, for the report.
         progress: show a progress bar (on standard error).
 
     Returns:
         {"strategies": {name: {metric: {"value", "low", "high"}, "recall": likewise or None, "tokens": mean image tokens
-        per question, "n": questions}, and more where records are absent, see `measures`}, "metric", "model", "data",
-        "budget", "allocator", "seed", "date", "versions", "machine"}. Intervals are
-        95 %, by a bootstrap that draws whole images; Wilson's, of as many images, where no answer or every answer is
-        right. A question that is a copy of another (same pixels, question, answers and history) is asked, but does not
-        count.
+        per question, "n": questions}, and more where records are absent or have several sources, see `measures`},
+        "metric", "model", "data", "budget", "allocator", "seed", "date", "versions", "machine"}. Intervals are 95 %, by
+        a bootstrap that draws whole images, or documents; Wilson's, of as many images, where no answer or every answer
+        is right. A question that is a copy of another (same pixels, question, answers and history) is asked, but does
+        not count.
 
     Raises:
         ValueError: no records, an unknown strategy, metric, allocator or budget, "oracle" without boxes, an unreadable
@@ -65,7 +67,7 @@ def evaluate(
     """
     scored = score_strategies(
         model, records, strategies, batch_size=batch_size, budget=budget, allocator=allocator, seed=seed, metric=metric,
-        progress=progress,
+        tiles=tiles, progress=progress,
     )  # fmt: skip
     summaries = {strategy: measures(of_strategy) for strategy, of_strategy in scored.items()}
     return {"strategies": summaries, "metric": metric, **_circumstances(model, budget, allocator, seed, data)}
@@ -81,6 +83,7 @@ def score_strategies(
     allocator: str | None = None,
     seed: int | None = None,
     metric: str = "exact_match",
+    tiles: str | int | None = None,
     progress: bool = True,
 ) -> dict[str, Scored]:
     """What each strategy answered and how it scores, question by question. Arguments and errors as in `evaluate`."""
@@ -91,7 +94,9 @@ def score_strategies(
     choices = [FetchChoices(strategy=name, budget=budget, allocator=allocator, seed=seed) for name in strategies]
     arms = {name: strategy_arm(model, choice) for name, choice in zip(strategies, choices, strict=True)}
     answers: dict[str, dict[int, Prediction]] = {run: {} for arm in arms.values() for run in arm.runs}
-    for run, predictions in predict_all(model, list(arms.values()), records, batch_size=batch_size, progress=progress):
+    for run, predictions in predict_all(
+        model, list(arms.values()), records, batch_size=batch_size, tiles=tiles, progress=progress
+    ):
         answers[run].update(predictions)
     rows = {
         name: [[answers[run][place] for place in range(len(records))] for run in arm.runs] for name, arm in arms.items()
@@ -115,19 +120,21 @@ def measures(scored: Scored) -> dict[str, Any]:
     """{metric: interval, "recall": interval or None where no question came with boxes, "tokens", "n"}.
 
     And where some questions are about what their image does not show "not_on_the_page": {"precision", "recall"}, each
-    an interval; the precision of a strategy that never says so is None.
+    an interval; the precision of a strategy that never says so is None. Where some say which of their sources answers
+    "pages": {"best", "most"}, see `Scored.right_pages`.
     """
-    recall, refusals = scored.recall, scored.refusals
+    recall, refusals, pages = scored.recall, scored.refusals, scored.right_pages
     return {
         scored.metric: asdict(scored.score),
         "recall": None if recall is None else asdict(recall),
         "tokens": float(scored.tokens.mean()),
         "n": scored.scores.shape[1],
         **({} if refusals is None else {"not_on_the_page": _listed(refusals)}),
+        **({} if pages is None else {"pages": _listed(pages)}),
     }
 
 
-def _listed(intervals: dict[str, Interval | None]) -> dict[str, Any]:
+def _listed(intervals: Mapping[str, Interval | None]) -> dict[str, Any]:
     return {name: None if interval is None else asdict(interval) for name, interval in intervals.items()}
 
 

@@ -35,6 +35,7 @@ from .identity import hash_images, model_identity
 from .prediction_loop import by_image, new_tokens, predict_all
 from .predictions import append, mend, read_run
 from .scores import read_scored, score_experiment
+from .view_asking import check_arms, needs_views
 
 
 class Planned(TypedDict):
@@ -68,6 +69,7 @@ class Settings:
         rules: see `decisions`; None for `DEFAULT_RULES`.
         trained_on: of `TRAINABLE`, what these weights were also trained to read; the report says so.
         contest, reference, tolerance: arms with weights of their own, see `entries`.
+        tiles: see `views.ViewOptions`; None: a single view of each image, but views of documents and several images.
         curve: scores against how much a page says, see `curves`; None for none.
         batch_size: questions at a time, at the usual number of tokens.
         timed: records that are timed; rounds: how often each.
@@ -87,6 +89,7 @@ class Settings:
     contest: tuple[Entry, ...] | None = None
     reference: str | None = None
     tolerance: float = 0.1
+    tiles: str | int | None = None
     curve: dict[str, Any] | None = None
     batch_size: int = 32
     timed: int = 4
@@ -195,16 +198,26 @@ def arms_of(
     Raises:
         ValueError: see `make_arms`; or arms that this model cannot run.
     """
-    first = records[0].image
+    in_views = needs_views(records, settings.tiles)
+    boxed = all(record.located for record in records)
+    if in_views and names is None:
+        names = ("ladder", "oracle") if boxed else ("ladder",)
     asked: dict[str, Any] = {"seeds": settings.seeds, "trained_on": settings.trained_on, **changes}
     arms = make_arms(
         model.config, names, budget=settings.budget, allocator=settings.allocator,
-        room=question_room(model, records, new_tokens(model)), boxed=all(record.located for record in records),
-        several=OtherPages(model, [record.image for record in records]).after(first) is not None, **asked,
+        room=question_room(model, records, new_tokens(model)), boxed=boxed,
+        several=not in_views and _are_several(model, records), **asked,
     )  # fmt: skip
+    if in_views:
+        check_arms(arms, model.config.vision_config.image_size)
     for arm in arms:
         model.model.fetcher.check_strategy(arm.strategy)
     return arms
+
+
+def _are_several(model: ArrCocForConditionalGeneration, records: Sequence[Record]) -> bool:
+    """Whether the records are about more than one page."""
+    return OtherPages(model, [record.image for record in records]).after(records[0].image) is not None
 
 
 def facts(
@@ -217,6 +230,7 @@ def facts(
         "images_sha256": hash_images(records),
         "questions": len(records),
         "metric": settings.metric,
+        **({} if settings.tiles is None else {"tiles": settings.tiles}),
         "arms": [{**asdict(arm), "seeds": list(arm.seeds), "weights": list(arm.weights)} for arm in arms],
         "command": command,
     }
@@ -289,6 +303,7 @@ def predict(
     *,
     batch_size: int = 32,
     shard: tuple[int, int] = (0, 1),
+    tiles: str | int | None = None,
     progress: bool = True,
 ) -> int:
     """Answers what is not answered yet, and appends it to the files of this process; returns how many answers.
@@ -297,7 +312,7 @@ def predict(
         model: with a processor.
         arms, records: of the plan.
         folder: for the predictions; files of other processes and earlier calls count as done.
-        batch_size, shard, progress: see `predict_all`.
+        batch_size, shard, tiles, progress: see `predict_all`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     process, _ = shard
@@ -311,7 +326,7 @@ def predict(
         answered[run] = [place for place, line in enumerate(lines) if line in on_disk]
     count = 0
     for run, predictions in predict_all(
-        model, arms, records, batch_size=batch_size, answered=answered, shard=shard, progress=progress
+        model, arms, records, batch_size=batch_size, answered=answered, shard=shard, tiles=tiles, progress=progress
     ):
         append(folder / f"{run}-{process}.jsonl", predictions.values())
         count += len(predictions)
@@ -323,10 +338,13 @@ def predict(
 
 def keep_costs(
     out: Path, asked: Callable[[], Sequence[Asked]], records: Sequence[Record], settings: Settings
-) -> dict[str, Any]:
-    """The costs of each arm, measured once per folder, of the arms and models that `asked` gives."""
+) -> dict[str, Any] | None:
+    """The costs of each arm, measured once per folder, of the arms and models that `asked` gives.
+
+    None of arms that are asked over views: what views cost, `arr_coc.profiling.views` says.
+    """
     measured = read_costs(out)
-    if measured is not None:
+    if measured is not None or needs_views(records, settings.tiles):
         return measured
     arms = asked()
     first = [group[0].record for group in by_image(records)[: settings.timed]]

@@ -15,7 +15,7 @@ from ..data.records import Record
 from ..modeling.image_loading import load_image
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..version import __version__
-from . import answers, arms, bases, peers
+from . import answers, arms, bases, peers, view_asking
 
 WEIGHTS = frozenset((".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack"))
 """Endings of files that hold weights, an adapter's among them."""
@@ -63,7 +63,7 @@ def _weight_files(source: str) -> list[Path]:
 def _hash_code(model: ArrCocForConditionalGeneration) -> str:
     """Of the model's source files, of those that ask it, and of the versions of the libraries below."""
     modeling = Path(inspect.getfile(type(model))).parent
-    asking = [Path(inspect.getfile(module)) for module in (answers, arms, bases)]
+    asking = [Path(inspect.getfile(module)) for module in (answers, arms, bases, view_asking)]
     paths = [*sorted(modeling.glob("*.py")), *asking, *sorted(Path(inspect.getfile(peers)).parent.glob("*.py"))]
     versions = f"arr_coc {__version__}, torch {version('torch')}, transformers {version('transformers')}"
     return _hash_text(versions + hash_files(paths))
@@ -85,7 +85,7 @@ def hash_files(paths: Iterable[Path]) -> str:
 
 def hash_images(records: Sequence[Record]) -> str:
     """sha256 over the image files in the order of their paths, then over the pixels of images that are no files."""
-    images = dict.fromkeys(record.image for record in records)
+    images = dict.fromkeys(image for record in records for image in record.images)
     digest = hashlib.sha256()
     for path in sorted(image for image in images if isinstance(image, Path)):
         digest.update(path.read_bytes())

@@ -19,6 +19,7 @@ from .answers import PeerChoices, ask, encode, load_images
 from .arms import Arm
 from .bases import OtherPages, as_read
 from .predictions import Prediction, boxed_patches, prediction
+from .view_asking import ask_views, check_arms, check_record, encode_document, needs_views, view_prediction
 
 MAX_NEW_TOKENS = 32
 """Tokens of an answer where the checkpoint's generation config does not say."""
@@ -37,10 +38,10 @@ def new_tokens(model: ArrCocForConditionalGeneration) -> int:
 
 
 def by_image(records: Sequence[Record]) -> list[list[Item]]:
-    """The records of each image, images in the order in which they first come."""
-    groups: dict[Path | HeldImage, list[Item]] = {}
+    """The records of each image or document, these in the order in which they first come."""
+    groups: dict[tuple[Path | HeldImage, ...], list[Item]] = {}
     for place, record in enumerate(records):
-        groups.setdefault(record.image, []).append(Item(place, record))
+        groups.setdefault(record.images, []).append(Item(place, record))
     return list(groups.values())
 
 
@@ -52,6 +53,7 @@ def predict_all(
     batch_size: int = 32,
     answered: Mapping[str, Collection[int]] | None = None,
     shard: tuple[int, int] = (0, 1),
+    tiles: str | int | None = None,
     progress: bool = True,
 ) -> Iterator[tuple[str, dict[int, Prediction]]]:
     """The name of a run and its predictions by place of the record, part by part, until all is answered.
@@ -63,22 +65,31 @@ def predict_all(
         batch_size: questions at a time at the model's usual number of image tokens; arms with more take fewer.
         answered: places that are answered already, by run.
         shard: (number of this process, number of processes): every process takes whole images.
+        tiles: see `views.ViewOptions`; None: a single view of each image, but views of documents and several images.
         progress: show a progress bar (on standard error).
 
     Raises:
-        ValueError: an image that cannot be read, or boxes beside it; the message names the record's line.
+        ValueError: an image that cannot be read, or boxes beside it; the message names the record's line. Arms that are
+            defined for a single view, where there are several.
     """
     number, processes = shard
     done = {run: set((answered or {}).get(run, ())) for arm in arms for run in arm.runs}
     pages = OtherPages(model, [record.image for record in records])
+    in_views = needs_views(records, tiles)
+    if in_views:
+        check_arms(arms, model.config.vision_config.image_size)
     groups = by_image(records)[number::processes]
     total = sum(item.place not in places for group in groups for item in group for places in done.values())
     was_training = model.training
     model.eval()
     try:
         with tqdm(total=total, unit="answer", disable=not progress) as bar:
-            for batch in _batches(groups, batch_size):
-                for run, predictions in _predict_batch(model, arms, batch, done, batch_size, pages):
+            for batch in groups if in_views else _batches(groups, batch_size):
+                if in_views:
+                    parts = _predict_document(model, arms, batch, done, batch_size, tiles)
+                else:
+                    parts = _predict_batch(model, arms, batch, done, batch_size, pages)
+                for run, predictions in parts:
                     yield run, predictions
                     bar.update(len(predictions))
     finally:
@@ -133,6 +144,37 @@ def _predict_batch(
                     for item, answer, slot in zip(part, answers, slots, strict=True)
                 }
                 yield run, predictions
+
+
+def _predict_document(
+    model: ArrCocForConditionalGeneration,
+    arms: Sequence[Arm],
+    group: Sequence[Item],
+    done: Mapping[str, Collection[int]],
+    batch_size: int,
+    tiles: str | int | None,
+) -> Iterator[tuple[str, dict[int, Prediction]]]:
+    """All runs' predictions about one document, whose sources are encoded once."""
+    left = {(arm, run, seed): [item for item in group if item.place not in done[run]] for arm in arms
+            for run, seed in arm.runs.items()}  # fmt: skip
+    if not any(left.values()):
+        return
+    encoding, digest = encode_document(model, group[0].record, tiles)
+    for _, record in group:
+        check_record(record, encoding.source_sizes or ())
+    size = max(1, batch_size // len(encoding))  # each question looks at every source
+    for (arm, run, seed), items in left.items():
+        for start in range(0, len(items), size):
+            part = items[start : start + size]
+            asked = [item.record for item in part]
+            answers = ask_views(model, arm, asked, encoding, seed=seed, max_new_tokens=new_tokens(model))
+            yield (
+                run,
+                {
+                    item.place: view_prediction(item.record.line, answer, encoding, digest)
+                    for item, answer in zip(part, answers, strict=True)
+                },
+            )
 
 
 def _other_pages(

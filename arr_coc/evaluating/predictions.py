@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -20,6 +21,8 @@ from ..modeling.asker import Answer
 from ..modeling.image_processing_arr_coc import boxes_to_patches, map_boxes
 from ..modeling.vision_tower import ImageEncoding
 from ..settings import check_types
+
+_OF_VIEWS = ("sources", "fetched", "best")
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,9 @@ class Prediction:
         size: (height, width) of the source image, px.
         patches: the fetched patches, N bits in base64.
         image: digest of the image's pixels (see `image_digest`); "" in files that were written before there was one.
+        sources: that the prompt showed.
+        fetched: of an answer over views, where `patches` is "": source, x0, y0, x1, y1 of each patch, px of its source.
+        best: the source of the fetched patch with the highest relevance, or -1.
     """
 
     line: int
@@ -44,6 +50,14 @@ class Prediction:
     size: tuple[int, int]
     patches: str
     image: str = ""
+    sources: int = 1
+    fetched: tuple[tuple[float, ...], ...] = ()
+    best: int = -1
+
+    @property
+    def over_views(self) -> bool:
+        """Whether it was asked over views, so that `patches` of one grid are not known."""
+        return not self.patches
 
     @property
     def mask(self) -> np.ndarray:
@@ -93,7 +107,7 @@ def boxed_patches(record: Record, size: tuple[int, int], grid: int, patch_size: 
 
 
 def recall(prediction: Prediction, record: Record, patch_size: int) -> float:
-    """Share of the record's boxed patches that were fetched; NaN where it has no boxes."""
+    """Share of the record's boxed patches that were fetched from its one view; NaN where it has no boxes."""
     if not record.boxes:
         return float("nan")
     boxed = boxed_patches(record, prediction.size, prediction.grid, patch_size)
@@ -103,7 +117,12 @@ def recall(prediction: Prediction, record: Record, patch_size: int) -> float:
 def append(path: Path, predictions: Iterable[Prediction]) -> None:
     """Adds lines to a file, all or (if the process dies) a part that `read_run` drops."""
     with path.open("a", encoding="utf-8") as stream:
-        stream.write("".join(json.dumps(asdict(prediction), ensure_ascii=False) + "\n" for prediction in predictions))
+        stream.write("".join(json.dumps(_entry(prediction), ensure_ascii=False) + "\n" for prediction in predictions))
+
+
+def _entry(said: Prediction) -> dict[str, Any]:
+    """Its fields; of an answer about one view without those that are of views."""
+    return {name: value for name, value in asdict(said).items() if said.over_views or name not in _OF_VIEWS}
 
 
 def mend(path: Path) -> None:

@@ -115,6 +115,8 @@ def _arm_rows(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
         "first token, ms",
         "MB",
     ]
+    paged = any("pages" in arm for arm in result["arms"].values())
+    head += ["right page, by the best patch, %", "by the most patches, %"] if paged else []
     costs = (result["costs"] or {}).get("arms", {})
     rows = []
     for name, arm in result["arms"].items():
@@ -131,6 +133,7 @@ def _arm_rows(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
                 share(arm["missed"]),
                 f"{arm['mean_tokens']:.4g}",
                 *spent,
+                *([percent(arm.get("pages", {}).get(name)) for name in ("best", "most")] if paged else []),
             ]
         )
     return head, rows
@@ -305,7 +308,10 @@ def _worst(out: Path, plan: dict[str, Any], result: dict[str, Any], records: Seq
         others = ", ".join(f"{other.arm.name} {other.mean_scores[place]:.2g}" for other in read)
         answers = " or ".join(record.answers[:3])
         caption = f"{record.question} Answer: {answers}. Said: {said.answer or '(nothing)'}. Scores: {others}."
-        blocks.append(Figure(f"worst-{number}", _picture(record, said, scored), caption))
+        if said.over_views:
+            blocks.append(Paragraph(caption))
+        else:
+            blocks.append(Figure(f"worst-{number}", _picture(record, said, scored), caption))
     return blocks
 
 

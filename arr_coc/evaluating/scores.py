@@ -31,6 +31,7 @@ from .statistics import (
     score_interval,
     sign_flip,
 )
+from .view_asking import right_source, view_recall
 
 logger = logging.get_logger(__name__)
 
@@ -69,7 +70,7 @@ def distinct_items(records: Sequence[Record], predictions: Sequence[Prediction])
     first: dict[Any, Record] = {}
     places, images = [], []
     for place, (record, said) in enumerate(zip(records, predictions, strict=True)):
-        image = numbers.setdefault(said.image or record.image, len(numbers))
+        image = numbers.setdefault(said.image or record.images, len(numbers))
         item = (image, record.question, record.answers, record.history)
         if item not in first:
             first[item] = record
@@ -91,6 +92,8 @@ class Scored:
         predictions: R rows of n.
         scores: float64 [R, n] in 0..1.
         recalls: float64 [R, n], NaN where a record has no boxes.
+        pages: float64 [2, R, n], whether what was fetched came from a source that answers: the best patch, and the most
+            of them (see `right_source`); NaN where that is not known.
         images: int [n], the number of each question's image.
         absent: bool [n], True on questions about what their image does not show.
     """
@@ -100,6 +103,7 @@ class Scored:
     predictions: list[list[Prediction]]
     scores: np.ndarray
     recalls: np.ndarray
+    pages: np.ndarray
     images: np.ndarray
     absent: np.ndarray
 
@@ -128,6 +132,19 @@ class Scored:
         """Mean recall of the questions with boxes, its interval drawn by images; None where none has boxes."""
         boxed = ~np.isnan(self.mean_recalls)
         return bootstrap_mean(self.mean_recalls[boxed], groups=self.images[boxed]) if boxed.any() else None
+
+    @property
+    def right_pages(self) -> dict[str, Interval] | None:
+        """Share of the questions whose best fetched patch, and whose most, came from a page that answers.
+
+        Intervals are drawn by documents. None where no question says which of its sources answers.
+        """
+        known = ~np.isnan(self.pages[0]).any(0)
+        if not known.any():
+            return None
+        best, most = self.pages.mean(1)[:, known]
+        images = self.images[known]
+        return {"best": score_interval(best, images), "most": score_interval(most, images)}
 
     @cached_property
     def refused(self) -> np.ndarray:
@@ -169,9 +186,14 @@ def score_arm(arm: Arm, rows: Sequence[Sequence[Prediction]], items: Items, metr
     counted = [[row[place] for place in items.places] for row in rows]
     pairs = [list(zip(row, items.records, strict=True)) for row in counted]
     scores = [[float(score(said.answer, record.answers)) for said, record in row] for row in pairs]
-    recalls = [[recall(said, record, patch_size) for said, record in row] for row in pairs]
+    recalls = [[_recall(said, record, patch_size) for said, record in row] for row in pairs]
+    pages = np.moveaxis(np.array([[right_source(said, record) for said, record in row] for row in pairs]), -1, 0)
     absent = np.array([record.absent for record in items.records])
-    return Scored(arm, metric, counted, np.array(scores), np.array(recalls), items.images, absent)
+    return Scored(arm, metric, counted, np.array(scores), np.array(recalls), pages, items.images, absent)
+
+
+def _recall(said: Prediction, record: Record, patch_size: int) -> float:
+    return view_recall(said, record) if said.over_views else recall(said, record, patch_size)
 
 
 def read_scored(
@@ -209,9 +231,14 @@ def summary(scored: Scored) -> dict[str, Any]:
         "seed_sd": float(run_means.std(ddof=1)) if len(run_means) > 1 else None,
         "query_dependence": query_dependence(scored.predictions, scored.images),
         "recall": None if overlap is None else asdict(overlap),
+        **({} if scored.right_pages is None else {"pages": _shown_pages(scored)}),
         "missed": float((scored.recalls[:, boxed] < MISSED).mean()) if boxed.any() else None,
         "mean_tokens": float(scored.tokens.mean()),
     }
+
+
+def _shown_pages(scored: Scored) -> dict[str, Any]:
+    return {name: asdict(interval) for name, interval in (scored.right_pages or {}).items()}
 
 
 def compare(first: Scored, second: Scored) -> dict[str, Any]:
