@@ -166,6 +166,25 @@ class ImageEncoding(Rows):
     def __len__(self) -> int:
         return self.features.shape[0]
 
+    def join(self, *others: "ImageEncoding") -> "ImageEncoding":
+        """The images of all, in that order; documents stay such, and beside them each image becomes one.
+
+        What is not known of all of them (prefix, sizes, pixels) is not known afterwards.
+
+        Raises:
+            ValueError: grids or poolings that differ, or tiles that are encoded when a question asks for them.
+        """
+        every = [self, *others]
+        for name in ("side", "pool"):
+            if len(values := {getattr(encoding, name) for encoding in every}) > 1:
+                raise ValueError(f"{name}: expected encodings of one {name} to join them; got {sorted(values)}")
+        if others and any(encoding.tiling is not None for encoding in every):
+            raise ValueError('tiles: expected encodings that hold all of their tiles to join them; got tiles="asked"')
+        if not all(_same(self.prefix_ids, encoding.prefix_ids) for encoding in others):
+            every = [encoding.without_prefix() for encoding in every]
+        in_views = any(encoding.documents is not None or encoding.tiles is not None for encoding in every)
+        return _join_views(every) if others and in_views else Rows.join(*every)
+
     def save(self, path: str | os.PathLike, model: "ArrCocForConditionalGeneration") -> None:
         """Writes it to one safetensors file, for `load` with the same model: see `encoding_files`."""
         from .encoding_files import save_encoding
@@ -203,6 +222,39 @@ class ImageEncoding(Rows):
         """
         quality = None if self.quality is None else self.quality[:, :0]
         return replace(self.without_prefix(), tokens=self.tokens[:, :0], closing=None, quality=quality)
+
+
+def _same(first: Tensor | None, second: Tensor | None) -> bool:
+    return first is second or (first is not None and second is not None and torch.equal(first, second))
+
+
+def _join_views(every: list[ImageEncoding]) -> ImageEncoding:
+    """`ImageEncoding.join` of encodings of which some have documents or tiles."""
+    documents: list[int] = []
+    tiles: list[Tiles] = []
+    start = 0
+    for encoding in every:
+        number = documents[-1] + 1 if documents else 0
+        documents += [number + own for own in encoding.documents or range(len(encoding))]
+        if encoding.tiles is not None:
+            tiles.append(replace(encoding.tiles, sources=encoding.tiles.sources + start))
+        start += len(encoding)
+
+    def listed(name: str) -> list[Any] | None:
+        values = [getattr(encoding, name) for encoding in every]
+        return None if None in values else [row for rows in values for row in rows]
+
+    # What saccades see of a base is made anew for each view that is fetched from.
+    bare = [
+        replace(
+            encoding, semantic_cache=[], bridge_cache=None, documents=None, source_sizes=None, sources=None, tiles=None
+        )
+        for encoding in every
+    ]
+    return replace(
+        Rows.join(*bare), documents=documents, source_sizes=listed("source_sizes"), sources=listed("sources"),
+        tiles=Rows.join(*tiles) if tiles else None,
+    )  # fmt: skip
 
 
 MAX_PIXEL = 1e4

@@ -1,6 +1,7 @@
 """Several views: tiles cover a source, one budget goes over all of them, and a single view is what it was."""
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -226,3 +227,27 @@ def test_origins_of_a_single_view_are_its_patches(model: Any) -> None:
         drawn(128, 128), QUESTION, strategy="oracle", boxes=[(16, 40, 24, 48)], budget=1, return_fetch=True
     )
     assert [origin.box for origin in answer.sources] == [(16.0, 40.0, 24.0, 48.0)]
+
+
+def test_joined_encodings_of_views_answer_as_each_by_itself(model: Any) -> None:
+    """Tiles named their source by its row in an encoding of its own, and documents their number."""
+    first, second = model.encode_image(PAGE), model.encode_image(drawn(420, 430, seed=3))
+    joined = first.join(model.encode_image(SMALL), second)
+    assert joined.documents == [0, 1, 2] and joined.tiles.sources.unique().tolist() == [0, 2]
+    assert len(joined.tiles) == len(first.tiles) + len(second.tiles)
+    answers = model.generate(joined, QUESTION, return_fetch=True)
+    for encoding, answer in ((first, answers[0]), (second, answers[2])):
+        alone = model.generate(encoding, QUESTION, return_fetch=True)
+        assert (alone.text, alone.sources) == (answer.text, answer.sources)
+    plain = model.generate(SMALL, QUESTION, return_fetch=True)
+    assert [origin.box for origin in plain.sources] == [origin.box for origin in answers[1].sources]
+
+
+def test_joining_what_does_not_go_together_is_refused(model: Any) -> None:
+    plain = model.encode_image(SMALL)
+    with pytest.raises(
+        ValueError, match='tiles: expected encodings that hold all of their tiles .*; got tiles="asked"'
+    ):
+        plain.join(model.encode_image(PAGE, tiles="asked"))
+    with pytest.raises(ValueError, match="pool: expected encodings of one pool to join them; got \\[1, 2\\]"):
+        plain.join(replace(plain, pool=2))
