@@ -18,8 +18,8 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses
 help: ## say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(INSTALLED) ## ask the tiny model about a receipt; writes demo.png
-	$(BIN)/arr-coc ask examples/images/receipt.png "What is the total?" --model hub_configs/arr-coc-tiny --picture demo.png
+demo: $(INSTALLED) ## ask the tiny model about an A4 page; writes demo.png
+	$(BIN)/arr-coc ask examples/images/invoice.jpg "What is the total?" --model hub_configs/arr-coc-tiny --picture demo.png
 
 test: $(INSTALLED) ## run the tests but the slow ones, on up to 4 cores (WORKERS=0: on one, in this process)
 	$(PYTEST) -m "not slow"

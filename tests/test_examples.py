@@ -20,6 +20,7 @@ SCRIPTS = {
     "ask.py": ["--picture", "OUT/fetched.png"],
     "many_questions.py": [],
     "make_receipt.py": ["OUT/receipt.png"],
+    "make_invoice.py": ["OUT"],
     "finetune_scorer_lora.py": [
         "--render", "vendor,balance,deposit,branch", *SMALL, "--batch-size", "2", "--out", "OUT/adapter",
     ],
@@ -42,7 +43,9 @@ SAYS = {
     "sft_trl.py": ["before: exact match", "of black images", "after:  exact match", "points"],
 }
 
-FONTS: dict[str, Split] = {"make_receipt.py": "test", "learn_from_feedback.py": "validation"}
+FONTS: dict[str, Split] = {
+    "make_receipt.py": "test", "make_invoice.py": "validation", "learn_from_feedback.py": "validation",
+}  # fmt: skip
 """Fonts that a script needs beside those of training."""
 
 MARKS = {

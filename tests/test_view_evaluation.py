@@ -1,0 +1,203 @@
+"""Evaluation over views: it asks as a user would, page accuracy is of what was fetched, and bounds hold."""
+
+import json
+import re
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import tiny_model
+from PIL import Image
+
+from arr_coc.cli.evaluate import table
+from arr_coc.data import find_fonts
+from arr_coc.data.collator import QuestionCollator
+from arr_coc.data.formats.jsonl import Jsonl
+from arr_coc.data.records import Record, read_records
+from arr_coc.evaluating import evaluate
+from arr_coc.evaluating.evaluation import score_strategies
+from arr_coc.evaluating.experiment import Settings, arms_of, facts, plan_arms, predict
+from arr_coc.evaluating.predictions import Prediction, read_run
+from arr_coc.evaluating.scores import read_scored, summary
+from arr_coc.evaluating.view_asking import right_source, view_recall
+from arr_coc_cli import main
+
+ROOT = Path(__file__).parents[1]
+
+LARGE_TEXT = {"max_position_embeddings": 4096}
+QUESTIONS = ("What is it?", "Why?")
+
+
+def noise(size: tuple[int, int], seed: int) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8))
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return tiny_model(text=LARGE_TEXT)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two documents, one of two images and one a TIFF of three pages, with two questions each."""
+    folder = tmp_path_factory.mktemp("views")
+    for number in range(2):
+        noise((150, 110), number).save(folder / f"{number}.png")
+    first, *rest = (noise((70, 90), number) for number in range(2, 5))
+    first.save(folder / "pages.pdf", save_all=True, append_images=rest, resolution=150)
+    lines = [
+        {"images": ["0.png", "1.png"], "boxes": [[10, 10, 30, 18]], "box_sources": [1], "answer_sources": [1]},
+        {"image": "pages.pdf", "boxes": [[10, 10, 30, 18]], "box_sources": [2], "answer_sources": [2]},
+    ]
+    lines = [{**line, "question": question, "answers": ["?"]} for line in lines for question in QUESTIONS]
+    path = folder / "data.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+@pytest.fixture(scope="module")
+def report(model: Any, data: Path) -> dict[str, Any]:
+    return evaluate(model, read_records(data), ["none", "oracle"], tiles="all", budget=4, progress=False)
+
+
+def test_the_oracle_fetches_from_the_page_that_answers(report: dict[str, Any]) -> None:
+    oracle, none = report["strategies"]["oracle"], report["strategies"]["none"]
+    assert oracle["pages"]["best"]["value"] == 1.0 and oracle["n"] == 4
+    assert oracle["recall"]["value"] > 0.2 > none["recall"]["value"] == 0.0
+    assert "pages" not in none, "nothing was fetched"
+    assert oracle["tokens"] == none["tokens"] + 4
+
+
+def test_the_table_says_of_how_many_questions_the_right_page_was_fetched_from(report: dict[str, Any]) -> None:
+    text = table(report["strategies"])
+    assert "right page: best patch" in text and text.splitlines()[1].split()[-1] == "-"
+
+
+def test_what_is_asked_is_what_generate_answers(model: Any, data: Path) -> None:
+    records = read_records(data)
+    scored = score_strategies(model, records, ["realizer"], budget=5, progress=False)["realizer"]
+    said = [prediction.answer for prediction in scored.predictions[0]]
+    alone = [model.generate(records[2].image, record.question, budget=5) for record in records[2:]]
+    assert said[2:] == alone
+    images = [[Image.open(path) for path in records[0].images]]
+    assert said[0] == model.generate(images, records[0].question, budget=5, spread="joint")[0]
+
+
+def test_intervals_are_drawn_by_documents(model: Any, data: Path) -> None:
+    scored = score_strategies(model, read_records(data), ["saliency"], tiles="asked", progress=False)["saliency"]
+    assert scored.images.tolist() == [0, 0, 1, 1]
+
+
+def test_an_experiment_over_views_is_planned_predicted_and_scored(model: Any, data: Path, tmp_path: Path) -> None:
+    source, settings = Jsonl(data), Settings(arms=("none", "realizer@4", "oracle"), tiles=2)
+    records = source.read()
+    arms = arms_of(model, settings.arms, records, settings)
+    plan = facts(source, records, settings, arms, "")
+    assert plan["tiles"] == 2 and [arm.name for arm in plan_arms(plan)] == ["none", "realizer@4", "oracle"]
+    assert predict(model, arms, records, tmp_path, tiles=2, progress=False) == 12
+    assert predict(model, arms, records, tmp_path, tiles=2, progress=False) == 0
+    (first, *_) = read_run(tmp_path, "realizer@4").values()
+    assert first.sources == 2 and len(first.fetched) == 4 and first.over_views
+    scored, items = read_scored(tmp_path, arms, records, "exact_match", 16)
+    assert items.number_of_images == 2
+    arm = summary(scored[1])
+    assert set(arm["pages"]) == {"best", "most"} and arm["query_dependence"] is None
+
+
+@pytest.mark.parametrize("arm", ["uniform", "larger", "patches_only", "keep_all", "fastv"])
+def test_arms_of_a_single_view_are_refused(model: Any, data: Path, arm: str) -> None:
+    records, settings = read_records(data), Settings(arms=(arm,))
+    with pytest.raises(ValueError, match=f"arms: expected strategies, .*; got {arm}"):
+        arms_of(model, settings.arms, records, settings)
+
+
+def test_without_names_an_experiment_over_views_has_the_ladder_and_the_oracle(model: Any, data: Path) -> None:
+    names = [arm.name for arm in arms_of(model, None, read_records(data), Settings())]
+    assert names[0] == "none" and names[-1] == "oracle" and "uniform" not in names
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"answer_sources": (7,)}, "line 3: expected numbers of sources below 3; got 7"),
+        ({"boxes": ((500.0, 10.0, 600.0, 20.0),)}, "line 3: boxes: expected boxes that reach into source 2 of"),
+    ],
+)
+def test_numbers_and_boxes_beside_the_document_are_refused(
+    model: Any, data: Path, change: dict[str, Any], said: str
+) -> None:
+    record = replace(read_records(data)[2], **change)
+    with pytest.raises(ValueError, match=said):
+        score_strategies(model, [record], ["none"], progress=False)
+
+
+def test_a_broken_document_names_its_line(model: Any, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.pdf"
+    broken.write_bytes(b"%PDF-1.4 nothing")
+    with pytest.raises(ValueError, match="line 9: .*broken.pdf"):
+        score_strategies(model, [Record(broken, "?", ("1",), line=9)], ["none"], progress=False)
+
+
+def test_training_on_several_images_is_refused(model: Any, data: Path) -> None:
+    """The collator took the first image of each record, whatever the question was about."""
+    with pytest.raises(ValueError, match="line 1: images: expected one image, which is what is trained on; got 2"):
+        QuestionCollator(model.processor, model.config)(read_records(data, limit=1))
+
+
+def said(*fetched: tuple[float, ...], best: int = 0) -> Prediction:
+    return Prediction(1, "", 1.0, 9, 4, (90, 70), "", sources=3, fetched=fetched, best=best)
+
+
+def asked(**fields: Any) -> Record:
+    return Record(Path("pages.pdf"), "?", ("1",), **fields)
+
+
+def test_the_best_patch_and_the_most_patches_may_come_from_different_pages() -> None:
+    record = asked(answer_sources=(1,))
+    patches = ((0, 0, 0, 9, 9), (1, 0, 0, 9, 9), (0, 9, 0, 18, 9))
+    assert right_source(said(*patches, best=1), record) == (1.0, 0.0)
+    assert right_source(said(*patches, best=0), asked(answer_sources=(0, 2))) == (1.0, 1.0)
+    for unknown in (right_source(said(best=-1), record), right_source(said(*patches), asked())):
+        assert np.isnan(unknown).all()
+
+
+def test_recall_over_views_is_the_share_of_area_on_the_right_source() -> None:
+    record = asked(boxes=((0, 0, 16, 8),), box_sources=(1,), answer_sources=(1,))
+    assert view_recall(said((0, 0, 0, 16, 8)), record) == 0.0
+    assert view_recall(said((1, 0, 0, 8, 8)), record) == pytest.approx(0.5)
+    frames = asked(boxes=((0, 0, 16, 8),) * 2, box_sources=(1, 2), answer_sources=(1, 2))
+    assert view_recall(said((2, 0, 0, 16, 8)), frames) == 1.0, "any frame that shows the sign will do"
+    both = asked(boxes=((0, 0, 16, 8),) * 2, box_sources=(1, 2))
+    assert view_recall(said((2, 0, 0, 16, 8)), both) == pytest.approx(0.5), "a comparison takes all of its sources"
+    assert np.isnan(view_recall(said(), asked()))
+
+
+DOCUMENTED = [
+    line
+    for block in re.findall(r"```bash\n(.*?)```", (ROOT / "docs" / "views.md").read_text(encoding="utf-8"), re.DOTALL)
+    for line in block.splitlines()
+]
+SMALL = {
+    "render": ["--pages", "1", "--questions", "1", "--size", "96", "--split", "train"],
+    "evaluate": ["--limit", "1", "--strategies", "none", "--model"],
+}
+
+
+def test_the_documented_commands_run(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        find_fonts("train")
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    monkeypatch.chdir(tmp_path)
+    assert len(DOCUMENTED) == 6
+    for line in DOCUMENTED:
+        program, command, *rest = shlex.split(line.split(" #")[0])
+        assert program == "arr-coc"
+        more = [*SMALL[command], str(checkpoint)] if command == "evaluate" else SMALL[command]
+        main([command, *rest, *more, *(["--sources", "2"] if "--sources" in rest else [])])
+    assert capsys.readouterr().out.count("In brackets: 95 % intervals.") == 3
