@@ -61,7 +61,9 @@ class Prediction:
 
     @property
     def mask(self) -> np.ndarray:
-        """bool [N], True on the fetched patches."""
+        """bool [N], True on the fetched patches; of none where it was asked over views."""
+        if self.over_views:
+            return np.zeros(self.grid**2, dtype=bool)
         return np.unpackbits(np.frombuffer(base64.b64decode(self.patches), np.uint8), count=self.grid**2).astype(bool)
 
     @property
