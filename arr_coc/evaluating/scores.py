@@ -92,10 +92,10 @@ class Scored:
         predictions: R rows of n.
         scores: float64 [R, n] in 0..1.
         recalls: float64 [R, n], NaN where a record has no boxes.
-        pages: float64 [2, R, n], whether what was fetched came from a source that answers: the best patch, and the most
-            of them (see `right_source`); NaN where that is not known.
         images: int [n], the number of each question's image.
         absent: bool [n], True on questions about what their image does not show.
+        pages: float64 [2, R, n], whether what was fetched came from a source that answers: the best patch, and the most
+            of them (see `right_source`); NaN where that is not known. None: of none.
     """
 
     arm: Arm
@@ -103,9 +103,9 @@ class Scored:
     predictions: list[list[Prediction]]
     scores: np.ndarray
     recalls: np.ndarray
-    pages: np.ndarray
     images: np.ndarray
     absent: np.ndarray
+    pages: np.ndarray | None = None
 
     @cached_property
     def tokens(self) -> np.ndarray:
@@ -139,8 +139,8 @@ class Scored:
 
         Intervals are drawn by documents. None where no question says which of its sources answers.
         """
-        known = ~np.isnan(self.pages[0]).any(0)
-        if not known.any():
+        known = np.zeros(0, dtype=bool) if self.pages is None else ~np.isnan(self.pages[0]).any(0)
+        if self.pages is None or not known.any():
             return None
         best, most = self.pages.mean(1)[:, known]
         images = self.images[known]
@@ -189,7 +189,7 @@ def score_arm(arm: Arm, rows: Sequence[Sequence[Prediction]], items: Items, metr
     recalls = [[_recall(said, record, patch_size) for said, record in row] for row in pairs]
     pages = np.moveaxis(np.array([[right_source(said, record) for said, record in row] for row in pairs]), -1, 0)
     absent = np.array([record.absent for record in items.records])
-    return Scored(arm, metric, counted, np.array(scores), np.array(recalls), pages, items.images, absent)
+    return Scored(arm, metric, counted, np.array(scores), np.array(recalls), items.images, absent, pages)
 
 
 def _recall(said: Prediction, record: Record, patch_size: int) -> float:
