@@ -14,6 +14,7 @@ from .modeling.configuration_arr_coc import COMPRESSION
 from .modeling.fetcher import FetchResult
 from .modeling.image_processing_arr_coc import Placement, fit_square, load_image
 from .modeling.joint_allocation import JointFetch
+from .modeling.regions import LEVELS
 
 SHORTEST, LONGEST = 768, 1536
 """Bounds on the longer side of the image as drawn, px."""
@@ -73,7 +74,7 @@ def draw_fetch(
     if heated:
         relevance = fetch.relevance[0].float().cpu().numpy().reshape(side, side)
         canvas.alpha_composite(_heat(relevance, cell, placed))
-    canvas.alpha_composite(_lines(fetch.positions[0].tolist(), side, cell, placed))
+    canvas.alpha_composite(_lines(fetch.regions()[0].tolist(), side, cell, placed))
     return _with_caption(canvas.convert("RGB"), fetch, question, text, probability, heated)
 
 
@@ -97,17 +98,20 @@ def _heat(relevance: np.ndarray, cell: int, placed: Placement) -> Image.Image:
     return layer.crop(_window(placed))
 
 
-def _lines(positions: list[list[int]], side: int, cell: int, placed: Placement) -> Image.Image:
-    """The base grid, faint, and an outline around the fetched (y, x), as a layer over the image inside the square."""
+def _lines(regions: list[list[int]], side: int, cell: int, placed: Placement) -> Image.Image:
+    """The base grid, faint, and an outline around what was fetched, as a layer over the image inside the square.
+
+    `regions`: y0, x0, y1, x1 of each token, see `FetchResult.regions`.
+    """
     layer = Image.new("RGBA", (cell * side,) * 2)
     draw = ImageDraw.Draw(layer)
     for at in range(COMPRESSION * cell, side * cell, COMPRESSION * cell):
         draw.line((at, 0, at, side * cell), GRID_COLOUR)
         draw.line((0, at, side * cell, at), GRID_COLOUR)
     fetched = np.zeros((side, side), dtype=bool)
-    for y, x in positions:
-        fetched[y, x] = True
-        draw.rectangle((x * cell, y * cell, (x + 1) * cell, (y + 1) * cell), outline=SEAM_COLOUR)
+    for y0, x0, y1, x1 in regions:
+        fetched[y0:y1, x0:x1] = True
+        draw.rectangle((x0 * cell, y0 * cell, x1 * cell, y1 * cell), outline=SEAM_COLOUR)
     inside = fetched.repeat(cell, 0).repeat(cell, 1)
     width = max(2, cell // 8)
     for colour, reach in ((HALO_COLOUR, width + 1), (OUTLINE_COLOUR, width)):  # a halo: seen on any background
@@ -179,13 +183,26 @@ def describe(fetch: FetchResult) -> str:
     if isinstance(fetch, JointFetch):
         views, sources = len(fetch.seen.views.slots), len(fetch.counts)
         shown = f"{views} views of {sources} {'source' if sources == 1 else 'sources'} of {patches} patches each"
-        fetched = f"{int(fetch.counts.sum())} patches fetched (outlined) from {shown}"
+        fetched = f"{_amount(fetch)} fetched (outlined) from {shown}"
         return f"strategy {fetch.strategy}, allocator {fetch.allocator}: {fetched}"
     beside = f", {padding} of them padding" if padding else ""
-    return (
-        f"strategy {fetch.strategy}, allocator {fetch.allocator}: {fetch.budget} of {patches} patches fetched (outlined"
-        f"{beside}), beside {base} base tokens (grid)"
+    amount = (
+        f"{fetch.budget} of {patches} patches" if fetch.levels is None else f"{_amount(fetch)} of {patches} patches"
     )
+    return (
+        f"strategy {fetch.strategy}, allocator {fetch.allocator}: {amount} fetched (outlined{beside}), beside {base} "
+        "base tokens (grid)"
+    )
+
+
+def _amount(fetch: FetchResult) -> str:
+    """How much was fetched, and at which levels of detail."""
+    if fetch.levels is None:
+        return f"{int(fetch.counts.sum())} patches"
+    levels = fetch.levels[fetch.used]
+    counts = [(4**level, int((levels == level).sum())) for level in range(LEVELS)]
+    shown = ", ".join(f"{count} of {patches}" for patches, count in counts if count)
+    return f"{len(levels)} tokens ({shown} patches)"
 
 
 def _draw_bar(page: Image.Image, y: int, width: int, font: Any) -> None:

@@ -1,5 +1,7 @@
 """Allocators: from relevance and a budget to the indices of K distinct patches, and how many of them each item gets.
 
+Those that fetch regions of several patches are in detail_allocators.py.
+
 Choosing is done by pure functions, in which ties break by lower index. Where a question or the relevance decides how
 many patches an item gets, a module counts them, since it may hold weights.
 
@@ -9,6 +11,7 @@ channels, D language-model width, H scorer width. A saccade's rank r counts from
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +19,7 @@ from torch import Tensor, nn
 
 from .balancing import ContextNetwork
 from .configuration_arr_coc import TIERS, ArrCocFetcherConfig, scaled_budget
+from .regions import pool_regions
 from .registry import Registry
 from .scorers import FetchContext
 
@@ -24,6 +28,18 @@ SOFTNESS = 0.02
 
 
 # ---- which patches --------------------------------------------------------------------------------------------------
+
+
+def ranked_scores(scores: Tensor, patch_mask: Tensor, hidden: Tensor | None) -> Tensor:
+    """Ranks [B, N], N down to 1: whatever the scale of scores, padding comes behind all others, what is hidden last.
+
+    In float32, which every device has. Padding has the lowest finite value, what is `hidden` [B, N] -inf.
+    """
+    order = scores.sort(dim=-1, descending=True, stable=True).indices
+    places = torch.arange(scores.shape[1], 0, -1, dtype=torch.float32, device=scores.device)
+    ranked = torch.empty_like(scores, dtype=torch.float32).scatter(1, order, places.expand_as(scores))
+    ranked = ranked.masked_fill(~patch_mask, torch.finfo(torch.float32).min)
+    return ranked if hidden is None else ranked.masked_fill(hidden, float("-inf"))
 
 
 def best(scores: Tensor, count: int) -> Tensor:
@@ -76,7 +92,7 @@ def most_relevant_first(scores: Tensor, indices: Tensor, counts: Tensor) -> tupl
     return indices.gather(1, front), rank.gather(1, front)
 
 
-def soft_top_k(scores: Tensor, count: int, *, temperature: float) -> Tensor:
+def soft_top_k(scores: Tensor, count: int | Tensor, *, temperature: float) -> Tensor:
     """Weights in 0..1 that sum to `count`: sigmoid((score - tau) / temperature), tau one per item.
 
     Tau is found by bisection and has the gradient of the implicit function. So raising one score lowers the weights of
@@ -84,7 +100,7 @@ def soft_top_k(scores: Tensor, count: int, *, temperature: float) -> Tensor:
 
     Args:
         scores: [B, N]; -inf has weight 0.
-        count: K; an item of no more than K finite scores has weight 1 on each.
+        count: K, or [B, 1] one per item; an item of no more than K finite scores has weight 1 on each.
         temperature: above 0, in units of the score; towards 0 the weights become the hard choice.
     """
     finite = scores.isfinite()
@@ -203,6 +219,55 @@ class MassBudgeter(Budgeter):
         return budgets_from_mass(mass, self.config.adaptive_share, least=int(sizes[0]), most=int(sizes[-1]))
 
 
+# ---- what the answer's loss reaches --------------------------------------------------------------------------------
+
+
+def token_weights(
+    scores: Tensor,
+    relevance: Tensor,
+    ranked: Tensor,
+    indices: Tensor,
+    levels: Tensor | None,
+    rank: Tensor,
+    budgets: Budgets | None,
+    *,
+    side: int,
+    temperature: float | None,
+) -> Tensor | None:
+    """What tokens are multiplied by, so that the answer's loss reaches the scorer and the budgets.
+
+    Args:
+        scores, relevance, ranked: [B, N] of the scorer, and `ranked_scores`.
+        indices, levels: [B, K] the tokens; levels None: all are patches.
+        rank: [B, K] of each token by score.
+        budgets: of allocators that choose how many.
+        side: G.
+        temperature: of gradient "soft"; None: "straight_through".
+
+    Returns:
+        [B, K], or None where neither scorer nor budgets learn. A region's weight is the mean of its patches'.
+    """
+
+    def at(values: Tensor) -> Tensor:
+        if levels is None:
+            return values.gather(1, indices)
+        return pool_regions(values.view(len(values), 1, -1, side), indices, levels)[..., 0]
+
+    weights = None
+    if scores.requires_grad:
+        if temperature is not None:
+            eligible = scores.masked_fill(ranked <= torch.finfo(ranked.dtype).min, float("-inf"))
+            patches = indices.shape[1] if levels is None else (4**levels).sum(1, keepdim=True)
+            weights = at(soft_top_k(eligible, patches, temperature=temperature))
+        else:
+            weights = at(relevance)
+            weights = 1 + (weights - weights.detach())  # in this order: exactly 1
+    if budgets is not None and budgets.survival.requires_grad:
+        survival = budgets.survival.gather(1, rank)
+        weights = survival if weights is None else weights * survival
+    return weights
+
+
 # ---- the family ------------------------------------------------------------------------------------------------------
 
 
@@ -211,13 +276,16 @@ class Allocator:
     """A way to turn scores into patches, and what chooses their number.
 
     Attributes:
-        choose: scores [B, N], a count, `config=` and the grid's `side=` -> indices [B, count] of distinct patches,
-            ascending.
+        choose: scores [B, N] as `ranked_scores` makes them, a count, `config=` and the grid's `side=` -> indices
+            [B, count] of distinct patches, ascending.
         budgeter: says how many of an item's most relevant patches it gets, up to the budget; None: the budget.
+        detail: whether it chooses levels of detail: then `choose` also takes `relevance=` [B, N] in 0..1, and returns
+            indices of regions and their levels (regions.py), [B, count] each.
     """
 
-    choose: Callable[..., Tensor]
+    choose: Callable[..., Any]
     budgeter: type[Budgeter] | None = None
+    detail: bool = False
 
 
 ALLOCATORS: Registry[Allocator] = Registry("allocator")

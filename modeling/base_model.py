@@ -237,12 +237,15 @@ class ArrCocModel(ArrCocPreTrainedModel):
         """Embeddings of a prompt's text [B, S, D]; a placeholder's are of no meaning."""
         return self.get_input_embeddings()(input_ids.masked_fill(input_ids == self.config.image_token_id, 0))
 
-    def bridge_saccades(self, encoding: ImageEncoding, indices: Tensor, used: Tensor | None = None) -> Bridged:
+    def bridge_saccades(
+        self, encoding: ImageEncoding, indices: Tensor, used: Tensor | None = None, levels: Tensor | None = None
+    ) -> Bridged:
         """Fetched patches [I, K] of the encoded images, one each, on the language model's side: tokens [I, K, D].
 
         `used` [I, K]: False on those that only fill the rectangle, which the others are not to see; None: all are.
+        `levels` [I, K]: of detail, where they are regions (regions.py).
         """
-        states, projected = self.vision_tower.saccades(encoding, indices, used)
+        states, projected = self.vision_tower.saccades(encoding, indices, used, levels)
         base = encoding.bridge_cache or []
         return self.bridge(states, projected, base=base, bypass=encoding.bypass, used=used)
 
@@ -259,7 +262,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
             if isinstance(fetched, JointFetch):
                 bridged = bridge_over_views(self, encoding, fetched)
             else:
-                bridged = self.bridge_saccades(encoding, fetched.indices, used)
+                bridged = self.bridge_saccades(encoding, fetched.indices, used, fetched.levels)
             saccades = bridged.tokens
             for factor in (fetched.weights, used):
                 if factor is not None:

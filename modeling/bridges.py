@@ -16,7 +16,7 @@ from transformers import initialization
 
 from .configuration_arr_coc import INDICATORS, ArrCocBridgeConfig, ArrCocSemanticConfig
 from .registry import Registry
-from .semantic_encoder import KeyValue, SemanticLayer
+from .semantic_encoder import KeyValue, LevelEmbedding, SemanticLayer
 
 BRIDGES: Registry[type["Bridge"]] = Registry("bridge")
 
@@ -101,13 +101,6 @@ class Correction(nn.Linear):
         initialization.zeros_(self.weight)
 
 
-class LevelEmbedding(nn.Embedding):
-    """A token's level of detail (0: base, 1: saccade); starts at zero."""
-
-    def start_weights(self, std: float) -> None:
-        initialization.zeros_(self.weight)
-
-
 class QualityAdapter(nn.Module):
     """Corrects projected tokens: x + (1 - quality) * gate * correction; quality per token, gate per channel."""
 
@@ -178,7 +171,7 @@ class TransformerBridge(QualityBridge):
         )
         sizes._attn_implementation = config._attn_implementation
         self.norm = nn.LayerNorm(text_size)
-        self.level = LevelEmbedding(2, text_size)
+        self.level = LevelEmbedding(2, text_size)  # 0: base, 1: saccade
         self.layers = nn.ModuleList(SemanticLayer(sizes) for _ in range(config.num_layers))
 
     def states(

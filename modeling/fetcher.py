@@ -4,6 +4,7 @@ Notation: B batch, G side of the fine grid, N = G*G patches, K saccades (where i
 any), T tiers. Positions are (y, x).
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
@@ -11,11 +12,13 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from .allocators import ALLOCATORS, Budgets, most_relevant_first, soft_top_k
+from .allocators import Budgets, most_relevant_first, ranked_scores, token_weights
 from .checks import FETCHING, SEEDS, refusal
 from .configuration_arr_coc import AUTO, ArrCocFetcherConfig
+from .detail_allocators import ALLOCATORS
 from .expert_scorers import ExpertScorer  # noqa: F401  # registers it, as the next line does its own
 from .knowing_scorers import MapScorer  # noqa: F401
+from .regions import region_boxes, spread_regions
 from .scorers import SCORERS, FetchContext, Scorer
 from .vision_tower import Rows
 
@@ -91,8 +94,8 @@ class FetchResult(Rows):
 
     Attributes:
         indices: [B, K] int64, distinct per item. The first `counts` of an item are fetched, ascending; behind them the
-            next most relevant patches fill the rectangle, and no token comes of them.
-        positions: [B, K, 2] int64, (y, x) of each patch in the fine grid.
+            next most relevant patches fill the rectangle, and no token comes of them. Of regions their first patch.
+        positions: [B, K, 2] int64, (y, x) of each of them in the fine grid.
         scores: [B, N] float32, the scorer's output (logits for trained scorers).
         relevance: [B, N] float32 in 0..1: sigmoid of logits; fixed scorers: scaled to each item's own range.
         is_padding: [B, K] bool, True on fetched patches that hold nothing of the image.
@@ -106,6 +109,7 @@ class FetchResult(Rows):
         tier_logits: [B, T] of the tier classifier, or None.
         survival: see `Budgets.survival`, or None from allocators that fetch exactly the budget.
         is_ragged: whether some items get fewer than K.
+        levels: [B, K] int64, the level of detail of each token: 0 a patch, 1 2x2, 2 4x4 patches, disjoint; None: all 0.
     """
 
     indices: Tensor
@@ -123,8 +127,9 @@ class FetchResult(Rows):
     tier_logits: Tensor | None = None
     survival: Tensor | None = None
     is_ragged: bool = False
+    levels: Tensor | None = None
 
-    PER_SACCADE: ClassVar[tuple[str, ...]] = ("indices", "positions", "is_padding", "weights", "survival")
+    PER_SACCADE: ClassVar[tuple[str, ...]] = ("indices", "positions", "is_padding", "weights", "survival", "levels")
 
     def __post_init__(self) -> None:
         if self.counts is None:
@@ -136,6 +141,21 @@ class FetchResult(Rows):
     def used(self) -> Tensor:
         """[B, K] bool, True on what is fetched, False on what only fills the rectangle."""
         return torch.arange(self.budget, device=self.counts.device) < self.counts[:, None]
+
+    def regions(self) -> Tensor:
+        """[B, K, 4] y0, x0, y1, x1 of each token in patches of the fine grid, ends exclusive."""
+        levels = torch.zeros_like(self.indices) if self.levels is None else self.levels
+        return region_boxes(self.indices, levels, math.isqrt(self.scores.shape[1]))
+
+    def on_patches(self, values: Tensor) -> Tensor:
+        """A value of each token [B, K] on all of its patches, 0 on those that are in none: [B, N]."""
+        side, levels = math.isqrt(self.scores.shape[1]), self.levels
+        levels = torch.zeros_like(self.indices) if levels is None else levels
+        return spread_regions(values, self.indices, levels, (side, side))
+
+    def covered(self) -> Tensor:
+        """bool [B, N], True on the patches that were fetched."""
+        return self.on_patches(self.used.float()) > 0
 
     def select(self, index: Tensor) -> Self:
         """The items at `index` [I], K being the most of theirs."""
@@ -281,8 +301,9 @@ class RunningBackFetcher(nn.Module):
             hidden: [B, n * N] True on patches that must not be fetched, or None.
         """
         strategy, allocator = choices.strategy or self.config.strategy, choices.allocator or self.config.allocator
-        ranked, side = _ranked(scores, patch_mask, hidden), context.features.shape[-1]
-        budgets = self._budgets(allocator, context, relevance, ranked, budget)
+        ranked, side = ranked_scores(scores, patch_mask, hidden), context.features.shape[-1]
+        counted = allocator in self.budgeters and budget
+        budgets = self._budgets(allocator, context, relevance, ranked, budget) if counted else None
         counts = ranked.new_full((len(ranked),), budget, dtype=torch.int64)
         ragged = False
         if budgets is not None:
@@ -290,8 +311,19 @@ class RunningBackFetcher(nn.Module):
             counts = torch.full_like(counts, budgets.survival.shape[1]) if learns else budgets.counts
             budget = int(counts.max()) if len(counts) else 0
             ragged = bool((counts < budget).any())
-        indices = ALLOCATORS[allocator].choose(ranked, budget, config=self.config, side=side)
-        indices, rank = most_relevant_first(ranked, indices, counts)
+        method, levels = ALLOCATORS[allocator], None
+        if method.detail:
+            known = relevance.detach()
+            indices, levels = method.choose(ranked, budget, relevance=known, config=self.config, side=side)
+            rank = torch.zeros_like(indices)
+        else:
+            indices = method.choose(ranked, budget, config=self.config, side=side)
+            indices, rank = most_relevant_first(ranked, indices, counts)
+        weights = None
+        if self._learns:
+            temperature = self.temperature if self.config.gradient == "soft" else None
+            parts = (indices, levels, rank, budgets)
+            weights = token_weights(scores, relevance, ranked, *parts, side=side, temperature=temperature)
         return FetchResult(
             indices=indices,
             positions=positions_of(indices, side),
@@ -303,11 +335,12 @@ class RunningBackFetcher(nn.Module):
             allocator=allocator,
             counts=counts,
             wanted=counts if budgets is None else budgets.counts,
-            weights=self._weights(scores, relevance, ranked, indices, rank, budgets) if self._learns else None,
+            weights=weights,
             expected_tokens=None if budgets is None else budgets.expected,
             tier_logits=None if budgets is None else budgets.tier_logits,
             survival=None if budgets is None else budgets.survival,
             is_ragged=ragged,
+            levels=levels,
         )
 
     @property
@@ -315,37 +348,10 @@ class RunningBackFetcher(nn.Module):
         """Whether the answer's loss is to reach what chooses."""
         return self.training and torch.is_grad_enabled() and self.config.gradient != "none"
 
-    def _budgets(
-        self, allocator: str, context: FetchContext, relevance: Tensor, ranked: Tensor, most: int
-    ) -> Budgets | None:
-        """How many each item gets; None where all get the budget."""
-        if allocator not in self.budgeters or not most:
-            return None
+    def _budgets(self, allocator: str, context: FetchContext, relevance: Tensor, ranked: Tensor, most: int) -> Budgets:
+        """How many each item gets."""
         eligible = ranked > torch.finfo(ranked.dtype).min
         return self.budgeters[allocator](context, torch.where(eligible, relevance, 0.0), most)
-
-    def _weights(
-        self,
-        scores: Tensor,
-        relevance: Tensor,
-        ranked: Tensor,
-        indices: Tensor,
-        rank: Tensor,
-        budgets: Budgets | None,
-    ) -> Tensor | None:
-        """[B, K] through which the answer's loss reaches the scorer and the budgets; None where neither learns."""
-        weights = None
-        if scores.requires_grad:
-            if self.config.gradient == "soft":
-                eligible = scores.masked_fill(ranked <= torch.finfo(ranked.dtype).min, float("-inf"))
-                weights = soft_top_k(eligible, indices.shape[1], temperature=self.temperature).gather(1, indices)
-            else:
-                weights = relevance.gather(1, indices)
-                weights = 1 + (weights - weights.detach())  # in this order: exactly 1
-        if budgets is not None and budgets.survival.requires_grad:
-            survival = budgets.survival.gather(1, rank)
-            weights = survival if weights is None else weights * survival
-        return weights
 
 
 def positions_of(indices: Tensor, side: int) -> Tensor:
@@ -384,15 +390,3 @@ def _given(context: FetchContext, budget: int, patches: Tensor) -> FetchResult:
         strategy="given",
         allocator="given",
     )
-
-
-def _ranked(scores: Tensor, patch_mask: Tensor, hidden: Tensor | None) -> Tensor:
-    """Ranks [B, N], N down to 1: whatever the scale of scores, padding comes behind all others, what is hidden last.
-
-    In float32, which every device has. Padding has the lowest finite value, what is `hidden` [B, N] -inf.
-    """
-    order = scores.sort(dim=-1, descending=True, stable=True).indices
-    places = torch.arange(scores.shape[1], 0, -1, dtype=torch.float32, device=scores.device)
-    ranked = torch.empty_like(scores, dtype=torch.float32).scatter(1, order, places.expand_as(scores))
-    ranked = ranked.masked_fill(~patch_mask, torch.finfo(torch.float32).min)
-    return ranked if hidden is None else ranked.masked_fill(hidden, float("-inf"))

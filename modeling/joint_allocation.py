@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from .bridges import Bridged
+from .detail_allocators import ALLOCATORS
 from .fetcher import FetchChoices, FetchResult, RunningBackFetcher, positions_of, unit_range
 from .prompt import Look
 from .views import VIEWS_AT_ONCE, Views, context_of
@@ -63,7 +64,7 @@ class JointFetch(FetchResult):
     def boxes(self) -> Tensor:
         """[I, K, 4] x0, y0, x1, y1 of each saccade in px of its source."""
         side = math.isqrt(self.scores.shape[1])
-        flat = self.seen.views.boxes(self.view.flatten(), self.indices.flatten(), side)
+        flat = self.seen.views.boxes(self.view.flatten(), self.regions().flatten(0, 1), side)
         return flat.view(*self.view.shape, 4)
 
 
@@ -90,6 +91,7 @@ def fetch_over_views(fetcher: RunningBackFetcher, look: Look, choices: FetchChoi
         hidden[: views.overviews].scatter_(1, look.taken, True)
     raised = scores + FOCUS * torch.where(evidence.isfinite(), evidence, 0.0)[:, None]
     relevance = scores.sigmoid() if scorer.trained else _in_prompts(scores, views, look.rows)
+    in_detail = ALLOCATORS[choices.allocator or fetcher.config.allocator].detail
     fetches = []
     for slots, budget in _groups(views, look):
         numbers = torch.cat([(views.slots == slot).nonzero()[:, 0] for slot in slots])
@@ -98,6 +100,8 @@ def fetch_over_views(fetcher: RunningBackFetcher, look: Look, choices: FetchChoi
             tensor[numbers].flatten()[None] for tensor in (raised, relevance, mask, hidden)
         )
         _check_budget(budget, gone)
+        if in_detail:  # which goes by relevance itself: in views, as they compete
+            relevant = _competing(competing, evidence[numbers], scorer.trained)
         fetched = fetcher.choose(context, competing, relevant, real, budget, choices, hidden=gone)
         fetches.append((slots, numbers, fetched))
     return _by_slot(fetches, scores, Seen(views, relevance, hidden), side, mask)
@@ -142,6 +146,12 @@ def _check_budget(budget: int, hidden: Tensor) -> None:
         raise ValueError(f"budget: expected at most {candidates} patches that are not fetched already; got {budget}")
 
 
+def _competing(raised: Tensor, evidence: Tensor, trained: bool) -> Tensor:
+    """The relevance [1, n * N] of scores that are raised by their views' `evidence` [n]: 0..1, best view unchanged."""
+    most = torch.where(evidence.isfinite(), evidence, 0.0).amax()
+    return (raised - FOCUS * most).sigmoid() if trained else unit_range(raised)
+
+
 def _in_prompts(scores: Tensor, views: Views, rows: Tensor) -> Tensor:
     """Scores [V, N] of a fixed rule in 0..1, by the range of all views of a prompt; `rows` [I]: each slot's prompt."""
     prompts, relevance = rows.cpu()[views.slots].to(scores.device), torch.zeros_like(scores)
@@ -156,14 +166,15 @@ def _by_slot(
 ) -> JointFetch:
     """What was fetched of each slot, from what was fetched of each group of slots over its views `numbers`."""
     slots, patches = seen.views.slots, side * side
-    parts: dict[int, tuple[Tensor, Tensor, Tensor | None]] = {}
+    parts: dict[int, tuple[Tensor, Tensor, Tensor | None, Tensor | None]] = {}
     for group, numbers, fetched in fetches:
         flat = fetched.indices[0, : int(fetched.counts[0])]
         view, indices = numbers.to(flat.device)[flat // patches], flat % patches
-        weights = None if fetched.weights is None else fetched.weights[0]
+        optional = [None if row is None else row[0, : len(flat)] for row in (fetched.weights, fetched.levels)]
         for slot in group:
             own = slots.to(flat.device)[view] == slot
-            parts[slot] = (view[own], indices[own], None if weights is None else weights[: len(flat)][own])
+            weights, levels = (None if row is None else row[own] for row in optional)
+            parts[slot] = (view[own], indices[own], weights, levels)
     count = seen.views.overviews
     counts = torch.tensor([len(parts[slot][0]) for slot in range(count)], device=scores.device)
     budget = int(counts.max())
@@ -186,6 +197,7 @@ def _by_slot(
         allocator=first.allocator,
         counts=counts,
         weights=None if first.weights is None else padded(2),
+        levels=None if first.levels is None else padded(3),
         is_ragged=bool((counts < budget).any()),
         view=view,
         seen=seen,
@@ -203,6 +215,7 @@ def bridge_over_views(model: "ArrCocModel", encoding: ImageEncoding, fetched: Jo
     views = fetched.seen.views
     slots, places = fetched.used.nonzero(as_tuple=True)
     view, indices = fetched.view[slots, places], fetched.indices[slots, places]
+    levels = None if fetched.levels is None else fetched.levels[slots, places]
     tokens = encoding.tokens.new_zeros(*fetched.indices.shape, encoding.tokens.shape[-1])
     quality = None if encoding.quality is None else encoding.quality.new_zeros(fetched.indices.shape)
     for numbers in view.unique().split(VIEWS_AT_ONCE):
@@ -211,7 +224,8 @@ def bridge_over_views(model: "ArrCocModel", encoding: ImageEncoding, fetched: Jo
         features = views.pick(encoding.features, "features", numbers.cpu())
         mask = views.pick(encoding.patch_mask, "patch_mask", numbers.cpu())
         base = model.encode_base(features, mask, encoding.bypass)
-        bridged = model.bridge_saccades(base, indices[at].where(used, 0), used)
+        detail = None if levels is None else levels[at].where(used, 0)
+        bridged = model.bridge_saccades(base, indices[at].where(used, 0), used, detail)
         stand = (slots[at[used]], places[at[used]])
         tokens = tokens.index_put(stand, bridged.tokens[used])
         if quality is not None and bridged.quality is not None:

@@ -96,9 +96,9 @@ def markers() -> Any:
 
 def _family(noun: str) -> Registry[Any]:
     """A family of parts, looked up when it is needed: its members import the configs."""
-    from .allocators import ALLOCATORS
     from .bridges import BRIDGES
     from .compressors import COMPRESSORS
+    from .detail_allocators import ALLOCATORS  # which imports the file of the others
     from .glance import SCORERS  # of the files that hold scorers the last one, which imports all others
     from .grid_encoder import STEMS
 

@@ -61,4 +61,4 @@ def _boxes(fetch: FetchResult, sizes: Sequence[tuple[int, int]]) -> Tensor:
     views = Views(slots, torch.tensor(squares), torch.zeros(0, dtype=torch.int64), None, "each")
     side = math.isqrt(fetch.scores.shape[1])
     numbers = slots[:, None].expand(fetch.indices.shape).flatten()
-    return views.boxes(numbers, fetch.indices.flatten(), side).view(*fetch.indices.shape, 4)
+    return views.boxes(numbers, fetch.regions().flatten(0, 1), side).view(*fetch.indices.shape, 4)

@@ -20,6 +20,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from .configuration_arr_coc import COMPRESSION, ArrCocSemanticConfig
 from .grid_encoder import resize_table
 from .latent import Latent
+from .regions import LEVELS
 
 
 def eager_attention(
@@ -101,6 +102,13 @@ class SemanticLayer(GradientCheckpointingLayer):
         return x + self.mlp(self.layer_norm2(x)), own
 
 
+class LevelEmbedding(nn.Embedding):
+    """A token's level of detail; starts at zero."""
+
+    def start_weights(self, std: float) -> None:
+        initialization.zeros_(self.weight)
+
+
 class SemanticEncoder(nn.Module):
     """CLIP's transformer over base tokens, then over saccades that also see the base.
 
@@ -114,6 +122,7 @@ class SemanticEncoder(nn.Module):
         self.class_embedding = nn.Parameter(torch.zeros(config.hidden_size))
         self.position_embedding = nn.Parameter(torch.zeros(1 + config.position_grid**2, config.hidden_size))
         self.saccade_embedding = nn.Parameter(torch.zeros(config.hidden_size))
+        self.level_embedding = LevelEmbedding(LEVELS, config.hidden_size) if config.level_embedding else None
         self.pre_layrnorm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.layers = nn.ModuleList(SemanticLayer(config) for _ in range(config.num_hidden_layers))
 
@@ -127,11 +136,12 @@ class SemanticEncoder(nn.Module):
         table = self.position_embedding[1:].view(1, grid, grid, -1)
         return table if grid == side else resize_table(table, side)
 
-    def _positions_at(self, indices: Tensor, side: int) -> Tensor:
-        """Position table sampled at the centres of fine patches: indices [B, K] of a G grid -> [B, K, D']."""
+    def _positions_at(self, indices: Tensor, side: int, levels: Tensor | None = None) -> Tensor:
+        """Position table sampled at the centres of regions of a G grid: indices, levels [B, K] -> [B, K, D']."""
         table = self._position_table(side // COMPRESSION).permute(0, 3, 1, 2).float()
         x, y = indices % side, indices // side
-        at = (torch.stack((x, y), -1) + 0.5) * (2 / side) - 1  # grid_sample's convention: (x, y) in -1..1
+        half = 0.5 if levels is None else 0.5 * (1 << levels)[..., None]  # of a region's side, patches
+        at = (torch.stack((x, y), -1) + half) * (2 / side) - 1  # grid_sample's convention: (x, y) in -1..1
         table = table.expand(indices.shape[0], -1, -1, -1)
         sampled = F.grid_sample(table, at[:, None].float(), padding_mode="border", align_corners=False)
         return sampled[:, :, 0].transpose(1, 2).to(self.position_embedding.dtype)
@@ -143,6 +153,7 @@ class SemanticEncoder(nn.Module):
         indices: Tensor | None,
         base: list[KeyValue] | None = None,
         used: Tensor | None = None,
+        levels: Tensor | None = None,
     ) -> tuple[Tensor, list[KeyValue]]:
         """Runs base tokens (`base` is None) or saccades (`base`: keys and values of the base, per layer).
 
@@ -152,6 +163,7 @@ class SemanticEncoder(nn.Module):
             indices: [B, M or K] fine patches the tokens stand at; None: one token per 4x4 cell, in order.
             base: what an earlier call on the base tokens returned.
             used: [B, K] bool, False on saccades that only fill the rectangle: no other may see them. None: all are.
+            levels: [B, K] the level of detail of each saccade, see regions.py; None: all are patches.
 
         Returns:
             States [B, M or K, D'], without CLS, and each layer's keys and values of these tokens (CLS included).
@@ -159,13 +171,16 @@ class SemanticEncoder(nn.Module):
         if indices is None:
             positions = self._position_table(side // COMPRESSION).flatten(1, 2)
         else:
-            positions = self._positions_at(indices, side)
+            positions = self._positions_at(indices, side, levels)
         x = tokens + positions
         if base is None:
             cls = (self.class_embedding + self.position_embedding[0]).expand(tokens.shape[0], 1, -1)
             x = torch.cat((cls, x), 1)
         else:
             x = x + self.saccade_embedding
+            if self.level_embedding is not None:
+                singly = torch.zeros(x.shape[:2], dtype=torch.int64, device=x.device)
+                x = x + self.level_embedding(singly if levels is None else levels)
         x = self.pre_layrnorm(x)
         own: list[KeyValue] = []
         for layer, past in zip(self.layers, base or (None,) * len(self.layers), strict=True):

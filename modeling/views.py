@@ -179,12 +179,12 @@ class Views:
         grid = torch.stack((x[:, None, :].expand(-1, side, -1), y[:, :, None].expand(-1, -1, side)), -1)
         return grid.flatten(1, 2)
 
-    def boxes(self, views: Tensor, indices: Tensor, side: int) -> Tensor:
-        """[n, 4] x0, y0, x1, y1 in px of the source, of patches `indices` [n] of `views` [n]."""
+    def boxes(self, views: Tensor, regions: Tensor, side: int) -> Tensor:
+        """[n, 4] x0, y0, x1, y1 in px of the source, of `regions` [n, 4] (`FetchResult.regions`) of `views` [n]."""
         windows = self.windows[views.cpu()]
         size = (windows[:, 2:] - windows[:, :2]) / side
-        start = windows[:, :2] + torch.stack((indices.cpu() % side, indices.cpu() // side), -1) * size
-        return torch.cat((start, start + size), -1)
+        start, end = (windows[:, :2] + corner.cpu().flip(-1) * size for corner in regions.split(2, -1))
+        return torch.cat((start, end), -1)
 
 
 def square_of(window: Window) -> tuple[float, float, float, float]:

@@ -17,6 +17,7 @@ from .checks import refusal
 from .compressors import COMPRESSORS
 from .configuration_arr_coc import COMPRESSION, ArrCocSemanticConfig, ArrCocVisionConfig
 from .grid_encoder import GridEncoder
+from .regions import pool_regions
 from .semantic_encoder import KeyValue, SemanticEncoder
 from .textures import checksums, textures
 
@@ -380,11 +381,15 @@ class ArrCocVisionTower(nn.Module):
             return self.grid_encoder(pixel_values, with_depths=True)
         return self.grid_encoder(pixel_values), None
 
-    def saccades(self, encoding: ImageEncoding, indices: Tensor, used: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Fetched patches [I, K] -> their semantic states and their projected features, each [I, K, D'].
+    def saccades(
+        self, encoding: ImageEncoding, indices: Tensor, used: Tensor | None = None, levels: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Fetched patches or regions [I, K] -> their semantic states and their projected features, each [I, K, D'].
 
-        `used` [I, K]: see `SemanticEncoder.forward`.
+        `used`, `levels` [I, K]: see `SemanticEncoder.forward`. A region is projected from the mean of its patches.
         """
-        projected = self.saccade_projection(gather_patches(encoding.features, indices))
-        states, _ = self.semantic_encoder(projected, encoding.side, indices, encoding.semantic_cache, used)
+        features = encoding.features
+        fetched = gather_patches(features, indices) if levels is None else pool_regions(features, indices, levels)
+        projected = self.saccade_projection(fetched)
+        states, _ = self.semantic_encoder(projected, encoding.side, indices, encoding.semantic_cache, used, levels)
         return states, projected

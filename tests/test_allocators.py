@@ -1,6 +1,9 @@
 """Allocators: exactly K distinct patches, whatever the scores look like; or of each item as many as it needs."""
 
 from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,15 +18,18 @@ from arr_coc.modeling.allocators import (
     budgets_from_tiers,
     chooses_counts,
     most_relevant_first,
+    ranked_scores,
     tier_sizes,
     topk,
     window,
 )
 from arr_coc.modeling.configuration_arr_coc import TIERS, ArrCocFetcherConfig, resolve_budget
-from arr_coc.modeling.fetcher import FetchChoices
+from arr_coc.modeling.fetcher import FetchChoices, FetchResult
 from arr_coc.modeling.scorers import FetchContext
 
-ALLOCATOR_CASES = ["topk", "window", "tiers", "adaptive"]
+ALLOCATOR_CASES = ["topk", "window", "tiers", "adaptive", "quadtree", "foveated", "knapsack"]
+SINGLY = [name for name in ALLOCATOR_CASES if not ALLOCATORS[name].detail]
+"""Those that fetch single patches; more of those that choose levels of detail is in test_detail_allocators.py."""
 PADDING, TAKEN = torch.finfo(torch.float64).min, float("-inf")
 
 
@@ -44,7 +50,7 @@ def allocations(draw: st.DrawFn) -> tuple[torch.Tensor, int]:
     return scores, draw(st.integers(0, candidates))
 
 
-@pytest.mark.parametrize("name", ALLOCATOR_CASES)
+@pytest.mark.parametrize("name", SINGLY)
 @settings(deadline=None, max_examples=60)
 @given(case=allocations(), gain=st.sampled_from([0.0, 0.5, 3.0]), size=st.sampled_from([1, 3, 5]))
 def test_the_budget_is_exact_padding_comes_last_and_taken_never(
@@ -74,20 +80,136 @@ def test_topk_is_the_sorted_prefix_with_ties_to_the_lower_index(case: tuple[torc
         assert indices == sorted(sorted(range(len(row)), key=lambda i: (-row[i], i))[:count])
 
 
-@pytest.mark.parametrize("name", ALLOCATOR_CASES)
+@pytest.mark.parametrize("name", SINGLY)
 def test_equal_scores_keep_the_lower_indices(name: str) -> None:
     """A sort that is not stable gave other patches on another device."""
     config = ArrCocFetcherConfig(window_gain=0.0)
     assert ALLOCATORS[name].choose(torch.zeros(2, 64), 5, config=config).tolist() == [[0, 1, 2, 3, 4]] * 2
 
 
-@pytest.mark.parametrize("name", ALLOCATOR_CASES)
+@pytest.mark.parametrize("name", SINGLY)
 def test_items_do_not_see_each_other(name: str) -> None:
     scores, config = torch.randn(4, 64), ArrCocFetcherConfig()
     scores[1] *= 1e6  # a loud neighbour
     together = ALLOCATORS[name].choose(scores, 9, config=config)
     alone = torch.cat([ALLOCATORS[name].choose(row[None], 9, config=config) for row in scores])
     assert torch.equal(together, alone)
+
+
+# ---- every allocator, in the fetcher --------------------------------------------------------------------------------
+
+LARGE = 24
+"""Side of a grid whose base cells, 36, are no power of two: 576 patches."""
+
+
+def large_context(batch: int = 2) -> FetchContext:
+    """Random features on a grid of `LARGE`, and a relevance that is high in places."""
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.rand(batch, 1, LARGE // 4, LARGE // 4, generator=generator).repeat_interleave(4, 2)
+    relevance = noise.repeat_interleave(4, 3).flatten(1) ** 4 * torch.rand(batch, LARGE**2, generator=generator)
+    return replace(
+        context(batch),
+        features=torch.randn(batch, 6, LARGE, LARGE, generator=generator),
+        textures=torch.rand(batch, 2, LARGE, LARGE, generator=generator),
+        patch_mask=torch.ones(batch, LARGE**2, dtype=torch.bool),
+        relevance=relevance,
+    )
+
+
+def fetched(given: FetchContext, budget: int, name: str, strategy: str = "oracle", **knobs: Any) -> FetchResult:
+    return fetcher(**knobs)(given, budget, FetchChoices(strategy=strategy, allocator=name))
+
+
+@pytest.mark.parametrize("name", ALLOCATOR_CASES)
+@torch.no_grad()
+def test_budgets_are_exact_in_disjoint_tokens_and_the_same_again(name: str) -> None:
+    """Also of odd sizes, and up to all; allocators that choose how many keep within the budget."""
+    given = large_context()
+    for budget in (1, 7, 64, 180, 273, 400, 401, LARGE**2 - 1, LARGE**2):
+        done = fetched(given, budget, name)
+        tokens = done.used.sum(1)
+        assert (tokens.eq(budget).all() and not done.is_ragged) if not chooses_counts(name) else tokens.le(budget).all()
+        times = done.on_patches(done.used.float())
+        assert times.amax() == 1 and ((times > 0) == done.covered()).all() and not done.is_padding.any()
+        y0, x0, y1, x1 = done.regions().unbind(-1)
+        assert ((y1 - y0) * (x1 - x0) * done.used).sum(1).equal(done.covered().sum(1))
+        again = fetched(given, budget, name)
+        assert done.indices.equal(again.indices) and done.regions().equal(again.regions())
+
+
+@pytest.mark.parametrize("name", ALLOCATOR_CASES)
+@torch.no_grad()
+def test_an_item_is_allocated_as_alone_and_padding_says_nothing(name: str) -> None:
+    given = large_context(3)
+    given.patch_mask[1, 300:] = False
+    loud = torch.where(given.patch_mask, given.relevance, 7.0)
+    together = fetched(given, 50, name)
+    shouting = fetched(replace(given, relevance=loud), 50, name)
+    for row in range(3):
+        alone = fetched(given.select(torch.tensor([row])), 50, name)
+        for other in (together.select(torch.tensor([row])), shouting.select(torch.tensor([row])))[
+            : 2 if row != 1 else 1
+        ]:
+            assert alone.indices.equal(other.indices) and alone.regions().equal(other.regions())
+    assert not together.covered()[1, 300:].any()
+
+
+@pytest.mark.parametrize("name", ALLOCATOR_CASES)
+@torch.no_grad()
+def test_a_map_without_numbers_or_without_differences_is_still_allocated(name: str) -> None:
+    for value in (float("nan"), float("inf"), 0.0):
+        given = large_context(1)
+        given.relevance[:] = value
+        done = fetched(given, 40, name)
+        assert done.on_patches(done.used.float()).amax() == 1
+        assert int(done.counts[0]) == 40 or chooses_counts(name)
+
+
+@pytest.mark.parametrize("gradient", ["straight_through", "soft"])
+@pytest.mark.parametrize("name", ALLOCATOR_CASES)
+def test_the_answers_loss_reaches_the_scorer_through_every_allocator(name: str, gradient: str) -> None:
+    """Every patch of a fetched region; the weights are 1 exactly, or a soft top-K."""
+    module = fetcher(gradient=gradient).train()
+    done = module(large_context(), 40, FetchChoices(strategy="realizer", allocator=name))
+    assert done.weights is not None and done.weights.shape == done.indices.shape
+    if gradient == "straight_through":
+        assert done.weights.eq(1).all() or chooses_counts(name)
+    (gradients,) = torch.autograd.grad((done.weights * torch.randn_like(done.weights)).sum(), done.scores)
+    assert gradients.isfinite().all() and gradients[done.covered()].any()
+    if gradient == "straight_through":
+        assert (gradients != 0).equal(done.covered()), "and no other patch"
+
+
+@pytest.mark.parametrize("name", ["topk", "tiers", "adaptive"])
+@torch.no_grad()
+def test_a_larger_budget_only_adds(name: str) -> None:
+    given = large_context()
+    covered = [fetched(given, budget, name).covered() for budget in (10, 40, 100, 400)]
+    assert all((less & ~more).sum() == 0 for less, more in pairwise(covered))
+
+
+class Choosing(torch.nn.Module):
+    """Scores -> which tokens, as a graph."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name, self.config = name, ArrCocFetcherConfig()
+
+    def forward(self, scores: torch.Tensor) -> Any:
+        ranked = ranked_scores(scores, scores > -9, None)
+        known = {"relevance": scores.sigmoid()} if ALLOCATORS[self.name].detail else {}
+        return ALLOCATORS[self.name].choose(ranked, 9, config=self.config, side=8, **known)
+
+
+@pytest.mark.parametrize("name", ALLOCATOR_CASES)
+@torch.no_grad()
+def test_the_choice_is_exported_saved_and_loaded(name: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module, inputs, others = Choosing(name), torch.randn(2, 64), torch.randn(2, 64)
+    torch.export.save(torch.export.export(module, (inputs,)), tmp_path / "choice.pt2")
+    loaded = torch.export.load(tmp_path / "choice.pt2").module()
+    for scores in (inputs, others):
+        torch.testing.assert_close(loaded(scores), module(scores), rtol=0, atol=0)
 
 
 def test_best_is_ascending() -> None:
@@ -111,7 +233,7 @@ def test_window_without_gain_is_topk() -> None:
         assert torch.equal(window(scores, count, config=config), topk(scores, count, config=config))
 
 
-@pytest.mark.parametrize("name", ALLOCATOR_CASES)
+@pytest.mark.parametrize("name", SINGLY)
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
 def test_the_choice_does_not_depend_on_the_scale_of_the_scores(name: str, scale: float) -> None:
     """A gain in the units of the score was everything for a variance of 1e-3 and nothing for logits of 20."""

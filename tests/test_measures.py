@@ -18,7 +18,7 @@ def test_logits_are_asked_for_where_answers_are() -> None:
 
 def test_recall_counts_what_was_fetched_and_knows_what_it_does_not_know() -> None:
     labels = torch.tensor([[1.0, 1, 0, 0], [-1.0, -1, -1, -1]])
-    found = recall(torch.tensor([[0, 1], [0, 1]]), torch.tensor([[True, False], [True, True]]), labels)
+    found = recall(torch.tensor([[1, 0, 0, 0], [1, 1, 0, 0]]).bool(), labels)
     assert found[0] == 0.5 and found[1].isnan()
 
 

@@ -14,6 +14,7 @@ from transformers import Qwen3VLForConditionalGeneration
 
 from arr_coc import ArrCocConfig
 from arr_coc.flops import count_flops, count_scorers, on_meta
+from arr_coc.modeling.allocators import ALLOCATORS
 from arr_coc.modeling.scorers import SCORERS
 from arr_coc.modeling.textures import TEXTURE_SETS
 from arr_coc.profiling.assembling import LIMIT
@@ -108,10 +109,11 @@ def test_a_scorers_flops_are_those_of_its_stage_where_it_is_the_strategy() -> No
         assert all(latent[name][what] < counts[name][what] for what in ("flops", "parameters"))
 
 
-def test_every_scorer_and_texture_set_is_timed() -> None:
+def test_every_scorer_allocator_and_texture_set_is_timed() -> None:
     model = tiny_model(fetcher={"scorers": sorted(TRAINED)})
     costs = fetching_costs(model, rounds=1)
     parts = [f"textures {kind}" for kind in TEXTURE_SETS] + [f"fetching {name}" for name in SCORERS]
+    parts += [f"allocator {name}" for name in ALLOCATORS]
     assert list(costs) == [FIRST, ENCODER, *parts]
     assert 0 < costs[ENCODER].least < costs[FIRST].least
 

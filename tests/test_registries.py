@@ -29,7 +29,7 @@ REGISTRIES = {
             "experts",
         },
     ),
-    "allocator": (ALLOCATORS, {"topk", "window"}),
+    "allocator": (ALLOCATORS, {"topk", "window", "tiers", "adaptive", "quadtree", "foveated", "knapsack"}),
     "compressor": (COMPRESSORS, {"conv", "mask"}),
     "bridge": (BRIDGES, {"linear", "quality", "transformer", "vet"}),
     "layout": (LAYOUTS, {"plain", "rows", "indicators"}),

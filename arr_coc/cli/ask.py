@@ -89,6 +89,7 @@ def _as_json(
         "patches": fetch.relevance.shape[-1],
         "tokens": {"base": base, "fetched": int(fetch.counts.sum())},
         "positions": fetch.positions[used].tolist(),  # (y, x) in the fine grid of its view
+        "regions": fetch.regions()[used].tolist(),  # y0, x0, y1, x1 there, in patches
         "padding": fetch.is_padding[used].tolist(),
         "sources": [asdict(origin) for origin in answer.sources],
     }

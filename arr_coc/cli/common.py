@@ -75,7 +75,9 @@ def add_choice_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--budget", metavar="K", help=budgets)
     parser.add_argument(
-        "--allocator", metavar="A", help='"topk", "window", "tiers" or "adaptive" (default: the model\'s)'
+        "--allocator",
+        metavar="A",
+        help='"topk", "window", "tiers", "adaptive", "quadtree", "foveated" or "knapsack" (default: the model\'s)',
     )
 
 

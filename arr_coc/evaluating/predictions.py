@@ -75,8 +75,7 @@ class Prediction:
 def prediction(line: int, answer: Answer, encoding: ImageEncoding, image: Image.Image) -> Prediction:
     """What is kept of an answer about one image, which `encoding` holds (perhaps among others of its size)."""
     grid = encoding.side
-    bits = np.zeros(grid**2, dtype=np.uint8)
-    bits[answer.fetch.indices[0].cpu().numpy()] = 1
+    bits = answer.fetch.covered()[0].cpu().numpy()
     return Prediction(
         line=line,
         answer=answer.text,

@@ -1,11 +1,12 @@
-"""What do textures and each scorer cost beside all that a question waits for?
+"""What do textures, each scorer and each allocator cost beside all that a question waits for?
 
     python -m arr_coc.profiling.fetching [MODEL] [--rounds 5]
 
 One image and one question, every scorer at the model's sizes; those that the checkpoint does not hold have random
 weights, which cost the same. In processor time (all threads together), medians of rounds in which everything runs once:
 so that shares hold on a busy machine too. Fetching is scoring, allocating and gathering, and for "glance" the language
-model's reading of the question; textures are made once per image.
+model's reading of the question: by each scorer with allocator "topk", by each allocator with the model's own scorer.
+Textures are made once per image.
 """
 
 import argparse
@@ -17,9 +18,11 @@ from pathlib import Path
 
 import torch
 
+from arr_coc.modeling.allocators import ALLOCATORS
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.fetcher import FetchChoices
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from arr_coc.modeling.regions import pool_regions
 from arr_coc.modeling.scorers import SCORERS
 from arr_coc.modeling.textures import TEXTURE_SETS, textures
 from arr_coc.modeling.vision_tower import gather_patches
@@ -40,7 +43,7 @@ def with_all_scorers(folder: Path) -> ArrCocForConditionalGeneration:
 
 @torch.no_grad()
 def fetching_costs(model: ArrCocForConditionalGeneration, *, rounds: int = 5) -> dict[str, Seconds]:
-    """Of `FIRST`, `ENCODER`, each texture set and each strategy; `model` holds every scorer and has a processor."""
+    """Of `FIRST`, `ENCODER`, each texture set, strategy and allocator; `model` holds every scorer, has a processor."""
     core, image = model.model, generated_image(model.config.vision_config.image_size)
     pixels = model.processor.image_processor([image], return_tensors="pt")["pixel_values"].to(model.device)
     encoding = model.encode_image(image)
@@ -51,16 +54,20 @@ def fetching_costs(model: ArrCocForConditionalGeneration, *, rounds: int = 5) ->
         choices=FetchChoices(relevance=torch.rand(1, encoding.side**2)),
     )  # fmt: skip
 
-    def fetch(strategy: str) -> None:
+    def fetch(strategy: str, allocator: str) -> None:
         own = look if SCORERS[strategy].fetches else replace(look, budget=0)
-        fetched = core.fetch(own, FetchChoices(strategy=strategy, allocator="topk"))
-        gather_patches(encoding.features, fetched.indices)
+        fetched = core.fetch(own, FetchChoices(strategy=strategy, allocator=allocator))
+        if fetched.levels is None:
+            gather_patches(encoding.features, fetched.indices)
+        else:
+            pool_regions(encoding.features, fetched.indices, fetched.levels)
 
     calls: dict[str, Callable[[], object]] = {
         FIRST: lambda: model.generate(image, QUESTION, strategy="saliency", max_new_tokens=1),
         ENCODER: lambda: core.vision_tower.encode_grid(pixels),
         **{f"textures {kind}": partial(textures, pixels, encoding.side, kind) for kind in TEXTURE_SETS},
-        **{f"fetching {name}": partial(fetch, name) for name in SCORERS},
+        **{f"fetching {name}": partial(fetch, name, "topk") for name in SCORERS},
+        **{f"allocator {name}": partial(fetch, model.config.fetcher_config.strategy, name) for name in ALLOCATORS},
     }
     return alternate(calls, rounds, time.process_time)
 

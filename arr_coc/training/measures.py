@@ -13,24 +13,22 @@ from torch import Tensor
 
 from ..metrics import fetch_distances
 from ..modeling.configuration_arr_coc import TIERS, scaled_budget
-from ..modeling.fetcher import FetchResult
 from ..modeling.losses import relevance_losses
 from ..modeling.modeling_arr_coc import ArrCocOutput
 from .losses import real_patches, token_losses
 
 
-def recall(indices: Tensor, used: Tensor, relevance_targets: Tensor | None) -> Tensor:
+def recall(fetched: Tensor, relevance_targets: Tensor | None) -> Tensor:
     """[I] the share of an image's relevant patches that were fetched; NaN where none are known.
 
     Args:
-        indices: [I, K] what was chosen.
-        used: bool [I, K], True on what of it was fetched.
+        fetched: bool [I, N], True on the patches that were fetched.
         relevance_targets: [I, N], rows of -1 where nothing is known; None: nothing at all.
     """
     if relevance_targets is None:
-        return torch.full((len(indices),), torch.nan, device=indices.device)
+        return torch.full((len(fetched),), torch.nan, device=fetched.device)
     relevant = relevance_targets.clamp(min=0).float()
-    return (relevant.gather(1, indices) * used).sum(1) / relevant.sum(1)  # 0 / 0 is NaN
+    return (relevant * fetched).sum(1) / relevant.sum(1)  # 0 / 0 is NaN
 
 
 def query_dependence(fetched: Tensor, images: Tensor, questions: list[tuple[int, ...]]) -> Tensor:
@@ -57,21 +55,16 @@ def _questions(batch: Mapping[str, Any]) -> list[tuple[int, ...]]:
     return [tuple(ids[mask].tolist()) for ids, mask in rows]
 
 
-def _fetched(fetch: FetchResult) -> Tensor:
-    """bool [I, N], True on the patches that were fetched."""
-    fetched = torch.zeros_like(fetch.scores, dtype=torch.bool)
-    return fetched.scatter(1, fetch.indices, fetch.used)
-
-
 def fetch_measures(output: ArrCocOutput, batch: Mapping[str, Any]) -> dict[str, Tensor]:
     """Per slot [I]: recall, saccades fetched, and how much the question moves what is fetched."""
     fetch, index = output.fetch, batch.get("image_index")
     assert fetch is not None
+    fetched = fetch.covered()
     images = torch.arange(len(fetch.scores), device=fetch.scores.device) if index is None else index
     return {
-        "recall": recall(fetch.indices, fetch.used, batch.get("relevance_targets")),
+        "recall": recall(fetched, batch.get("relevance_targets")),
         "saccades": fetch.wanted.float(),
-        "query_dependence": query_dependence(_fetched(fetch), images, _questions(batch)),
+        "query_dependence": query_dependence(fetched, images, _questions(batch)),
     }
 
 

@@ -16,7 +16,7 @@ from ..data.collator import QuestionCollator
 from ..data.sources import open_records
 from ..files import disk_faults, replace_folder
 from ..loading import refused
-from ..modeling.configuration_arr_coc import GRADIENTS
+from ..modeling.fetcher_configuration import GRADIENTS
 from ..modeling.processing_arr_coc import ArrCocProcessor
 from ..modeling.scorers import SCORERS
 from ..parts import check_parts

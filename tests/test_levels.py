@@ -1,0 +1,246 @@
+"""Levels of detail through the whole model: what the language model reads, what is said of it, what is drawn."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers import Cli, tiny_checkpoint, tiny_model
+from PIL import Image
+from test_modeling import CARD, PAGE, loud_model, noise, prompt
+from test_views import PAGE as TALL
+
+from arr_coc.modeling.allocators import ALLOCATORS
+from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
+from arr_coc.modeling.fetcher import FetchChoices, FetchResult
+from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from arr_coc.modeling.regions import pool_regions
+from arr_coc.viewing import OUTLINE_COLOUR, describe, draw_fetch
+
+DETAIL = [name for name, allocator in ALLOCATORS.items() if allocator.detail]
+QUESTION = "What is it?"
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return loud_model()
+
+
+@pytest.fixture(scope="module")
+def encoding(model: Any) -> Any:
+    return model.encode_image(CARD)
+
+
+def in_levels(fetch: FetchResult) -> FetchResult:
+    """The same, and it does hold tokens of several levels."""
+    assert fetch.levels is not None and len(fetch.levels.unique()) > 1
+    return fetch
+
+
+# ---- tokens ---------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def test_a_regions_token_is_made_of_the_mean_of_its_patches_at_its_centre(model: Any, encoding: Any) -> None:
+    tower = model.model.vision_tower
+    indices, levels = torch.tensor([[0, 6, 72]]), torch.tensor([[2, 0, 1]])
+    _, projected = tower.saccades(encoding, indices, levels=levels)
+    mean = encoding.features[0, :, 4:6, 8:10].mean((1, 2))
+    assert torch.allclose(projected[0, 2], tower.saccade_projection(mean), atol=1e-5)
+    semantic = tower.semantic_encoder
+    places = semantic._positions_at(torch.tensor([[0, 4, 64]]), 16, torch.full((1, 3), 2))
+    assert torch.allclose(places[0], semantic.position_embedding[1:][[0, 1, 4]], atol=1e-6), "those of base cells"
+    singly = tower.saccades(encoding, indices, levels=torch.zeros_like(levels))
+    assert all(map(torch.equal, singly, tower.saccades(encoding, indices)))
+
+
+@pytest.mark.parametrize("layout", ["plain", "rows", "indicators"])
+@torch.no_grad()
+def test_regions_stand_behind_the_base_in_reading_order_of_their_first_patch(layout: str) -> None:
+    bridge = {"kind": "vet", "table_size": 40, "layout": layout} if layout == "indicators" else {"layout": layout}
+    model = tiny_model(bridge=bridge)
+    core, inputs = model.model, prompt(model, (CARD, QUESTION))
+    output = model(**inputs, choices={"allocator": "knapsack"})
+    fetch, encoded = in_levels(output.fetch), core.encode_image(inputs.pixel_values, inputs.patch_mask)
+    assert (fetch.indices.diff(dim=1) > 0).all()
+    bridged = core.bridge_saccades(encoded, fetch.indices, levels=fetch.levels).tokens
+    start = encoded.tokens.shape[1]
+    assert torch.allclose(output.image_tokens[:, start : start + fetch.budget], bridged, atol=1e-5)
+    assert torch.equal(output.image_tokens[:, :start], encoded.tokens), "the floor"
+
+
+@pytest.mark.parametrize("allocator", DETAIL)
+def test_answers_do_not_depend_on_the_batch(model: Any, allocator: str) -> None:
+    pairs = [(PAGE, QUESTION), (CARD, "Who was it, and when?")]
+    alone = [model.generate(*pair, allocator=allocator, return_fetch=True) for pair in pairs]
+    together = model.generate(*map(list, zip(*pairs, strict=True)), allocator=allocator, return_fetch=True)
+    for one, other in zip(alone, together, strict=True):
+        assert one.text == other.text and one.fetch.indices.equal(other.fetch.indices)
+        assert one.fetch.levels.equal(other.fetch.levels) and one.fetch.budget == 17
+        assert one.sources == other.sources
+
+
+@pytest.mark.parametrize("allocator", DETAIL)
+def test_all_and_nothing_are_as_without_levels(model: Any, encoding: Any, allocator: str) -> None:
+    for budget in (0, "all"):
+        plain, other = (
+            model.generate(encoding, QUESTION, budget=budget, allocator=name, return_fetch=True)
+            for name in ("topk", allocator)
+        )
+        assert plain.text == other.text and plain.fetch.indices.equal(other.fetch.indices)
+        assert other.probability == pytest.approx(plain.probability, rel=1e-4)
+
+
+@torch.no_grad()
+def test_patches_that_are_base_tokens_are_in_no_region() -> None:
+    model = loud_model(vision={"compressor": "mask"})
+    output = model(**prompt(model, (CARD, QUESTION)), choices={"allocator": "knapsack"})
+    taken = model.model.encode_image(**images_of(prompt(model, (CARD, QUESTION)))).base_indices
+    assert not in_levels(output.fetch).covered().gather(1, taken).any()
+
+
+def images_of(inputs: Any) -> dict[str, Any]:
+    return {name: inputs[name] for name in ("pixel_values", "patch_mask")}
+
+
+@pytest.mark.parametrize("allocator", DETAIL)
+def test_a_loss_trains_scorer_and_level_embedding(allocator: str) -> None:
+    model = tiny_model(semantic={"level_embedding": True}, fetcher={"allocator": allocator}).train()
+    inputs = prompt(model, (CARD, QUESTION))
+    labels = inputs.input_ids.masked_fill(inputs.input_ids == model.config.image_token_id, -100)
+    inputs["query_mask"] = torch.ones_like(labels)
+    output = model(**inputs, labels=labels)
+    output.loss.backward()
+    used = output.fetch.levels.unique().tolist()
+    gradient = model.model.vision_tower.semantic_encoder.level_embedding.weight.grad
+    assert [row for row in range(3) if gradient[row].any()] == used
+    assert any(weight.grad.any() for weight in model.model.fetcher.scorers["realizer"].parameters())
+
+
+# ---- weights --------------------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_without_the_embedding_loads_and_one_with_it_starts_the_same(tmp_path: Path) -> None:
+    """Old weights fit their config; a config that asks for levels begins with rows of zeros: the same answers."""
+    folder = tiny_checkpoint(tmp_path / "old")
+    old = ArrCocForConditionalGeneration.from_pretrained(folder).eval()
+    assert not [name for name, _ in old.named_parameters() if "level_embedding" in name]
+    config = ArrCocConfig.from_pretrained(folder)
+    config.semantic_config.level_embedding = True
+    with pytest.raises(ValueError, match="got 1 missing, e.g. model.vision_tower.semantic_encoder.level_embedding"):
+        ArrCocForConditionalGeneration.from_pretrained(folder, config=config)
+    new = ArrCocForConditionalGeneration.from_pretrained(folder, config=config, strict=False).eval()
+    inputs = prompt(tiny_model(), (CARD, QUESTION))
+    with torch.no_grad():
+        for allocator in ("topk", "knapsack"):
+            first, second = (held(**inputs, choices={"allocator": allocator}).logits for held in (old, new))
+            assert torch.equal(first, second)
+        new.model.vision_tower.semantic_encoder.level_embedding.weight[1:] = 1.0
+        again = [new(**inputs, choices={"allocator": name}).logits for name in ("topk", "knapsack")]
+    assert torch.equal(again[0], old(**inputs, choices={"allocator": "topk"}).logits) and not torch.equal(
+        again[1], second
+    )
+    new.save_pretrained(tmp_path / "new")
+    loaded = ArrCocForConditionalGeneration.from_pretrained(tmp_path / "new").eval()
+    with torch.no_grad():
+        assert torch.equal(loaded(**inputs, choices={"allocator": "knapsack"}).logits, again[1])
+
+
+# ---- several views --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("allocator", DETAIL)
+def test_one_budget_of_regions_over_several_views(model: Any, allocator: str) -> None:
+    answer = model.generate(TALL, QUESTION, allocator=allocator, budget=24, return_fetch=True)
+    fetch = answer.fetch
+    assert len(fetch.seen.views.slots) > 1 and int(fetch.counts.sum()) == 24 and fetch.levels.shape == fetch.view.shape
+    used = fetch.used[0]
+    x0, y0, x1, y1 = fetch.boxes()[0][used].unbind(-1)
+    sides = (fetch.seen.views.windows[:, 2] - fetch.seen.views.windows[:, 0])[fetch.view[0][used]] / 16
+    assert torch.allclose(x1 - x0, sides * 2.0 ** fetch.levels[0][used])
+    tall = [origin.box for origin in answer.sources]
+    assert max(y for *_, y in tall) <= TALL.height and len(tall) == 24
+    hidden = fetch.seen.hidden
+    for view, index, level in zip(*(rows[0][used] for rows in (fetch.view, fetch.indices, fetch.levels)), strict=True):
+        region = pool_regions(hidden[view].view(1, 1, 16, 16).float(), index.view(1, 1), level.view(1, 1))
+        assert region.item() == 0, "no patch that another view shows better"
+
+
+def test_a_joint_budget_over_one_view_fetches_the_same_regions(model: Any) -> None:
+    for allocator in DETAIL:
+        plain = model.generate(CARD, QUESTION, allocator=allocator, return_fetch=True)
+        joint = model.generate(CARD, QUESTION, allocator=allocator, spread="joint", return_fetch=True)
+        assert plain.fetch.indices.equal(joint.fetch.indices) and plain.fetch.levels.equal(joint.fetch.levels)
+        assert plain.text == joint.text and plain.sources == joint.sources
+
+
+# ---- what is said and drawn -----------------------------------------------------------------------------------------
+
+
+def regions(levels: list[int], indices: list[int]) -> FetchResult:
+    """A fetch of regions on a grid of 8."""
+    at = torch.tensor([indices])
+    return FetchResult(
+        indices=at, positions=torch.stack((at // 8, at % 8), -1), scores=torch.zeros(1, 64),
+        relevance=torch.zeros(1, 64), is_padding=torch.zeros_like(at, dtype=torch.bool), budget=len(indices),
+        strategy="oracle", allocator="knapsack", levels=torch.tensor([levels]),
+    )  # fmt: skip
+
+
+def test_a_fetch_says_its_levels_and_a_picture_draws_regions_of_their_size() -> None:
+    fetch = regions([2, 1, 0], [0, 6, 31])
+    assert fetch.regions().tolist() == [[[0, 0, 4, 4], [0, 6, 2, 8], [3, 7, 4, 8]]]
+    assert fetch.covered().sum() == 16 + 4 + 1
+    assert "3 tokens (1 of 1, 1 of 4, 1 of 16 patches) of 64 patches fetched (outlined)" in describe(fetch)
+    drawn = draw_fetch(Image.new("RGB", (768, 768), "white"), fetch, with_relevance=False)
+    outline = OUTLINE_COLOUR[:3]
+    assert drawn.getpixel((16 + 200, 16 + 383)) == outline, "the lower edge of the cell, 4 patches of 96 px down"
+    assert drawn.getpixel((16 + 200, 16 + 95)) != outline, "and not of its first patch"
+    assert drawn.getpixel((16 + 700, 16 + 191)) == outline and drawn.getpixel((16 + 600, 16 + 191)) == outline
+
+
+def test_the_boxes_of_an_answers_sources_are_those_of_its_regions(model: Any) -> None:
+    answer = model.generate(CARD, QUESTION, allocator="knapsack", return_fetch=True)
+    expected = in_levels(answer.fetch).regions()[0].float() * 8  # px of a patch; the image fills the square
+    boxes = torch.tensor([origin.box for origin in answer.sources])
+    assert torch.allclose(boxes, expected[:, [1, 0, 3, 2]], atol=1e-3)
+    assert len(answer.sources) == answer.fetch.budget
+
+
+def test_the_command_line_says_the_regions(cli: Cli, tmp_path: Path) -> None:
+    noise(128, 128, 1).save(tmp_path / "page.png")
+    folder = tiny_checkpoint(tmp_path / "model")
+    arguments = (
+        "ask",
+        str(tmp_path / "page.png"),
+        QUESTION,
+        "--model",
+        str(folder),
+        "--allocator",
+        "knapsack",
+        "--json",
+    )
+    code, out, _ = cli(*arguments, "--picture", str(tmp_path / "fetched.png"))
+    said = json.loads(out)
+    sizes = {y1 - y0 for y0, _, y1, _ in said["regions"]}
+    assert code == 0 and len(said["regions"]) == said["budget"] == 17 and len(sizes) > 1 and sizes <= {1, 2, 4}
+    assert (tmp_path / "fetched.png").is_file()
+
+
+def test_choices_name_them_everywhere(model: Any, encoding: Any) -> None:
+    choices = FetchChoices(strategy="saliency", allocator="quadtree", budget=11)
+    answer = model.generate(encoding, QUESTION, choices=choices, return_fetch=True)
+    assert (answer.fetch.allocator, answer.fetch.budget) == ("quadtree", 11)
+    with pytest.raises(ValueError, match="^budget: expected a number or a name beside allocator \"?'?foveated"):
+        model.generate(encoding, QUESTION, choices=replace(choices, allocator="foveated", budget="auto"))
+
+
+def test_the_documented_block_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    root = Path(__file__).parents[1]
+    monkeypatch.chdir(root)
+    (block,) = re.findall(r"```python\n(.*?)```", (root / "docs" / "levels.md").read_text(encoding="utf-8"), re.DOTALL)
+    exec(block, {})
+    assert "torch.Size([1, 70])" in capsys.readouterr().out
