@@ -287,6 +287,8 @@ class ArrCocModel(ArrCocPreTrainedModel):
         **aligned: Tensor | None,
     ) -> EmbeddedPrompt:
         """The three steps for the arguments of `forward`, which it checks."""
+        if choices.num_passes not in (None, 1):
+            raise refusal("num_passes", "several only in generate(image, question)", choices.num_passes)
         inputs = {"input_ids": input_ids, "query_mask": query_mask, "image_index": image_index, **aligned}
         markers = self.config.query_markers
         if query_mask is None or (markers is not None and lacks_answers(query_mask, input_ids)):

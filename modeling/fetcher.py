@@ -35,6 +35,8 @@ class FetchChoices:
         patches: [I, K] patches to fetch of each image slot, whatever their relevance; no scorer runs.
         relevance: [I, N] relevance that is known beforehand, which strategy "oracle" fetches.
         all_scores: whether every trained scorer runs, not only the strategy's.
+        num_passes: runs back for each question, or "auto": up to 4, while the answer is unsure. 1 where not given.
+        exploration: of several passes, what says how much of each is drawn: a name in `passes.EXPLORATION`.
 
     Example:
         >>> model.generate("receipt.png", "What is the total?", choices=FetchChoices(strategy="saliency", budget=64))
@@ -50,6 +52,8 @@ class FetchChoices:
     patches: Tensor | None = None
     relevance: Tensor | None = None
     all_scores: bool = False
+    num_passes: int | str | None = None
+    exploration: str | None = None
 
     def __post_init__(self) -> None:
         for name, (kinds, expected) in FETCHING.items():

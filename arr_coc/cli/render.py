@@ -5,7 +5,7 @@ from pathlib import Path
 
 from .common import Command
 
-DOMAINS = "browser, chart, density, directory, document, form, receipt, sign, table"
+DOMAINS = "browser, chart, density, departures, directory, document, form, receipt, sign, table"
 VARIATIONS = {
     "photo": "share of pages that are photographed: at an angle, in uneven light, compressed",
     "absent": "share of questions about fields that a page of fields does not show",

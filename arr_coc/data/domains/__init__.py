@@ -4,7 +4,9 @@ A new domain is a function that draws a page, its layouts and its wordings under
 and everything above it take it by that name.
 """
 
-from . import browser, chart, density, directory, document, form, receipt, sign, table  # noqa: F401  (each registers itself)
+from . import (  # noqa: F401  (each registers itself)
+    browser, chart, density, departures, directory, document, form, receipt, sign, table,
+)  # fmt: skip
 from .page import DOMAINS as DOMAINS
 from .page import Difficulty as Difficulty
 from .page import Domain as Domain
