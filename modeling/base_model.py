@@ -132,7 +132,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         tokens, closing = self.layout(bridged.tokens, self.bridge.indicators(bridged.tokens.device))
         return ImageEncoding(
             **seen, tokens=tokens, closing=closing, quality=bridged.quality, bridge_cache=bridged.cache, bypass=bypass,
-            pool=pool,
+            pool=pool, bypassed=bridged.failed,
         )  # fmt: skip
 
     def with_bypass(self, encoding: ImageEncoding, bypass: bool | None) -> ImageEncoding:
@@ -251,15 +251,20 @@ class ArrCocModel(ArrCocPreTrainedModel):
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Each image's tokens and their quality, as in `EmbeddedPrompt`, and which of them have a place in the prompt.
 
-        The last is bool [I, positions], or None where every token has one.
+        The last is bool [I, positions], or None where every token has one. `fetched.bypassed` says whose tokens the
+        bridge's linear projection made, because its adapter failed.
         """
         tokens, quality, used = encoding.tokens, encoding.quality, None
+        if encoding.bypassed is not None:
+            fetched.bypassed = encoding.bypassed
         if fetched.budget:
             used = fetched.used if fetched.is_ragged else None
             if isinstance(fetched, JointFetch):
                 bridged = bridge_over_views(self, encoding, fetched)
             else:
                 bridged = self.bridge_saccades(encoding, fetched.indices, used)
+            if bridged.failed is not None:
+                fetched.bypassed = fetched.bypassed | bridged.failed.to(fetched.bypassed.device)
             saccades = bridged.tokens
             for factor in (fetched.weights, used):
                 if factor is not None:

@@ -11,12 +11,14 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from .allocators import ALLOCATORS, Budgets, most_relevant_first, soft_top_k
+from .allocators import ALLOCATORS, Budgets, most_relevant_first
 from .checks import FETCHING, SEEDS, refusal
+from .clip_scorer import ClipQueryScorer  # noqa: F401  # registers itself, as those from two more files do
 from .configuration_arr_coc import AUTO, ArrCocFetcherConfig
-from .expert_scorers import ExpertScorer  # noqa: F401  # registers it, as the next line does its own
+from .expert_scorers import ExpertScorer  # noqa: F401
+from .gradients import saccade_weights
 from .knowing_scorers import MapScorer  # noqa: F401
-from .scorers import SCORERS, FetchContext, Scorer
+from .scorers import SCORERS, FetchContext, Scorer, scored
 from .vision_tower import Rows
 
 
@@ -110,6 +112,8 @@ class FetchResult(Rows):
         tier_logits: [B, T] of the tier classifier, or None.
         survival: see `Budgets.survival`, or None from allocators that fetch exactly the budget.
         is_ragged: whether some items get fewer than K.
+        fell_back: [B] bool, True where the scorer's map was of no use and strategy "saliency" stands in for it.
+        bypassed: [B] bool, True where what the bridge's adapter made was of no use and its linear projection stands in.
     """
 
     indices: Tensor
@@ -127,6 +131,8 @@ class FetchResult(Rows):
     tier_logits: Tensor | None = None
     survival: Tensor | None = None
     is_ragged: bool = False
+    fell_back: Tensor = None  # type: ignore[assignment]
+    bypassed: Tensor = None  # type: ignore[assignment]
 
     PER_SACCADE: ClassVar[tuple[str, ...]] = ("indices", "positions", "is_padding", "weights", "survival")
 
@@ -135,6 +141,14 @@ class FetchResult(Rows):
             self.counts = self.indices.new_full((len(self.indices),), self.budget)
         if self.wanted is None:
             self.wanted = self.counts
+        nowhere = self.indices.new_zeros(len(self.indices), dtype=torch.bool)
+        self.fell_back = nowhere if self.fell_back is None else self.fell_back
+        self.bypassed = nowhere if self.bypassed is None else self.bypassed
+
+    @property
+    def fallbacks(self) -> dict[str, int]:
+        """How many items a simpler part stood in for, by the part that failed."""
+        return {"scorer": int(self.fell_back.sum()), "bridge": int(self.bypassed.sum())}
 
     @property
     def used(self) -> Tensor:
@@ -151,12 +165,6 @@ class FetchResult(Rows):
         ragged = bool((rows.counts < most).any())
         cut = {name: tensor[:, :most] for name, tensor in held.items() if tensor is not None}
         return replace(rows, **cut, budget=most, is_ragged=ragged)
-
-
-def unit_range(scores: Tensor) -> Tensor:
-    """Scores [B, N] scaled to each item's own range: 0..1."""
-    low, high = scores.amin(-1, keepdim=True), scores.amax(-1, keepdim=True)
-    return (scores - low) / (high - low).clamp(min=1e-12)
 
 
 class RunningBackFetcher(nn.Module):
@@ -260,10 +268,11 @@ class RunningBackFetcher(nn.Module):
         strategy = choices.strategy or self.config.strategy
         scorer = self.scorer(strategy)
         _check_budget(context, budget, scorer, strategy, taken)
-        scores = scorer(context).to(context.features.device)
-        relevance = scores.sigmoid() if scorer.trained else unit_range(scores)
+        scores, relevance, fell_back = scored(scorer, context, fall_back=not self.training)
         hidden = None if taken is None else torch.zeros_like(context.patch_mask).scatter(1, taken, True)
-        return self.choose(context, scores, relevance, context.patch_mask, budget, choices, hidden=hidden)
+        fetched = self.choose(context, scores, relevance, context.patch_mask, budget, choices, hidden=hidden)
+        fetched.fell_back = fell_back
+        return fetched
 
     def choose(
         self,
@@ -296,6 +305,10 @@ class RunningBackFetcher(nn.Module):
             ragged = bool((counts < budget).any())
         indices = ALLOCATORS[allocator].choose(ranked, budget, config=self.config, side=side)
         indices, rank = most_relevant_first(ranked, indices, counts)
+        weights = None
+        if self._learns:
+            temperature = self.temperature if self.config.gradient == "soft" else None
+            weights = saccade_weights(scores, relevance, ranked, indices, rank, budgets, temperature=temperature)
         return FetchResult(
             indices=indices,
             positions=positions_of(indices, side),
@@ -307,7 +320,7 @@ class RunningBackFetcher(nn.Module):
             allocator=allocator,
             counts=counts,
             wanted=counts if budgets is None else budgets.counts,
-            weights=self._weights(scores, relevance, ranked, indices, rank, budgets) if self._learns else None,
+            weights=weights,
             expected_tokens=None if budgets is None else budgets.expected,
             tier_logits=None if budgets is None else budgets.tier_logits,
             survival=None if budgets is None else budgets.survival,
@@ -327,29 +340,6 @@ class RunningBackFetcher(nn.Module):
             return None
         eligible = ranked > torch.finfo(ranked.dtype).min
         return self.budgeters[allocator](context, torch.where(eligible, relevance, 0.0), most)
-
-    def _weights(
-        self,
-        scores: Tensor,
-        relevance: Tensor,
-        ranked: Tensor,
-        indices: Tensor,
-        rank: Tensor,
-        budgets: Budgets | None,
-    ) -> Tensor | None:
-        """[B, K] through which the answer's loss reaches the scorer and the budgets; None where neither learns."""
-        weights = None
-        if scores.requires_grad:
-            if self.config.gradient == "soft":
-                eligible = scores.masked_fill(ranked <= torch.finfo(ranked.dtype).min, float("-inf"))
-                weights = soft_top_k(eligible, indices.shape[1], temperature=self.temperature).gather(1, indices)
-            else:
-                weights = relevance.gather(1, indices)
-                weights = 1 + (weights - weights.detach())  # in this order: exactly 1
-        if budgets is not None and budgets.survival.requires_grad:
-            survival = budgets.survival.gather(1, rank)
-            weights = survival if weights is None else weights * survival
-        return weights
 
 
 def positions_of(indices: Tensor, side: int) -> Tensor:

@@ -78,6 +78,8 @@ def merged(parts: Sequence[FetchResult]) -> FetchResult:
     names = ("indices", "positions", "is_padding")
     joined: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts], 1) for name in names}
     counts = torch.stack([part.counts for part in parts]).sum(0)
+    for name in ("fell_back", "bypassed"):
+        joined[name] = torch.stack([getattr(part, name) for part in parts]).any(0)
     budget = sum(part.budget for part in parts)
     whole = replace(parts[0], **joined, budget=budget, counts=counts, wanted=counts, survival=None)
     return _at(whole, whole.indices[0].argsort())

@@ -5,7 +5,15 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from .common import METRICS, Command, add_choice_arguments, add_device_argument, add_model_argument, writable
+from .common import (
+    METRICS,
+    Command,
+    add_choice_arguments,
+    add_device_argument,
+    add_model_argument,
+    add_passes_argument,
+    writable,
+)
 from .data_arguments import add_data_arguments, find_source, reading
 
 if TYPE_CHECKING:
@@ -23,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     strategies = "comma-separated, or all (default: all; oracle among them where every line has boxes)"
     parser.add_argument("--strategies", metavar="A,B", default="all", help=strategies)
     add_choice_arguments(parser)
+    add_passes_argument(parser)
     metrics = f"how answers are scored: {METRICS} (default: the format's; exact_match for JSONL)"
     parser.add_argument("--metric", metavar="M", help=metrics)
     parser.add_argument("--batch-size", metavar="N", type=int, default=32, help="questions at a time (default: 32)")
@@ -54,6 +63,7 @@ def run(args: argparse.Namespace) -> None:
         budget=args.budget,
         allocator=args.allocator,
         seed=args.seed,
+        num_passes=args.passes,
         metric=metric,
         data=source.title,
     )

@@ -29,6 +29,7 @@ def evaluate(
     budget: int | str | None = None,
     allocator: str | None = None,
     seed: int | None = None,
+    num_passes: int | str = 1,
     metric: str = "exact_match",
     data: str | Path | None = None,
     progress: bool = True,
@@ -43,6 +44,7 @@ def evaluate(
         budget, allocator: for every strategy; the checkpoint's by default.
         seed: for "random", which draws for each image and question by itself, whatever the batch; the config's by
             default.
+        num_passes: runs back for each question, "auto" while the answer is unsure; the budget is that of each.
         metric: of `METRICS`.
         data: where the records come from, for the report.
         progress: show a progress bar (on standard error).
@@ -50,7 +52,7 @@ def evaluate(
     Returns:
         {"strategies": {name: {metric: {"value", "low", "high"}, "recall": likewise or None, "tokens": mean image tokens
         per question, "n": questions}, and more where records are absent, see `measures`}, "metric", "model", "data",
-        "budget", "allocator", "seed", "date", "versions", "machine"}. Intervals are
+        "budget", "allocator", "seed", "num_passes", "date", "versions", "machine"}. Intervals are
         95 %, by a bootstrap that draws whole images; Wilson's, of as many images, where no answer or every answer is
         right. A question that is a copy of another (same pixels, question, answers and history) is asked, but does not
         count.
@@ -64,11 +66,16 @@ def evaluate(
         >>> report["strategies"]["realizer"]["exact_match"]["value"]
     """
     scored = score_strategies(
-        model, records, strategies, batch_size=batch_size, budget=budget, allocator=allocator, seed=seed, metric=metric,
-        progress=progress,
+        model, records, strategies, batch_size=batch_size, budget=budget, allocator=allocator, seed=seed,
+        num_passes=num_passes, metric=metric, progress=progress,
     )  # fmt: skip
     summaries = {strategy: measures(of_strategy) for strategy, of_strategy in scored.items()}
-    return {"strategies": summaries, "metric": metric, **_circumstances(model, budget, allocator, seed, data)}
+    return {
+        "strategies": summaries,
+        "metric": metric,
+        "num_passes": num_passes,
+        **_circumstances(model, budget, allocator, seed, data),
+    }
 
 
 def score_strategies(
@@ -80,6 +87,7 @@ def score_strategies(
     budget: int | str | None = None,
     allocator: str | None = None,
     seed: int | None = None,
+    num_passes: int | str = 1,
     metric: str = "exact_match",
     progress: bool = True,
 ) -> dict[str, Scored]:
@@ -88,7 +96,10 @@ def score_strategies(
     METRICS[metric]  # a ValueError where it is unknown
     require_extra("scipy.stats", "intervals")
     _check(model, records, strategies, batch_size, budget, allocator)
-    choices = [FetchChoices(strategy=name, budget=budget, allocator=allocator, seed=seed) for name in strategies]
+    choices = [
+        FetchChoices(strategy=name, budget=budget, allocator=allocator, seed=seed, num_passes=num_passes)
+        for name in strategies
+    ]
     arms = {name: strategy_arm(model, choice) for name, choice in zip(strategies, choices, strict=True)}
     answers: dict[str, dict[int, Prediction]] = {run: {} for arm in arms.values() for run in arm.runs}
     for run, predictions in predict_all(model, list(arms.values()), records, batch_size=batch_size, progress=progress):
@@ -108,7 +119,8 @@ def strategy_arm(model: ArrCocForConditionalGeneration, choices: FetchChoices) -
     base, saccades = config.vision_tokens(budget=chosen.budget, strategy=strategy)
     allocator = chosen.allocator or config.fetcher_config.allocator
     seeds = () if chosen.seed is None else (chosen.seed,)
-    return Arm(strategy, "ladder", strategy, saccades, allocator, side, base + saccades, seeds)
+    passes = chosen.num_passes or 1
+    return Arm(strategy, "ladder", strategy, saccades, allocator, side, base + saccades, seeds, passes=passes)
 
 
 def measures(scored: Scored) -> dict[str, Any]:

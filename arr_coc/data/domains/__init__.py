@@ -5,7 +5,16 @@ and everything above it take it by that name.
 """
 
 from . import (  # noqa: F401  (each registers itself)
-    browser, chart, density, departures, directory, document, form, receipt, sign, table,
+    browser,
+    chart,
+    density,
+    departures,
+    directory,
+    document,
+    form,
+    receipt,
+    sign,
+    table,
 )  # fmt: skip
 from .page import DOMAINS as DOMAINS
 from .page import Difficulty as Difficulty
