@@ -275,7 +275,7 @@ class Asker:
         encoding = asked.encoding
         inputs = {name: prompt.inputs[name] for name in ("input_ids", "attention_mask")}
         inputs["prompt_embeds"] = prompt.embeds
-        if self.cache_is_plain(kwargs) and holds_prefix(encoding, inputs):
+        if encoding.prefix_cache is not None and self.cache_is_plain(kwargs) and holds_prefix(encoding, inputs):
             inputs = pad_after_prefix(inputs, len(encoding.prefix_ids))  # type: ignore[arg-type]
             repeats = max(self.setting(kwargs, name, 1) for name in ("num_beams", "num_return_sequences"))
             first = torch.tensor([images[0] for images in asked.images]).repeat_interleave(repeats)
