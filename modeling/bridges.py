@@ -176,7 +176,7 @@ class QualityBridge(LinearBridge):
         mean, std = self.config.text_embedding_mean, self.config.text_embedding_std
         if mean is not None and std is not None:
             tokens = like_text(tokens, mean, std)
-        if not torch.compiler.is_compiling() and failed.any():
+        if not (torch.compiler.is_compiling() or failed.is_meta) and failed.any():
             logger.warning_once("bridge: the adapter's output is no number or out of scale; its projection stands in")
         tokens = torch.where(failed[:, None, None], projected, tokens)
         return Bridged(tokens, torch.where(failed[:, None], 1.0, quality), cache, failed)

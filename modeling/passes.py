@@ -239,7 +239,7 @@ def _most_passes(asker: "Asker", look: Look, choices: FetchChoices) -> int:
 def _check(asker: "Asker", asked: "Asked", choices: FetchChoices, kwargs: dict[str, Any]) -> None:
     """Refuses, with a ValueError, what several passes cannot be asked with."""
     passes = choices.num_passes
-    if passes != "auto" and (isinstance(passes, str) or int(passes or 1) < 1):
+    if passes != "auto" and (not isinstance(passes, int) or passes < 1):
         raise refusal("num_passes", 'an integer from 1, or "auto"', passes)
     if choices.patches is not None:
         raise ValueError("patches: expected num_passes 1 beside them; got more")

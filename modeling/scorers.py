@@ -134,11 +134,12 @@ def scored(scorer: Scorer, context: FetchContext, *, fall_back: bool) -> tuple[T
     failed = says_nothing(scores, context.patch_mask)
     if not fall_back or not scorer.fetches or isinstance(scorer, SaliencyScorer):
         return scores, relevance, torch.zeros_like(failed)
-    if torch.compiler.is_compiling() or failed.any():
+    unread = torch.compiler.is_compiling() or failed.is_meta  # no values to look at
+    if unread or failed.any():
         salient = saliency(context)
         scores = torch.where(failed[:, None], salient, scores)
         relevance = torch.where(failed[:, None], unit_range(salient), relevance)
-        if not torch.compiler.is_compiling():
+        if not unread:
             warn_of_fallback(scorer)
     return scores, relevance, failed
 
