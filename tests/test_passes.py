@@ -1,16 +1,21 @@
 """Several passes: nothing is fetched or read twice, and one pass is what it was."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from helpers import tiny_model
+from helpers import Cli, tiny_model
 
+from arr_coc.data.records import Record
+from arr_coc.evaluating import evaluate
 from arr_coc.modeling import passes as passes_module
 from arr_coc.modeling.answers import Answer, Pass, answer_uncertainties
 from arr_coc.modeling.passes import EXPLORATION, Reading
 from arr_coc.profiling.stages import generated_image
 
+ROOT = Path(__file__).parents[1]
 PAGE, OTHER = generated_image(128), generated_image(128).rotate(90)
 QUESTION, LONGER = "What is the total?", "What is written in the second line of the page?"
 
@@ -166,3 +171,19 @@ def test_passes_are_for_questions(model: Any) -> None:
     inputs = model.processor(images=[PAGE], text=[model.processor.prompt(QUESTION)], return_tensors="pt")
     with pytest.raises(ValueError, match="num_passes: expected several only in generate"):
         model(**inputs, choices={"num_passes": 2})
+
+
+def test_ask_prints_every_pass(checkpoint: Path, cli: Cli) -> None:
+    image = str(ROOT / "examples" / "images" / "receipt.png")
+    settings = ("--model", str(checkpoint), "--tiles", "never", "--passes", "2", "--budget", "8")
+    code, out, error = cli("ask", image, QUESTION, *settings, "--json")
+    assert code == 0, error
+    said = json.loads(out)
+    assert [each["budget"] for each in said["passes"]] == [8, 8] and said["budget"] == 16
+    assert said["answer"] == said["passes"][-1]["answer"] and said["fallbacks"] == {"scorer": 0, "bridge": 0}
+
+
+def test_two_passes_answer_in_evaluate(model: Any) -> None:
+    record = Record(PAGE, QUESTION, ("x",), line=1)
+    result = evaluate(model, [record], ["saliency"], budget=8, num_passes=2, progress=False)
+    assert result["num_passes"] == 2 and result["strategies"]["saliency"]["tokens"] == 16 + 2 * 8
