@@ -56,12 +56,15 @@ def unexplored(passes: Sequence[Pass]) -> float:
     return 0.0
 
 
-def fetch_for_pass(core: "ArrCocModel", look: Look, choices: FetchChoices, share: float) -> FetchResult:
+def fetch_for_pass(
+    core: "ArrCocModel", look: Look, choices: FetchChoices, share: float, earlier: FetchResult | None = None
+) -> FetchResult:
     """What one question fetches: a `share` of as many patches as the allocator wants is drawn from all others.
 
-    The patches that give way are the least relevant of those that it chose. Padding is never drawn.
+    The patches that give way are the least relevant of those that it chose. Padding is never drawn. The map is that of
+    the `earlier` pass, if there was one: the question is the same.
     """
-    followed = core.fetch(look, choices)
+    followed = core.fetch(look, choices) if earlier is None else _by_map_of(earlier, core, look, choices)
     taken = _with_taken(look, followed)
     unseen = look.context.patch_mask.scatter(1, taken, False)
     drawn = min(round(share * followed.budget), int(unseen.sum()))
@@ -71,6 +74,17 @@ def fetch_for_pass(core: "ArrCocModel", look: Look, choices: FetchChoices, share
     others = replace(choices, strategy="random", allocator="topk")
     explored = core.fetch(replace(look, budget=drawn, taken=taken), others)
     return merged([_at(followed, order[0, : followed.budget - drawn]), explored])
+
+
+def _by_map_of(earlier: FetchResult, core: "ArrCocModel", look: Look, choices: FetchChoices) -> FetchResult:
+    """What the allocator takes of the patches that are left."""
+    mask, taken = look.context.patch_mask, look.taken
+    hidden = None if taken is None else torch.zeros_like(mask).scatter(1, taken, True)
+    fetched = core.fetcher.choose(
+        look.context, earlier.scores, earlier.relevance, mask, look.budget, choices, hidden=hidden
+    )
+    fetched.fell_back = earlier.fell_back
+    return fetched
 
 
 def merged(parts: Sequence[FetchResult]) -> FetchResult:
@@ -202,7 +216,7 @@ def _passes(
         share = policy(passes)
         if not 0 <= share <= 1:
             raise ValueError(f"exploration: expected a share in 0..1; got {share}")
-        fetched = fetch_for_pass(core, look, choices, share)
+        fetched = fetch_for_pass(core, look, choices, share, passes[-1].fetch if passes else None)
         if on_fetch is not None:
             on_fetch(fetched)
         if reading is None:

@@ -79,9 +79,11 @@ def test_a_further_pass_encodes_nothing_and_reads_only_what_is_new(model: Any, m
         "extend",
         lambda self, *args: (extend(self, *args), tail.append(self.inputs["input_ids"].shape[1] - self.end)),
     )
+    scored: list[int] = []
+    scorer = model.model.fetcher.scorers["realizer"].register_forward_hook(lambda *_: scored.append(1))
     asked(model, num_passes=2, max_new_tokens=1)
-    hook.remove(), grid.remove()
-    assert encoded == [1]
+    hook.remove(), grid.remove(), scorer.remove()
+    assert encoded == [1] and scored == [1]
     assert lengths[1] == 8 + tail[0] < lengths[0]
 
 
