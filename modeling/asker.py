@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import DynamicCache
 from transformers.utils import logging
 
 from .answers import Answer, answer_probabilities, with_fetch
 from .boxes import relevance_of_boxes
-from .checks import CALLABLES, DECODING, NUMBERS, boxes_per_slot, refusal
+from .checks import CALLABLES, DECODING, NUMBERS, boxes_per_slot, refusal, too_long
 from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult
 from .image_processing_arr_coc import Box
 from .image_sources import shorten
-from .prefix import begins_with, fresh_cache, pad_after_prefix, with_prefix
+from .passes import ask_in_passes
+from .prefix import cached_prefix, holds_prefix, pad_after_prefix, with_prefix
 from .processing_arr_coc import ArrCocProcessor, History
-from .prompt import EmbeddedPrompt, count_saccades
+from .prompt import EmbeddedPrompt, Look, count_saccades
 from .view_encoding import encode_prompts, look_at_views
 from .views import AS_SEEN, VIEW_OPTIONS, ViewOptions, take_view_options
 from .vision_tower import ImageEncoding
@@ -144,10 +144,13 @@ class Asker:
         asked = self._asked(image, questions, choices, kwargs, options, read_twice)
         if boxes is not None:
             asked = replace(asked, boxes=boxes_per_slot(boxes))
-        prompt = self.embed(asked, choices, history, **kwargs)
-        if on_fetch is not None:
-            on_fetch(prompt.fetch)
-        answers = self._answers(asked, prompt, return_fetch, kwargs)
+        if choices.num_passes not in (None, 1):
+            answers = ask_in_passes(self, asked, choices, history, return_fetch, on_fetch, kwargs)
+        else:
+            prompt = self.embed(asked, choices, history, **kwargs)
+            if on_fetch is not None:
+                on_fetch(prompt.fetch)
+            answers = self._answers(asked, prompt, return_fetch, kwargs)
         return answers[0] if single and len(answers) == 1 else answers
 
     @torch.no_grad()
@@ -162,17 +165,25 @@ class Asker:
         Raises:
             ValueError: a prompt that the context does not hold.
         """
+        look, choices = self.look(asked, choices, history, kwargs)
+        core = self.model.model
+        return core.place(look, core.fetch(look, choices), attention_mask=look.attention_mask)
+
+    def look(
+        self, asked: Asked, choices: FetchChoices, history: History, kwargs: dict[str, Any]
+    ) -> tuple[Look, FetchChoices]:
+        """The first step of `embed`, and the choices with a budget that the context holds."""
         if asked.boxes is not None:
             processor = self.processor.image_processor
             relevance = relevance_of_boxes(asked.boxes, asked.slots, asked.encoding, processor)
             choices = replace(choices, relevance=relevance)
         inputs, choices = self._inputs(asked, choices, history, kwargs)
-        mask, slots, core = inputs.pop("attention_mask"), torch.tensor(asked.slots), self.model.model
-        look = core.look(**inputs, encoding=asked.encoding, image_index=slots, choices=choices, attention_mask=mask)
+        slots, core = torch.tensor(asked.slots), self.model.model
+        look = core.look(**inputs, encoding=asked.encoding, image_index=slots, choices=choices)
         if asked.joint:
             shown, spread = asked.images, asked.spread
             look = look_at_views(core, look, asked.encoding, shown, choices, spread=spread, boxes=asked.boxes)
-        return core.place(look, core.fetch(look, choices), attention_mask=mask)
+        return look, choices
 
     def _asked(
         self, image: Any, questions: list[str], choices: FetchChoices, kwargs: dict[str, Any], options: ViewOptions,
@@ -206,7 +217,7 @@ class Asker:
             encoding = self.model.model.with_bypass(encoding, choices.bypass)
         # A prefix pays where several questions share it, or a question's glance and its answer.
         shared = len(spans) == 1 < len(questions) or (read_twice and all(len(span) == 1 for span in spans))
-        if not encoded and shared and self._cache_is_plain(kwargs):
+        if not encoded and shared and self.cache_is_plain(kwargs):
             encoding = with_prefix(self.model, self.processor, encoding)
         captions = {row: source.caption for row, source in enumerate(encoding.sources or ())}
         texts = [[captions.get(number, "") for number in own] for own in images]
@@ -232,10 +243,10 @@ class Asker:
         sharing = 1 if asked.joint else max(shown)
         longest -= saccades * (max(shown) - sharing)  # what slots do not use is cut out before anything reads it
         if limit is not None and longest >= limit:
-            room = self._setting(kwargs, "max_new_tokens", 1) if choices.budget == "all" else 1
+            room = self.setting(kwargs, "max_new_tokens", 1) if choices.budget == "all" else 1
             fits = saccades - -(-(longest + room - limit) // sharing)
             if fits < 1 or choices.budget != "all":
-                raise ValueError(_too_long(limit, longest, saccades, fits))
+                raise too_long(limit, longest, saccades, fits)
             logger.warning(f'budget "all": fetching {fits} of {saccades} patches, what {limit} tokens of context hold')
             choices = replace(choices, budget=fits)
             inputs = write(placeholders=base + fits)
@@ -264,54 +275,47 @@ class Asker:
         encoding = asked.encoding
         inputs = {name: prompt.inputs[name] for name in ("input_ids", "attention_mask")}
         inputs["prompt_embeds"] = prompt.embeds
-        if self._cache_is_plain(kwargs) and self._begins_with_prefix(encoding, inputs):
+        if encoding.prefix_cache is not None and self.cache_is_plain(kwargs) and holds_prefix(encoding, inputs):
             inputs = pad_after_prefix(inputs, len(encoding.prefix_ids))  # type: ignore[arg-type]
-            first = torch.tensor([images[0] for images in asked.images])
-            kwargs = {**kwargs, "past_key_values": self._prefix(encoding, first, kwargs)}
-        whole = bool(self._setting(kwargs, "return_dict_in_generate"))
+            repeats = max(self.setting(kwargs, name, 1) for name in ("num_beams", "num_return_sequences"))
+            first = torch.tensor([images[0] for images in asked.images]).repeat_interleave(repeats)
+            kwargs = {**kwargs, "past_key_values": cached_prefix(self.model.model, encoding, first)}
+        whole = bool(self.setting(kwargs, "return_dict_in_generate"))
         wanted = return_fetch or whole
+        output, texts = self.generated(inputs, kwargs, logits=wanted)
+        if not wanted:
+            return texts
+        probabilities = answer_probabilities(self.model, output, *self.answer_span(inputs, kwargs))
+        whole_output = output if whole else None
+        return with_fetch(texts, probabilities, prompt.fetch, encoding, asked.images, whole_output)
+
+    def generated(self, inputs: dict[str, Tensor], kwargs: dict[str, Any], *, logits: bool) -> tuple[Any, list[str]]:
+        """What transformers' `generate` returns for embedded prompts, with `logits` if wanted, and the answers."""
         start = inputs["input_ids"].shape[1]
         settings = {**within_context(self.model, kwargs, start), "return_dict_in_generate": True}
-        if wanted:
+        if logits:
             settings["output_logits"] = True
         output = self.model.generate_tokens(**inputs, **settings)
         with self.processor.tokenizing.lock:
             texts = self.processor.tokenizer.batch_decode(output.sequences[:, start:], skip_special_tokens=True)
-        texts = [text.strip() for text in texts]
-        if not wanted:
-            return texts
-        end, pad = self._setting(kwargs, "eos_token_id", []), self._setting(kwargs, "pad_token_id", -1)
-        probabilities = answer_probabilities(self.model, output, start, end, pad)
-        whole_output = output if whole else None
-        return with_fetch(texts, probabilities, prompt.fetch, encoding, asked.images, whole_output)
+        return output, [text.strip() for text in texts]
 
     # ---- what transformers' generate is told ------------------------------------------------------------------------
 
-    def _setting(self, kwargs: dict[str, Any], name: str, default: Any = None) -> Any:
+    def answer_span(self, inputs: dict[str, Tensor], kwargs: dict[str, Any]) -> tuple[int, Any, int]:
+        """Where answers to prompts begin, the tokens that end them, and what stands behind their end."""
+        end, pad = self.setting(kwargs, "eos_token_id", []), self.setting(kwargs, "pad_token_id", -1)
+        return inputs["input_ids"].shape[1], end, pad
+
+    def setting(self, kwargs: dict[str, Any], name: str, default: Any = None) -> Any:
         return generation_setting(self.model, kwargs, name, default)
 
-    def _cache_is_plain(self, kwargs: dict[str, Any]) -> bool:
+    def cache_is_plain(self, kwargs: dict[str, Any]) -> bool:
         """Whether this generation keeps the cache that a prefix is kept in."""
-        static = self._setting(kwargs, "cache_implementation") is not None
-        assisted = self._setting(kwargs, "prompt_lookup_num_tokens") is not None  # which reads prompts from the start
+        static = self.setting(kwargs, "cache_implementation") is not None
+        assisted = self.setting(kwargs, "prompt_lookup_num_tokens") is not None  # which reads prompts from the start
         plain = not static and not assisted and "past_key_values" not in kwargs
-        return plain and bool(self._setting(kwargs, "use_cache", True))
-
-    @staticmethod
-    def _begins_with_prefix(encoding: ImageEncoding, inputs: dict[str, Tensor]) -> bool:
-        """Whether every prompt begins with the tokens that the encoding holds keys and values of."""
-        if encoding.prefix_ids is None or encoding.prefix_cache is None:
-            return False
-        return begins_with(encoding.prefix_ids, inputs["input_ids"], inputs["attention_mask"])
-
-    def _prefix(self, encoding: ImageEncoding, first: Tensor, kwargs: dict[str, Any]) -> DynamicCache:
-        """A cache holding the prefix of each prompt's first image [B], repeated for beams and returned sequences."""
-        repeats = max(self._setting(kwargs, name, 1) for name in ("num_beams", "num_return_sequences"))
-        cache = fresh_cache(self.model)
-        for layer, (key, value) in enumerate(encoding.prefix_cache):  # type: ignore[arg-type]
-            rows = first.to(key.device).repeat_interleave(repeats)
-            cache.update(key[rows], value[rows], layer)
-        return cache
+        return plain and bool(self.setting(kwargs, "use_cache", True))
 
 
 # ---- what asking begins with --------------------------------------------------------------------------------------
@@ -365,13 +369,6 @@ def check_decoding(model: "ArrCocForConditionalGeneration", kwargs: dict[str, An
         if kwargs.get(name) is not None:
             expected = "decoding without one, or prompt_lookup_num_tokens: an assistant does not see the images"
             raise ValueError(f"{name}: expected {expected}; got {type(kwargs[name]).__name__}")
-
-
-def _too_long(limit: int, longest: int, saccades: int, fits: int) -> str:
-    if fits < 1:
-        return f"question: expected a prompt of fewer than {limit} tokens, images included; got {longest}"
-    expected = f"at most {fits} patches per image, which with this question fill the {limit} tokens of context"
-    return f"budget: expected {expected}; got {saccades}"
 
 
 def is_encoding(value: Any) -> bool:

@@ -32,15 +32,8 @@ from .language_model import LAYOUTS, build_language_model
 from .pretrained import ArrCocPreTrainedModel
 from .processing_arr_coc import find_query_tokens
 from .prompt import (
-    EmbeddedPrompt,
-    Look,
-    default_query_mask,
-    find_slots,
-    lacks_answers,
-    pack_questions,
-    positions,
-    refuse_placeholders,
-    trim_placeholders,
+    EmbeddedPrompt, Look, default_query_mask, find_slots, lacks_answers, pack_questions, positions,
+    refuse_placeholders, trim_placeholders,
 )  # fmt: skip
 from .scorers import FetchContext, scorer_inputs
 from .vision_tower import KNOWN, SEEN, ArrCocVisionTower, ImageEncoding, pool_cells
@@ -132,7 +125,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         tokens, closing = self.layout(bridged.tokens, self.bridge.indicators(bridged.tokens.device))
         return ImageEncoding(
             **seen, tokens=tokens, closing=closing, quality=bridged.quality, bridge_cache=bridged.cache, bypass=bypass,
-            pool=pool,
+            pool=pool, bypassed=bridged.failed,
         )  # fmt: skip
 
     def with_bypass(self, encoding: ImageEncoding, bypass: bool | None) -> ImageEncoding:
@@ -246,23 +239,27 @@ class ArrCocModel(ArrCocPreTrainedModel):
         `levels` [I, K]: of detail, where they are regions (regions.py).
         """
         states, projected = self.vision_tower.saccades(encoding, indices, used, levels)
-        base = encoding.bridge_cache or []
-        return self.bridge(states, projected, base=base, bypass=encoding.bypass, used=used)
+        return self.bridge(states, projected, base=encoding.bridge_cache or [], bypass=encoding.bypass, used=used)
 
     def image_tokens(
         self, encoding: ImageEncoding, fetched: FetchResult
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Each image's tokens and their quality, as in `EmbeddedPrompt`, and which of them have a place in the prompt.
 
-        The last is bool [I, positions], or None where every token has one.
+        The last is bool [I, positions], or None where every token has one. `fetched.bypassed` says whose tokens the
+        bridge's linear projection made, because its adapter failed.
         """
         tokens, quality, used = encoding.tokens, encoding.quality, None
+        if encoding.bypassed is not None:
+            fetched.bypassed = encoding.bypassed
         if fetched.budget:
             used = fetched.used if fetched.is_ragged else None
             if isinstance(fetched, JointFetch):
                 bridged = bridge_over_views(self, encoding, fetched)
             else:
                 bridged = self.bridge_saccades(encoding, fetched.indices, used, fetched.levels)
+            if bridged.failed is not None:
+                fetched.bypassed = fetched.bypassed | bridged.failed.to(fetched.bypassed.device)
             saccades = bridged.tokens
             for factor in (fetched.weights, used):
                 if factor is not None:
@@ -290,6 +287,8 @@ class ArrCocModel(ArrCocPreTrainedModel):
         **aligned: Tensor | None,
     ) -> EmbeddedPrompt:
         """The three steps for the arguments of `forward`, which it checks."""
+        if choices.num_passes not in (None, 1):
+            raise refusal("num_passes", "several only in generate(image, question)", choices.num_passes)
         inputs = {"input_ids": input_ids, "query_mask": query_mask, "image_index": image_index, **aligned}
         markers = self.config.query_markers
         if query_mask is None or (markers is not None and lacks_answers(query_mask, input_ids)):

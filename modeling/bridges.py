@@ -13,10 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import initialization
+from transformers.utils import logging
 
 from .configuration_arr_coc import INDICATORS, ArrCocBridgeConfig, ArrCocSemanticConfig
 from .registry import Registry
 from .semantic_encoder import KeyValue, LevelEmbedding, SemanticLayer
+
+logger = logging.get_logger(__name__)
 
 BRIDGES: Registry[type["Bridge"]] = Registry("bridge")
 
@@ -29,11 +32,14 @@ class Bridged:
         tokens: [B, S, D].
         quality: [B, S] float32 in 0..1, 1 where a projected token passed as it was; None from bridges without it.
         cache: keys and values of these tokens, per layer of attention across tokens.
+        failed: [B] bool, True where an adapter failed its check, so that tokens are the linear projection's; None from
+            bridges without an adapter.
     """
 
     tokens: Tensor
     quality: Tensor | None = None
     cache: list[KeyValue] = field(default_factory=list)
+    failed: Tensor | None = None
 
 
 class Bridge(nn.Module):
@@ -94,6 +100,16 @@ def like_text(tokens: Tensor, mean: float, std: float) -> Tensor:
     return (F.layer_norm(tokens.float(), tokens.shape[-1:], eps=1e-12) * std + mean).to(tokens.dtype)
 
 
+MOST_DISTORTION = 100.0
+"""How many times the spread of projected tokens that of corrected ones may be, or the reverse."""
+
+
+def distorted(projected: Tensor, corrected: Tensor) -> Tensor:
+    """[B] bool: whose corrected tokens [B, S, D] hold what is no number, or are spread on quite another scale."""
+    ratio = corrected.float().flatten(1).std(1) / projected.float().flatten(1).std(1).clamp(min=1e-12)
+    return ~((ratio >= 1 / MOST_DISTORTION) & (ratio <= MOST_DISTORTION))  # also where the ratio is NaN
+
+
 class Correction(nn.Linear):
     """The last layer of an adapter, which starts at zero: the adapter as the identity."""
 
@@ -149,10 +165,14 @@ class QualityBridge(LinearBridge):
             return Bridged(projected)
         states, cache = self.states(projected, base, used)
         tokens, quality = self.adapter(projected, states)
+        failed = distorted(projected, tokens) & (not self.training)  # which must notice
         mean, std = self.config.text_embedding_mean, self.config.text_embedding_std
         if mean is not None and std is not None:
             tokens = like_text(tokens, mean, std)
-        return Bridged(tokens, quality, cache)
+        if not (torch.compiler.is_compiling() or failed.is_meta) and failed.any():
+            logger.warning_once("bridge: the adapter's output is no number or out of scale; its projection stands in")
+        tokens = torch.where(failed[:, None, None], projected, tokens)
+        return Bridged(tokens, torch.where(failed[:, None], 1.0, quality), cache, failed)
 
 
 @BRIDGES.register("transformer")

@@ -79,6 +79,8 @@ FETCHING: dict[str, tuple[Any, str]] = {
     "patches": (Tensor, "a dense tensor [image slots, K] of integers"),
     "relevance": (Tensor, "a dense tensor [image slots, patches]"),
     "all_scores": (bool, "True or False"),
+    "num_passes": (int | str, 'an integer from 1, or "auto"'),
+    "exploration": (str, "a name"),
 }
 """Choices of how a call fetches."""
 
@@ -115,6 +117,14 @@ def describe(value: Any) -> str:
 def is_dense(tensor: Tensor) -> bool:
     """Whether a tensor's numbers can be read one by one: not sparse, quantized or without any (meta)."""
     return tensor.layout == torch.strided and not tensor.is_quantized and not tensor.is_meta
+
+
+def too_long(limit: int, longest: int, saccades: int, fits: int) -> ValueError:
+    """The error for a prompt of `longest` tokens beside which the context holds `fits` patches, of `saccades`."""
+    if fits < 1:
+        return ValueError(f"question: expected a prompt of fewer than {limit} tokens, images included; got {longest}")
+    expected = f"at most {fits} patches per image, which with this question fill the {limit} tokens of context"
+    return ValueError(f"budget: expected {expected}; got {saccades}")
 
 
 # ---- boxes -----------------------------------------------------------------------------------------------------------

@@ -12,14 +12,16 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from .allocators import Budgets, most_relevant_first, ranked_scores, token_weights
+from .allocators import Budgets, most_relevant_first, ranked_scores
 from .checks import FETCHING, SEEDS, refusal
+from .clip_scorer import ClipQueryScorer  # noqa: F401  # registers itself, as those from two more files do
 from .configuration_arr_coc import AUTO, ArrCocFetcherConfig
 from .detail_allocators import ALLOCATORS
-from .expert_scorers import ExpertScorer  # noqa: F401  # registers it, as the next line does its own
+from .expert_scorers import ExpertScorer  # noqa: F401
+from .gradients import token_weights
 from .knowing_scorers import MapScorer  # noqa: F401
 from .regions import region_boxes, spread_regions
-from .scorers import SCORERS, FetchContext, Scorer
+from .scorers import SCORERS, FetchContext, Scorer, scored
 from .vision_tower import Rows
 
 
@@ -38,6 +40,8 @@ class FetchChoices:
         patches: [I, K] patches to fetch of each image slot, whatever their relevance; no scorer runs.
         relevance: [I, N] relevance that is known beforehand, which strategy "oracle" fetches.
         all_scores: whether every trained scorer runs, not only the strategy's.
+        num_passes: runs back for each question, or "auto": up to 4, while the answer is unsure. 1 where not given.
+        exploration: of several passes, what says how much of each is drawn: a name in `passes.EXPLORATION`.
 
     Example:
         >>> model.generate("receipt.png", "What is the total?", choices=FetchChoices(strategy="saliency", budget=64))
@@ -53,6 +57,8 @@ class FetchChoices:
     patches: Tensor | None = None
     relevance: Tensor | None = None
     all_scores: bool = False
+    num_passes: int | str | None = None
+    exploration: str | None = None
 
     def __post_init__(self) -> None:
         for name, (kinds, expected) in FETCHING.items():
@@ -110,6 +116,8 @@ class FetchResult(Rows):
         survival: see `Budgets.survival`, or None from allocators that fetch exactly the budget.
         is_ragged: whether some items get fewer than K.
         levels: [B, K] int64, the level of detail of each token: 0 a patch, 1 2x2, 2 4x4 patches, disjoint; None: all 0.
+        fell_back: [B] bool, True where the scorer's map was of no use and strategy "saliency" stands in for it.
+        bypassed: [B] bool, True where what the bridge's adapter made was of no use and its linear projection stands in.
     """
 
     indices: Tensor
@@ -128,6 +136,8 @@ class FetchResult(Rows):
     survival: Tensor | None = None
     is_ragged: bool = False
     levels: Tensor | None = None
+    fell_back: Tensor = None  # type: ignore[assignment]
+    bypassed: Tensor = None  # type: ignore[assignment]
 
     PER_SACCADE: ClassVar[tuple[str, ...]] = ("indices", "positions", "is_padding", "weights", "survival", "levels")
 
@@ -136,6 +146,14 @@ class FetchResult(Rows):
             self.counts = self.indices.new_full((len(self.indices),), self.budget)
         if self.wanted is None:
             self.wanted = self.counts
+        nowhere = self.indices.new_zeros(len(self.indices), dtype=torch.bool)
+        self.fell_back = nowhere if self.fell_back is None else self.fell_back
+        self.bypassed = nowhere if self.bypassed is None else self.bypassed
+
+    @property
+    def fallbacks(self) -> dict[str, int]:
+        """How many items a simpler part stood in for, by the part that failed."""
+        return {"scorer": int(self.fell_back.sum()), "bridge": int(self.bypassed.sum())}
 
     @property
     def used(self) -> Tensor:
@@ -149,8 +167,8 @@ class FetchResult(Rows):
 
     def on_patches(self, values: Tensor) -> Tensor:
         """A value of each token [B, K] on all of its patches, 0 on those that are in none: [B, N]."""
-        side, levels = math.isqrt(self.scores.shape[1]), self.levels
-        levels = torch.zeros_like(self.indices) if levels is None else levels
+        side = math.isqrt(self.scores.shape[1])
+        levels = torch.zeros_like(self.indices) if self.levels is None else self.levels
         return spread_regions(values, self.indices, levels, (side, side))
 
     def covered(self) -> Tensor:
@@ -163,16 +181,9 @@ class FetchResult(Rows):
         if not self.is_ragged or not len(index):
             return rows
         most = int(rows.counts.max())
-        held = {name: getattr(rows, name) for name in self.PER_SACCADE}
-        ragged = bool((rows.counts < most).any())
-        cut = {name: tensor[:, :most] for name, tensor in held.items() if tensor is not None}
-        return replace(rows, **cut, budget=most, is_ragged=ragged)
-
-
-def unit_range(scores: Tensor) -> Tensor:
-    """Scores [B, N] scaled to each item's own range: 0..1."""
-    low, high = scores.amin(-1, keepdim=True), scores.amax(-1, keepdim=True)
-    return (scores - low) / (high - low).clamp(min=1e-12)
+        held = ((name, getattr(rows, name)) for name in self.PER_SACCADE)
+        cut = {name: tensor[:, :most] for name, tensor in held if tensor is not None}
+        return replace(rows, **cut, budget=most, is_ragged=bool((rows.counts < most).any()))
 
 
 class RunningBackFetcher(nn.Module):
@@ -247,12 +258,7 @@ class RunningBackFetcher(nn.Module):
         return {name: done[name] if name in done else scorer(context) for name, scorer in self.scorers.items()}
 
     def forward(
-        self,
-        context: FetchContext,
-        budget: int,
-        choices: FetchChoices = AS_CONFIGURED,
-        *,
-        taken: Tensor | None = None,
+        self, context: FetchContext, budget: int, choices: FetchChoices = AS_CONFIGURED, *, taken: Tensor | None = None
     ) -> FetchResult:
         """Chooses exactly `budget` distinct patches per item, or up to as many with an allocator that chooses it.
 
@@ -276,10 +282,11 @@ class RunningBackFetcher(nn.Module):
         strategy = choices.strategy or self.config.strategy
         scorer = self.scorer(strategy)
         _check_budget(context, budget, scorer, strategy, taken)
-        scores = scorer(context).to(context.features.device)
-        relevance = scores.sigmoid() if scorer.trained else unit_range(scores)
+        scores, relevance, fell_back = scored(scorer, context, fall_back=not self.training)
         hidden = None if taken is None else torch.zeros_like(context.patch_mask).scatter(1, taken, True)
-        return self.choose(context, scores, relevance, context.patch_mask, budget, choices, hidden=hidden)
+        fetched = self.choose(context, scores, relevance, context.patch_mask, budget, choices, hidden=hidden)
+        fetched.fell_back = fell_back
+        return fetched
 
     def choose(
         self,
@@ -311,19 +318,17 @@ class RunningBackFetcher(nn.Module):
             counts = torch.full_like(counts, budgets.survival.shape[1]) if learns else budgets.counts
             budget = int(counts.max()) if len(counts) else 0
             ragged = bool((counts < budget).any())
-        method, levels = ALLOCATORS[allocator], None
+        method, levels, grid = ALLOCATORS[allocator], None, {"config": self.config, "side": side}
         if method.detail:
-            known = relevance.detach()
-            indices, levels = method.choose(ranked, budget, relevance=known, config=self.config, side=side)
+            indices, levels = method.choose(ranked, budget, relevance=relevance.detach(), **grid)
             rank = torch.zeros_like(indices)
         else:
-            indices = method.choose(ranked, budget, config=self.config, side=side)
-            indices, rank = most_relevant_first(ranked, indices, counts)
+            indices, rank = most_relevant_first(ranked, method.choose(ranked, budget, **grid), counts)
         weights = None
         if self._learns:
+            parts = (scores, relevance, ranked, indices, levels, rank, budgets)
             temperature = self.temperature if self.config.gradient == "soft" else None
-            parts = (indices, levels, rank, budgets)
-            weights = token_weights(scores, relevance, ranked, *parts, side=side, temperature=temperature)
+            weights = token_weights(*parts, side=side, temperature=temperature)
         return FetchResult(
             indices=indices,
             positions=positions_of(indices, side),

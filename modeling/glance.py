@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from transformers.cache_utils import Cache, DynamicCache
+from transformers.cache_utils import Cache
 
 from .fetcher import FetchChoices
-from .prefix import begins_with, pad_after_prefix
+from .prefix import cached_prefix, holds_prefix, pad_after_prefix
 from .prompt import Look, positions
 from .scorers import SCORERS, FetchContext, Scorer
 
@@ -135,15 +135,11 @@ def _behind_prefix(
 ) -> tuple[dict[str, Tensor], Cache | None]:
     """The prompts with their padding behind what the encoding was read with, and a cache of that; or as they are."""
     prefix = look.prefix
-    if prefix is None or prefix.prefix_ids is None or prefix.prefix_cache is None or look.image_index is None:
-        return inputs, None
     alone = len(look.rows) == len(look.input_ids)  # one image in each prompt: the one that its prefix holds
-    if not alone or not begins_with(prefix.prefix_ids, inputs["input_ids"], inputs["attention_mask"]):
+    if prefix is None or look.image_index is None or not alone or not holds_prefix(prefix, inputs):
         return inputs, None
-    cache = DynamicCache(config=model.language_model.config)
-    for layer, (key, value) in enumerate(prefix.prefix_cache):
-        rows = look.image_index.to(key.device)
-        cache.update(key[rows], value[rows], layer)
+    assert prefix.prefix_ids is not None
+    cache = cached_prefix(model, prefix, look.image_index)
     return pad_after_prefix(inputs, len(prefix.prefix_ids)), cache
 
 

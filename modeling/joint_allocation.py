@@ -15,8 +15,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 from .bridges import Bridged
 from .detail_allocators import ALLOCATORS
-from .fetcher import FetchChoices, FetchResult, RunningBackFetcher, positions_of, unit_range
+from .fetcher import FetchChoices, FetchResult, RunningBackFetcher, positions_of
 from .prompt import Look
+from .scorers import SaliencyScorer, saliency, says_nothing, unit_range, warn_of_fallback
 from .views import VIEWS_AT_ONCE, Views, context_of
 from .vision_tower import ImageEncoding
 
@@ -84,14 +85,23 @@ def fetch_over_views(fetcher: RunningBackFetcher, look: Look, choices: FetchChoi
     scores = scores.to(look.context.features.device)
     everything = torch.arange(len(views.slots))
     mask = views.pick(look.context.patch_mask, "patch_mask", everything)
+    failed = _failed(scores, mask, views, look.rows)
+    if fetcher.training or isinstance(scorer, SaliencyScorer):
+        failed = torch.zeros_like(failed)
+    if failed.any():
+        salient = torch.cat([saliency(context_of(views, look.context, numbers)) for numbers in parts])
+        scores = torch.where(failed[:, None], salient.to(scores), scores)
+        warn_of_fallback(scorer)
     shown = scores.detach().masked_fill(~mask, float("-inf"))
     evidence = shown.amax(1)
     hidden = seen_before(views, evidence.cpu(), side).to(mask.device)
     if look.taken is not None:
         hidden[: views.overviews].scatter_(1, look.taken, True)
     raised = scores + FOCUS * torch.where(evidence.isfinite(), evidence, 0.0)[:, None]
-    relevance = scores.sigmoid() if scorer.trained else _in_prompts(scores, views, look.rows)
     in_detail = ALLOCATORS[choices.allocator or fetcher.config.allocator].detail
+    relevance = _in_prompts(scores, views, look.rows)
+    if scorer.trained:
+        relevance = torch.where(failed[:, None], relevance, scores.sigmoid())
     fetches = []
     for slots, budget in _groups(views, look):
         numbers = torch.cat([(views.slots == slot).nonzero()[:, 0] for slot in slots])
@@ -101,10 +111,26 @@ def fetch_over_views(fetcher: RunningBackFetcher, look: Look, choices: FetchChoi
         )
         _check_budget(budget, gone)
         if in_detail:  # which goes by relevance itself: in views, as they compete
-            relevant = _competing(competing, evidence[numbers], scorer.trained)
+            learned = scorer.trained and not failed[numbers].any()
+            relevant = _competing(competing, evidence[numbers], learned)
         fetched = fetcher.choose(context, competing, relevant, real, budget, choices, hidden=gone)
         fetches.append((slots, numbers, fetched))
-    return _by_slot(fetches, scores, Seen(views, relevance, hidden), side, mask)
+    fetched = _by_slot(fetches, scores, Seen(views, relevance, hidden), side, mask)
+    fetched.fell_back = failed[: views.overviews]
+    return fetched
+
+
+def _failed(scores: Tensor, mask: Tensor, views: Views, rows: Tensor) -> Tensor:
+    """[V] bool: views of prompts in which a score of [V, N] is no finite number, or every view is flat.
+
+    A single flat view says that nothing stands there, beside others.
+    """
+    prompts, failed = rows.cpu()[views.slots].to(scores.device), torch.zeros_like(mask[:, 0])
+    infinite, nothing = (mask & ~scores.isfinite()).any(1), says_nothing(scores, mask)
+    for prompt in prompts.unique():
+        own = prompts == prompt
+        failed[own] = infinite[own].any() | nothing[own].all()
+    return failed
 
 
 def seen_before(views: Views, evidence: Tensor, side: int) -> Tensor:
@@ -218,6 +244,7 @@ def bridge_over_views(model: "ArrCocModel", encoding: ImageEncoding, fetched: Jo
     levels = None if fetched.levels is None else fetched.levels[slots, places]
     tokens = encoding.tokens.new_zeros(*fetched.indices.shape, encoding.tokens.shape[-1])
     quality = None if encoding.quality is None else encoding.quality.new_zeros(fetched.indices.shape)
+    failed = torch.zeros_like(fetched.counts, dtype=torch.bool)
     for numbers in view.unique().split(VIEWS_AT_ONCE):
         own = [(view == number).nonzero()[:, 0] for number in numbers]
         at, used = pad_sequence(own, True), pad_sequence([torch.ones_like(each) for each in own], True).bool()
@@ -230,4 +257,6 @@ def bridge_over_views(model: "ArrCocModel", encoding: ImageEncoding, fetched: Jo
         tokens = tokens.index_put(stand, bridged.tokens[used])
         if quality is not None and bridged.quality is not None:
             quality = quality.index_put(stand, bridged.quality[used])
-    return Bridged(tokens, quality)
+        if bridged.failed is not None:
+            failed[views.slots[numbers.cpu()].to(failed.device)[bridged.failed]] = True
+    return Bridged(tokens, quality, failed=failed)

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from .balancing import ContextNetwork, TensionBalancer, shares
+from .clip_scorer import Temperature
 from .configuration_arr_coc import ArrCocFetcherConfig
 from .knowings import KNOWINGS, local_contrast, participatory_score, perspectival_score, unit_range
-from .scorers import SCORERS, FetchContext, Scorer, Temperature
+from .scorers import SCORERS, FetchContext, Scorer
 from .textures import TEXTURES, SemanticTextures, clear_of_padding
 
 

@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import DynamicCache
+from transformers.cache_utils import Cache, DynamicCache
 
 from .processing_arr_coc import ArrCocProcessor
 from .vision_tower import ImageEncoding
 
 if TYPE_CHECKING:
+    from .base_model import ArrCocModel
     from .modeling_arr_coc import ArrCocForConditionalGeneration
 
 
-def fresh_cache(model: "ArrCocForConditionalGeneration") -> DynamicCache:
-    """An empty cache of the model's language model."""
-    return DynamicCache(config=model.config.text_config)
+def keeps_every_position(cache: Cache) -> bool:
+    """Whether a cache keeps the keys and values of all positions, as only full attention does."""
+    return all(type(layer).__name__ == "DynamicLayer" for layer in cache.layers)
 
 
 @torch.no_grad()
@@ -30,8 +31,8 @@ def with_prefix(
 
     Only full-attention language models keep a plain cache of every position.
     """
-    cache = fresh_cache(model)
-    if not all(type(layer).__name__ == "DynamicLayer" for layer in cache.layers):
+    cache = DynamicCache(config=model.config.text_config)
+    if not keeps_every_position(cache):
         return encoding
     text = processor.prompt("?")
     before = text[: text.index(processor.image_token)]
@@ -46,9 +47,24 @@ def with_prefix(
     return replace(encoding, prefix_ids=torch.cat((ids, placeholders)), prefix_cache=layers)  # type: ignore[arg-type]
 
 
-def begins_with(prefix: Tensor, input_ids: Tensor, attention_mask: Tensor) -> bool:
-    """Whether every left-padded prompt [B, S] begins with the tokens `prefix` [p]."""
-    pads = (attention_mask == 0).sum(1, keepdim=True)
+def cached_prefix(core: "ArrCocModel", encoding: ImageEncoding, rows: Tensor) -> DynamicCache:
+    """A cache holding the language model's reading of the encoded images numbered `rows` [B]."""
+    cache = DynamicCache(config=core.config.text_config)
+    for layer, (key, value) in enumerate(encoding.prefix_cache or ()):
+        at = rows.to(key.device)
+        cache.update(key[at], value[at], layer)
+    return cache
+
+
+def holds_prefix(encoding: ImageEncoding, inputs: dict[str, Tensor]) -> bool:
+    """Whether every left-padded prompt begins with the tokens that the encoding holds keys and values of.
+
+    `inputs`: input_ids and attention_mask [B, S], and perhaps others.
+    """
+    prefix, input_ids = encoding.prefix_ids, inputs["input_ids"]
+    if prefix is None or encoding.prefix_cache is None:
+        return False
+    pads = (inputs["attention_mask"] == 0).sum(1, keepdim=True)
     at = pads + torch.arange(len(prefix), device=input_ids.device)
     if int(at.max()) >= input_ids.shape[1]:
         return False

@@ -13,6 +13,7 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.modeling_utils import PreTrainedModel
 
 from .configuration_arr_coc import ArrCocConfig
+from .probes import Probes
 from .vision_tower import SaccadeProjection
 from .weights import WEIGHTS, WEIGHTS_INDEX, check_finite, check_fit, check_names, weight_map
 
@@ -36,6 +37,20 @@ class ArrCocPreTrainedModel(PreTrainedModel):
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_attention_backend = True
+
+    probes: Probes | None = None
+
+    def set_probes(self, on: bool) -> Probes | None:
+        """Puts probes on the boundaries between the model's parts, or takes them off.
+
+        Returns:
+            The latest statistics by boundary, filled by every call from now on; None when they are taken off.
+        """
+        if self.probes is not None:
+            self.probes.remove()
+        core: Any = self.base_model
+        self.probes = Probes(core, self.get_output_embeddings()) if on else None
+        return self.probes
 
     @classmethod
     def from_pretrained(

@@ -247,7 +247,7 @@ class ArrCocProcessor(ProcessorMixin):
         Only the template writes control tokens: what looks like one in a question, or in the history, stays text.
         """
         rows = []
-        for question, shown, turns in zip(questions, images, _histories(history, len(questions)), strict=True):
+        for question, shown, turns in zip(questions, images, histories(history, len(questions)), strict=True):
             before = [(self._as_text(asked), self._as_text(answered)) for asked, answered in turns]
             text = self.prompt(self._as_text(question), images=shown, placeholders=placeholders, history=before)
             with self.tokenizing.lock:
@@ -377,7 +377,7 @@ class ArrCocProcessor(ProcessorMixin):
         return MultiModalData(num_image_tokens=[count] * len(image_sizes), num_image_patches=[1] * len(image_sizes))
 
 
-def _histories(history: History, count: int) -> Sequence[Sequence[Turn]]:
+def histories(history: History, count: int) -> Sequence[Sequence[Turn]]:
     """The turns before each of `count` questions."""
     if _are_turns(history):
         return [history] * count  # type: ignore[list-item]

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import initialization
+from transformers.utils import logging
 
 from .configuration_arr_coc import ArrCocFetcherConfig
 from .latent import key_value_projection
@@ -96,7 +97,56 @@ class Scorer(nn.Module):
         raise TypeError(f"{type(self).__name__} has no forward: expected a registered scorer")
 
 
+logger = logging.get_logger(__name__)
+
 SCORERS: Registry[type[Scorer]] = Registry("strategy")
+
+
+# ---- running a scorer, and what stands in for one that fails ---------------------------------------------------------
+
+
+def unit_range(scores: Tensor) -> Tensor:
+    """Scores [B, N] scaled to each item's own range: 0..1."""
+    low, high = scores.amin(-1, keepdim=True), scores.amax(-1, keepdim=True)
+    return (scores - low) / (high - low).clamp(min=1e-12)
+
+
+def says_nothing(scores: Tensor, patch_mask: Tensor) -> Tensor:
+    """[B] bool: where of scores [B, N] one is no finite number, or several patches of the image all score the same."""
+    low, high = scores.masked_fill(~patch_mask, math.inf).amin(1), scores.masked_fill(~patch_mask, -math.inf).amax(1)
+    infinite = (patch_mask & ~scores.isfinite()).any(1)
+    return infinite | ((low == high) & (patch_mask.sum(1) > 1))
+
+
+def scored(scorer: Scorer, context: FetchContext, *, fall_back: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """What a scorer makes of a context, and saliency where that says nothing.
+
+    Args:
+        scorer: that runs.
+        context: what it sees.
+        fall_back: False in training, which must notice.
+
+    Returns:
+        Scores [B, N], relevance [B, N] in 0..1, and [B] bool, True where saliency stands in for the scorer.
+    """
+    scores = scorer(context).to(context.features.device)
+    relevance = scores.sigmoid() if scorer.trained else unit_range(scores)
+    failed = says_nothing(scores, context.patch_mask)
+    if not fall_back or not scorer.fetches or isinstance(scorer, SaliencyScorer):
+        return scores, relevance, torch.zeros_like(failed)
+    unread = torch.compiler.is_compiling() or failed.is_meta  # no values to look at
+    if unread or failed.any():
+        salient = saliency(context)
+        scores = torch.where(failed[:, None], salient, scores)
+        relevance = torch.where(failed[:, None], unit_range(salient), relevance)
+        if not unread:
+            warn_of_fallback(scorer)
+    return scores, relevance, failed
+
+
+def warn_of_fallback(scorer: Scorer) -> None:
+    """Says, once for each scorer, that it failed."""
+    logger.warning_once(f"{type(scorer).__name__}: NaN or a flat map; patches are fetched by saliency instead")
 
 
 def scorer_inputs(config: ArrCocFetcherConfig) -> dict[str, Any]:
@@ -134,12 +184,17 @@ class RandomScorer(Scorer):
         return noise.to(device)
 
 
+def saliency(context: FetchContext) -> Tensor:
+    """[B, N] Sobel magnitude averaged over the patch; 0 beside padding, see `clear_of_padding`."""
+    return clear_of_padding(context.texture("edge_magnitude"), context.patch_mask).flatten(1)
+
+
 @SCORERS.register("saliency")
 class SaliencyScorer(Scorer):
-    """Sobel magnitude averaged over the patch; 0 beside padding, see `clear_of_padding`."""
+    """Strong edges: see `saliency`."""
 
     def forward(self, context: FetchContext) -> Tensor:
-        return clear_of_padding(context.texture("edge_magnitude"), context.patch_mask).flatten(1)
+        return saliency(context)
 
 
 def masked_mean(states: Tensor, mask: Tensor) -> Tensor:
@@ -171,46 +226,6 @@ class OracleScorer(Scorer):
         if expected != received:
             raise ValueError(f'strategy "oracle": expected relevance of shape {expected}; got {received}')
         return context.relevance.float()
-
-
-class Temperature(nn.Linear):
-    """Cosines [..., 1] -> logits [..., 1], temperature * cosine + bias, in float32: half precision blurs cosines.
-
-    It starts with `temperature` and `bias`.
-    """
-
-    def __init__(self, temperature: float = 10.0, bias: float = -3.0) -> None:
-        super().__init__(1, 1)
-        self.start = (temperature, bias)
-
-    def start_weights(self, std: float) -> None:
-        initialization.constant_(self.weight, self.start[0])
-        initialization.constant_(self.bias, self.start[1])
-
-    def forward(self, cosine: Tensor) -> Tensor:
-        return F.linear(cosine.float(), self.weight.float(), self.bias.float())
-
-
-@SCORERS.register("clip_query")
-class ClipQueryScorer(Scorer):
-    """Cosine between a patch and the pooled question in a shared, trained space."""
-
-    trained = True
-
-    def __init__(self, config: ArrCocFetcherConfig, *, feature_size: int, text_size: int) -> None:
-        super().__init__(config, feature_size=feature_size, text_size=text_size)
-        self.patch_norm = nn.LayerNorm(feature_size)
-        self.patch_projection = nn.Linear(feature_size, config.shared_size)
-        self.text_norm = nn.LayerNorm(text_size)
-        self.text_projection = nn.Linear(text_size, config.shared_size)
-        self.temperature = Temperature()
-
-    def forward(self, context: FetchContext) -> Tensor:
-        patches = self.patch_projection(self.patch_norm(context.features.flatten(2).transpose(1, 2)))
-        pooled = masked_mean(self.text_norm(context.query), context.query_mask)
-        text = self.text_projection(pooled).to(patches.device)
-        cosine = F.normalize(patches.float(), dim=-1) @ F.normalize(text.float(), dim=-1)[..., None]
-        return self.temperature(cosine).squeeze(-1)
 
 
 def wave_code(at: Tensor, size: int) -> Tensor:

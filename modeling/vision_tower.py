@@ -130,6 +130,8 @@ class ImageEncoding(Rows):
         tiling: how tiles are asked for, see `views.ViewOptions`; None where all that there are were encoded.
         depths: [P, 2, W, G, G], the grid encoder's states after a third and two thirds of its layers, or None where no
             scorer of the model reads them.
+        bypassed: [P] bool, True where the bridge's adapter failed, so that `tokens` are its linear projection's; None
+            from bridges without an adapter.
         side: G.
         base_positions: positions that an image takes in a prompt when nothing is fetched: M, and those of the layout.
     """
@@ -156,6 +158,7 @@ class ImageEncoding(Rows):
     tiles: Tiles | None = field(default=None, metadata={"shared": True})
     tiling: Any = field(default=None, metadata={"shared": True})
     depths: Tensor | None = None
+    bypassed: Tensor | None = None
 
     side: int = field(init=False)
     base_positions: int = field(init=False)

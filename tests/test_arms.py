@@ -91,3 +91,12 @@ def test_a_lattice_is_even() -> None:
     quarters = np.bincount(cells[:, 0] // 32 * 2 + cells[:, 1] // 32)
     assert quarters.min() >= 273 / 4 - 10 and quarters.max() <= 273 / 4 + 10
     assert lattice(2, 4, 2) == [(1, 1), (1, 3)] and lattice(64, 1, 1) == [(32, 0)]
+
+
+def test_passes_share_the_budget_of_their_arm() -> None:
+    one, two, odd = make_arms(tiny_config(), ["realizer@16", "realizer+passes2@16", "realizer+passes3@17"])
+    assert (one.passes, one.budget, one.tokens) == (1, 16, 32)
+    assert (two.passes, two.budget, two.tokens) == (2, 8, 32)
+    assert (odd.passes, odd.budget, odd.tokens) == (3, 5, 31), "never more than the budget"
+    with pytest.raises(ValueError, match="arms: expected names among"):
+        make_arms(tiny_config(), ["fastv+passes2@16"])

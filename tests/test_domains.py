@@ -29,7 +29,7 @@ from arr_coc.data.splits import split_of
 from arr_coc.data.streaming import RecordStream
 from arr_coc_cli import main
 
-NEW = ("chart", "directory", "receipt", "sign", "table")
+NEW = ("chart", "departures", "directory", "receipt", "sign", "table")
 """Domains beside `document`, `form`, `browser` and `density`, whose pages have their own tests."""
 OF_SOURCES = ("clip", "invoice", "pages", "pair")
 """Domains that test_sources.py tests."""

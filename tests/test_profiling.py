@@ -21,8 +21,10 @@ from arr_coc.profiling.assembling import LIMIT
 from arr_coc.profiling.encoder import encoder_costs
 from arr_coc.profiling.fetching import ENCODER, FIRST, fetching_costs
 from arr_coc.profiling.first_token import first_token, our_inputs, qwen3_vl_config, qwen3_vl_inputs
+from arr_coc.profiling.passes import cost_of_a_pass
 from arr_coc.profiling.path import Trace, question_traces
 from arr_coc.profiling.placing import WAYS, Asked, place
+from arr_coc.profiling.stages import generated_image
 from arr_coc.profiling.timing import Seconds, alternate, table
 from arr_coc.profiling.views import view_costs
 from arr_coc_cli import main
@@ -191,3 +193,8 @@ def test_more_views_cost_features_alone_and_no_token() -> None:
     assert 0 < four.fetch < four.second < four.first
     with pytest.raises(ValueError, match="views: expected square numbers; got 5"):
         view_costs(model, 5)
+
+
+def test_a_further_pass_is_measured_beside_a_fresh_question() -> None:
+    cost = cost_of_a_pass(tiny_model(), generated_image(128), budget=8, rounds=1)
+    assert min(cost.one, cost.two, cost.all, cost.fresh) > 0 and cost.further == cost.two - cost.one

@@ -9,10 +9,18 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .common import Command, add_choice_arguments, add_device_argument, add_model_argument, tiles_of, writable
+from .common import (
+    Command,
+    add_choice_arguments,
+    add_device_argument,
+    add_model_argument,
+    add_passes_argument,
+    tiles_of,
+    writable,
+)
 
 if TYPE_CHECKING:
-    from arr_coc.modeling.asker import Answer
+    from arr_coc.modeling.answers import Answer, Pass
     from arr_coc.modeling.image_processing_arr_coc import Box
     from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
@@ -27,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     strategies = 'what decides which patches are fetched: "realizer", "saliency", "none", ... (default: the model\'s)'
     parser.add_argument("--strategy", metavar="S", help=strategies)
     add_choice_arguments(parser)
+    add_passes_argument(parser)
     boxes = "for --strategy oracle: where the answer stands, px of the image; may be repeated"
     parser.add_argument("--box", metavar="X0,Y0,X1,Y1", action="append", type=_box, help=boxes)
     tiles = "of what shrinks far in the model's square: auto (default), all, asked, never, or a number of them"
@@ -58,6 +67,7 @@ def run(args: argparse.Namespace) -> None:
         budget=args.budget,
         allocator=args.allocator,
         boxes=args.box,
+        num_passes=args.passes,
         return_fetch=True,
     )
     if picture is not None:
@@ -69,7 +79,10 @@ def run(args: argparse.Namespace) -> None:
         return
     print(answer.text)
     drawn = "" if picture is None else f"; picture in {picture}"
-    print(f"confidence {answer.probability:.1%}; {describe(answer.fetch)}{drawn}", file=sys.stderr)
+    passes = f" in {len(answer.passes)} passes" if answer.passes else ""
+    fallbacks = "".join(f"; {part} fell back" for part, count in answer.fetch.fallbacks.items() if count)
+    said = f"{describe(answer.fetch)}{passes}{fallbacks}{drawn}"
+    print(f"confidence {answer.probability:.1%}; {said}", file=sys.stderr)
 
 
 def _as_json(
@@ -92,6 +105,19 @@ def _as_json(
         "regions": fetch.regions()[used].tolist(),  # y0, x0, y1, x1 there, in patches
         "padding": fetch.is_padding[used].tolist(),
         "sources": [asdict(origin) for origin in answer.sources],
+        "passes": [_pass_as_json(each) for each in answer.passes],
+        "fallbacks": fetch.fallbacks,
+    }
+
+
+def _pass_as_json(each: Pass) -> dict[str, Any]:
+    return {
+        "answer": each.text,
+        "confidence": each.probability,
+        "uncertainty": each.uncertainty,
+        "exploration": each.share,
+        "budget": each.fetch.budget,
+        "positions": each.fetch.positions[0].tolist(),
     }
 
 

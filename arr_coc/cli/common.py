@@ -94,6 +94,15 @@ def tiles_of(text: str) -> str | int:
     return int(text) if text.isdecimal() else text
 
 
+def add_passes_argument(parser: argparse.ArgumentParser) -> None:
+    passes = 'runs back for each question, each with the budget: a number, or "auto": up to 4, while answers are unsure'
+    parser.add_argument("--passes", metavar="P", type=_passes, default=1, help=f"{passes} (default: 1)")
+
+
+def _passes(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text
+
+
 def writable(name: str, option: str, endings: tuple[str, ...] | None = None) -> Path:
     """The path of a file to write, checked before the work starts.
 

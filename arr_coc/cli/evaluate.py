@@ -11,6 +11,7 @@ from .common import (
     add_choice_arguments,
     add_device_argument,
     add_model_argument,
+    add_passes_argument,
     add_tiles_argument,
     writable,
 )
@@ -31,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     strategies = "comma-separated, or all (default: all; oracle among them where every line has boxes)"
     parser.add_argument("--strategies", metavar="A,B", default="all", help=strategies)
     add_choice_arguments(parser)
+    add_passes_argument(parser)
     metrics = f"how answers are scored: {METRICS} (default: the format's; exact_match for JSONL)"
     parser.add_argument("--metric", metavar="M", help=metrics)
     add_tiles_argument(parser)
@@ -63,6 +65,7 @@ def run(args: argparse.Namespace) -> None:
         budget=args.budget,
         allocator=args.allocator,
         seed=args.seed,
+        num_passes=args.passes,
         metric=metric,
         tiles=args.tiles,
         data=source.title,

@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--budget", metavar="K", help="patches to fetch, for the FLOPs (default: the model's)")
     length = "length of the question, for the FLOPs (default: 16)"
     parser.add_argument("--question-tokens", metavar="L", type=int, default=16, help=length)
-    stats = "run the model on a generated image: mean and standard deviation of every stage (reads the weights)"
+    stats = "run the model on a generated image: statistics of each stage, and what is out of range (reads the weights)"
     parser.add_argument("--stats", action="store_true", help=stats)
     scorers = "list every scorer with its parameters and FLOPs at this model's sizes, held by it or not"
     parser.add_argument("--scorers", action="store_true", help=scorers)
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from arr_coc.loading import find_model, load_config, load_model
     from arr_coc.profiling.model_summary import describe_model, describe_scorers, report
-    from arr_coc.profiling.stages import stage_statistics
+    from arr_coc.profiling.stages import expected_range, stage_statistics
 
     if args.question_tokens < 1:
         raise ValueError(f"--question-tokens: expected at least 1; got {args.question_tokens}")
@@ -36,7 +36,9 @@ def run(args: argparse.Namespace) -> None:
         description["scorers"] = describe_scorers(config, args.question_tokens, args.image_size)
     if args.stats:
         statistics = stage_statistics(load_model(name, args.device), budget=args.budget, image_size=args.image_size)
-        description["statistics"] = {stage: asdict(of) for stage, of in statistics.items()}
+        description["statistics"] = {
+            stage: {**asdict(of), "in_range": of.within(expected_range(stage))} for stage, of in statistics.items()
+        }
     print(json.dumps(description, indent=2) if args.json else report(description))
 
 

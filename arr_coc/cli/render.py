@@ -5,7 +5,9 @@ from pathlib import Path
 
 from .common import Command
 
-DOMAINS = "browser, chart, clip, density, directory, document, form, invoice, pages, pair, receipt, sign, table"
+DOMAINS = (
+    "browser, chart, clip, density, departures, directory, document, form, invoice, pages, pair, receipt, sign, table"
+)
 VARIATIONS = {
     "photo": "share of pages that are photographed: at an angle, in uneven light, compressed",
     "absent": "share of questions about fields that a page of fields does not show",

@@ -33,6 +33,14 @@ def letters(rng: np.random.Generator, alphabet: str, length: int) -> str:
     return "".join(alphabet[i] for i in rng.integers(len(alphabet), size=length))
 
 
+def distinct(draw: Callable[[], str], count: int) -> list[str]:
+    """`count` texts, no two alike, drawn until there are as many."""
+    texts: dict[str, None] = {}
+    while len(texts) < count:
+        texts[draw()] = None
+    return list(texts)
+
+
 def made_up_word(rng: np.random.Generator) -> str:
     """A capitalised word of 3 to 9 letters that is in no pool: pronounceable or plain random letters, half each."""
     if rng.random() < 0.5:

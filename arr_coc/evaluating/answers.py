@@ -68,7 +68,9 @@ def ask(
     interrupted goes on as if it had not been. `choices`: shared by peers that are asked the same.
     """
     encoding, fetching = _choose(model, arm, records, encoding, choices or PeerChoices(model, [arm]))
-    fetching = replace(fetching, seed=seed, overlap=arm.overlap or None, bypass=arm.bypass or None)
+    fetching = replace(
+        fetching, seed=seed, overlap=arm.overlap or None, bypass=arm.bypass or None, num_passes=arm.passes
+    )
     questions, history = [record.question for record in records], [record.history for record in records]
     return model.generate(
         encoding, questions, choices=fetching, history=history, return_fetch=True, do_sample=False, **settings

@@ -41,9 +41,10 @@ CHANGES: dict[str, dict[str, Any]] = {
     "allow": {"overlap": "allow"},
     "exclude": {"overlap": "exclude"},
     "bypass": {"bypass": True},
+    **{f"passes{passes}": {"passes": passes} for passes in (2, 3, 4)},
 }
 """What RULE+CHANGE means: patches that are base tokens may be fetched again, or not; the bridge gives way to its linear
-projection."""
+projection; the budget is shared by several passes."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ class Arm:
         name: unique; that of the strategy, the peer, of `BASELINES`, `HALVES` or `BOUNDS`; or RULE+CHANGE@K, see
             `make_arms`.
         role: "ladder", "baseline", "half", "bound", "peer", "ablation" or "contest".
-        strategy, budget, allocator: what `generate` is asked for; budget is K, or the most where K depends on the item.
+        strategy, budget, allocator: what `generate` is asked for; budget is K (of each pass), or the most where K
+            depends on the item.
         side: px of the square that the image is fitted into.
         tokens: positions that the image takes in the prompt, M + K (and those of the layout).
         seeds: of random relevance; one run each. Other arms run once, with the config's own seed.
@@ -64,6 +66,7 @@ class Arm:
         trained: whether the weights were trained on such prompts as the arm, or the peer's rule, reads.
         rule: the strategy, peer, baseline, half or bound, without what changes it; by default the name's beginning.
         weights: of a contest's arm the models that are its own; one run each.
+        passes: `num_passes` of `generate`; FLOPs are counted as if one pass had fetched what all of them do.
     """
 
     name: str
@@ -80,6 +83,7 @@ class Arm:
     trained: bool = True
     rule: str = ""
     weights: tuple[str, ...] = ()
+    passes: int | str = 1
 
     def __post_init__(self) -> None:
         if not self.rule:
@@ -114,7 +118,8 @@ def make_arms(
     Args:
         config: of the model.
         names: strategies, peers, `BASELINES`, `HALVES`, `BOUNDS`; RULE@K with K as for `budget` ("all": what the
-            context holds); RULE+ALLOCATOR and RULE+CHANGE of `CHANGES`, also together: realizer+window@64. A name of
+            context holds), of all passes together; RULE+ALLOCATOR and RULE+CHANGE of `CHANGES`, also together:
+            realizer+window@64. A name of
             `GROUPS`: those of the group that this checkpoint and these records can run. None: all groups but "peers".
         budget: see `resolve_budget`; the config's by default.
         allocator: the config's by default.
@@ -177,6 +182,8 @@ def _parse(name: str) -> tuple[str, list[str], str] | None:
     if not changes:  # they say what else the language model reads
         known |= HALVES.keys()
     if rule not in known or bool(at) != bool(budget) or not {*changes} <= {*ALLOCATORS, *CHANGES}:
+        return None
+    if rule in PEERS and any("passes" in CHANGES.get(change, {}) for change in changes):  # they choose once
         return None
     return rule, changes, budget
 
@@ -253,9 +260,12 @@ class _Maker:
         budget = min(asked, held)
         cut = f"the context holds {held} of {asked} patches" if asked > held else ""
         allocator = next((change for change in reversed(changes) if change in ALLOCATORS), self.allocator)
+        passes = fields.get("passes", 1)
+        each = budget // passes
         return Arm(
-            name, "ablation", strategy, budget, "topk" if rule in PEERS else allocator, self.side, self.base + budget,
-            seeds if rule == "random" else (), PEERS[rule].note if rule in PEERS else cut, **fields,
+            name, "ablation", strategy, each, "topk" if rule in PEERS else allocator, self.side,
+            self.base + passes * each, seeds if rule == "random" else (),
+            PEERS[rule].note if rule in PEERS else cut, **fields,
         )  # fmt: skip
 
     def _resized(self, plain: Arm, strategy: str, budget: str, wanted: int) -> Arm | None:

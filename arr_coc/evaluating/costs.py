@@ -109,7 +109,8 @@ def count_arm_flops(config: ArrCocConfig, arm: Arm, question_tokens: int) -> dic
     changed.vision_config.image_size = arm.side
     changed.fetcher_config.strategy = arm.strategy
     reads_base = arm.rule != "patches_only"
-    return count_flops(on_meta(changed), budget=arm.budget, question_tokens=question_tokens, reads_base=reads_base)
+    budget = arm.budget * (arm.passes if isinstance(arm.passes, int) else 1)
+    return count_flops(on_meta(changed), budget=budget, question_tokens=question_tokens, reads_base=reads_base)
 
 
 def count_choice_flops(model: ArrCocForConditionalGeneration, arm: Arm, record: Record) -> int:
@@ -138,9 +139,9 @@ def measure_costs(asked: Sequence[Asked], records: Sequence[Record], *, rounds: 
     question_tokens = max(1, round(float(np.mean(lengths))))
     times = time_to_first_token(asked, records, rounds=rounds)
     costs: dict[str, dict[str, Any]] = {}
-    counted: dict[tuple[int, int, str, int, bool], dict[str, int]] = {}
+    counted: dict[tuple[int, int, str, int, int | str, bool], dict[str, int]] = {}
     for model, arm in tqdm(asked, desc="counting", unit="arm"):
-        shapes = id(model), arm.side, arm.strategy, arm.budget, arm.rule == "patches_only"
+        shapes = id(model), arm.side, arm.strategy, arm.budget, arm.passes, arm.rule == "patches_only"
         if shapes not in counted:
             counted[shapes] = count_arm_flops(model.config, arm, question_tokens)
         stages = dict(counted[shapes])

@@ -29,6 +29,7 @@ def evaluate(
     budget: int | str | None = None,
     allocator: str | None = None,
     seed: int | None = None,
+    num_passes: int | str = 1,
     metric: str = "exact_match",
     tiles: str | int | None = None,
     data: str | Path | None = None,
@@ -44,6 +45,7 @@ def evaluate(
         budget, allocator: for every strategy; the checkpoint's by default.
         seed: for "random", which draws for each image and question by itself, whatever the batch; the config's by
             default.
+        num_passes: runs back for each question, "auto" while the answer is unsure; the budget is that of each.
         metric: of `METRICS`.
         tiles: see `views.ViewOptions`; None: a single view of each image, but views of documents and several images.
         data: where the records come from, for the report.
@@ -52,10 +54,10 @@ def evaluate(
     Returns:
         {"strategies": {name: {metric: {"value", "low", "high"}, "recall": likewise or None, "tokens": mean image tokens
         per question, "n": questions}, and more where records are absent or have several sources, see `measures`},
-        "metric", "model", "data", "budget", "allocator", "seed", "date", "versions", "machine"}. Intervals are 95 %, by
-        a bootstrap that draws whole images, or documents; Wilson's, of as many images, where no answer or every answer
-        is right. A question that is a copy of another (same pixels, question, answers and history) is asked, but does
-        not count.
+        "metric", "model", "data", "budget", "allocator", "seed", "num_passes", "date", "versions", "machine"}.
+        Intervals are 95 %, by a bootstrap that draws whole images, or documents; Wilson's, of as many images, where no
+        answer or every answer is right. A question that is a copy of another (same pixels, question, answers and
+        history) is asked, but does not count.
 
     Raises:
         ValueError: no records, an unknown strategy, metric, allocator or budget, "oracle" without boxes, an unreadable
@@ -66,11 +68,16 @@ def evaluate(
         >>> report["strategies"]["realizer"]["exact_match"]["value"]
     """
     scored = score_strategies(
-        model, records, strategies, batch_size=batch_size, budget=budget, allocator=allocator, seed=seed, metric=metric,
-        tiles=tiles, progress=progress,
+        model, records, strategies, batch_size=batch_size, budget=budget, allocator=allocator, seed=seed,
+        num_passes=num_passes, metric=metric, tiles=tiles, progress=progress,
     )  # fmt: skip
     summaries = {strategy: measures(of_strategy) for strategy, of_strategy in scored.items()}
-    return {"strategies": summaries, "metric": metric, **_circumstances(model, budget, allocator, seed, data)}
+    return {
+        "strategies": summaries,
+        "metric": metric,
+        "num_passes": num_passes,
+        **_circumstances(model, budget, allocator, seed, data),
+    }
 
 
 def score_strategies(
@@ -82,6 +89,7 @@ def score_strategies(
     budget: int | str | None = None,
     allocator: str | None = None,
     seed: int | None = None,
+    num_passes: int | str = 1,
     metric: str = "exact_match",
     tiles: str | int | None = None,
     progress: bool = True,
@@ -91,7 +99,10 @@ def score_strategies(
     METRICS[metric]  # a ValueError where it is unknown
     require_extra("scipy.stats", "intervals")
     _check(model, records, strategies, batch_size, budget, allocator)
-    choices = [FetchChoices(strategy=name, budget=budget, allocator=allocator, seed=seed) for name in strategies]
+    choices = [
+        FetchChoices(strategy=name, budget=budget, allocator=allocator, seed=seed, num_passes=num_passes)
+        for name in strategies
+    ]
     arms = {name: strategy_arm(model, choice) for name, choice in zip(strategies, choices, strict=True)}
     answers: dict[str, dict[int, Prediction]] = {run: {} for arm in arms.values() for run in arm.runs}
     for run, predictions in predict_all(
@@ -113,7 +124,8 @@ def strategy_arm(model: ArrCocForConditionalGeneration, choices: FetchChoices) -
     base, saccades = config.vision_tokens(budget=chosen.budget, strategy=strategy)
     allocator = chosen.allocator or config.fetcher_config.allocator
     seeds = () if chosen.seed is None else (chosen.seed,)
-    return Arm(strategy, "ladder", strategy, saccades, allocator, side, base + saccades, seeds)
+    passes = chosen.num_passes or 1
+    return Arm(strategy, "ladder", strategy, saccades, allocator, side, base + saccades, seeds, passes=passes)
 
 
 def measures(scored: Scored) -> dict[str, Any]:

@@ -102,10 +102,11 @@ def _statistics(statistics: dict[str, dict[str, Any]] | None) -> list[str]:
     if statistics is None:
         return []
     rows = [
-        f"  {stage:<20}{of['mean']:>12.5f}{of['std']:>12.5f}  {' x '.join(map(str, of['shape']))}"
+        f"  {stage:<20}{of['mean']:>12.5f}{of['std']:>12.5f}{of['min']:>12.5f}{of['max']:>12.5f}  "
+        f"{' x '.join(map(str, of['shape']))} {of['dtype']}{'' if of['in_range'] else '  OUT OF RANGE'}"
         for stage, of in statistics.items()
     ]
-    return ["", f"{'outputs on a generated image':<28}{'mean':>6}{'std':>12}  shape", *rows]
+    return ["", f"{'outputs on a generated image':<28}{'mean':>6}{'std':>12}{'min':>12}{'max':>12}  shape", *rows]
 
 
 def _shares(counts: dict[str, int], whole: int, show: Any) -> list[str]:

@@ -1,24 +1,14 @@
 """What comes out of every stage of a model for an image made on the spot: a fingerprint of weights and arithmetic."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from ..modeling.probes import EXPECTED, Range, Statistics
 
 QUESTION = "What is written here?"
-
-
-@dataclass(frozen=True)
-class Statistics:
-    """Mean and standard deviation over all values of a tensor, in float64, and its shape."""
-
-    mean: float
-    std: float
-    shape: tuple[int, ...]
 
 
 def generated_image(side: int) -> Image.Image:
@@ -69,9 +59,9 @@ def stage_statistics(
         "text embeddings": model.get_input_embeddings()(inputs["input_ids"]),
         "logits": outputs.logits,
     }
-    return {name: _statistics(tensor) for name, tensor in stages.items()}
+    return {name: Statistics.of(tensor) for name, tensor in stages.items()}
 
 
-def _statistics(values: Tensor) -> Statistics:
-    exact = values.double()
-    return Statistics(float(exact.mean()), float(exact.std(correction=0)), tuple(values.shape))
+def expected_range(stage: str) -> Range:
+    """Where the values of a stage of `stage_statistics` are expected."""
+    return EXPECTED.get(stage, Range())

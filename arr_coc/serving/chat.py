@@ -141,6 +141,8 @@ class Answering:
             metrics.answer.labels(self._length).observe(time.monotonic() - self.began)
             for count in ticket.fetch.counts.tolist():
                 metrics.patches.labels(ticket.fetch.strategy).observe(count)
+            for part, count in ticket.fetch.fallbacks.items():
+                metrics.fallbacks.labels(part).inc(count)
 
     async def whole(self) -> dict[str, Any]:
         """The body of an answer that is not streamed."""

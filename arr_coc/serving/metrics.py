@@ -34,6 +34,10 @@ class Metrics:
             "arr_coc_fetched_patches", "Patches fetched for an image, by strategy.", ["strategy"],
             buckets=TIERS, registry=registry,
         )  # fmt: skip
+        self.fallbacks = Counter(
+            "arr_coc_fallbacks", "Images for which a simpler part stood in, by the part that failed.", ["part"],
+            registry=registry,
+        )  # fmt: skip
         self.prompt_tokens = Counter("arr_coc_prompt_tokens", "Tokens of prompts, images included.", registry=registry)
         self.answer_tokens = Counter("arr_coc_answer_tokens", "Tokens of answers.", registry=registry)
         self.answers = Counter("arr_coc_answers", "Questions by how they ended.", ["finish"], registry=registry)

@@ -9,6 +9,7 @@ from . import (  # noqa: F401  (each registers itself)
     chart,
     clip,
     density,
+    departures,
     directory,
     document,
     form,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from ..pools import FIRST_NAMES
 from ..questions import Wordings
 from ..splits import Split
-from ..values import KINDS, pick
+from ..values import KINDS, distinct, pick
 from .canvas import Canvas, Role, least_pixels
 from .page import Asker, Layouts, Page, Question, Span, interleave, register
 from .rows import Align, Row, Ruling, draw_rows, plan_rows, rule_rows
@@ -93,16 +94,8 @@ def _sample_listing(rng: np.random.Generator, size: int, split: Split, layout: L
     lines = int(size / (_ROW_HEIGHT * least_pixels(size))) - 2
     most = max(_MIN_ENTRIES, min(_MAX_ENTRIES, lines // per_entry))
     names = sample_words(rng, pool, int(rng.integers(_MIN_ENTRIES, most + 1)), split)
-    columns = [_distinct(rng, field, len(names), split) for field in fields]
+    columns = [distinct(partial(_value, rng, field, split), len(names)) for field in fields]
     return Listing(noun, fields, [(name, list(line)) for name, *line in zip(names, *columns, strict=True)])
-
-
-def _distinct(rng: np.random.Generator, field: str, count: int, split: Split) -> list[str]:
-    """Values of a field, no two alike."""
-    values: dict[str, None] = {}
-    while len(values) < count:
-        values[_value(rng, field, split)] = None
-    return list(values)
 
 
 def _value(rng: np.random.Generator, field: str, split: Split) -> str:

@@ -1,0 +1,191 @@
+"""Several passes: nothing is fetched or read twice, and one pass is what it was."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers import Cli, tiny_model
+
+from arr_coc.data.records import Record
+from arr_coc.evaluating import evaluate
+from arr_coc.modeling import passes as passes_module
+from arr_coc.modeling.answers import Answer, Pass, answer_uncertainties
+from arr_coc.modeling.passes import EXPLORATION, Reading
+from arr_coc.profiling.stages import generated_image
+
+ROOT = Path(__file__).parents[1]
+PAGE, OTHER = generated_image(128), generated_image(128).rotate(90)
+QUESTION, LONGER = "What is the total?", "What is written in the second line of the page?"
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return tiny_model()
+
+
+def asked(model: Any, image: Any = PAGE, question: Any = QUESTION, **settings: Any) -> Any:
+    return model.generate(image, question, return_fetch=True, **{"num_passes": 3, "budget": 8, **settings})
+
+
+def patches(answer: Answer) -> list[list[int]]:
+    return [each.fetch.indices[0].tolist() for each in answer.passes]
+
+
+@pytest.mark.parametrize("allocator", ["topk", "window", "tiers", "adaptive"])
+@pytest.mark.parametrize("strategy", ["realizer", "saliency", "glance"])
+def test_no_patch_is_fetched_twice(model: Any, strategy: str, allocator: str) -> None:
+    answer = asked(model, strategy=strategy, allocator=allocator)
+    fetched = [patch for own in patches(answer) for patch in own]
+    assert len(answer.passes) == 3 and len(fetched) == len(set(fetched))
+    assert sorted(fetched) == answer.fetch.indices[0].tolist() and answer.fetch.budget == len(fetched)
+    assert len(answer.sources) == len(fetched) and answer.text == answer.passes[-1].text
+    if allocator in ("topk", "window"):
+        assert [each.fetch.budget for each in answer.passes] == [8, 8, 8]
+
+
+def test_one_pass_is_the_answer_as_ever(model: Any) -> None:
+    plain = model.generate(PAGE, QUESTION, return_fetch=True)
+    single = model.generate(PAGE, QUESTION, return_fetch=True, num_passes=1)
+    assert single.probability == plain.probability and torch.equal(single.fetch.indices, plain.fetch.indices)
+    unexplored = model.generate(PAGE, QUESTION, return_fetch=True, num_passes="auto", exploration="none")
+    assert patches(unexplored)[0] == plain.fetch.indices[0].tolist()
+    assert unexplored.passes[0].text == plain.text
+
+
+@pytest.mark.parametrize("changes", [{}, {"bridge": {"layout": "rows"}}, {"vision": {"compressor": "mask"}}])
+def test_what_is_remembered_changes_no_answer(changes: dict[str, Any]) -> None:
+    """With a cache a pass reads its patches and the question; without one, everything: the numbers are the same."""
+    model = tiny_model(**changes)
+    seen = model.encode_image(PAGE)
+    cached, anew = (asked(model, seen, use_cache=use_cache) for use_cache in (True, False))
+    assert patches(cached) == patches(anew)
+    for one, other in zip(cached.passes, anew.passes, strict=True):
+        assert one.text == other.text and one.uncertainty == pytest.approx(other.uncertainty, abs=1e-4)
+
+
+def test_a_further_pass_encodes_nothing_and_reads_only_what_is_new(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths: list[int] = []
+    hook = model.model.language_model.register_forward_pre_hook(
+        lambda module, args, kwargs: lengths.append(kwargs["inputs_embeds"].shape[1]), with_kwargs=True
+    )
+    encoded: list[int] = []
+    grid = model.model.vision_tower.grid_encoder.register_forward_hook(lambda *_: encoded.append(1))
+    tail: list[int] = []
+    extend = Reading.extend
+    monkeypatch.setattr(
+        Reading,
+        "extend",
+        lambda self, *args: (extend(self, *args), tail.append(self.inputs["input_ids"].shape[1] - self.end)),
+    )
+    scored: list[int] = []
+    scorer = model.model.fetcher.scorers["realizer"].register_forward_hook(lambda *_: scored.append(1))
+    asked(model, num_passes=2, max_new_tokens=1)
+    hook.remove(), grid.remove(), scorer.remove()
+    assert encoded == [1] and scored == [1]
+    assert lengths[1] == 8 + tail[0] < lengths[0]
+
+
+def test_questions_beside_one_another_change_nothing(model: Any) -> None:
+    alone = [asked(model, image, question) for image, question in ((PAGE, QUESTION), (OTHER, LONGER))]
+    together = asked(model, [PAGE, OTHER], [QUESTION, LONGER])
+    for one, other in zip(alone, together, strict=True):
+        assert patches(one) == patches(other) and one.text == other.text
+
+
+def test_boxes_and_history_stay_with_their_question(model: Any) -> None:
+    boxes = [[(0, 0, 40, 40)], [(80, 80, 120, 120)]]
+    history = [[("a?", "b")], []]
+    both = asked(model, model.encode_image(PAGE), [QUESTION, LONGER], boxes=boxes, strategy="oracle", history=history)
+    for number, question in enumerate((QUESTION, LONGER)):
+        alone = asked(model, PAGE, question, boxes=boxes[number], strategy="oracle", history=history[number])
+        assert patches(alone) == patches(both[number]) and alone.text == both[number].text
+
+
+def test_auto_stops_when_the_answer_is_sure(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    unsure = [0.9, 0.5, 0.1]
+    drawn: list[Any] = []
+    monkeypatch.setattr(passes_module, "answer_uncertainties", lambda *_: [unsure[len(drawn) - 1]])
+    answer = asked(model, num_passes="auto", on_fetch=drawn.append)
+    assert [each.uncertainty for each in answer.passes] == unsure
+    assert [each.share for each in answer.passes] == [0.1, 0.5, 0.3]
+    assert len(drawn) == 3
+
+
+def test_exploring_draws_what_the_scorer_did_not_choose(model: Any) -> None:
+    plain = asked(model, num_passes=2, exploration="none")
+    explored = asked(model, num_passes=2)
+    again = asked(model, num_passes=2)
+    assert patches(explored) == patches(again)
+    chosen, drawn = set(patches(plain)[0]), set(patches(explored)[0])
+    assert len(chosen & drawn) == 7 and len(drawn) == 8, "a tenth of 8 is 1"
+
+
+def test_a_policy_of_ones_own(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(EXPLORATION, "all", lambda passes: 1.0)
+    assert len({*patches(asked(model, num_passes=2, exploration="all"))[0]}) == 8
+    monkeypatch.setitem(EXPLORATION, "wrong", lambda passes: 1.5)
+    with pytest.raises(ValueError, match=r"exploration: expected a share in 0\.\.1; got 1\.5"):
+        asked(model, exploration="wrong")
+
+
+def test_passes_end_where_nothing_is_left(model: Any) -> None:
+    answer = asked(model, num_passes=3, budget=130)
+    assert [each.fetch.budget for each in answer.passes] == [130, 126]
+
+
+def test_shares_of_the_tempering_policy() -> None:
+    def after(uncertainty: float) -> float:
+        return EXPLORATION["tempered"]([Pass("", 1.0, uncertainty, 0.1, None)])  # type: ignore[arg-type]
+
+    assert EXPLORATION["tempered"]([]) == 0.1
+    assert [after(uncertainty) for uncertainty in (0.8, 0.7, 0.5, 0.4, 0.0)] == [0.5, 0.3, 0.3, 0.05, 0.05]
+
+
+def test_uncertainty_is_the_normalised_entropy_up_to_the_end() -> None:
+    class Output:
+        sequences = torch.tensor([[7, 1, 2, 0]])
+        logits = (torch.zeros(1, 4), torch.tensor([[0.0, 0.0, 90.0, 0.0]]), torch.zeros(1, 4))
+
+    (uncertainty,) = answer_uncertainties(Output(), 1, 2, 0)
+    assert uncertainty == pytest.approx(0.5), "1 for the first, 0 for the end; what is behind does not count"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_passes": 0}, 'num_passes: expected an integer from 1, or "auto"; got 0'),
+        ({"num_passes": "many"}, "num_passes: expected an integer from 1, or \"auto\"; got 'many'"),
+        ({"num_passes": 200}, "num_passes: expected at most .* tokens of context; got 200"),
+        ({"exploration": "strange"}, "exploration: expected one of none, tempered"),
+        ({"num_beams": 2}, "num_beams: expected 1 beside num_passes; got 2"),
+        ({"patches": torch.arange(8)[None]}, "patches: expected num_passes 1 beside them"),
+        ({"image": [[PAGE, OTHER]]}, "num_passes: expected prompts of one image"),
+    ],
+)
+def test_what_cannot_be_asked_in_passes_is_refused(model: Any, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        asked(model, **settings)
+
+
+def test_passes_are_for_questions(model: Any) -> None:
+    inputs = model.processor(images=[PAGE], text=[model.processor.prompt(QUESTION)], return_tensors="pt")
+    with pytest.raises(ValueError, match="num_passes: expected several only in generate"):
+        model(**inputs, choices={"num_passes": 2})
+
+
+def test_ask_prints_every_pass(checkpoint: Path, cli: Cli) -> None:
+    image = str(ROOT / "examples" / "images" / "receipt.png")
+    settings = ("--model", str(checkpoint), "--tiles", "never", "--passes", "2", "--budget", "8")
+    code, out, error = cli("ask", image, QUESTION, *settings, "--json")
+    assert code == 0, error
+    said = json.loads(out)
+    assert [each["budget"] for each in said["passes"]] == [8, 8] and said["budget"] == 16
+    assert said["answer"] == said["passes"][-1]["answer"] and said["fallbacks"] == {"scorer": 0, "bridge": 0}
+
+
+def test_two_passes_answer_in_evaluate(model: Any) -> None:
+    record = Record(PAGE, QUESTION, ("x",), line=1)
+    result = evaluate(model, [record], ["saliency"], budget=8, num_passes=2, progress=False)
+    assert result["num_passes"] == 2 and result["strategies"]["saliency"]["tokens"] == 16 + 2 * 8

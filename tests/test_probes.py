@@ -1,0 +1,77 @@
+"""Probes: what they see is what passes, and without them nothing is left behind."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers import tiny_model
+
+from arr_coc.modeling import probes as probes_module
+from arr_coc.modeling.probes import EXPECTED, Range, Statistics
+from arr_coc.profiling.path import trace
+from arr_coc.profiling.stages import generated_image
+
+PAGE, QUESTION = generated_image(128), "What is the total?"
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return tiny_model()
+
+
+def ask(model: Any) -> Any:
+    return model.generate(PAGE, QUESTION, return_fetch=True, max_new_tokens=1)
+
+
+def test_every_boundary_is_seen(model: Any) -> None:
+    plain = ask(model)
+    probes = model.set_probes(True)
+    answer = ask(model)
+    assert answer.probability == plain.probability
+    assert set(probes) == set(EXPECTED)
+    relevance = Statistics.of(answer.fetch.relevance)
+    assert probes["relevance"] == relevance and relevance.shape == (1, 256) and relevance.dtype == "float32"
+    assert probes["grid encoder"].shape == (1, 16, 16, 16) and probes["bridge"].shape == (1, 17, 24)
+    assert all(of.min <= of.mean <= of.max and of.within(EXPECTED[name]) for name, of in probes.items())
+    model.set_probes(False)
+
+
+def test_without_probes_nothing_runs_that_did_not_before(model: Any) -> None:
+    """The cost is none: the same functions are called as before there were probes, and no hook is left."""
+    ask(model)
+    before = trace(lambda: ask(model)).calls
+    model.set_probes(True)
+    model.set_probes(True)  # twice is once
+    assert len(trace(lambda: ask(model)).calls) > len(before)
+    assert model.set_probes(False) is None and model.probes is None
+    assert trace(lambda: ask(model)).calls == before
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_what_is_out_of_range_is_said(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(probes_module.logger, "warning", said.append)
+    monkeypatch.setitem(EXPECTED, "relevance", Range(2.0, 3.0))
+    model.set_probes(True)
+    ask(model)
+    model.set_probes(False)
+    assert [text.split(":")[0] for text in said] == ["relevance"]
+    assert said[0].startswith("relevance: expected values in 2..3 with a standard deviation in 1e-05..1000; got ")
+
+
+def test_statistics_of_odd_tensors() -> None:
+    assert not Statistics.of(torch.tensor([1.0, math.nan])).within(Range())
+    assert not Statistics.of(torch.tensor([1.0, math.inf])).within(Range())
+    assert not Statistics.of(torch.ones(4)).within(Range()), "no spread"
+    empty = Statistics.of(torch.ones(2, 0, dtype=torch.bfloat16))
+    assert empty.within(Range()) and math.isnan(empty.mean) and (empty.shape, empty.dtype) == ((2, 0), "bfloat16")
+
+
+def test_info_says_what_is_in_range(checkpoint: Path, cli: Any) -> None:
+    code, out, _ = cli("info", str(checkpoint), "--stats", "--json")
+    statistics = json.loads(out)["statistics"]
+    assert code == 0 and all(of["in_range"] and of["min"] <= of["max"] for of in statistics.values())
+    assert statistics["relevance"]["dtype"] == "float32"
