@@ -52,7 +52,7 @@ setup(
     python_requires=">=3.11",
     packages=[*find_packages(include=["arr_coc", "arr_coc.*"], exclude=["arr_coc.cli"]), *PACKAGE_DIR],
     package_dir=PACKAGE_DIR,
-    package_data={"arr_coc.data": ["*.csv"]},
+    package_data={"arr_coc.data": ["*.csv"], "arr_coc.serving": ["monitoring/*"]},
     install_requires=INSTALL_REQUIRES,
     extras_require=EXTRAS_REQUIRE,
     entry_points={

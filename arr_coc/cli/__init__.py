@@ -27,6 +27,7 @@ from . import (
     info,
     learn,
     push,
+    reference,
     render,
     replay,
     serve,
@@ -50,6 +51,7 @@ COMMANDS: tuple[Command, ...] = (
     replay.COMMAND,
     learn.COMMAND,
     export_language_model.COMMAND,
+    reference.COMMAND,
 )
 
 DESCRIPTION = "Ask a vision-language model that runs back into the image for the patches a question needs."
