@@ -108,7 +108,8 @@ class VllmClient:
         """Tokens that the template writes before and behind a user's only message."""
         processor = self.asker.processor
         block = {"type": "text", "text": processor.image_token}
-        text = processor.apply_chat_template([{"role": "user", "content": [block]}], add_generation_prompt=True)
+        messages: list[Any] = [{"role": "user", "content": [block]}]
+        text = processor.apply_chat_template(messages, add_generation_prompt=True)
         with processor.tokenizing.lock:
             head, tail = processor.tokenizer(text.split(processor.image_token), add_special_tokens=False)["input_ids"]
         return list(head), list(tail)
