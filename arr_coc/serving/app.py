@@ -12,8 +12,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
-from ..journal import JournalFull
 from ..evaluating.fetch_reference import find_reference
+from ..journal import JournalFull
 from ..modeling.image_sources import SourcePolicy
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .chat import Chat
@@ -62,15 +62,12 @@ class Server:
         processor = model.processor
         restarted = self.metrics.worker_restarts.inc
         self.workers = WorkerPool(processor.image_processor, _limits(settings), settings.image_workers, restarted)
-        self.store = EncodingStore(model.model, self.workers, settings.encodings, self.metrics)
-        self.engine = Engine(model, settings)
-        self.use = Use(self.engine, self.store, self.metrics, use)
-        self.chat = Chat(self.engine, self.store, processor, settings, self.metrics, self.name, self.use.watch)
         self.store = EncodingStore(model.model, self.workers, settings.encodings, self.metrics, secret)
         self.watch = FetchWatch(find_reference(model), self.metrics)
         alone = self.metrics.fallbacks.labels("alone").inc
         self.engine = Engine(model, settings, self.watch.observe, alone)
-        self.chat = Chat(self.engine, self.store, processor, settings, self.metrics, self.name)
+        self.use = Use(self.engine, self.store, self.metrics, use)
+        self.chat = Chat(self.engine, self.store, processor, settings, self.metrics, self.name, self.use.watch)
         self.api = _endpoints(self)
         self.guard = self.app = Guard(self.api, settings, self.metrics)
         self.metrics.watch("arr_coc_waiting", "Questions that wait for the batch.", lambda: self.engine.waiting)

@@ -80,10 +80,10 @@ class EncodingStore:
         workers: that decode.
         limit: bytes of encodings to hold; a single larger one is used and not held.
         metrics: where hits and misses are counted.
+        secret: handles are told from it; by default each store has its own.
 
     Attributes:
         keeps_content: whether encodings hold the image too, for logs; to be set before the first one.
-        secret: handles are told from it; by default each store has its own.
     """
 
     def __init__(
@@ -159,11 +159,9 @@ class EncodingStore:
         prepared = await prepare()
         with self.metrics.encode_seconds.time():
             encoding = await asyncio.get_running_loop().run_in_executor(self._thread, self._encoded, prepared)
-        # An HMAC: equal images have equal handles, and who has an image cannot tell whether somebody else sent it.
-        handle = "enc_" + hmac.new(self._secret, key, "sha256").hexdigest()[:32]
+        handle = handle_of(key, self._secret)
         content = prepared.content if self.keeps_content else b""
         held = HeldEncoding(key, handle, encoding, size_of(encoding) + len(content), content)
-        held = HeldEncoding(key, handle_of(key, self._secret), encoding, size_of(encoding))
         self._hold(held)
         return held
 

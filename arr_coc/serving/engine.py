@@ -220,7 +220,6 @@ class Engine:
         with self._fetching:
             choices, version = self.asker.model.model.fetcher.resolve(questions[0].choices), self._version
             prompt = self.asker.embed(asked, choices, history, max_new_tokens=questions[0].max_tokens)
-        prompt = self.asker.embed(asked, choices, history, max_new_tokens=questions[0].max_tokens)
         self.on_embedded(prompt)
         slots = torch.arange(len(asked.slots)).split([len(images) for images in shown])
         for row, ticket in enumerate(batch):

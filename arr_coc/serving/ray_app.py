@@ -79,7 +79,7 @@ class Replica:
         version: str = "",
     ) -> None:
         loaded = await asyncio.to_thread(load_model, model, device)
-        self.server = Server(loaded, settings, name, secret)
+        self.server = Server(loaded, settings, name, secret=secret)
         self.version = version
         self.tag = serve.get_replica_context().replica_id.unique_id.encode()
         self._running = AsyncExitStack()
