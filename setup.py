@@ -33,6 +33,7 @@ EXTRAS_REQUIRE = {
     "documents": ["pypdfium2>=5.0"],
     "video": ["av>=14.0"],
     "serve": ["fastapi>=0.115.2", "uvicorn>=0.30", "prometheus-client>=0.20"],
+    "ray": ["ray[serve]>=2.60"],  # beside "serve"; the release that the tests run with; older ones were not tried
     "demo": ["gradio>=6.31"],  # the release that the tests run with; older ones were not tried
     "test": ["pytest>=8.3", "pytest-xdist>=3.6", "hypothesis>=6.100", "ruff>=0.9", "mypy>=1.14", "openai>=3.54"],
     "conformance": ["parameterized>=0.9"],  # beside "test": what transformers' own tests import
@@ -52,7 +53,7 @@ setup(
     python_requires=">=3.11",
     packages=[*find_packages(include=["arr_coc", "arr_coc.*"], exclude=["arr_coc.cli"]), *PACKAGE_DIR],
     package_dir=PACKAGE_DIR,
-    package_data={"arr_coc.data": ["*.csv"]},
+    package_data={"arr_coc.data": ["*.csv"], "arr_coc.serving": ["monitoring/*"]},
     install_requires=INSTALL_REQUIRES,
     extras_require=EXTRAS_REQUIRE,
     entry_points={

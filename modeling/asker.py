@@ -77,11 +77,11 @@ class Asker:
     # ---- encode once ----------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def encode(self, image: Any, **options: Any) -> ImageEncoding:
+    def encode(self, image: Any, *, prefix: bool = True, **options: Any) -> ImageEncoding:
         """Everything about an image, or a list of them, that no question changes: see `generate`.
 
-        Saves the grid encoder, the base half of the semantic encoder and the language model's prefill of the prompt up
-        to and including the base tokens.
+        Saves the grid encoder, the base half of the semantic encoder and, with `prefix`, the language model's prefill
+        of the prompt up to and including the base tokens.
 
         Raises:
             ValueError: an image that cannot be read.
@@ -91,7 +91,7 @@ class Asker:
         if rest:
             raise TypeError(f"encode_image: expected options of views; got {', '.join(sorted(rest))}")
         encoding = self._encode_sources([[image] for image in images], taken)
-        return with_prefix(self.model, self.processor, encoding)
+        return with_prefix(self.model, self.processor, encoding) if prefix else encoding
 
     def _view_options(self, kwargs: dict[str, Any]) -> tuple[ViewOptions, dict[str, Any]]:
         saved = self.processor.image_processor.views

@@ -32,8 +32,15 @@ from .language_model import LAYOUTS, build_language_model
 from .pretrained import ArrCocPreTrainedModel
 from .processing_arr_coc import find_query_tokens
 from .prompt import (
-    EmbeddedPrompt, Look, default_query_mask, find_slots, lacks_answers, pack_questions, positions,
-    refuse_placeholders, trim_placeholders,
+    EmbeddedPrompt,
+    Look,
+    default_query_mask,
+    find_slots,
+    lacks_answers,
+    pack_questions,
+    positions,
+    refuse_placeholders,
+    trim_placeholders,
 )  # fmt: skip
 from .scorers import FetchContext, scorer_inputs
 from .vision_tower import KNOWN, SEEN, ArrCocVisionTower, ImageEncoding, pool_cells
@@ -222,8 +229,8 @@ class ArrCocModel(ArrCocPreTrainedModel):
             )  # fmt: skip
             embeds = self._embed(inputs["input_ids"])
         tokens, quality, standing = self.image_tokens(look.encoding, fetched)
-        flat = tokens if standing is None else tokens[standing]
-        embeds = embeds.masked_scatter((inputs["input_ids"] == image_token)[..., None], flat.to(embeds))
+        flat = (tokens if standing is None else tokens[standing]).to(embeds)
+        embeds = embeds.masked_scatter((inputs["input_ids"] == image_token)[..., None], flat)
         return EmbeddedPrompt(embeds, tokens, quality, fetched, look.context, inputs)
 
     def _embed(self, input_ids: Tensor) -> Tensor:
@@ -271,8 +278,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
             tokens = torch.cat((tokens, encoding.closing.to(tokens.device)), 1)
         if used is None:
             return tokens, quality, None
-        standing = used.new_ones(tokens.shape[:2])
-        start = encoding.tokens.shape[1]
+        standing, start = used.new_ones(tokens.shape[:2]), encoding.tokens.shape[1]
         standing[:, start : start + fetched.budget] = used
         return tokens, quality, standing.to(tokens.device)
 

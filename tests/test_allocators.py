@@ -374,7 +374,8 @@ def test_every_item_gets_exactly_its_count_of_its_best_patches(
     taken = torch.stack([torch.randperm(N)[:16].sort().values for _ in lengths]) if with_taken else None
     most = data.draw(st.integers(1, 40))
     module = everything(tier_lengths=[2, 3, 5, 7], adaptive_share=data.draw(st.sampled_from([0.02, 0.5])))
-    done = module(given, most, taken=taken, choices=FetchChoices(strategy=strategy, allocator=allocator))
+    choices = FetchChoices(strategy=strategy, allocator=allocator)
+    done = module(given, most, taken=taken, choices=choices)
     assert done.budget == int(done.counts.max()) <= most
     for row, count in enumerate(done.counts.tolist()):
         chosen = done.indices[row, :count].tolist()
@@ -387,12 +388,7 @@ def test_every_item_gets_exactly_its_count_of_its_best_patches(
         low = min((done.scores[row, i].item() for i in real & set(chosen)), default=0.0)
         assert all(done.scores[row, i].item() <= low for i in rest)
         one = given.select(torch.tensor([row]))
-        alone = module(
-            one,
-            most,
-            taken=None if taken is None else taken[row : row + 1],
-            choices=FetchChoices(strategy=strategy, allocator=allocator),
-        )
+        alone = module(one, most, taken=None if taken is None else taken[row : row + 1], choices=choices)
         cut = done.select(torch.tensor([row]))
         assert cut.indices.equal(alone.indices) and cut.budget == alone.budget == count
         assert cut.is_padding.equal(alone.is_padding) and cut.positions.equal(alone.positions)

@@ -12,7 +12,7 @@ from serving_client import noise
 
 from arr_coc.data.sources import open_records
 from arr_coc.loading import load_model
-from arr_coc.profiling.served import NAME, ServedProcess, ask, cases, percentile
+from arr_coc.profiling.served import ServedProcess, ask, cases, percentile, serve_command
 from arr_coc.profiling.serving_load import BODY_LIMIT, KINDS, Load, Report
 from arr_coc.profiling.serving_throughput import GENERATE, PLAIN, Comparison, Measured, few_images, table
 
@@ -35,7 +35,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def command(checkpoint: Path) -> Iterator[list[str]]:
-    yield ["-m", "arr_coc_cli", "serve", str(checkpoint), "--name", NAME, "--max-body", str(BODY_LIMIT)]
+    yield serve_command(str(checkpoint), "--max-body", str(BODY_LIMIT))
 
 
 @pytest.mark.slow

@@ -15,7 +15,24 @@ from contextlib import suppress
 from importlib.metadata import version
 from typing import NoReturn
 
-from . import ablate, ask, assemble, build, demo, evaluate, experiment, info, learn, push, render, replay, serve, train
+from . import (
+    ablate,
+    ask,
+    assemble,
+    build,
+    demo,
+    evaluate,
+    experiment,
+    export_language_model,
+    info,
+    learn,
+    push,
+    reference,
+    render,
+    replay,
+    serve,
+    train,
+)
 from .common import Command, fault_of_input, quiet
 
 COMMANDS: tuple[Command, ...] = (
@@ -33,6 +50,8 @@ COMMANDS: tuple[Command, ...] = (
     serve.COMMAND,
     replay.COMMAND,
     learn.COMMAND,
+    export_language_model.COMMAND,
+    reference.COMMAND,
 )
 
 DESCRIPTION = "Ask a vision-language model that runs back into the image for the patches a question needs."

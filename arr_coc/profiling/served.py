@@ -1,5 +1,6 @@
 """A server in a process of its own, and clients that ask it: what the benchmarks of serving share."""
 
+import argparse
 import base64
 import http.client
 import json
@@ -23,6 +24,19 @@ from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
 NAME = "benchmark"
 """What the model is served as."""
+
+
+def argument_parser(description: str | None) -> argparse.ArgumentParser:
+    """The arguments of a benchmark of serving: which model, and the data set whose questions are asked."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", nargs="?", default="hub_configs/arr-coc-tiny", help="folder or name on the Hub")
+    parser.add_argument("--data", default="examples/held_out/data.jsonl", help="questions, as for `arr-coc evaluate`")
+    return parser
+
+
+def serve_command(model: str, *options: str) -> list[str]:
+    """What Python runs to serve `model` as `NAME` on the CPU; without a `--port` it is 8000."""
+    return ["-m", "arr_coc_cli", "serve", model, "--name", NAME, "--device", "cpu", *options]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ place: clients try again. Every answer has to be the one that `generate` gave be
 1 where an answer is lost, another's, or broken off, where something right is refused, or where memory grows.
 """
 
-import argparse
 import http.client
 import os
 import random
@@ -22,7 +21,7 @@ from itertools import islice
 
 from ..data.sources import open_records
 from ..loading import load_model
-from .served import NAME, Case, Reply, ServedProcess, ask, cases, leave, percentile
+from .served import Case, Reply, ServedProcess, argument_parser, ask, cases, leave, percentile, serve_command
 
 BODY_LIMIT = 1
 """MiB, of the server; requests that are too large are twice that."""
@@ -202,17 +201,14 @@ class Load:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", nargs="?", default="hub_configs/arr-coc-tiny", help="folder or name on the Hub")
-    parser.add_argument("--data", default="examples/held_out/data.jsonl", help="questions, as for `arr-coc evaluate`")
+    parser = argument_parser(__doc__)
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--questions", type=int, default=72, help="different ones (the first of the data)")
     args = parser.parse_args()
     records = list(islice(open_records({"path": args.data}), args.questions))
     asked = cases(load_model(args.model, "cpu"), records)
-    command = ["-m", "arr_coc_cli", "serve", args.model, "--name", NAME, "--device", "cpu"]
-    command += ["--max-body", str(BODY_LIMIT), "--encodings", "24"]
+    command = serve_command(args.model, "--max-body", str(BODY_LIMIT), "--encodings", "24")
     report = Load(command, asked, args.requests, args.clients).run()
     print(report.text())
     return 0 if report.good else 1

@@ -8,7 +8,6 @@ streamed. The questions are about few images, which each way has seen once befor
 ratios the medians of each round's own. Seconds of CPU say what other work on the machine does not blur (Linux).
 """
 
-import argparse
 import json
 import statistics
 import threading
@@ -25,7 +24,7 @@ from typing import Any
 from ..data.records import Record
 from ..data.sources import open_records
 from ..loading import load_model
-from .served import NAME, Case, Reply, ServedProcess, ask, cases, percentile
+from .served import NAME, Case, Reply, ServedProcess, argument_parser, ask, cases, percentile, serve_command
 
 GENERATE, PLAIN = "generate", "plain server"
 
@@ -89,9 +88,8 @@ class Comparison:
 
     def run(self, rounds: int) -> dict[str, list[Measured]]:
         """The figures of each way, round by round."""
-        serve = ["-m", "arr_coc_cli", "serve", self.name, "--name", NAME, "--port", "0", "--device", "cpu"]
         plain = ["-m", "arr_coc.profiling.serving_throughput", self.name, "--plain-server"]
-        with ServedProcess(serve) as server, ServedProcess(plain) as sequential:
+        with ServedProcess(serve_command(self.name, "--port", "0")) as server, ServedProcess(plain) as sequential:
             for process in (server, sequential):
                 by_clients(process.url, self.warm, 1, stream=process is server)
             ways: dict[str, Callable[[], Measured]] = {
@@ -161,9 +159,7 @@ def serve_plainly(name: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", nargs="?", default="hub_configs/arr-coc-tiny", help="folder or name on the Hub")
-    parser.add_argument("--data", default="examples/held_out/data.jsonl", help="questions, as for `arr-coc evaluate`")
+    parser = argument_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--images", type=int, default=4)
     parser.add_argument("--questions", type=int, default=64, help="in a round, for each number of clients")

@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
+from ..evaluating.fetch_reference import find_reference
 from ..journal import JournalFull
 from ..modeling.image_sources import SourcePolicy
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
@@ -19,6 +20,7 @@ from .chat import Chat
 from .encodings import HANDLE, EncodingStore, UnknownHandle
 from .engine import Engine
 from .feedback_desk import FeedbackRequest, UnknownAnswer, receipt
+from .fetch_watch import FetchWatch
 from .guard import Guard
 from .image_worker import ImageLimits
 from .metrics import Metrics
@@ -40,6 +42,7 @@ class Server:
         settings: its limits.
         name: what clients call the model; by default the last part of where it was loaded from.
         use: what is kept of its use: nothing by default.
+        secret: that handles of encodings are told from, where several servers give the same; by default its own.
 
     Attributes:
         app: the ASGI application, guard included.
@@ -52,14 +55,17 @@ class Server:
         settings: ServerSettings,
         name: str | None = None,
         use: UseSettings = UseSettings(),  # noqa: B008  it is frozen
+        secret: bytes | None = None,
     ) -> None:
         self.model, self.settings, self.metrics = model, settings, Metrics()
         self.name = name or PurePath(model.config._name_or_path).name or "arr-coc"
         processor = model.processor
         restarted = self.metrics.worker_restarts.inc
         self.workers = WorkerPool(processor.image_processor, _limits(settings), settings.image_workers, restarted)
-        self.store = EncodingStore(model.model, self.workers, settings.encodings, self.metrics)
-        self.engine = Engine(model, settings)
+        self.store = EncodingStore(model.model, self.workers, settings.encodings, self.metrics, secret)
+        self.watch = FetchWatch(find_reference(model), self.metrics)
+        alone = self.metrics.fallbacks.labels("alone").inc
+        self.engine = Engine(model, settings, self.watch.observe, alone)
         self.use = Use(self.engine, self.store, self.metrics, use)
         self.chat = Chat(self.engine, self.store, processor, settings, self.metrics, self.name, self.use.watch)
         self.api = _endpoints(self)

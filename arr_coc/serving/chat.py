@@ -13,7 +13,7 @@ from .answer_text import AnswerText
 from .encodings import EncodingStore
 from .ended import Ended
 from .engine import Engine
-from .metrics import Metrics, length_label
+from .metrics import Metrics, length_label, tier_label
 from .protocol import ChatRequest, Completion, error_body, fetch_summary, logprobs_of, usage
 from .question import EngineStopped, Progress, Question, Ticket
 from .settings import ServerSettings
@@ -141,8 +141,9 @@ class Answering:
             metrics.answer.labels(self._length).observe(time.monotonic() - self.began)
             for count in ticket.fetch.counts.tolist():
                 metrics.patches.labels(ticket.fetch.strategy).observe(count)
-            for part, count in ticket.fetch.fallbacks.items():
-                metrics.fallbacks.labels(part).inc(count)
+                metrics.fetched_tokens.labels(tier_label(count, ticket.fetch.relevance.shape[1])).inc(count)
+            for reason, count in ticket.fetch.fallbacks.items():
+                metrics.fallbacks.labels(reason).inc(count)
 
     async def whole(self) -> dict[str, Any]:
         """The body of an answer that is not streamed."""

@@ -56,6 +56,22 @@ def size_of(value: Any) -> int:
     return sum(size_of(getattr(value, part.name)) for part in fields(value)) if isinstance(value, ImageEncoding) else 0
 
 
+def inline_content(url: str) -> bytes:
+    """The encoded image in a data: URL.
+
+    Raises:
+        ValueError: another URL, or no base64 in it.
+    """
+    stream, _ = open_source(url, POLICIES["inline"], None)
+    return stream.read()
+
+
+def handle_of(key: bytes, secret: bytes) -> str:
+    """The handle of an image's content; an HMAC: equal images have equal handles, and who has an image cannot tell
+    whether somebody else sent it."""
+    return "enc_" + hmac.new(secret, key, "sha256").hexdigest()[:32]
+
+
 class EncodingStore:
     """Encodes images, each once while it is held.
 
@@ -64,19 +80,22 @@ class EncodingStore:
         workers: that decode.
         limit: bytes of encodings to hold; a single larger one is used and not held.
         metrics: where hits and misses are counted.
+        secret: handles are told from it; by default each store has its own.
 
     Attributes:
         keeps_content: whether encodings hold the image too, for logs; to be set before the first one.
     """
 
-    def __init__(self, model: ArrCocModel, workers: WorkerPool, limit: int, metrics: Metrics) -> None:
+    def __init__(
+        self, model: ArrCocModel, workers: WorkerPool, limit: int, metrics: Metrics, secret: bytes | None = None
+    ) -> None:
         self.model, self.workers, self.limit, self.metrics = model, workers, limit, metrics
         self.bytes = 0
         self.keeps_content = False
         self._held: OrderedDict[bytes, HeldEncoding] = OrderedDict()
         self._keys: dict[str, bytes] = {}
         self._under_way: dict[bytes, asyncio.Task[HeldEncoding]] = {}
-        self._secret = secrets.token_bytes(32)
+        self._secret = secret or secrets.token_bytes(32)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="encoder")
 
     async def get(self, source: str) -> HeldEncoding:
@@ -90,8 +109,7 @@ class EncodingStore:
         if scheme == "encoding":
             return self._by_handle(source.removeprefix(HANDLE))
         if scheme == "data":
-            stream, _ = open_source(source, POLICIES["inline"], None)
-            content = stream.read()
+            content = inline_content(source)
             key = hashlib.sha256(content).digest()
             return await self._by_key(key, lambda: self._prepare(content))
         if scheme in ("http", "https"):
@@ -141,8 +159,7 @@ class EncodingStore:
         prepared = await prepare()
         with self.metrics.encode_seconds.time():
             encoding = await asyncio.get_running_loop().run_in_executor(self._thread, self._encoded, prepared)
-        # An HMAC: equal images have equal handles, and who has an image cannot tell whether somebody else sent it.
-        handle = "enc_" + hmac.new(self._secret, key, "sha256").hexdigest()[:32]
+        handle = handle_of(key, self._secret)
         content = prepared.content if self.keeps_content else b""
         held = HeldEncoding(key, handle, encoding, size_of(encoding) + len(content), content)
         self._hold(held)
@@ -157,6 +174,7 @@ class EncodingStore:
 
     def _hold(self, held: HeldEncoding) -> None:
         if held.size > self.limit:
+            self.metrics.fallbacks.labels("not_held").inc()
             return
         self._held[held.key], self._keys[held.handle] = held, held.key
         self.bytes += held.size

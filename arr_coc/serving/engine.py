@@ -60,9 +60,18 @@ class Engine:
     Args:
         model: that answers, with its processor.
         settings: `cache_tokens`, `batch_tokens`, `max_running`, `max_waiting`, `embed_batch` are the engine's.
+        on_embedded: called with the prompts of each batch of questions.
+        on_alone: called when the questions of a batch have to be embedded one by one.
     """
 
-    def __init__(self, model: ArrCocForConditionalGeneration, settings: ServerSettings) -> None:
+    def __init__(
+        self,
+        model: ArrCocForConditionalGeneration,
+        settings: ServerSettings,
+        on_embedded: Callable[[EmbeddedPrompt], None] = lambda prompt: None,
+        on_alone: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.on_embedded, self.on_alone = on_embedded, on_alone
         self.asker, self.settings = Asker(model, model.processor), settings
         text = model.config.text_config
         self.positions = int(settings.cache_tokens * USABLE) // PAGE * PAGE
@@ -163,6 +172,7 @@ class Engine:
                 self._embed(batch)
             except Exception as error:
                 if len(batch) > 1:  # one of them is to blame: each alone, then
+                    self.on_alone()
                     for ticket in batch:
                         self._try_alone(ticket)
                 else:
@@ -210,6 +220,7 @@ class Engine:
         with self._fetching:
             choices, version = self.asker.model.model.fetcher.resolve(questions[0].choices), self._version
             prompt = self.asker.embed(asked, choices, history, max_new_tokens=questions[0].max_tokens)
+        self.on_embedded(prompt)
         slots = torch.arange(len(asked.slots)).split([len(images) for images in shown])
         for row, ticket in enumerate(batch):
             ticket.fetch, ticket.version = prompt.fetch.select(slots[row]), version

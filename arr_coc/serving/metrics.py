@@ -2,19 +2,28 @@
 
 from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary, generate_latest
+
+from ..modeling.prompt import TIERS, scaled_budget
 
 SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
 """Tokens of a prompt, images included: latencies are told apart by them."""
 
-TIERS = (0, 16, 32, 64, 128, 180, 256, 273, 400, 1024, 4096)
+COUNTS = (0, 16, 32, 64, 128, 180, 256, 273, 400, 1024, 4096)
 """Patches fetched for one image."""
 
 
 def length_label(tokens: int) -> str:
     """The smallest of `LENGTHS` that holds a prompt of `tokens`, or "more"."""
     return next((str(length) for length in LENGTHS if tokens <= length), "more")
+
+
+def tier_label(fetched: int, patches: int) -> str:
+    """The smallest tier that holds what was `fetched` of an image with so many `patches`, "none" or "more"."""
+    if not fetched:
+        return "none"
+    return next((str(tier) for tier in TIERS if fetched <= scaled_budget(tier, patches)), "more")
 
 
 class Metrics:
@@ -32,12 +41,26 @@ class Metrics:
         )  # fmt: skip
         self.patches = Histogram(
             "arr_coc_fetched_patches", "Patches fetched for an image, by strategy.", ["strategy"],
-            buckets=TIERS, registry=registry,
+            buckets=COUNTS, registry=registry,
         )  # fmt: skip
-        self.fallbacks = Counter(
-            "arr_coc_fallbacks", "Images for which a simpler part stood in, by the part that failed.", ["part"],
+        self.fetched_tokens = Counter(
+            "arr_coc_fetched_tokens", "Fetched tokens, by the smallest tier that holds them.", ["tier"],
             registry=registry,
         )  # fmt: skip
+        self.statistics = Summary(
+            "arr_coc_fetch_statistic", "What scorer and bridge did, by statistic and strategy.",
+            ["statistic", "strategy"], registry=registry,
+        )  # fmt: skip
+        self.reference = Gauge(
+            "arr_coc_fetch_reference", "The checkpoint's own mean of a statistic.", ["statistic"], registry=registry
+        )
+        self.drift = Gauge(
+            "arr_coc_drift", "Population stability index of a statistic against the checkpoint's reference.",
+            ["statistic"], registry=registry,
+        )  # fmt: skip
+        self.fallbacks = Counter(
+            "arr_coc_fallbacks", "What was done in a simpler or slower way, by why.", ["reason"], registry=registry
+        )
         self.prompt_tokens = Counter("arr_coc_prompt_tokens", "Tokens of prompts, images included.", registry=registry)
         self.answer_tokens = Counter("arr_coc_answer_tokens", "Tokens of answers.", registry=registry)
         self.answers = Counter("arr_coc_answers", "Questions by how they ended.", ["finish"], registry=registry)

@@ -1,0 +1,122 @@
+"""Asks a vLLM server that holds the language model alone: images and questions are embedded here, answered there.
+
+    arr-coc export-language-model MODEL OUT
+    vllm serve OUT --enable-prompt-embeds --dtype float32
+
+Each question is one chat message with one part of type "prompt_embeds": all that stands in the prompt between the
+template's first and last control tokens, which the server writes itself. One part, since some templates get a line
+break between several. The server's prefix cache goes by the bits of embeddings, block by block: the base tokens of an
+image are the same for every question, so it reads them once.
+
+Notation: S tokens of a prompt, D language-model width.
+"""
+
+import base64
+from collections.abc import Sequence
+from functools import cached_property
+from io import BytesIO
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..modeling.asker import Asked, Asker, take_choices
+from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from ..modeling.processing_arr_coc import Turn
+from ..modeling.vision_tower import ImageEncoding
+
+
+class VllmClient:
+    """Asks about images through a server that knows nothing of them.
+
+    Args:
+        model: with its processor; its language model only embeds tokens here, unless the strategy glances.
+        client: OpenAI's, of the server.
+        name: what the server calls the model; None: the first that it names.
+
+    Example:
+        >>> asker = VllmClient(model, OpenAI(base_url="http://127.0.0.1:8000/v1", api_key="none"))
+        >>> asker.ask(asker.encode("receipt.png"), "What is the total?")
+    """
+
+    def __init__(self, model: ArrCocForConditionalGeneration, client: Any, name: str | None = None) -> None:
+        self.asker, self.client, self._name = Asker(model, model.processor), client, name
+
+    @cached_property
+    def name(self) -> str:
+        """What the server calls the model."""
+        return self._name or self.client.models.list().data[0].id
+
+    def encode(self, image: Any) -> ImageEncoding:
+        """Everything about an image that no question changes, without the language model's reading of it.
+
+        Raises:
+            ValueError: an image that cannot be read.
+        """
+        return self.asker.encode(image, prefix=False)
+
+    def ask(
+        self, encoding: ImageEncoding, question: str, *, history: Sequence[Turn] = (), max_tokens: int = 64,
+        **choices: Any,
+    ) -> str:  # fmt: skip
+        """The likeliest answer, as `generate` gives it: see there for `history` and `choices` (fields of FetchChoices).
+
+        Raises:
+            ValueError: a choice, or a prompt that is not allowed.
+            openai.OpenAIError: the server did not answer.
+        """
+        body = self.body(encoding, question, history=history, max_tokens=max_tokens, **choices)
+        completion = self.client.chat.completions.create(**body)
+        return (completion.choices[0].message.content or "").strip()
+
+    def body(
+        self, encoding: ImageEncoding, question: str, *, history: Sequence[Turn] = (), max_tokens: int = 64,
+        **choices: Any,
+    ) -> dict[str, Any]:  # fmt: skip
+        """The request that `ask` sends."""
+        embeds = self.prompt_embeds(encoding, question, history=history, max_tokens=max_tokens, **choices)
+        part = {"type": "prompt_embeds", "data": serialized(embeds)}
+        messages = [{"role": "user", "content": [part]}]
+        return {"model": self.name, "messages": messages, "max_tokens": max_tokens, "temperature": 0.0}
+
+    @torch.no_grad()
+    def prompt_embeds(
+        self, encoding: ImageEncoding, question: str, *, history: Sequence[Turn] = (), max_tokens: int = 64,
+        **choices: Any,
+    ) -> Tensor:  # fmt: skip
+        """[S, D] of the prompt without what the server's template writes around it.
+
+        Raises:
+            ValueError: a choice, or a prompt that is not allowed; a template that writes something else around it.
+        """
+        fetch_choices, unknown = take_choices(choices)
+        if unknown:
+            raise TypeError(f"ask: expected fields of FetchChoices; got {', '.join(sorted(unknown))}")
+        resolved = self.asker.model.model.fetcher.resolve(fetch_choices)
+        asked = Asked(encoding, [[*range(len(encoding))]], [question])
+        prompt = self.asker.embed(asked, resolved, history, max_new_tokens=max_tokens)
+        inside = prompt.inputs["attention_mask"][0].bool()
+        ids, embeds = prompt.inputs["input_ids"][0][inside].tolist(), prompt.embeds[0][inside]
+        head, tail = self._around
+        if ids[: len(head)] != head or ids[len(ids) - len(tail) :] != tail:
+            expected = "one that writes the same before and after every conversation"
+            raise ValueError(f"chat template: expected {expected}; got another")
+        return embeds[len(head) : len(ids) - len(tail)]
+
+    @cached_property
+    def _around(self) -> tuple[list[int], list[int]]:
+        """Tokens that the template writes before and behind a user's only message."""
+        processor = self.asker.processor
+        block = {"type": "text", "text": processor.image_token}
+        messages: list[Any] = [{"role": "user", "content": [block]}]
+        text = processor.apply_chat_template(messages, add_generation_prompt=True)
+        with processor.tokenizing.lock:
+            head, tail = processor.tokenizer(text.split(processor.image_token), add_special_tokens=False)["input_ids"]
+        return list(head), list(tail)
+
+
+def serialized(embeds: Tensor) -> str:
+    """Embeddings [S, D] as vLLM reads them: base64 of a saved tensor, which it loads with `weights_only`."""
+    stream = BytesIO()
+    torch.save(embeds.detach().cpu().clone(), stream)  # a view would save all that it is a part of
+    return base64.b64encode(stream.getvalue()).decode()
