@@ -85,7 +85,7 @@ def refused(result: tuple[int, str, str]) -> str:
         ("noise.png", "", (), "question: expected a non-empty string; got ''"),
         ("noise.png", "why " * 400, (), "question: expected a prompt of fewer than 1024 tokens"),
         ("noise.png", QUESTION, ("--strategy", "luck"), "strategy: expected one of"),
-        ("noise.png", QUESTION, ("--allocator", "luck"), "allocator: expected one of adaptive, tiers, topk, window"),
+        ("noise.png", QUESTION, ("--allocator", "luck"), "allocator: expected one of adaptive, foveated, knapsack"),
         ("noise.png", QUESTION, ("--budget", "lots"), "budget: expected a number of patches or one of fast"),
         ("noise.png", QUESTION, ("--budget", "257"), "budget: expected 0 to 256 patches"),
         ("noise.png", QUESTION, ("--budget", "-1"), "budget: expected a number of patches or one of"),

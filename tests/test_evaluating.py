@@ -182,7 +182,7 @@ def test_progress_is_drawn_on_standard_error_only(
     [
         ({"strategies": ["luck"]}, r"strategy: expected one of .*; got 'luck'"),
         ({"strategies": []}, "expected records and strategies; got 1 records, 0 strategies"),
-        ({"strategies": ["none"], "allocator": "all"}, r"expected one of adaptive, tiers, .*; got 'all'"),
+        ({"strategies": ["none"], "allocator": "all"}, r"expected one of adaptive, .*; got 'all'"),
         ({"strategies": ["none"], "budget": 257}, "budget: expected 0 to 256 patches"),
         ({"strategies": ["none"], "batch_size": 0}, "batch_size: expected at least 1; got 0"),
     ],

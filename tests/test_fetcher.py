@@ -153,7 +153,10 @@ def test_unknown_names_are_answered_with_the_known_ones() -> None:
     known = ", ".join(sorted(SCORERS))
     with pytest.raises(ValueError, match=f"^strategy: expected one of {known}; got 'telepathy'$"):
         fetcher()(context(), 3, choices=FetchChoices(strategy="telepathy"))
-    with pytest.raises(ValueError, match="^allocator: expected one of adaptive, tiers, topk, window; got 'greedy'$"):
+    with pytest.raises(
+        ValueError,
+        match="^allocator: expected one of adaptive, foveated, knapsack, quadtree, tiers, topk, window; got 'greedy'$",
+    ):
         fetcher()(context(), 3, choices=FetchChoices(allocator="greedy"))
 
 

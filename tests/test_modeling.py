@@ -214,7 +214,7 @@ BAD_FORWARD: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     ),
     "allocator": (
         lambda m, i: m(**i, choices={"allocator": "greedy"}),
-        "allocator: expected one of adaptive, tiers, topk, window; got 'greedy'",
+        "allocator: expected one of adaptive, foveated, knapsack, quadtree, tiers, topk, window; got 'greedy'",
     ),
     "oracle without boxes": (lambda m, i: m(**i, choices={"strategy": "oracle"}), "expected boxes .*; got none"),
     "none with saccades": (lambda m, i: m(**i, choices={"strategy": "none"}), "none"),
