@@ -27,7 +27,10 @@ QUESTION = "What is the total?"
 Draw = random.Random
 Arguments = dict[str, Any]
 
-CHOICES = ("strategy", "allocator", "budget", "seed", "generator", "overlap", "bypass", "patches", "relevance")
+CHOICES = (
+    "strategy", "allocator", "budget", "seed", "generator", "overlap", "bypass", "patches", "relevance", "num_passes",
+    "exploration",
+)  # fmt: skip
 
 DECODING = (
     "do_sample", "temperature", "top_k", "top_p", "num_beams", "num_return_sequences", "repetition_penalty",
@@ -37,7 +40,9 @@ DECODING = (
 
 SETTINGS: dict[str, tuple[Any, ...]] = {
     "strategy": ("realizer", "none", "random", "saliency", "clip_query", "oracle", "Realizer", ""),
-    "allocator": ("topk", "window", "tiers", "adaptive", "greedy", ""),
+    "allocator": ("topk", "window", "tiers", "adaptive", "quadtree", "foveated", "knapsack", "greedy", ""),
+    "num_passes": (1, 2, 4, "auto", 0, -1, 10**9, "2", 1.5, True),
+    "exploration": ("tempered", "none", "all", ""),
     "budget": (0, 1, 17, 256, 257, "fast", "all", "auto", "tier:128", "tier:7", "12", "-1", "²"),
     "seed": (0, -1, 2**31, 2**62, 2**63, 2**64),
     "overlap": ("exclude", "allow", "some"),
