@@ -165,6 +165,8 @@ def test_an_ablation_is_scored_again_and_is_no_experiment(
     assert main(["experiment", *options]) == 2
     assert "expected an empty folder or the same experiment's; got other arms" in capsys.readouterr().err
     monkeypatch.setattr("arr_coc.loading.load_model", None)
+    assert main(["experiment", *options, "--rescore"]) == 2
+    assert "expected the folder of an experiment; got an ablation's" in capsys.readouterr().err
     assert main(["ablate", *options, "--rescore"]) == 0
     assert (ablation / "result.json").read_text() == before and "adaptive" in capsys.readouterr().out
 

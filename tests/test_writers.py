@@ -122,6 +122,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda path: path.write_text(yaml.safe_dump({**PLAN, "arms": 3})),
         "plan.yaml: arms: expected list[dict[str, Any]]; got 3",
     ),
+    "cut before its rules": (
+        lambda path: path.write_text(yaml.safe_dump(PLAN)),
+        "plan.yaml: expected arms and rules as an experiment writes them; got no 'rules'",
+    ),
     "another arm": (
         lambda path: path.write_text(yaml.safe_dump({**PLAN, "arms": [{"name": "none", "seeds": []}]})),
         "plan.yaml: expected arms and rules as an experiment writes them; got ",

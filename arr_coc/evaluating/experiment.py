@@ -275,10 +275,11 @@ def read_plan(out: Path) -> dict[str, Any]:
     try:
         for arm in plan_arms(plan):
             check_types(arm)
-        if "rules" in plan:
+        if "trials" not in plan:
             check_rules(plan["rules"])
     except (TypeError, KeyError, ValueError) as error:
-        raise ValueError(f"{path}: expected arms and rules as an experiment writes them; got {error}") from error
+        received = f"no {error}" if isinstance(error, KeyError) else error
+        raise ValueError(f"{path}: expected arms and rules as an experiment writes them; got {received}") from error
     return plan
 
 
@@ -367,9 +368,11 @@ def rescore(out: Path, records: Sequence[Record], *, metric: str | None = None) 
         metric: another than the plan's; the result says so.
 
     Raises:
-        ValueError: predictions are missing.
+        ValueError: the folder holds an ablation, or predictions are missing.
     """
     plan = read_plan(out)
+    if "rules" not in plan:
+        raise ValueError(f"{out}: expected the folder of an experiment; got an ablation's")
     used = plan["metric"] if metric is None else metric
     scored, items = read_scored(out / "predictions", plan_arms(plan), records, used, plan["patch_size"])
     result = score_experiment(scored, items, plan["rules"], plan["patch_size"], reference=plan.get("reference"))
