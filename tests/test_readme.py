@@ -26,7 +26,7 @@ SMALL = {
     "render": ["--pages", "1", "--split", "train", "--size", "256"],
     "examples/adapter.yaml": ["steps=1", "warmup=0", "batch_size=2", "data.pages=1"],
     "examples/scorers.yaml": [
-        "steps=1", "warmup=0", "batch_size=2", "data.pages=1", "held_out.pages=1", "cache=cache",
+        "steps=1", "warmup=0", "batch_size=2", "data.pages=1", "held_out.pages=1", "cache=HERE/cache",
     ],
     "examples/phases.yaml": ["steps=1", "warmup=0", "batch_size=2", "data.pages=1", "held_out.pages=1"],
     "hub_configs/arr-coc-tiny/train.yaml": [
@@ -84,7 +84,7 @@ def test_python_blocks_run_in_order(checkout: Path, capsys: pytest.CaptureFixtur
 def test_commands_run(command: str, checkout: Path, checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = shlex.split(command)[1:]
     words = [*words[:2], *SMALL[words[1]], *words[2:]] if words[0] == "train" else [*words, *SMALL.get(words[0], [])]
-    words = [str(checkpoint) if word == TINY else word for word in words]
+    words = [str(checkpoint) if word == TINY else word.replace("HERE", str(checkout)) for word in words]
     assert main(words) == 0, capsys.readouterr().err
     for word in words:
         if word.endswith(".png") and not word.startswith("examples"):
