@@ -4,8 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import yaml
 
-from arr_coc.training.recipe import load_recipe
+from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from arr_coc.training.recipe import begin, load_recipe
 from arr_coc.training.stages import STAGES
 
 ROOT = Path(__file__).parents[1]
@@ -92,3 +95,19 @@ def test_bad_recipes_are_refused(tmp_path: Path, text: str, message: str) -> Non
     path.write_text(text)
     with pytest.raises(ValueError, match=message):
         load_recipe(path)
+
+
+def test_a_start_with_fewer_language_layers_says_what_it_said(tmp_path: Path) -> None:
+    """New layers begin by changing nothing."""
+    path = tmp_path / "deeper.yaml"
+    deeper = {"num_hidden_layers": 6, "layer_types": ["full_attention"] * 6}
+    tiny = str(RECIPE.parent)
+    content = {"model": tiny, "start": tiny, "config": {"text_config": deeper}, "stages": [{"stage": "reading"}]}
+    path.write_text(yaml.safe_dump(content))
+    grown = begin(load_recipe(path), torch.device("cpu")).model.eval()
+    shipped = ArrCocForConditionalGeneration.from_pretrained(tiny).eval()
+    ids = torch.arange(40)[None]
+    with torch.no_grad():
+        states = [model.model.language_model(input_ids=ids).last_hidden_state for model in (grown, shipped)]
+    assert len(grown.model.language_model.layers) == 6
+    assert torch.equal(states[0], states[1])

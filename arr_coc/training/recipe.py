@@ -1,7 +1,7 @@
 """Recipes: a YAML file that says which stages make a checkpoint, from nothing or from a trained one.
 
 model: .                   # folder with config.json and the tokenizer, relative to the recipe
-start: .                   # a trained model's folder to go on from; none: from nothing
+start: .                   # a trained model's folder to go on from, perhaps of fewer language layers; none: from nothing
 config: {fetcher_config: {allocator: tiers}}   # what shall differ from config.json
 seed: 0
 defaults: {bf16: true}     # settings of every stage that knows them and does not say otherwise
@@ -17,7 +17,7 @@ base: train.yaml           # relative to this file; what is relative to a recipe
 settings: {answering.steps: 100, seed: 1}
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
@@ -27,6 +27,7 @@ from typing import Any
 import torch
 import yaml
 from accelerate import PartialState
+from torch import nn
 from transformers.utils import logging
 
 from arr_coc.files import fresh_folder, read_yaml
@@ -251,7 +252,7 @@ def train(recipe: Recipe, out: Path, device: torch.device | str = "cpu") -> None
         raise ValueError(f"stages: expected {several} only, with {state.num_processes} processes; got others")
     main = state.is_main_process
     with sole_writer(out) if main else nullcontext():
-        run = _begin(recipe, torch.device(device))
+        run = begin(recipe, torch.device(device))
         for number, stage in enumerate(recipe.stages):
             if main:
                 logger.info(f"stage {number}: {stage}")
@@ -265,7 +266,7 @@ def train(recipe: Recipe, out: Path, device: torch.device | str = "cpu") -> None
         state.wait_for_everyone()
 
 
-def _begin(recipe: Recipe, device: torch.device) -> Run:
+def begin(recipe: Recipe, device: torch.device) -> Run:
     """A model with new weights, or with those of the folder that the recipe starts from."""
     config = recipe.config()
     torch.manual_seed(recipe.seed)
@@ -277,10 +278,25 @@ def _begin(recipe: Recipe, device: torch.device) -> Run:
             raise ValueError(f"start: expected a trained model's folder; got {recipe.start}, which is none")
         # With this configuration: what it adds to the one that was trained with begins untrained.
         with refused(str(recipe.start)):
-            trained, _ = ArrCocForConditionalGeneration.from_pretrained(
+            trained, loading = ArrCocForConditionalGeneration.from_pretrained(
                 recipe.start, config=config, output_loading_info=True
             )
             run.model.load_state_dict(trained.state_dict())
+            _pass_through(run.model.model.language_model, loading["missing_keys"])
         if any(stage.from_scratch for stage in recipe.stages):
             run.learner = load_learner(recipe.start)
     return run
+
+
+def _pass_through(language_model: nn.Module, missing: Collection[str]) -> None:
+    """Sets new language layers to change nothing: a start with fewer layers then answers as it did.
+
+    Args:
+        language_model: with its layers in `layers`.
+        missing: names of the weights that the start did not have.
+    """
+    layers = language_model.get_submodule("layers")
+    for number, layer in layers.named_children():
+        if any(f"language_model.layers.{number}.self_attn.o_proj.weight" in name for name in missing):
+            for name in ("self_attn.o_proj", "mlp.down_proj"):
+                nn.init.zeros_(layer.get_submodule(name).get_parameter("weight"))
