@@ -1,7 +1,7 @@
 """Recipes: a YAML file that says which stages make a checkpoint, from nothing or from a trained one.
 
 model: .                   # folder with config.json and the tokenizer, relative to the recipe
-start: .                   # a trained model's folder to go on from, perhaps of fewer language layers; none: from nothing
+start: .                   # a trained model's folder to go on from, perhaps with fewer layers of language; none: new
 config: {fetcher_config: {allocator: tiers}}   # what shall differ from config.json
 seed: 0
 defaults: {bf16: true}     # settings of every stage that knows them and does not say otherwise
