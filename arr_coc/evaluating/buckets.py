@@ -38,21 +38,24 @@ def buckets(scored: Sequence["Scored"], records: Sequence[Record], patch_size: i
         kinds[tag] = [dict(record.tags).get(tag, "") for record in records]
     tables = []
     for by, of in kinds.items():
-        values = sorted(set(of) - {""})
-        if 1 < len(values) <= MOST_VALUES:
-            rows = [_bucket(value, np.array([kind == value for kind in of]), scored) for value in values]
-            tables.append({"by": by, "rows": rows})
+        if 1 < len(set(of) - {""}) <= MOST_VALUES:
+            tables.append(kinds_table(by, of, scored))
     return tables + _by_tokens(scored)
+
+
+def kinds_table(by: str, kinds: Sequence[str], scored: Sequence["Scored"]) -> dict[str, Any]:
+    """The scores of each kind of question, "" being none: {"by", "rows"}, see `buckets`."""
+    values = sorted(set(kinds) - {""})
+    rows = [_bucket(value, np.array([kind == value for kind in kinds]), scored) for value in values]
+    return {"by": by, "rows": rows}
 
 
 def _by_tokens(scored: Sequence["Scored"]) -> list[dict[str, Any]]:
     """A table for each arm that gives its questions different numbers of tokens: of that arm's scores (first run)."""
     tables = []
     for of_arm in scored:
-        of = token_ranges(of_arm.predictions[0])
-        values = sorted(set(of) - {""})
-        rows = [_bucket(value, np.array([kind == value for kind in of]), [of_arm]) for value in values]
-        tables += [{"by": f"image tokens of {of_arm.arm.name}", "rows": rows}] if rows else []
+        table = kinds_table(f"image tokens of {of_arm.arm.name}", token_ranges(of_arm.predictions[0]), [of_arm])
+        tables += [table] if table["rows"] else []
     return tables
 
 

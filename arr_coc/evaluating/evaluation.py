@@ -16,7 +16,7 @@ from .environment import environment, shown
 from .extras import require_extra
 from .prediction_loop import predict_all
 from .predictions import Prediction
-from .scores import Scored, distinct_items, score_arm
+from .scores import Items, Scored, distinct_items, score_arm
 from .statistics import Interval
 
 
@@ -103,18 +103,28 @@ def score_strategies(
         FetchChoices(strategy=name, budget=budget, allocator=allocator, seed=seed, num_passes=num_passes)
         for name in strategies
     ]
-    arms = {name: strategy_arm(model, choice) for name, choice in zip(strategies, choices, strict=True)}
-    answers: dict[str, dict[int, Prediction]] = {run: {} for arm in arms.values() for run in arm.runs}
-    for run, predictions in predict_all(
-        model, list(arms.values()), records, batch_size=batch_size, tiles=tiles, progress=progress
-    ):
+    arms = [strategy_arm(model, choice) for choice in choices]
+    return score_arms(model, records, arms, batch_size=batch_size, metric=metric, tiles=tiles, progress=progress)[0]
+
+
+def score_arms(
+    model: ArrCocForConditionalGeneration,
+    records: Sequence[Record],
+    arms: Sequence[Arm],
+    *,
+    batch_size: int = 32,
+    metric: str = "exact_match",
+    tiles: str | int | None = None,
+    progress: bool = True,
+) -> tuple[dict[str, Scored], Items]:
+    """What each arm answered and how it scores, by its name; the questions that count. Arguments as in `evaluate`."""
+    answers: dict[str, dict[int, Prediction]] = {run: {} for arm in arms for run in arm.runs}
+    for run, predictions in predict_all(model, arms, records, batch_size=batch_size, tiles=tiles, progress=progress):
         answers[run].update(predictions)
-    rows = {
-        name: [[answers[run][place] for place in range(len(records))] for run in arm.runs] for name, arm in arms.items()
-    }
-    items = distinct_items(records, rows[strategies[0]][0])
+    rows = {arm.name: [[answers[run][place] for place in range(len(records))] for run in arm.runs] for arm in arms}
+    items = distinct_items(records, rows[arms[0].name][0])
     patch = model.config.vision_config.patch_size
-    return {name: score_arm(arm, rows[name], items, metric, patch) for name, arm in arms.items()}
+    return {arm.name: score_arm(arm, rows[arm.name], items, metric, patch) for arm in arms}, items
 
 
 def strategy_arm(model: ArrCocForConditionalGeneration, choices: FetchChoices) -> Arm:

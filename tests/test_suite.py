@@ -1,0 +1,90 @@
+"""Suites: several data sets in one run, and the numbers that `arr-coc evaluate` gives of each."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import Cli, tiny_checkpoint, tiny_model
+
+from arr_coc.evaluating import evaluate
+from arr_coc.evaluating.suite import DataSet, measure_suite, read_suite, suite_text
+
+ROOT = Path(__file__).parents[1]
+SUITE = """
+sets:
+  pages:
+    data: {format: rendered, domains: density, pages: 4, questions: 2, size: 192, split: test, seed: 3, turns: 0.5}
+    arms: [none, random, other_base@0]
+    by: [turn]
+  missing:
+    data: {format: rendered, domains: density, pages: 3, questions: 2, size: 192, split: test, seed: 4, absent: 0.5}
+    arms: [none]
+"""
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    path = tmp_path / "suite.yaml"
+    path.write_text(SUITE, encoding="utf-8")
+    return path
+
+
+def test_every_set_is_measured_as_evaluate_does(suite: Path) -> None:
+    model, sets = tiny_model(), read_suite(suite, "validation")
+    result = measure_suite(model, sets, progress=False)["sets"]
+    assert list(result) == ["pages", "missing"]
+    for each in sets:
+        arms = [arm for arm in each.arms if arm != "other_base@0"]
+        alone = evaluate(model, each.source.read(), arms, seed=0, progress=False)["strategies"]
+        assert {name: result[each.name]["arms"][name] for name in arms} == alone
+    assert "not_on_the_page" in result["missing"]["arms"]["none"]
+
+
+def test_tags_and_swaps_have_tables(suite: Path) -> None:
+    result = measure_suite(tiny_model(), read_suite(suite), progress=False)
+    pages = result["sets"]["pages"]
+    (turns,), (swap,) = pages["by"], pages["swaps"]
+    assert [row["bucket"] for row in turns["rows"]] == ["first", "second"]
+    assert sum(row["n"] for row in turns["rows"]) == pages["arms"]["none"]["n"] == 8
+    assert swap["arm"] == "none" and 0 <= swap["changed"]["value"] <= 1
+    text = suite_text(result)
+    assert "own base ahead by" in text and "not there: recall" in text and "right page" not in text
+
+
+def test_the_split_of_a_run_replaces_the_files(suite: Path) -> None:
+    splits = {each.source.split for each in read_suite(suite, "validation")}  # type: ignore[attr-defined]
+    assert splits == {"validation"}
+    assert {each.source.split for each in read_suite(suite)} == {"test"}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("pages: 3", "expected a mapping with sets"),
+        ("sets: {}", "expected a mapping with sets"),
+        ("sets: {a: {arms: [none]}}", "a: expected data, arms and perhaps by, tiles, metric; got"),
+        ("sets: {a: {arms: none, data: {format: rendered, pages: 1}}}", "a: expected arms as a list; got 'none'"),
+        ("sets: {a: {arms: [none], data: here}}", "a: expected data as a mapping; got 'here'"),
+        ("sets: {a: {arms: [none], data: {format: nothing}}}", "nothing"),
+    ],
+)
+def test_what_is_no_suite_is_refused(text: str, expected: str, tmp_path: Path) -> None:
+    path = tmp_path / "suite.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=expected):
+        read_suite(path)
+
+
+def test_the_shipped_suite_reads() -> None:
+    sets: list[DataSet] = read_suite(ROOT / "examples" / "measured.yaml")
+    assert {each.source.split for each in sets} == {"test"}  # type: ignore[attr-defined]
+
+
+def test_the_command_writes_what_it_prints(suite: Path, tmp_path: Path, cli: Cli) -> None:
+    model, file = tiny_checkpoint(tmp_path / "model"), tmp_path / "measured.json"
+    arguments: list[Any] = ["measure", suite, "--model", model, "--sets", "pages", "--limit", 3, "--json", file]
+    code, printed, _ = cli(*map(str, arguments))
+    assert code == 0 and suite_text(json.loads(file.read_text(encoding="utf-8"))) == printed.strip()
+    code, _, error = cli("measure", str(suite), "--model", str(model), "--sets", "others")
+    assert code == 2 and "--sets: expected names among pages, missing; got others" in error
