@@ -42,7 +42,7 @@ def test_a_photograph_keeps_the_text_and_moves_the_boxes() -> None:
 @pytest.mark.parametrize(
     "weights, photo, expected",
     [
-        ({"poem": 1.0}, 0.0, "pages: expected kinds among document, dense, browser, density; got poem"),
+        ({"poem": 1.0}, 0.0, "pages: expected kinds among document, dense, browser, density, tile, overview; got poem"),
         ({}, 0.0, "pages: expected weights of at least 0"),
         ({"dense": 0.0}, 0.0, "pages: expected weights of at least 0"),
         ({"dense": -1.0, "document": 2.0}, 0.0, "pages: expected weights of at least 0"),

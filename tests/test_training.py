@@ -134,6 +134,29 @@ def test_questions_about_what_is_not_on_the_page(config: ArrCocConfig, sketched:
     assert batch.whole is not None and (batch.whole.places >= 0).any()  # the page's lines are transcribed all the same
 
 
+def test_what_a_tile_does_not_show_is_what_stands_elsewhere_on_its_page(config: ArrCocConfig) -> None:
+    """So that a scorer learns "not here" on a page of the same kind, where the field would be found on another tile."""
+    prompts = Prompts(build_tokenizer(), config.image_token_id)
+    stage = replace(ANSWERING, absent=1.0, kinds={"tile": 1.0})
+    pages = QuestionPages(stage, config, prompts, split="train", transcript_budget=BUDGET, mixture=Mixture(stage.kinds))
+    shown, rng = [], np.random.default_rng((stage.seed, 2, 0))
+    page = pages._page(rng)[1]
+    assert page.elsewhere
+    for _ in range(8):
+        question, answer, patches = pages._asked(rng, page.entries[0], pages._spelt(page.entries, page.glyphs), page)
+        shown += [field for field in page.elsewhere if field in question.lower()]
+        assert "".join(char for char, _ in answer) == NOT_ON_THE_PAGE and not patches.any()
+    assert len(shown) >= 8
+    batch = pages.batch(0)
+    assert texts(batch.after, batch.answer) == [f"{NOT_ON_THE_PAGE}<|im_end|>"] * 4 and not batch.relevance.any()
+
+
+@pytest.mark.parametrize("kind", ["dense", "overview"])
+def test_pages_that_cannot_be_asked_about_are_refused(kind: str) -> None:
+    with pytest.raises(ValueError, match=f"kinds: expected pages with fields that can be read.*; got {kind}"):
+        replace(ANSWERING, kinds={"document": 1.0, kind: 1.0})
+
+
 def test_a_second_turn_has_the_first_before_it_and_asks_with_its_own_words(config: ArrCocConfig) -> None:
     prompts = Prompts(build_tokenizer(), config.image_token_id)
     first, second = (questions(config, prompts, turns=share) for share in (0.0, 1.0))

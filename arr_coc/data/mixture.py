@@ -16,6 +16,7 @@ from .domains.dense import render_dense_page
 from .domains.density import render_density
 from .domains.document import Document, render_document
 from .domains.photo import photograph_document
+from .domains.tile import render_overview, render_tile
 from .splits import SPLITS, Split
 
 BROWSER_PAGES = 2000
@@ -48,9 +49,14 @@ KINDS: Mapping[str, Renderer] = {
     "dense": render_dense_page,
     "browser": _set_by_browser,
     "density": render_density,
+    "tile": render_tile,
+    "overview": render_overview,
 }
-"""Kinds of pages by name: lines of fields, text without fields, lines of fields set by a browser, and fields all over a
-page, few to many."""
+"""Kinds of pages by name: lines of fields, text without fields, lines of fields set by a browser, fields all over a
+page, few to many, and A4 pages as the model sees them: a tile of one, and all of one in a view."""
+
+UNASKED = ("dense", "overview")
+"""Kinds that nothing is asked about: the one has no fields, the print of the other can mostly not be read."""
 
 
 @dataclass(frozen=True)

@@ -115,10 +115,17 @@ class Ink:
     """A layer of coverage: 0 no ink, 255 full ink, uint8 [size, size].
 
     Text is drawn straight and supersampled first; `finish` then bends all of it in one go.
+
+    Args:
+        size: side, px.
+        pen: what text is drawn with.
+        window: (x, y) of the upper left corner, whole px of the page, where the layer is a part of it; positions and
+            boxes are the page's all the same, and boxes are not clipped.
     """
 
-    def __init__(self, size: int, pen: Pen | None = None) -> None:
+    def __init__(self, size: int, pen: Pen | None = None, window: tuple[int, int] | None = None) -> None:
         self.size, self.pen = size, pen or Pen()
+        self._clipped, self._corner = window is None, window or (0, 0)
         scale = self.pen.supersample
         self._raw = Image.new("L", (math.ceil(size * scale / MIN_STRETCH), size * scale))
         self._draw = ImageDraw.Draw(self._raw)
@@ -133,8 +140,12 @@ class Ink:
         Texts on the same baseline must share stretch and shear.
         """
         assert style.supersample == self.pen.supersample and style.stretch >= MIN_STRETCH and self._image is None
-        scale, font, (x, y) = self.pen.supersample, style.font, position
-        pen_x, pen_y, ends = x * scale / style.stretch, y * scale, style.advances(text)
+        scale, font, (x, y) = self.pen.supersample, style.font, self._here(position)
+        top, bottom = max(0, math.floor(y - _ABOVE * style.pixels)), math.ceil(y + _BELOW * style.pixels)
+        ends = style.advances(text)
+        if not self._clipped and not self._shows(x, x + float(ends[-1]), top, bottom, style.pixels):
+            return ends
+        pen_x, pen_y = x * scale / style.stretch, y * scale
         if style.spacing:
             starts = [0.0, *(ends[:-1] * (scale / style.stretch)).tolist()]
             for char, start in zip(text, starts, strict=True):
@@ -143,7 +154,6 @@ class Ink:
             self._draw.text((pen_x, pen_y), text, fill=255, font=font, anchor="ls")
         self._bent |= style.stretch != 1.0 or style.shear != 0.0
         line = (y - 0.5 * style.cap_height, style.stretch, style.shear)
-        top, bottom = max(0, math.floor(y - _ABOVE * style.pixels)), math.ceil(y + _BELOW * style.pixels)
         known_top, known_bottom = self._lines.get(line, (top, bottom))
         self._lines[line] = min(top, known_top), min(self.size, max(bottom, known_bottom))
         return ends
@@ -151,7 +161,16 @@ class Ink:
     def rectangle(self, x0: float, y0: float, x1: float, y1: float, level: int) -> None:
         """Fill a rectangle of a layer without text, corners included, px."""
         assert self.pen.supersample == 1 and not self._lines
-        self._draw.rectangle((x0, y0, x1, y1), level)
+        (left, top), (right, bottom) = self._here((x0, y0)), self._here((x1, y1))
+        self._draw.rectangle((left, top, right, bottom), level)
+
+    def _here(self, position: tuple[float, float]) -> tuple[float, float]:
+        """A position on the page as one on the layer."""
+        return position[0] - self._corner[0], position[1] - self._corner[1]
+
+    def _shows(self, left: float, right: float, top: int, bottom: int, slack: float) -> bool:
+        """Whether any of a text may show on the layer."""
+        return top < min(self.size, bottom) and right > -slack and left < self.size + slack
 
     def finish(self) -> Image.Image:
         """The layer, grey, with strokes thickened, letters stretched and slanted; nothing can be added afterwards."""
@@ -177,11 +196,22 @@ class Ink:
         return raw.transform((size, size), Image.Transform.MESH, strips, resample=resample)
 
     def box(self, position: tuple[float, float], style: TextStyle, width: float) -> Box:
-        """Where the visible ink of a drawn text of that advance width is, px; a pixel of slack, clipped to the page."""
+        """Where the visible ink of a drawn text of that advance width is, px; a pixel of slack, clipped to the page.
+
+        Of a text that a layer with a window does not show whole: its advance cells.
+        """
         self.finish()
-        (x, y), overhang = position, 0.15 * style.pixels + 1
-        left, right = max(0, math.floor(x - overhang)), math.ceil(x + width + overhang)
-        top, bottom = max(0, math.floor(y - _ABOVE * style.pixels)), math.ceil(y + _BELOW * style.pixels)
+        (x, y), overhang = self._here(position), 0.15 * style.pixels + 1
+        above, below = y - _ABOVE * style.pixels, y + _BELOW * style.pixels
+        if not self._clipped and min(x - overhang, above, self.size - x - width - overhang, self.size - below) < 0:
+            return position[0], position[1] - style.cap_height, position[0] + width, position[1]
+        x0, y0, x1, y1 = self._ink_box(x - overhang, above, x + width + overhang, below)
+        left, top = self._corner
+        return left + x0, top + y0, left + x1, top + y1
+
+    def _ink_box(self, x0: float, y0: float, x1: float, y1: float) -> Box:
+        """Where the layer has visible ink in a box."""
+        left, right, top, bottom = max(0, math.floor(x0)), math.ceil(x1), max(0, math.floor(y0)), math.ceil(y1)
         ink = self._coverage[top:bottom, left:right] >= _INK_THRESHOLD
         columns, rows = np.flatnonzero(ink.any(axis=0)), np.flatnonzero(ink.any(axis=1))
         if not len(columns):
@@ -278,9 +308,9 @@ def _unevenness(rng: np.random.Generator, size: int, train: bool) -> np.ndarray 
     return total
 
 
-def _warped(rng: np.random.Generator, page: Image.Image, strength: float) -> Image.Image:
+def _warped(rng: np.random.Generator, page: Image.Image, strength: float, cells: int) -> Image.Image:
     """The page with every letter bent a little differently: a mesh whose corners move by about `strength` px."""
-    size, cells = page.width, _MESH
+    size = page.width
     at = np.linspace(0, size, cells + 1)
     corners = np.stack(np.meshgrid(at, at), -1)
     corners[1:-1, 1:-1] += strength * rng.standard_normal((cells - 1, cells - 1, 2))
@@ -302,11 +332,12 @@ def compose(
     *,
     split: Split,
     unit: float | None = None,
+    part: float = 1.0,
 ) -> Image.Image:
     """The RGB page: ink layers, first at the bottom, over the paper; blurred, then `degrade`d.
 
     `unit` is how much larger than on a page of 256 px text is (and so what blur and bending it stands); by default as
-    much larger as the page.
+    much larger as the page. `part`: the layers' side as a share of the page's.
     """
     train = split == "train"
     unit = layers[0][0].size / 256 if unit is None else unit
@@ -322,23 +353,25 @@ def compose(
             page.putpalette(np.round(palette).clip(0, 255).astype(np.uint8).tobytes())
             page = page.convert("RGB")
         elif (box := mask.getbbox()) is not None:
-            part = mask.crop(box)
+            inked = mask.crop(box)
             if gamma != 1.0:
-                part = part.point(np.round(255 * ramp).astype(int).tolist())
-            page.paste(_as_bytes(colour), box, part)
+                inked = inked.point(np.round(255 * ramp).astype(int).tolist())
+            page.paste(_as_bytes(colour), box, inked)
     assert page is not None, "a page has at least one layer"
-    return degrade(rng, page, split=split, unit=unit)
+    return degrade(rng, page, split=split, unit=unit, part=part)
 
 
-def degrade(rng: np.random.Generator, page: Image.Image, *, split: Split, unit: float) -> Image.Image:
-    """The square RGB page with shading and noise; in training also bent letters and JPEG."""
+def degrade(
+    rng: np.random.Generator, page: Image.Image, *, split: Split, unit: float, part: float = 1.0
+) -> Image.Image:
+    """The square RGB page, or a part of it, with shading and noise; in training also bent letters and JPEG."""
     train = split == "train"
     uneven = _unevenness(rng, page.width, train)
     if uneven is not None:
         pixels = np.asarray(page) + uneven
         page = Image.fromarray(np.clip(pixels, 0, 255, out=pixels).astype(np.uint8))
     if train and rng.random() < _WARPED:
-        page = _warped(rng, page, unit * float(rng.uniform(0.25, 1.0)))
+        page = _warped(rng, page, unit * float(rng.uniform(0.25, 1.0)), max(2, round(_MESH * part)))
     if train and rng.random() < 0.08:
         buffer = io.BytesIO()
         page.save(buffer, "JPEG", quality=int(rng.integers(35, 90)))

@@ -10,7 +10,7 @@ from PIL import Image
 
 from ...modeling.image_processing_arr_coc import Box
 from ..glyphs import Glyph, write
-from ..rasterising import Colour, Ink, TextStyle, compose, luminance, sample_palette
+from ..rasterising import Colour, Ink, Pen, TextStyle, compose, luminance, sample_palette
 from ..ruling import Ruler
 from ..splits import Split
 from ..styles import CONTRAST, MIN_FONT, Styles, check_page, sample_pen, sample_styles
@@ -40,9 +40,14 @@ class Canvas:
         size: side of the page, px.
         split: fonts, contrast and distortions.
         upright: letters are neither stretched nor slanted, as they must be where texts do not stand in rows.
+        window: (x, y, side) of the square part of the page that is drawn, px; None: all of it. Positions and boxes are
+            the page's.
     """
 
-    def __init__(self, rng: np.random.Generator, size: int, split: Split, *, upright: bool = False) -> None:
+    def __init__(
+        self, rng: np.random.Generator, size: int, split: Split, *, upright: bool = False,
+        window: tuple[int, int, int] | None = None,
+    ) -> None:  # fmt: skip
         check_page(size, split)
         self.rng, self.size, self.split = rng, size, split
         self.pen = sample_pen(rng, split)
@@ -52,11 +57,15 @@ class Canvas:
         self.palette = sample_palette(rng, contrast=CONTRAST[split])
         self.glyphs: list[Glyph] = []
         self._fills: list[tuple[Ink, Colour]] = []
-        self._rules = Ink(size)
+        self._side, self._corner = (size, None) if window is None else (window[2], window[:2])
+        self._rules = self._layer()
         self.ruler = Ruler(rng, self._rules, text_unit(size))
-        self._inks = {"label": Ink(size, self.pen)}
+        self._inks = {"label": self._layer(self.pen)}
         same = self.palette.value == self.palette.label
-        self._inks["value"] = self._inks["label"] if same else Ink(size, self.pen)
+        self._inks["value"] = self._inks["label"] if same else self._layer(self.pen)
+
+    def _layer(self, pen: Pen | None = None) -> Ink:
+        return Ink(self._side, pen, self._corner)
 
     def write(self, text: str, position: tuple[float, float], style: TextStyle, role: Role = "value") -> Span:
         """Draw a text from `position` (x of its start, y of its baseline) in the colour of its role."""
@@ -67,7 +76,7 @@ class Canvas:
 
     def fill(self, boxes: list[Box], colour: Colour) -> None:
         """Fill rectangles below all text."""
-        ink = Ink(self.size)
+        ink = self._layer()
         for box in boxes:
             ink.rectangle(*box, 255)
         self._fills.append((ink, colour))
@@ -90,7 +99,8 @@ class Canvas:
         layers = [*self._fills, (self._rules, self.palette.rule), (self._inks["label"], self.palette.label)]
         if self._inks["value"] is not self._inks["label"]:
             layers.append((self._inks["value"], self.palette.value))
-        return compose(self.rng, layers, self.palette.paper, split=self.split, unit=text_unit(self.size))
+        unit, part = text_unit(self.size), self._side / self.size
+        return compose(self.rng, layers, self.palette.paper, split=self.split, unit=unit, part=part)
 
     @property
     def font(self) -> str:

@@ -38,13 +38,19 @@ class Entry:
 
 @dataclass(frozen=True)
 class Document:
-    """A rendered page (RGB), what it says, the name of its layout, and the family and style of its fonts."""
+    """A rendered page (RGB), what it says, the name of its layout, and the family and style of its fonts.
+
+    Of a page of which it shows a part: `labels`, fields whose label it shows without their value, and that label's box;
+    `elsewhere`, fields of which it shows nothing.
+    """
 
     image: Image.Image
     entries: tuple[Entry, ...]
     glyphs: tuple[Glyph, ...]
     layout: str
     font: str
+    labels: tuple[tuple[str, Box], ...] = ()
+    elsewhere: tuple[str, ...] = ()
 
 
 def cased(rng: np.random.Generator, fields: list[str]) -> list[str]:

@@ -5,12 +5,13 @@ All lengths are px; a page is as wide as its size says, and sqrt(2) times as hig
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from PIL import Image
 
+from ...modeling.image_processing_arr_coc import Box
 from ..glyphs import Glyph
 from ..pools import CITIES, COMPANIES, FIRST_NAMES
 from ..questions import DOCUMENT_WORDINGS, ask
@@ -82,13 +83,20 @@ LAYOUTS = Layouts(
 
 @dataclass(frozen=True)
 class Sheet:
-    """A drawn page: its picture, each field's label and value by name, its layout, font and characters."""
+    """A drawn page: its picture, each field's label and value by name, its layout, font and characters.
+
+    Where only a window of it was drawn the picture is that of the window, all else is the page's.
+    """
 
     image: Image.Image
     fields: dict[str, tuple[Span, Span]]
     layout: str
     font: str
     glyphs: tuple[Glyph, ...]
+
+
+Choose = Callable[[dict[str, tuple[Box, Box]]], tuple[int, int, int]]
+"""From the boxes of each field's label and value on a page, give or take a few px, to a part: (x, y, side) in px."""
 
 
 def question_about(sheet: Sheet, field: str, text: str) -> Question:
@@ -100,23 +108,53 @@ def question_about(sheet: Sheet, field: str, text: str) -> Question:
 @register("invoice", LAYOUTS, {"field": DOCUMENT_WORDINGS}, square=False)
 def draw_invoice(rng: np.random.Generator, size: int, split: Split) -> Page:
     """A page `size` px wide with 5 to 10 fields and perhaps sums, and a question about each."""
-    references = [REFERENCES[i] for i in rng.permutation(len(REFERENCES))[: int(rng.integers(5, 11))]]
-    sums = SUMS if rng.random() < 0.6 else SUMS[2:]
-    sheet = draw_sheet(rng, size, split, [*references, *sums])
+    sheet = draw_sheet(rng, size, split, sample_fields(rng))
     order = [list(sheet.fields)[i] for i in rng.permutation(len(sheet.fields))]
     questions = tuple(question_about(sheet, field, ask(rng, field, split=split)) for field in order)
     return Page(sheet.image, questions, sheet.layout, sheet.font, sheet.glyphs, tuple(FIELDS))
 
 
-def draw_sheet(rng: np.random.Generator, width: int, split: Split, fields: Sequence[str]) -> Sheet:
+def sample_fields(rng: np.random.Generator) -> list[str]:
+    """What an invoice shows: 5 to 10 fields, and one or all of `SUMS`."""
+    references = [REFERENCES[i] for i in rng.permutation(len(REFERENCES))[: int(rng.integers(5, 11))]]
+    return [*references, *(SUMS if rng.random() < 0.6 else SUMS[2:])]
+
+
+def draw_sheet(
+    rng: np.random.Generator, width: int, split: Split, fields: Sequence[str], *, choose: Choose | None = None
+) -> Sheet:
     """A page that shows certain fields, those of `SUMS` below a list of items; at most ten others.
+
+    Args:
+        rng: the only source of randomness.
+        width: of the page, px.
+        split: of fonts, words and layouts.
+        fields: names of `REFERENCES` and `SUMS`.
+        choose: the part of the page that is drawn, which is quicker; None: all of it.
 
     Raises:
         ValueError: a page under 64 px, or an unknown split.
         FileNotFoundError: no font of the split is installed.
     """
+    window = None
+    if choose is not None:  # the page is laid out twice, at first on next to no canvas
+        state = rng.bit_generator.state
+        _, planned, _ = _write_sheet(rng, width, split, fields, (-1, -1, 1))
+        rng.bit_generator.state = state
+        window = choose({field: (label.box, value.box) for field, (label, value) in planned.items()})
+    canvas, spans, layout = _write_sheet(rng, width, split, fields, window)
+    image = canvas.finish()
+    if window is None:
+        image = image.crop((0, 0, width, round(ASPECT * width)))
+    return Sheet(image, spans, layout, canvas.font, tuple(canvas.glyphs))
+
+
+def _write_sheet(
+    rng: np.random.Generator, width: int, split: Split, fields: Sequence[str], window: tuple[int, int, int] | None
+) -> tuple[Canvas, dict[str, tuple[Span, Span]], str]:
+    """A canvas with a page on it, its fields, and its layout's name."""
     height = round(ASPECT * width)
-    canvas = Canvas(rng, height, split)
+    canvas = Canvas(rng, height, split, window=window)
     while True:
         name, layout = LAYOUTS.draw(rng, split)
         print_size = PRINT * width * float(rng.uniform(1 - _VARIED, 1 + _VARIED))
@@ -142,8 +180,7 @@ def draw_sheet(rng: np.random.Generator, width: int, split: Split, fields: Seque
     if items:
         writer.write_items(rng, items, layout, split)
     spans |= writer.write_sums(rng, sums, texts, layout)
-    image = canvas.finish().crop((0, 0, width, height))
-    return Sheet(image, spans, name, canvas.font, tuple(canvas.glyphs))
+    return canvas, spans, name
 
 
 class _Writer:

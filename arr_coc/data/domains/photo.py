@@ -51,7 +51,8 @@ def photograph_document(rng: np.random.Generator, document: Document) -> Documen
     entries = tuple(
         replace(entry, label_box=seen(entry.label_box), value_box=seen(entry.value_box)) for entry in document.entries
     )
-    return replace(document, image=picture, entries=entries, glyphs=_glyphs(document.glyphs, seen))
+    labels = tuple((field, seen(box)) for field, box in document.labels)
+    return replace(document, image=picture, entries=entries, glyphs=_glyphs(document.glyphs, seen), labels=labels)
 
 
 def _taken(rng: np.random.Generator, page: Image.Image) -> tuple[Image.Image, Callable[[Box], Box]]:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from arr_coc.data import Split
-from arr_coc.data.mixture import Mixture
+from arr_coc.data.mixture import UNASKED, Mixture
 from arr_coc.modeling.configuration_arr_coc import grid_size, resolve_budget
 
 from ..stages import STAGES, Run
@@ -116,8 +116,10 @@ class AnsweringStage(ScratchStage):
             raise ValueError(
                 "reads_base: expected true where strategy none, which fetches nothing, is in a mix; got false"
             )
-        if "dense" in self.kinds:
-            raise ValueError("kinds: expected pages with fields, which can be asked about; got dense")
+        unasked = [kind for kind in UNASKED if kind in self.kinds]
+        if unasked:
+            expected = "pages with fields that can be read, which can be asked about"
+            raise ValueError(f"kinds: expected {expected}; got {', '.join(unasked)}")
 
     def task(self, run: Run) -> "Answering":
         return Answering(self, run)

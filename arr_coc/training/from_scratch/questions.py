@@ -6,11 +6,12 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import IterableDataset
 from transformers import PreTrainedTokenizerBase
 
-from arr_coc.data import FIELDS, Box, Entry, Glyph, Split, ask, box_targets, glyph_targets
+from arr_coc.data import FIELDS, Box, Document, Entry, Glyph, Split, ask, box_targets, glyph_targets
 from arr_coc.data.domains.absent import missing_fields
 from arr_coc.data.mixture import Mixture
 from arr_coc.data.records import NOT_ON_THE_PAGE
@@ -215,10 +216,11 @@ class QuestionPages(IterableDataset):
         rng = np.random.default_rng((self.stage.seed, self.purpose, step))
         images, glyphs, words, short, long, longest, relevance, unions = [], [], [], [], [], [], [], []
         for _ in range(self.stage.pages):
-            image, listed, drawn = self._page(rng)
+            image, page = self._page(rng)
+            listed, drawn = page.entries, page.glyphs
             images.append(image)
             glyphs.append(glyph_targets(drawn, size=self.size, grid=self.grid, slots=SLOTS))
-            words.append(word_targets(listed, size=self.size, grid=self.grid))
+            words.append(word_targets(listed, page.labels, size=self.size, grid=self.grid))
             spelt = self._spelt(listed, drawn)
             everything = _transcript(listed, spelt)
             order = rng.permutation(len(listed))
@@ -226,7 +228,7 @@ class QuestionPages(IterableDataset):
                 turned = np.roll(order, -number)  # the one asked about first, then the others in a drawn order
                 entries = [listed[int(index)] for index in turned]
                 fitting, union = self._fitting(entries)
-                asked, answer, patches = self._asked(rng, entries[0], spelt, drawn)
+                asked, answer, patches = self._asked(rng, entries[0], spelt, page)
                 before = self._history(rng, entries[1:])
                 short.append(self.prompts(asked, answer, history=before))
                 long.append(self.prompts(asked, answer, _transcript(fitting, spelt), before))
@@ -241,18 +243,24 @@ class QuestionPages(IterableDataset):
         whole = Batch(**tensors, **self._padded(longest))
         return Batch(**tensors, **self._padded(short), transcript=read, whole=whole)
 
-    def _page(self, rng: np.random.Generator) -> tuple[np.ndarray, tuple[Entry, ...], tuple[Glyph, ...]]:
+    def _page(self, rng: np.random.Generator) -> tuple[np.ndarray, Document]:
+        """The pixels of a page, none of one that is sketched, and what it says."""
         if isinstance(self.mixture, str):
-            return np.zeros(0, np.float32), *SKETCHES[self.mixture](rng, size=self.size)
+            entries, glyphs = SKETCHES[self.mixture](rng, size=self.size)
+            return np.zeros(0, np.float32), Document(Image.new("RGB", (1, 1)), entries, glyphs, "sketch", "")
         document = self.mixture.draw(rng, size=self.size, split=self.split)
-        return pixels(fitted(document.image, self.side)), document.entries, document.glyphs
+        return pixels(fitted(document.image, self.side)), document
 
     def _asked(
-        self, rng: np.random.Generator, entry: Entry, spelt: Mapping[str, tuple[Spelling, Spelling]],
-        glyphs: Sequence[Glyph],
+        self, rng: np.random.Generator, entry: Entry, spelt: Mapping[str, tuple[Spelling, Spelling]], page: Document
     ) -> tuple[str, Spelling, np.ndarray]:  # fmt: skip
-        """A question about an entry, or about a field that is not on the page; its answer, and the patches it needs."""
-        missing = missing_fields(FIELDS, glyphs) if rng.random() < self.stage.absent else []
+        """A question about an entry, or about a field that is not on the page; its answer, and the patches it needs.
+
+        Of a part of a page the latter is one that stands elsewhere on it, where there is any.
+        """
+        missing: Sequence[str] = ()
+        if rng.random() < self.stage.absent:
+            missing = page.elsewhere or missing_fields(FIELDS, page.glyphs)
         if missing:
             question = ask(rng, missing[int(rng.integers(len(missing)))], split=self.split)
             return question, [(char, -1) for char in NOT_ON_THE_PAGE], np.zeros(self.grid**2, np.float32)

@@ -26,7 +26,7 @@ from arr_coc.data import (
     box_targets,
     glyph_targets,
 )
-from arr_coc.data.mixture import KINDS, Mixture
+from arr_coc.data.mixture import KINDS, UNASKED, Mixture
 from arr_coc.modeling.configuration_arr_coc import ArrCocVisionConfig, grid_size
 from arr_coc.modeling.grid_encoder import GridEncoder
 
@@ -140,7 +140,8 @@ class ReadingPages(IterableDataset):
             document = self.mixture.draw(rng, size=self.size, split=self.split)
             images += [pixels(crop) for crop in _crops(fitted(document.image, self.side), parts)]
             targets += _crops(glyph_targets(document.glyphs, size=self.size, grid=self.grid, slots=SLOTS), parts)
-            words += _crops(word_targets(document.entries, size=self.size, grid=self.grid), parts)
+            named = word_targets(document.entries, document.labels, size=self.size, grid=self.grid)
+            words += _crops(named, parts)
         image, target, word = (np.stack(stacked[: self.stage.batch_size]) for stacked in (images, targets, words))
         return torch.from_numpy(image), torch.from_numpy(target), torch.from_numpy(word)
 
@@ -237,7 +238,7 @@ class Reading(Task):
     @cached_property
     def _test(self) -> tuple[list[tuple[Tensor, ...]], dict[str, list[Document]]]:
         batches = [tuple(part.to(self.device) for part in self.unseen.batch(n)) for n in range(EVALUATED_BATCHES)]
-        kinds = [kind for kind in self.stage.kinds if kind != "dense"]  # which has no fields, so no values
+        kinds = [kind for kind in self.stage.kinds if kind not in UNASKED]  # the others show no values
         return batches, {k: [self.unseen.document(n, k) for n in range(EVALUATED_DOCUMENTS)] for k in kinds}
 
     def measure(self) -> dict[str, float]:

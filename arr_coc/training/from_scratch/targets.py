@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image
 
-from arr_coc.data import FIELDS, Entry, box_targets
+from arr_coc.data import FIELDS, Box, Entry, box_targets
 
 SLOTS = 3
 """Characters named per patch, left to right: the narrowest letters are about a third of a patch wide."""
@@ -22,9 +22,19 @@ def pixels(image: np.ndarray) -> np.ndarray:
     return image.astype(np.float32).transpose(2, 0, 1) / 127.5 - 1
 
 
-def word_targets(entries: Sequence[Entry], *, size: int, grid: int) -> np.ndarray:
-    """int64 [grid, grid]: 1 + index in `FIELDS` on the patches of a field's label, else 0; all -100 without entries."""
-    targets = np.full((grid, grid), 0 if entries else -100, np.int64)
-    for entry in entries:
-        targets[box_targets([entry.label_box], size=size, grid=grid) > 0] = 1 + FIELDS.index(entry.field)
+def word_targets(
+    entries: Sequence[Entry], labels: Sequence[tuple[str, Box]] = (), *, size: int, grid: int
+) -> np.ndarray:
+    """int64 [grid, grid]: 1 + index in `FIELDS` on the patches of a field's label, else 0; all -100 without labels.
+
+    Args:
+        entries: fields with their labels.
+        labels: further fields and the boxes of their labels.
+        size: side of the page, px.
+        grid: of patches.
+    """
+    named = [*((entry.field, entry.label_box) for entry in entries), *labels]
+    targets = np.full((grid, grid), 0 if named else -100, np.int64)
+    for field, box in named:
+        targets[box_targets([box], size=size, grid=grid) > 0] = 1 + FIELDS.index(field)
     return targets
