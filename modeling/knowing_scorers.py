@@ -39,6 +39,15 @@ class SharedSpace(nn.Module):
         return participatory_score(patches, words, context.query_mask.to(patches.device))
 
 
+def fixed_knowings(context: FetchContext) -> tuple[Tensor, Tensor]:
+    """The knowings that need no weights, propositional and perspectival, [B, N] each: of the textures "basic"."""
+    mask = context.patch_mask
+    edges = clear_of_padding(context.texture("edge_magnitude"), mask).flatten(1)
+    contrast = local_contrast(context.texture("luminance"), mask).flatten(1)
+    salience = perspectival_score(edges, contrast, context.texture("eccentricity").flatten(1), mask)
+    return clear_of_padding(context.texture("local_entropy"), mask).flatten(1), salience
+
+
 class MapScorer(Scorer):
     """Base: three maps [B, 3, N] in 0..1, shares of them [B, 3], and logits of their weighted sum."""
 
@@ -77,11 +86,7 @@ class CompositionalScorer(MapScorer):
         self.balancer = TensionBalancer(config, maps=len(self.map_names), text_size=text_size)
 
     def maps(self, context: FetchContext) -> Tensor:
-        mask = context.patch_mask
-        edges = clear_of_padding(context.texture("edge_magnitude"), mask).flatten(1)
-        contrast = local_contrast(context.texture("luminance"), mask).flatten(1)
-        salience = perspectival_score(edges, contrast, context.texture("eccentricity").flatten(1), mask)
-        information = clear_of_padding(context.texture("local_entropy"), mask).flatten(1)
+        information, salience = fixed_knowings(context)
         coupling = self.shared_space(flat_features(context.features), context)
         return torch.stack((information, salience, coupling.to(information.device)), 1)
 

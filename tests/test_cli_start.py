@@ -68,6 +68,8 @@ def test_help_and_version_do_not_wait_for_the_library(arguments: tuple[str, ...]
         ("assemble", (*BRIDGES, *SCORERS, *DTYPES)),
         ("render", tuple(DOMAINS)),
         ("ask", tuple(ALLOCATORS)),
+        ("look", tuple(ALLOCATORS)),
+        ("analyse", (*FORMATS, *METRICS, *ALLOCATORS)),
     ],
 )
 def test_help_names_what_is_registered(cli: Cli, command: str, names: tuple[str, ...]) -> None:

@@ -18,6 +18,7 @@ TINY = "TINY"
 """Stands for the folder of a model of random weights, many times quicker than the shipped one."""
 SMALL = {
     "ablate": ["--model", TINY, "--limit", "2", "--timed", "1", "--rounds", "1", "--seeds", "0"],
+    "analyse": ["--limit", "4"],
     "evaluate": ["--limit", "4"],
     "experiment": [
         "--model", TINY, "--limit", "4", "--arms", "none,random,saliency,realizer,baselines,patches_only",

@@ -17,6 +17,7 @@ from typing import NoReturn
 
 from . import (
     ablate,
+    analyse,
     ask,
     assemble,
     build,
@@ -26,6 +27,7 @@ from . import (
     export_language_model,
     info,
     learn,
+    look,
     measure,
     push,
     reference,
@@ -38,9 +40,11 @@ from .common import Command, fault_of_input, quiet
 
 COMMANDS: tuple[Command, ...] = (
     ask.COMMAND,
+    look.COMMAND,
     demo.COMMAND,
     evaluate.COMMAND,
     measure.COMMAND,
+    analyse.COMMAND,
     experiment.COMMAND,
     ablate.COMMAND,
     info.COMMAND,

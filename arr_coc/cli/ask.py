@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .common import (
     Command,
+    add_box_argument,
     add_choice_arguments,
     add_device_argument,
     add_model_argument,
@@ -21,7 +22,6 @@ from .common import (
 
 if TYPE_CHECKING:
     from arr_coc.modeling.answers import Answer, Pass
-    from arr_coc.modeling.image_processing_arr_coc import Box
     from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp")
@@ -36,8 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strategy", metavar="S", help=strategies)
     add_choice_arguments(parser)
     add_passes_argument(parser)
-    boxes = "for --strategy oracle: where the answer stands, px of the image; may be repeated"
-    parser.add_argument("--box", metavar="X0,Y0,X1,Y1", action="append", type=_box, help=boxes)
+    add_box_argument(parser)
     tiles = "of what shrinks far in the model's square: auto (default), all, asked, never, or a number of them"
     parser.add_argument("--tiles", metavar="T", type=tiles_of, help=tiles)
     picture = (
@@ -119,14 +118,6 @@ def _pass_as_json(each: Pass) -> dict[str, Any]:
         "budget": each.fetch.budget,
         "positions": each.fetch.positions[0].tolist(),
     }
-
-
-def _box(text: str) -> Box:
-    try:
-        x0, y0, x1, y1 = (float(edge) for edge in text.split(","))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"expected four numbers X0,Y0,X1,Y1; got {text!r}") from error
-    return x0, y0, x1, y1
 
 
 COMMAND = Command(

@@ -81,6 +81,19 @@ def add_choice_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_box_argument(parser: argparse.ArgumentParser) -> None:
+    boxes = "for --strategy oracle: where the answer stands, px of the image; may be repeated"
+    parser.add_argument("--box", metavar="X0,Y0,X1,Y1", action="append", type=_box, help=boxes)
+
+
+def _box(text: str) -> tuple[float, float, float, float]:
+    try:
+        x0, y0, x1, y1 = (float(edge) for edge in text.split(","))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"expected four numbers X0,Y0,X1,Y1; got {text!r}") from error
+    return x0, y0, x1, y1
+
+
 def add_tiles_argument(parser: argparse.ArgumentParser) -> None:
     tiles = (
         "of what shrinks far in the model's square: auto, all, asked, never, or a number of them (default: auto for "
@@ -101,6 +114,18 @@ def add_passes_argument(parser: argparse.ArgumentParser) -> None:
 
 def _passes(text: str) -> int | str:
     return int(text) if text.isdecimal() else text
+
+
+def split_names(text: str, option: str) -> list[str]:
+    """The names in a text with commas between them.
+
+    Raises:
+        ValueError: there is none.
+    """
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise ValueError(f"{option}: expected names with commas between them; got {text!r}")
+    return names
 
 
 def writable(name: str, option: str, endings: tuple[str, ...] | None = None) -> Path:

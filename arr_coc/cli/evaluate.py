@@ -13,6 +13,7 @@ from .common import (
     add_model_argument,
     add_passes_argument,
     add_tiles_argument,
+    split_names,
     writable,
 )
 from .data_arguments import add_data_arguments, find_source, reading
@@ -56,7 +57,11 @@ def run(args: argparse.Namespace) -> None:
     records = list(source.read(limit=args.limit, **reading(args.on_error, args.max_errors)))
     model = load_model(args.model, args.device)
     every = all(record.located for record in records)
-    strategies = usable_strategies(model, oracle=every) if args.strategies == "all" else _split(args.strategies)
+    strategies = (
+        usable_strategies(model, oracle=every)
+        if args.strategies == "all"
+        else split_names(args.strategies, "--strategies")
+    )
     result = evaluate(
         model,
         records,
@@ -82,13 +87,6 @@ def usable_strategies(model: ArrCocForConditionalGeneration, *, oracle: bool) ->
     held = model.config.fetcher_config.scorers
     usable = [name for name, kind in SCORERS.items() if not kind.trained or name in held]
     return [name for name in usable if oracle or name != "oracle"]
-
-
-def _split(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if not names:
-        raise ValueError(f"--strategies: expected names with commas between them; got {text!r}")
-    return names
 
 
 def table(strategies: dict[str, dict[str, Any]], metric: str = "exact_match") -> str:

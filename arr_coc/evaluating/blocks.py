@@ -23,6 +23,9 @@ th { vertical-align: bottom; }
 svg, img { display: block; height: auto; max-width: 100%; }
 svg { width: 40rem; }
 figure { margin: 1.5rem 0; }
+.gallery { display: grid; gap: 1rem .8rem; grid-template-columns: repeat(auto-fill, minmax(9.5rem, 1fr)); }
+.gallery figure { margin: 0; }
+.gallery img { width: 100%; border: 1px solid var(--line); }
 figcaption, ul { font-size: .9rem; overflow-wrap: anywhere; }
 ul { padding-left: 1.2rem; }
 pre { overflow-x: auto; padding: .6rem; border: 1px solid var(--line); }
@@ -66,13 +69,27 @@ class Figure:
 
     Attributes:
         name: of the file beside the Markdown, without its ending.
-        content: SVG text or JPEG bytes.
+        content: SVG text, or bytes of a JPEG or PNG.
         caption: below it.
     """
 
     name: str
     content: str | bytes
     caption: str
+
+    @property
+    def kind(self) -> str:
+        """The ending of its file."""
+        if isinstance(self.content, str):
+            return "svg"
+        return "png" if self.content.startswith(b"\x89PNG") else "jpg"
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Small pictures side by side, as many as the page is wide."""
+
+    figures: Sequence[Figure]
 
 
 @dataclass(frozen=True)
@@ -82,7 +99,7 @@ class Code:
     text: str
 
 
-Block = Heading | Paragraph | Bullets | Table | Figure | Code
+Block = Heading | Paragraph | Bullets | Table | Figure | Gallery | Code
 
 
 def to_html(title: str, blocks: Sequence[Block]) -> str:
@@ -114,10 +131,12 @@ def _html(block: Block) -> str:
                 f'<div class="scroll"><table>\n<thead><tr>{first}</tr></thead>\n<tbody>\n{rest}\n</tbody>\n'
                 "</table></div>"
             )
+        case Gallery(figures):
+            return '<div class="gallery">\n' + "\n".join(_html(figure) for figure in figures) + "\n</div>"
         case Figure(_, content, caption):
             if isinstance(content, bytes):
-                data = base64.b64encode(content).decode()
-                content = f'<img alt="{escape(caption)}" src="data:image/jpeg;base64,{data}">'
+                data, kind = base64.b64encode(content).decode(), block.kind.replace("jpg", "jpeg")
+                content = f'<img alt="{escape(caption)}" src="data:image/{kind};base64,{data}">'
             return f"<figure>\n{content}\n<figcaption>{escape(caption)}</figcaption>\n</figure>"
 
 
@@ -139,9 +158,10 @@ def _markdown(block: Block, folder: Path) -> str:
         case Table(head, rows):
             lines = [head, ["---", *("---:" for _ in head[1:])], *rows]
             return "\n".join("| " + " | ".join(_plain(cell, "|") for cell in line) + " |" for line in lines)
+        case Gallery(figures):
+            return "\n\n".join(_markdown(figure, folder) for figure in figures)
         case Figure(name, content, caption):
-            picture = isinstance(content, bytes)
-            path = folder / f"{name}.{'jpg' if picture else 'svg'}"
+            path = folder / f"{name}.{block.kind}"
             with fresh_file(path) as beside:
                 beside.write_bytes(content if isinstance(content, bytes) else content.encode())
             return f"![{_plain(name, '[]')}]({path.name})\n\n{_plain(caption)}"

@@ -27,15 +27,7 @@ def buckets(scored: Sequence["Scored"], records: Sequence[Record], patch_size: i
 
     `tokens` has the arms that give questions different numbers of them.
     """
-    first = scored[0].predictions[0]
-    kinds: dict[str, list[str]] = {
-        "first word of the question": [record.question.split()[0].lower() for record in records],
-        "length of the answer": [_length(record) for record in records],
-        "height of the print": [_height(r, p, patch_size) for r, p in zip(records, first, strict=True)],
-        "difficulty": _difficulty(scored),
-    }
-    for tag in dict.fromkeys(name for record in records for name, _ in record.tags):
-        kinds[tag] = [dict(record.tags).get(tag, "") for record in records]
+    kinds = question_kinds(records, scored[0].predictions[0], patch_size, difficulty=_difficulty(scored))
     tables = []
     for by, of in kinds.items():
         if 1 < len(set(of) - {""}) <= MOST_VALUES:
@@ -48,6 +40,24 @@ def kinds_table(by: str, kinds: Sequence[str], scored: Sequence["Scored"]) -> di
     values = sorted(set(kinds) - {""})
     rows = [_bucket(value, np.array([kind == value for kind in kinds]), scored) for value in values]
     return {"by": by, "rows": rows}
+
+
+def question_kinds(
+    records: Sequence[Record], predictions: Sequence[Prediction], patch_size: int, **more: list[str]
+) -> dict[str, list[str]]:
+    """What kind of question each record asks, by several criteria; "" where that is not known.
+
+    The record's own tags win over `more` criteria of the same name.
+    """
+    kinds: dict[str, list[str]] = {
+        "first word of the question": [record.question.split()[0].lower() for record in records],
+        "length of the answer": [_length(record) for record in records],
+        "height of the print": [_height(r, p, patch_size) for r, p in zip(records, predictions, strict=True)],
+        **more,
+    }
+    for tag in dict.fromkeys(name for record in records for name, _ in record.tags):
+        kinds[tag] = [dict(record.tags).get(tag, "") for record in records]
+    return kinds
 
 
 def _by_tokens(scored: Sequence["Scored"]) -> list[dict[str, Any]]:

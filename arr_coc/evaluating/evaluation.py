@@ -98,7 +98,7 @@ def score_strategies(
     strategies = list(dict.fromkeys(strategies))
     METRICS[metric]  # a ValueError where it is unknown
     require_extra("scipy.stats", "intervals")
-    _check(model, records, strategies, batch_size, budget, allocator)
+    check_request(model, records, strategies, batch_size, budget, allocator)
     choices = [
         FetchChoices(strategy=name, budget=budget, allocator=allocator, seed=seed, num_passes=num_passes)
         for name in strategies
@@ -160,7 +160,7 @@ def _listed(intervals: Mapping[str, Interval | None]) -> dict[str, Any]:
     return {name: None if interval is None else asdict(interval) for name, interval in intervals.items()}
 
 
-def _check(
+def check_request(
     model: ArrCocForConditionalGeneration,
     records: Sequence[Record],
     strategies: list[str],
@@ -168,7 +168,7 @@ def _check(
     budget: int | str | None,
     allocator: str | None,
 ) -> None:
-    """Everything that would otherwise fail only after the first strategies have run."""
+    """Refuses, with a ValueError, what would otherwise fail only after the first strategies have run."""
     if not records or not strategies:
         raise ValueError(f"expected records and strategies; got {len(records)} records, {len(strategies)} strategies")
     if batch_size < 1:

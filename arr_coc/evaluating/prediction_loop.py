@@ -3,9 +3,9 @@
 Every image is encoded once per size for all of its questions and all arms.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from PIL import Image
@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from ..data.images import HeldImage
 from ..data.records import Record
+from ..modeling.answers import Answer
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.vision_tower import ImageEncoding
 from .answers import PeerChoices, ask, encode, load_images
@@ -23,6 +24,9 @@ from .view_asking import ask_views, check_arms, check_record, encode_document, n
 
 MAX_NEW_TOKENS = 32
 """Tokens of an answer where the checkpoint's generation config does not say."""
+
+
+OnAnswer = Callable[[int, Answer, Sequence[tuple[int, int]]], Any]
 
 
 class Item(NamedTuple):
@@ -55,6 +59,7 @@ def predict_all(
     shard: tuple[int, int] = (0, 1),
     tiles: str | int | None = None,
     progress: bool = True,
+    on_answer: OnAnswer | None = None,
 ) -> Iterator[tuple[str, dict[int, Prediction]]]:
     """The name of a run and its predictions by place of the record, part by part, until all is answered.
 
@@ -67,12 +72,15 @@ def predict_all(
         shard: (number of this process, number of processes): every process takes whole images.
         tiles: see `views.ViewOptions`; None: a single view of each image, but views of documents and several images.
         progress: show a progress bar (on standard error).
+        on_answer: called with the record's place, the whole answer, of which a prediction keeps little, and the
+            (height, width) of each source that the prompt showed, px.
 
     Raises:
         ValueError: an image that cannot be read, or boxes beside it; the message names the record's line. Arms that are
             defined for a single view, where there are several.
     """
     number, processes = shard
+    told = on_answer or _ignored
     done = {run: set((answered or {}).get(run, ())) for arm in arms for run in arm.runs}
     pages = OtherPages(model, [record.image for record in records])
     in_views = needs_views(records, tiles)
@@ -86,14 +94,18 @@ def predict_all(
         with tqdm(total=total, unit="answer", disable=not progress) as bar:
             for batch in groups if in_views else _batches(groups, batch_size):
                 if in_views:
-                    parts = _predict_document(model, arms, batch, done, batch_size, tiles)
+                    parts = _predict_document(model, arms, batch, done, batch_size, tiles, told)
                 else:
-                    parts = _predict_batch(model, arms, batch, done, batch_size, pages)
+                    parts = _predict_batch(model, arms, batch, done, batch_size, pages, told)
                 for run, predictions in parts:
                     yield run, predictions
                     bar.update(len(predictions))
     finally:
         model.train(was_training)
+
+
+def _ignored(place: int, answer: Answer, sizes: Sequence[tuple[int, int]]) -> None:
+    """Whoever wants predictions alone."""
 
 
 def _batches(groups: Sequence[list[Item]], batch_size: int) -> Iterator[list[Item]]:
@@ -115,6 +127,7 @@ def _predict_batch(
     done: Mapping[str, Collection[int]],
     batch_size: int,
     pages: OtherPages,
+    told: OnAnswer,
 ) -> Iterator[tuple[str, dict[int, Prediction]]]:
     """All runs' predictions for a few images, which are loaded once and encoded once per size."""
     sources = list(dict.fromkeys(item.record.image for item in batch))
@@ -139,6 +152,8 @@ def _predict_batch(
                 encoding = as_read(arm, encodings[arm.side], torch.tensor(slots), torch.tensor(beside))
                 asked = [item.record for item in part]
                 answers = ask(model, arm, asked, encoding, seed=seed, choices=choices, max_new_tokens=new_tokens(model))
+                for item, answer, slot in zip(part, answers, slots, strict=True):
+                    told(item.place, answer, [(images[slot].height, images[slot].width)])
                 predictions = {
                     item.place: prediction(item.record.line, answer, encoding, images[slot])
                     for item, answer, slot in zip(part, answers, slots, strict=True)
@@ -153,6 +168,7 @@ def _predict_document(
     done: Mapping[str, Collection[int]],
     batch_size: int,
     tiles: str | int | None,
+    told: OnAnswer,
 ) -> Iterator[tuple[str, dict[int, Prediction]]]:
     """All runs' predictions about one document, whose sources are encoded once."""
     left = {(arm, run, seed): [item for item in group if item.place not in done[run]] for arm in arms
@@ -168,6 +184,8 @@ def _predict_document(
             part = items[start : start + size]
             asked = [item.record for item in part]
             answers = ask_views(model, arm, asked, encoding, seed=seed, max_new_tokens=new_tokens(model))
+            for item, answer in zip(part, answers, strict=True):
+                told(item.place, answer, encoding.source_sizes or ())
             yield (
                 run,
                 {

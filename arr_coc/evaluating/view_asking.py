@@ -14,14 +14,14 @@ from ..data.images import HeldImage, opened
 from ..data.records import Record
 from ..modeling.answers import Answer
 from ..modeling.fetcher import FetchChoices
-from ..modeling.image_loading import document_kind, load_image
+from ..modeling.image_loading import Source, document_kind, load_image
 from ..modeling.image_processing_arr_coc import Box
 from ..modeling.joint_allocation import JointFetch
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.prefix import with_prefix
 from ..modeling.scorers import SCORERS
 from ..modeling.view_encoding import encode_sources, sources_of
-from ..modeling.views import take_view_options
+from ..modeling.views import ViewOptions, take_view_options
 from ..modeling.vision_tower import ImageEncoding
 from .arms import Arm
 from .predictions import Prediction
@@ -55,6 +55,20 @@ def check_arms(arms: Sequence[Arm], side: int) -> None:
         raise ValueError(f"arms: expected {expected}; got {', '.join(other)}")
 
 
+def open_sources(
+    model: ArrCocForConditionalGeneration, record: Record, tiles: str | int | None = None
+) -> tuple[list[Source], ViewOptions]:
+    """All images, pages or frames that a record is about, and the options of views that they were opened with.
+
+    Raises:
+        ValueError, OSError: one cannot be read.
+    """
+    processor = model.processor.image_processor
+    options, _ = take_view_options({**processor.views, **({} if tiles is None else {"tiles": tiles})})
+    loaded = processor.load_sources([opened(image) for image in record.images])
+    return [source for image in loaded for source in sources_of(image, options, processor.max_image_pixels)], options
+
+
 def encode_document(
     model: ArrCocForConditionalGeneration, record: Record, tiles: str | int | None
 ) -> tuple[ImageEncoding, str]:
@@ -63,12 +77,9 @@ def encode_document(
     Raises:
         ValueError: sources that cannot be read, or that are too many; the message names the record's line.
     """
-    processor = model.processor.image_processor
-    options, _ = take_view_options({**processor.views, **({} if tiles is None else {"tiles": tiles})})
     try:
-        loaded = processor.load_sources([opened(image) for image in record.images])
-        sources = [source for image in loaded for source in sources_of(image, options, processor.max_image_pixels)]
-        encoding = encode_sources(model.model, processor, [sources], options)
+        sources, options = open_sources(model, record, tiles)
+        encoding = encode_sources(model.model, model.processor.image_processor, [sources], options)
     except (ValueError, OSError) as error:
         raise ValueError(f"line {record.line}: {error}") from error
     if len(sources) == 1:  # a prompt begins with its first source's base tokens alone

@@ -1,0 +1,113 @@
+"""`arr-coc look`: why patches were fetched, as figures."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .common import (
+    Command,
+    add_box_argument,
+    add_choice_arguments,
+    add_device_argument,
+    add_model_argument,
+    add_passes_argument,
+    split_names,
+)
+
+if TYPE_CHECKING:
+    from arr_coc.explaining.evidence import Seen
+    from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("image", metavar="IMAGE", help="an image file, which is looked at as a whole")
+    parser.add_argument("questions", metavar="QUESTION", nargs="+", help="what to ask, each in quotes")
+    parser.add_argument("--out", metavar="DIR", required=True, help="folder for the figures and look.json")
+    add_model_argument(parser)
+    strategies = 'what decides which patches are fetched: "realizer", "saliency", ... (default: the model\'s)'
+    parser.add_argument("--strategy", metavar="S", help=strategies)
+    several = "also a figure of these side by side, with commas between them"
+    parser.add_argument("--strategies", metavar="A,B", help=several)
+    add_choice_arguments(parser)
+    add_passes_argument(parser)
+    textures = "which of the 13 basic ones are shown, with commas between them (default: 6)"
+    parser.add_argument("--textures", metavar="A,B", help=textures)
+    add_box_argument(parser)
+    add_device_argument(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    from arr_coc.evaluating.environment import environment, shown
+    from arr_coc.evaluating.extras import require_extra
+    from arr_coc.explaining.evidence import see
+    from arr_coc.files import write_json
+    from arr_coc.loading import load_model
+
+    require_extra("matplotlib", "figures")
+    out = Path(args.out)
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out: expected a folder; got a file: {args.out}")
+    model = load_model(args.model, args.device)
+    seen = see(model, args.image)
+    out.mkdir(parents=True, exist_ok=True)
+    content: dict[str, Any] = {
+        "image": args.image if len(args.image) < 1000 else f"{args.image[:80]}...",
+        "model": shown(model.config._name_or_path),
+        "patches": seen.encoding.side**2,
+        "base_tokens": seen.encoding.base_positions,
+        "questions": [_look(args, model, seen, out, number) for number in range(1, len(args.questions) + 1)],
+        **environment(model.device),
+    }
+    write_json(out / "look.json", content)
+    for asked in content["questions"]:
+        print(f"{asked['question']} {asked['answer']}: {', '.join(str(out / name) for name in asked['figures'])}")
+
+
+def _look(
+    args: argparse.Namespace, model: ArrCocForConditionalGeneration, seen: Seen, out: Path, number: int
+) -> dict[str, Any]:
+    """Draws the figures of one question; its numbers for look.json."""
+    from arr_coc.explaining.evidence import TEXTURES_SHOWN, evidence_json, gather_evidence
+    from arr_coc.explaining.figures import draw_evidence, draw_passes, draw_strategies, save
+    from arr_coc.modeling.fetcher import FetchChoices
+
+    def gather(strategy: str | None, passes: int | str, textures: tuple[str, ...]) -> Any:
+        choices = FetchChoices(strategy=strategy, allocator=args.allocator, budget=args.budget, num_passes=passes)
+        question = args.questions[number - 1]
+        return gather_evidence(model, seen, question, choices, boxes=args.box, texture_names=textures)
+
+    textures = TEXTURES_SHOWN if args.textures is None else tuple(split_names(args.textures, "--textures"))
+    evidence = gather(args.strategy, args.passes, textures)
+    figures = {f"question-{number}.png": draw_evidence(seen, evidence)}
+    if evidence.answer.passes:
+        figures[f"passes-{number}.png"] = draw_passes(seen, evidence)
+    content = evidence_json(evidence)
+    if args.strategies is not None:
+        several = [gather(name, 1, ()) for name in split_names(args.strategies, "--strategies")]
+        figures[f"strategies-{number}.png"] = draw_strategies(seen, several)
+        content["strategies"] = [evidence_json(each) for each in several]
+    for name, figure in figures.items():
+        save(figure, out / name)
+    return {**content, "figures": [*figures]}
+
+
+COMMAND = Command(
+    name="look",
+    summary="draw why patches were fetched for a question",
+    description=(
+        "Ask questions about an image and draw, for each, what led to the answer: the image, the relevance of its\n"
+        "patches, the tokens that were chosen (of 1, 4 or 16 patches), the maps that the scorer decides by with their\n"
+        "weights (or, of a scorer without such maps, the knowings), and the image's textures. With --passes also the\n"
+        "history of the passes, with --strategies these side by side. look.json holds the numbers. Needs matplotlib\n"
+        "(pip install 'arr-coc[eval]')."
+    ),
+    examples=(
+        'arr-coc look receipt.png "What is the total?" --out why',
+        'arr-coc look receipt.png "What is the total?" "What is the date?" --passes 2 --budget 53 --out why',
+        'arr-coc look receipt.png "What is the total?" --strategies saliency,clip_query,realizer --out why',
+    ),
+    add_arguments=add_arguments,
+    run=run,
+)

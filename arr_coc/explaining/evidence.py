@@ -1,0 +1,310 @@
+"""Evidence: all that led to an answer about one image, gathered for people to look at.
+
+Nothing here is on the way of a question: what scorers decide by is asked of them once more, for the same context.
+
+Notation: G side of the fine grid, N = G*G patches, T textures, K saccades. Positions are (y, x).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from ..evaluating.answers import encode
+from ..modeling.answers import Answer, answer_uncertainties
+from ..modeling.asker import Asked, Asker, generation_setting
+from ..modeling.expert_scorers import EXPERTS, ExpertScorer
+from ..modeling.fetcher import FetchChoices, FetchResult
+from ..modeling.image_loading import Encoded, load_source
+from ..modeling.image_processing_arr_coc import Box
+from ..modeling.knowing_scorers import MapScorer, fixed_knowings
+from ..modeling.knowings import KNOWINGS
+from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from ..modeling.scorers import FetchContext, Scorer
+from ..modeling.textures import TEXTURE_SETS, textures
+from ..modeling.vision_tower import ImageEncoding
+
+TEXTURES_SHOWN = ("luminance", "saturation", "saliency", "edge_magnitude", "local_entropy", "eccentricity")
+"""Of the basic ones those that are neither parts of the image itself (its colours) nor of another one."""
+
+
+@dataclass(frozen=True)
+class PatchMap:
+    """A number for each patch.
+
+    Attributes:
+        name: what it is.
+        values: float [G, G].
+        weight: how much it counts beside others, or None.
+        source: where it comes from, if not from the strategy that fetched.
+    """
+
+    name: str
+    values: np.ndarray
+    weight: float | None = None
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An image that is looked at as a whole, encoded once for all of its questions.
+
+    Attributes:
+        image: as it was loaded.
+        encoding: of that one image.
+        textures: [1, T, G, G], the set "basic", whatever the checkpoint's own scorers read.
+    """
+
+    image: Image.Image
+    encoding: ImageEncoding
+    textures: Tensor
+
+    @property
+    def patch_mask(self) -> np.ndarray:
+        """bool [G, G], True on patches that hold some of the image."""
+        return self.encoding.patch_mask[0].cpu().numpy().reshape(self.encoding.side, -1)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What led to one answer.
+
+    Attributes:
+        question: as asked.
+        answer: with what was fetched and, of several passes, their history.
+        uncertainty: of the answer, 0..1: see `answer_uncertainties`.
+        untrained: whether the scorer's weights are those that it began with.
+        textures: of the image.
+        inner: the maps that the scorer decides by, with their weights; or, of a scorer without such maps, the knowings.
+        inner_note: what these maps are.
+    """
+
+    question: str
+    answer: Answer
+    uncertainty: float
+    untrained: bool = False
+    textures: tuple[PatchMap, ...] = ()
+    inner: tuple[PatchMap, ...] = ()
+    inner_note: str = field(default="")
+
+    @property
+    def fetch(self) -> FetchResult:
+        """What was fetched, in all passes."""
+        return self.answer.fetch
+
+    @property
+    def relevance(self) -> np.ndarray:
+        """float [G, G] in 0..1, the map that patches were chosen by."""
+        return relevance_map(self.fetch)
+
+
+def relevance_map(fetch: FetchResult, item: int = 0) -> np.ndarray:
+    """The relevance [G, G] of one item's patches."""
+    return as_grid(fetch.relevance[item])
+
+
+def as_grid(values: Tensor) -> np.ndarray:
+    """[N] -> float [G, G]."""
+    side = round(len(values) ** 0.5)
+    return values.detach().float().cpu().numpy().reshape(side, side)
+
+
+@torch.no_grad()
+def see(model: ArrCocForConditionalGeneration, image: Any) -> Seen:
+    """Encodes an image (in any form that `load_image` takes) as a whole, and makes its basic textures.
+
+    Raises:
+        ValueError: an image that cannot be read, or a document.
+    """
+    processor, side = model.processor.image_processor, model.config.vision_config.image_size
+    loaded = load_source(image, max_image_pixels=processor.max_image_pixels)
+    if isinstance(loaded, Encoded):
+        raise ValueError(f"{loaded.name}: expected one image; got a document ({loaded.kind})")
+    encoding = encode(model, [loaded], side)
+    pixels = processor([loaded], size={"height": side, "width": side}, return_tensors="pt")["pixel_values"]
+    basic = textures(pixels.to(model.device), encoding.side, "basic", encoding.patch_mask)
+    return Seen(loaded, encoding, basic)
+
+
+@torch.no_grad()
+def gather_evidence(
+    model: ArrCocForConditionalGeneration,
+    seen: Seen,
+    question: str,
+    choices: FetchChoices,
+    *,
+    boxes: Sequence[Box] | None = None,
+    texture_names: Sequence[str] = TEXTURES_SHOWN,
+) -> Evidence:
+    """The answer, greedily decoded, and what led to it.
+
+    Args:
+        model: with a processor.
+        seen: the image, from `see`.
+        question: about it.
+        choices: how patches are fetched, see `FetchChoices`.
+        boxes: for strategy "oracle", px of the image.
+        texture_names: of `TEXTURE_SETS["basic"]`.
+
+    Raises:
+        ValueError: choices that `generate` refuses, or a texture that is none of the basic ones.
+    """
+    shown = tuple(PatchMap(name, as_grid(seen.textures[0, _channel(name)].flatten())) for name in texture_names)
+    answer, uncertainty = _answer(model, seen, question, choices, boxes)
+    strategy = answer.fetch.strategy
+    scorer = model.model.fetcher.scorer(strategy)
+    context = replace(_context(model, seen, question, choices), textures=_richest(model, seen))
+    inner, note = inner_maps(model, scorer, strategy, context)
+    return Evidence(question, answer, uncertainty, is_untrained(scorer), shown, inner, note)
+
+
+def _channel(name: str) -> int:
+    basic = TEXTURE_SETS["basic"]
+    if name not in basic:
+        raise ValueError(f"textures: expected names among {', '.join(basic)}; got {name!r}")
+    return basic.index(name)
+
+
+def _richest(model: ArrCocForConditionalGeneration, seen: Seen) -> Tensor:
+    """The checkpoint's own textures of the image or the basic ones, whichever are more: names keep their places."""
+    own = seen.encoding.textures
+    return own if own.shape[1] > seen.textures.shape[1] else seen.textures.to(own)
+
+
+def _answer(
+    model: ArrCocForConditionalGeneration, seen: Seen, question: str, choices: FetchChoices, boxes: Sequence[Box] | None
+) -> tuple[Answer, float]:
+    """The answer and its uncertainty; of several passes, the last one's."""
+    answer = model.generate(
+        seen.encoding, question, choices=choices, boxes=None if boxes is None else [list(boxes)], return_fetch=True,
+        return_dict_in_generate=True, do_sample=False, num_beams=1,
+    )  # fmt: skip
+    answer = answer[0] if isinstance(answer, list) else answer
+    if answer.passes:
+        return answer, answer.passes[-1].uncertainty
+    output = answer.output
+    start = output.sequences.shape[1] - len(output.logits)
+    end, pad = (generation_setting(model, {}, name, default) for name, default in _ENDS.items())
+    (uncertainty,) = answer_uncertainties(output, start, end, pad)
+    return answer, uncertainty
+
+
+_ENDS: dict[str, Any] = {"eos_token_id": [], "pad_token_id": -1}
+
+
+def _context(model: ArrCocForConditionalGeneration, seen: Seen, question: str, choices: FetchChoices) -> FetchContext:
+    """What the scorers saw of the image and the question, but for known relevance and attention."""
+    asker, asked = Asker(model, model.processor), Asked(seen.encoding, [[0]], [question])
+    resolved = model.model.fetcher.resolve(replace(choices, num_passes=1))
+    return asker.look(asked, resolved, (), {})[0].context
+
+
+# ---- what a scorer decides by -------------------------------------------------------------------------------------
+
+
+def inner_maps(
+    model: ArrCocForConditionalGeneration, scorer: Scorer, strategy: str, context: FetchContext
+) -> tuple[tuple[PatchMap, ...], str]:
+    """The maps that a scorer adds up, with their weights; of a scorer that has none, the knowings.
+
+    Those are then the two that need no weights, and as the third the coupling of patch and question in the space that
+    `clip_query` was trained for, if the checkpoint holds it: no map is shown that nothing was trained for.
+
+    Args:
+        model: that holds the scorer.
+        scorer, strategy: the one that fetched, and its name.
+        context: with textures of the set "basic" or larger.
+
+    Returns:
+        The maps, and a sentence on what they are.
+    """
+    if isinstance(scorer, MapScorer):
+        maps = scorer.maps(context)
+        weights = scorer.weights(maps, context)[0].tolist()
+        named = zip(scorer.map_names, maps[0], weights, strict=True)
+        note = f"{strategy} adds these maps, each times its weight for this question"
+        return tuple(PatchMap(name, as_grid(values), weight) for name, values, weight in named), note
+    if isinstance(scorer, ExpertScorer):
+        gates = scorer.gates(context)[0]
+        shares = gates[context.patch_mask[0].to(gates.device)].mean(0).tolist()
+        named = zip(EXPERTS, gates.T, shares, strict=True)
+        note = "how much each expert has to say about a patch, and on average"
+        return tuple(PatchMap(name, as_grid(values), share) for name, values, share in named), note
+    fixed = zip(KNOWINGS, fixed_knowings(context), strict=False)  # the third needs weights
+    knowings = [PatchMap(name, as_grid(values[0]), source="a fixed function") for name, values in fixed]
+    held: Any = dict(model.model.fetcher.scorers.items())
+    clip = held.get("clip_query")
+    if clip is None or is_untrained(clip):
+        why = "the checkpoint holds no trained space for the third"
+        return tuple(knowings), f"{strategy} weighs no maps; for comparison two of the three knowings ({why})"
+    coupling = clip(context).sigmoid()[0]
+    knowings.append(PatchMap(KNOWINGS[-1], as_grid(coupling), source="as clip_query sees it"))
+    return tuple(knowings), f"{strategy} weighs no maps; for comparison the three knowings"
+
+
+def is_untrained(scorer: Scorer) -> bool:
+    """Whether a scorer with weights is as it began: its normalisations, which any training moves, still do nothing."""
+    norms = [part for part in scorer.modules() if isinstance(part, nn.LayerNorm)]
+    begun = [bool((norm.weight == 1).all()) and not bool(norm.bias.any()) for norm in norms]
+    return scorer.trained and bool(norms) and all(begun)
+
+
+# ---- numbers ------------------------------------------------------------------------------------------------------
+
+
+def evidence_json(evidence: Evidence) -> dict[str, Any]:
+    """The numbers behind a question's figures."""
+    fetch = evidence.fetch
+    return {
+        "question": evidence.question,
+        "answer": evidence.answer.text,
+        "confidence": evidence.answer.probability,
+        "uncertainty": evidence.uncertainty,
+        "strategy": fetch.strategy,
+        "untrained": evidence.untrained,
+        "fell_back": {part: count for part, count in fetch.fallbacks.items() if count},
+        "relevance": _range(evidence.relevance),
+        **fetched_json(fetch),
+        "maps": [_map_json(each) for each in evidence.inner],
+        "maps_are": evidence.inner_note,
+        "textures": [_map_json(each) for each in evidence.textures],
+        "passes": [
+            {
+                "answer": each.text,
+                "confidence": each.probability,
+                "uncertainty": each.uncertainty,
+                "exploration": each.share,
+                **fetched_json(each.fetch),
+            }
+            for each in evidence.answer.passes
+        ],
+    }
+
+
+def fetched_json(fetch: FetchResult) -> dict[str, Any]:
+    """Allocator and budget, tokens by how many patches they hold, and their regions: y0, x0, y1, x1 in patches."""
+    return {
+        "allocator": fetch.allocator,
+        "budget": int(fetch.counts.sum()),
+        "tokens_of_patches": tokens_by_size(fetch),
+        "regions": fetch.regions()[fetch.used].tolist(),
+    }
+
+
+def tokens_by_size(fetch: FetchResult) -> dict[int, int]:
+    """{patches in a token: fetched tokens of that size}; sizes that no token has are absent."""
+    regions = fetch.regions()[fetch.used]
+    sizes = ((regions[:, 2] - regions[:, 0]) * (regions[:, 3] - regions[:, 1])).tolist()
+    return {size: sizes.count(size) for size in sorted(set(sizes))}
+
+
+def _map_json(each: PatchMap) -> dict[str, Any]:
+    return {"name": each.name, "weight": each.weight, "source": each.source or None, **_range(each.values)}
+
+
+def _range(values: np.ndarray) -> dict[str, float]:
+    return {"least": float(values.min()), "mean": float(values.mean()), "greatest": float(values.max())}

@@ -1,0 +1,413 @@
+"""Figures of evidence, by matplotlib: a question's maps and tokens, its passes, strategies side by side.
+
+A sheet is made of rows of panels that are as wide as the sheet together, with lines of text between them; lengths are
+inches. All maps show the part of the grid on which the image lies.
+"""
+
+import io
+import textwrap
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from ..files import fresh_file
+from ..modeling.answers import Pass
+from ..modeling.fetcher import FetchResult
+from ..modeling.image_processing_arr_coc import fit_square
+from ..modeling.passes import UNSURE
+from ..viewing import heat
+from .evidence import Evidence, PatchMap, Seen, relevance_map, tokens_by_size
+
+LEVEL_COLOURS = {1: "#d55e00", 4: "#0072b2", 16: "#cc79a7"}
+"""Of tokens by how many patches they hold (Okabe and Ito's, for colour-blind eyes)."""
+
+MARGIN, GAP = 0.15, 0.12
+WIDTH = 9.0
+"""Of a sheet."""
+
+ABOVE = 0.07
+"""Free above a row, and as much below it."""
+
+TALLEST = 4.2
+"""Of a panel."""
+
+MOST_COLUMNS = 4
+"""Passes and strategies beside one another."""
+
+TEXT, SMALL = 10.5, 8.5  # points
+INK, SOFT = "#141414", "#5a5a5a"
+
+_LETTER = 0.56
+"""Mean width of a letter, in its size."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """What `draw` puts on its axes, and lines of text above it."""
+
+    title: tuple[str, ...]
+    draw: Callable[[Any], None]
+
+
+@dataclass(frozen=True)
+class Row:
+    """Panels side by side, each `columns`-th of the sheet wide; `height` is each one's, or None: that of the image."""
+
+    panels: tuple[Panel, ...]
+    columns: int
+    height: float | None = None
+
+
+@dataclass(frozen=True)
+class Line:
+    """Text across the sheet."""
+
+    text: str
+    size: float = SMALL
+    ink: str = SOFT
+    bold: bool = False
+
+
+@dataclass(frozen=True)
+class Legend:
+    """A colour bar, and the outlines of tokens with what they mean."""
+
+    bar: str
+    outlines: tuple[tuple[str, str], ...]
+
+
+def save(figure: Any, path: Path) -> None:
+    """Writes a figure as PNG of 256 colours, a third of the size; all of it or nothing."""
+    stream = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # they are drawn as boxes
+        figure.savefig(stream, format="png", dpi=110)
+    with fresh_file(path) as beside, Image.open(stream) as drawn:
+        drawn.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=1).save(beside, optimize=True)
+
+
+# ---- the three figures --------------------------------------------------------------------------------------------
+
+
+def draw_evidence(seen: Seen, evidence: Evidence) -> Any:
+    """matplotlib's figure of one question: the image, relevance, the tokens that were chosen, maps, textures."""
+    fetch = evidence.fetch
+    first = (
+        Panel(("image",), lambda axes: _draw_image(axes, seen)),
+        Panel((f"relevance ({_title(evidence)})",), lambda axes: _draw_relevance(axes, seen, evidence.relevance)),
+        Panel(("tokens that were chosen",), lambda axes: _draw_tokens(axes, seen, fetch)),
+    )
+    rows: list[Any] = [*_head(evidence), Row(first, 3), _legend(fetch)]
+    if evidence.inner:
+        rows += [Line(f"{evidence.inner_note}:")]
+        rows += [Row(tuple(_map_panel(seen, each) for each in evidence.inner), max(3, len(evidence.inner)))]
+    if evidence.textures:
+        rows += [Line("textures of the image, whatever is asked (in all maps, dark to light is least to greatest):")]
+        rows += _in_rows([_map_panel(seen, each) for each in evidence.textures], 6)
+    return _draw(rows, seen)
+
+
+def draw_passes(seen: Seen, evidence: Evidence) -> Any:
+    """matplotlib's figure of the passes of one question: of each its map and what it fetched, answer and uncertainty.
+
+    Raises:
+        ValueError: an answer that was not given in passes.
+    """
+    passes = evidence.answer.passes
+    if not passes:
+        raise ValueError("evidence: expected an answer in passes (num_passes); got a single one")
+    panels, taken = [], np.zeros(seen.patch_mask.shape, dtype=bool)
+    for number, one_pass in enumerate(passes, 1):
+        panels.append(_pass_panel(seen, number, one_pass, taken.copy()))
+        taken |= one_pass.fetch.covered()[0].cpu().numpy().reshape(taken.shape)
+    rows: list[Any] = [*_head(evidence), *_in_rows(panels, _columns(panels))]
+    rows += [_legend(evidence.fetch), Line("grey: fetched by an earlier pass")]
+    title = (f"uncertainty of the answer after each pass; dashed: {UNSURE}, above which --passes auto goes on",)
+    chart = Panel(title, lambda axes: _draw_uncertainties(axes, [one_pass.uncertainty for one_pass in passes]))
+    return _draw([*rows, Row((chart,), 1, 1.2)], seen)
+
+
+def draw_strategies(seen: Seen, evidence: Sequence[Evidence]) -> Any:
+    """matplotlib's figure of one question asked by several strategies: relevance, tokens and answer of each."""
+    rows: list[Any] = [Line(evidence[0].question, TEXT, INK, bold=True)]
+    columns = _columns(evidence)
+    for start in range(0, len(evidence), columns):
+        part = evidence[start : start + columns]
+        rows += [Row(tuple(_strategy_panel(seen, each) for each in part), columns)]
+        rows += [Row(tuple(_tokens_panel(seen, each) for each in part), columns)]
+    sizes = {size for each in evidence for size in tokens_by_size(each.fetch)}
+    outlines = tuple((LEVEL_COLOURS[size], _token_of(size)) for size in sorted(sizes))
+    return _draw([*rows, Legend("relevance", outlines)], seen)
+
+
+# ---- parts --------------------------------------------------------------------------------------------------------
+
+
+def _head(evidence: Evidence) -> list[Line]:
+    """Question, answer, and what was fetched."""
+    answer = evidence.answer
+    sure = f"confidence {answer.probability:.1%}, uncertainty {evidence.uncertainty:.3f}"
+    said = f"{answer.text or '(nothing)'}   ({sure})"
+    lines = [Line(evidence.question, TEXT, INK, bold=True), Line(said, TEXT, INK), Line(_described(evidence.fetch))]
+    failed = [part for part, count in evidence.fetch.fallbacks.items() if count]
+    return [*lines, *(Line(f"The {part} fell back on a simpler part.", SMALL, "#b00020") for part in failed)]
+
+
+def _described(fetch: FetchResult) -> str:
+    patches = fetch.scores.shape[-1]
+    return f"{fetch.strategy}, {fetch.allocator}: {int(fetch.counts.sum())} tokens fetched from {patches} patches"
+
+
+def _title(evidence: Evidence) -> str:
+    return f"{evidence.fetch.strategy}, untrained" if evidence.untrained else evidence.fetch.strategy
+
+
+def _columns(panels: Sequence[Any]) -> int:
+    return min(MOST_COLUMNS, max(2, len(panels)))
+
+
+def _in_rows(panels: Sequence[Panel], columns: int) -> list[Row]:
+    return [Row(tuple(panels[start : start + columns]), columns) for start in range(0, len(panels), columns)]
+
+
+def _map_panel(seen: Seen, each: PatchMap) -> Panel:
+    real = each.values[seen.patch_mask]
+    low, high = (float(real.min()), float(real.max())) if real.size else (0.0, 0.0)
+    weight = "" if each.weight is None else f" × {each.weight:.2f}"
+    title = (f"{each.name}{weight}", *([each.source] if each.source else []), f"{low:.2g} to {high:.2g}")
+    return Panel(title, lambda axes: _draw_map(axes, seen, each.values, low, high))
+
+
+def _pass_panel(seen: Seen, number: int, one_pass: Pass, taken: np.ndarray) -> Panel:
+    def draw(axes: Any) -> None:
+        _draw_relevance(axes, seen, relevance_map(one_pass.fetch), hidden=taken)
+        _outline(axes, one_pass.fetch)
+
+    drawn = f", {one_pass.share:.0%} of them drawn" if one_pass.share else ""
+    title = (
+        f"pass {number}: {one_pass.fetch.budget} tokens{drawn}",
+        one_pass.text or "(nothing)",
+        f"uncertainty {one_pass.uncertainty:.3f}, confidence {one_pass.probability:.1%}",
+    )
+    return Panel(title, draw)
+
+
+def _strategy_panel(seen: Seen, evidence: Evidence) -> Panel:
+    answer = evidence.answer
+    title = (_title(evidence), answer.text or "(nothing)", f"confidence {answer.probability:.1%}")
+    return Panel(title, lambda axes: _draw_relevance(axes, seen, evidence.relevance if evidence.fetch.budget else None))
+
+
+def _tokens_panel(seen: Seen, evidence: Evidence) -> Panel:
+    fetch = evidence.fetch
+    title = f"{int(fetch.counts.sum())} tokens, {fetch.allocator}" if fetch.budget else "base tokens alone"
+    return Panel((title,), lambda axes: _draw_tokens(axes, seen, fetch))
+
+
+def _token_of(size: int) -> str:
+    return "token of 1 patch" if size == 1 else f"token of {size} patches"
+
+
+def _legend(fetch: FetchResult) -> Legend:
+    counts = tokens_by_size(fetch).items()
+    return Legend("relevance", tuple((LEVEL_COLOURS[size], f"{_token_of(size)}: {count}") for size, count in counts))
+
+
+# ---- what is on axes ----------------------------------------------------------------------------------------------
+
+
+def _window(seen: Seen) -> tuple[float, float, float, float]:
+    """Left, right, top and bottom of the image on the grid, patches."""
+    side = seen.encoding.side
+    placed = fit_square(seen.image.height, seen.image.width, side * _FINE)
+    (top, left), (height, width) = placed.offset, placed.size
+    return left / _FINE, (left + width) / _FINE, top / _FINE, (top + height) / _FINE
+
+
+_FINE = 64
+"""Steps per patch in which an image's place is rounded."""
+
+
+def _draw_image(axes: Any, seen: Seen, opacity: float = 1.0) -> None:
+    left, right, top, bottom = _window(seen)
+    image = seen.image
+    if max(image.size) > 1200:
+        image = image.copy()
+        image.thumbnail((1200, 1200))
+    axes.imshow(np.asarray(image), extent=(left, right, bottom, top), alpha=opacity, interpolation="antialiased")
+
+
+def _draw_relevance(axes: Any, seen: Seen, relevance: np.ndarray | None, hidden: np.ndarray | None = None) -> None:
+    """The image under its heat map, grey where it is `hidden`; None: nothing was scored."""
+    _draw_image(axes, seen)
+    if relevance is None:
+        return
+    side, layer = seen.encoding.side, heat(relevance)
+    if hidden is not None:
+        layer[hidden] = (90, 90, 90, 150)
+    axes.imshow(layer, extent=(0, side, side, 0), interpolation="nearest")
+
+
+def _draw_map(axes: Any, seen: Seen, values: np.ndarray, low: float, high: float) -> None:
+    side = seen.encoding.side
+    shown = np.ma.masked_where(~seen.patch_mask, values)
+    axes.imshow(
+        shown, extent=(0, side, side, 0), vmin=low, vmax=max(high, low + 1e-9), cmap="viridis", interpolation="nearest"
+    )
+
+
+def _draw_tokens(axes: Any, seen: Seen, fetch: FetchResult) -> None:
+    _draw_image(axes, seen, opacity=0.85)
+    _outline(axes, fetch)
+
+
+def _outline(axes: Any, fetch: FetchResult) -> None:
+    """Each token as a square in the colour of its size, the large ones first."""
+    from matplotlib.collections import PatchCollection
+    from matplotlib.patches import Rectangle
+
+    regions = fetch.regions()[fetch.used].tolist()
+    for size in sorted(tokens_by_size(fetch), reverse=True):
+        squares = [Rectangle((x0, y0), x1 - x0, y1 - y0) for y0, x0, y1, x1 in regions if (y1 - y0) * (x1 - x0) == size]
+        colour = LEVEL_COLOURS[size]
+        axes.add_collection(PatchCollection(squares, facecolor=(*_rgb(colour), 0.12), edgecolor=colour, linewidth=0.7))
+
+
+def _rgb(colour: str) -> tuple[float, ...]:
+    return tuple(int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+
+
+def _draw_uncertainties(axes: Any, values: Sequence[float]) -> None:
+    numbers = range(1, len(values) + 1)
+    axes.axis("on")
+    axes.plot(numbers, values, "o-", color=LEVEL_COLOURS[4], linewidth=1.2, markersize=5)
+    axes.axhline(UNSURE, color=SOFT, linestyle="--", linewidth=0.8)
+    axes.set_xlim(0.7, len(values) + 0.3)
+    axes.set_ylim(0, max(1.15 * max(values), 1.5 * UNSURE))
+    axes.set_xticks(list(numbers), [f"pass {number}" for number in numbers])
+    axes.tick_params(labelsize=SMALL)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+# ---- the sheet ----------------------------------------------------------------------------------------------------
+
+
+def _draw(rows: Sequence[Row | Line | Legend], seen: Seen) -> Any:
+    """matplotlib's figure of rows, lines and legends, one below the other."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    left, right, top, bottom = _window(seen)
+    shape = (bottom - top) / (right - left)
+    heights = [_height(row, shape) for row in rows]
+    figure = Figure(figsize=(WIDTH, sum(heights) + 2 * MARGIN), facecolor="white")
+    FigureCanvasAgg(figure)
+    at = figure.get_figheight() - MARGIN
+    for row, height in zip(rows, heights, strict=True):
+        if isinstance(row, Row):
+            _place(figure, row, at, shape, (left, right, top, bottom))
+        elif isinstance(row, Line):
+            _write(figure, _wrapped(row), MARGIN, at, row)
+        else:
+            _draw_legend(figure, row, at)
+        at -= height
+    return figure
+
+
+def _height(row: Row | Line | Legend, shape: float) -> float:
+    if isinstance(row, Row):
+        return 2 * ABOVE + _titles(row) + _panel_height(row, shape)
+    if isinstance(row, Line):
+        return len(_wrapped(row)) * _step(row.size) + 0.03
+    return 0.28
+
+
+def _step(size: float) -> float:
+    """Height of a line of text of `size` points."""
+    return 1.35 * size / 72
+
+
+def _panel_width(row: Row) -> float:
+    return (WIDTH - 2 * MARGIN - (row.columns - 1) * GAP) / row.columns
+
+
+def _panel_height(row: Row, shape: float) -> float:
+    return min(TALLEST, _panel_width(row) * shape) if row.height is None else row.height + 0.3  # the axis' numbers
+
+
+def _title_lines(panel: Panel, width: float) -> list[str]:
+    return [line for text in panel.title for line in _wrap(text, SMALL, width)[:3]]
+
+
+def _titles(row: Row) -> float:
+    """Height of the tallest title of a row."""
+    return max(len(_title_lines(panel, _panel_width(row))) for panel in row.panels) * _step(SMALL) + 0.04
+
+
+def _wrap(text: str, size: float, width: float) -> list[str]:
+    letters = max(8, int(width * 72 / (size * _LETTER)))
+    return textwrap.wrap(text, letters, break_long_words=True) or [""]
+
+
+def _wrapped(line: Line) -> list[str]:
+    return _wrap(line.text, line.size * (1.08 if line.bold else 1.0), WIDTH - 2 * MARGIN)
+
+
+def _write(figure: Any, lines: Sequence[str], x: float, y: float, style: Line) -> None:
+    """Lines of text below `y`, as they are: a dollar sign begins no formula."""
+    height = figure.get_figheight()
+    for number, text in enumerate(lines):
+        figure.text(
+            x / WIDTH, (y - number * _step(style.size)) / height, text, size=style.size, color=style.ink, va="top",
+            weight="bold" if style.bold else "normal", parse_math=False,
+        )  # fmt: skip
+
+
+def _place(figure: Any, row: Row, at: float, shape: float, window: tuple[float, float, float, float]) -> None:
+    """A row's panels below `at`, their titles at the same height."""
+    width, height = _panel_width(row), figure.get_figheight()
+    tall, titles = _panel_height(row, shape), _titles(row)
+    left, right, top, bottom = window
+    at -= ABOVE
+    for number, panel in enumerate(row.panels):
+        x = MARGIN + number * (width + GAP)
+        _write(figure, _title_lines(panel, width), x, at, Line("", SMALL, INK))
+        inside = (0.45, 0.3) if row.height is not None else (0.0, 0.0)  # room for the numbers of an axis
+        box = (x + inside[0], at - titles - tall + inside[1], width - inside[0], tall - inside[1])
+        axes = figure.add_axes((box[0] / WIDTH, box[1] / height, box[2] / WIDTH, box[3] / height))
+        axes.axis("off")
+        panel.draw(axes)
+        if row.height is None:
+            axes.set(xlim=(left, right), ylim=(bottom, top), aspect="equal", anchor="NW")
+
+
+def _draw_legend(figure: Any, legend: Legend, at: float) -> None:
+    height, middle = figure.get_figheight(), at - 0.12
+    length, thick = 1.2, 0.11
+    x = MARGIN
+    figure.text(x / WIDTH, middle / height, f"{legend.bar}  0", size=SMALL, color=SOFT, va="center")
+    x += _width(f"{legend.bar}  0")
+    axes = figure.add_axes((x / WIDTH, (middle - thick / 2) / height, length / WIDTH, thick / height))
+    axes.imshow(heat(np.linspace(0, 1, 100))[None], aspect="auto")
+    axes.set(xticks=[], yticks=[])
+    x += length + 0.08
+    figure.text(x / WIDTH, middle / height, "1", size=SMALL, color=SOFT, va="center")
+    x += 0.35
+    for colour, text in legend.outlines:
+        mark = figure.add_axes((x / WIDTH, (middle - thick / 2) / height, thick / WIDTH, thick / height))
+        mark.set(xticks=[], yticks=[], facecolor=(*_rgb(colour), 0.12))
+        for spine in mark.spines.values():
+            spine.set(color=colour, linewidth=1.2)
+        figure.text((x + 0.18) / WIDTH, middle / height, text, size=SMALL, color=SOFT, va="center")
+        x += 0.18 + _width(text) + 0.2
+
+
+def _width(text: str) -> float:
+    """About how wide a short text is."""
+    return len(text) * _LETTER * SMALL / 72 + 0.08
