@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 from transformers.cache_utils import DynamicCache
 
+from .modeling.allocators import ALLOCATORS
 from .modeling.configuration_arr_coc import ArrCocConfig
 from .modeling.fetcher import FetchChoices, FetchResult
 from .modeling.modeling_arr_coc import ArrCocForConditionalGeneration
@@ -137,6 +138,28 @@ def count_scorers(
             if kind.fetches:
                 fetch()
         parameters = sum(_new(model.model.fetcher.scorers[name], set())) if kind.trained else 0
+        counts[name] = {"parameters": parameters, "flops": counter.get_total_flops()}
+    return counts
+
+
+@torch.no_grad()
+def count_allocators(config: ArrCocConfig, *, question_tokens: int = 16) -> dict[str, dict[str, int]]:
+    """Every registered allocator's "parameters" and "flops" for one question, with all that the configuration can have
+    it learn: the classifier of "tiers". Choosing multiplies no matrices."""
+    config = ArrCocConfig.from_dict(config.to_dict())
+    config.fetcher_config.tier_choice = "classifier"
+    model = on_meta(config)
+    image_size = config.vision_config.image_size
+    encoding = model.model.encode_image(_empty(model, config.vision_config.num_channels, image_size, image_size))
+    context = _look(model, encoding, question_tokens, 1).context
+    counts = {}
+    for name in ALLOCATORS:
+        held = model.model.fetcher.budgeters
+        learned = [*held[name].children()] if name in held else []
+        with _plain_attention(), FlopCounterMode(display=False) as counter:
+            for part in learned:
+                part(context)
+        parameters = sum(parameter.numel() for part in learned for parameter in part.parameters())
         counts[name] = {"parameters": parameters, "flops": counter.get_total_flops()}
     return counts
 

@@ -22,6 +22,7 @@ from .gradients import token_weights
 from .knowing_scorers import MapScorer  # noqa: F401
 from .regions import region_boxes, spread_regions
 from .scorers import SCORERS, FetchContext, Scorer, scored
+from .tempering import TemperingPolicy
 from .vision_tower import Rows
 
 
@@ -202,6 +203,7 @@ class RunningBackFetcher(nn.Module):
         budgeters = {name: allocator.budgeter for name, allocator in ALLOCATORS.items()}
         choosing = {name: kind(config, **self.sizes) for name, kind in budgeters.items() if kind is not None}
         self.budgeters = nn.ModuleDict(choosing)
+        self.tempering = TemperingPolicy() if config.learned_exploration else None
         self.temperature = config.temperature
         """Of gradient "soft", in units of the score; the trainer's to lower."""
 

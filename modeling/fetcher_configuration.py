@@ -54,6 +54,8 @@ class ArrCocFetcherConfig(KnobConfig):
             "exponential" or "sigmoid".
         pooled_shares: for "knapsack": the share of its patches' relevance that a token of 16 patches captures, and one
             of 4; a patch by itself captures all of its own.
+        learned_exploration: whether the checkpoint holds a trained policy that says how much of each of several passes
+            explores (`TemperingPolicy`), which they then follow unless a call names another.
         seed: for random relevance where no generator is given.
     """
 
@@ -90,6 +92,7 @@ class ArrCocFetcherConfig(KnobConfig):
     adaptive_share: int | float = number(0.0, 1.0, above=True, default=0.9)
     gradient: str = choice(GRADIENTS, default="straight_through")
     temperature: int | float = number(0.0, 1e6, above=True, default=1.0)
+    learned_exploration: bool = False
     seed: int = whole(0, 2**32 - 1, default=0)
     initializer_range: int | float = spread(0.02)
 

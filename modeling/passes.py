@@ -37,12 +37,15 @@ SINGLE = ("num_beams", "num_return_sequences")
 
 # ---- how much of a pass explores ----------------------------------------------------------------------------------
 
-EXPLORATION: Registry[Callable[[Sequence[Pass]], float]] = Registry("exploration")
-"""Policies: the passes so far -> the share of the next one's patches that are drawn, not chosen, 0..1."""
+EXPLORATION: Registry[Callable[[Sequence[Pass], "ArrCocModel"], float]] = Registry("exploration")
+"""Policies: the passes so far, and the model -> the share of the next one's patches that are drawn, not chosen, 0..1.
+
+Where no call names one: "learned" if the checkpoint holds its weights, else "tempered".
+"""
 
 
 @EXPLORATION.register("tempered")
-def tempered(passes: Sequence[Pass]) -> float:
+def tempered(passes: Sequence[Pass], core: "ArrCocModel") -> float:
     """A tenth at first; then the more, the less sure the last answer was."""
     if not passes:
         return 0.1
@@ -51,9 +54,25 @@ def tempered(passes: Sequence[Pass]) -> float:
 
 
 @EXPLORATION.register("none")
-def unexplored(passes: Sequence[Pass]) -> float:
+def unexplored(passes: Sequence[Pass], core: "ArrCocModel") -> float:
     """Every patch is the scorer's choice."""
     return 0.0
+
+
+@EXPLORATION.register("learned")
+def learned(passes: Sequence[Pass], core: "ArrCocModel") -> float:
+    """What the checkpoint's `TemperingPolicy` says.
+
+    Raises:
+        ValueError: it holds none.
+    """
+    policy = core.fetcher.tempering
+    if policy is None:
+        held = ", ".join(sorted(set(EXPLORATION) - {"learned"}))
+        raise ValueError(
+            f"exploration: expected one of {held} (fetcher_config.learned_exploration is off); got 'learned'"
+        )
+    return policy.share(passes)
 
 
 def fetch_for_pass(
@@ -210,14 +229,15 @@ def _passes(
     on_fetch: Callable[[FetchResult], Any] | None, kwargs: dict[str, Any],
 ) -> tuple[Any, FetchResult, tuple[Pass, ...]]:  # fmt: skip
     """The last output of `generate`, all that was fetched, and the passes of one question."""
-    core, policy = asker.model.model, EXPLORATION[choices.exploration or "tempered"]
+    core = asker.model.model
+    policy = EXPLORATION[choices.exploration or ("tempered" if core.fetcher.tempering is None else "learned")]
     look, choices = asker.look(asked, choices, history, kwargs)
     most = _most_passes(asker, look, choices)
     least = 1 if choices.num_passes == "auto" else most
     reading: Reading | None = None
     output, passes = None, list[Pass]()
     while len(passes) < least or (len(passes) < most and passes[-1].uncertainty > UNSURE):
-        share = policy(passes)
+        share = policy(passes, core)
         if not 0 <= share <= 1:
             raise ValueError(f"exploration: expected a share in 0..1; got {share}")
         fetched = fetch_for_pass(core, look, choices, share, passes[-1].fetch if passes else None)

@@ -17,10 +17,12 @@ from arr_coc.cli.evaluate import table
 from arr_coc.data.records import NOT_ON_THE_PAGE, read_records
 from arr_coc.evaluating import evaluate
 from arr_coc.evaluating.answers import ask
-from arr_coc.evaluating.evaluation import score_strategies
+from arr_coc.evaluating.evaluation import score_strategies, with_allocators
 from arr_coc.evaluating.predictions import boxed_patches
 from arr_coc.evaluating.statistics import bootstrap_mean, wilson
 from arr_coc.metrics import exact_match, patch_recall
+from arr_coc.modeling.allocators import ALLOCATORS
+from arr_coc_cli import main
 
 QUESTIONS = ["What is it?", "Why?", "How many of them are there?"]
 SIZES = [(60, 90), (80, 40), (50, 50)]  # height, width
@@ -86,6 +88,50 @@ def test_every_image_is_encoded_once(
     records = read_records(write(tmp_path, lines))
     evaluate(model, records, ["none", "saliency"], batch_size=batch_size, progress=False)
     assert sum(encoded) == len(SIZES)
+
+
+def test_every_combination_reads_one_encoding_and_answers_as_it_does_alone(
+    model: Any, lines: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All allocators with two strategies, and once the one that fetches nothing."""
+    names = with_allocators(["none", "saliency", "realizer"], [*ALLOCATORS])
+    assert len(set(names)) == 1 + 2 * len(ALLOCATORS) and names[0] == "none" and "realizer+knapsack" in names
+    records, encoded = read_records(write(tmp_path, lines)), list[int]()
+    encode = model.model.encode_image
+
+    def counting(pixel_values: Any, mask: Any) -> Any:
+        encoded.append(len(pixel_values))
+        return encode(pixel_values, mask)
+
+    monkeypatch.setattr(model.model, "encode_image", counting)
+    scored = score_strategies(model, records, names, progress=False)
+    assert sum(encoded) == len(SIZES) and list(scored) == names
+    for name in names:
+        strategy, _, allocator = name.partition("+")
+        chosen = {"strategy": strategy, "allocator": allocator or None}
+        alone = model.generate(records[0].picture, records[0].question, return_fetch=True, **chosen)
+        said = scored[name].predictions[0][0]
+        assert said.answer == alone.text and said.tokens == 16 + alone.fetch.budget
+        assert said.mask.tolist() == alone.fetch.covered()[0].tolist()
+    with pytest.raises(ValueError, match="allocator: expected one of .*; got 'nope'"):
+        evaluate(model, records, ["saliency+nope"], progress=False)
+    with pytest.raises(ValueError, match="allocator: expected one of .*; got 'nope'"):
+        with_allocators(["saliency"], ["nope"])
+    bare = [replace(record, boxes=()) for record in records]
+    with pytest.raises(ValueError, match='"oracle": expected boxes'):
+        evaluate(model, bare, ["oracle+window"], progress=False)
+
+
+def test_the_command_prints_strategies_with_allocators(
+    checkpoint: Path, lines: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = str(write(tmp_path, lines[:2]))
+    asked = ["evaluate", data, "--model", str(checkpoint), "--strategies", "none,saliency"]
+    assert main([*asked, "--allocators", "topk,knapsack"]) == 0
+    rows = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:-1]]
+    assert rows == ["none", "saliency+topk", "saliency+knapsack"]
+    assert main([*asked, "--allocators", "all", "--allocator", "topk"]) == 2
+    assert "--allocators: expected it without --allocator; got both" in capsys.readouterr().err
 
 
 def test_recall_is_of_the_patches_under_the_boxes(model: Any, lines: list[Any], tmp_path: Path) -> None:

@@ -123,9 +123,9 @@ def test_exploring_draws_what_the_scorer_did_not_choose(model: Any) -> None:
 
 
 def test_a_policy_of_ones_own(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(EXPLORATION, "all", lambda passes: 1.0)
+    monkeypatch.setitem(EXPLORATION, "all", lambda passes, core: 1.0)
     assert len({*patches(asked(model, num_passes=2, exploration="all"))[0]}) == 8
-    monkeypatch.setitem(EXPLORATION, "wrong", lambda passes: 1.5)
+    monkeypatch.setitem(EXPLORATION, "wrong", lambda passes, core: 1.5)
     with pytest.raises(ValueError, match=r"exploration: expected a share in 0\.\.1; got 1\.5"):
         asked(model, exploration="wrong")
 
@@ -137,9 +137,9 @@ def test_passes_end_where_nothing_is_left(model: Any) -> None:
 
 def test_shares_of_the_tempering_policy() -> None:
     def after(uncertainty: float) -> float:
-        return EXPLORATION["tempered"]([Pass("", 1.0, uncertainty, 0.1, None)])  # type: ignore[arg-type]
+        return EXPLORATION["tempered"]([Pass("", 1.0, uncertainty, 0.1, None)], None)  # type: ignore[arg-type]
 
-    assert EXPLORATION["tempered"]([]) == 0.1
+    assert EXPLORATION["tempered"]([], None) == 0.1  # type: ignore[arg-type]
     assert [after(uncertainty) for uncertainty in (0.8, 0.7, 0.5, 0.4, 0.0)] == [0.5, 0.3, 0.3, 0.05, 0.05]
 
 
@@ -158,7 +158,8 @@ def test_uncertainty_is_the_normalised_entropy_up_to_the_end() -> None:
         ({"num_passes": 0}, 'num_passes: expected an integer from 1, or "auto"; got 0'),
         ({"num_passes": "many"}, "num_passes: expected an integer from 1, or \"auto\"; got 'many'"),
         ({"num_passes": 200}, "num_passes: expected at most .* tokens of context; got 200"),
-        ({"exploration": "strange"}, "exploration: expected one of none, tempered"),
+        ({"exploration": "strange"}, "exploration: expected one of learned, none, tempered"),
+        ({"exploration": "learned"}, "exploration: expected one of none, tempered .*; got 'learned'"),
         ({"num_beams": 2}, "num_beams: expected 1 beside num_passes; got 2"),
         ({"patches": torch.arange(8)[None]}, "patches: expected num_passes 1 beside them"),
         ({"image": [[PAGE, OTHER]]}, "num_passes: expected prompts of one image"),

@@ -32,6 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_argument(parser)
     strategies = "comma-separated, or all (default: all; oracle among them where every line has boxes)"
     parser.add_argument("--strategies", metavar="A,B", default="all", help=strategies)
+    allocators = "comma-separated, or all: each strategy with each of them, in place of --allocator"
+    parser.add_argument("--allocators", metavar="A,B", help=allocators)
     add_choice_arguments(parser)
     add_passes_argument(parser)
     metrics = f"how answers are scored: {METRICS} (default: the format's; exact_match for JSONL)"
@@ -46,13 +48,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from arr_coc.evaluating import evaluate
+    from arr_coc.evaluating.evaluation import with_allocators
     from arr_coc.files import write_json
     from arr_coc.loading import load_model
     from arr_coc.metrics import METRICS
+    from arr_coc.modeling.detail_allocators import ALLOCATORS
 
     source = find_source(args.data, args.format, args.fields)
     metric = source.metric if args.metric is None else args.metric
     METRICS[metric]  # a ValueError before records and model are loaded
+    if args.allocators is not None and args.allocator is not None:
+        raise ValueError("--allocators: expected it without --allocator; got both")
     target = None if args.json is None else writable(args.json, "--json")
     records = list(source.read(limit=args.limit, **reading(args.on_error, args.max_errors)))
     model = load_model(args.model, args.device)
@@ -62,6 +68,11 @@ def run(args: argparse.Namespace) -> None:
         if args.strategies == "all"
         else split_names(args.strategies, "--strategies")
     )
+    if args.allocators is not None:
+        every_one = args.allocators == "all"
+        strategies = with_allocators(
+            strategies, [*ALLOCATORS] if every_one else split_names(args.allocators, "--allocators")
+        )
     result = evaluate(
         model,
         records,
@@ -131,6 +142,7 @@ COMMAND = Command(
     ),
     examples=(
         "arr-coc evaluate held_out.jsonl --strategies none,random,realizer",
+        "arr-coc evaluate held_out.jsonl --strategies all --allocators all --limit 100",
         "arr-coc evaluate held_out.jsonl --model ./my-model --limit 100 --metric anls --json results.json",
         "arr-coc evaluate out/invoices/data.jsonl --strategies none,realizer --tiles asked",
         "arr-coc evaluate val.json --format textvqa --with images=train_images --with ocr=rosetta.json",

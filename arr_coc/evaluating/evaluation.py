@@ -1,7 +1,7 @@
 """Ask a model every question with every strategy; count what it got right and what it fetched."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from ..modeling.allocators import ALLOCATORS
 from ..modeling.configuration_arr_coc import resolve_budget
 from ..modeling.fetcher import FetchChoices
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from ..modeling.scorers import SCORERS
 from .arms import Arm
 from .environment import environment, shown
 from .extras import require_extra
@@ -40,9 +41,9 @@ def evaluate(
     Args:
         model: with a processor.
         records: the questions; "oracle" needs boxes in all of them, and fetches what they and the labels' boxes cover.
-        strategies: names of scorers.
+        strategies: names of scorers, or STRATEGY+ALLOCATOR; see `with_allocators`.
         batch_size: questions answered at a time, and images encoded at a time.
-        budget, allocator: for every strategy; the checkpoint's by default.
+        budget, allocator: for every strategy that names none; the checkpoint's by default.
         seed: for "random", which draws for each image and question by itself, whatever the batch; the config's by
             default.
         num_passes: runs back for each question, "auto" while the answer is unsure; the budget is that of each.
@@ -99,11 +100,11 @@ def score_strategies(
     METRICS[metric]  # a ValueError where it is unknown
     require_extra("scipy.stats", "intervals")
     check_request(model, records, strategies, batch_size, budget, allocator)
-    choices = [
-        FetchChoices(strategy=name, budget=budget, allocator=allocator, seed=seed, num_passes=num_passes)
-        for name in strategies
-    ]
-    arms = [strategy_arm(model, choice) for choice in choices]
+    arms = []
+    for name in strategies:
+        strategy, own = _parts(name)
+        choices = FetchChoices(strategy, own or allocator, budget, seed, num_passes=num_passes)
+        arms.append(replace(strategy_arm(model, choices), name=name))
     return score_arms(model, records, arms, batch_size=batch_size, metric=metric, tiles=tiles, progress=progress)[0]
 
 
@@ -125,6 +126,25 @@ def score_arms(
     items = distinct_items(records, rows[arms[0].name][0])
     patch = model.config.vision_config.patch_size
     return {arm.name: score_arm(arm, rows[arm.name], items, metric, patch) for arm in arms}, items
+
+
+def with_allocators(strategies: Sequence[str], allocators: Sequence[str]) -> list[str]:
+    """Every strategy with every allocator, as STRATEGY+ALLOCATOR; those that fetch nothing once, by themselves.
+
+    Raises:
+        ValueError: an unknown name.
+    """
+    for allocator in allocators:
+        ALLOCATORS[allocator]
+    pairs = [[f"{name}+{allocator}" for allocator in allocators] if SCORERS[name].fetches else [name]
+             for name in strategies]  # fmt: skip
+    return [name for own in pairs for name in own]
+
+
+def _parts(name: str) -> tuple[str, str | None]:
+    """STRATEGY or STRATEGY+ALLOCATOR -> both, None where none is named."""
+    strategy, plus, allocator = name.partition("+")
+    return strategy, allocator if plus else None
 
 
 def strategy_arm(model: ArrCocForConditionalGeneration, choices: FetchChoices) -> Arm:
@@ -173,13 +193,16 @@ def check_request(
         raise ValueError(f"expected records and strategies; got {len(records)} records, {len(strategies)} strategies")
     if batch_size < 1:
         raise ValueError(f"batch_size: expected at least 1; got {batch_size}")
-    for strategy in strategies:
+    named = [_parts(name) for name in strategies]
+    for strategy, own in named:
         model.model.fetcher.check_strategy(strategy)
+        if own is not None:
+            ALLOCATORS[own]  # a ValueError where it is unknown
     if allocator is not None:
-        ALLOCATORS[allocator]  # a ValueError where it is unknown
+        ALLOCATORS[allocator]
     resolve_budget(budget, model.config.vision_config.num_patches, model.config.fetcher_config.budget)
     bare = [record.line for record in records if not record.located]
-    if "oracle" in strategies and bare:
+    if bare and any(strategy == "oracle" for strategy, _ in named):
         expected = 'strategy "oracle": expected boxes in every record'
         raise ValueError(f"{expected}; got {len(bare)} without, e.g. line {bare[0]}")
 

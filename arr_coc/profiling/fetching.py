@@ -1,22 +1,24 @@
 """What do textures, each scorer and each allocator cost beside all that a question waits for?
 
-    python -m arr_coc.profiling.fetching [MODEL] [--rounds 5]
+    python -m arr_coc.profiling.fetching [MODEL] [--dtype bfloat16] [--question-tokens 16] [--rounds 5] [--clock cpu]
 
 One image and one question, every scorer at the model's sizes; those that the checkpoint does not hold have random
-weights, which cost the same. In processor time (all threads together), medians of rounds in which everything runs once:
-so that shares hold on a busy machine too. Fetching is scoring, allocating and gathering, and for "glance" the language
-model's reading of the question: by each scorer with allocator "topk", by each allocator with the model's own scorer.
-Textures are made once per image.
+weights, which cost the same, and so has all of a folder that holds a config alone. Medians of rounds in which
+everything runs once: so that shares hold on a busy machine too; `--clock cpu` counts processor time, of all threads
+together. Fetching is scoring, allocating and gathering, and for "glance" the language model's reading of the question:
+by each scorer with allocator "topk", by each allocator with the model's own scorer. Textures are made once per image.
 """
 
 import argparse
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from time import process_time
 
 import torch
+from transformers.cache_utils import DynamicCache
+from transformers.utils import logging
 
 from arr_coc.modeling.allocators import ALLOCATORS
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
@@ -25,30 +27,49 @@ from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.regions import pool_regions
 from arr_coc.modeling.scorers import SCORERS
 from arr_coc.modeling.textures import TEXTURE_SETS, textures
-from arr_coc.modeling.vision_tower import gather_patches
+from arr_coc.modeling.vision_tower import ImageEncoding, gather_patches
+from arr_coc.modeling.weights import WEIGHTS, WEIGHTS_INDEX
 
-from .stages import QUESTION, generated_image
-from .timing import Seconds, alternate
+from .first_token import our_inputs
+from .timing import CLOCKS, Seconds, alternate
 
 FIRST, ENCODER = "first token", "grid encoder"
-"""What the others are shares of: an answer's first token with strategy "saliency", and the grid encoder in it."""
+"""What the others are shares of: an answer's first token, from pixels and a prompt, and the grid encoder in it."""
 
 
-def with_all_scorers(folder: Path) -> ArrCocForConditionalGeneration:
-    """The checkpoint, and random weights for the scorers that it does not hold."""
+def with_all_scorers(folder: Path, dtype: torch.dtype = torch.float32) -> ArrCocForConditionalGeneration:
+    """The checkpoint, and random weights for the scorers that it does not hold; all random where it holds none."""
     config = ArrCocConfig.from_pretrained(folder)
     config.fetcher_config.scorers = [name for name, kind in SCORERS.items() if kind.trained]
-    return ArrCocForConditionalGeneration.from_pretrained(folder, config=config, strict=False).eval()
+    kind = ArrCocForConditionalGeneration
+    if any((folder / name).is_file() for name in (WEIGHTS, WEIGHTS_INDEX)):
+        return kind.from_pretrained(folder, config=config, strict=False, dtype=dtype).eval()
+    torch.manual_seed(0)
+    return kind._from_config(config, dtype=dtype).eval()
+
+
+def _with_base_read(model: ArrCocForConditionalGeneration, encoding: ImageEncoding) -> ImageEncoding:
+    """The encoding with the language model's reading of its base tokens, as prompts of `our_inputs` begin."""
+    cache, base = DynamicCache(config=model.config.text_config), encoding.tokens.to(model.dtype)
+    model.model(inputs_embeds=base, past_key_values=cache, use_cache=True)
+    ids = torch.full((base.shape[1],), model.config.image_token_id)
+    layers = [(layer.keys, layer.values) for layer in cache.layers]  # type: ignore[union-attr]
+    return replace(encoding, prefix_ids=ids, prefix_cache=layers)  # type: ignore[arg-type]
 
 
 @torch.no_grad()
-def fetching_costs(model: ArrCocForConditionalGeneration, *, rounds: int = 5) -> dict[str, Seconds]:
-    """Of `FIRST`, `ENCODER`, each texture set, strategy and allocator; `model` holds every scorer, has a processor."""
-    core, image = model.model, generated_image(model.config.vision_config.image_size)
-    pixels = model.processor.image_processor([image], return_tensors="pt")["pixel_values"].to(model.device)
-    encoding = model.encode_image(image)
-    budget = model.config.vision_tokens(strategy="saliency")[1]
-    inputs = model.processor.prompts([QUESTION], images=[1], placeholders=encoding.base_positions + budget)
+def fetching_costs(
+    model: ArrCocForConditionalGeneration,
+    *,
+    question_tokens: int = 16,
+    rounds: int = 5,
+    clock: Callable[[], float] = process_time,
+) -> dict[str, Seconds]:
+    """Of `FIRST`, `ENCODER`, each texture set, strategy and allocator; `model` holds every scorer."""
+    core, config = model.model, model.config
+    inputs = our_inputs(config, config.vision_config.image_size, question_tokens)
+    inputs["pixel_values"] = pixels = inputs["pixel_values"].to(model.dtype)
+    encoding = _with_base_read(model, core.encode_image(pixels, inputs["patch_mask"]))
     look = core.look(
         inputs["input_ids"], encoding, query_mask=inputs["query_mask"].bool(), image_index=torch.zeros(1).long(),
         choices=FetchChoices(relevance=torch.rand(1, encoding.side**2)),
@@ -63,23 +84,35 @@ def fetching_costs(model: ArrCocForConditionalGeneration, *, rounds: int = 5) ->
             pool_regions(encoding.features, fetched.indices, fetched.levels)
 
     calls: dict[str, Callable[[], object]] = {
-        FIRST: lambda: model.generate(image, QUESTION, strategy="saliency", max_new_tokens=1),
+        FIRST: partial(model.generate, **inputs, max_new_tokens=1, do_sample=False),
         ENCODER: lambda: core.vision_tower.encode_grid(pixels),
         **{f"textures {kind}": partial(textures, pixels, encoding.side, kind) for kind in TEXTURE_SETS},
         **{f"fetching {name}": partial(fetch, name, "topk") for name in SCORERS},
-        **{f"allocator {name}": partial(fetch, model.config.fetcher_config.strategy, name) for name in ALLOCATORS},
+        **{f"allocator {name}": partial(fetch, config.fetcher_config.strategy, name) for name in ALLOCATORS},
     }
-    return alternate(calls, rounds, time.process_time)
+    return alternate(calls, rounds, clock)
 
 
 def main() -> None:
     """Runs the measurement from the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model", metavar="MODEL", nargs="?", type=Path, default=Path("hub_configs/arr-coc-tiny"))
+    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"))
+    parser.add_argument("--question-tokens", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--clock", default="cpu", choices=CLOCKS)
     arguments = parser.parse_args()
-    costs = fetching_costs(with_all_scorers(arguments.model), rounds=arguments.rounds)
-    print(f"{arguments.model}, processor time, medians of {arguments.rounds}, {torch.get_num_threads()} threads")
+    logging.set_verbosity_error()  # which weights are missing is said above
+    logging.disable_progress_bar()
+    model = with_all_scorers(arguments.model, getattr(torch, arguments.dtype))
+    costs = fetching_costs(
+        model, question_tokens=arguments.question_tokens, rounds=arguments.rounds, clock=CLOCKS[arguments.clock]
+    )
+    print(
+        f"{arguments.model}, {model.config.vision_config.image_size} px, {arguments.question_tokens} question tokens, "
+        f"{arguments.dtype}, {arguments.clock} seconds, medians of {arguments.rounds}, "
+        f"{torch.get_num_threads()} threads"
+    )
     for name, seconds in costs.items():
         whole = ENCODER if name.startswith("textures") else FIRST
         share = 100 * seconds.times(costs[whole])

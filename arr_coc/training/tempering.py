@@ -1,0 +1,151 @@
+"""Learned tempering: how much of each pass explores, taught by the answers and by how many passes they took.
+
+For each question G episodes are played: the model runs back again while its answer is unsure, the policy
+(`modeling/tempering.py`) draws how much of each pass explores, and episodes that ended better than the question's
+others make their decisions more likely (REINFORCE, Williams 1992, with a leave-one-out baseline). Nothing else learns.
+
+Notation: B questions, G episodes of each.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import PartialState
+from torch import Tensor
+
+from ..data.records import Record
+from ..data.sources import open_records
+from ..files import fresh_file
+from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration, ImageEncoding
+from ..modeling.passes import AUTO_PASSES
+from ..modeling.tempering import TemperingPolicy
+from .rewards import RewardWeights, answer_correctness, group_advantages, reward
+from .stages import STAGES, Run, Stage
+
+logger = logging.getLogger(__name__)
+
+STATE = "tempering.pt"
+"""In a stage's folder: step, policy and optimiser, replaced in one move."""
+
+Episode = Callable[[int], float]
+"""The number of an episode of its question -> its reward, the policy having been asked for at least one share."""
+
+
+def tempering_loss(
+    policy: TemperingPolicy, questions: Sequence[Episode], *, draws: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Plays G = `draws` episodes of each question.
+
+    Returns:
+        The loss to minimise, and the rewards [B, G].
+    """
+    rewards, log_p = [], []
+    for play in questions:
+        for number in range(draws):
+            with policy.drawing(generator) as drawn:
+                rewards.append(play(number))
+            log_p.append(policy.log_probability(drawn))
+    gained = torch.tensor(rewards).view(len(questions), draws)
+    likely = torch.stack(log_p).view(len(questions), draws)
+    return -(group_advantages(gained).to(likely) * likely).mean(), gained
+
+
+@STAGES.register("tempering")
+@dataclass(frozen=True)
+class Tempering(Stage):
+    """Settings of the stage, and the stage.
+
+    Attributes:
+        data: a source of records, see `open_records`, each about one image.
+        steps: of AdamW.
+        batch_size: B.
+        draws: G.
+        learning_rate: of AdamW.
+        budget: tokens of each pass.
+        rewards: weights of its parts, see `RewardWeights`; efficiency is of the tokens of `AUTO_PASSES` passes.
+        log_every: steps.
+        save_every: steps.
+        seed: of questions and draws.
+    """
+
+    data: Mapping[str, Any]
+    steps: int = 100
+    batch_size: int = 4
+    draws: int = 4
+    learning_rate: float = 0.02
+    budget: int | str = "fast"
+    rewards: Mapping[str, float] = field(default_factory=dict)
+    log_every: int = 10
+    save_every: int = 25
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, least in (("steps", 1), ("batch_size", 1), ("draws", 2), ("log_every", 1), ("save_every", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name}: expected at least {least}; got {getattr(self, name)}")
+        known = RewardWeights.__dataclass_fields__
+        if unknown := sorted(set(self.rewards) - set(known)):
+            raise ValueError(f"rewards: expected settings among {', '.join(known)}; got {unknown}")
+
+    def run(self, run: Run, folder: Path) -> None:
+        if (processes := PartialState().num_processes) > 1:
+            raise ValueError(f"stage tempering: expected one process; got {processes}")
+        model: Any = run.model
+        model = model.to(run.device).eval()
+        policy = model.model.fetcher.tempering
+        if policy is None:
+            raise ValueError("stage tempering: expected fetcher_config.learned_exploration: true; got false")
+        model.processor = run.processor
+        records = open_records(self.data, folder=run.root)
+        optimizer = torch.optim.AdamW(policy.parameters(), lr=self.learning_rate, weight_decay=0.0)
+        folder.mkdir(parents=True, exist_ok=True)
+        for step in range(self._resume(folder, policy, optimizer), self.steps):
+            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
+            chosen = torch.randint(len(records), (self.batch_size,), generator=generator).tolist()
+            questions = [self._episode(model, records[number], step) for number in chosen]
+            loss, rewards = tempering_loss(policy, questions, draws=self.draws, generator=generator)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if (step + 1) % self.log_every == 0:
+                logger.info(f"tempering step {step + 1}/{self.steps}: reward {rewards.mean():.3f}")
+            if (step + 1) % self.save_every == 0 or step + 1 == self.steps:
+                state = {"step": step + 1, "policy": policy.state_dict(), "optimizer": optimizer.state_dict()}
+                with fresh_file(folder / STATE) as beside:
+                    torch.save(state, beside)
+
+    def _resume(self, folder: Path, policy: TemperingPolicy, optimizer: torch.optim.Optimizer) -> int:
+        """The step to go on with."""
+        if not (folder / STATE).is_file():
+            return 0
+        state = torch.load(folder / STATE, weights_only=True)
+        policy.load_state_dict(state["policy"])
+        optimizer.load_state_dict(state["optimizer"])
+        return int(state["step"])
+
+    def _episode(self, model: ArrCocForConditionalGeneration, record: Record, step: int) -> Episode:
+        """A question whose image is encoded for all of its episodes."""
+        return partial(self._play, model, model.encode_image(record.picture), record, step)
+
+    def _play(
+        self, model: ArrCocForConditionalGeneration, encoding: ImageEncoding, record: Record, step: int, number: int
+    ) -> float:
+        """The reward of one episode; what is drawn of its passes depends on question, step and number."""
+        answer = model.generate(
+            encoding, record.question, history=record.history, budget=self.budget, num_passes="auto",
+            exploration="learned", seed=step * self.draws + number, return_fetch=True, do_sample=False,
+        )  # fmt: skip
+        gained = reward(
+            torch.tensor(answer_correctness(answer.text, record.answers)),
+            fetched=answer.fetch.budget,
+            budget=AUTO_PASSES * answer.passes[0].fetch.budget,
+            passes=len(answer.passes),
+            weights=RewardWeights(**self.rewards),
+        )
+        return float(gained)
