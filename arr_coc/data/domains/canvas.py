@@ -57,7 +57,8 @@ class Canvas:
         self.palette = sample_palette(rng, contrast=CONTRAST[split])
         self.glyphs: list[Glyph] = []
         self._fills: list[tuple[Ink, Colour]] = []
-        self._side, self._corner = (size, None) if window is None else (window[2], window[:2])
+        self._side = size if window is None else window[2]
+        self._corner = None if window is None else window[:2]
         self._rules = self._layer()
         self.ruler = Ruler(rng, self._rules, text_unit(size))
         self._inks = {"label": self._layer(self.pen)}
