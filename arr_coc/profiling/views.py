@@ -34,14 +34,15 @@ from .second_question import QUESTIONS
 class ViewCosts:
     """Of one image: `views` that were encoded, `tokens` of the language model's, seconds and bytes.
 
-    `fetch`: scoring and joint allocation; `first`: encoding and the time to the first token; `second`: the
-    time to the first token of another question.
+    `fetch`: scoring and joint allocation; `prefill`: placing what was fetched and the language model's reading of it;
+    `first`: encoding and the time to the first token; `second`: the time to the first token of another question.
     """
 
     views: int
     tokens: int
     encoder: float
     fetch: float
+    prefill: float
     first: float
     second: float
     held: int
@@ -92,7 +93,7 @@ def view_costs(model: ArrCocForConditionalGeneration, views: int, *, rounds: int
     counter = LiveTensors()
     with counter:
         encoding = model.encode_image(image, **options)
-    times: dict[str, list[float]] = {"encoder": [], "fetch": [], "second": [], "first": []}
+    times: dict[str, list[float]] = {"encoder": [], "fetch": [], "prefill": [], "second": [], "first": []}
     fetch, spent = core.fetch, list[float]()
 
     def timed(*args: Any, **kwargs: Any) -> Any:
@@ -103,15 +104,16 @@ def view_costs(model: ArrCocForConditionalGeneration, views: int, *, rounds: int
 
     core.fetch = timed
     try:
-        for _ in range(rounds):
+        for _ in range(rounds + 1):
             times["encoder"].append(_seconds(lambda: model.encode_image(image, **options)))
             times["second"].append(_seconds(lambda: model.generate(encoding, QUESTIONS[1], max_new_tokens=1)))
             times["first"].append(times["encoder"][-1] + times["second"][-1])
             times["fetch"].append(spent[-1])
+            times["prefill"].append(times["second"][-1] - spent[-1])
     finally:
         del core.fetch
     answer = model.generate(encoding, QUESTIONS[0], max_new_tokens=1, return_fetch=True)
-    medians = {name: statistics.median(values) for name, values in times.items()}
+    medians = {name: statistics.median(values[1:]) for name, values in times.items()}  # the first round warms up
     tokens = encoding.base_positions + int(answer.fetch.counts.sum())
     count = 1 + (0 if encoding.tiles is None else len(encoding.tiles))
     return ViewCosts(views=count, tokens=tokens, held=held_bytes(encoding), peak=counter.peak, **medians)
@@ -125,14 +127,13 @@ def main() -> None:
     arguments = parser.parse_args()
     model = ArrCocForConditionalGeneration.from_pretrained(Path(arguments.model)).eval()
     print(f"{arguments.model}, {torch.get_num_threads()} threads, medians of {arguments.rounds}")
-    print("views tokens  encoder s  fetch s  of first  second s  of first  held MB  peak MB")
+    print("views tokens  encoder s  fetch s  of first prefill s  second s  of first  held MB  peak MB")
     for views in arguments.views:
         costs = view_costs(model, views, rounds=arguments.rounds)
         fetch = f"{costs.fetch:8.4f} {costs.fetch / costs.first:9.1%}"
-        print(
-            f"{costs.views:5} {costs.tokens:6} {costs.encoder:10.3f} {fetch}"
-            f" {costs.second:9.3f} {costs.second / costs.first:9.1%} {costs.held / 1e6:8.1f} {costs.peak / 1e6:8.1f}"
-        )
+        second = f"{costs.second:9.3f} {costs.second / costs.first:9.1%}"
+        memory = f"{costs.held / 1e6:8.1f} {costs.peak / 1e6:8.1f}"
+        print(f"{costs.views:5} {costs.tokens:6} {costs.encoder:10.3f} {fetch} {costs.prefill:9.3f} {second} {memory}")
 
 
 if __name__ == "__main__":
