@@ -67,6 +67,7 @@ class Tempering(Stage):
         draws: G.
         learning_rate: of AdamW.
         budget: tokens of each pass.
+        new_tokens: of an answer at most.
         rewards: weights of its parts, see `RewardWeights`; efficiency is of the tokens of `AUTO_PASSES` passes.
         log_every: steps.
         save_every: steps.
@@ -79,6 +80,7 @@ class Tempering(Stage):
     draws: int = 4
     learning_rate: float = 0.02
     budget: int | str = "fast"
+    new_tokens: int = 32
     rewards: Mapping[str, float] = field(default_factory=dict)
     log_every: int = 10
     save_every: int = 25
@@ -86,7 +88,14 @@ class Tempering(Stage):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, least in (("steps", 1), ("batch_size", 1), ("draws", 2), ("log_every", 1), ("save_every", 1)):
+        for name, least in (
+            ("steps", 1),
+            ("batch_size", 1),
+            ("draws", 2),
+            ("new_tokens", 1),
+            ("log_every", 1),
+            ("save_every", 1),
+        ):
             if getattr(self, name) < least:
                 raise ValueError(f"{name}: expected at least {least}; got {getattr(self, name)}")
         known = RewardWeights.__dataclass_fields__
@@ -140,6 +149,7 @@ class Tempering(Stage):
         answer = model.generate(
             encoding, record.question, history=record.history, budget=self.budget, num_passes="auto",
             exploration="learned", seed=step * self.draws + number, return_fetch=True, do_sample=False,
+            max_new_tokens=self.new_tokens,
         )  # fmt: skip
         gained = reward(
             torch.tensor(answer_correctness(answer.text, record.answers)),
