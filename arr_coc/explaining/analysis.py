@@ -286,8 +286,8 @@ def typical_words(words: Sequence[set[str]], inside: np.ndarray) -> list[str]:
 
     `words`: of each question. The lead is counted in standard errors of the difference of two proportions.
     """
-    own = Counter(word for place in np.flatnonzero(inside) for word in words[place])
-    rest = Counter(word for place in np.flatnonzero(~inside) for word in words[place])
+    own = Counter(word for place in np.flatnonzero(inside).tolist() for word in words[place])
+    rest = Counter(word for place in np.flatnonzero(~inside).tolist() for word in words[place])
     n, others = int(inside.sum()), int((~inside).sum())
     if not n or not others:
         return []
