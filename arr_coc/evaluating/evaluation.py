@@ -1,7 +1,7 @@
 """Ask a model every question with every strategy; count what it got right and what it fetched."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ from ..data.records import Record
 from ..metrics import METRICS
 from ..modeling.allocators import ALLOCATORS
 from ..modeling.configuration_arr_coc import resolve_budget
-from ..modeling.fetcher import FetchChoices
+from ..modeling.fetcher import FetchChoices, RunningBackFetcher
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .arms import Arm
 from .environment import environment, shown
@@ -104,15 +104,46 @@ def score_strategies(
         for name in strategies
     ]
     arms = {name: strategy_arm(model, choice) for name, choice in zip(strategies, choices, strict=True)}
+    return _score_arms(model, records, arms, metric, batch_size=batch_size, tiles=tiles, progress=progress)
+
+
+def score_fetchers(
+    model: ArrCocForConditionalGeneration,
+    records: Sequence[Record],
+    fetchers: Mapping[str, RunningBackFetcher],
+    *,
+    batch_size: int = 32,
+    metric: str = "exact_match",
+    progress: bool = True,
+) -> dict[str, Scored]:
+    """What the model answers, as configured, with each fetcher in place of its own, question by question.
+
+    Every image is drawn and encoded once for all of them. Errors as in `evaluate`.
+    """
+    strategy = model.config.fetcher_config.strategy
+    METRICS[metric]  # a ValueError where it is unknown
+    require_extra("scipy.stats", "intervals")
+    _check(model, records, [strategy], batch_size, None, None)
+    arm = strategy_arm(model, FetchChoices(strategy=strategy))
+    arms = {name: replace(arm, name=name) for name in fetchers}
+    return _score_arms(model, records, arms, metric, batch_size=batch_size, fetchers=fetchers, progress=progress)
+
+
+def _score_arms(
+    model: ArrCocForConditionalGeneration,
+    records: Sequence[Record],
+    arms: Mapping[str, Arm],
+    metric: str,
+    **settings: Any,
+) -> dict[str, Scored]:
+    """What each arm answered and how it scores; settings as in `predict_all`."""
     answers: dict[str, dict[int, Prediction]] = {run: {} for arm in arms.values() for run in arm.runs}
-    for run, predictions in predict_all(
-        model, list(arms.values()), records, batch_size=batch_size, tiles=tiles, progress=progress
-    ):
+    for run, predictions in predict_all(model, list(arms.values()), records, **settings):
         answers[run].update(predictions)
     rows = {
         name: [[answers[run][place] for place in range(len(records))] for run in arm.runs] for name, arm in arms.items()
     }
-    items = distinct_items(records, rows[strategies[0]][0])
+    items = distinct_items(records, next(iter(rows.values()))[0])
     patch = model.config.vision_config.patch_size
     return {name: score_arm(arm, rows[name], items, metric, patch) for name, arm in arms.items()}
 
