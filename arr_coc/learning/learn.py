@@ -106,7 +106,7 @@ def _phase(lesson: Lesson, learned: Format, strategy: str) -> AllocatorPhase:
     scorer hears of what was fetched only, and that gradient, the larger one by far, comes from whatever the model
     cannot read.
     """
-    located = all(record.located for record in learned.read())
+    located = all(record.located for source in (learned.read(), lesson.original.read(limit=8)) for record in source)
     return AllocatorPhase(
         data={"format": "mixed", "sources": [learned] * _SHARE + [lesson.original]},
         losses={"answer": 0.0} if located else {},
