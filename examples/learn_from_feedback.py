@@ -18,7 +18,7 @@ from arr_coc.data.feedback import JOURNAL, Feedback
 from arr_coc.data.formats import Rendered
 from arr_coc.data.records import Record
 from arr_coc.evaluating.comparison import describe, describe_change
-from arr_coc.evaluating.evaluation import score_strategies
+from arr_coc.evaluating.evaluation import score_fetchers
 from arr_coc.journal import Journal, journal_files, read_journal
 from arr_coc.learning.adapted_fetcher import adapted_fetcher
 from arr_coc.learning.learn import Lesson, learn
@@ -30,13 +30,15 @@ parser.add_argument("--out", default="runs/feedback", help="folder of the feedba
 parser.add_argument("--model", default="hub_configs/arr-coc-tiny")
 parser.add_argument("--fields", default="vendor,balance,deposit,branch,refund,mileage", help="four at least, by commas")
 parser.add_argument("--feedback", type=int, default=150, help="answers that the user speaks of, a page each")
-parser.add_argument("--steps", type=int, default=150)
-parser.add_argument("--rest", type=int, default=600, help="pages, four questions each, that shall not be forgotten")
+parser.add_argument("--steps", type=int, default=100)
+parser.add_argument("--rest", type=int, default=200, help="pages, eight questions each, that shall not be forgotten")
 parser.add_argument("--pages", type=int, default=60, help="to measure on at the end, four questions each")
+parser.add_argument("--seed", type=int, default=5, help="of all pages")
 arguments = parser.parse_args()
 
 model = ArrCocForConditionalGeneration.from_pretrained(arguments.model).eval()
 side, fields = model.config.vision_config.image_size, tuple(arguments.fields.split(","))
+said, original, rest, new = range(10 * arguments.seed, 10 * arguments.seed + 4)  # seeds
 out = Path(arguments.out)
 
 
@@ -45,17 +47,17 @@ def correct(record: Record, log: Journal) -> None:
     stream = io.BytesIO()
     image = load_image(record.picture)
     image.save(stream, "PNG")
-    said, truth = model.generate(image, record.question), record.answers[0]
-    answer = None if said == truth else truth
+    heard, truth = model.generate(image, record.question), record.answers[0]
+    answer = None if heard == truth else truth
     boxes = (*record.boxes, *record.label_boxes)  # without the name the value cannot be told from others
-    feedback = Feedback(stream.getvalue(), record.question, said == truth, said, answer, boxes)
+    feedback = Feedback(stream.getvalue(), record.question, heard == truth, heard, answer, boxes)
     log.append(feedback.content())
 
 
 log = Journal(out / "said", JOURNAL, limit=2**30, forgets=False, durable=True)
-heard = sum(1 for _ in read_journal(log.folder, JOURNAL)) if journal_files(log.folder, JOURNAL) else 0
-asked = Rendered(arguments.feedback, 1, seed=0, size=side, fields=fields).read()
-for record in asked[heard:]:
+spoken_of = sum(1 for _ in read_journal(log.folder, JOURNAL)) if journal_files(log.folder, JOURNAL) else 0
+asked = Rendered(arguments.feedback, 1, seed=said, size=side, fields=fields).read()
+for record in asked[spoken_of:]:
     correct(record, log)
 log.close()
 right = sum(bool(entry.content["right"]) for entry in read_journal(log.folder, JOURNAL))
@@ -63,8 +65,8 @@ print(f"feedback: on {arguments.feedback} answers, {right} of them right", flush
 
 lesson = Lesson(
     feedback=out / "said",
-    original=Rendered(200, 3, seed=1, size=side),
-    rest=Rendered(arguments.rest, 4, seed=2, size=side, split="validation"),
+    original=Rendered(60, 8, seed=original, size=side),
+    rest=Rendered(arguments.rest, 8, seed=rest, size=side, split="validation"),
     model=arguments.model,
     steps=arguments.steps,
 )
@@ -73,11 +75,10 @@ learned = learn(lesson, versions)
 print("\n".join(learned.decision.lines()))
 print(f"in use: {versions.current().version}", flush=True)
 
-strategy, own = model.config.fetcher_config.strategy, model.model.fetcher
-fresh = Rendered(arguments.pages, 4, seed=3, size=side, split="validation", fields=fields).read()
-before = score_strategies(model, fresh, [strategy])[strategy]
-model.model.fetcher = adapted_fetcher(own, versions.adapter(versions.current().version))
-after = score_strategies(model, fresh, [strategy])[strategy]
-print("new fields, before:", describe(before))
-print("new fields, after: ", describe(after))
-print("change:", describe_change(before, after))
+fresh = Rendered(arguments.pages, 4, seed=new, size=side, split="validation", fields=fields).read()
+own = model.model.fetcher
+fetchers = {"before": own, "after": adapted_fetcher(own, versions.adapter(versions.current().version))}
+scored = score_fetchers(model, fresh, fetchers)
+print("new fields, before:", describe(scored["before"]))
+print("new fields, after: ", describe(scored["after"]))
+print("change:", describe_change(scored["before"], scored["after"]))

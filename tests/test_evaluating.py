@@ -3,12 +3,14 @@
 import ast
 import json
 import sys
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from helpers import tiny_model
 from PIL import Image
 
@@ -17,7 +19,7 @@ from arr_coc.cli.evaluate import table
 from arr_coc.data.records import NOT_ON_THE_PAGE, read_records
 from arr_coc.evaluating import evaluate
 from arr_coc.evaluating.answers import ask
-from arr_coc.evaluating.evaluation import score_strategies, with_allocators
+from arr_coc.evaluating.evaluation import score_fetchers, score_strategies, with_allocators
 from arr_coc.evaluating.predictions import boxed_patches
 from arr_coc.evaluating.statistics import bootstrap_mean, wilson
 from arr_coc.metrics import exact_match, patch_recall
@@ -132,6 +134,28 @@ def test_the_command_prints_strategies_with_allocators(
     assert rows == ["none", "saliency+topk", "saliency+knapsack"]
     assert main([*asked, "--allocators", "all", "--allocator", "topk"]) == 2
     assert "--allocators: expected it without --allocator; got both" in capsys.readouterr().err
+
+
+def test_fetchers_are_compared_on_images_that_are_encoded_once(
+    model: Any, lines: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each answers what the model would with it in place of its own, which it has again afterwards."""
+    records, own, other = read_records(write(tmp_path, lines)), model.model.fetcher, deepcopy(model.model.fetcher)
+    for weight in other.parameters():
+        torch.nn.init.normal_(weight)
+    alone = {}
+    for name, fetcher in (("other", other), ("own", own)):
+        model.model.fetcher = fetcher
+        (alone[name],) = score_strategies(model, records, ["realizer"], progress=False).values()
+    encoded: list[int] = []
+    encode = model.model.encode_image
+    counting = lambda pixels, mask: (encoded.append(len(pixels)), encode(pixels, mask))[1]  # noqa: E731
+    monkeypatch.setattr(model.model, "encode_image", counting)
+    together = score_fetchers(model, records, {"own": own, "other": other}, batch_size=4, progress=False)
+    assert sum(encoded) == len(SIZES) and model.model.fetcher is own
+    patches = {name: [said.patches for said in scored.predictions[0]] for name, scored in together.items()}
+    assert patches == {name: [said.patches for said in scored.predictions[0]] for name, scored in alone.items()}
+    assert patches["own"] != patches["other"]
 
 
 def test_recall_is_of_the_patches_under_the_boxes(model: Any, lines: list[Any], tmp_path: Path) -> None:

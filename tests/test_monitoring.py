@@ -183,6 +183,25 @@ def test_command_saves_what_the_server_finds(cli: Cli, tmp_path: Path, model: Ar
     assert code == 2 and "model: expected a folder" in err
 
 
+def test_training_saves_it_beside_the_model(cli: Cli, tmp_path: Path, checkpoint: Path) -> None:
+    noise(0).save(tmp_path / "0.png")
+    (tmp_path / "data.jsonl").write_text('{"image": "0.png", "question": "Who?", "answers": ["x"]}\n')
+    (tmp_path / "recipe.yaml").write_text(
+        f"model: {checkpoint}\nstart: {checkpoint}\nreference: {{path: data.jsonl}}\n"
+        "stages: [{stage: allocator, data: {path: data.jsonl}, steps: 1, batch_size: 1}]\n"
+    )
+    code, out, err = cli("train", tmp_path / "recipe.yaml", "--out", tmp_path / "run")
+    assert code == 0 and out == f"{tmp_path / 'run' / 'model'}\n", err
+    assert FetchReference.load(tmp_path / "run" / "model" / REFERENCE).questions == 1
+    code, _, err = cli("train", tmp_path / "recipe.yaml", "reference.path=none.jsonl", "--out", tmp_path / "other")
+    assert code == 2 and "none.jsonl" in err and not (tmp_path / "other").exists(), "refused before it trains"
+
+
+def test_the_shipped_checkpoint_has_its_reference() -> None:
+    reference = FetchReference.load(SERVING.parents[1] / "hub_configs" / "arr-coc-tiny" / REFERENCE)
+    assert reference.strategy == "realizer" and reference.questions >= 200
+
+
 def test_tiers() -> None:
     assert [tier_label(count, 4096) for count in (0, 1, 64, 65, 400, 401)] == ["none", "64", "64", "128", "400", "more"]
     assert tier_label(5, 256) == "128"

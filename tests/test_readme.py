@@ -35,6 +35,7 @@ SMALL = {
         "1.steps=1", "1.pages=1", "1.workers=0",
         "2.steps=2", "2.pages=1", "2.aligned_steps=1", "2.evaluate_questions=3", "2.evaluate_split=train",
         "2.workers=0",
+        "reference.pages=1",
     ],
 }  # fmt: skip
 """Options that make a documented command quick, and settings that make a recipe so; the documented ones come first."""

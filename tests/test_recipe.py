@@ -43,6 +43,15 @@ def test_settings_go_to_a_stage_by_number_by_name_or_to_all() -> None:
     assert stages[1].rates == stages[3].rates == {"bridge": 1e-6}
 
 
+def test_settings_go_inside_the_reference_or_take_it_away() -> None:
+    reference = load_recipe(RECIPE).reference
+    assert reference is not None and reference["format"] == "rendered"
+    assert load_recipe(RECIPE, ["reference.pages=1"]).reference == {**reference, "pages": 1}
+    assert load_recipe(RECIPE, ["reference=null"]).reference is None
+    with pytest.raises(ValueError, match="expected a mapping for reference; got 3"):
+        load_recipe(RECIPE, ["reference=3"])
+
+
 @pytest.mark.parametrize("setting", ["pages=3", "9.steps=3", "steps", "joint=3", "0.=3", "nobody.steps=3"])
 def test_settings_that_nothing_has_are_refused(setting: str) -> None:
     with pytest.raises(ValueError, match=r"setting: expected STAGE.NAME=VALUE .*; got '"):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from helpers import tiny_model
 from serving_client import noise
 
@@ -15,6 +16,7 @@ from arr_coc.loading import load_model
 from arr_coc.profiling.served import ServedProcess, ask, cases, percentile, serve_command
 from arr_coc.profiling.serving_load import BODY_LIMIT, KINDS, Load, Report
 from arr_coc.profiling.serving_throughput import GENERATE, PLAIN, Comparison, Measured, few_images, table
+from arr_coc.serving.running import share_cores
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="processes are found in Linux' /proc")
@@ -78,6 +80,15 @@ def test_load_notices_what_goes_wrong(command: list[str], pages: Path, checkpoin
         "plain: 400 messages: expected a question; got an empty one"
     ]
     assert not load.report.good
+
+
+@pytest.mark.parametrize(("threads", "each"), [(1, 1), (2, 1), (16, 8)])
+def test_the_two_threads_that_compute_share_the_cores(threads: int, each: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int] = []
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(torch, "set_num_threads", told.append)
+    share_cores()
+    assert told == [each]
 
 
 def test_growth_and_percentiles() -> None:

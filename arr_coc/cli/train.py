@@ -3,9 +3,14 @@
 import argparse
 import logging
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .common import Command
+
+if TYPE_CHECKING:
+    from arr_coc.data.records import Record
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,6 +28,7 @@ def run(args: argparse.Namespace) -> None:
     import torch
     from accelerate import PartialState
 
+    from arr_coc.data.sources import open_records
     from arr_coc.training.adapter import train_adapter
     from arr_coc.training.recipe import load_recipe, train
 
@@ -39,7 +45,10 @@ def run(args: argparse.Namespace) -> None:
     trained = Path(args.out) / "model"
     try:
         if args.adapter is None:
+            usual = None if recipe.reference is None else open_records(recipe.reference, folder=recipe.root)
             train(recipe, Path(args.out), device)
+            if usual is not None and PartialState().is_main_process:
+                _save_reference(trained, usual, args.device)
         else:
             trained = train_adapter(recipe, Path(args.out), device, rank=args.adapter)
     finally:
@@ -48,12 +57,21 @@ def run(args: argparse.Namespace) -> None:
         print(trained)
 
 
+def _save_reference(folder: Path, records: "Sequence[Record]", device: str) -> None:
+    """Saves beside a trained model how it fetches on usual questions."""
+    from arr_coc.evaluating.fetch_reference import REFERENCE, measure_reference
+    from arr_coc.loading import load_model
+
+    measure_reference(load_model(str(folder), device), records).save(folder / REFERENCE)
+
+
 COMMAND = Command(
     name="train",
     summary="train a model by a recipe; goes on where a killed run stopped",
     description=(
         "Run the stages of a recipe. Every stage keeps a checkpoint in its own folder of OUT, so the same command\n"
-        "goes on with a run that was killed. The trained model is written to OUT/model. On many devices:\n"
+        "goes on with a run that was killed. The trained model is written to OUT/model, and how it fetches on\n"
+        "the recipe's `reference` questions, see arr-coc reference. On many devices:\n"
         "accelerate launch --config_file examples/accelerate/ddp.yaml -m arr_coc_cli train RECIPE.yaml ..."
     ),
     examples=(

@@ -9,7 +9,7 @@ from ..data.records import Record
 from ..metrics import METRICS
 from ..modeling.allocators import ALLOCATORS
 from ..modeling.configuration_arr_coc import resolve_budget
-from ..modeling.fetcher import FetchChoices
+from ..modeling.fetcher import FetchChoices, RunningBackFetcher
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.scorers import SCORERS
 from .arms import Arm
@@ -105,22 +105,41 @@ def score_strategies(
         strategy, own = _parts(name)
         choices = FetchChoices(strategy, own or allocator, budget, seed, num_passes=num_passes)
         arms.append(replace(strategy_arm(model, choices), name=name))
-    return score_arms(model, records, arms, batch_size=batch_size, metric=metric, tiles=tiles, progress=progress)[0]
+    return score_arms(model, records, arms, metric, batch_size=batch_size, tiles=tiles, progress=progress)[0]
+
+
+def score_fetchers(
+    model: ArrCocForConditionalGeneration,
+    records: Sequence[Record],
+    fetchers: Mapping[str, RunningBackFetcher],
+    *,
+    batch_size: int = 32,
+    metric: str = "exact_match",
+    progress: bool = True,
+) -> dict[str, Scored]:
+    """What the model answers, as configured, with each fetcher in place of its own, question by question.
+
+    Every image is drawn and encoded once for all of them. Errors as in `evaluate`.
+    """
+    strategy = model.config.fetcher_config.strategy
+    METRICS[metric]  # a ValueError where it is unknown
+    require_extra("scipy.stats", "intervals")
+    check_request(model, records, [strategy], batch_size, None, None)
+    arm = strategy_arm(model, FetchChoices(strategy=strategy))
+    arms = [replace(arm, name=name) for name in fetchers]
+    return score_arms(model, records, arms, metric, batch_size=batch_size, fetchers=fetchers, progress=progress)[0]
 
 
 def score_arms(
     model: ArrCocForConditionalGeneration,
     records: Sequence[Record],
     arms: Sequence[Arm],
-    *,
-    batch_size: int = 32,
-    metric: str = "exact_match",
-    tiles: str | int | None = None,
-    progress: bool = True,
+    metric: str,
+    **settings: Any,
 ) -> tuple[dict[str, Scored], Items]:
-    """What each arm answered and how it scores, by its name; the questions that count. Arguments as in `evaluate`."""
+    """What each arm answered and how it scores, by its name; the questions that count. Settings as in `predict_all`."""
     answers: dict[str, dict[int, Prediction]] = {run: {} for arm in arms for run in arm.runs}
-    for run, predictions in predict_all(model, arms, records, batch_size=batch_size, tiles=tiles, progress=progress):
+    for run, predictions in predict_all(model, arms, records, **settings):
         answers[run].update(predictions)
     rows = {arm.name: [[answers[run][place] for place in range(len(records))] for run in arm.runs] for arm in arms}
     items = distinct_items(records, rows[arms[0].name][0])

@@ -4,6 +4,7 @@ Every image is encoded once per size for all of its questions and all arms.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from tqdm import tqdm
 from ..data.images import HeldImage
 from ..data.records import Record
 from ..modeling.answers import Answer
+from ..modeling.fetcher import RunningBackFetcher
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.vision_tower import ImageEncoding
 from .answers import PeerChoices, ask, encode, load_images
@@ -58,6 +60,7 @@ def predict_all(
     answered: Mapping[str, Collection[int]] | None = None,
     shard: tuple[int, int] = (0, 1),
     tiles: str | int | None = None,
+    fetchers: Mapping[str, RunningBackFetcher] | None = None,
     progress: bool = True,
     on_answer: OnAnswer | None = None,
 ) -> Iterator[tuple[str, dict[int, Prediction]]]:
@@ -71,6 +74,7 @@ def predict_all(
         answered: places that are answered already, by run.
         shard: (number of this process, number of processes): every process takes whole images.
         tiles: see `views.ViewOptions`; None: a single view of each image, but views of documents and several images.
+        fetchers: by the arm's name, what fetches for it in place of the model's own fetcher.
         progress: show a progress bar (on standard error).
         on_answer: called with the record's place, the whole answer, of which a prediction keeps little, and the
             (height, width) of each source that the prompt showed, px.
@@ -94,9 +98,9 @@ def predict_all(
         with tqdm(total=total, unit="answer", disable=not progress) as bar:
             for batch in groups if in_views else _batches(groups, batch_size):
                 if in_views:
-                    parts = _predict_document(model, arms, batch, done, batch_size, tiles, told)
+                    parts = _predict_document(model, arms, batch, done, batch_size, tiles, fetchers or {}, told)
                 else:
-                    parts = _predict_batch(model, arms, batch, done, batch_size, pages, told)
+                    parts = _predict_batch(model, arms, batch, done, batch_size, pages, fetchers or {}, told)
                 for run, predictions in parts:
                     yield run, predictions
                     bar.update(len(predictions))
@@ -106,6 +110,17 @@ def predict_all(
 
 def _ignored(place: int, answer: Answer, sizes: Sequence[tuple[int, int]]) -> None:
     """Whoever wants predictions alone."""
+
+
+@contextmanager
+def _fetching_by(model: ArrCocForConditionalGeneration, fetcher: RunningBackFetcher | None) -> Iterator[None]:
+    """The model with another fetcher for a while; None: with its own."""
+    own = model.model.fetcher
+    model.model.fetcher = own if fetcher is None else fetcher
+    try:
+        yield
+    finally:
+        model.model.fetcher = own
 
 
 def _batches(groups: Sequence[list[Item]], batch_size: int) -> Iterator[list[Item]]:
@@ -127,6 +142,7 @@ def _predict_batch(
     done: Mapping[str, Collection[int]],
     batch_size: int,
     pages: OtherPages,
+    fetchers: Mapping[str, RunningBackFetcher],
     told: OnAnswer,
 ) -> Iterator[tuple[str, dict[int, Prediction]]]:
     """All runs' predictions for a few images, which are loaded once and encoded once per size."""
@@ -151,7 +167,9 @@ def _predict_batch(
                 beside = [sources.index(others[item.record.image]) for item in part]
                 encoding = as_read(arm, encodings[arm.side], torch.tensor(slots), torch.tensor(beside))
                 asked = [item.record for item in part]
-                answers = ask(model, arm, asked, encoding, seed=seed, choices=choices, max_new_tokens=new_tokens(model))
+                with _fetching_by(model, fetchers.get(arm.name)):
+                    limit = new_tokens(model)
+                    answers = ask(model, arm, asked, encoding, seed=seed, choices=choices, max_new_tokens=limit)
                 for item, answer, slot in zip(part, answers, slots, strict=True):
                     told(item.place, answer, [(images[slot].height, images[slot].width)])
                 predictions = {
@@ -168,6 +186,7 @@ def _predict_document(
     done: Mapping[str, Collection[int]],
     batch_size: int,
     tiles: str | int | None,
+    fetchers: Mapping[str, RunningBackFetcher],
     told: OnAnswer,
 ) -> Iterator[tuple[str, dict[int, Prediction]]]:
     """All runs' predictions about one document, whose sources are encoded once."""
@@ -183,7 +202,8 @@ def _predict_document(
         for start in range(0, len(items), size):
             part = items[start : start + size]
             asked = [item.record for item in part]
-            answers = ask_views(model, arm, asked, encoding, seed=seed, max_new_tokens=new_tokens(model))
+            with _fetching_by(model, fetchers.get(arm.name)):
+                answers = ask_views(model, arm, asked, encoding, seed=seed, max_new_tokens=new_tokens(model))
             for item, answer in zip(part, answers, strict=True):
                 told(item.place, answer, encoding.source_sizes or ())
             yield (

@@ -142,7 +142,7 @@ def _measured(
     boxed, several = all(record.located for record in records), len({record.images for record in records}) > 1
     arms = make_arms(model.config, each.arms, seeds=(0,), boxed=boxed, several=several)
     scored, items = score_arms(
-        model, records, arms, batch_size=batch_size, metric=each.metric, tiles=each.tiles, progress=progress
+        model, records, arms, each.metric, batch_size=batch_size, tiles=each.tiles, progress=progress
     )
     tags = [dict(record.tags) for record in items.records]
     return {

@@ -12,7 +12,7 @@ import torch
 
 from ..data.formats import FeedbackLog, Format
 from ..data.records import Record
-from ..evaluating.evaluation import score_strategies
+from ..evaluating.evaluation import score_fetchers
 from ..evaluating.identity import model_identity
 from ..evaluating.scores import Scored
 from ..loading import load_config, load_model
@@ -25,6 +25,9 @@ from .adapted_fetcher import adapted_fetcher
 from .gate import MARGIN, Decision, decide
 from .versions import Versions
 
+_SHARE = 3
+"""Questions of feedback for each of what the scorer learned from before."""
+
 _WORK = "training"
 """Folder, among the versions, of checkpoints: the same command goes on with a training that was killed."""
 
@@ -35,7 +38,7 @@ class Lesson:
 
     Attributes:
         feedback: folder of the journal.
-        original: what the scorer learned from before, which takes turns with feedback.
+        original: what the scorer learned from before, which is trained on beside feedback.
         rest: questions that shall not be forgotten, always the same.
         model: folder of the checkpoint.
         steps, batch_size, learning_rate, rank: of the training of the adapter.
@@ -47,7 +50,7 @@ class Lesson:
     original: Format
     rest: Format
     model: str
-    steps: int = 200
+    steps: int = 100
     batch_size: int = 8
     learning_rate: float = 3e-3
     rank: int = 8
@@ -97,9 +100,16 @@ def learn(lesson: Lesson, versions: Versions, device: torch.device | str = "cpu"
 
 
 def _phase(lesson: Lesson, learned: Format, strategy: str) -> AllocatorPhase:
-    """Half of every batch is feedback, half what the scorer learned from before."""
+    """Three questions of four are feedback, the fourth is of what the scorer learned from before.
+
+    Boxes say where to look, patch by patch. Where every correction has some, they alone teach: through the answer the
+    scorer hears of what was fetched only, and that gradient, the larger one by far, comes from whatever the model
+    cannot read.
+    """
+    located = all(record.located for source in (learned.read(), lesson.original.read(limit=8)) for record in source)
     return AllocatorPhase(
-        data={"format": "mixed", "sources": [learned, lesson.original]},
+        data={"format": "mixed", "sources": [learned] * _SHARE + [lesson.original]},
+        losses={"answer": 0.0} if located else {},
         trained=("scorer",),
         strategies={strategy: 1.0},
         steps=lesson.steps,
@@ -117,13 +127,9 @@ def _scores(
     model: ArrCocForConditionalGeneration, adapters: Mapping[str, Path | None], data: Sequence[Sequence[Record]]
 ) -> list[tuple[Scored, Scored]]:
     """Of each data set, what the new scorer and the one in use answer, fetched for as a server does it."""
-    strategy, own = model.config.fetcher_config.strategy, model.model.fetcher
-    scored: dict[str, list[Scored]] = {}
-    for name, adapter in adapters.items():
-        model.model.fetcher = adapted_fetcher(own, adapter)
-        scored[name] = [score_strategies(model, records, [strategy])[strategy] for records in data]
-    model.model.fetcher = own
-    return list(zip(scored["new"], scored["used"], strict=True))
+    fetchers = {name: adapted_fetcher(model.model.fetcher, adapter) for name, adapter in adapters.items()}
+    scored = [score_fetchers(model, records, fetchers) for records in data]
+    return [(of_records["new"], of_records["used"]) for of_records in scored]
 
 
 def _report(

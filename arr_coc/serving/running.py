@@ -4,6 +4,7 @@ import socket
 from collections.abc import Callable
 from types import FrameType
 
+import torch
 import uvicorn
 
 from .app import Server
@@ -35,6 +36,14 @@ class DrainingServer(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
+def share_cores() -> None:
+    """Halves PyTorch's threads: two of the server's threads compute at once, one that embeds and one that answers.
+
+    With all cores for each, every product would wait for the slower half of it.
+    """
+    torch.set_num_threads(max(1, torch.get_num_threads() // 2))
+
+
 def run(server: Server, host: str, port: int, on_ready: Callable[[str], None]) -> None:
     """Serves until SIGTERM or SIGINT; a second SIGINT ends at once.
 
@@ -47,6 +56,8 @@ def run(server: Server, host: str, port: int, on_ready: Callable[[str], None]) -
     Raises:
         OSError: the address is taken, or not this machine's.
     """
+    if server.engine.asker.model.device.type == "cpu":
+        share_cores()
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, port), family=family, backlog=2048) as listening:
         name = f"[{host}]" if family == socket.AF_INET6 else host

@@ -3,6 +3,7 @@
 model: .                   # folder with config.json and the tokenizer, relative to the recipe
 start: .                   # a trained model's folder to go on from, perhaps with fewer layers of language; none: new
 config: {fetcher_config: {allocator: tiers}}   # what shall differ from config.json
+reference: {format: rendered, pages: 100, split: validation}   # how it fetches on these is saved beside it
 seed: 0
 defaults: {bf16: true}     # settings of every stage that knows them and does not say otherwise
 stages:
@@ -44,11 +45,11 @@ from .stages import STAGES, Run, Stage
 
 logger = logging.get_logger(__name__)
 
-_TOP = ("model", "start", "seed")
+_TOP = ("model", "start", "seed", "reference")
 _KINDS: tuple[tuple[tuple[str, ...], type, str], ...] = (
     (("model", "start"), str, "text"),
     (("seed",), int, "a whole number"),
-    (("config", "defaults"), Mapping, "a mapping"),
+    (("config", "defaults", "reference"), Mapping, "a mapping"),
 )
 """What a recipe's names stand for."""
 
@@ -67,6 +68,8 @@ class Recipe:
         start: a trained model's folder (with its `LEARNER`, for stages from scratch) to go on from; None: nothing.
         root: what paths in the stages' data are relative to.
         changes: settings that differ from the configuration's, parts of it as mappings.
+        reference: usual questions, see `arr_coc.data.sources.open_records`, on which `arr-coc train` measures how the
+            trained model fetches, for a server to compare its traffic with; None: it does not.
 
     Raises:
         ValueError: a phase that follows a stage after which parts of the model are still untrained.
@@ -78,6 +81,7 @@ class Recipe:
     start: Path | None = None
     root: Path = Path(".")
     changes: Mapping[str, Any] = field(default_factory=dict)
+    reference: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         for before, after in pairwise(self.stages):
@@ -152,7 +156,7 @@ def _places(recipe: dict[str, Any], path: list[str]) -> tuple[list[dict[str, Any
     """The recipe itself or those of its stages that a dotted name means, and what of the name is left."""
     stages = [stage for stage in recipe["stages"] if isinstance(stage, dict)]
     first, rest = path[0], path[1:]
-    if first in _TOP and not rest:
+    if first in _TOP and (not rest or isinstance(recipe.get(first), dict)):
         return [recipe], path
     if first.isdecimal():
         return recipe["stages"][int(first) : int(first) + 1], rest
@@ -171,7 +175,8 @@ def load_recipe(path: Path, settings: Sequence[str] = ()) -> Recipe:
     Args:
         path: the YAML file.
         settings: overrides: "2.steps=100" or "joint.steps=100" of a stage by number or name, "steps=100" of all that
-            have such a setting, "2.data.path=pages.jsonl" inside one, "seed=1" of the recipe.
+            have such a setting, "2.data.path=pages.jsonl" inside one, "seed=1" or "reference.pages=9" of the
+            recipe.
 
     Raises:
         ValueError: unknown stages or settings, or no stages.
@@ -194,6 +199,7 @@ def load_recipe(path: Path, settings: Sequence[str] = ()) -> Recipe:
         start=None if recipe.get("start") is None else path.parent / recipe["start"],
         root=path.parent,
         changes=recipe.get("config") or {},
+        reference=recipe.get("reference"),
     )
 
 
