@@ -64,7 +64,7 @@ COMMAND = Command(
     name="learn",
     summary="train the scorer on feedback, and promote it where it is better",
     description=(
-        "Train an adapter of the scorer on feedback (two images in three) and, one question in four, on what it\n"
+        "Train an adapter of the scorer on feedback (two images in three) and, every second question, on what it\n"
         "learned from before; compare it with the scorer in use on the other feedback and on questions that shall not\n"
         "be forgotten; promote it if it is better on the former and no worse than the margin on the latter. Servers\n"
         "with --versions DIR take it at once. Killed, the same command goes on. --back takes the version before again."

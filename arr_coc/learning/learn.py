@@ -25,9 +25,6 @@ from .adapted_fetcher import adapted_fetcher
 from .gate import MARGIN, Decision, decide
 from .versions import Versions
 
-_SHARE = 3
-"""Questions of feedback for each of what the scorer learned from before."""
-
 _WORK = "training"
 """Folder, among the versions, of checkpoints: the same command goes on with a training that was killed."""
 
@@ -100,7 +97,7 @@ def learn(lesson: Lesson, versions: Versions, device: torch.device | str = "cpu"
 
 
 def _phase(lesson: Lesson, learned: Format, strategy: str) -> AllocatorPhase:
-    """Three questions of four are feedback, the fourth is of what the scorer learned from before.
+    """Every second question is feedback, the others are of what the scorer learned from before.
 
     Boxes say where to look, patch by patch. Where every correction has some, they alone teach: through the answer the
     scorer hears of what was fetched only, and that gradient, the larger one by far, comes from whatever the model
@@ -108,7 +105,7 @@ def _phase(lesson: Lesson, learned: Format, strategy: str) -> AllocatorPhase:
     """
     located = all(record.located for source in (learned.read(), lesson.original.read(limit=8)) for record in source)
     return AllocatorPhase(
-        data={"format": "mixed", "sources": [learned] * _SHARE + [lesson.original]},
+        data={"format": "mixed", "sources": [learned, lesson.original]},
         losses={"answer": 0.0} if located else {},
         trained=("scorer",),
         strategies={strategy: 1.0},
