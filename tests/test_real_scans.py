@@ -16,7 +16,7 @@ from helpers import tiny_model
 
 from arr_coc.contact_sheet import draw_sheet
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)] if hasattr(pytest.mark, "timeout") else pytest.mark.slow
+pytestmark = pytest.mark.slow
 
 PACKAGES = ("ocrmypdf", "img2table")
 KEPT = Path(__file__).parents[1] / "build" / "real_scans"

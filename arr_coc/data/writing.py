@@ -114,7 +114,7 @@ def _line(domain: str, page: Page, question: Question) -> dict[str, Any]:
         "difficulty": question.difficulty,
         "layout": page.layout,
         "font": page.font,
-        **dict(page.tags),
+        **page.told,
         **{name: list(getattr(question, name)) for name in places if getattr(question, name)},
         **({"absent": True} if question.absent else {}),
         **({"history": [list(turn) for turn in question.history]} if question.history else {}),

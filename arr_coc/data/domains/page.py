@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
+from math import inf
 from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
@@ -21,6 +22,9 @@ Difficulty = Literal["easy", "hard"]
 
 ABSENT = "absent"
 """The kind of questions about what a page does not show."""
+
+CHARACTERS = {"under 120": 120, "120 to 299": 300, "300 or more": inf}
+"""Kinds of pages by how many characters they show, and what those stay below."""
 
 _EASY_BOXES = 3  # the answer's, and up to two of what leads to it, such as the names of its row and column
 _EASY_LENGTH = 12  # characters
@@ -107,6 +111,13 @@ class Page:
     def sources(self) -> tuple[Image.Image, ...]:
         """All that the questions are about, in order."""
         return (self.image, *self.others)
+
+    @property
+    def told(self) -> dict[str, str]:
+        """The tags, and of pages whose characters are known "characters": which of `CHARACTERS` it shows."""
+        shown = len(self.glyphs)
+        counted = {"characters": next(name for name, below in CHARACTERS.items() if shown < below)} if shown else {}
+        return {**counted, **dict(self.tags)}
 
 
 Layout = TypeVar("Layout")

@@ -41,7 +41,12 @@ def homography(source: np.ndarray, target: np.ndarray) -> np.ndarray:
     for (x, y), (u, v) in zip(source.tolist(), target.tolist(), strict=True):
         rows += [(x, y, 1, 0, 0, 0, -u * x, -u * y), (0, 0, 0, x, y, 1, -v * x, -v * y)]
         values += [u, v]
-    return np.append(np.linalg.solve(np.array(rows), np.array(values)), 1.0).reshape(3, 3)
+    return np.append(_steady(np.linalg.solve(np.array(rows), np.array(values))), 1.0).reshape(3, 3)
+
+
+def _steady(values: np.ndarray) -> np.ndarray:
+    """The values to 12 significant digits: solvers differ in the last ones from CPU to CPU, and pages may not."""
+    return np.array([float(f"{value:.12g}") for value in values.tolist()])
 
 
 def project(matrix: np.ndarray, points: np.ndarray) -> np.ndarray:
@@ -64,7 +69,7 @@ def paste_warped(page: Image.Image, panel: Image.Image, alpha: Image.Image, matr
     size = (math.ceil(x1) - left, math.ceil(y1) - top)
     shift = np.array([(1, 0, left), (0, 1, top), (0, 0, 1)], np.float64)
     back = np.linalg.inv(matrix) @ shift
-    coefficients = (back / back[2, 2]).reshape(-1)[:8].tolist()
+    coefficients = _steady((back / back[2, 2]).reshape(-1)[:8]).tolist()
     colours, cover = (
         layer.transform(size, Image.Transform.PERSPECTIVE, coefficients, Image.Resampling.BICUBIC)
         for layer in (panel, alpha)

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from math import inf
 from typing import Any, overload
 
 from PIL import Image
@@ -13,9 +12,6 @@ from ..images import HeldImage
 from ..records import MAX_ERRORS, OnError, Record
 from ..splits import Split, check_split
 from .base import FORMATS, Format
-
-CHARACTERS = {"under 120": 120, "120 to 299": 300, "300 or more": inf}
-"""Kinds of pages by how many characters they show, and what those stay below: a tag of the records."""
 
 _DRAWN = 64
 """Pages that are kept; others are drawn again when they are needed."""
@@ -101,19 +97,13 @@ class Rendered(Format):
             "difficulty": asked.difficulty,
             "layout": page.layout,
             "font": page.font,
-            **({"characters": _how_many(len(page.glyphs))} if page.glyphs else {}),
-            **dict(page.tags),
+            **page.told,
             **({"turn": asked.turn} if self.turns else {}),
         }
         return Record(
             image, asked.text, asked.answers, asked.boxes, number + 1, asked.label_boxes, tuple(tags.items()),
             asked.absent, asked.history, tuple(others), asked.box_sources, asked.label_sources, asked.answer_sources,
         )  # fmt: skip
-
-
-def _how_many(characters: int) -> str:
-    """Which of the `CHARACTERS` a page shows."""
-    return next(name for name, below in CHARACTERS.items() if characters < below)
 
 
 def _names(names: Any) -> tuple[str, ...]:
