@@ -19,6 +19,7 @@ TINY = "TINY"
 SMALL = {
     "ablate": ["--model", TINY, "--limit", "2", "--timed", "1", "--rounds", "1", "--seeds", "0"],
     "analyse": ["--limit", "4"],
+    "measure": ["--split", "train", "--sets", "documents", "--limit", "4"],
     "evaluate": ["--limit", "4"],
     "experiment": [
         "--model", TINY, "--limit", "4", "--arms", "none,random,saliency,realizer,baselines,patches_only",

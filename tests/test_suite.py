@@ -31,7 +31,7 @@ def suite(tmp_path: Path) -> Path:
 
 
 def test_every_set_is_measured_as_evaluate_does(suite: Path) -> None:
-    model, sets = tiny_model(), read_suite(suite, "validation")
+    model, sets = tiny_model(), read_suite(suite, "train")
     result = measure_suite(model, sets, progress=False)["sets"]
     assert list(result) == ["pages", "missing"]
     for each in sets:
@@ -42,7 +42,7 @@ def test_every_set_is_measured_as_evaluate_does(suite: Path) -> None:
 
 
 def test_tags_and_swaps_have_tables(suite: Path) -> None:
-    result = measure_suite(tiny_model(), read_suite(suite), progress=False)
+    result = measure_suite(tiny_model(), read_suite(suite, "train"), progress=False)
     pages = result["sets"]["pages"]
     (turns,), (swap,) = pages["by"], pages["swaps"]
     assert [row["bucket"] for row in turns["rows"]] == ["first", "second"]
@@ -83,7 +83,20 @@ def test_the_shipped_suite_reads() -> None:
 
 def test_the_command_writes_what_it_prints(suite: Path, tmp_path: Path, cli: Cli) -> None:
     model, file = tiny_checkpoint(tmp_path / "model"), tmp_path / "measured.json"
-    arguments: list[Any] = ["measure", suite, "--model", model, "--sets", "pages", "--limit", 3, "--json", file]
+    arguments: list[Any] = [
+        "measure",
+        suite,
+        "--model",
+        model,
+        "--split",
+        "train",
+        "--sets",
+        "pages",
+        "--limit",
+        3,
+        "--json",
+        file,
+    ]
     code, printed, _ = cli(*map(str, arguments))
     assert code == 0 and suite_text(json.loads(file.read_text(encoding="utf-8"))) == printed.strip()
     code, _, error = cli("measure", str(suite), "--model", str(model), "--sets", "others")

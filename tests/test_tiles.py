@@ -24,7 +24,7 @@ KEPT = ("tile", "overview")
 
 @cache
 def shown(kind: str, seed: int) -> Document:
-    return KINDS[kind](np.random.default_rng(seed), size=SIDE, split="validation")
+    return KINDS[kind](np.random.default_rng(seed), size=SIDE, split="train")
 
 
 @pytest.mark.parametrize("kind", KEPT)
