@@ -14,7 +14,7 @@ from arr_coc.data.mixture import KINDS
 from arr_coc.training.from_scratch.targets import word_targets
 
 try:
-    find_fonts("train")
+    find_fonts("validation")
 except FileNotFoundError as error:
     pytest.skip(str(error), allow_module_level=True)
 
@@ -24,7 +24,7 @@ KEPT = ("tile", "overview")
 
 @cache
 def shown(kind: str, seed: int) -> Document:
-    return KINDS[kind](np.random.default_rng(seed), size=SIDE, split="train")
+    return KINDS[kind](np.random.default_rng(seed), size=SIDE, split="validation")
 
 
 @pytest.mark.parametrize("kind", KEPT)
