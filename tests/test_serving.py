@@ -111,6 +111,20 @@ def test_logprobs_are_those_of_the_answers_probability(model: Any, client: Any) 
     assert answer.arr_coc == {"strategy": "realizer", "allocator": "topk", "patches": [expected.fetch.budget]}
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.5])
+def test_several_passes_are_those_of_generate(temperature: float, model: Any, client: Any) -> None:
+    choices = {"num_passes": 2, "budget": 4}
+    answer = ask(client, max_tokens=6, logprobs=True, temperature=temperature, extra_body=choices)
+    passes = answer.arr_coc["passes"]
+    assert [own["patches"] for own in passes] == [4, 4] and answer.arr_coc["patches"] == [8]
+    if not temperature:  # else tokens are drawn
+        expected = model.generate(IMAGES[0], QUESTION, **choices, return_fetch=True, max_new_tokens=6)
+        assert [own["text"] for own in passes] == [own.text for own in expected.passes]
+        assert text(answer) == expected.text
+        logprobs = [token.logprob for token in answer.choices[0].logprobs.content]
+        assert prod(map(exp, logprobs)) == pytest.approx(expected.probability, rel=1e-2)
+
+
 def test_drawn_answers_differ_and_cold_ones_do_not(client: Any) -> None:
     warm = {text(ask(client, temperature=2.0, max_tokens=8)) for _ in range(6)}
     cold = {text(ask(client, temperature=0.0, top_p=0.5, max_tokens=8)) for _ in range(3)}
@@ -157,6 +171,12 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "an unknown handle": ({"messages": chat("a", "encoding:enc_0")}, 404, "encode the image again"),
     "a strategy": ({"extra_body": {"strategy": "best"}}, 400, "strategy: expected one of"),
     "a budget": ({"extra_body": {"budget": 10_000}}, 400, "budget: expected 0 to"),
+    "no passes": ({"extra_body": {"num_passes": 0}}, 400, "num_passes: expected"),
+    "passes over two images": (
+        {"messages": chat("a", *URLS[:2]), "extra_body": {"num_passes": 2}},
+        400,
+        "one image beside several passes; got 2",
+    ),
     "a field": ({"extra_body": {"stratgy": "none"}}, 400, "stratgy"),
     "a seed": ({"seed": 1}, 400, "seed"),
     "two answers": ({"n": 2}, 400, "n: "),

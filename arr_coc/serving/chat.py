@@ -201,7 +201,7 @@ class Answering:
 
     def _fetched(self) -> dict[str, Any]:
         assert self._ticket is not None and self._ticket.fetch is not None
-        return fetch_summary(self._ticket.fetch)
+        return fetch_summary(self._ticket.fetch, self._ticket.passes)
 
 
 def _event(body: dict[str, Any]) -> str:

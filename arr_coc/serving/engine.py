@@ -25,6 +25,7 @@ from ..modeling.fetcher import RunningBackFetcher
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.prompt import EmbeddedPrompt
 from .batched_model import PAGE, BatchedLanguageModel
+from .passes import NobodyWaits, answer_in_passes
 from .question import EngineBusy, EngineStopped, Progress, Question, Ticket
 from .settings import ServerSettings
 from .token_rows import TokenRows
@@ -80,11 +81,12 @@ class Engine:
         self.batched = BatchedLanguageModel(model, self.rows)
         self.alive = False
         self._version = CHECKPOINT
-        self._fetching = threading.Lock()
+        self._fetching, self._passing = threading.Lock(), threading.Lock()
         on_cpu = model.device.type == "cpu"
         self._embed_batch = settings.embed_batch or (4 if on_cpu else 8)
         self._max_running = settings.max_running or (8 if on_cpu else 64)
         self._waiting: deque[Ticket] = deque()
+        self._waiting_for_passes: deque[Ticket] = deque()
         self._running: dict[str, _Running] = {}
         self._bases: OrderedDict[bytes, _Base] = OrderedDict()
         self._managers: dict[bool, ContinuousBatchingManager] = {}
@@ -96,10 +98,11 @@ class Engine:
     # ---- called by the event loop
 
     def start(self) -> None:
-        """Starts the batch and the thread that embeds."""
+        """Starts the batch, the thread that embeds, and that of questions in several passes."""
         self.alive = True
         self._manager(sampling=False)
         self._begin(self._embed_questions, "embedder")
+        self._begin(self._answer_in_passes, "passes")
 
     def stop(self) -> None:
         """Ends at once: questions under way fail with `EngineStopped`."""
@@ -115,7 +118,7 @@ class Engine:
     @property
     def waiting(self) -> int:
         """Questions that are not in the batch yet."""
-        return len(self._waiting)
+        return len(self._waiting) + len(self._waiting_for_passes)
 
     @property
     def running(self) -> int:
@@ -132,7 +135,7 @@ class Engine:
 
         Encodings stay as they are: nothing of a scorer goes into them.
         """
-        with self._fetching:
+        with self._passing, self._fetching:
             self.asker.model.model.fetcher, self._version = fetcher, version
 
     def submit(self, question: Question) -> Ticket:
@@ -146,9 +149,9 @@ class Engine:
         with self._changed:
             if not self.alive:
                 raise EngineStopped
-            if len(self._waiting) >= self.settings.max_waiting:
-                raise EngineBusy(max(1, round(len(self._waiting) * self._seconds)))
-            self._waiting.append(ticket)
+            if self.waiting >= self.settings.max_waiting:
+                raise EngineBusy(max(1, round(self.waiting * self._seconds)))
+            (self._waiting_for_passes if question.in_passes else self._waiting).append(ticket)
             self._changed.notify_all()
         return ticket
 
@@ -156,8 +159,9 @@ class Engine:
         """Ends a question whose answer nobody waits for; one that has ended stays as it is."""
         with self._changed:
             ticket.cancelled = True  # it may be with the thread that embeds
-            if ticket in self._waiting:
-                self._waiting.remove(ticket)
+            for queue in (self._waiting, self._waiting_for_passes):
+                if ticket in queue:
+                    queue.remove(ticket)
             self._changed.notify_all()
         running = self._end(ticket.number)
         if running is not None:
@@ -294,6 +298,24 @@ class Engine:
             self.rows.release(self._bases.pop(next(idle)).ids)
         return self.rows.take(embeds)
 
+    # ---- the thread of questions in several passes
+
+    def _answer_in_passes(self) -> None:
+        while (ticket := self._next_in_passes()) is not None:
+            try:
+                with self._passing:
+                    ticket.version = self._version
+                    ticket.push(answer_in_passes(self.asker, ticket))
+            except NobodyWaits:
+                pass
+            except Exception as error:
+                self._refuse(ticket, error)
+
+    def _next_in_passes(self) -> Ticket | None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self.alive or self._waiting_for_passes)
+            return self._waiting_for_passes.popleft() if self.alive else None
+
     # ---- the batch, and the threads that read its answers
 
     def _manager(self, *, sampling: bool) -> ContinuousBatchingManager:
@@ -349,8 +371,10 @@ class Engine:
 
     def _fail_all(self) -> None:
         with self._changed:
-            tickets = [*self._waiting, *(running.ticket for running in self._running.values())]
+            running = (running.ticket for running in self._running.values())
+            tickets = [*self._waiting, *self._waiting_for_passes, *running]
             self._waiting.clear()
+            self._waiting_for_passes.clear()
         for ticket in tickets:
             self._end(ticket.number)
             ticket.push(EngineStopped())

@@ -31,6 +31,7 @@ class Example:
         weights: SHA-256 of the checkpoint's files.
         version: of the scorer.
         redacted: whether a hook changed it: it cannot be reproduced then.
+        num_passes: as it was asked for.
     """
 
     id: str
@@ -53,6 +54,7 @@ class Example:
     weights: str
     version: str
     redacted: bool = False
+    num_passes: int | str | None = None
 
     def content(self) -> dict[str, Any]:
         """The entry of a journal."""

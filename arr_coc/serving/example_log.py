@@ -117,4 +117,5 @@ class ExampleLog:
             fetched=None if ticket.fetch is None else fetched_patches(ticket.fetch),
             weights=self.weights,
             version=ticket.version,
+            num_passes=choices.num_passes,
         )

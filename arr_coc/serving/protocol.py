@@ -1,4 +1,4 @@
-"""Requests and answers as OpenAI's API has them, with `strategy`, `budget` and `allocator` beside its own fields.
+"""Requests and answers as OpenAI's API has them, with the choices of `generate` on how to fetch beside its own fields.
 
 A field that would change the answer and is not served is refused, not passed over.
 """
@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from ..modeling.answers import Pass
 from ..modeling.fetcher import FetchChoices, FetchResult
 from ..modeling.processing_arr_coc import Turn
 
@@ -83,6 +84,7 @@ class ChatRequest(Strict):
     strategy: str | None = None
     budget: int | str | None = None
     allocator: str | None = None
+    num_passes: int | Literal["auto"] | None = None
     # Served for these values only, which say nothing.
     n: Literal[1] | None = None
     top_logprobs: Literal[0] | None = None
@@ -107,7 +109,9 @@ class ChatRequest(Strict):
     @property
     def choices(self) -> FetchChoices:
         """How patches are fetched."""
-        return FetchChoices(strategy=self.strategy, budget=self.budget, allocator=self.allocator)
+        return FetchChoices(
+            strategy=self.strategy, budget=self.budget, allocator=self.allocator, num_passes=self.num_passes
+        )
 
     def turns(self) -> tuple[list[str], list[Turn], str]:
         """Where the images are, the questions and answers before, and the question.
@@ -185,6 +189,11 @@ def logprobs_of(tokenizer: Any, tokens: Sequence[int], logprobs: Sequence[float]
     return {"content": content, "refusal": None}
 
 
-def fetch_summary(fetch: FetchResult) -> dict[str, Any]:
-    """What was fetched: strategy, allocator, patches of each image."""
-    return {"strategy": fetch.strategy, "allocator": fetch.allocator, "patches": fetch.counts.tolist()}
+def fetch_summary(fetch: FetchResult, passes: Sequence[Pass] = ()) -> dict[str, Any]:
+    """What was fetched: strategy, allocator, patches of each image; where several passes were asked for, of each."""
+    summary = {"strategy": fetch.strategy, "allocator": fetch.allocator, "patches": fetch.counts.tolist()}
+    history = [
+        {"text": own.text, "uncertainty": own.uncertainty, "explored": own.share, "patches": own.fetch.budget}
+        for own in passes
+    ]
+    return {**summary, "passes": history} if passes else summary

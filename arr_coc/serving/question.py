@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from ..modeling.answers import Pass
 from ..modeling.fetcher import AS_CONFIGURED, FetchChoices, FetchResult
 from ..modeling.processing_arr_coc import Turn
 from .encodings import HeldEncoding
@@ -31,6 +32,11 @@ class Question:
     max_tokens: int = 64
     temperature: float = 0.0
     top_p: float = 1.0
+
+    @property
+    def in_passes(self) -> bool:
+        """Whether it may run back more than once."""
+        return self.choices.num_passes not in (None, 1)
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,7 @@ class Ticket:
         prompt_tokens: known with the first `Progress`.
         cancelled: nobody waits for the answer.
         version: of the scorer that fetched.
+        passes: the runs back, where several were asked for.
     """
 
     question: Question
@@ -74,6 +81,7 @@ class Ticket:
     prompt_tokens: int = 0
     cancelled: bool = False
     version: str = ""
+    passes: tuple[Pass, ...] = ()
     _arrived: "asyncio.Queue[Progress | Exception]" = field(default_factory=asyncio.Queue)
 
     def push(self, news: Progress | Exception) -> None:

@@ -97,6 +97,7 @@ class Replay:
                 strategy=example.strategy,
                 budget=example.budget,
                 allocator=example.allocator,
+                num_passes=example.num_passes,
             )
         finally:
             core.fetcher = own
