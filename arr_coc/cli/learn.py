@@ -12,11 +12,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("log", metavar="LOG", nargs="?", help="folder that arr-coc serve --feedback wrote")
     add_model_argument(parser)
     parser.add_argument("--versions", metavar="DIR", required=True, help="folder of the scorer's versions")
-    original = "YAML file (format, path, ...) of what the scorer learned from before, trained on beside feedback"
+    original = "YAML file (format, path, ...) of questions that the scorer shall judge as it did"
     parser.add_argument("--original", metavar="DATA.yaml", help=original)
     parser.add_argument("--rest", metavar="DATA.yaml", help="likewise, of questions that shall not be forgotten")
     parser.add_argument("--back", action="store_true", help="take the version before into use again, and end")
-    parser.add_argument("--steps", metavar="N", type=int, help="of training (default: 100)")
+    parser.add_argument("--steps", metavar="N", type=int, help="of training (default: 300)")
     parser.add_argument("--rank", metavar="R", type=int, help="of the adapter (default: 8)")
     margin = "points that the rest may lose; a larger loss has to be excluded (default: 1)"
     parser.add_argument("--margin", metavar="POINTS", type=float, help=margin)
@@ -64,10 +64,11 @@ COMMAND = Command(
     name="learn",
     summary="train the scorer on feedback, and promote it where it is better",
     description=(
-        "Train an adapter of the scorer on feedback (two images in three) and, every second question, on what it\n"
-        "learned from before; compare it with the scorer in use on the other feedback and on questions that shall not\n"
-        "be forgotten; promote it if it is better on the former and no worse than the margin on the latter. Servers\n"
-        "with --versions DIR take it at once. Killed, the same command goes on. --back takes the version before again."
+        "Train an adapter of the scorer on feedback (two images in three), held to what the scorer says of every second\n"
+        "question, which is an original one; compare it with the scorer in use on the other feedback and on questions\n"
+        "that shall not be forgotten; promote it if it is better on the former and no worse than the margin on the\n"
+        "latter. Servers with --versions DIR take it at once. Killed, the same command goes on. --back takes the version\n"
+        "before again."
     ),
     examples=(
         "arr-coc learn said --original original.yaml --rest rest.yaml --versions scorers",

@@ -81,9 +81,10 @@ class QuestionCollator:
             query_mask: bool [B, S], True on the question's text, never on the answer.
             pixel_values: float32 [P, 3, side, side], patch_mask: bool [P, N]; an image asked twice is there once.
             image_index: int64 [I], the image of each record.
+            retained: bool [I], where any is: records that are to be judged as before.
             relevance_targets: float32 [I, N], 1 on patches under the boxes of the answer and its label, 0 elsewhere;
                 all 0 where the image does not show what is asked for; rows of `UNKNOWN` where the boxes are unknown or
-                none reaches into the image.
+                none reaches into the image, and of retained records.
 
         Raises:
             ValueError: no records, an image that cannot be read, a sequence longer than the
@@ -147,7 +148,9 @@ class QuestionCollator:
         inputs = self.processor.image_processor(images, return_tensors="pt")
         sizes = [(images[slot].height, images[slot].width) for slot in index]
         relevance = [self._relevance(record, size) for record, size in zip(records, sizes, strict=True)]
+        marks = torch.tensor([record.retained for record in records])
         return {
+            **({"retained": marks} if marks.any() else {}),
             "pixel_values": inputs["pixel_values"],
             "patch_mask": inputs["patch_mask"].bool(),
             "image_index": torch.tensor(index),
@@ -158,10 +161,10 @@ class QuestionCollator:
         """float32 [N] for an image of (height, width) px."""
         grid = self.side // self.patch_size
         patches = np.zeros((grid, grid), dtype=bool)
-        if record.boxes:
+        if record.boxes and not record.retained:
             boxes = self.processor.image_processor.map_boxes((*record.boxes, *record.label_boxes), *size)
             patches = boxes_to_patches(boxes, grid, self.patch_size)
-        if not patches.any() and not record.absent:
+        if not patches.any() and (record.retained or not record.absent):
             return torch.full((grid**2,), UNKNOWN)
         return torch.from_numpy(patches).flatten().float()
 

@@ -53,6 +53,7 @@ class Record:
     `others`: further sources behind `image` that the question is about; without them `image` may be a document.
     `box_sources`, `label_sources`: the source of each box, from 0; empty: all lie on the first.
     `answer_sources`: any of these sources answers by itself; empty: not known, or it takes several.
+    `retained`: its boxes teach nothing, but that a scorer shall judge it as it did (loss "retention").
     """
 
     image: Path | HeldImage
@@ -68,6 +69,7 @@ class Record:
     box_sources: tuple[int, ...] = ()
     label_sources: tuple[int, ...] = ()
     answer_sources: tuple[int, ...] = ()
+    retained: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.image, Image.Image):

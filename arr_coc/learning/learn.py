@@ -35,10 +35,11 @@ class Lesson:
 
     Attributes:
         feedback: folder of the journal.
-        original: what the scorer learned from before, which is trained on beside feedback.
+        original: questions of which it shall judge as it did, such as it learned from before; boxes are not looked at.
         rest: questions that shall not be forgotten, always the same.
         model: folder of the checkpoint.
         steps, batch_size, learning_rate, rank: of the training of the adapter.
+        retention: weight of that, beside the feedback's own loss.
         margin: see `gate.decide`.
         seed: of what is drawn.
     """
@@ -47,10 +48,11 @@ class Lesson:
     original: Format
     rest: Format
     model: str
-    steps: int = 100
+    steps: int = 300
     batch_size: int = 8
     learning_rate: float = 3e-3
     rank: int = 8
+    retention: float = 0.3
     margin: float = MARGIN
     seed: int = 0
 
@@ -97,16 +99,18 @@ def learn(lesson: Lesson, versions: Versions, device: torch.device | str = "cpu"
 
 
 def _phase(lesson: Lesson, learned: Format, strategy: str) -> AllocatorPhase:
-    """Every second question is feedback, the others are of what the scorer learned from before.
+    """Every second question is feedback, the others hold the scorer to what it says without the adapter.
+
+    To all that it says: as an answer is read from every patch that is fetched, those around the right ones count too.
 
     Boxes say where to look, patch by patch. Where every correction has some, they alone teach: through the answer the
     scorer hears of what was fetched only, and that gradient, the larger one by far, comes from whatever the model
     cannot read.
     """
-    located = all(record.located for source in (learned.read(), lesson.original.read(limit=8)) for record in source)
+    located = all(record.located for record in learned.read())
     return AllocatorPhase(
-        data={"format": "mixed", "sources": [learned, lesson.original]},
-        losses={"answer": 0.0} if located else {},
+        data={"format": "mixed", "sources": [learned, lesson.original], "retained": [1]},
+        losses={"retention": lesson.retention, **({"answer": 0.0} if located else {})},
         trained=("scorer",),
         strategies={strategy: 1.0},
         steps=lesson.steps,

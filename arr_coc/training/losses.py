@@ -26,35 +26,40 @@ WEIGHTS = {
     "distillation": 0.0,
     "tiers": 0.0,
     "reinforcement": 0.0,
+    "retention": 0.0,
 }
 """Default weight of every loss. answer: cross-entropy of the answer's tokens; relevance: binary cross-entropy of the
 scorers against boxes; efficiency: what the mean budget exceeds its target by; diversity: over tiers; distribution:
 vision tokens against text embeddings; distillation: the scorers against the model's own attention; tiers: the answer's
 cross-entropy with each tier's saccades, averaged by the tier classifier's probabilities; reinforcement: see
-`reinforce.reinforcement_loss`."""
+`reinforce.reinforcement_loss`; retention: how far an adapter's scorers are, on retained records, from what they say
+without it."""
 
 
-Kind = Literal["tokens", "slots", "known"]
+Kind = Literal["tokens", "slots", "known", "retained"]
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What losses are divided by: answer tokens, image slots, and slots whose boxes are known."""
+    """What losses are divided by: answer tokens, image slots, and slots whose boxes are known, or that are retained."""
 
     tokens: Any
     slots: Any
     known: Any
+    retained: Any
 
     @classmethod
     def of(cls, batch: Mapping[str, Any]) -> "Counts":
-        """Counts the answer's tokens, the slots and those with known relevance in a collated batch."""
-        labels, relevance = batch["labels"], batch.get("relevance_targets")
+        """Counts the answer's tokens, the slots, those with known relevance and retained ones in a collated batch."""
+        labels, relevance, retained = batch["labels"], batch.get("relevance_targets"), batch.get("retained")
         known = 0 if relevance is None else int((relevance[:, 0] >= 0).sum())
-        return cls(int((labels[:, 1:] != -100).sum()), len(labels), known)
+        kept = 0 if retained is None else int(retained.sum())
+        return cls(int((labels[:, 1:] != -100).sum()), len(labels), known, kept)
 
     def tensor(self, device: torch.device) -> Tensor:
-        """[3], as it is summed over batches and processes; `Counts(*tensor)` is the way back."""
-        return torch.tensor([self.tokens, self.slots, self.known], dtype=torch.float32, device=device)
+        """[4], as it is summed over batches and processes; `Counts(*tensor)` is the way back."""
+        counts = [self.tokens, self.slots, self.known, self.retained]
+        return torch.tensor(counts, dtype=torch.float32, device=device)
 
 
 @dataclass(frozen=True)
@@ -108,6 +113,12 @@ def real_patches(output: ArrCocOutput, batch: Mapping[str, Any]) -> Tensor:
     return (mask if index is None else mask[index]).bool()
 
 
+def retention_loss(scores: Tensor, before: Tensor, patch_mask: Tensor) -> Tensor:
+    """[I] mean squared difference of logits [I, N] over real patches: the order of all, not of the best, shall stay."""
+    away = (scores.float() - before.float()).square() * patch_mask
+    return away.sum(1) / patch_mask.sum(1).clamp(min=1)
+
+
 def loss_terms(
     output: ArrCocOutput,
     batch: Mapping[str, Any],
@@ -118,6 +129,7 @@ def loss_terms(
     text_statistics: tuple[float, float] | None = None,
     attended: Tensor | None = None,
     by_tier: Tensor | None = None,
+    before: Mapping[str, Tensor] | None = None,
 ) -> dict[str, Term]:
     """The losses that have a weight and something to be computed from.
 
@@ -130,6 +142,7 @@ def loss_terms(
         text_statistics: mean and standard deviation of the text embeddings, for the distribution loss.
         attended: [I, N] the keep-all model's attention, for distillation.
         by_tier: [I, T] the answer's loss with each tier's saccades, for the tier classifier.
+        before: logits [I, N] of the scorers without the adapter, by name, for retained slots.
     """
     assert output.fetch is not None and output.logits is not None
     mask, relevance = real_patches(output, batch), batch.get("relevance_targets")
@@ -141,6 +154,9 @@ def loss_terms(
     if attended is not None and output.scores:
         divergences = [distillation_loss(logits, attended, mask).sum() for logits in output.scores.values()]
         terms["distillation"] = Term(torch.stack(divergences).mean(), "slots")
+    if before and output.scores:
+        away = torch.stack([retention_loss(logits, before[name], mask) for name, logits in output.scores.items()])
+        terms["retention"] = Term((away.mean(0) * batch["retained"]).sum(), "retained")
     slots = len(output.fetch.scores)
     if output.fetch.expected_tokens is not None:
         terms["efficiency"] = Term(efficiency_loss(output.fetch.expected_tokens, target_tokens) * slots, "slots")

@@ -37,6 +37,8 @@ from .sampler import StepSampler
 
 _ALIGNED = ("attention_mask", "query_mask", "position_ids", "labels")
 """What a batch may hold beside `input_ids` that goes token by token."""
+_TAUGHT = ("labels", "relevance_targets", "retained")
+"""What of a batch the model does not see."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,8 @@ class ArrCocTrainer(Trainer):
         self.loss_is_scaled_for_ga = True  # every loss is divided by the counts of the whole step
         self.model_accepts_loss_kwargs = True  # so that those counts are taken
         self.averages = Averages(self.accelerator)
+        if self.weights["retention"] and not hasattr(self.model, "disable_adapter"):
+            raise ValueError("retention: expected an adapter to be trained, beside what shall stay; got a whole model")
         self.reinforcer: Reinforcer | None = None
         if self.weights["reinforcement"]:
             self.reinforcer = Reinforcer(self.model, objective.reinforcement, seed=self.args.seed)
@@ -147,12 +151,13 @@ class ArrCocTrainer(Trainer):
         learns = any(parameter.requires_grad for parameter in base_model(self.model).model.fetcher.scorers.parameters())
         attended = self._attended(model, inputs) if learns and self.weights["distillation"] else None
         batch = self._trimmed(inputs, draw.saccades)
-        compared = learns and bool(self.weights["relevance"] or self.weights["distillation"])
+        before = self._before(model, batch, draw.strategy) if learns and self.weights["retention"] else None
+        compared = learns and any(self.weights[name] for name in ("relevance", "distillation", "retention"))
         output = self._run(model, batch, draw.strategy, self.objective.allocator, scores=compared)
         terms = loss_terms(
             output, batch, self.weights, config=config, target_tokens=self._target_tokens(),
             text_statistics=self.text_statistics, attended=attended,
-            by_tier=self._answer_by_tier(model, inputs, draw) if self.weights["tiers"] else None,
+            by_tier=self._answer_by_tier(model, inputs, draw) if self.weights["tiers"] else None, before=before,
         )  # fmt: skip
         if self.reinforcer is not None:
             terms["reinforcement"] = self._reinforced(self.reinforcer, batch, output)
@@ -187,7 +192,7 @@ class ArrCocTrainer(Trainer):
         self, model: nn.Module, batch: Mapping[str, Any], strategy: str, allocator: str | None, *, scores: bool = True
     ) -> ArrCocOutput:
         """A forward pass with logits of the answers' positions alone, and those of every trained scorer."""
-        inputs = {name: tensor for name, tensor in batch.items() if name not in ("labels", "relevance_targets")}
+        inputs = {name: tensor for name, tensor in batch.items() if name not in _TAUGHT}
         known = batch.get("relevance_targets")
         encoding = self._encoded(batch)
         if encoding is not None:
@@ -226,6 +231,14 @@ class ArrCocTrainer(Trainer):
             output = self._run(model, inputs, "saliency", "topk", scores=False)  # whatever the scores, all are fetched
         assert output.fetch is not None
         return patch_attention(collected, inputs["input_ids"], output.fetch, inner.config)
+
+    @torch.no_grad()
+    def _before(self, model: nn.Module, batch: Mapping[str, Any], strategy: str) -> Mapping[str, Tensor] | None:
+        """What the scorers say without the adapter; None where nothing is retained."""
+        if batch.get("retained") is None:
+            return None
+        with self.model.disable_adapter():
+            return self._run(model, batch, strategy, self.objective.allocator).scores
 
     @torch.no_grad()
     def _answer_by_tier(self, model: nn.Module, inputs: Mapping[str, Any], draw: Draw) -> Tensor:

@@ -16,9 +16,11 @@ class Mixed(Format):
 
     Attributes:
         sources: what each says of itself, as a source of its own would.
+        retained: numbers, from 0, of sources whose records are only there so that nothing changes: see `Record`.
     """
 
     sources: tuple[Format, ...]
+    retained: tuple[int, ...] = ()
 
     nested = ("sources",)
 
@@ -35,7 +37,7 @@ class Mixed(Format):
     ) -> Sequence[Record]:
         """The records in turn, numbered as they come."""
         sources = [source.read(limit=limit, on_error=on_error, max_errors=max_errors) for source in self.sources]
-        records = _InTurn(sources)
+        records = _InTurn(sources, self.retained)
         return records if limit is None else records[:limit]
 
 
@@ -44,6 +46,7 @@ class _InTurn(Sequence[Record]):
     """Record n is the next one of source n modulo their number; none is made before it is taken."""
 
     sources: list[Sequence[Record]]
+    retained: tuple[int, ...]
 
     def __len__(self) -> int:
         return len(self.sources) * max(map(len, self.sources))
@@ -59,4 +62,4 @@ class _InTurn(Sequence[Record]):
             raise IndexError(index)
         turn, source = divmod(index % len(self), len(self.sources))
         records = self.sources[source]
-        return replace(records[turn % len(records)], line=index % len(self) + 1)
+        return replace(records[turn % len(records)], line=index % len(self) + 1, retained=source in self.retained)
