@@ -120,3 +120,4 @@ def test_a_start_with_fewer_language_layers_says_what_it_said(tmp_path: Path) ->
         states = [model.model.language_model(input_ids=ids).last_hidden_state for model in (grown, shipped)]
     assert len(grown.model.language_model.layers) == 6
     assert torch.equal(states[0], states[1])
+    assert grown.generation_config.max_new_tokens == shipped.generation_config.max_new_tokens == 24

@@ -29,7 +29,8 @@ import torch
 import yaml
 from accelerate import PartialState
 from torch import nn
-from transformers.utils import logging
+from transformers import GenerationConfig
+from transformers.utils import GENERATION_CONFIG_NAME, logging
 
 from arr_coc.files import fresh_folder, read_yaml
 from arr_coc.loading import load_config, refused
@@ -279,6 +280,8 @@ def begin(recipe: Recipe, device: torch.device) -> Run:
     with refused(str(recipe.model)):
         processor = ArrCocProcessor.from_pretrained(recipe.model)
     run = Run(ArrCocForConditionalGeneration(config), processor, device, recipe.root)
+    if (recipe.model / GENERATION_CONFIG_NAME).is_file():
+        run.model.generation_config = GenerationConfig.from_pretrained(recipe.model)
     if recipe.start is not None:
         if not recipe.start.is_dir():
             raise ValueError(f"start: expected a trained model's folder; got {recipe.start}, which is none")
