@@ -64,11 +64,11 @@ COMMAND = Command(
     name="learn",
     summary="train the scorer on feedback, and promote it where it is better",
     description=(
-        "Train an adapter of the scorer on feedback (two images in three), held to what the scorer says of every second\n"
-        "question, which is an original one; compare it with the scorer in use on the other feedback and on questions\n"
-        "that shall not be forgotten; promote it if it is better on the former and no worse than the margin on the\n"
-        "latter. Servers with --versions DIR take it at once. Killed, the same command goes on. --back takes the version\n"
-        "before again."
+        "Train an adapter of the scorer on feedback (two images in three), held to what the scorer says of\n"
+        "original questions, which are every second one; compare it with the scorer in use on the other feedback and\n"
+        "on questions that shall not be forgotten; promote it if it is better on the former and no worse than the\n"
+        "margin on the latter. Servers with --versions DIR take it at once. Killed, the same command goes on.\n"
+        "--back takes the version before again."
     ),
     examples=(
         "arr-coc learn said --original original.yaml --rest rest.yaml --versions scorers",
