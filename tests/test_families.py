@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from helpers import tiny_config
 
-from arr_coc.evaluating.families import family_cells, three_digits, updated
+from arr_coc.evaluating.families import family_cells, matrix_page, three_digits, updated
 from arr_coc.loading import load_config
 from arr_coc.modeling.allocators import ALLOCATORS
 from arr_coc.modeling.scorers import SCORERS
@@ -51,6 +51,19 @@ def test_tables_are_updated_by_name_and_column_and_wrong_rows_refused() -> None:
         updated(text, {**cells, "allocator": {}})
     with pytest.raises(ValueError, match="table: expected a row that begins with a name in backticks; got '| c | z"):
         updated(text.replace("`b`", "c"), cells)
+
+
+def test_a_page_of_all_pairs() -> None:
+    row = {"exact_match": {"value": 0.5, "low": 0.25, "high": 1.0}, "n": 7}
+    evaluation = {
+        "metric": "exact_match", "strategies": {"none": row, "saliency+topk": row}, "data": "d.jsonl", "budget": 3,
+        "date": "2026-01-02T00:00:00", "machine": {"cpus": 2},
+    }  # fmt: skip
+    page = matrix_page(evaluation)
+    assert "7 questions of d.jsonl, a budget of 3" in page and "2026-01-02, 2 CPU cores" in page
+    assert page.endswith(
+        "| | `topk` |\n|---|---|\n| `none` | 50.0 [25.0, 100.0] |\n| `saliency` | 50.0 [25.0, 100.0] |\n"
+    )
 
 
 @pytest.mark.parametrize(
