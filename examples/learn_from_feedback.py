@@ -30,10 +30,10 @@ parser.add_argument("--out", default="runs/feedback", help="folder of the feedba
 parser.add_argument("--model", default="hub_configs/arr-coc-tiny")
 parser.add_argument("--fields", default="vendor,balance,deposit,branch,refund,mileage", help="four at least, by commas")
 parser.add_argument("--feedback", type=int, default=150, help="answers that the user speaks of, a page each")
-parser.add_argument("--steps", type=int, default=300)
+parser.add_argument("--steps", type=int, default=400)
 parser.add_argument("--rest", type=int, default=200, help="pages, eight questions each, that shall not be forgotten")
 parser.add_argument("--pages", type=int, default=60, help="to measure on at the end, four questions each")
-parser.add_argument("--seed", type=int, default=31, help="of all pages")
+parser.add_argument("--seed", type=int, default=41, help="of all pages")
 arguments = parser.parse_args()
 
 model = ArrCocForConditionalGeneration.from_pretrained(arguments.model).eval()
@@ -65,7 +65,7 @@ print(f"feedback: on {arguments.feedback} answers, {right} of them right", flush
 
 lesson = Lesson(
     feedback=out / "said",
-    original=Rendered(100, 4, seed=original, size=side),
+    original=Rendered(200, 2, seed=original, size=side),
     rest=Rendered(arguments.rest, 8, seed=rest, size=side, split="validation"),
     model=arguments.model,
     steps=arguments.steps,

@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--original", metavar="DATA.yaml", help=original)
     parser.add_argument("--rest", metavar="DATA.yaml", help="likewise, of questions that shall not be forgotten")
     parser.add_argument("--back", action="store_true", help="take the version before into use again, and end")
-    parser.add_argument("--steps", metavar="N", type=int, help="of training (default: 300)")
+    parser.add_argument("--steps", metavar="N", type=int, help="of training (default: 400)")
     parser.add_argument("--rank", metavar="R", type=int, help="of the adapter (default: 8)")
     margin = "points that the rest may lose; a larger loss has to be excluded (default: 1)"
     parser.add_argument("--margin", metavar="POINTS", type=float, help=margin)

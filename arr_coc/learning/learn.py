@@ -48,11 +48,11 @@ class Lesson:
     original: Format
     rest: Format
     model: str
-    steps: int = 300
+    steps: int = 400
     batch_size: int = 8
     learning_rate: float = 3e-3
     rank: int = 8
-    retention: float = 0.3
+    retention: float = 1.0
     margin: float = MARGIN
     seed: int = 0
 
