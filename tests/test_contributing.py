@@ -1,15 +1,18 @@
-"""CONTRIBUTING.md's scorer of ten lines, registered as it stands there, works by name in generate and evaluate."""
+"""CONTRIBUTING.md's scorer of ten lines, registered as it stands there, works by name wherever the package's own do."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import tiny_model
+import yaml
+from helpers import Cli, tiny_model
 from PIL import Image
 
 from arr_coc.data.records import Record
 from arr_coc.evaluating import evaluate
+from arr_coc.modeling.detail_allocators import ALLOCATORS
 from arr_coc.modeling.scorers import SCORERS
 
 ROOT = Path(__file__).parents[1]
@@ -41,6 +44,23 @@ def test_the_scorer_of_ten_lines_fetches_by_its_rule(darkness: None, tmp_path: P
     records = [Record(image=tmp_path / "page.png", question="What?", answers=("x",), line=1)]
     result = evaluate(model, records, ["darkness", "none"], progress=False)
     assert result["strategies"]["darkness"]["n"] == 1
+
+
+def test_the_commands_know_it_by_name(darkness: None, cli: Cli, checkpoint: Path, tmp_path: Path) -> None:
+    page().save(tmp_path / "page.png")
+    line = {"image": "page.png", "question": "What?", "answers": ["x"]}
+    (tmp_path / "data.jsonl").write_text(json.dumps(line) + "\n")
+    model = ("--model", checkpoint)
+    code, out, err = cli("ask", tmp_path / "page.png", "What?", "--strategy", "darkness", "--json", *model)
+    assert code == 0 and json.loads(out)["strategy"] == "darkness", err
+    code, out, err = cli("evaluate", tmp_path / "data.jsonl", "--strategies", "darkness", "--allocators", "all", *model)
+    assert code == 0 and all(f"darkness+{name}" in out for name in ALLOCATORS), err
+    rule = {"decision": "GO", "if": {"arm": "darkness", "above": "none", "by": 2}, "text": "It pays."}
+    rules = {"rules": [rule], "otherwise": {"decision": "CANNOT SAY", "text": "Not shown."}}
+    plan = {"data": "data.jsonl", "out": "run", "arms": ["none", "darkness"], "timed": 1, "rounds": 1, "rules": rules}
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan))
+    code, out, err = cli("experiment", tmp_path / "plan.yaml", *model)
+    assert code == 0 and "\ndarkness" in out, err
 
 
 def test_without_registration_the_name_is_unknown() -> None:
