@@ -12,7 +12,7 @@ from helpers import Cli, tiny_config, tiny_model
 from PIL import Image
 
 from arr_coc import ArrCocForConditionalGeneration
-from arr_coc.explaining.evidence import Evidence, Seen, evidence_json, gather_evidence, is_untrained, see
+from arr_coc.explaining.evidence import Evidence, Seen, evidence_json, gather_evidence, is_untrained, see, see_part
 from arr_coc.explaining.figures import draw_evidence, draw_passes, draw_strategies, save
 from arr_coc.modeling.fetcher import FetchChoices
 from arr_coc.modeling.knowings import KNOWINGS
@@ -209,8 +209,29 @@ def test_look_refuses_in_one_line(
     assert "figures: expected matplotlib (pip install 'arr-coc[eval]'); got none" in refused()
 
 
-def test_look_refuses_a_document(cli: Cli, checkpoint: Path, tmp_path: Path) -> None:
-    pages = [Image.new("RGB", (20, 20), colour) for colour in ("white", "black")]
+def test_look_shows_the_view_that_a_question_about_a_document_fetches_most_from(
+    cli: Cli, checkpoint: Path, tmp_path: Path
+) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (70, 90, 3), dtype=np.uint8)
+    pages = [Image.new("RGB", (90, 70), "white"), Image.fromarray(noise)]
     pages[0].save(tmp_path / "two.tiff", save_all=True, append_images=pages[1:])
-    code, _, err = cli("look", tmp_path / "two.tiff", "What?", "--model", checkpoint, "--out", tmp_path / "why")
-    assert code == 2 and "expected one image; got a document" in err and err.count("\n") == 1
+    options = ("--strategy", "saliency", "--model", checkpoint, "--out", tmp_path / "why")
+    code, _, err = cli("look", tmp_path / "two.tiff", "What?", *options)
+    assert code == 0, err
+    (asked,) = json.loads((tmp_path / "why" / "look.json").read_text())["questions"]
+    part = asked["part"]
+    assert part["page"] == 2 and part["box"] == [0, 0, 90, 70] and part["views"] == 2 and part["share"] > 0.9
+    code, _, err = cli("look", tmp_path / "two.tiff", "What?", *options, "--box", "1,1,9,9")
+    assert code == 2 and "--box: expected an image that is looked at as a whole" in err and err.count("\n") == 1
+
+
+def test_a_tile_is_seen_as_an_image_of_its_own(model: Any) -> None:
+    pixels = np.full((300, 400, 3), 255, dtype=np.uint8)
+    pixels[200:260, 300:380] = np.random.default_rng(0).integers(0, 256, (60, 80, 3), dtype=np.uint8)
+    encoding = model.encode_image(Image.fromarray(pixels), tiles="all")
+    seen = see_part(model, encoding, QUESTION, strategy="saliency")
+    assert seen.part is not None and seen.part.views > 2
+    x0, y0, x1, y1 = seen.part.box
+    assert x0 < 380 < x1 + 80 and y0 < 260 < y1 + 60 and (x1 - x0, y1 - y0) == seen.image.size != (400, 300)
+    evidence = evidence_of(model, seen, strategy="saliency")
+    assert "most was fetched from" in texts(draw_evidence(seen, evidence))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +18,12 @@ from .common import (
 )
 
 if TYPE_CHECKING:
-    from arr_coc.explaining.evidence import Seen
     from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+    from arr_coc.modeling.vision_tower import ImageEncoding
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("image", metavar="IMAGE", help="an image file, which is looked at as a whole")
+    parser.add_argument("image", metavar="IMAGE", help="an image, or a document: PDF, TIFF, GIF, video")
     parser.add_argument("questions", metavar="QUESTION", nargs="+", help="what to ask, each in quotes")
     parser.add_argument("--out", metavar="DIR", required=True, help="folder for the figures and look.json")
     add_model_argument(parser)
@@ -41,7 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from arr_coc.evaluating.environment import environment, shown
     from arr_coc.evaluating.extras import require_extra
-    from arr_coc.explaining.evidence import see
     from arr_coc.files import write_json
     from arr_coc.loading import load_model
 
@@ -50,14 +50,16 @@ def run(args: argparse.Namespace) -> None:
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out: expected a folder; got a file: {args.out}")
     model = load_model(args.model, args.device)
-    seen = see(model, args.image)
+    encoding = model.encode_image(args.image)
+    if encoding.documents is not None and args.box:
+        raise ValueError(f"--box: expected an image that is looked at as a whole; got several views: {args.image}")
     out.mkdir(parents=True, exist_ok=True)
     content: dict[str, Any] = {
         "image": args.image if len(args.image) < 1000 else f"{args.image[:80]}...",
         "model": shown(model.config._name_or_path),
-        "patches": seen.encoding.side**2,
-        "base_tokens": seen.encoding.base_positions,
-        "questions": [_look(args, model, seen, out, number) for number in range(1, len(args.questions) + 1)],
+        "patches": encoding.side**2,
+        "base_tokens": encoding.base_positions,
+        "questions": [_look(args, model, encoding, out, number) for number in range(1, len(args.questions) + 1)],
         **environment(model.device),
     }
     write_json(out / "look.json", content)
@@ -66,16 +68,21 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _look(
-    args: argparse.Namespace, model: ArrCocForConditionalGeneration, seen: Seen, out: Path, number: int
+    args: argparse.Namespace, model: ArrCocForConditionalGeneration, encoding: ImageEncoding, out: Path, number: int
 ) -> dict[str, Any]:
     """Draws the figures of one question; its numbers for look.json."""
-    from arr_coc.explaining.evidence import TEXTURES_SHOWN, evidence_json, gather_evidence
+    from arr_coc.explaining.evidence import TEXTURES_SHOWN, evidence_json, gather_evidence, see, see_part
     from arr_coc.explaining.figures import draw_evidence, draw_passes, draw_strategies, save
     from arr_coc.modeling.fetcher import FetchChoices
 
+    question, ways = args.questions[number - 1], {"allocator": args.allocator, "budget": args.budget}
+    if encoding.documents is None:
+        seen = see(model, args.image)
+    else:
+        seen = see_part(model, encoding, question, strategy=args.strategy, **ways)
+
     def gather(strategy: str | None, passes: int | str, textures: tuple[str, ...]) -> Any:
-        choices = FetchChoices(strategy=strategy, allocator=args.allocator, budget=args.budget, num_passes=passes)
-        question = args.questions[number - 1]
+        choices = FetchChoices(strategy=strategy, num_passes=passes, **ways)
         return gather_evidence(model, seen, question, choices, boxes=args.box, texture_names=textures)
 
     textures = TEXTURES_SHOWN if args.textures is None else tuple(split_names(args.textures, "--textures"))
@@ -83,7 +90,7 @@ def _look(
     figures = {f"question-{number}.png": draw_evidence(seen, evidence)}
     if evidence.answer.passes:
         figures[f"passes-{number}.png"] = draw_passes(seen, evidence)
-    content = evidence_json(evidence)
+    content = {**evidence_json(evidence), "part": None if seen.part is None else asdict(seen.part)}
     if args.strategies is not None:
         several = [gather(name, 1, ()) for name in split_names(args.strategies, "--strategies")]
         figures[f"strategies-{number}.png"] = draw_strategies(seen, several)
@@ -100,7 +107,8 @@ COMMAND = Command(
         "Ask questions about an image and draw, for each, what led to the answer: the image, the relevance of its\n"
         "patches, the tokens that were chosen (of 1, 4 or 16 patches), the maps that the scorer decides by with their\n"
         "weights (or, of a scorer without such maps, the knowings), and the image's textures. With --passes also the\n"
-        "history of the passes, with --strategies these side by side. look.json holds the numbers. Needs matplotlib\n"
+        "history of the passes, with --strategies these side by side. Of a document, or an image that is looked at in\n"
+        "tiles, the view is shown that most was fetched from. look.json holds the numbers. Needs matplotlib\n"
         "(pip install 'arr-coc[eval]')."
     ),
     examples=(

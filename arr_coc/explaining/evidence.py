@@ -1,5 +1,7 @@
 """Evidence: all that led to an answer about one image, gathered for people to look at.
 
+Of a document, or an image that is looked at in tiles, it is shown for the view that a question fetches most from.
+
 Nothing here is on the way of a question: what scorers decide by is asked of them once more, for the same context.
 
 Notation: G side of the fine grid, N = G*G patches, T textures, K saccades. Positions are (y, x).
@@ -21,6 +23,7 @@ from ..modeling.expert_scorers import EXPERTS, ExpertScorer
 from ..modeling.fetcher import FetchChoices, FetchResult
 from ..modeling.image_loading import Encoded, load_source
 from ..modeling.image_processing_arr_coc import Box
+from ..modeling.joint_allocation import JointFetch
 from ..modeling.knowing_scorers import MapScorer, fixed_knowings
 from ..modeling.knowings import KNOWINGS
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
@@ -50,6 +53,32 @@ class PatchMap:
 
 
 @dataclass(frozen=True)
+class Part:
+    """The view that a question about several views fetched most from.
+
+    Attributes:
+        box: x0, y0, x1, y1 of it in px of its source.
+        page, second: of the source, see `Origin`.
+        views: how many there are.
+        share: of all that was fetched, what was fetched from this one, 0..1.
+        answer: to the question, over all views.
+    """
+
+    box: tuple[int, int, int, int]
+    page: int | None
+    second: float | None
+    views: int
+    share: float
+    answer: str
+
+    def __str__(self) -> str:
+        x0, y0, x1, y1 = self.box
+        where = "" if self.page is None else f" of page {self.page}"
+        where += "" if self.second is None else f" at {self.second:g} s"
+        return f"x {x0}-{x1}, y {y0}-{y1} px{where}"
+
+
+@dataclass(frozen=True)
 class Seen:
     """An image that is looked at as a whole, encoded once for all of its questions.
 
@@ -57,11 +86,13 @@ class Seen:
         image: as it was loaded.
         encoding: of that one image.
         textures: [1, T, G, G], the set "basic", whatever the checkpoint's own scorers read.
+        part: which part of what was asked about it is, if not all of it.
     """
 
     image: Image.Image
     encoding: ImageEncoding
     textures: Tensor
+    part: Part | None = None
 
     @property
     def patch_mask(self) -> np.ndarray:
@@ -128,6 +159,32 @@ def see(model: ArrCocForConditionalGeneration, image: Any) -> Seen:
     pixels = processor([loaded], size={"height": side, "width": side}, return_tensors="pt")["pixel_values"]
     basic = textures(pixels.to(model.device), encoding.side, "basic", encoding.patch_mask)
     return Seen(loaded, encoding, basic)
+
+
+@torch.no_grad()
+def see_part(model: ArrCocForConditionalGeneration, encoding: ImageEncoding, question: str, **choices: Any) -> Seen:
+    """The view, as an image of its own, that a question fetches most from.
+
+    Args:
+        model: with a processor.
+        encoding: from `model.encode_image`, of one document or of an image that is looked at in tiles.
+        question: about it.
+        **choices: how patches are fetched, see `FetchChoices`; several passes are none of views.
+
+    Raises:
+        ValueError: choices that `generate` refuses.
+    """
+    assert encoding.sources is not None, "an encoding of views holds its sources"
+    (answer,) = model.generate(encoding, [question], **choices, return_fetch=True, do_sample=False, num_beams=1)
+    fetch: JointFetch = answer.fetch
+    counts = fetch.view[fetch.used].bincount(minlength=len(fetch.seen.views.slots))
+    number = int(counts.argmax())
+    source = encoding.sources[int(fetch.seen.views.slots[number])]
+    x0, y0, x1, y1 = (round(edge) for edge in fetch.seen.views.windows[number].tolist())
+    box = (max(0, x0), max(0, y0), min(source.width, x1), min(source.height, y1))
+    share = counts[number].item() / max(1, int(counts.sum()))
+    part = Part(box, source.page, source.second, len(counts), share, answer.text)
+    return replace(see(model, source.load().crop(box)), part=part)
 
 
 @torch.no_grad()

@@ -102,7 +102,7 @@ def draw_evidence(seen: Seen, evidence: Evidence) -> Any:
         Panel((f"relevance ({_title(evidence)})",), lambda axes: _draw_relevance(axes, seen, evidence.relevance)),
         Panel(("tokens that were chosen",), lambda axes: _draw_tokens(axes, seen, fetch)),
     )
-    rows: list[Any] = [*_head(evidence), Row(first, 3), _legend(fetch)]
+    rows: list[Any] = [*_head(evidence), *_part(seen), Row(first, 3), _legend(fetch)]
     if evidence.inner:
         rows += [Line(f"{evidence.inner_note}:")]
         rows += [Row(tuple(_map_panel(seen, each) for each in evidence.inner), max(3, len(evidence.inner)))]
@@ -125,7 +125,7 @@ def draw_passes(seen: Seen, evidence: Evidence) -> Any:
     for number, one_pass in enumerate(passes, 1):
         panels.append(_pass_panel(seen, number, one_pass, taken.copy()))
         taken |= one_pass.fetch.covered()[0].cpu().numpy().reshape(taken.shape)
-    rows: list[Any] = [*_head(evidence), *_in_rows(panels, _columns(panels))]
+    rows: list[Any] = [*_head(evidence), *_part(seen), *_in_rows(panels, _columns(panels))]
     rows += [_legend(evidence.fetch), Line("grey: fetched by an earlier pass")]
     title = (f"uncertainty of the answer after each pass; dashed: {UNSURE}, above which --passes auto goes on",)
     chart = Panel(title, lambda axes: _draw_uncertainties(axes, [one_pass.uncertainty for one_pass in passes]))
@@ -134,7 +134,7 @@ def draw_passes(seen: Seen, evidence: Evidence) -> Any:
 
 def draw_strategies(seen: Seen, evidence: Sequence[Evidence]) -> Any:
     """matplotlib's figure of one question asked by several strategies: relevance, tokens and answer of each."""
-    rows: list[Any] = [Line(evidence[0].question, TEXT, INK, bold=True)]
+    rows: list[Any] = [Line(evidence[0].question, TEXT, INK, bold=True), *_part(seen)]
     columns = _columns(evidence)
     for start in range(0, len(evidence), columns):
         part = evidence[start : start + columns]
@@ -156,6 +156,15 @@ def _head(evidence: Evidence) -> list[Line]:
     lines = [Line(evidence.question, TEXT, INK, bold=True), Line(said, TEXT, INK), Line(_described(evidence.fetch))]
     failed = [part for part, count in evidence.fetch.fallbacks.items() if count]
     return [*lines, *(Line(f"The {part} fell back on a simpler part.", SMALL, "#b00020") for part in failed)]
+
+
+def _part(seen: Seen) -> list[Line]:
+    """Which view this is, where there are several."""
+    part = seen.part
+    if part is None:
+        return []
+    shown = f"This is the view that most was fetched from, {part.share:.0%} over {part.views} views: {part}."
+    return [Line(shown), Line(f"Asked by itself here; over all views the answer is: {part.answer or '(nothing)'}")]
 
 
 def _described(fetch: FetchResult) -> str:
