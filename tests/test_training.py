@@ -28,7 +28,7 @@ from arr_coc.training.from_scratch.looking import LookingStage
 from arr_coc.training.from_scratch.loop import Loop
 from arr_coc.training.from_scratch.pointing import pointer_loss, shown_by
 from arr_coc.training.from_scratch.questions import Batch, Prompts, QuestionPages
-from arr_coc.training.from_scratch.reading import ReadingPages, ReadingStage, reading_loss, values_read
+from arr_coc.training.from_scratch.reading import ReadingPages, ReadingStage, missing_nearby, reading_loss, values_read
 from arr_coc.training.from_scratch.stage import ScratchStage
 from arr_coc.training.from_scratch.targets import SLOTS
 from arr_coc.training.recipe import Recipe, load_recipe, train
@@ -244,12 +244,24 @@ def test_values_read_counts_values_with_every_character_right() -> None:
         def forward(self, features: Tensor) -> tuple[Tensor, None]:
             return self.logits, None
 
-    assert values_read(nn.Identity(), Answers(truth), [document], 256) == 1.0
+    assert values_read(nn.Identity(), Answers(truth), [document], 256) == (1.0, 1.0)
+    shifted = np.roll(truth, 1, axis=1)
+    exact, near = values_read(nn.Identity(), Answers(shifted), [document], 256)
+    assert exact < 0.5 and near == 1.0
     value = document.entries[1].value_box
     y, x = np.argwhere((truth[..., 0] > 0) & (box_targets([value], size=256, grid=32) > 0))[0]
     truth[y, x, 0] = 1 + truth[y, x, 0] % len(CHARSET)
-    wrong = values_read(nn.Identity(), Answers(truth), [document], 256)
-    assert wrong == pytest.approx(1 - 1 / len(document.entries))
+    exact, _ = values_read(nn.Identity(), Answers(truth), [document], 256)
+    assert exact == pytest.approx(1 - 1 / len(document.entries))
+
+
+def test_a_character_is_missed_where_no_patch_around_names_it() -> None:
+    truth = np.zeros((4, 4, 2), dtype=np.int64)
+    truth[1, 1, 0], truth[0, 3, 1] = 5, 6
+    named = np.zeros_like(truth)
+    named[2, 2, 1] = 5
+    assert np.argwhere(missing_nearby(named, truth)).tolist() == [[0, 3, 1]]
+    assert missing_nearby(truth * 0, truth).sum() == 2 and not missing_nearby(truth, truth).any()
 
 
 def test_pointer_loss_is_the_attention_paid_to_the_right_patch() -> None:
