@@ -120,8 +120,9 @@ def test_pages_are_drawn_at_the_models_size_and_fitted_into_the_stages(config: A
     assert int(resized.places.min()) >= -1 and int(resized.places.max()) < grid**2
     shrunk = torch.nn.functional.interpolate(usual.pixel_values, side, mode="bicubic", antialias=True)
     assert (shrunk - resized.pixel_values).abs().mean() < 0.05
-    image, targets, _ = ReadingPages(replace(READING, image_size=side), config.vision_config, split="train").batch(0)
-    assert image.shape[-1] == crop and targets.shape[1] == grid // 2
+    batch = ReadingPages(replace(READING, image_size=side), config.vision_config, split="train").batch(0)
+    assert batch.pixels.shape[-1] == crop and batch.words.shape[1] == grid // 2
+    assert 0 <= float(batch.shown.centres.min()) and float(batch.shown.centres.max()) <= grid // 2
 
 
 def test_stages_train_at_another_size_and_leave_the_model_its_own(config: ArrCocConfig, tmp_path: Path) -> None:  # noqa: F811

@@ -106,6 +106,22 @@ def test_bad_recipes_are_refused(tmp_path: Path, text: str, message: str) -> Non
         load_recipe(path)
 
 
+def test_a_start_with_a_narrower_grid_encoder_sees_what_it_saw(tmp_path: Path) -> None:
+    path = tmp_path / "wider.yaml"
+    tiny = str(RECIPE.parent)
+    wide = {"hidden_size": 256, "mlp_dim": 1024, "stem_channels": [64, 96]}
+    content = {"model": tiny, "start": tiny, "config": {"vision_config": wide}, "stages": [{"stage": "reading"}]}
+    path.write_text(yaml.safe_dump(content))
+    grown = begin(load_recipe(path), torch.device("cpu")).model.eval()
+    shipped = ArrCocForConditionalGeneration.from_pretrained(tiny).eval()
+    pixels = torch.rand(1, 3, 160, 160, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        features = [model.model.vision_tower.grid_encoder(pixels) for model in (grown, shipped)]
+    assert grown.config.vision_config.hidden_size == 256
+    assert torch.allclose(features[0], features[1], atol=1e-3)
+    assert torch.equal(grown.lm_head.weight, shipped.lm_head.weight)
+
+
 def test_a_start_with_fewer_language_layers_says_what_it_said(tmp_path: Path) -> None:
     """New layers begin by changing nothing."""
     path = tmp_path / "deeper.yaml"

@@ -23,6 +23,11 @@ CHARSET: str = ALPHANUMERIC + PUNCTUATION
 _CLASS_OF = {char: index + 1 for index, char in enumerate(CHARSET)}
 
 
+def class_of(char: str) -> int:
+    """1 + index in `CHARSET`."""
+    return _CLASS_OF[char]
+
+
 @dataclass(frozen=True)
 class Glyph:
     """A visible character: its advance cell horizontally, baseline to capital height vertically."""
@@ -72,20 +77,29 @@ def glyph_targets(glyphs: Sequence[Glyph], *, size: int, grid: int, slots: int =
     _check_grid(size, grid)
     if slots < 1:
         raise ValueError(f"expected at least one slot, got {slots}")
-    targets = np.zeros((grid * grid, slots), np.int64)
-    if not glyphs:
-        return targets.reshape(grid, grid, slots)
-    boxes = np.array([glyph.box for glyph in glyphs])
-    classes = np.array([_CLASS_OF[glyph.char] for glyph in glyphs])
+    boxes = np.array([glyph.box for glyph in glyphs]).reshape(-1, 4)
+    classes = np.array([class_of(glyph.char) for glyph in glyphs], np.int64)
     centre_x, centre_y = (boxes[:, 0] + boxes[:, 2]) / 2, (boxes[:, 1] + boxes[:, 3]) / 2
     column, row = (np.clip(centre * grid / size, 0, grid - 1).astype(np.int64) for centre in (centre_x, centre_y))
-    patch = row * grid + column
-    order = np.lexsort((centre_x, patch))
-    patch, classes = patch[order], classes[order]
-    slot = np.arange(len(patch)) - np.searchsorted(patch, patch)  # rank within its patch
+    return in_slots(row * grid + column, classes, centre_x, grid * grid, slots).reshape(grid, grid, slots)
+
+
+def in_slots(patches: np.ndarray, classes: np.ndarray, x: np.ndarray, count: int, slots: int) -> np.ndarray:
+    """The classes of what each of `count` patches holds, by x; what is beyond `slots` is dropped.
+
+    Args:
+        patches, classes, x: [n] of each character.
+
+    Returns:
+        int64 [count, slots], 0 for none.
+    """
+    targets = np.zeros((count, slots), np.int64)
+    order = np.lexsort((x, patches))
+    patches, classes = patches[order], classes[order]
+    slot = np.arange(len(patches)) - np.searchsorted(patches, patches)  # rank within its patch
     fits = slot < slots
-    targets[patch[fits], slot[fits]] = classes[fits]
-    return targets.reshape(grid, grid, slots)
+    targets[patches[fits], slot[fits]] = classes[fits]
+    return targets
 
 
 def box_targets(boxes: Sequence[Box], *, size: int, grid: int) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
@@ -57,6 +57,14 @@ page, few to many, and A4 pages as the model sees them: a tile of one, and all o
 
 UNASKED = ("dense", "overview")
 """Kinds that nothing is asked about: the one has no fields, the print of the other can mostly not be read."""
+
+
+def check_asked(kinds: Collection[str]) -> None:
+    """Raises a ValueError if among kinds of pages there is one that nothing can be asked about."""
+    unasked = [kind for kind in UNASKED if kind in kinds]
+    if unasked:
+        expected = "pages with fields that can be read, which can be asked about"
+        raise ValueError(f"kinds: expected {expected}; got {', '.join(unasked)}")
 
 
 @dataclass(frozen=True)

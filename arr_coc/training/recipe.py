@@ -1,7 +1,8 @@
 """Recipes: a YAML file that says which stages make a checkpoint, from nothing or from a trained one.
 
 model: .                   # folder with config.json and the tokenizer, relative to the recipe
-start: .                   # a trained model's folder to go on from, perhaps with fewer layers of language; none: new
+start: .                   # a trained model's folder to go on from; none: new. With fewer layers of language, or fewer
+                           # channels in its grid encoder, it is grown: the model begins by computing what it computes
 config: {fetcher_config: {allocator: tiers}}   # what shall differ from config.json
 reference: {format: rendered, pages: 100, split: validation}   # how it fetches on these is saved beside it
 seed: 0
@@ -43,6 +44,7 @@ from . import phases, tempering  # noqa: F401  # register their stages
 from .from_scratch import answering, copying, finding, looking, reading  # noqa: F401  # likewise
 from .from_scratch.checkpointing import load_learner, save_learner
 from .stages import STAGES, Run, Stage
+from .widening import widened, wider
 
 logger = logging.get_logger(__name__)
 
@@ -285,11 +287,20 @@ def begin(recipe: Recipe, device: torch.device) -> Run:
     if recipe.start is not None:
         if not recipe.start.is_dir():
             raise ValueError(f"start: expected a trained model's folder; got {recipe.start}, which is none")
-        # With this configuration: what it adds to the one that was trained with begins untrained.
         with refused(str(recipe.start)):
+            before = load_config(str(recipe.start)).vision_config
+            grows = wider(before, config.vision_config)
+            # With this configuration: what it adds to the one that was trained with begins untrained.
+            known = ArrCocConfig.from_dict(config.to_dict() | {"vision_config": before.to_dict()}) if grows else config
             trained, loading = ArrCocForConditionalGeneration.from_pretrained(
-                recipe.start, config=config, output_loading_info=True
+                recipe.start, config=known, output_loading_info=True
             )
+            if grows:
+                encoder, like = (part.model.vision_tower.grid_encoder for part in (trained, run.model))
+                generator = torch.Generator().manual_seed(recipe.seed)
+                wide = widened(encoder.state_dict(), before, config.vision_config, like.state_dict(), generator)
+                trained.model.vision_tower.grid_encoder = like
+                like.load_state_dict(wide)
             run.model.load_state_dict(trained.state_dict())
             _pass_through(run.model.model.language_model, loading["missing_keys"])
         if any(stage.from_scratch for stage in recipe.stages):

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from arr_coc.data import Split
-from arr_coc.data.mixture import UNASKED, Mixture
+from arr_coc.data.mixture import Mixture, check_asked
 from arr_coc.modeling.configuration_arr_coc import grid_size, resolve_budget
 
 from ..stages import STAGES, Run
@@ -116,10 +116,7 @@ class AnsweringStage(ScratchStage):
             raise ValueError(
                 "reads_base: expected true where strategy none, which fetches nothing, is in a mix; got false"
             )
-        unasked = [kind for kind in UNASKED if kind in self.kinds]
-        if unasked:
-            expected = "pages with fields that can be read, which can be asked about"
-            raise ValueError(f"kinds: expected {expected}; got {', '.join(unasked)}")
+        check_asked(self.kinds)
 
     def task(self, run: Run) -> "Answering":
         return Answering(self, run)

@@ -1,12 +1,14 @@
 """Stage: the language model learns to read tokens that are perfect, before any vision is in the loop.
 
-Pages are sketched, not rendered, and no image is encoded, so steps are cheap, and copying (find the label, go along the
-row, spell what stands there) is learnt in minutes. The answering stage then has a target for every token: the perfect
-one (see `PatchLanguage`). Patch tokens come first, base tokens before them later, and in a share of the steps base
-tokens stand alone: then there is nothing but them to learn from.
+No image is encoded, and pages are sketched if they are not rendered for their layouts, so steps are cheap, and copying
+(find the label, go along the row, spell what stands there) is learnt in minutes. The answering stage then has a target
+for every token: the perfect one (see `PatchLanguage`). Patch tokens come first, base tokens before them later, and in a
+share of the steps base tokens stand alone: then there is nothing but them to learn from. Characters near an edge stand
+on either side of it, as an encoder might put them.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import ClassVar, Literal
 
@@ -15,6 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
+from arr_coc.data import Split
+from arr_coc.data.mixture import Mixture, check_asked
 from arr_coc.data.sketching import SKETCHES
 from arr_coc.modeling.allocators import best
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
@@ -43,7 +47,7 @@ class CopyingStage(ScratchStage):
     """Settings of the stage.
 
     Attributes:
-        pages, questions: sketched pages per step, and questions about each.
+        pages, questions: pages per step, and questions about each.
         budget: patch tokens per question; lines are taken along and transcribed as long as they fit.
         pointer_weight: of the loss that tells where to look for each character.
         pointing_layer: of the language model, where it learns to look; negative ones count from the last. What is read
@@ -53,6 +57,12 @@ class CopyingStage(ScratchStage):
         absent: share of the questions about fields that the page does not show.
         turns: share of the questions that come second in a chat.
         kind: of the pages, of `SKETCHES`.
+        rendered, photo: how often each kind of rendered pages is read in place of sketched ones, and the share of them
+            that is photographed, as in the reading stage; none: pages are sketched.
+        evaluate_split: of the rendered pages that are measured on; sketched ones have the words of training.
+
+    Raises:
+        ValueError: an unknown kind, or pages that cannot be asked about.
     """
 
     name: ClassVar[str] = "copying"
@@ -69,8 +79,12 @@ class CopyingStage(ScratchStage):
     absent: float = 0.0
     turns: float = 0.0
     kind: str = "document"
+    rendered: Mapping[str, float] = field(default_factory=dict)
+    photo: float = 0.0
+    evaluate_split: Split = "validation"
 
     def __post_init__(self) -> None:
+        check_asked(self.rendered)
         if self.kind not in SKETCHES:
             raise ValueError(f"kind: expected one of {', '.join(SKETCHES)}; got {self.kind!r}")
 
@@ -140,16 +154,16 @@ class CopyingTask(Task):
         core = run.model.model
         self.module = nn.ModuleDict({"language_model": core.language_model, "language": self.copying.language})
         prompts = Prompts(run.processor.tokenizer, run.model.config.image_token_id)
-        self.sketches = partial(
-            QuestionPages, stage, run.model.config, prompts, split="train", transcript_budget=stage.budget,
-            mixture=stage.kind,
-        )  # fmt: skip
+        mixture = Mixture(stage.rendered, stage.photo) if stage.rendered else stage.kind
+        self.asked = partial(
+            QuestionPages, stage, run.model.config, prompts, transcript_budget=stage.budget, mixture=mixture
+        )
 
     def groups(self) -> list[tuple[list[nn.Parameter], float]]:
         return [(list(self.module.parameters()), self.stage.learning_rate)]
 
     def pages(self, start: int) -> QuestionPages:
-        return self.sketches(start=start)
+        return self.asked(split="train", start=start)
 
     def losses(self, step: int, batch: Batch) -> dict[str, Tensor]:
         generator = torch.Generator().manual_seed(self.stage.seed * 1_000_003 + step)
@@ -160,6 +174,7 @@ class CopyingTask(Task):
         asked, name = batch, "answer"
         if step % TRANSCRIBED != TRANSCRIBED - 1:
             asked, name = batch.read_from(whole=read == "base"), "transcript"
+        asked = asked.put(asked.shown.put_anywhere(asked.glyphs.shape[1], generator))
         losses = self.copying(asked, self.stage.budget, generator, read=read)
         answer, pointer = losses["answer"], losses["pointer"]
         loss = answer + self.stage.pointer_weight * pointer
@@ -167,7 +182,7 @@ class CopyingTask(Task):
 
     @cached_property
     def _test(self) -> list[Batch]:
-        unseen = self.sketches(held_out=True)
+        unseen = self.asked(split=self.stage.evaluate_split if self.stage.rendered else "train", held_out=True)
         return [unseen.batch(number).to(self.copying.model.device) for number in range(EVALUATED_BATCHES)]
 
     @torch.no_grad()

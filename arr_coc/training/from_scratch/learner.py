@@ -51,10 +51,11 @@ class Learner(nn.Module):
         self.looking = LookingHead(model.config.text_config.hidden_size)
         self.language = PatchLanguage(model, tokenizer).requires_grad_(False)
 
-    def reading_loss(self, features: Tensor, batch: Batch) -> Tensor:
-        """What the reading stage minimised, on this batch's pages."""
+    def read(self, features: Tensor, batch: Batch) -> tuple[Batch, Tensor]:
+        """The batch with its characters where the grid encoder puts them, and what the reading stage minimised."""
         characters, fields = self.reading(features)
-        return reading_loss(characters, batch.glyphs) + word_loss(fields, batch.words)
+        batch = batch.put(batch.shown.put_by(characters))
+        return batch, reading_loss(characters, batch.glyphs) + word_loss(fields, batch.words)
 
     def token_loss(self, tokens: Tensor, batch: Batch, indices: Tensor) -> Tensor:
         """Squared distance of fetched tokens [I, K, D] to the perfect ones, as a share of the latter's mean square."""
@@ -94,6 +95,7 @@ class Learner(nn.Module):
         """Losses that need no language model in the loop, and leave it as it is: perfect tokens, relevance."""
         core = self.model.model
         features = self.features(batch, frozen=True)
+        batch, _ = self.read(features, batch)
         encoding = core.encode_features(features, batch.pixel_values)
         losses = {
             "base": self.base_loss(encoding.tokens, batch),
@@ -136,6 +138,7 @@ class Learner(nn.Module):
         """
         core = self.model.model
         features = self.features(batch, frozen=frozen)
+        batch, reading = self.read(features, batch)
         encoding = core.encode_features(features, batch.pixel_values)
         read = encoding if self.reads_base else encoding.without_base()
         ids, query = self.prompt(batch, read.base_positions + budget)
@@ -159,7 +162,7 @@ class Learner(nn.Module):
         losses["base"] = self.base_loss(encoding.tokens, batch)
         losses["looking"] = self.looking_loss(encoding.tokens, batch)
         if not frozen:
-            losses["reading"] = self.reading_loss(features, batch)
+            losses["reading"] = reading
         indices, base = prompt.fetch.indices, read.tokens.shape[1]
         if budget:
             losses["token"] = self.token_loss(prompt.image_tokens[:, base : base + budget], batch, indices)

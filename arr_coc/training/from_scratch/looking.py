@@ -20,7 +20,7 @@ from arr_coc.modeling.base_model import ArrCocModel
 from arr_coc.modeling.configuration_arr_coc import COMPRESSION
 
 from ..stages import STAGES, Run
-from .reading import EVALUATED_BATCHES, ReadingHead, ReadingPages, reading_accuracy, reading_loss, word_loss
+from .reading import EVALUATED_BATCHES, Crop, ReadingHead, ReadingPages, reading_accuracy, reading_loss, word_loss
 from .stage import ScratchStage, Task
 from .targets import SLOTS
 
@@ -40,7 +40,7 @@ class LookingStage(ScratchStage):
         learning_rate: of compressor, semantic encoder, bridge and the head.
         encoder_rate: of the grid encoder and its reading head; 0 leaves them as they are, and steps are cheaper.
         batch_size: crops per step.
-        crop: side of a crop as a share of the page's side (1 or 0.5).
+        crop: side of a crop as a share of the page's side, as in the reading stage.
         kinds, photo: of the pages, as in the reading stage.
         word_weight: of the loss on field names, beside the characters'.
         reading_weight: of the reading stage's losses, where the grid encoder is trained.
@@ -129,33 +129,42 @@ class Looking(Task):
     def _tokens(self, features: Tensor, image: Tensor) -> Tensor:
         return self.core.encode_features(features, image).tokens
 
-    def losses(self, step: int, batch: tuple[Tensor, ...]) -> dict[str, Tensor]:
-        image, characters, words = (part.to(self.device) for part in batch)
-        features = self._features(image)
-        logits = self.head(self._tokens(features, image))
-        loss = looking = looking_loss(logits, characters, words, self.stage.word_weight)
+    def losses(self, step: int, batch: Crop) -> dict[str, Tensor]:
+        batch = batch.to(self.device)
+        features = self._features(batch.pixels)
+        named, labelled = self.reading(features)
+        characters = batch.shown.targets_for(named)
+        logits = self.head(self._tokens(features, batch.pixels))
+        loss = looking = looking_loss(logits, characters, batch.words, self.stage.word_weight)
         logged = {"looking": looking.detach()}
         if self.stage.encoder_rate > 0:
-            named, labelled = self.reading(features)
-            reading = reading_loss(named, characters) + word_loss(labelled, words)
+            reading = reading_loss(named, characters) + word_loss(labelled, batch.words)
             loss = loss + self.stage.reading_weight * reading
             logged["reading"] = reading.detach()
         return {"loss": loss, **logged}
 
     @cached_property
-    def _test(self) -> list[tuple[Tensor, ...]]:
+    def _test(self) -> list[Crop]:
         unseen = ReadingPages(self.stage, self.config, split=self.stage.evaluate_split, held_out=True)
-        return [tuple(part.to(self.device) for part in unseen.batch(n)) for n in range(EVALUATED_BATCHES)]
+        return [unseen.batch(n).to(self.device) for n in range(EVALUATED_BATCHES)]
 
     @torch.no_grad()
     def measure(self) -> Mapping[str, float]:
         """What base tokens name right, in its place, and what patches do: the bound while the encoder is frozen."""
         self.module.eval()
-        readers = {"base": (self.tokens, self.head), "patches": (self.encoder, self.reading)}
+
+        def patches(image: Tensor) -> tuple[Tensor, Tensor]:
+            logits: tuple[Tensor, Tensor] = self.reading(self.encoder(image))
+            return logits
+
+        def base(image: Tensor) -> tuple[Tensor, Tensor]:
+            logits: tuple[Tensor, Tensor] = self.head(self.tokens(image))
+            return logits
+
         scores = {
-            f"{reader}: {name}": score
-            for reader, (encoder, head) in readers.items()
-            for name, score in reading_accuracy(encoder, head, self._test).items()
+            f"{reader.__name__}: {name}": score
+            for reader in (base, patches)
+            for name, score in reading_accuracy(reader, self._test, patches).items()
         }
         self.module.train()
         return scores

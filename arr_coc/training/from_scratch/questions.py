@@ -1,7 +1,7 @@
 """Batches of questions about pages, rendered or sketched, for the stages that train the language model."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 from transformers import PreTrainedTokenizerBase
 
-from arr_coc.data import FIELDS, Box, Document, Entry, Glyph, Split, ask, box_targets, glyph_targets
+from arr_coc.data import FIELDS, Box, Document, Entry, Glyph, Split, ask, box_targets
 from arr_coc.data.domains.absent import missing_fields
 from arr_coc.data.mixture import Mixture
 from arr_coc.data.records import NOT_ON_THE_PAGE
@@ -20,15 +20,16 @@ from arr_coc.modeling.chat_template import CHAT_TEMPLATE
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig, grid_size
 from arr_coc.modeling.processing_arr_coc import find_query_tokens, query_markers
 
+from .placing import Shown, shown
 from .streaming import per_step
-from .targets import SLOTS, fitted, pixels, word_targets
+from .targets import fitted, pixels, word_targets
 
 TRANSCRIBE = "Read the page."
 """What the second turn of a transcribing batch asks for: the fetched lines, or all of them, top to bottom."""
 
 
 Spelling = list[tuple[str, int]]
-"""Characters in order, each with the patch that shows it (-1: none, for spaces and line ends)."""
+"""Characters in order, each with the number of its glyph on the page (-1: none, for spaces and line ends)."""
 
 
 def _transcript(entries: Sequence[Entry], spelt: Mapping[str, tuple[Spelling, Spelling]]) -> Spelling:
@@ -42,19 +43,19 @@ def _transcript(entries: Sequence[Entry], spelt: Mapping[str, tuple[Spelling, Sp
 
 @dataclass
 class Text:
-    """Ids before and after an image; of the latter, which are to be predicted, which ask, and where each is shown."""
+    """Ids before and after an image; of the latter, which are to be predicted, which ask, and the glyph of each."""
 
     before: list[int]
     after: list[int]
     answer: list[bool]
     query: list[bool]
-    places: list[int]
+    spelt: list[int]
 
-    def extend(self, ids: list[int], answer: list[bool], places: list[int]) -> None:
+    def extend(self, ids: list[int], answer: list[bool], spelt: list[int]) -> None:
         """Appends tokens that are not part of the question."""
         self.after += ids
         self.answer += answer
-        self.places += places
+        self.spelt += spelt
         self.query += [False] * len(ids)
 
 
@@ -85,10 +86,12 @@ class Batch:
 
     Attributes:
         pixel_values: [P, 3, S, S]; of sketched pages [P, 0].
+        shown: the characters on the pages.
         glyphs, words: [P, G, G, SLOTS] and [P, G, G], see the reading stage.
         before, after: [I, *] token ids before and after the vision tokens, the latter padded on the right.
         answer, query: [I, *] True on the tokens of `after` that are to be predicted, and on the question's.
-        places: [I, *] for each token of `after` the patch that shows its character, -1 where none does.
+        spelt: [I, *] for each token of `after` the number of its character in `shown`, -1: it is none of them.
+        places: [I, *] the patch that shows it.
         relevance: [I, N] patches of the answer and its label; none of what is not on the page.
         oracle: [I, N] what strategy "oracle" fetches.
         transcript: these pages and questions with a second turn that transcribes the lines fetched.
@@ -96,12 +99,14 @@ class Batch:
     """
 
     pixel_values: Tensor
+    shown: Shown
     glyphs: Tensor
     words: Tensor
     before: Tensor
     after: Tensor
     answer: Tensor
     query: Tensor
+    spelt: Tensor
     places: Tensor
     relevance: Tensor
     oracle: Tensor
@@ -115,10 +120,22 @@ class Batch:
         assert transcribing is not None, "a batch that transcribes already"
         return transcribing
 
+    def put(self, patches: Tensor) -> "Batch":
+        """The same questions with the characters on other patches [n], numbered on over the pages, see `placing`."""
+        pages, side = self.glyphs.shape[:2]
+        return replace(
+            self, glyphs=self.shown.targets(pages, side, patches), places=places_of(self.spelt, patches % side**2)
+        )
+
     def to(self, device: torch.device) -> "Batch":
         """The same with every tensor on `device`."""
         moved: dict[str, Any] = {name: None if part is None else part.to(device) for name, part in vars(self).items()}
         return Batch(**moved)
+
+
+def places_of(spelt: Tensor, patches: Tensor) -> Tensor:
+    """The patch of each token's character, of all characters' `patches` [n]; -1 where it is none of them."""
+    return torch.cat((patches, patches.new_tensor([-1])))[spelt]
 
 
 class Prompts:
@@ -166,8 +183,8 @@ class Prompts:
     def _append(self, text: "Text", spelling: Spelling) -> None:
         """Adds what is to be predicted: the spelling's tokens and the end."""
         ids = self.tokenizer("".join(char for char, _ in spelling), add_special_tokens=False).input_ids
-        places = [place for _, place in spelling] if len(ids) == len(spelling) else [-1] * len(ids)
-        text.extend([*ids, self.tokenizer.eos_token_id], [True] * (len(ids) + 1), [*places, -1])
+        spelt = [glyph for _, glyph in spelling] if len(ids) == len(spelling) else [-1] * len(ids)
+        text.extend([*ids, self.tokenizer.eos_token_id], [True] * (len(ids) + 1), [*spelt, -1])
 
 
 def _message(role: str, text: str) -> dict[str, Any]:
@@ -215,13 +232,15 @@ class QuestionPages(IterableDataset):
         """The batch of one step."""
         rng = np.random.default_rng((self.stage.seed, self.purpose, step))
         images, glyphs, words, short, long, longest, relevance, unions = [], [], [], [], [], [], [], []
+        first = 0  # number of the page's first character among those of all
         for _ in range(self.stage.pages):
             image, page = self._page(rng)
-            listed, drawn = page.entries, page.glyphs
+            listed = page.entries
             images.append(image)
-            glyphs.append(glyph_targets(drawn, size=self.size, grid=self.grid, slots=SLOTS))
+            glyphs.append(page.glyphs)
             words.append(word_targets(listed, page.labels, size=self.size, grid=self.grid))
-            spelt = self._spelt(listed, drawn)
+            spelt = _spelt(listed, page.glyphs, first)
+            first += len(page.glyphs)
             everything = _transcript(listed, spelt)
             order = rng.permutation(len(listed))
             for number in range(self.stage.questions):
@@ -235,13 +254,16 @@ class QuestionPages(IterableDataset):
                 longest.append(self.prompts(asked, answer, everything, before))
                 relevance.append(patches)
                 unions.append(union)
-        shared = {"pixel_values": images, "glyphs": glyphs, "words": words, "relevance": relevance}
+        shared = {"pixel_values": images, "words": words, "relevance": relevance}
         tensors: dict[str, Any] = {name: torch.from_numpy(np.stack(arrays)) for name, arrays in shared.items()}
+        tensors["shown"] = characters = shown(glyphs, self.size / self.grid)
+        tensors["glyphs"] = characters.targets(len(images), self.grid)
+        centred = characters.nearby(self.grid)[:, 0] % self.grid**2
         tensors["oracle"] = torch.from_numpy(np.stack(unions))
-        read = Batch(**tensors, **self._padded(long))
+        read = Batch(**tensors, **self._padded(long, centred))
         tensors["oracle"] = tensors["relevance"]
-        whole = Batch(**tensors, **self._padded(longest))
-        return Batch(**tensors, **self._padded(short), transcript=read, whole=whole)
+        whole = Batch(**tensors, **self._padded(longest, centred))
+        return Batch(**tensors, **self._padded(short, centred), transcript=read, whole=whole)
 
     def _page(self, rng: np.random.Generator) -> tuple[np.ndarray, Document]:
         """The pixels of a page, none of one that is sketched, and what it says."""
@@ -288,37 +310,38 @@ class QuestionPages(IterableDataset):
             union = more
         return fitting, union
 
-    def _spelt(self, entries: Sequence[Entry], glyphs: Sequence[Glyph]) -> dict[str, tuple[Spelling, Spelling]]:
-        """Label and value of each field, spelt with the patches that show them."""
-        return {
-            entry.field: (
-                self._spelling(entry.label, entry.label_box, glyphs),
-                self._spelling(entry.value, entry.value_box, glyphs),
-            )
-            for entry in entries
-        }
-
-    def _spelling(self, text: str, box: Box, glyphs: Sequence[Glyph]) -> Spelling:
-        """`text` with the patches of the glyphs in `box`, from left to right; a colon behind a label is passed over."""
-        x0, y0, x1, y1 = box
-        centres = [((g.box[0] + g.box[2]) / 2, (g.box[1] + g.box[3]) / 2, g) for g in glyphs]
-        inside = [(x, glyph) for x, y, glyph in centres if x0 - 1 <= x <= x1 + 1 and y0 <= y <= y1]
-        shown = iter([glyph for _, glyph in sorted(inside, key=lambda pair: pair[0])])
-        return [(char, -1 if char == " " else self._patch(next(shown, None), char)) for char in text]
-
-    def _patch(self, glyph: Glyph | None, char: str) -> int:
-        """The patch that holds the glyph's centre; -1 where the glyph is not the character that was expected."""
-        if glyph is None or glyph.char != char:
-            return -1
-        x0, y0, x1, y1 = glyph.box
-        column, row = (min(self.grid - 1, max(0, int(c * self.grid / self.size / 2))) for c in (x0 + x1, y0 + y1))
-        return row * self.grid + column
-
-    def _padded(self, texts: list[Text]) -> dict[str, Any]:
+    def _padded(self, texts: list[Text], patches: Tensor) -> dict[str, Any]:
+        """The texts' tensors; `patches` [n]: of all characters."""
         length = max(len(text.after) for text in texts)
-        fills = {"after": self.prompts.pad, "answer": False, "query": False, "places": -1}
+        fills = {"after": self.prompts.pad, "answer": False, "query": False, "spelt": -1}
         padded = {
             name: torch.tensor([getattr(text, name) + [fill] * (length - len(text.after)) for text in texts])
             for name, fill in fills.items()
         }
-        return {"before": torch.tensor([text.before for text in texts]), **padded}
+        places = places_of(padded["spelt"], patches)
+        return {"before": torch.tensor([text.before for text in texts]), "places": places, **padded}
+
+
+def _spelt(entries: Sequence[Entry], glyphs: Sequence[Glyph], first: int) -> dict[str, tuple[Spelling, Spelling]]:
+    """Label and value of each field, spelt with the glyphs that show them; the page's first one is number `first`."""
+    return {
+        entry.field: (
+            _spelling(entry.label, entry.label_box, glyphs, first),
+            _spelling(entry.value, entry.value_box, glyphs, first),
+        )
+        for entry in entries
+    }
+
+
+def _spelling(text: str, box: Box, glyphs: Sequence[Glyph], first: int) -> Spelling:
+    """`text` with the glyphs in `box`, from left to right; a colon behind a label is passed over."""
+    x0, y0, x1, y1 = box
+    centres = [((g.box[0] + g.box[2]) / 2, (g.box[1] + g.box[3]) / 2, number) for number, g in enumerate(glyphs)]
+    inside = [(x, number) for x, y, number in centres if x0 - 1 <= x <= x1 + 1 and y0 <= y <= y1]
+    found = iter([number for _, number in sorted(inside)])
+    return [(char, -1 if char == " " else _number(next(found, None), char, glyphs, first)) for char in text]
+
+
+def _number(found: int | None, char: str, glyphs: Sequence[Glyph], first: int) -> int:
+    """Of a glyph; -1 where it is not the character that was expected."""
+    return -1 if found is None or glyphs[found].char != char else first + found

@@ -1,10 +1,10 @@
-"""Stage: the grid encoder alone learns to read. Under each patch: which characters have their centre in it?
+"""Stage: the grid encoder alone learns to read. Under each patch: which characters are its own (see `placing`)?
 
 And which field's name? (The scorer compares patches with words of the question, so a patch must know its word.)
 
 Pages dense with text give every patch a target, so a small encoder learns letters from tens of thousands of crops
-instead of millions of answers. Crops are a part of the page's side (the position table is resized), which costs less
-per patch.
+instead of millions of answers. Crops are a part of the page's side (the position table is resized), cut out anywhere,
+which costs less per patch; their side is best a multiple of the encoder's windows, which are filled up otherwise.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,19 +18,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import IterableDataset
 
-from arr_coc.data import (
-    CHARSET,
-    FIELDS,
-    Document,
-    Split,
-    box_targets,
-    glyph_targets,
-)
+from arr_coc.data import CHARSET, FIELDS, Box, Document, Glyph, Split, box_targets
 from arr_coc.data.mixture import KINDS, UNASKED, Mixture
 from arr_coc.modeling.configuration_arr_coc import ArrCocVisionConfig, grid_size
 from arr_coc.modeling.grid_encoder import GridEncoder
 
 from ..stages import STAGES, Run
+from .placing import Shown, shown
 from .stage import ScratchStage, Task
 from .streaming import per_step
 from .targets import SLOTS, fitted, pixels, word_targets
@@ -48,9 +42,10 @@ class ReadingStage(ScratchStage):
 
     Attributes:
         batch_size: crops per step.
-        crop: side of a crop as a share of the page's side (1 or 0.5).
+        crop: side of a crop as a share of the page's side; of a page as many are cut as would cover it.
         kinds: how often each kind of page is shown, see `arr_coc.data.mixture`.
         photo: share of the pages that are photographed.
+        none_weight: of the class that most slots are, no character, beside each character's.
         word_weight: of the loss on field names, beside the characters'.
         evaluate_split: what is measured on: "validation" has held-out fonts and words, for decisions.
     """
@@ -63,6 +58,7 @@ class ReadingStage(ScratchStage):
     crop: float = 0.5
     kinds: Mapping[str, float] = field(default_factory=lambda: {"document": 0.5, "dense": 0.5})
     photo: float = 0.0
+    none_weight: float = 0.3
     word_weight: float = 0.5
     warmup: int = 200
     evaluate_every: int = 250
@@ -99,7 +95,7 @@ def word_loss(logits: Tensor, targets: Tensor) -> Tensor:
     return reading_loss(logits[known], targets[known]) if bool(known.any()) else logits.sum() * 0
 
 
-class Crops(Protocol):
+class Cropping(Protocol):
     """What a stage says of its batches: crops per step and their side, what pages they show, and the seed."""
 
     @property
@@ -116,34 +112,59 @@ class Crops(Protocol):
     def image_size(self) -> int | None: ...
 
 
+@dataclass(frozen=True)
+class Crop:
+    """B crops of pages.
+
+    Attributes:
+        pixels: [B, 3, s, s].
+        shown: their characters.
+        words: [B, s / patch, s / patch], see `word_targets`.
+    """
+
+    pixels: Tensor
+    shown: Shown
+    words: Tensor
+
+    def to(self, device: torch.device) -> "Crop":
+        """The same on `device`."""
+        return Crop(self.pixels.to(device), self.shown.to(device), self.words.to(device))
+
+
 class ReadingPages(IterableDataset):
-    """Endless batches of crops and targets; a function of (seed, split, step)."""
+    """Endless batches of crops; a function of (seed, split, step)."""
 
     def __init__(
-        self, stage: Crops, config: ArrCocVisionConfig, *, split: Split, start: int = 0, held_out: bool = False
+        self, stage: Cropping, config: ArrCocVisionConfig, *, split: Split, start: int = 0, held_out: bool = False
     ) -> None:
         self.stage, self.split, self.start = stage, split, start
         self.purpose = 1 if held_out else 0  # pages that are measured on never come up in training, whatever the split
         self.size, self.side = config.image_size, stage.image_size or config.image_size
-        self.grid = grid_size(self.side, config.patch_size)
+        self.patch_size = config.patch_size
+        self.crop = round(stage.crop * self.side)
+        grid_size(self.crop, config.patch_size)  # a ValueError where the encoder cannot take it
         self.mixture = Mixture(stage.kinds, stage.photo)
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def __iter__(self) -> Iterator[Crop]:
         return per_step(self.batch, self.start)
 
-    def batch(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Of one step: pixels [crops, 3, s, s], characters [crops, s / patch, s / patch, SLOTS], words [crops, ...]."""
+    def batch(self, step: int) -> Crop:
+        """Of one step."""
         rng = np.random.default_rng((self.stage.seed, self.purpose, step))
-        parts = round(1 / self.stage.crop)
-        images, targets, words = [], [], []
-        for _ in range(-(-self.stage.batch_size // parts**2)):
+        images: list[np.ndarray] = []
+        glyphs, words = [], []
+        cut = max(1, round(1 / self.stage.crop**2))
+        while len(images) < self.stage.batch_size:
             document = self.mixture.draw(rng, size=self.size, split=self.split)
-            images += [pixels(crop) for crop in _crops(fitted(document.image, self.side), parts)]
-            targets += _crops(glyph_targets(document.glyphs, size=self.size, grid=self.grid, slots=SLOTS), parts)
-            named = word_targets(document.entries, document.labels, size=self.size, grid=self.grid)
-            words += _crops(named, parts)
-        image, target, word = (np.stack(stacked[: self.stage.batch_size]) for stacked in (images, targets, words))
-        return torch.from_numpy(image), torch.from_numpy(target), torch.from_numpy(word)
+            page = fitted(document.image, self.side)
+            for _ in range(min(cut, self.stage.batch_size - len(images))):
+                x, y = (int(corner) for corner in rng.integers(self.side - self.crop + 1, size=2))
+                images.append(pixels(page[y : y + self.crop, x : x + self.crop]))
+                seen = _Window(x, y, self.crop, self.side / self.size)
+                glyphs.append(seen.glyphs(document.glyphs))
+                words.append(seen.words(document, self.crop // self.patch_size))
+        image, word = (torch.from_numpy(np.stack(stacked)) for stacked in (images, words))
+        return Crop(image, shown(glyphs, self.patch_size), word)
 
     def document(self, number: int, kind: str) -> Document:
         """A whole page of a kind, for measuring."""
@@ -151,22 +172,61 @@ class ReadingPages(IterableDataset):
         return KINDS[kind](rng, size=self.size, split=self.split)
 
 
-def _crops(page: np.ndarray, parts: int) -> list[np.ndarray]:
-    """[H, W, ...] -> `parts` x `parts` equal pieces, row by row."""
-    return [piece for row in np.split(page, parts, axis=0) for piece in np.split(row, parts, axis=1)]
+@dataclass(frozen=True)
+class _Window:
+    """A square cut out of a page at (x, y), px, after the page was scaled."""
+
+    x: int
+    y: int
+    side: int
+    scale: float
+
+    def _moved(self, box: Box) -> Box:
+        corner = (self.x, self.y, self.x, self.y)
+        x0, y0, x1, y1 = (end * self.scale - own for end, own in zip(box, corner, strict=True))
+        return x0, y0, x1, y1
+
+    def glyphs(self, glyphs: Sequence[Glyph]) -> list[Glyph]:
+        """Those whose centre is inside."""
+        moved = [Glyph(glyph.char, self._moved(glyph.box)) for glyph in glyphs]
+        return [g for g in moved if all(0 <= (g.box[i] + g.box[i + 2]) / 2 < self.side for i in (0, 1))]
+
+    def words(self, document: Document, grid: int) -> np.ndarray:
+        """`word_targets` of the labels as far as they are inside."""
+        labels = [*((entry.field, entry.label_box) for entry in document.entries), *document.labels]
+        inside = []
+        for name, box in labels:
+            x0, y0, x1, y1 = (min(max(end, 0.0), float(self.side)) for end in self._moved(box))
+            if x1 - x0 >= _LEAST_LABEL and y1 - y0 >= _LEAST_LABEL:
+                inside.append((name, (x0, y0, x1, y1)))
+        if labels and not inside:
+            return np.zeros((grid, grid), np.int64)
+        return word_targets((), inside, size=self.side, grid=grid)
+
+
+_LEAST_LABEL = 2.0
+"""Width and height of what must be seen of a label, px."""
+
+
+Reader = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""Pixels [B, 3, S, S] -> the logits of a `ReadingHead`."""
 
 
 @torch.no_grad()
-def reading_accuracy(
-    encoder: Callable[[Tensor], Tensor], head: nn.Module, batches: Sequence[tuple[Tensor, ...]]
-) -> dict[str, float]:
-    """Share of right names among slots that hold a character, patches of text with every slot right, words right."""
+def reading_accuracy(reader: Reader, batches: Sequence[Crop], puts: Reader | None = None) -> dict[str, float]:
+    """Share of right names among slots that hold a character, patches of text with every slot right, words right.
+
+    `puts`: whose patches characters near edges are to be named in; None: the reader's own.
+    """
     slots = right = patches = perfect = labels = known = 0
-    for image, targets, words in batches:
-        characters, fields = head(encoder(image))
-        named = characters.argmax(-1)
-        labels += int((words > 0).sum())
-        known += int(((fields.argmax(-1) == words) & (words > 0)).sum())
+    for batch in batches:
+        characters, fields = reader(batch.pixels)
+        named, targets = (
+            characters.argmax(-1),
+            batch.shown.targets_for(characters if puts is None else puts(batch.pixels)[0]),
+        )
+        labels += int((batch.words > 0).sum())
+        known += int(((fields.argmax(-1) == batch.words) & (batch.words > 0)).sum())
         filled = targets > 0
         slots += int(filled.sum())
         right += int(((named == targets) & filled).sum())
@@ -182,42 +242,23 @@ def reading_accuracy(
 
 @torch.no_grad()
 def values_read(
-    encoder: Callable[[Tensor], Tensor],
-    head: nn.Module,
-    documents: Sequence[Document],
-    side: int,
-    device: torch.device | str = "cpu",
-) -> tuple[float, float]:
-    """Of the values on documents, fitted into `side` px, the shares of which every character is named right.
+    reader: Reader, documents: Sequence[Document], side: int, patch_size: int, device: torch.device | str = "cpu"
+) -> float:
+    """Of the values on documents, fitted into `side` px, the share on whose patches all that is named is right.
 
-    First in its own patch, then there or in one of the eight around it: what only the second counts was read, but put
-    on the wrong side of an edge between patches, which the middle of a character is near.
+    A character that is named twice is wrong, and so is one that stands on another line.
     """
-    right = near = count = 0
+    right = count = 0
     for document in documents:
         image = torch.from_numpy(pixels(fitted(document.image, side)))[None].to(device)
-        named = head(encoder(image))[0][0].argmax(-1).cpu().numpy()  # [G, G, SLOTS]
-        truth = glyph_targets(document.glyphs, size=document.image.width, grid=len(named), slots=SLOTS)
-        wrong, missed = ((named != truth) & (truth > 0)).any(-1), missing_nearby(named, truth).any(-1)
+        page = shown([document.glyphs], patch_size * document.image.width / side).to(image.device)
+        logits = reader(image)[0]
+        wrong = (logits.argmax(-1) != page.targets_for(logits)).any(-1)[0].cpu().numpy()
         for entry in document.entries:
-            shown = box_targets([entry.value_box], size=document.image.width, grid=len(named)) > 0
-            right += not bool((wrong & shown).any())
-            near += not bool((missed & shown).any())
+            patches = box_targets([entry.value_box], size=document.image.width, grid=len(wrong)) > 0
+            right += not bool((wrong & patches).any())
             count += 1
-    return right / count, near / count
-
-
-def missing_nearby(named: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """Where a character is named neither in its patch nor in one of the eight around it: bool [G, G, SLOTS].
-
-    Args:
-        named, truth: [G, G, SLOTS] what each slot of a patch says, 0 for nothing.
-    """
-    side = len(named)
-    around = np.pad(named, ((1, 1), (1, 1), (0, 0)))
-    shifted = [around[y : y + side, x : x + side] for y in range(3) for x in range(3)]
-    found = (np.concatenate(shifted, -1)[..., None, :] == truth[..., None]).any(-1)
-    return (truth > 0) & ~found
+    return right / count
 
 
 class Reading(Task):
@@ -243,25 +284,31 @@ class Reading(Task):
     def pages(self, start: int) -> "ReadingPages":
         return ReadingPages(self.stage, self.config, split="train", start=start)
 
-    def losses(self, step: int, batch: tuple[Tensor, ...]) -> dict[str, Tensor]:
-        image, targets, words = (part.to(self.device) for part in batch)
-        characters, fields = self.head(self.encoder(image.contiguous(memory_format=torch.channels_last)))
-        named, labelled = reading_loss(characters, targets), word_loss(fields, words)
+    def losses(self, step: int, batch: Crop) -> dict[str, Tensor]:
+        batch = batch.to(self.device)
+        characters, fields = self._read(batch.pixels.contiguous(memory_format=torch.channels_last))
+        targets = batch.shown.targets_for(characters)
+        named = reading_loss(characters, targets, none_weight=self.stage.none_weight)
+        labelled = word_loss(fields, batch.words)
         loss = named + self.stage.word_weight * labelled
         return {"loss": loss, "characters": named.detach(), "words": labelled.detach()}
 
+    def _read(self, image: Tensor) -> tuple[Tensor, Tensor]:
+        logits: tuple[Tensor, Tensor] = self.head(self.encoder(image))
+        return logits
+
     @cached_property
-    def _test(self) -> tuple[list[tuple[Tensor, ...]], dict[str, list[Document]]]:
-        batches = [tuple(part.to(self.device) for part in self.unseen.batch(n)) for n in range(EVALUATED_BATCHES)]
+    def _test(self) -> tuple[list[Crop], dict[str, list[Document]]]:
+        batches = [self.unseen.batch(n).to(self.device) for n in range(EVALUATED_BATCHES)]
         kinds = [kind for kind in self.stage.kinds if kind not in UNASKED]  # the others show no values
         return batches, {k: [self.unseen.document(n, k) for n in range(EVALUATED_DOCUMENTS)] for k in kinds}
 
     def measure(self) -> dict[str, float]:
         batches, documents = self._test
-        scores = reading_accuracy(self.encoder, self.head, batches)
+        scores = reading_accuracy(self._read, batches)
         for kind, pages in documents.items():
-            exact, near = values_read(self.encoder, self.head, pages, self.unseen.side, self.device)
-            scores |= {f"{kind}: values": exact, f"{kind}: values, a patch off": near}
+            read = values_read(self._read, pages, self.unseen.side, self.config.patch_size, self.device)
+            scores[f"{kind}: values"] = read
         return scores
 
     def finish(self, run: Run) -> None:

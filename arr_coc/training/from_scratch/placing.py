@@ -1,0 +1,104 @@
+"""Which patch shows a character? That of its centre; near an edge, the one where an encoder puts it.
+
+The centre of a character is half its advance and half its line's capitals, which no ink shows to the pixel. Near an
+edge between patches it is a coin's toss to whoever sees only the picture, and whoever is told that the toss matters
+learns both sides: copies, or gaps. So an encoder is told that the character belongs to the one of the patches about the
+edge where it sees more of it already, and to none of the others.
+
+Notation: P pages, G side of the grid, n characters.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from arr_coc.data import Glyph
+from arr_coc.data.glyphs import class_of, in_slots
+
+from .targets import SLOTS
+
+NEAR = 0.2
+"""Of a patch's side: characters whose centre is so near an edge may belong to the patch behind it."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The characters on P pages.
+
+    Attributes:
+        pages: [n] page of each.
+        classes: [n] 1 + index in `CHARSET`.
+        centres: [n, 2] (x, y), in patches.
+    """
+
+    pages: Tensor
+    classes: Tensor
+    centres: Tensor
+
+    def nearby(self, side: int) -> Tensor:
+        """[n, 4] the patch of each one's centre, and those behind the edges that are near, numbered on over the pages.
+
+        Where no edge is near, or it is the page's, a patch is named again.
+        """
+        own = self.centres.floor().clamp(0, side - 1)
+        within = self.centres - own
+        beyond = own + (within > 1 - NEAR).long() - (within < NEAR).long()
+        (x, y), (other_x, other_y) = own.long().unbind(1), beyond.clamp(0, side - 1).long().unbind(1)
+        patches = [y * side + x, y * side + other_x, other_y * side + x, other_y * side + other_x]
+        return self.pages[:, None] * side**2 + torch.stack(patches, 1)
+
+    def put_by(self, logits: Tensor) -> Tensor:
+        """[n] of the nearby patches that where characters are named with most conviction.
+
+        Args:
+            logits: [P, G, G, SLOTS, 1 + characters] of a `ReadingHead`.
+        """
+        patches = self.nearby(logits.shape[1])
+        named = logits.detach().float().log_softmax(-1).flatten(0, 2)  # [P*G*G, SLOTS, classes]
+        classes = self.classes[:, None, None, None].expand(-1, 4, SLOTS, 1)
+        conviction = named[patches].gather(-1, classes).amax((2, 3))
+        return patches.gather(1, conviction.argmax(1, keepdim=True))[:, 0]
+
+    def put_anywhere(self, side: int, generator: torch.Generator) -> Tensor:
+        """[n] one of the nearby patches, drawn."""
+        patches = self.nearby(side)
+        return patches.gather(1, torch.randint(4, (len(patches), 1), generator=generator).to(patches.device))[:, 0]
+
+    def targets(self, pages: int, side: int, patches: Tensor | None = None) -> Tensor:
+        """int64 [P, G, G, SLOTS]: the characters of each patch from left to right, 0 for none.
+
+        Args:
+            pages: P.
+            side: G.
+            patches: [n] where each one is; None: where its centre is.
+        """
+        at = self.nearby(side)[:, 0] if patches is None else patches
+        x = self.centres[:, 0]
+        filled = in_slots(at.cpu().numpy(), self.classes.cpu().numpy(), x.cpu().numpy(), pages * side**2, SLOTS)
+        return torch.from_numpy(filled).view(pages, side, side, SLOTS).to(self.pages.device)
+
+    def targets_for(self, logits: Tensor) -> Tensor:
+        """`targets`, with the characters where they are `put_by` such logits."""
+        return self.targets(len(logits), logits.shape[1], self.put_by(logits))
+
+    def to(self, device: torch.device) -> "Shown":
+        """The same on `device`."""
+        return Shown(self.pages.to(device), self.classes.to(device), self.centres.to(device))
+
+
+def shown(pages: Sequence[Sequence[Glyph]], patch: float) -> Shown:
+    """The characters of pages, page after page in the order given.
+
+    Args:
+        pages: what each shows.
+        patch: side of a patch, in px of the glyphs' boxes.
+    """
+    glyphs = [glyph for page in pages for glyph in page]
+    boxes = np.array([glyph.box for glyph in glyphs], np.float32).reshape(-1, 4)
+    owners = np.repeat(np.arange(len(pages)), [len(page) for page in pages])
+    classes = np.array([class_of(glyph.char) for glyph in glyphs], np.int64)
+    centres = (boxes[:, :2] + boxes[:, 2:]) / 2 / patch
+    return Shown(torch.from_numpy(owners), torch.from_numpy(classes), torch.from_numpy(centres))
