@@ -243,7 +243,7 @@ def _most_relevant(
 
     Each time the one is taken whose window holds the most `relevance` [sources, N] that no window before it holds.
     """
-    remaining, inside = relevance.float().cpu().clone(), []
+    remaining, inside = relevance.detach().float().cpu().clone(), []
     tiling: Tiling = encoding.tiling
     for slot, number in enumerate(sources):
         x, y = _overview(encoding, number).centres(encoding.side)[0].unbind(-1)

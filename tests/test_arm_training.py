@@ -122,7 +122,7 @@ def test_pages_are_drawn_at_the_models_size_and_fitted_into_the_stages(config: A
     assert (shrunk - resized.pixel_values).abs().mean() < 0.05
     batch = ReadingPages(replace(READING, image_size=side), config.vision_config, split="train").batch(0)
     assert batch.pixels.shape[-1] == crop and batch.words.shape[1] == grid // 2
-    assert 0 <= float(batch.shown.centres.min()) and float(batch.shown.centres.max()) <= grid // 2
+    assert float(batch.shown.centres.min()) >= 0 and float(batch.shown.centres.max()) <= grid // 2
 
 
 def test_stages_train_at_another_size_and_leave_the_model_its_own(config: ArrCocConfig, tmp_path: Path) -> None:  # noqa: F811

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
@@ -46,7 +47,8 @@ def written_out(
     scaled = query * (query.shape[-1] ** -0.5 if scaling is None else scaling)
     scores = scaled @ key.transpose(2, 3)
     if attention_mask is not None:
-        scores += attention_mask.to(scores.dtype)
+        least = torch.finfo(scores.dtype).min  # a row of padding alone would be all -inf, and then no numbers
+        scores += attention_mask.clamp(min=least).to(scores.dtype)
     weights = scores.softmax(-1)
     return (weights @ value).transpose(1, 2).contiguous(), weights
 

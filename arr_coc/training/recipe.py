@@ -41,7 +41,7 @@ from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.processing_arr_coc import ArrCocProcessor
 
 from . import phases, tempering  # noqa: F401  # register their stages
-from .from_scratch import answering, copying, finding, looking, reading  # noqa: F401  # likewise
+from .from_scratch import answering, copying, finding, gathering, looking, reading  # noqa: F401  # likewise
 from .from_scratch.checkpointing import load_learner, save_learner
 from .stages import STAGES, Run, Stage
 from .widening import widened, wider

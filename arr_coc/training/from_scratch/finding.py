@@ -74,14 +74,10 @@ class FindingStage(ScratchStage):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        unknown = sorted(set(self.domains) - set(DOMAINS))
-        if unknown or not self.domains or min(self.domains.values()) < 0 or not sum(self.domains.values()):
-            raise ValueError(f"domains: expected weights of {', '.join(DOMAINS)}; got {dict(self.domains)}")
+        check_domains(self.domains, self.sources)
         for name in ("views", "questions", "asked", "seen", "kept", "reused", "documents", "evaluate_documents"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: expected at least 1; got {getattr(self, name)}")
-        if self.sources < 2:
-            raise ValueError(f"sources: expected at least 2; got {self.sources}")
 
     def task(self, run: Run) -> "Finding":
         return Finding(self, run)
@@ -140,7 +136,7 @@ class FoundDocuments(IterableDataset):
     def document(self, number: int) -> FoundDocument:
         """One document with questions about it."""
         rng = np.random.default_rng((self.stage.seed, self.purpose, number))
-        page = self._page(rng)
+        page = draw_document(rng, self.stage.domains, self.stage.sources, self.side, self.split)
         order = rng.permutation(len(page.questions))[: self.stage.questions]
         questions = [page.questions[int(index)] for index in order]
         sources, windows = self._views(rng, page, questions)
@@ -149,7 +145,9 @@ class FoundDocuments(IterableDataset):
         shown = Views(
             torch.tensor(sources), torch.tensor([square_of(own) for own in windows]), torch.zeros(0), None, "joint"
         )
-        relevance = [relevance_of(shown, _boxes(one, len(page.sources)), self.side // self.patch) for one in questions]
+        relevance = [
+            relevance_of(shown, boxes_of(one, len(page.sources)), self.side // self.patch) for one in questions
+        ]
         texts = [self.prompts(question.text, []) for question in questions]
         ids = [[i for i, asks in zip(text.after, text.query, strict=True) if asks] for text in texts]
         longest = max(map(len, ids))
@@ -158,17 +156,6 @@ class FoundDocuments(IterableDataset):
             torch.tensor([own + [self.prompts.pad] * (longest - len(own)) for own in ids]),
             torch.tensor([[place < len(own) for place in range(longest)] for own in ids]),
         )  # fmt: skip
-
-    def _page(self, rng: np.random.Generator) -> Page:
-        names, weights = list(self.stage.domains), np.array(list(self.stage.domains.values()), float)
-        domain = DOMAINS[names[int(rng.choice(len(names), p=weights / weights.sum()))]]
-        a4 = not domain.square and (domain.draw_sources is None or domain.paged)
-        size = round(PAGE * self.side) if a4 else self.side
-        if domain.draw_sources is None:
-            return domain.draw(rng, size, self.split)
-        least = 2 if domain.paged or domain is DOMAINS["pair"] else 4
-        most = 2 if domain is DOMAINS["pair"] else max(least, self.stage.sources)
-        return domain.draw_sources(rng, size, self.split, int(rng.integers(least, most + 1)))
 
     def _views(self, rng: np.random.Generator, page: Page, questions: list[Question]) -> tuple[list[int], list[Window]]:
         """The source and the window of each view that is encoded: overviews, then tiles."""
@@ -180,7 +167,7 @@ class FoundDocuments(IterableDataset):
             )  # fmt: skip
             tiles += [(number, window) for window in planned]
         tiles = [tiles[i] for i in rng.permutation(len(tiles))]
-        needs = [list(enumerate(_boxes(question, len(page.sources)))) for question in questions]
+        needs = [list(enumerate(boxes_of(question, len(page.sources)))) for question in questions]
         best = [max(tiles, key=partial(_shown, need)) for need in needs if tiles]
         tiles = list(dict.fromkeys([*best, *tiles]))
         room = max(0, self.stage.views - len(page.sources))
@@ -188,7 +175,39 @@ class FoundDocuments(IterableDataset):
         return [number for number, _ in views], [window for _, window in views]
 
 
-def _boxes(question: Question, sources: int) -> list[list[Box]]:
+def check_domains(domains: Mapping[str, float], sources: int) -> None:
+    """Raises a ValueError for weights of domains that there are not, and for fewer sources than a document has."""
+    unknown = sorted(set(domains) - set(DOMAINS))
+    if unknown or not domains or min(domains.values()) < 0 or not sum(domains.values()):
+        raise ValueError(f"domains: expected weights of {', '.join(DOMAINS)}; got {dict(domains)}")
+    if sources < 2:
+        raise ValueError(f"sources: expected at least 2; got {sources}")
+
+
+def draw_document(
+    rng: np.random.Generator, domains: Mapping[str, float], sources: int, side: int, split: Split
+) -> Page:
+    """A document of one of the domains, of which `domains` says how often each is drawn.
+
+    Args:
+        rng: the only source of randomness.
+        domains: weights.
+        sources: pages, images or frames at most, where a domain has several.
+        side: of the model's square, px; A4 pages are as wide as 150 dpi are to a model of 320 px.
+        split: of fonts, words and layouts.
+    """
+    names, weights = list(domains), np.array(list(domains.values()), float)
+    domain = DOMAINS[names[int(rng.choice(len(names), p=weights / weights.sum()))]]
+    a4 = not domain.square and (domain.draw_sources is None or domain.paged)
+    size = round(PAGE * side) if a4 else side
+    if domain.draw_sources is None:
+        return domain.draw(rng, size, split)
+    least = 2 if domain.paged or domain is DOMAINS["pair"] else 4
+    most = 2 if domain is DOMAINS["pair"] else max(least, sources)
+    return domain.draw_sources(rng, size, split, int(rng.integers(least, most + 1)))
+
+
+def boxes_of(question: Question, sources: int) -> list[list[Box]]:
     """What a question needs, by source."""
     boxes: list[list[Box]] = [[] for _ in range(sources)]
     for own, numbers in ((question.boxes, question.box_sources), (question.label_boxes, question.label_sources)):

@@ -1,0 +1,245 @@
+"""Stage: the language model learns to answer from what was fetched over several views: pages, tiles, images, frames.
+
+Until then it has read single pages. Here a prompt shows all sources of a document, their base tokens pooled where they
+are many, and saccades from wherever the question points; the prompts are those of `generate`. The grid encoder is not
+trained: documents are encoded once and kept for many steps, with the tiles that their questions ask for.
+
+Notation: Q questions about a document, I image slots, S prompt length, A tokens of the longest answer.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import IterableDataset
+
+from arr_coc.data import Split
+from arr_coc.data.domains import Page, Question
+from arr_coc.modeling.asker import Asked, Asker
+from arr_coc.modeling.fetcher import FetchChoices
+from arr_coc.modeling.image_loading import Source
+from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from arr_coc.modeling.processing_arr_coc import ArrCocProcessor
+from arr_coc.modeling.prompt import positions
+from arr_coc.modeling.view_encoding import encode_sources
+from arr_coc.modeling.views import ViewOptions
+from arr_coc.modeling.vision_tower import ImageEncoding
+
+from ..stages import STAGES, Run
+from .finding import boxes_of, check_domains, draw_document
+from .pointing import right_rows
+from .stage import ScratchStage, Task
+from .streaming import per_step
+
+
+@STAGES.register("gathering")
+@dataclass(frozen=True)
+class GatheringStage(ScratchStage):
+    """Settings of the stage.
+
+    Attributes:
+        learning_rate: of language model and bridge.
+        domains, sources: what is drawn, as in the finding stage.
+        documents, questions: that a step asks about, and questions about each.
+        kept: documents that are kept encoded.
+        reused: steps from one new document to the next.
+        oracle: share of the documents of which the answers' patches are fetched, not those that the model would fetch.
+        budget: patches fetched for a question, by name or number.
+        tiles: see `ViewOptions`.
+        evaluate_documents: that a measurement asks about, of each domain, drawn from `evaluate_split`.
+    """
+
+    name: ClassVar[str] = "gathering"
+
+    steps: int = 600
+    learning_rate: float = 3e-4
+    warmup: int = 30
+    evaluate_every: int = 100
+    domains: Mapping[str, float] = field(
+        default_factory=lambda: {"invoice": 0.25, "pages": 0.3, "pair": 0.3, "clip": 0.15}
+    )
+    sources: int = 4
+    documents: int = 3
+    questions: int = 4
+    kept: int = 16
+    reused: int = 2
+    oracle: float = 0.5
+    budget: str | int = "standard"
+    tiles: str = "asked"
+    evaluate_documents: int = 8
+    evaluate_split: Split = "validation"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_domains(self.domains, self.sources)
+
+    def task(self, run: Run) -> "Gathering":
+        return Gathering(self, run)
+
+
+class DrawnDocuments(IterableDataset):
+    """For each step the documents that come new with it; a function of (seed, split, step).
+
+    Args:
+        stage: what it says of its documents.
+        side: of the model's square, px.
+        split: of what is drawn.
+        start: the first step, with which all come that are kept by then.
+        held_out: documents that training never shows.
+    """
+
+    def __init__(
+        self, stage: GatheringStage, side: int, *, split: Split, start: int = 0, held_out: bool = False
+    ) -> None:
+        self.stage, self.side, self.split, self.start = stage, side, split, start
+        self.purpose = 9 if held_out else 8
+
+    def __iter__(self) -> Iterator[list[Page]]:
+        return per_step(self.new, self.start)
+
+    def new(self, step: int) -> list[Page]:
+        """Those of a step."""
+        newest = step // self.stage.reused
+        if step == self.start:
+            return [self.document(number) for number in range(max(0, newest - self.stage.kept + 1), newest + 1)]
+        return [self.document(newest)] if step % self.stage.reused == 0 else []
+
+    def document(self, number: int, domain: str | None = None) -> Page:
+        """One document, of any domain or the one that is named."""
+        rng = np.random.default_rng((self.stage.seed, self.purpose, number))
+        domains = self.stage.domains if domain is None else {domain: 1.0}
+        return draw_document(rng, domains, self.stage.sources, self.side, self.split)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A document, encoded as `generate` encodes it."""
+
+    encoding: ImageEncoding
+    page: Page
+
+
+class Reader(nn.Module):
+    """Answers questions about an encoded document, teacher-forced, in the prompts of `generate`."""
+
+    def __init__(self, model: ArrCocForConditionalGeneration, processor: ArrCocProcessor) -> None:
+        super().__init__()
+        self.model, self.processor = model, processor
+        self.asker = Asker(model, processor)
+
+    @torch.no_grad()
+    def encode(self, page: Page, tiles: str) -> Encoded:
+        """All sources of a document, for one prompt."""
+        sources = [Source(image.height, image.width, partial(_itself, image)) for image in page.sources]
+        options = ViewOptions(tiles=tiles)
+        return Encoded(encode_sources(self.model.model, self.processor.image_processor, [sources], options), page)
+
+    def forward(
+        self, document: Encoded, questions: Sequence[Question], strategy: str, budget: str | int
+    ) -> dict[str, Tensor]:
+        """The answers' loss, and "right" [Q]: which answers would be exact."""
+        encoding, core = document.encoding, self.model.model
+        numbers = list(range(len(encoding)))
+        boxes = [own for question in questions for own in boxes_of(question, len(encoding))]
+        asked = Asked(
+            encoding, [numbers] * len(questions), [question.text for question in questions], joint=True, boxes=boxes
+        )
+        look, choices = self.asker.look(asked, FetchChoices(strategy=strategy, budget=budget), (), {})
+        prompt = core.place(look, core.fetch(look, choices), attention_mask=look.attention_mask)
+        ids, said = self._answers([question.answers[0] for question in questions])
+        ids, said = ids.to(prompt.embeds.device), said.to(prompt.embeds.device)
+        embeds = torch.cat((prompt.embeds, self.model.get_input_embeddings()(ids).to(prompt.embeds)), 1)
+        mask = torch.cat((prompt.inputs["attention_mask"], said.to(prompt.inputs["attention_mask"])), 1)
+        output = core(inputs_embeds=embeds, attention_mask=mask, position_ids=positions(mask), use_cache=False)
+        states = output.last_hidden_state[:, prompt.embeds.shape[1] - 1 : -1]
+        logits = self.model.lm_head(states[said])
+        return {"answer": F.cross_entropy(logits.float(), ids[said]), "right": right_rows(logits, ids[said], said)}
+
+    def _answers(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """The answers' tokens with their end [Q, A], and which of them are not padding."""
+        tokenizer = self.processor.tokenizer
+        rows = [
+            torch.tensor([*tokenizer(text, add_special_tokens=False).input_ids, tokenizer.eos_token_id])
+            for text in texts
+        ]
+        lengths = torch.tensor([len(row) for row in rows])
+        ids = pad_sequence(rows, batch_first=True, padding_value=tokenizer.pad_token_id)
+        return ids, torch.arange(ids.shape[1]) < lengths[:, None]
+
+
+def _itself(image: Image.Image) -> Image.Image:
+    return image
+
+
+class Gathering(Task):
+    """The run's language model and bridge, in place."""
+
+    def __init__(self, stage: GatheringStage, run: Run) -> None:
+        self.stage, self.reader = stage, Reader(run.model, run.processor).train()
+        core = run.model.model
+        core.fetcher.check_strategy("oracle")
+        self.frozen = [weight for weight in core.vision_tower.parameters() if weight.requires_grad]
+        for weight in self.frozen:  # tiles are encoded, and kept, inside of a step that asks for them
+            weight.requires_grad_(False)
+        self.side = run.processor.image_processor.size["height"]
+        self.module = nn.ModuleDict({"language_model": core.language_model, "bridge": core.bridge})
+        self.kept: deque[Encoded] = deque(maxlen=stage.kept)
+
+    def groups(self) -> list[tuple[list[nn.Parameter], float]]:
+        return [(list(self.module.parameters()), self.stage.learning_rate)]
+
+    def pages(self, start: int) -> DrawnDocuments:
+        return DrawnDocuments(self.stage, self.side, split="train", start=start)
+
+    def losses(self, step: int, batch: list[Page]) -> dict[str, Tensor]:
+        self.kept.extend(self.reader.encode(page, self.stage.tiles) for page in batch)
+        rng = np.random.default_rng((self.stage.seed, 10, step))
+        by_strategy: dict[str, list[Tensor]] = {}
+        for _ in range(self.stage.documents):
+            document = self.kept[int(rng.integers(len(self.kept)))]
+            asked = rng.permutation(len(document.page.questions))[: self.stage.questions]
+            strategy = "oracle" if rng.random() < self.stage.oracle else "realizer"
+            questions = [document.page.questions[int(number)] for number in asked]
+            answered = self.reader(document, questions, strategy, self.stage.budget)
+            by_strategy.setdefault(strategy, []).append(answered["answer"])
+        logged = {f"answer/{name}": torch.stack(losses).mean().detach() for name, losses in by_strategy.items()}
+        return {"loss": torch.stack([loss for losses in by_strategy.values() for loss in losses]).mean(), **logged}
+
+    @cached_property
+    def _unseen(self) -> dict[str, list[Encoded]]:
+        drawn = DrawnDocuments(self.stage, self.side, split=self.stage.evaluate_split, held_out=True)
+        return {
+            domain: [
+                self.reader.encode(drawn.document(number, domain), self.stage.tiles)
+                for number in range(self.stage.evaluate_documents)
+            ]
+            for domain in self.stage.domains
+        }
+
+    @torch.no_grad()
+    def measure(self) -> dict[str, float]:
+        """Exact answers by domain, from the answers' patches and from those that the model fetches."""
+        self.reader.eval()
+        scores = {}
+        for domain, documents in self._unseen.items():
+            for strategy in ("oracle", "realizer"):
+                right = [
+                    self.reader(document, document.page.questions, strategy, self.stage.budget)["right"]
+                    for document in documents
+                ]
+                scores[f"{domain}, {strategy}: exact"] = torch.cat(right).float().mean().item()
+        self.reader.train()
+        return scores
+
+    def finish(self, run: Run) -> None:
+        """The model was trained in place."""
+        for weight in self.frozen:
+            weight.requires_grad_(True)

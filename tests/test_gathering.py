@@ -1,0 +1,77 @@
+"""The stage that teaches the language model to answer over several views."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from test_finding import begun
+
+from arr_coc.data import find_fonts
+from arr_coc.training.attention import all_eager_attention
+from arr_coc.training.from_scratch.gathering import Gathering, GatheringStage
+
+try:
+    find_fonts("train")
+except FileNotFoundError as error:
+    pytest.skip(str(error), allow_module_level=True)
+
+STAGE = GatheringStage(
+    steps=2, warmup=1, evaluate_every=2, workers=0, bf16=False, sources=2, documents=1, questions=2, kept=2,
+    domains={"pages": 1.0}, budget=8, evaluate_documents=1, evaluate_split="train",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def task() -> Gathering:
+    torch.manual_seed(0)
+    return Gathering(STAGE, begun())
+
+
+def test_a_documents_questions_are_answered_together_as_one_by_one(task: Gathering) -> None:
+    """Prompts of several lengths are padded on the left, which nothing must see."""
+    document = task.reader.encode(task.pages(0).document(0), STAGE.tiles)
+    questions = document.page.questions[:3]
+    assert len({len(question.text) for question in questions}) > 1
+    with torch.no_grad(), all_eager_attention(task.reader.model):
+        together = task.reader(document, questions, "realizer", STAGE.budget)
+        alone = [task.reader(document, [question], "realizer", STAGE.budget) for question in questions]
+    lengths = torch.tensor([float(len(task.reader._answers([q.answers[0]])[1][0])) for q in questions])
+    expected = (torch.stack([one["answer"] for one in alone]) * lengths).sum() / lengths.sum()
+    assert together["answer"].item() == pytest.approx(expected.item(), rel=1e-3)
+    assert together["right"].tolist() == [bool(one["right"]) for one in alone]
+
+
+def test_answers_depend_on_what_was_fetched(task: Gathering) -> None:
+    document = task.reader.encode(task.pages(0).document(0), STAGE.tiles)
+    question = document.page.questions[0]
+    elsewhere = replace(question, boxes=((0, 0, 9, 9),), box_sources=(0,), label_boxes=(), label_sources=())
+    with torch.no_grad():
+        losses = [task.reader(document, [asked], "oracle", STAGE.budget)["answer"] for asked in (question, elsewhere)]
+    assert losses[0].item() != losses[1].item()
+
+
+def test_documents_are_a_function_of_the_step(task: Gathering) -> None:
+    assert [len(task.pages(0).new(step)) for step in range(4)] == [1, 0, 1, 0]
+    again = task.pages(2).new(2)
+    assert [page.questions for page in again] == [task.pages(0).document(n).questions for n in (0, 1)]
+
+
+def test_the_stage_trains_language_model_and_bridge_alone_and_resumes(tmp_path: Path) -> None:
+    run = begun()
+    before = {name: weight.clone() for name, weight in run.model.state_dict().items()}
+    STAGE.run(run, tmp_path)
+    changed = {name for name, weight in run.model.state_dict().items() if not torch.equal(weight, before[name])}
+    assert changed and all(".language_model." in name or ".bridge." in name or "lm_head" in name for name in changed)
+    assert all(weight.requires_grad for weight in run.model.model.vision_tower.grid_encoder.parameters())
+    again = begun()
+    STAGE.run(again, tmp_path)  # finished: nothing to do
+    for name, weight in run.model.model.language_model.state_dict().items():
+        assert torch.equal(weight, again.model.model.language_model.state_dict()[name])
+
+
+def test_documents_that_there_are_not_are_refused() -> None:
+    with pytest.raises(ValueError, match="domains: expected weights of .*; got {'letter': 1}"):
+        replace(STAGE, domains={"letter": 1})
+    with pytest.raises(ValueError, match="sources: expected at least 2; got 1"):
+        replace(STAGE, sources=1)
