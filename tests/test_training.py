@@ -287,6 +287,30 @@ def test_copying_stage_lowers_its_loss(config: ArrCocConfig, tmp_path: Path) -> 
     assert all(late < early - 0.1 for early, late in zip(before, losses(), strict=True))
 
 
+def test_copying_reads_rendered_pages_where_it_is_told_so(config: ArrCocConfig) -> None:
+    sketched, rendered = (
+        CopyingTask(replace(COPYING, rendered=kinds, evaluate_split="train"), begun(config)).pages(0).batch(0)
+        for kinds in ({}, {"document": 1.0})
+    )
+    assert sketched.pixel_values.numel() == 0 < rendered.pixel_values.numel()
+    with pytest.raises(ValueError, match="kinds: expected pages with fields that can be read.*; got dense"):
+        replace(COPYING, rendered={"dense": 1.0})
+
+
+def test_characters_that_are_put_elsewhere_take_their_places_with_them(config: ArrCocConfig) -> None:
+    batch = questions(config, Prompts(build_tokenizer(), config.image_token_id)).whole
+    assert batch is not None
+    side = batch.glyphs.shape[1]
+    moved = batch.put(batch.shown.put_anywhere(side, torch.Generator().manual_seed(0)))
+    assert not torch.equal(moved.places, batch.places) and torch.equal(moved.places < 0, batch.places < 0)
+    assert torch.equal(batch.put(batch.shown.nearby(side)[:, 0]).places, batch.places)
+    pages = torch.arange(2).repeat_interleave(ANSWERING.questions)
+    at = moved.glyphs.flatten(1, 2)[pages[:, None], moved.places.clamp(min=0)]
+    classes = moved.shown.classes[moved.spelt.clamp(min=0)]
+    found = (at == classes[..., None]).any(-1)[moved.places >= 0]
+    assert found.float().mean() > 0.97  # narrow letters may share a patch with more than three
+
+
 @pytest.mark.parametrize("stage", [READING, LOOKING, COPYING, ANSWERING])
 def test_a_stage_leaves_attention_as_it_was_configured(
     stage: ScratchStage, config: ArrCocConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

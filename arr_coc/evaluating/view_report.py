@@ -113,7 +113,7 @@ def view_report(
             ask(both, "pairs, comparisons")
             ask([record for record in records if record not in both], "pairs, single questions")
         else:
-            ask(records, name, "asked" if name == "documents" else None)
+            ask(records, name)
     return lines
 
 
