@@ -1,8 +1,8 @@
 """Recipes: a YAML file that says which stages make a checkpoint, from nothing or from a trained one.
 
 model: .                   # folder with config.json and the tokenizer, relative to the recipe
-start: .                   # a trained model's folder to go on from; none: new. With fewer layers of language, or fewer
-                           # channels in its grid encoder, it is grown: the model begins by computing what it computes
+start: .                   # a trained model's folder to go on from; none: new. One that is smaller (see `growing`) is
+                           # grown: the model begins by computing what it computes
 config: {fetcher_config: {allocator: tiers}}   # what shall differ from config.json
 reference: {format: rendered, pages: 100, split: validation}   # how it fetches on these is saved beside it
 seed: 0
@@ -19,7 +19,7 @@ base: train.yaml           # relative to this file; what is relative to a recipe
 settings: {answering.steps: 100, seed: 1}
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
@@ -29,7 +29,6 @@ from typing import Any
 import torch
 import yaml
 from accelerate import PartialState
-from torch import nn
 from transformers import GenerationConfig
 from transformers.utils import GENERATION_CONFIG_NAME, logging
 
@@ -43,8 +42,8 @@ from arr_coc.modeling.processing_arr_coc import ArrCocProcessor
 from . import phases, tempering  # noqa: F401  # register their stages
 from .from_scratch import answering, copying, finding, gathering, looking, reading  # noqa: F401  # likewise
 from .from_scratch.checkpointing import load_learner, save_learner
+from .growing import load_grown
 from .stages import STAGES, Run, Stage
-from .widening import widened, wider
 
 logger = logging.get_logger(__name__)
 
@@ -288,35 +287,7 @@ def begin(recipe: Recipe, device: torch.device) -> Run:
         if not recipe.start.is_dir():
             raise ValueError(f"start: expected a trained model's folder; got {recipe.start}, which is none")
         with refused(str(recipe.start)):
-            before = load_config(str(recipe.start)).vision_config
-            grows = wider(before, config.vision_config)
-            # With this configuration: what it adds to the one that was trained with begins untrained.
-            known = ArrCocConfig.from_dict(config.to_dict() | {"vision_config": before.to_dict()}) if grows else config
-            trained, loading = ArrCocForConditionalGeneration.from_pretrained(
-                recipe.start, config=known, output_loading_info=True
-            )
-            if grows:
-                encoder, like = (part.model.vision_tower.grid_encoder for part in (trained, run.model))
-                generator = torch.Generator().manual_seed(recipe.seed)
-                wide = widened(encoder.state_dict(), before, config.vision_config, like.state_dict(), generator)
-                trained.model.vision_tower.grid_encoder = like
-                like.load_state_dict(wide)
-            run.model.load_state_dict(trained.state_dict())
-            _pass_through(run.model.model.language_model, loading["missing_keys"])
+            load_grown(run.model, recipe.start, recipe.seed)
         if any(stage.from_scratch for stage in recipe.stages):
             run.learner = load_learner(recipe.start)
     return run
-
-
-def _pass_through(language_model: nn.Module, missing: Collection[str]) -> None:
-    """Sets new language layers to change nothing: a start with fewer layers then answers as it did.
-
-    Args:
-        language_model: with its layers in `layers`.
-        missing: names of the weights that the start did not have.
-    """
-    layers = language_model.get_submodule("layers")
-    for number, layer in layers.named_children():
-        if any(f"language_model.layers.{number}.self_attn.o_proj.weight" in name for name in missing):
-            for name in ("self_attn.o_proj", "mlp.down_proj"):
-                nn.init.zeros_(layer.get_submodule(name).get_parameter("weight"))

@@ -1,0 +1,84 @@
+"""A model that goes on from a smaller one's weights, and begins by computing what that computes.
+
+Larger may be: the number of language layers, the units of their MLPs, and the widths of the grid encoder.
+"""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from arr_coc.loading import load_config
+
+from ..modeling.configuration_arr_coc import ArrCocConfig
+from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from .widening import widened, wider
+
+UNITS = "intermediate_size"
+"""A language model's setting: units of its MLPs."""
+
+
+def load_grown(model: ArrCocForConditionalGeneration, start: Path, seed: int) -> None:
+    """Loads the weights of a trained model that is as large, or smaller as the module says.
+
+    Args:
+        model: with new weights. What the trained one knows nothing of keeps them.
+        start: the trained model's folder.
+        seed: of what tells copies apart.
+
+    Raises:
+        ValueError: a width that is no multiple of what it was, or fewer units.
+    """
+    config, before = model.config, load_config(str(start))
+    known = config.to_dict()
+    grows = wider(before.vision_config, config.vision_config)
+    if grows:
+        known["vision_config"] = before.vision_config.to_dict()
+    units = [getattr(part.text_config, UNITS, None) for part in (before, config)]
+    if units[0] != units[1]:
+        known["text_config"][UNITS] = units[0]
+    trained, loading = ArrCocForConditionalGeneration.from_pretrained(
+        start, config=ArrCocConfig.from_dict(known), output_loading_info=True
+    )
+    state, like = trained.state_dict(), model.state_dict()
+    if grows:
+        state |= _wide_encoder(trained, model, seed)
+    if units[0] != units[1]:
+        state |= {name: _with_units(name, weight, like[name]) for name, weight in state.items() if ".mlp." in name}
+    model.load_state_dict(state)
+    _pass_through(model.model.language_model, set(loading["missing_keys"]))
+
+
+def _wide_encoder(
+    trained: ArrCocForConditionalGeneration, model: ArrCocForConditionalGeneration, seed: int
+) -> dict[str, Tensor]:
+    """The grid encoder's weights as `model` has them, computing what the trained one's compute."""
+    configs = (trained.config.vision_config, model.config.vision_config)
+    encoders = [each.model.vision_tower.grid_encoder.state_dict() for each in (trained, model)]
+    wide = widened(encoders[0], *configs, encoders[1], torch.Generator().manual_seed(seed))
+    return {f"model.vision_tower.grid_encoder.{name}": weight for name, weight in wide.items()}
+
+
+def _with_units(name: str, weight: Tensor, like: Tensor) -> Tensor:
+    """A language layer's MLP weight with new units, which nothing reads: those that leave an MLP get weight 0."""
+    if weight.shape == like.shape:
+        return weight
+    if any(new < old for new, old in zip(like.shape, weight.shape, strict=True)):
+        raise ValueError(f"{UNITS}: expected at least {min(weight.shape)}; got {min(like.shape)}")
+    new = like.clone() if weight.shape[0] < like.shape[0] else torch.zeros_like(like)
+    new[tuple(map(slice, weight.shape))] = weight
+    return new
+
+
+def _pass_through(language_model: nn.Module, missing: set[str]) -> None:
+    """Sets new language layers to change nothing: a start with fewer layers then answers as it did.
+
+    Args:
+        language_model: with its layers in `layers`.
+        missing: names of the weights that the start did not have.
+    """
+    layers = language_model.get_submodule("layers")
+    for number, layer in layers.named_children():
+        if any(f"language_model.layers.{number}.self_attn.o_proj.weight" in name for name in missing):
+            for name in ("self_attn.o_proj", "mlp.down_proj"):
+                nn.init.zeros_(layer.get_submodule(name).get_parameter("weight"))
