@@ -26,7 +26,7 @@ from arr_coc.profiling.path import Trace, question_traces
 from arr_coc.profiling.placing import WAYS, Asked, place
 from arr_coc.profiling.stages import generated_image
 from arr_coc.profiling.timing import Seconds, alternate, table
-from arr_coc.profiling.views import view_costs
+from arr_coc.profiling.views import random_model, view_costs
 from arr_coc_cli import main
 
 SHIPPED = Path(__file__).parents[1] / "hub_configs" / "arr-coc-tiny"
@@ -193,6 +193,13 @@ def test_more_views_cost_features_alone_and_no_token() -> None:
     assert 0 < four.fetch < four.second < four.first
     with pytest.raises(ValueError, match="views: expected square numbers; got 5"):
         view_costs(model, 5)
+
+
+def test_views_are_measured_of_a_geometry_that_has_no_weights() -> None:
+    model = random_model(Path(__file__).parents[1] / "hub_configs" / "arr-coc-lab").eval()
+    assert model.dtype == torch.bfloat16
+    costs = view_costs(model, 4, rounds=1)
+    assert costs.views == 5 and costs.tokens == model.config.vision_tokens(192)[0] + model.config.vision_tokens(192)[1]
 
 
 def test_a_further_pass_is_measured_beside_a_fresh_question() -> None:

@@ -1,6 +1,6 @@
 """What do more views of an image cost? Encoder, scoring with joint allocation, prefill, memory; and the next question.
 
-    python -m arr_coc.profiling.views [MODEL] [--views 1 4 16 64] [--rounds 3]
+    python -m arr_coc.profiling.views [MODEL] [--views 1 4 16 64] [--rounds 3] [--random]
 
 An image of noise is as large as its tiles need: none for 1, k * k for others, beside the overview. Seconds are medians,
 all from one run; memory is counted tensor by tensor: what the encoding holds (its features and the rest of it), and the
@@ -21,9 +21,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from arr_coc import ArrCocImageProcessor
+from arr_coc.data.vocabulary import build_tokenizer
 from arr_coc.memory import LiveTensors
-from arr_coc.modeling.configuration_arr_coc import COMPRESSION
+from arr_coc.modeling.configuration_arr_coc import COMPRESSION, ArrCocConfig
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from arr_coc.modeling.processing_arr_coc import ArrCocProcessor, query_markers
 from arr_coc.modeling.views import AS_SEEN
 from arr_coc.modeling.vision_tower import ImageEncoding
 
@@ -47,6 +50,18 @@ class ViewCosts:
     second: float
     held: int
     peak: int
+
+
+def random_model(folder: Path) -> ArrCocForConditionalGeneration:
+    """A model of a folder's configuration with random weights in bfloat16, and the tokenizer of arr-coc-tiny."""
+    config, tokenizer = ArrCocConfig.from_pretrained(folder), build_tokenizer()
+    config.image_token_id = tokenizer.get_vocab()["<|image_pad|>"]
+    config.query_markers = query_markers(tokenizer)
+    vision = config.vision_config
+    size = {"height": vision.image_size, "width": vision.image_size}
+    model = ArrCocForConditionalGeneration._from_config(config, dtype=torch.bfloat16)
+    model.processor = ArrCocProcessor(ArrCocImageProcessor(size=size, patch_size=vision.patch_size), tokenizer)
+    return model
 
 
 def image_of(model: ArrCocForConditionalGeneration, columns: int) -> Image.Image:
@@ -124,8 +139,12 @@ def main() -> None:
     parser.add_argument("model", metavar="MODEL", nargs="?", default="hub_configs/arr-coc-tiny")
     parser.add_argument("--views", type=int, nargs="+", default=[1, 4, 16, 64])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--random", action="store_true", help="random weights, of a MODEL that has a configuration alone"
+    )
     arguments = parser.parse_args()
-    model = ArrCocForConditionalGeneration.from_pretrained(Path(arguments.model)).eval()
+    make = random_model if arguments.random else ArrCocForConditionalGeneration.from_pretrained
+    model = make(Path(arguments.model)).eval()
     print(f"{arguments.model}, {torch.get_num_threads()} threads, medians of {arguments.rounds}")
     print("views tokens  encoder s  fetch s  of first prefill s  second s  of first  held MB  peak MB")
     for views in arguments.views:
