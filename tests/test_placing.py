@@ -55,10 +55,21 @@ def test_characters_that_move_keep_their_order_and_their_page() -> None:
     assert targets[1, 1, 2].tolist() == [A, B, 0] and int((targets > 0).sum()) == 2
 
 
-def test_anywhere_is_one_of_the_patches_nearby_and_each_of_them_comes_up() -> None:
-    page = shown([[at("A", 15.5, 16.5)] * 200], PATCH)
-    drawn = page.put_anywhere(SIDE, torch.Generator().manual_seed(0))
-    assert set(drawn.tolist()) == set(page.nearby(SIDE)[0].tolist())
+def test_a_line_stays_in_one_row_where_most_of_it_is_named() -> None:
+    page = shown([[at("A", 4, 15.5), at("B", 12, 15.5), at("A", 20, 15.5), at("B", 28, 12)]], PATCH)
+    named = {(1, 0): A, (2, 1): B, (2, 2): A}
+    targets = page.targets_for(naming(named))
+    assert [row.nonzero().flatten().tolist() for row in targets[0, 1:3, :, 0]] == [[3], [0, 1, 2]]
+
+
+def test_lines_stand_a_little_elsewhere_and_keep_their_order() -> None:
+    line = [at("A" if x % 2 else "B", 3 + 3.1 * x, 15.5) for x in range(9)]
+    page = shown([line], PATCH)
+    drawn = torch.stack([page.put_anywhere(SIDE, torch.Generator().manual_seed(seed)) for seed in range(60)])
+    assert (drawn[..., None] == page.nearby(SIDE)).any(-1).all()
+    rows, columns = drawn // SIDE, drawn % SIDE
+    assert (rows == rows[:, :1]).all() and set(rows.flatten().tolist()) == {1, 2}
+    assert (columns.diff(dim=1) >= 0).all() and len(columns.unique(dim=0)) > 3
 
 
 def test_no_characters() -> None:

@@ -3,7 +3,8 @@
 The centre of a character is half its advance and half its line's capitals, which no ink shows to the pixel. Near an
 edge between patches it is a coin's toss to whoever sees only the picture, and whoever is told that the toss matters
 learns both sides: copies, or gaps. So an encoder is told that the character belongs to the one of the patches about the
-edge where it sees more of it already, and to none of the others.
+edge where it sees more of it already, and to none of the others. The characters of a line stay in one row of patches:
+which of two stood first could not be told if one were in the upper row and one in the lower.
 
 Notation: P pages, G side of the grid, n characters.
 """
@@ -50,22 +51,35 @@ class Shown:
         patches = [y * side + x, y * side + other_x, other_y * side + x, other_y * side + other_x]
         return self.pages[:, None] * side**2 + torch.stack(patches, 1)
 
+    @property
+    def lines(self) -> Tensor:
+        """[n] the number of each one's line: those of a page whose centres are equally high."""
+        heights = (self.centres[:, 1].double() * 1000).round().long()
+        return torch.unique(self.pages * 10**9 + heights, return_inverse=True)[1]
+
     def put_by(self, logits: Tensor) -> Tensor:
-        """[n] of the nearby patches that where characters are named with most conviction.
+        """[n] of the nearby patches that where characters are named with most conviction, line by line.
 
         Args:
             logits: [P, G, G, SLOTS, 1 + characters] of a `ReadingHead`.
         """
         patches = self.nearby(logits.shape[1])
+        if not len(patches):
+            return patches[:, 0]
         named = logits.detach().float().log_softmax(-1).flatten(0, 2)  # [P*G*G, SLOTS, classes]
         classes = self.classes[:, None, None, None].expand(-1, 4, SLOTS, 1)
-        conviction = named[patches].gather(-1, classes).amax((2, 3))
-        return patches.gather(1, conviction.argmax(1, keepdim=True))[:, 0]
+        conviction = named[patches].gather(-1, classes).amax((2, 3)).view(-1, 2, 2)  # [n, row, column]
+        lines, rows = self.lines, conviction.amax(2)
+        row = rows.new_zeros(int(lines.max()) + 1, 2).index_add_(0, lines, rows).argmax(1)[lines]
+        column = conviction.gather(1, row[:, None, None].expand(-1, 1, 2))[:, 0].argmax(1)
+        return patches.gather(1, (2 * row + column)[:, None])[:, 0]
 
     def put_anywhere(self, side: int, generator: torch.Generator) -> Tensor:
-        """[n] one of the nearby patches, drawn."""
-        patches = self.nearby(side)
-        return patches.gather(1, torch.randint(4, (len(patches), 1), generator=generator).to(patches.device))[:, 0]
+        """[n] of the nearby patches those where they would be if each line stood a little elsewhere."""
+        lines = self.lines
+        drawn = torch.rand((int(lines.max()) + 1 if len(lines) else 0, 2), generator=generator).to(self.centres)
+        x, y = (self.centres + NEAR * (2 * drawn - 1)[lines]).floor().clamp(0, side - 1).long().unbind(1)
+        return self.pages * side**2 + y * side + x
 
     def targets(self, pages: int, side: int, patches: Tensor | None = None) -> Tensor:
         """int64 [P, G, G, SLOTS]: the characters of each patch from left to right, 0 for none.
