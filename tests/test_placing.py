@@ -72,6 +72,15 @@ def test_lines_stand_a_little_elsewhere_and_keep_their_order() -> None:
     assert (columns.diff(dim=1) >= 0).all() and len(columns.unique(dim=0)) > 3
 
 
+def test_a_character_is_named_that_both_sides_of_an_edge_say_half() -> None:
+    page = shown([[at("A", 15.5, 12), at("B", 28, 28)]], PATCH)
+    halves = naming({}).log_softmax(-1)
+    halves[0, 1, 1:3, 0, [0, A]] = 20.0
+    named = page.named(halves)
+    assert abs(float(named[0]) - 1) < 0.05 and float(named[1]) < 0.2
+    assert page.named(naming({(1, 1): A}))[0] > 0.5
+
+
 def test_no_characters() -> None:
     empty: Shown = shown([[], []], PATCH)
     assert not empty.targets_for(naming({}, pages=2)).any()

@@ -239,7 +239,7 @@ def test_values_read_counts_values_with_every_character_right() -> None:
 
         def __init__(self, named: np.ndarray) -> None:
             super().__init__()
-            self.logits = nn.functional.one_hot(torch.from_numpy(named), 1 + len(CHARSET)).float()[None]
+            self.logits = 20 * nn.functional.one_hot(torch.from_numpy(named), 1 + len(CHARSET)).float()[None]
 
         def forward(self, features: Tensor) -> tuple[Tensor, None]:
             return self.logits, None

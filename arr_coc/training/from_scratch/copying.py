@@ -3,8 +3,8 @@
 No image is encoded, and pages are sketched if they are not rendered for their layouts, so steps are cheap, and copying
 (find the label, go along the row, spell what stands there) is learnt in minutes. The answering stage then has a target
 for every token: the perfect one (see `PatchLanguage`). Patch tokens come first, base tokens before them later, and in a
-share of the steps base tokens stand alone: then there is nothing but them to learn from. Characters near an edge stand
-on either side of it, as an encoder might put them.
+share of the steps base tokens stand alone: then there is nothing but them to learn from. In training characters near an
+edge stand on both sides of it, more or less on each: that is how an encoder that cannot tell says where they are.
 """
 
 from collections.abc import Mapping
@@ -103,7 +103,9 @@ class Copying(nn.Module):
         self.model, self.layer = model, layer
         self.language = PatchLanguage(model, tokenizer)
 
-    def forward(self, batch: Batch, budget: int, generator: torch.Generator, *, read: Read) -> dict[str, Tensor]:
+    def forward(
+        self, batch: Batch, budget: int, generator: torch.Generator, *, read: Read, blurred: bool = False
+    ) -> dict[str, Tensor]:
         """Loss of what is to be predicted and of where to look for it; what was right, teacher-forced.
 
         Args:
@@ -111,15 +113,19 @@ class Copying(nn.Module):
             budget: patch tokens per question, where patches are read.
             generator: of what is fetched beside the oracle's patches.
             read: see `Read`.
+            blurred: whether tokens are between what they are with each line a little elsewhere, in two ways that are
+                drawn.
 
         Returns:
             "answer", "pointer": losses; "right" [I]: rows predicted right; "tokens": share of tokens predicted right.
         """
         embed = self.model.get_input_embeddings()
-        tokens, indices = self._tokens(batch, budget if "patches" in read else 0, generator)
-        if "base" in read:
-            cells = self.language.cells(batch, embed)
-            tokens = torch.cat((cells.repeat_interleave(len(tokens) // len(cells), 0), tokens), 1)
+        indices = best(batch.oracle + 0.5 * uniform_like(batch.oracle, generator), budget if "patches" in read else 0)
+        if blurred:
+            tokens, other = (self._tokens(_moved(batch, generator), indices, read) for _ in range(2))
+            tokens = tokens + float(torch.rand((), generator=generator)) * (other - tokens)
+        else:
+            tokens = self._tokens(batch, indices, read)
         start, end = batch.before.shape[1], batch.before.shape[1] + tokens.shape[1]
         embeds = torch.cat((embed(batch.before), tokens, embed(batch.after)), 1)
         output = self.model.model(inputs_embeds=embeds, use_cache=False, output_attentions=True)
@@ -136,11 +142,19 @@ class Copying(nn.Module):
             "tokens": (logits.argmax(-1) == targets).float().mean(),
         }
 
-    def _tokens(self, batch: Batch, budget: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Perfect tokens [I, K, D] of so many patches, the oracle's first, and which patches [I, K]."""
-        indices = best(batch.oracle + 0.5 * uniform_like(batch.oracle, generator), budget)
+    def _tokens(self, batch: Batch, indices: Tensor, read: Read) -> Tensor:
+        """Perfect tokens [I, M + K, D] of base, where it is read, and of patches [I, K]."""
         embed = self.model.get_input_embeddings()
-        return self.language(*at_patches(batch, indices), indices, batch.glyphs.shape[1], embed), indices
+        patches = self.language(*at_patches(batch, indices), indices, batch.glyphs.shape[1], embed)
+        if "base" not in read:
+            return patches
+        cells = self.language.cells(batch, embed)
+        return torch.cat((cells.repeat_interleave(len(patches) // len(cells), 0), patches), 1)
+
+
+def _moved(batch: Batch, generator: torch.Generator) -> Batch:
+    """The batch with each line of its pages a little elsewhere."""
+    return batch.put(batch.shown.put_anywhere(batch.glyphs.shape[1], generator))
 
 
 class CopyingTask(Task):
@@ -174,8 +188,7 @@ class CopyingTask(Task):
         asked, name = batch, "answer"
         if step % TRANSCRIBED != TRANSCRIBED - 1:
             asked, name = batch.read_from(whole=read == "base"), "transcript"
-        asked = asked.put(asked.shown.put_anywhere(asked.glyphs.shape[1], generator))
-        losses = self.copying(asked, self.stage.budget, generator, read=read)
+        losses = self.copying(asked, self.stage.budget, generator, read=read, blurred=True)
         answer, pointer = losses["answer"], losses["pointer"]
         loss = answer + self.stage.pointer_weight * pointer
         return {"loss": loss, f"{read}: {name}": answer.detach(), f"{read}: pointer": pointer.detach()}

@@ -74,6 +74,17 @@ class Shown:
         column = conviction.gather(1, row[:, None, None].expand(-1, 1, 2))[:, 0].argmax(1)
         return patches.gather(1, (2 * row + column)[:, None])[:, 0]
 
+    def named(self, logits: Tensor) -> Tensor:
+        """[n] how much of each one is named on the patches nearby, in any slot: 1 where one says so, or two say half.
+
+        Args:
+            logits: [P, G, G, SLOTS, 1 + characters] of a `ReadingHead`.
+        """
+        patches = self.nearby(logits.shape[1])
+        said = logits.float().softmax(-1).sum(-2).flatten(0, 2)  # [P*G*G, classes]
+        again = (patches[:, :, None] == patches[:, None]).tril(-1).any(2)  # named before, in the same row
+        return said[patches, self.classes[:, None]].masked_fill(again, 0.0).sum(1)
+
     def put_anywhere(self, side: int, generator: torch.Generator) -> Tensor:
         """[n] of the nearby patches those where they would be if each line stood a little elsewhere."""
         lines = self.lines
