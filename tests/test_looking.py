@@ -125,7 +125,7 @@ def test_weights_of_earlier_versions_get_new_matrices(language: PatchLanguage) -
 def test_looking_lowers_its_loss_and_leaves_a_frozen_encoder_as_it_was(config: ArrCocConfig, tmp_path: Path) -> None:
     torch.manual_seed(0)
     run = begun(config)
-    stage = replace(LOOKING, steps=12, learning_rate=1e-2, evaluate_every=12)
+    stage = replace(LOOKING, steps=30, learning_rate=1e-2, evaluate_every=30)
     encoder = run.model.model.vision_tower.grid_encoder
     read = {name: weight.clone() for name, weight in encoder.state_dict().items()}
     page = ReadingPages(stage, config.vision_config, split="train").batch(0)
