@@ -4,7 +4,8 @@ And which field's name? (The scorer compares patches with words of the question,
 
 Pages dense with text give every patch a target, so a small encoder learns letters from tens of thousands of crops
 instead of millions of answers. Crops are a part of the page's side (the position table is resized), cut out anywhere,
-which costs less per patch; their side is best a multiple of the encoder's windows, which are filled up otherwise.
+which costs less per patch; their side is best a multiple of the encoder's windows, which are filled up otherwise. What
+was only seen in parts is read worse as a whole, where positions and global attention are others: whole pages come last.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
