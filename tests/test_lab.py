@@ -18,7 +18,7 @@ from arr_coc.flops import count_parameters, on_meta
 from arr_coc.modeling.configuration_arr_coc import resolve_budget
 from arr_coc.training.from_scratch.answering import AnsweringStage
 from arr_coc.training.from_scratch.copying import CopyingStage
-from arr_coc.training.from_scratch.reading import ReadingStage
+from arr_coc.training.from_scratch.looking import LookingStage
 from arr_coc.training.recipe import load_recipe
 from arr_coc_cli.experiment import read_config
 
@@ -74,10 +74,10 @@ def test_an_arm_is_trained_to_read_what_it_is_asked_with(name: str, config: ArrC
     """Side of the image, strategy, patches and base: as the contest's arm has them."""
     (arm,) = make_arms(config, [contest()[name].arm], seeds=(0,), boxed=False)
     recipe = load_recipe(LAB / "arms" / f"{name}.yaml")
-    reading, copying, answering = recipe.stages
-    assert isinstance(reading, ReadingStage) and isinstance(copying, CopyingStage)
+    looking, copying, answering = recipe.stages
+    assert isinstance(looking, LookingStage) and isinstance(copying, CopyingStage)
     assert isinstance(answering, AnsweringStage) and not recipe.changes
-    for stage in (reading, copying, answering):
+    for stage in (looking, copying, answering):
         assert (stage.image_size or config.vision_config.image_size) == arm.side
     assert arm.strategy in {*answering.end_mix, "saliency", "realizer"} and answering.reads_base == (
         arm.rule != "patches_only"
@@ -87,7 +87,7 @@ def test_an_arm_is_trained_to_read_what_it_is_asked_with(name: str, config: ArrC
     assert arm.budget == 0 or drawn == {arm.budget} == {resolve_budget(answering.evaluate_budget, patches)}
     assert (arm.budget == 0) == (set(answering.end_mix) == {"none"})
     assert copying.budget <= patches and copying.kind == "density" and set(answering.kinds) == {"density"}
-    assert (reading.steps, copying.steps, answering.steps) == (600, 1000, 1600)  # the same for all
+    assert (looking.steps, copying.steps, answering.steps) == (600, 1000, 1600)  # the same for all
 
 
 def test_every_arm_of_the_contest_has_a_recipe_and_trainings_that_are_asked(script: ModuleType) -> None:

@@ -48,7 +48,7 @@ class Training:
     def command(self, device: str, settings: Sequence[str]) -> list[str]:
         """What runs it."""
         recipe = LAB / "reading.yaml" if self.name == "reading" else LAB / "arms" / f"{self.name}.yaml"
-        stages = ("reading",) if self.name == "reading" else ("reading", "copying", "answering")
+        stages = ("reading",) if self.name == "reading" else ("looking", "copying", "answering")
         own = [f"seed={self.seed}", *(f"{stage}.seed={self.seed}" for stage in stages)]
         if self.name != "reading":
             own.append(f"start={Training('reading', self.seed, self.out).folder.absolute() / 'model'}")
