@@ -173,6 +173,10 @@ class ReadingPages(IterableDataset):
         return KINDS[kind](rng, size=self.size, split=self.split)
 
 
+_LEAST_LABEL = 2.0
+"""Width and height of what must be seen of a label, px."""
+
+
 @dataclass(frozen=True)
 class _Window:
     """A square cut out of a page at (x, y), px, after the page was scaled."""
@@ -205,10 +209,6 @@ class _Window:
         return word_targets((), inside, size=self.side, grid=grid)
 
 
-_LEAST_LABEL = 2.0
-"""Width and height of what must be seen of a label, px."""
-
-
 Reader = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Pixels [B, 3, S, S] -> the logits of a `ReadingHead`."""
 
@@ -222,10 +222,8 @@ def reading_accuracy(reader: Reader, batches: Sequence[Crop], puts: Reader | Non
     slots = right = patches = perfect = labels = known = 0
     for batch in batches:
         characters, fields = reader(batch.pixels)
-        named, targets = (
-            characters.argmax(-1),
-            batch.shown.targets_for(characters if puts is None else puts(batch.pixels)[0]),
-        )
+        where = characters if puts is None else puts(batch.pixels)[0]
+        named, targets = characters.argmax(-1), batch.shown.targets_for(where)
         labels += int((batch.words > 0).sum())
         known += int(((fields.argmax(-1) == batch.words) & (batch.words > 0)).sum())
         filled = targets > 0
