@@ -8,7 +8,7 @@ Notation: Q questions about a document, I image slots, S prompt length, A tokens
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import ClassVar
@@ -19,7 +19,6 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import IterableDataset
 
 from arr_coc.data import Split
 from arr_coc.data.domains import Page, Question
@@ -37,7 +36,7 @@ from ..stages import STAGES, Run
 from .finding import boxes_of, check_domains, draw_document
 from .pointing import right_rows
 from .stage import ScratchStage, Task
-from .streaming import per_step
+from .streaming import KeptDocuments
 
 
 @STAGES.register("gathering")
@@ -85,7 +84,7 @@ class GatheringStage(ScratchStage):
         return Gathering(self, run)
 
 
-class DrawnDocuments(IterableDataset):
+class DrawnDocuments(KeptDocuments[Page]):
     """For each step the documents that come new with it; a function of (seed, split, step).
 
     Args:
@@ -99,18 +98,9 @@ class DrawnDocuments(IterableDataset):
     def __init__(
         self, stage: GatheringStage, side: int, *, split: Split, start: int = 0, held_out: bool = False
     ) -> None:
-        self.stage, self.side, self.split, self.start = stage, side, split, start
+        super().__init__(stage, start)
+        self.stage, self.side, self.split = stage, side, split
         self.purpose = 9 if held_out else 8
-
-    def __iter__(self) -> Iterator[list[Page]]:
-        return per_step(self.new, self.start)
-
-    def new(self, step: int) -> list[Page]:
-        """Those of a step."""
-        newest = step // self.stage.reused
-        if step == self.start:
-            return [self.document(number) for number in range(max(0, newest - self.stage.kept + 1), newest + 1)]
-        return [self.document(newest)] if step % self.stage.reused == 0 else []
 
     def document(self, number: int, domain: str | None = None) -> Page:
         """One document, of any domain or the one that is named."""
