@@ -31,13 +31,14 @@ class Tiling:
 
     Attributes:
         windows: of every source, all tiles that it can have.
-        asked_tiles: that one question may ask for.
+        asked_tiles, asked_share: that one question may ask for, see `ViewOptions`.
         encode: (source row, window) of some tiles -> these tiles.
         rows: (source row, window) of the tiles that were encoded -> their row.
     """
 
     windows: list[list[Window]]
     asked_tiles: int
+    asked_share: float
     encode: Callable[[list[tuple[int, Window]]], Tiles]
     rows: dict[tuple[int, Window], int]
 
@@ -89,7 +90,7 @@ def encode_sources(
     encode = partial(_encode_tiles, core.vision_tower, processor, sources)
     wanted = [(row, window) for row, own in enumerate(windows) for window in own]
     if asked:
-        encoding.tiling = Tiling(windows, options.asked_tiles, encode, {})
+        encoding.tiling = Tiling(windows, options.asked_tiles, options.asked_share, encode, {})
     elif wanted:
         encoding.tiles = encode(wanted)
     return encoding
@@ -239,12 +240,14 @@ def ask_tiles(encoding: ImageEncoding, shown: Sequence[Sequence[int]], relevance
 def _most_relevant(
     encoding: ImageEncoding, sources: Sequence[int], relevance: Tensor
 ) -> list[list[tuple[int, Window]]]:
-    """The tiles that one question asks for of each source, in reading order, `asked_tiles` of all sources together.
+    """The tiles that one question asks for of each source, in reading order, at most `asked_tiles` of all sources.
 
-    Each time the one is taken whose window holds the most `relevance` [sources, N] that no window before it holds.
+    Each time the one is taken whose window holds the most `relevance` [sources, N] that no window before it holds, as
+    long as that is `asked_share` of all.
     """
     remaining, inside = relevance.detach().float().cpu().clone(), []
     tiling: Tiling = encoding.tiling
+    least = tiling.asked_share * float(remaining.sum())
     for slot, number in enumerate(sources):
         x, y = _overview(encoding, number).centres(encoding.side)[0].unbind(-1)
         for window in tiling.windows[number]:
@@ -255,6 +258,8 @@ def _most_relevant(
         held = [
             -1.0 if at in taken else float(remaining[slot][within].sum()) for at, (slot, _, within) in enumerate(inside)
         ]
+        if taken and max(held) < least:
+            break
         taken.append(held.index(max(held)))
         slot, _, within = inside[taken[-1]]
         remaining[slot][within] = 0.0

@@ -41,6 +41,7 @@ class ViewOptions:
             source, whatever its size; "never": overviews alone.
         max_tiles: tiles of one call's sources that are encoded; above, "auto" becomes "asked".
         asked_tiles: tiles that one question may ask for.
+        asked_share: of the overviews' relevance that a further tile has to hold to be asked for, beside the first.
         spread: "joint": one budget over all views of a prompt; "each": each source gets its share of it; None: joint,
             but images of a prompt that need no tiles have a budget each.
         max_base_tokens: base tokens of a prompt's sources together, above which they are pooled; None: four images'.
@@ -51,6 +52,7 @@ class ViewOptions:
     tiles: str | int = "auto"
     max_tiles: int = 64
     asked_tiles: int = 4
+    asked_share: float = 0.1
     spread: str | None = None
     max_base_tokens: int | None = None
     tile_scale: float = 0.5
@@ -60,8 +62,8 @@ class ViewOptions:
     max_frames: int = 32
 
 
-_FRACTIONS = ("tile_scale", "dpi", "fps")
-_NUMBERS = ("max_tiles", "asked_tiles", "max_base_tokens", "max_pages", "max_frames", *_FRACTIONS)
+_COUNTS = ("max_tiles", "asked_tiles", "max_base_tokens", "max_pages", "max_frames")
+_MEASURES = ("tile_scale", "dpi", "fps")
 
 VIEW_OPTIONS = frozenset(ViewOptions.__dataclass_fields__)
 
@@ -82,15 +84,17 @@ def take_view_options(kwargs: Mapping[str, Any]) -> tuple[ViewOptions, dict[str,
         raise ValueError(f"tiles: expected {expected}; got {options.tiles!r}")
     if options.spread not in (None, *SPREADS):
         raise ValueError(f"spread: expected one of {', '.join(SPREADS)}; got {options.spread!r}")
-    whole, measured = (
-        ("max_tiles", "asked_tiles", "max_base_tokens", "max_pages", "max_frames"),
-        ("tile_scale", "dpi", "fps"),
-    )
-    for name in (*whole, *measured):
-        value, kinds = getattr(options, name), int if name in whole else (int, float)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < math.inf):
+    for name in (*_COUNTS, *_MEASURES):
+        value = getattr(options, name)
+        if value is not None and not (_is_number(value, whole=name in _COUNTS) and 0 < value < math.inf):
             raise ValueError(f"{name}: expected a positive number; got {value!r}")
+    if not (_is_number(options.asked_share) and 0 <= options.asked_share < 1):
+        raise ValueError(f"asked_share: expected a share from 0 to below 1; got {options.asked_share!r}")
     return options, {name: value for name, value in kwargs.items() if name not in VIEW_OPTIONS}
+
+
+def _is_number(value: Any, *, whole: bool = False) -> bool:
+    return isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
 
 
 # ---- which views --------------------------------------------------------------------------------------------------

@@ -123,7 +123,7 @@ def test_what_is_answered_does_not_depend_on_neighbours(model: Any, tiles: str) 
 
 def test_questions_ask_for_tiles_of_their_own_whatever_was_encoded_before(model: Any) -> None:
     questions = [QUESTION, "Who signed?", "Where?"]
-    encoding = model.encode_image(PAGE, tiles="asked", asked_tiles=2)
+    encoding = model.encode_image(PAGE, tiles="asked", asked_tiles=2, asked_share=0)
     first = [model.generate(encoding, question, return_fetch=True) for question in questions]
     held = len(encoding.tiles)
     again = [model.generate(encoding, question, return_fetch=True) for question in reversed(questions)]
@@ -131,6 +131,12 @@ def test_questions_ask_for_tiles_of_their_own_whatever_was_encoded_before(model:
     for one, other in zip(first, reversed(again), strict=True):
         assert one.text == other.text and torch.equal(one.fetch.boxes(), other.fetch.boxes())
         assert len(one.fetch.seen.views.slots) == 3
+
+
+@pytest.mark.parametrize(("share", "tiles"), [(0, 4), (0.9, 1)])
+def test_further_tiles_are_asked_for_by_their_share_of_the_relevance(model: Any, share: float, tiles: int) -> None:
+    answer = model.generate(PAGE, QUESTION, tiles="asked", asked_share=share, return_fetch=True)
+    assert len(answer.fetch.seen.views.slots) == 1 + tiles
 
 
 def test_base_tokens_are_those_of_the_overview_bit_for_bit(model: Any) -> None:
@@ -182,6 +188,9 @@ def test_an_oracle_finds_a_box_in_the_tiles(model: Any) -> None:
         ({"tiles": True}, "tiles: expected auto"),
         ({"spread": "even"}, "spread: expected one of joint, each; got 'even'"),
         ({"max_tiles": 0}, "max_tiles: expected a positive number; got 0"),
+        ({"asked_tiles": 1.5}, "asked_tiles: expected a positive number; got 1.5"),
+        ({"asked_share": 1}, "asked_share: expected a share from 0 to below 1; got 1"),
+        ({"asked_share": "0.1"}, "asked_share: expected a share from 0 to below 1; got '0.1'"),
         ({"fps": float("inf")}, "fps: expected a positive number; got inf"),
         ({"tiles": "all", "max_tiles": 2}, "max_tiles: expected at most 2 tiles of all sources; got 12"),
     ],
