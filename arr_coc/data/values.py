@@ -112,6 +112,8 @@ KINDS: dict[str, Callable[[np.random.Generator, Split], str]] = {
     "city": _city, "company": _company, "phone": _phone,
 }  # fmt: skip
 KIND_NAMES: tuple[str, ...] = tuple(KINDS)
+_TRAINED_KINDS = (*KIND_NAMES, *("name", "city", "company") * 2)
+"""What training draws from where any kind may come: words are the hardest to spell, as a model guesses them."""
 
 KIND_PATTERNS: dict[str, str] = {
     "amount": r"\$?\d{1,3}(,\d{3})?\.\d{2}",
@@ -147,7 +149,7 @@ def plausible_kinds(field: str) -> tuple[str, ...]:
 
 def sample_value(rng: np.random.Generator, field: str, *, split: Split) -> str:
     """A value for `field`: of a plausible kind half of the time, else of any kind, so that values cannot be guessed."""
-    kinds = plausible_kinds(field) if rng.random() < 0.5 else KIND_NAMES
+    kinds = plausible_kinds(field) if rng.random() < 0.5 else _TRAINED_KINDS if split == "train" else KIND_NAMES
     return KINDS[pick(rng, kinds)](rng, split)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..questions import DOCUMENT_WORDINGS, Wordings, ask
 from ..splits import Split
-from ..values import FIELDS, KINDS, pick, sample_pairs
+from ..values import FIELDS, KINDS, distinct, pick, sample_pairs
 from .document import Document, Entry, render_document
 from .lines import LAYOUTS
 from .page import Page, Question, register_sources
@@ -31,6 +31,8 @@ COMPARED = ("total", "subtotal", "tax", "tip", "price")
 
 _OWN = (3, 6)
 """Fields that stand on one of the pages, from and to."""
+_COMPARED_IN_TRAINING = 3
+"""Fields that a training pair compares at most: comparing is learnt from many amounts."""
 _ASKED = 3
 """Fields of each page that are asked for by themselves."""
 
@@ -38,24 +40,21 @@ _ASKED = 3
 @register_sources("pair", LAYOUTS, WORDINGS, least=2, most=2)
 def draw_pair(rng: np.random.Generator, size: int, split: Split, count: int) -> Page:
     """As many pages as are asked for, two by default: which shows the most, and what stands on one of them?"""
-    compared = pick(rng, COMPARED)
+    several = int(rng.integers(1, _COMPARED_IN_TRAINING + 1)) if split == "train" else 1
+    compared = distinct(lambda: pick(rng, COMPARED), several)
     names = [field for field in FIELDS if field not in COMPARED]
     shares = np.array_split(rng.permutation(len(names)), count)
-    amounts: list[str] = []
-    while len(amounts) < count:
-        amount = KINDS["amount"](rng, split)
-        if _value(amount) not in map(_value, amounts):
-            amounts.append(amount)
+    amounts = [_amounts(rng, split, count) for _ in compared]
     documents = []
-    for share, amount in zip(shares, amounts, strict=True):
-        own = [names[i] for i in share[: int(rng.integers(*_OWN))]]
-        pairs = [*sample_pairs(rng, len(own), split=split, fields=own), (compared, amount)]
+    for share, *shown in zip(shares, *amounts, strict=True):
+        own = [names[i] for i in share[: int(rng.integers(*_OWN)) + 1 - several]]
+        pairs = [*sample_pairs(rng, len(own), split=split, fields=own), *zip(compared, shown, strict=True)]
         documents.append(
             render_document(rng, size=size, split=split, pairs=[pairs[i] for i in rng.permutation(len(pairs))])
         )
-    questions = [_compare(rng, documents, compared, kind, split) for kind in ("highest", "lowest")]
+    questions = [_compare(rng, documents, field, kind, split) for field in compared for kind in ("highest", "lowest")]
     for number, document in enumerate(documents):
-        own_entries = [entry for entry in document.entries if entry.field != compared][:_ASKED]
+        own_entries = [entry for entry in document.entries if entry.field not in compared][:_ASKED]
         questions += [_single(ask(rng, entry.field, split=split), entry, number) for entry in own_entries]
     order = [0, *(1 + rng.permutation(len(questions) - 1))]  # a comparison first, whatever is drawn
     if rng.random() < 0.5:
@@ -65,6 +64,16 @@ def draw_pair(rng: np.random.Generator, size: int, split: Split, count: int) -> 
         first.image, tuple(questions[i] for i in order), first.layout, first.font,
         others=tuple(document.image for document in rest),
     )  # fmt: skip
+
+
+def _amounts(rng: np.random.Generator, split: Split, count: int) -> list[str]:
+    """Amounts of which no two are equal."""
+    amounts: list[str] = []
+    while len(amounts) < count:
+        amount = KINDS["amount"](rng, split)
+        if _value(amount) not in map(_value, amounts):
+            amounts.append(amount)
+    return amounts
 
 
 def _value(amount: str) -> float:
