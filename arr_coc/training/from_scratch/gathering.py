@@ -176,7 +176,8 @@ class Gathering(Task):
         self.stage, self.reader = stage, Reader(run.model, run.processor).train()
         core = run.model.model
         core.fetcher.check_strategy("oracle")
-        self.frozen = [weight for weight in core.vision_tower.parameters() if weight.requires_grad]
+        untrained = [*core.vision_tower.parameters(), *core.fetcher.parameters()]
+        self.frozen = [weight for weight in untrained if weight.requires_grad]
         for weight in self.frozen:  # tiles are encoded, and kept, inside of a step that asks for them
             weight.requires_grad_(False)
         self.side = run.processor.image_processor.size["height"]
