@@ -52,7 +52,7 @@ class ViewOptions:
     tiles: str | int = "auto"
     max_tiles: int = 64
     asked_tiles: int = 4
-    asked_share: float = 0.12
+    asked_share: float = 0.0
     spread: str | None = None
     max_base_tokens: int | None = None
     tile_scale: float = 0.5
