@@ -7,10 +7,10 @@ trained: documents are encoded once and kept for many steps, with the tiles that
 Notation: Q questions about a document, I image slots, S prompt length, A tokens of the longest answer.
 """
 
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import product
 from typing import ClassVar
 
 import numpy as np
@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import IterableDataset
 
 from arr_coc.data import Split
 from arr_coc.data.domains import Page, Question
@@ -36,7 +37,7 @@ from ..stages import STAGES, Run
 from .finding import boxes_of, check_domains, draw_document
 from .pointing import right_rows
 from .stage import ScratchStage, Task
-from .streaming import KeptDocuments
+from .streaming import per_step
 
 
 @STAGES.register("gathering")
@@ -48,8 +49,6 @@ class GatheringStage(ScratchStage):
         learning_rate: of language model and bridge.
         domains, sources: what is drawn, as in the finding stage.
         documents, questions: that a step asks about, and questions about each.
-        kept: documents that are kept encoded.
-        reused: steps from one new document to the next.
         oracle: share of the documents of which the answers' patches are fetched, not those that the model would fetch.
         budget: patches fetched for a question, by name or number.
         tiles: see `ViewOptions`.
@@ -68,8 +67,6 @@ class GatheringStage(ScratchStage):
     sources: int = 4
     documents: int = 3
     questions: int = 4
-    kept: int = 16
-    reused: int = 2
     oracle: float = 0.5
     budget: str | int = "standard"
     tiles: str = "asked"
@@ -84,23 +81,30 @@ class GatheringStage(ScratchStage):
         return Gathering(self, run)
 
 
-class DrawnDocuments(KeptDocuments[Page]):
-    """For each step the documents that come new with it; a function of (seed, split, step).
+class DrawnDocuments(IterableDataset):
+    """The documents of each step; a function of (seed, split, step).
 
     Args:
         stage: what it says of its documents.
         side: of the model's square, px.
         split: of what is drawn.
-        start: the first step, with which all come that are kept by then.
+        start: the first step.
         held_out: documents that training never shows.
     """
 
     def __init__(
         self, stage: GatheringStage, side: int, *, split: Split, start: int = 0, held_out: bool = False
     ) -> None:
-        super().__init__(stage, start)
-        self.stage, self.side, self.split = stage, side, split
+        self.stage, self.side, self.split, self.start = stage, side, split, start
         self.purpose = 9 if held_out else 8
+
+    def __iter__(self) -> Iterator[list[Page]]:
+        return per_step(self.batch, self.start)
+
+    def batch(self, step: int) -> list[Page]:
+        """Those of one step."""
+        first = step * self.stage.documents
+        return [self.document(first + number) for number in range(self.stage.documents)]
 
     def document(self, number: int, domain: str | None = None) -> Page:
         """One document, of any domain or the one that is named."""
@@ -182,7 +186,6 @@ class Gathering(Task):
             weight.requires_grad_(False)
         self.side = run.processor.image_processor.size["height"]
         self.module = nn.ModuleDict({"language_model": core.language_model, "bridge": core.bridge})
-        self.kept: deque[Encoded] = deque(maxlen=stage.kept)
 
     def groups(self) -> list[tuple[list[nn.Parameter], float]]:
         return [(list(self.module.parameters()), self.stage.learning_rate)]
@@ -191,15 +194,13 @@ class Gathering(Task):
         return DrawnDocuments(self.stage, self.side, split="train", start=start)
 
     def losses(self, step: int, batch: list[Page]) -> dict[str, Tensor]:
-        self.kept.extend(self.reader.encode(page, self.stage.tiles) for page in batch)
         rng = np.random.default_rng((self.stage.seed, 10, step))
         by_strategy: dict[str, list[Tensor]] = {}
-        for _ in range(self.stage.documents):
-            document = self.kept[int(rng.integers(len(self.kept)))]
-            asked = rng.permutation(len(document.page.questions))[: self.stage.questions]
+        for page in batch:
+            asked = rng.permutation(len(page.questions))[: self.stage.questions]
             strategy = "oracle" if rng.random() < self.stage.oracle else "realizer"
-            questions = [document.page.questions[int(number)] for number in asked]
-            answered = self.reader(document, questions, strategy, self.stage.budget)
+            questions = [page.questions[int(number)] for number in asked]
+            answered = self.reader(self.reader.encode(page, self.stage.tiles), questions, strategy, self.stage.budget)
             by_strategy.setdefault(strategy, []).append(answered["answer"])
         logged = {f"answer/{name}": torch.stack(losses).mean().detach() for name, losses in by_strategy.items()}
         return {"loss": torch.stack([loss for losses in by_strategy.values() for loss in losses]).mean(), **logged}
@@ -217,18 +218,17 @@ class Gathering(Task):
 
     @torch.no_grad()
     def measure(self) -> dict[str, float]:
-        """Exact answers by domain, from the answers' patches and from those that the model fetches."""
+        """Exact answers by domain and kind of question, from the answers' patches and from what the model fetches."""
         self.reader.eval()
-        scores = {}
+        right: dict[str, list[float]] = {}
         for domain, documents in self._unseen.items():
-            for strategy in ("oracle", "realizer"):
-                right = [
-                    self.reader(document, document.page.questions, strategy, self.stage.budget)["right"]
-                    for document in documents
-                ]
-                scores[f"{domain}, {strategy}: exact"] = torch.cat(right).float().mean().item()
+            for document, strategy in product(documents, ("oracle", "realizer")):
+                questions = document.page.questions
+                answered = self.reader(document, questions, strategy, self.stage.budget)["right"].tolist()
+                for question, exact in zip(questions, answered, strict=True):
+                    right.setdefault(f"{domain}, {question.kind}, {strategy}: exact", []).append(exact)
         self.reader.train()
-        return scores
+        return {name: float(np.mean(answers)) for name, answers in right.items()}
 
     def finish(self, run: Run) -> None:
         """The model was trained in place."""
