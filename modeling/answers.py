@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from .chat_template import split_thinking
 from .fetcher import FetchResult
 from .origins import Origin, origins_of
 from .vision_tower import ImageEncoding
@@ -43,7 +44,8 @@ class Answer:
 
     Attributes:
         text: the answer.
-        probability: of the whole answer, end included: the product of its tokens' probabilities.
+        probability: of the whole answer, thinking and end included: the product of its tokens' probabilities.
+        thinking: what was written before the answer, between <think> and </think>; "": nothing.
         fetch: what was fetched, one row per image of the prompt.
         sources: where each saccade was fetched from, in px of what was asked about; see `Origin`.
         passes: the runs back in order, where there may be several (`num_passes`); `fetch` is all of theirs.
@@ -53,6 +55,7 @@ class Answer:
     text: str
     probability: float
     fetch: FetchResult
+    thinking: str = field(default="", repr=False)
     sources: tuple[Origin, ...] = field(default=(), repr=False)
     passes: tuple[Pass, ...] = field(default=(), repr=False)
     output: Any = field(default=None, repr=False)
@@ -66,14 +69,18 @@ def with_fetch(
     images: Sequence[Sequence[int]],
     output: Any,
 ) -> list[Answer]:
-    """Answers, as many to each prompt, with what was fetched for it; `images`: the sources that each prompt shows."""
+    """Answers, as many to each prompt, with what was fetched for it.
+
+    `texts`: all that was written; `images`: the sources that each prompt shows.
+    """
     repeats = len(texts) // len(images)
     rows = torch.arange(sum(map(len, images))).split([len(own) for own in images])
     answers = []
     for number, (text, probability) in enumerate(zip(texts, probabilities, strict=True)):
         fetched = fetch.select(rows[number // repeats])
         sources = origins_of(fetched, encoding, images[number // repeats])
-        answers.append(Answer(text, probability, fetched, sources, output=output))
+        thinking, said = split_thinking(text)
+        answers.append(Answer(said, probability, fetched, thinking, sources, output=output))
     return answers
 
 

@@ -15,6 +15,7 @@ from transformers.utils import logging
 
 from .answers import Answer, answer_probabilities, with_fetch
 from .boxes import relevance_of_boxes
+from .chat_template import split_thinking
 from .checks import CALLABLES, DECODING, NUMBERS, boxes_per_slot, refusal, too_long
 from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult
 from .image_processing_arr_coc import Box
@@ -284,13 +285,13 @@ class Asker:
         wanted = return_fetch or whole
         output, texts = self.generated(inputs, kwargs, logits=wanted)
         if not wanted:
-            return texts
+            return [split_thinking(text)[1] for text in texts]
         probabilities = answer_probabilities(self.model, output, *self.answer_span(inputs, kwargs))
         whole_output = output if whole else None
         return with_fetch(texts, probabilities, prompt.fetch, encoding, asked.images, whole_output)
 
     def generated(self, inputs: dict[str, Tensor], kwargs: dict[str, Any], *, logits: bool) -> tuple[Any, list[str]]:
-        """What transformers' `generate` returns for embedded prompts, with `logits` if wanted, and the answers."""
+        """What transformers' `generate` returns for embedded prompts, with `logits` if wanted, and what it wrote."""
         start = inputs["input_ids"].shape[1]
         settings = {**within_context(self.model, kwargs, start), "return_dict_in_generate": True}
         if logits:

@@ -49,3 +49,18 @@ CHAT_TEMPLATE = (
 {%- endif -%}
 """
 )
+
+THINKS, THOUGHT = "<think>", "</think>"
+"""What language models write around what they think before they answer; the former may be part of the prompt."""
+
+
+def split_thinking(text: str) -> tuple[str, str]:
+    """What was thought before an answer, and the answer; all of it is one where no thinking comes to its end."""
+    thinking, end, answer = text.rpartition(THOUGHT)
+    return (thinking.strip().removeprefix(THINKS).strip(), answer.strip()) if end else ("", text)
+
+
+def is_thinking(text: str) -> bool:
+    """Whether what was written so far is thought before an answer, or may become so."""
+    begun = text.lstrip()
+    return THOUGHT not in text and (begun.startswith(THINKS) or THINKS.startswith(begun))

@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache
 
 from .answers import Pass, answer_probabilities, answer_uncertainties, with_fetch
+from .chat_template import split_thinking
 from .checks import refusal
 from .fetcher import FetchChoices, FetchResult
 from .prefix import cached_prefix, holds_prefix, keeps_every_position
@@ -176,7 +177,7 @@ class Reading:
         self.end += fetched.budget
 
     def answer(self, asker: "Asker", kwargs: dict[str, Any]) -> tuple[Any, str]:
-        """What transformers' `generate` returns, and the answer; of what it read all up to `end` is remembered."""
+        """What transformers' `generate` returns, and what it wrote; of what it read all up to `end` is remembered."""
         remembered = {} if self.cache is None else {"past_key_values": self.cache}
         output, texts = asker.generated(self.inputs, {**kwargs, **remembered}, logits=True)
         cache = output.past_key_values
@@ -207,9 +208,9 @@ def ask_in_passes(
     answers = []
     for number, turns in enumerate(histories(history, len(asked.questions))):
         own, own_choices = _alone(asked, choices, number)
-        output, fetched, passes = _passes(asker, own, own_choices, turns, on_fetch, kwargs)
+        output, text, fetched, passes = _passes(asker, own, own_choices, turns, on_fetch, kwargs)
         (answer,) = with_fetch(
-            [passes[-1].text], [passes[-1].probability], fetched, asked.encoding, own.images, output if whole else None
+            [text], [passes[-1].probability], fetched, asked.encoding, own.images, output if whole else None
         )
         answers.append(replace(answer, passes=passes))
     return answers if return_fetch or whole else [answer.text for answer in answers]
@@ -227,15 +228,15 @@ def _alone(asked: "Asked", choices: FetchChoices, number: int) -> tuple["Asked",
 def _passes(
     asker: "Asker", asked: "Asked", choices: FetchChoices, history: Sequence[Turn],
     on_fetch: Callable[[FetchResult], Any] | None, kwargs: dict[str, Any],
-) -> tuple[Any, FetchResult, tuple[Pass, ...]]:  # fmt: skip
-    """The last output of `generate`, all that was fetched, and the passes of one question."""
+) -> tuple[Any, str, FetchResult, tuple[Pass, ...]]:  # fmt: skip
+    """The last output of `generate` and what it wrote, all that was fetched, and the passes of one question."""
     core = asker.model.model
     policy = EXPLORATION[choices.exploration or ("tempered" if core.fetcher.tempering is None else "learned")]
     look, choices = asker.look(asked, choices, history, kwargs)
     most = _most_passes(asker, look, choices)
     least = 1 if choices.num_passes == "auto" else most
     reading: Reading | None = None
-    output, passes = None, list[Pass]()
+    output, text, passes = None, "", list[Pass]()
     while len(passes) < least or (len(passes) < most and passes[-1].uncertainty > UNSURE):
         share = policy(passes, core)
         if not 0 <= share <= 1:
@@ -251,13 +252,13 @@ def _passes(
         span = asker.answer_span(reading.inputs, kwargs)
         (probability,) = answer_probabilities(asker.model, output, *span)
         (uncertainty,) = answer_uncertainties(output, *span)
-        passes.append(Pass(text, probability, uncertainty, share, fetched))
+        passes.append(Pass(split_thinking(text)[1], probability, uncertainty, share, fetched))
         taken = _with_taken(look, fetched)
         unseen = int(look.context.patch_mask.scatter(1, taken, False).sum())
         if not unseen:
             break
         look = replace(look, taken=taken, budget=min(look.budget, unseen))
-    return output, merged([each.fetch for each in passes]), tuple(passes)
+    return output, text, merged([each.fetch for each in passes]), tuple(passes)
 
 
 def _most_passes(asker: "Asker", look: Look, choices: FetchChoices) -> int:

@@ -46,6 +46,45 @@ def test_a_string_for_one_and_a_list_for_lists(model: Any, expected: str) -> Non
     assert model.generate((PAGE, CARD), (QUESTION, "Who?")) == [expected, other]
 
 
+class Says:
+    """Makes a model write a text, whatever it would."""
+
+    def __init__(self, model: Any, text: str) -> None:
+        tokenizer = model.processor.tokenizer
+        self.tokens = [*tokenizer(text, add_special_tokens=False).input_ids, tokenizer.eos_token_id]
+        self.start = self.last = -1
+
+    def __call__(self, ids: Any, scores: Any) -> Any:
+        if ids.shape[1] != self.last + 1:  # another pass begins
+            self.start = ids.shape[1]
+        self.last = ids.shape[1]
+        forced = torch.full_like(scores, -torch.inf)
+        forced[:, self.tokens[(ids.shape[1] - self.start) % len(self.tokens)]] = 0
+        return forced
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+@pytest.mark.parametrize(
+    ("written", "thinking", "said"),
+    [
+        ("<think> 8 or 9 </think> 9", "8 or 9", "9"),
+        ("8 or 9</think>9", "8 or 9", "9"),  # after a prompt that began to think
+        ("<think></think>9", "", "9"),
+        ("<think>8 or", "", "<think>8 or"),  # its tokens came to an end
+        ("9", "", "9"),
+    ],
+)
+def test_what_was_thought_is_no_part_of_the_answer(
+    model: Any, written: str, thinking: str, said: str, passes: int
+) -> None:
+    settings = {"max_new_tokens": 40, "num_passes": passes}
+    assert model.generate(PAGE, QUESTION, logits_processor=[Says(model, written)], **settings) == said
+    says = Says(model, written)
+    answer = model.generate(PAGE, QUESTION, logits_processor=[says], return_fetch=True, **settings)
+    assert (answer.thinking, answer.text) == (thinking, said)
+    assert all(each.text == said for each in answer.passes)
+
+
 def test_what_is_fetched_is_told_before_the_first_token(model: Any) -> None:
     events: list[Any] = []
 

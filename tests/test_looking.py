@@ -85,7 +85,7 @@ def test_matrices_start_as_rotations_that_unbind_what_stands_at_a_place(language
 
 def cells(language: PatchLanguage, batch: Batch) -> Tensor:
     torch.manual_seed(1)
-    return language.cells(batch, nn.Embedding(600, language.places.shape[1]))
+    return language.cells(batch.glyphs, batch.words, nn.Embedding(600, language.places.shape[1]))
 
 
 def test_another_order_is_another_base_token(language: PatchLanguage, batch: Batch) -> None:

@@ -147,6 +147,24 @@ def test_pieces_make_up_the_text_and_are_never_taken_back(stop: tuple[str, ...])
     assert shown.stopped is bool(ends) and sum(map(bool, pieces)) > 2
 
 
+@pytest.mark.parametrize(
+    ("written", "stop", "said"),
+    [
+        ("<think>is it 8 or 9?</think>\n\n it is 9", (), "it is 9"),
+        ("<think>is it 8 or 9?</think>it is 9", ("8", "9"), "it is"),
+        ("<think>is it 8 or", (), "<think>is it 8 or"),
+        ("<they> said 9", (), "<they> said 9"),
+    ],
+)
+def test_thinking_is_not_shown_as_it_comes(written: str, stop: tuple[str, ...], said: str) -> None:
+    tokenizer = tiny_tokenizer()
+    tokens = tokenizer(written).input_ids
+    shown = AnswerText(tokenizer, stop)
+    pieces = [shown.more(tokens[: count + 1], count + 1 == len(tokens)) for count in range(len(tokens))]
+    assert "".join(pieces) == said == AnswerText(tokenizer, stop).text(tokens)
+    assert shown.stopped is bool(stop)
+
+
 # ---- settings
 
 

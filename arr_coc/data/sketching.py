@@ -4,7 +4,7 @@ Much cheaper than rendering. Widths are rough, and drawn anew for every page, so
 about one font.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -40,15 +40,18 @@ def _line(
     return glyphs, (start, top, float(ends[-1]), bottom)
 
 
-def sketch_document(rng: np.random.Generator, *, size: int = 256) -> Sketch:
-    """Entries and glyphs of a page of up to 14 lines, as `render_document` gives them, with training words.
+def sketch_document(
+    rng: np.random.Generator, *, size: int = 256, pairs: Sequence[tuple[str, str]] | None = None
+) -> Sketch:
+    """Entries and glyphs of a page of up to 14 lines, as `render_document` gives them.
 
     Args:
         rng: the only source of randomness.
         size: side of the page, px.
+        pairs: (field, value) of each line, of which those stay away that do not fit; None: drawn, of training words.
     """
     scale = size / 256
-    count = int(rng.integers(4, 15))
+    count = int(rng.integers(4, 15)) if pairs is None else len(pairs)
     font = float(rng.uniform(11, 12 + 40 / count)) * scale
     pitch = min(float(rng.uniform(1.2, 2.2)) * font, (size - 8 * scale) / count)
     unit, mono = font * float(rng.uniform(0.45, 0.6)), bool(rng.random() < 0.25)
@@ -59,7 +62,8 @@ def sketch_document(rng: np.random.Generator, *, size: int = 256) -> Sketch:
     column = left + unit * float(rng.uniform(9, 12))
     entries: list[Entry] = []
     glyphs: list[Glyph] = []
-    for number, (field, value) in enumerate(sample_pairs(rng, count, split="train")):
+    drawn_pairs = sample_pairs(rng, count, split="train") if pairs is None else pairs
+    for number, (field, value) in enumerate(drawn_pairs):
         label = (field, field.capitalize(), field.upper())[case]
         centre = top + pitch * (number + 0.5)
         label_widths = _widths(rng, label + colon, unit, mono=mono)
@@ -74,7 +78,7 @@ def sketch_document(rng: np.random.Generator, *, size: int = 256) -> Sketch:
         entries.append(Entry(field, label, value, label_box, value_box))
         glyphs += drawn + written
     if len(entries) < 2:
-        return sketch_document(rng, size=size)
+        return sketch_document(rng, size=size, pairs=pairs)
     return tuple(entries), tuple(glyphs)
 
 

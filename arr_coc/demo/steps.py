@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
 from ..modeling.asker import Answer
+from ..modeling.chat_template import split_thinking
 from ..modeling.fetcher import FetchResult
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.vision_tower import ImageEncoding
@@ -106,7 +107,8 @@ class _TextQueue(BaseStreamer):
             return
         self._tokens += value.flatten().tolist()
         (text,) = self._tokenizer.batch_decode([self._tokens], skip_special_tokens=True)
-        self._queue.put(text.strip().rstrip("\N{REPLACEMENT CHARACTER}"))  # a character whose bytes are not all there
+        said = split_thinking(text.strip())[1]
+        self._queue.put(said.rstrip("\N{REPLACEMENT CHARACTER}"))  # a character whose bytes are not all there
 
     def end(self) -> None:
         """The answer itself says that it is whole."""

@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
+from ..modeling.chat_template import is_thinking, split_thinking
+
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 """What a tokenizer writes for a character of which some bytes are still to come."""
 
 
 class AnswerText:
-    """The text of one answer, stripped as `generate` strips it, cut before the first stop string.
+    """The text of one answer, as `generate` gives it, cut before the first stop string.
 
     Args:
         tokenizer: that reads the tokens.
@@ -25,7 +27,10 @@ class AnswerText:
 
     def text(self, tokens: Sequence[int]) -> str:
         """The text of all tokens of a finished answer."""
-        return self.cut(self.tokenizer.decode(tokens, skip_special_tokens=True))
+        return self.cut(split_thinking(self._written(tokens))[1])
+
+    def _written(self, tokens: Sequence[int]) -> str:
+        return self.tokenizer.decode(tokens, skip_special_tokens=True)
 
     def cut(self, text: str) -> str:
         """A finished answer's text as it is shown."""
@@ -36,10 +41,14 @@ class AnswerText:
     def more(self, tokens: Sequence[int], finished: bool) -> str:
         """What may be shown beyond what was: nothing that later tokens could change or a stop string could take back.
 
+        What is thought before an answer is not shown.
+
         Args:
             tokens: all so far.
             finished: whether no more will come.
         """
+        if not finished and is_thinking(self._written(tokens)):
+            return ""
         text = self.text(tokens)
         if not finished and not self.stopped:
             text = text.rstrip(UNFINISHED)

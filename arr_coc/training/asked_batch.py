@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..modeling.chat_template import split_thinking
 from ..modeling.fetcher import FetchChoices, FetchResult
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration, ImageEncoding
 from ..modeling.prompt import Look, default_query_mask, trim_placeholders
@@ -87,7 +88,7 @@ class AnsweredPrompts:
 
     def _decoded(self, ids: Tensor) -> list[str]:
         texts = self.model.processor.tokenizer.batch_decode(ids, skip_special_tokens=True)
-        return [text.strip() for text in texts]
+        return [split_thinking(text.strip())[1] for text in texts]
 
     def _prompts(self) -> tuple[dict[str, Tensor], int]:
         """The prompts up to their answers, padded on the left, and tokens of the longest answer."""

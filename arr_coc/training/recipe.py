@@ -40,7 +40,7 @@ from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.processing_arr_coc import ArrCocProcessor
 
 from . import phases, tempering  # noqa: F401  # register their stages
-from .from_scratch import answering, copying, finding, gathering, looking, reading  # noqa: F401  # likewise
+from .from_scratch import answering, comparing, copying, finding, gathering, looking, reading  # noqa: F401  # likewise
 from .from_scratch.checkpointing import load_learner, save_learner
 from .growing import load_grown
 from .stages import STAGES, Run, Stage

@@ -11,6 +11,7 @@ from typing import Any, Generic, Literal, TypeVar
 import numpy as np
 from PIL import Image
 
+from ...modeling.chat_template import THINKS, THOUGHT
 from ...modeling.image_processing_arr_coc import Box
 from ...modeling.registry import Registry
 from ..glyphs import Glyph
@@ -57,6 +58,7 @@ class Question:
         history: earlier questions about the page and their answers, which stand before it in the chat.
         box_sources, label_sources: of each box the source that it lies on, from 0; empty where that is the first one.
         answer_sources: any of these sources answers it; none where it takes several, or there is but one.
+        thinking: what a model that is trained on it writes before the answer: what has to be read for it.
     """
 
     text: str
@@ -69,6 +71,12 @@ class Question:
     box_sources: tuple[int, ...] = field(default=(), repr=False)
     label_sources: tuple[int, ...] = field(default=(), repr=False)
     answer_sources: tuple[int, ...] = field(default=(), repr=False)
+    thinking: str = field(default="", repr=False)
+
+    @property
+    def written(self) -> str:
+        """What such a model writes: the answer, and what it thought before, marked as `split_thinking` splits it."""
+        return f"{THINKS}{self.thinking}{THOUGHT}{self.answers[0]}" if self.thinking else self.answers[0]
 
     @property
     def absent(self) -> bool:

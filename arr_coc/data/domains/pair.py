@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -40,22 +41,9 @@ _ASKED = 3
 @register_sources("pair", LAYOUTS, WORDINGS, least=2, most=2)
 def draw_pair(rng: np.random.Generator, size: int, split: Split, count: int) -> Page:
     """As many pages as are asked for, two by default: which shows the most, and what stands on one of them?"""
-    several = int(rng.integers(1, _COMPARED_IN_TRAINING + 1)) if split == "train" else 1
-    compared = distinct(lambda: pick(rng, COMPARED), several)
-    names = [field for field in FIELDS if field not in COMPARED]
-    shares = np.array_split(rng.permutation(len(names)), count)
-    amounts = [_amounts(rng, split, count) for _ in compared]
-    documents = []
-    for share, *shown in zip(shares, *amounts, strict=True):
-        own = [names[i] for i in share[: int(rng.integers(*_OWN)) + 1 - several]]
-        pairs = [*sample_pairs(rng, len(own), split=split, fields=own), *zip(compared, shown, strict=True)]
-        documents.append(
-            render_document(rng, size=size, split=split, pairs=[pairs[i] for i in rng.permutation(len(pairs))])
-        )
-    questions = [_compare(rng, documents, field, kind, split) for field in compared for kind in ("highest", "lowest")]
-    for number, document in enumerate(documents):
-        own_entries = [entry for entry in document.entries if entry.field not in compared][:_ASKED]
-        questions += [_single(ask(rng, entry.field, split=split), entry, number) for entry in own_entries]
+    compared, contents = draw_contents(rng, split, count)
+    documents = [render_document(rng, size=size, split=split, pairs=pairs) for pairs in contents]
+    questions = ask_about(rng, documents, compared, split)
     order = [0, *(1 + rng.permutation(len(questions) - 1))]  # a comparison first, whatever is drawn
     if rng.random() < 0.5:
         questions[:2] = questions[1::-1]
@@ -64,6 +52,36 @@ def draw_pair(rng: np.random.Generator, size: int, split: Split, count: int) -> 
         first.image, tuple(questions[i] for i in order), first.layout, first.font,
         others=tuple(document.image for document in rest),
     )  # fmt: skip
+
+
+def draw_contents(
+    rng: np.random.Generator, split: Split, count: int
+) -> tuple[list[str], Iterator[list[tuple[str, str]]]]:
+    """Fields that can be compared, and for each of `count` pages what it says, drawn when it is its turn."""
+    several = int(rng.integers(1, _COMPARED_IN_TRAINING + 1)) if split == "train" else 1
+    compared = distinct(lambda: pick(rng, COMPARED), several)
+    names = [field for field in FIELDS if field not in COMPARED]
+    shares = np.array_split(rng.permutation(len(names)), count)
+    amounts = [_amounts(rng, split, count) for _ in compared]
+
+    def contents() -> Iterator[list[tuple[str, str]]]:
+        for share, *shown in zip(shares, *amounts, strict=True):
+            own = [names[i] for i in share[: int(rng.integers(*_OWN)) + 1 - several]]
+            pairs = [*sample_pairs(rng, len(own), split=split, fields=own), *zip(compared, shown, strict=True)]
+            yield [pairs[i] for i in rng.permutation(len(pairs))]
+
+    return compared, contents()
+
+
+def ask_about(
+    rng: np.random.Generator, documents: Sequence[Document], compared: Sequence[str], split: Split
+) -> list[Question]:
+    """Both comparisons of each field that is `compared`; then questions about other fields, page by page."""
+    questions = [_compare(rng, documents, field, kind, split) for field in compared for kind in ("highest", "lowest")]
+    for number, document in enumerate(documents):
+        own_entries = [entry for entry in document.entries if entry.field not in compared][:_ASKED]
+        questions += [_single(ask(rng, entry.field, split=split), entry, number) for entry in own_entries]
+    return questions
 
 
 def _amounts(rng: np.random.Generator, split: Split, count: int) -> list[str]:
@@ -80,7 +98,7 @@ def _value(amount: str) -> float:
     return float(amount.replace(",", "").lstrip("$"))
 
 
-def _compare(rng: np.random.Generator, documents: list[Document], field: str, kind: str, split: Split) -> Question:
+def _compare(rng: np.random.Generator, documents: Sequence[Document], field: str, kind: str, split: Split) -> Question:
     """Which page's value is the highest, or the lowest? All of them must be looked at."""
     entries = [next(entry for entry in document.entries if entry.field == field) for document in documents]
     ranked = sorted((entry.value for entry in entries), key=_value)
@@ -88,7 +106,7 @@ def _compare(rng: np.random.Generator, documents: list[Document], field: str, ki
     return Question(
         WORDINGS[kind].draw(rng, split, field=field), (ranked[-1 if kind == "highest" else 0],),
         tuple(entry.value_box for entry in entries), tuple(entry.label_box for entry in entries), kind, 2,
-        box_sources=sources, label_sources=sources,
+        box_sources=sources, label_sources=sources, thinking="\n".join(entry.value for entry in entries),
     )  # fmt: skip
 
 

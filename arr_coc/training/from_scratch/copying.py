@@ -148,7 +148,7 @@ class Copying(nn.Module):
         patches = self.language(*at_patches(batch, indices), indices, batch.glyphs.shape[1], embed)
         if "base" not in read:
             return patches
-        cells = self.language.cells(batch, embed)
+        cells = self.language.cells(batch.glyphs, batch.words, embed)
         return torch.cat((cells.repeat_interleave(len(patches) // len(cells), 0), patches), 1)
 
 

@@ -23,6 +23,7 @@ from torch.utils.data import IterableDataset
 
 from arr_coc.data import Split
 from arr_coc.data.domains import Page, Question
+from arr_coc.data.domains.absent import with_absent
 from arr_coc.modeling.asker import Asked, Asker
 from arr_coc.modeling.fetcher import FetchChoices
 from arr_coc.modeling.image_loading import Source
@@ -49,6 +50,7 @@ class GatheringStage(ScratchStage):
         learning_rate: of language model and bridge.
         domains, sources: what is drawn, as in the finding stage.
         documents, questions: that a step asks about, and questions about each.
+        absent: share of the questions about single pages that ask for what is not there.
         oracle: share of the documents of which the answers' patches are fetched, not those that the model would fetch.
         budget: patches fetched for a question, by name or number.
         tiles: see `ViewOptions`.
@@ -67,6 +69,7 @@ class GatheringStage(ScratchStage):
     sources: int = 4
     documents: int = 3
     questions: int = 4
+    absent: float = 0.0
     oracle: float = 0.5
     budget: str | int = "standard"
     tiles: str = "asked"
@@ -110,7 +113,8 @@ class DrawnDocuments(IterableDataset):
         """One document, of any domain or the one that is named."""
         rng = np.random.default_rng((self.stage.seed, self.purpose, number))
         domains = self.stage.domains if domain is None else {domain: 1.0}
-        return draw_document(rng, domains, self.stage.sources, self.side, self.split)
+        page = draw_document(rng, domains, self.stage.sources, self.side, self.split)
+        return with_absent(rng, page, self.stage.absent, self.split)
 
 
 @dataclass(frozen=True)
@@ -148,7 +152,7 @@ class Reader(nn.Module):
         )
         look, choices = self.asker.look(asked, FetchChoices(strategy=strategy, budget=budget), (), {})
         prompt = core.place(look, core.fetch(look, choices), attention_mask=look.attention_mask)
-        ids, said = self._answers([question.answers[0] for question in questions])
+        ids, said = self._answers([question.written for question in questions])
         ids, said = ids.to(prompt.embeds.device), said.to(prompt.embeds.device)
         embeds = torch.cat((prompt.embeds, self.model.get_input_embeddings()(ids).to(prompt.embeds)), 1)
         mask = torch.cat((prompt.inputs["attention_mask"], said.to(prompt.inputs["attention_mask"])), 1)

@@ -67,7 +67,7 @@ class Learner(nn.Module):
     def base_loss(self, tokens: Tensor, batch: Batch) -> Tensor:
         """Log of 1 + the same for base tokens [P, M, D]: perfect ones bind what each patch of the cell says."""
         with torch.no_grad():
-            perfect = self.language.cells(batch, self.model.get_input_embeddings())
+            perfect = self.language.cells(batch.glyphs, batch.words, self.model.get_input_embeddings())
         return _relative_error(tokens, perfect).log1p()  # they begin far off the scale
 
     def looking_loss(self, tokens: Tensor, batch: Batch) -> Tensor:

@@ -61,10 +61,10 @@ class PatchLanguage(nn.Module):
         word = words.clamp(min=0)
         return token + self.word(embed(self.fields[word])) * (word > 0)[..., None]
 
-    def cells(self, batch: Batch, embed: nn.Module) -> Tensor:
-        """Perfect base tokens [P, M, D] of the pages' cells."""
-        side = batch.glyphs.shape[1]
-        said = in_cells(self.content(batch.glyphs, batch.words, embed))
+    def cells(self, glyphs: Tensor, words: Tensor, embed: nn.Module) -> Tensor:
+        """Perfect base tokens [P, M, D] of pages with characters [P, G, G, SLOTS] and field names [P, G, G]."""
+        side = glyphs.shape[1]
+        said = in_cells(self.content(glyphs, words, embed))
         bound = torch.einsum("pmkd,kde->pme", said, self.places.to(said))
         return bound + in_cells(self._positions(side, said.device).unflatten(0, (side, side))[None]).mean(2)
 

@@ -43,9 +43,11 @@ def _transcript(entries: Sequence[Entry], spelt: Mapping[str, tuple[Spelling, Sp
 
 @dataclass
 class Text:
-    """Ids before and after an image; of the latter, which are to be predicted, which ask, and the glyph of each."""
+    """Ids before and after the images, and between two of them; of those after, which are to be predicted, which ask,
+    and the glyph of each."""
 
     before: list[int]
+    between: list[int]
     after: list[int]
     answer: list[bool]
     query: list[bool]
@@ -160,18 +162,21 @@ class Prompts:
         answer: Spelling,
         transcript: Spelling | None = None,
         history: Sequence[tuple[str, str]] = (),
+        images: int = 1,
     ) -> Text:
-        """Tokens around an image: a question, its answer, and with `transcript` a further turn that asks for it.
+        """Tokens around images: a question, its answer, and with `transcript` a further turn that asks for it.
 
-        `history`: questions and answers that come before.
+        `history`: questions and answers that come before; `images`: that the first turn shows.
         """
         said = [text for turn in history for text in turn] + [question]
         turns = [_message(("user", "assistant")[place % 2], text) for place, text in enumerate(said)]
-        turns[0]["content"].insert(0, {"type": "image"})
+        turns[0]["content"][:0] = [{"type": "image"}] * images
         ids = self._turns(turns)
-        place = ids.index(self.image_token_id)
-        query = find_query_tokens(torch.tensor([ids]), **self.markers)[0].tolist()[place + 1 :]
-        text = Text(ids[:place], ids[place + 1 :], [False] * len(query), query, [-1] * len(query))
+        places = [place for place, token in enumerate(ids) if token == self.image_token_id]
+        between = ids[places[0] + 1 : places[1]] if images > 1 else []
+        end = places[-1] + 1
+        query = find_query_tokens(torch.tensor([ids]), **self.markers)[0].tolist()[end:]
+        text = Text(ids[: places[0]], between, ids[end:], [False] * len(query), query, [-1] * len(query))
         self._append(text, answer)
         if transcript is not None:
             asked = self.tokenizer("\n", add_special_tokens=False).input_ids
@@ -312,28 +317,33 @@ class QuestionPages(IterableDataset):
 
     def _padded(self, texts: list[Text], patches: Tensor) -> dict[str, Any]:
         """The texts' tensors; `patches` [n]: of all characters."""
-        length = max(len(text.after) for text in texts)
-        fills = {"after": self.prompts.pad, "answer": False, "query": False, "spelt": -1}
-        padded = {
-            name: torch.tensor([getattr(text, name) + [fill] * (length - len(text.after)) for text in texts])
-            for name, fill in fills.items()
-        }
-        places = places_of(padded["spelt"], patches)
-        return {"before": torch.tensor([text.before for text in texts]), "places": places, **padded}
+        tensors = padded(texts, self.prompts.pad)
+        return {**tensors, "places": places_of(tensors["spelt"], patches)}
+
+
+def padded(texts: Sequence[Text], pad: int) -> dict[str, Tensor]:
+    """`before` of texts in which it is equally long, and what stands after, padded on the right: [I, *] each."""
+    length = max(len(text.after) for text in texts)
+    fills = {"after": pad, "answer": False, "query": False, "spelt": -1}
+    rows = {
+        name: torch.tensor([getattr(text, name) + [fill] * (length - len(text.after)) for text in texts])
+        for name, fill in fills.items()
+    }
+    return {"before": torch.tensor([text.before for text in texts]), **rows}
 
 
 def _spelt(entries: Sequence[Entry], glyphs: Sequence[Glyph], first: int) -> dict[str, tuple[Spelling, Spelling]]:
     """Label and value of each field, spelt with the glyphs that show them; the page's first one is number `first`."""
     return {
         entry.field: (
-            _spelling(entry.label, entry.label_box, glyphs, first),
-            _spelling(entry.value, entry.value_box, glyphs, first),
+            spelling(entry.label, entry.label_box, glyphs, first),
+            spelling(entry.value, entry.value_box, glyphs, first),
         )
         for entry in entries
     }
 
 
-def _spelling(text: str, box: Box, glyphs: Sequence[Glyph], first: int) -> Spelling:
+def spelling(text: str, box: Box, glyphs: Sequence[Glyph], first: int) -> Spelling:
     """`text` with the glyphs in `box`, from left to right; a colon behind a label is passed over."""
     x0, y0, x1, y1 = box
     centres = [((g.box[0] + g.box[2]) / 2, (g.box[1] + g.box[3]) / 2, number) for number, g in enumerate(glyphs)]
