@@ -14,6 +14,8 @@ from arr_coc.modeling.chat_template import split_thinking
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.training.attention import all_eager_attention
 from arr_coc.training.from_scratch.comparing import ComparingStage, ComparingTask, Pairs, SketchedPairs
+from arr_coc.training.from_scratch.patch_language import PatchLanguage
+from arr_coc.training.stages import Run
 
 __all__ = ["config"]  # the fixture
 
@@ -23,7 +25,15 @@ STAGE = ComparingStage(steps=2, warmup=1, evaluate_every=2, workers=0, bf16=Fals
 @pytest.fixture(scope="module")
 def task(config: ArrCocConfig) -> ComparingTask:
     torch.manual_seed(0)
-    return ComparingTask(STAGE, begun(config))
+    return ComparingTask(STAGE, taught(config))
+
+
+def taught(config: ArrCocConfig) -> Run:
+    """A run that a copying stage has gone through."""
+    run = begun(config)
+    torch.manual_seed(1)
+    run.learner["language"] = PatchLanguage(run.model, run.processor.tokenizer).state_dict()
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -129,13 +139,19 @@ def test_pairs_are_a_function_of_the_step(task: ComparingTask) -> None:
 
 
 def test_the_stage_trains_the_language_model_alone_and_resumes(config: ArrCocConfig, tmp_path: Path) -> None:
-    run = begun(config)
+    run = taught(config)
     before = {name: weight.clone() for name, weight in run.model.state_dict().items()}
+    language = {name: weight.clone() for name, weight in run.learner["language"].items()}
     STAGE.run(run, tmp_path)
     changed = {name for name, weight in run.model.state_dict().items() if not torch.equal(weight, before[name])}
     assert changed and all(".language_model." in name or "lm_head" in name for name in changed)
-    assert "language" in run.learner
-    again = begun(config)
+    assert all(torch.equal(weight, language[name]) for name, weight in run.learner["language"].items())
+    again = taught(config)
     STAGE.run(again, tmp_path)  # finished: nothing to do
     for name, weight in run.model.model.language_model.state_dict().items():
         assert torch.equal(weight, again.model.model.language_model.state_dict()[name])
+
+
+def test_weights_that_read_no_perfect_tokens_are_refused(config: ArrCocConfig, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="^comparing: expected weights that a copying stage trained; got none"):
+        STAGE.run(begun(config), tmp_path)

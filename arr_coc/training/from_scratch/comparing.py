@@ -281,20 +281,21 @@ class Comparing(nn.Module):
 
 
 class ComparingTask(Task):
-    """The run's language model, in place, and a patch language."""
+    """The run's language model, in place; the patch language stays, which bridges have learnt to speak.
+
+    Raises:
+        ValueError: no copying stage taught the language model to read one.
+    """
 
     def __init__(self, stage: ComparingStage, run: Run) -> None:
         self.stage, self.config = stage, run.model.config
+        if "language" not in run.learner:
+            raise ValueError("comparing: expected weights that a copying stage trained; got none of a patch language")
         self.comparing = Comparing(run.model, run.processor.tokenizer, stage.pointing_layer).to(run.device).train()
-        if "language" in run.learner:
-            self.comparing.language.load_state_dict(run.learner["language"])
-        core = run.model.model
+        self.comparing.language.load_state_dict(run.learner["language"])
+        self.comparing.language.requires_grad_(False)
         self.module = nn.ModuleDict(
-            {
-                "language_model": core.language_model,
-                "language": self.comparing.language,
-                "page_of": self.comparing.page_of,
-            }
+            {"language_model": run.model.model.language_model, "page_of": self.comparing.page_of}
         )
         self.prompts = Prompts(run.processor.tokenizer, self.config.image_token_id)
 
@@ -331,4 +332,4 @@ class ComparingTask(Task):
         return {name: float(np.mean(answers)) for name, answers in right.items()}
 
     def finish(self, run: Run) -> None:
-        run.learner["language"] = self.comparing.language.state_dict()
+        """The model was trained in place."""
