@@ -1,9 +1,8 @@
 """Stage: the language model learns to compare what two pages say, on sketched pages and perfect tokens.
 
 Whether an amount is more than another takes many examples to learn, none of which needs an image: pages are sketched,
-and of each a few patches are read, now and then behind its base tokens. The gathering stage then reads real ones.
-Where both pages have a field of one name, their tokens say the same but for what stands before them, and so it is asked
-of each that it knows its page.
+and of each a few patches are read, now and then behind its base tokens. The gathering stage then reads real ones, which
+this one makes the language model forget.
 
 Notation: P pages, two of each pair; I questions, N = G*G patches of a page, M base tokens, K patches fetched of both
 pages together, numbered on over them; D width of the language model.
@@ -56,7 +55,6 @@ class ComparingStage(ScratchStage):
         based: share of the steps in which base tokens stand before each page's patches.
         pointer_weight: of the loss that tells where to look for each character that is read.
         pointing_layer: see the copying stage.
-        page_weight: of the loss that tells of each patch, and of each character that is read, which page it is from.
     """
 
     name: ClassVar[str] = "comparing"
@@ -69,7 +67,6 @@ class ComparingStage(ScratchStage):
     based: float = 0.2
     pointer_weight: float = 0.5
     pointing_layer: int = POINTING_LAYER
-    page_weight: float = 0.3
 
     def task(self, run: Run) -> "ComparingTask":
         return ComparingTask(self, run)
@@ -202,10 +199,8 @@ class Comparing(nn.Module):
     ) -> None:
         super().__init__()
         check_layer(layer, model.config.text_config)
-        self.model, self.side = model, model.config.vision_config.grid_size
-        self.layer = layer % model.config.text_config.num_hidden_layers
+        self.model, self.layer, self.side = model, layer, model.config.vision_config.grid_size
         self.language = PatchLanguage(model, tokenizer)
-        self.page_of = nn.Linear(model.config.text_config.hidden_size, 2)
 
     def forward(
         self, batch: Pairs, budget: int, generator: torch.Generator, *, based: bool, blurred: bool = False
@@ -220,7 +215,7 @@ class Comparing(nn.Module):
             blurred: whether lines of the pages stand a little elsewhere.
 
         Returns:
-            "answer", "pointer", "page": losses; "right" [I]: rows predicted right; "shown": share of what is needed
+            "answer", "pointer": losses; "right" [I]: rows predicted right; "shown": share of what is needed
             that is read, below 1 where the budget does not hold it.
         """
         embed, patches = self.model.get_input_embeddings(), self.side**2
@@ -233,9 +228,7 @@ class Comparing(nn.Module):
         order = torch.cat((*places, page), 1).argsort(dim=1, stable=True)
         embeds = torch.cat((*(embed(ids) for ids in texts), tokens), 1)
         embeds = embeds.gather(1, order[..., None].expand(-1, -1, embeds.shape[-1]))
-        output = self.model.model(
-            inputs_embeds=embeds, use_cache=False, output_attentions=True, output_hidden_states=True
-        )
+        output = self.model.model(inputs_embeds=embeds, use_cache=False, output_attentions=True)
         steps = slice(-batch.after.shape[1] - 1, -1)  # the position before each token of `after`, which predicts it
         logits = self.model.lm_head(output.last_hidden_state[:, steps][batch.answer])
         targets = batch.after[batch.answer]
@@ -243,16 +236,9 @@ class Comparing(nn.Module):
         stands = order.argsort(dim=1)[:, -budget:]  # where each patch stands in the prompt
         attention = attention.gather(2, stands[:, None].expand(-1, attention.shape[1], -1))
         own = places_of(batch.spelt, put % (2 * patches))
-        knows = self.page_of(
-            output.hidden_states[1]
-        )  # behind the first layer: names of fields are looked up in the next
-        of_patches = knows.gather(1, stands[..., None].expand(-1, -1, 2)).transpose(1, 2)
-        of_steps = knows[:, steps][own >= 0]
         return {
             "answer": F.cross_entropy(logits.float(), targets),
             "pointer": pointer_loss(attention, shown_by(own, indices, side=self.side, base=0)),
-            "page": F.cross_entropy(of_patches.float(), indices // patches)
-            + F.cross_entropy(of_steps.float(), own[own >= 0] // patches),
             "right": right_rows(logits, targets, batch.answer),
             "shown": batch.needed.gather(1, indices).sum() / batch.needed.sum(),
         }
@@ -294,9 +280,7 @@ class ComparingTask(Task):
         self.comparing = Comparing(run.model, run.processor.tokenizer, stage.pointing_layer).to(run.device).train()
         self.comparing.language.load_state_dict(run.learner["language"])
         self.comparing.language.requires_grad_(False)
-        self.module = nn.ModuleDict(
-            {"language_model": run.model.model.language_model, "page_of": self.comparing.page_of}
-        )
+        self.module = nn.ModuleDict({"language_model": run.model.model.language_model})
         self.prompts = Prompts(run.processor.tokenizer, self.config.image_token_id)
 
     def groups(self) -> list[tuple[list[nn.Parameter], float]]:
@@ -311,8 +295,7 @@ class ComparingTask(Task):
         batch = batch.to(self.comparing.model.device)
         losses = self.comparing(batch, self.stage.budget, generator, based=based, blurred=True)
         loss = losses["answer"] + self.stage.pointer_weight * losses["pointer"]
-        loss = loss + self.stage.page_weight * losses["page"]
-        return {"loss": loss, **{name: losses[name].detach() for name in ("answer", "pointer", "page", "shown")}}
+        return {"loss": loss, **{name: losses[name].detach() for name in ("answer", "pointer", "shown")}}
 
     @cached_property
     def _unseen(self) -> list[Pairs]:
