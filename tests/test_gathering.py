@@ -3,13 +3,14 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from test_finding import begun
 
 from arr_coc.data import find_fonts
 from arr_coc.training.attention import all_eager_attention
-from arr_coc.training.from_scratch.gathering import Gathering, GatheringStage
+from arr_coc.training.from_scratch.gathering import DrawnDocuments, Gathering, GatheringStage
 
 try:
     find_fonts("train")
@@ -68,6 +69,28 @@ def test_the_stage_trains_language_model_and_bridge_alone_and_resumes(tmp_path: 
     STAGE.run(again, tmp_path)  # finished: nothing to do
     for name, weight in run.model.model.language_model.state_dict().items():
         assert torch.equal(weight, again.model.model.language_model.state_dict()[name])
+
+
+def test_earlier_turns_stand_before_a_question(task: Gathering) -> None:
+    document = task.reader.encode(task.pages(0).document(0), STAGE.tiles)
+    first, second = document.page.questions[:2]
+    turned = replace(second, history=((first.text, first.answers[0]),))
+    with torch.no_grad():
+        losses = [task.reader(document, [asked], "realizer", STAGE.budget)["answer"] for asked in (second, turned)]
+    assert losses[0].item() != losses[1].item()
+    drawn = DrawnDocuments(replace(STAGE, turns=1.0), task.side, split="train").document(0)
+    assert all(question.turn == "second" for question in drawn.questions)
+
+
+def test_nothing_is_fetched_of_pages_that_can_be_read_so(task: Gathering) -> None:
+    """A tiled page, or one of several, shows no print in its overview."""
+    stage = replace(STAGE, unfetched=1.0, oracle=0.0, domains={"document": 1.0})
+    gathering = Gathering(stage, begun())
+    rng = np.random.default_rng(0)
+    strategies = [gathering._strategy(gathering.pages(0).document(0, name), rng) for name in ("document", "invoice")]
+    assert strategies == ["none", "realizer"]
+    losses = gathering.losses(0, [gathering.pages(0).document(0)])
+    assert {"answer/none", "loss"} == {*losses}
 
 
 def test_documents_that_there_are_not_are_refused() -> None:

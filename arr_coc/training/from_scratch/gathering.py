@@ -24,6 +24,7 @@ from torch.utils.data import IterableDataset
 from arr_coc.data import Split
 from arr_coc.data.domains import Page, Question
 from arr_coc.data.domains.absent import with_absent
+from arr_coc.data.domains.turns import with_turns
 from arr_coc.modeling.asker import Asked, Asker
 from arr_coc.modeling.fetcher import FetchChoices
 from arr_coc.modeling.image_loading import Source
@@ -51,7 +52,9 @@ class GatheringStage(ScratchStage):
         domains, sources: what is drawn, as in the finding stage.
         documents, questions: that a step asks about, and questions about each.
         absent: share of the questions about single pages that ask for what is not there.
-        oracle: share of the documents of which the answers' patches are fetched, not those that the model would fetch.
+        turns: share of the questions that come second in a chat.
+        unfetched: share of the pages that are no larger than the model's square of which nothing is fetched.
+        oracle: share of the others of which the answers' patches are fetched, not those that the model would fetch.
         budget: patches fetched for a question, by name or number.
         tiles: see `ViewOptions`.
         evaluate_documents: that a measurement asks about, of each domain, drawn from `evaluate_split`.
@@ -70,6 +73,8 @@ class GatheringStage(ScratchStage):
     documents: int = 3
     questions: int = 4
     absent: float = 0.0
+    turns: float = 0.0
+    unfetched: float = 0.0
     oracle: float = 0.5
     budget: str | int = "standard"
     tiles: str = "asked"
@@ -114,7 +119,7 @@ class DrawnDocuments(IterableDataset):
         rng = np.random.default_rng((self.stage.seed, self.purpose, number))
         domains = self.stage.domains if domain is None else {domain: 1.0}
         page = draw_document(rng, domains, self.stage.sources, self.side, self.split)
-        return with_absent(rng, page, self.stage.absent, self.split)
+        return with_turns(rng, with_absent(rng, page, self.stage.absent, self.split), self.stage.turns)
 
 
 @dataclass(frozen=True)
@@ -150,7 +155,8 @@ class Reader(nn.Module):
         asked = Asked(
             encoding, [numbers] * len(questions), [question.text for question in questions], joint=True, boxes=boxes
         )
-        look, choices = self.asker.look(asked, FetchChoices(strategy=strategy, budget=budget), (), {})
+        history = [question.history for question in questions]
+        look, choices = self.asker.look(asked, FetchChoices(strategy=strategy, budget=budget), history, {})
         prompt = core.place(look, core.fetch(look, choices), attention_mask=look.attention_mask)
         ids, said = self._answers([question.written for question in questions])
         ids, said = ids.to(prompt.embeds.device), said.to(prompt.embeds.device)
@@ -202,12 +208,19 @@ class Gathering(Task):
         by_strategy: dict[str, list[Tensor]] = {}
         for page in batch:
             asked = rng.permutation(len(page.questions))[: self.stage.questions]
-            strategy = "oracle" if rng.random() < self.stage.oracle else "realizer"
+            strategy = self._strategy(page, rng)
             questions = [page.questions[int(number)] for number in asked]
             answered = self.reader(self.reader.encode(page, self.stage.tiles), questions, strategy, self.stage.budget)
             by_strategy.setdefault(strategy, []).append(answered["answer"])
         logged = {f"answer/{name}": torch.stack(losses).mean().detach() for name, losses in by_strategy.items()}
         return {"loss": torch.stack([loss for losses in by_strategy.values() for loss in losses]).mean(), **logged}
+
+    def _strategy(self, page: Page, rng: np.random.Generator) -> str:
+        """How a document is read."""
+        readable = len(page.sources) == 1 and max(page.image.size) <= self.side
+        if readable and rng.random() < self.stage.unfetched:
+            return "none"
+        return "oracle" if rng.random() < self.stage.oracle else "realizer"
 
     @cached_property
     def _unseen(self) -> dict[str, list[Encoded]]:
