@@ -45,20 +45,20 @@ class Answer:
     Attributes:
         text: the answer.
         probability: of the whole answer, thinking and end included: the product of its tokens' probabilities.
-        thinking: what was written before the answer, between <think> and </think>; "": nothing.
         fetch: what was fetched, one row per image of the prompt.
         sources: where each saccade was fetched from, in px of what was asked about; see `Origin`.
         passes: the runs back in order, where there may be several (`num_passes`); `fetch` is all of theirs.
         output: with `return_dict_in_generate=True` what transformers' `generate` returned, a row for each answer.
+        thinking: what was written before the answer, between <think> and </think>; "": nothing.
     """
 
     text: str
     probability: float
     fetch: FetchResult
-    thinking: str = field(default="", repr=False)
     sources: tuple[Origin, ...] = field(default=(), repr=False)
     passes: tuple[Pass, ...] = field(default=(), repr=False)
     output: Any = field(default=None, repr=False)
+    thinking: str = field(default="", repr=False)
 
 
 def with_fetch(
@@ -80,7 +80,7 @@ def with_fetch(
         fetched = fetch.select(rows[number // repeats])
         sources = origins_of(fetched, encoding, images[number // repeats])
         thinking, said = split_thinking(text)
-        answers.append(Answer(said, probability, fetched, thinking, sources, output=output))
+        answers.append(Answer(said, probability, fetched, sources, output=output, thinking=thinking))
     return answers
 
 
