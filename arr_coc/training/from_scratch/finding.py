@@ -9,7 +9,7 @@ Notation: V views of a document, Q questions about it, N patches of a view, L to
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import ClassVar
@@ -17,6 +17,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import IterableDataset
 
 from arr_coc.data import Split
 from arr_coc.data.domains import DOMAINS, Page, Question
@@ -29,7 +30,7 @@ from arr_coc.modeling.views import VIEWS_AT_ONCE, ViewOptions, Views, Window, pl
 from ..stages import STAGES, Run
 from .questions import Prompts
 from .stage import ScratchStage, Task
-from .streaming import KeptDocuments
+from .streaming import per_step
 
 
 @STAGES.register("finding")
@@ -102,7 +103,7 @@ class FoundDocument:
     query_mask: Tensor
 
 
-class FoundDocuments(KeptDocuments[FoundDocument]):
+class FoundDocuments(IterableDataset):
     """For each step the documents that it needs and that earlier ones did not; a function of (seed, split, step).
 
     Args:
@@ -118,10 +119,19 @@ class FoundDocuments(KeptDocuments[FoundDocument]):
         self, stage: FindingStage, processor: ArrCocImageProcessor, prompts: Prompts, *, split: Split, start: int = 0,
         held_out: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(stage, start)
-        self.stage, self.processor, self.prompts, self.split = stage, processor, prompts, split
+        self.stage, self.processor, self.prompts, self.split, self.start = stage, processor, prompts, split, start
         self.purpose = 6 if held_out else 5
         self.side, self.patch = processor.size["height"], processor.patch_size
+
+    def __iter__(self) -> Iterator[list[FoundDocument]]:
+        return per_step(self.new, self.start)
+
+    def new(self, step: int) -> list[FoundDocument]:
+        """Those of a step."""
+        newest = step // self.stage.reused
+        if step == self.start:
+            return [self.document(number) for number in range(max(0, newest - self.stage.kept + 1), newest + 1)]
+        return [self.document(newest)] if step % self.stage.reused == 0 else []
 
     def document(self, number: int) -> FoundDocument:
         """One document with questions about it."""
