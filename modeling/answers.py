@@ -26,7 +26,7 @@ class Pass:
 
     Attributes:
         text, probability: of the answer, as in `Answer`.
-        uncertainty: of the answer, 0..1: see `answer_uncertainties`.
+        uncertainty: of all that was written, thinking included, 0..1: see `answer_uncertainties`.
         share: of the patches, that was drawn and not chosen: see `passes.EXPLORATION`.
         fetch: what this pass fetched, and the map that it chose by (`fetch.relevance`).
     """
@@ -49,7 +49,8 @@ class Answer:
         sources: where each saccade was fetched from, in px of what was asked about; see `Origin`.
         passes: the runs back in order, where there may be several (`num_passes`); `fetch` is all of theirs.
         output: with `return_dict_in_generate=True` what transformers' `generate` returned, a row for each answer.
-        thinking: what was written before the answer, between <think> and </think>; "": nothing.
+        thinking: what was written before the answer, between <think> and </think>; "": nothing. Where tokens ran out
+            within it, `text` is "".
     """
 
     text: str

@@ -15,7 +15,7 @@ from transformers.utils import logging
 
 from .answers import Answer, answer_probabilities, with_fetch
 from .boxes import relevance_of_boxes
-from .chat_template import THOUGHT
+from .chat_template import THINKING
 from .checks import CALLABLES, DECODING, NUMBERS, boxes_per_slot, refusal, too_long
 from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult
 from .image_processing_arr_coc import Box
@@ -285,7 +285,7 @@ class Asker:
         wanted = return_fetch or whole
         output, texts = self.generated(inputs, kwargs, logits=wanted)
         if not wanted:
-            return [text.rpartition(THOUGHT)[2].strip() for text in texts]  # as `split_thinking` does
+            return [THINKING.sub("", text) for text in texts]  # without what was thought before
         probabilities = answer_probabilities(self.model, output, *self.answer_span(inputs, kwargs))
         whole_output = output if whole else None
         return with_fetch(texts, probabilities, prompt.fetch, encoding, asked.images, whole_output)

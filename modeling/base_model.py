@@ -143,6 +143,10 @@ class ArrCocModel(ArrCocPreTrainedModel):
         """
         if bypass is None or bypass == encoding.bypass:
             return encoding
+        return self.crossed_anew(encoding, bypass)
+
+    def crossed_anew(self, encoding: ImageEncoding, bypass: bool) -> ImageEncoding:
+        """The encoding with base tokens as the bridge makes them now, of what the vision tower saw then."""
         crossed = self._across({name: getattr(encoding, name) for name in SEEN}, bypass, encoding.pool)
         return replace(crossed, **{name: getattr(encoding, name) for name in KNOWN})
 

@@ -1,5 +1,7 @@
 """The chat template: how questions, images and answers are written as one prompt."""
 
+import re
+
 # Blocks of a message in the order given; one placeholder per image, expanded later.
 _RENDER = """\
 {%- macro render(content) -%}
@@ -51,16 +53,13 @@ CHAT_TEMPLATE = (
 )
 
 THINKS, THOUGHT = "<think>", "</think>"
-"""What language models write around what they think before they answer; the former may be part of the prompt."""
+"""What language models write around what they think before they answer."""
+
+THINKING = re.compile(rf"\A\s*{THINKS}(.*?)(?:{THOUGHT}|\Z)\s*", re.DOTALL)
+"""What stands before an answer; all that was written, where thinking came to no end."""
 
 
 def split_thinking(text: str) -> tuple[str, str]:
-    """What was thought before an answer, and the answer; all of it is one where no thinking comes to its end."""
-    thinking, end, answer = text.rpartition(THOUGHT)
-    return (thinking.strip().removeprefix(THINKS).strip(), answer.strip()) if end else ("", text)
-
-
-def is_thinking(text: str) -> bool:
-    """Whether what was written so far is thought before an answer, or may become so."""
-    begun = text.lstrip()
-    return THOUGHT not in text and (begun.startswith(THINKS) or THINKS.startswith(begun))
+    """What was thought before an answer, and the answer; "" for what is not there."""
+    found = THINKING.match(text)
+    return (found[1].strip(), text[found.end() :].strip()) if found else ("", text)

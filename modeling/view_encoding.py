@@ -4,7 +4,7 @@ Notation: P sources, I image slots, N patches of a grid. Windows are x0, y0, x1,
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,22 +25,24 @@ if TYPE_CHECKING:
     from .base_model import ArrCocModel
 
 
-@dataclass(frozen=True)
+@dataclass
 class Tiling:
-    """What it takes to encode tiles that a question asks for.
+    """What it takes to encode tiles that a question asks for; encodings of the same sources share one.
 
     Attributes:
         windows: of every source, all tiles that it can have.
         asked_tiles, asked_share: that one question may ask for, see `ViewOptions`.
         encode: (source row, window) of some tiles -> these tiles.
-        rows: (source row, window) of the tiles that were encoded -> their row.
+        rows: (source row, window) of the tiles that were encoded -> their row in `tiles`.
+        tiles: those that were encoded; None: none yet.
     """
 
     windows: list[list[Window]]
     asked_tiles: int
     asked_share: float
     encode: Callable[[list[tuple[int, Window]]], Tiles]
-    rows: dict[tuple[int, Window], int]
+    rows: dict[tuple[int, Window], int] = field(default_factory=dict)
+    tiles: Tiles | None = None
 
 
 def encode_sources(
@@ -90,7 +92,7 @@ def encode_sources(
     encode = partial(_encode_tiles, core.vision_tower, processor, sources)
     wanted = [(row, window) for row, own in enumerate(windows) for window in own]
     if asked:
-        encoding.tiling = Tiling(windows, options.asked_tiles, options.asked_share, encode, {})
+        encoding.tiling = Tiling(windows, options.asked_tiles, options.asked_share, encode)
     elif wanted:
         encoding.tiles = encode(wanted)
     return encoding
@@ -221,7 +223,7 @@ def ask_tiles(encoding: ImageEncoding, shown: Sequence[Sequence[int]], relevance
     """The tiles that questions ask for, encoded where they were not yet: rows of `encoding.tiles` for each slot.
 
     Args:
-        encoding: with a `Tiling`; it keeps the tiles.
+        encoding: with a `Tiling`, which keeps the tiles.
         shown: the sources that each prompt shows; I of all prompts.
         relevance: [I, N] of their overviews, 0 on padding.
     """
@@ -232,8 +234,9 @@ def ask_tiles(encoding: ImageEncoding, shown: Sequence[Sequence[int]], relevance
     missing = list(dict.fromkeys(key for own in keys for key in own if key not in tiling.rows))
     if missing:
         tiles = tiling.encode(missing)
-        encoding.tiles = tiles if encoding.tiles is None else encoding.tiles.join(tiles)
+        tiling.tiles = tiles if tiling.tiles is None else tiling.tiles.join(tiles)
         tiling.rows.update({key: len(tiling.rows) + number for number, key in enumerate(missing)})
+    encoding.tiles = tiling.tiles
     return [[tiling.rows[key] for key in own] for own in keys]
 
 

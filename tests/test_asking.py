@@ -68,9 +68,10 @@ class Says:
     ("written", "thinking", "said"),
     [
         ("<think> 8 or 9 </think> 9", "8 or 9", "9"),
-        ("8 or 9</think>9", "8 or 9", "9"),  # after a prompt that began to think
         ("<think></think>9", "", "9"),
-        ("<think>8 or", "", "<think>8 or"),  # its tokens came to an end
+        ("<think>8</think>It ends with </think>.", "8", "It ends with </think>."),
+        ("It ends with </think>.", "", "It ends with </think>."),
+        ("<think>8 or", "8 or", ""),  # its tokens came to an end
         ("9", "", "9"),
     ],
 )

@@ -120,6 +120,14 @@ def test_pages_stand_one_after_the_other_with_their_patches(task: ComparingTask,
         assert not changed[row, -batch.after.shape[1] :].any()
 
 
+def test_budgets_of_no_meaning_are_refused(config: ArrCocConfig) -> None:
+    with pytest.raises(ValueError, match="^budget: expected at least 1; got 0$"):
+        replace(STAGE, budget=0)
+    patches = 2 * config.vision_config.grid_size**2
+    with pytest.raises(ValueError, match=f"^budget: expected at most the {patches} patches of two pages; got"):
+        ComparingTask(replace(STAGE, budget=patches + 1), taught(config))
+
+
 def test_it_is_told_where_a_budget_does_not_hold_what_is_needed(task: ComparingTask, batch: Pairs) -> None:
     most = int(batch.needed.sum(1).max())
     with torch.no_grad(), all_eager_attention(task.comparing.model):

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -91,6 +92,40 @@ def test_nothing_is_fetched_of_pages_that_can_be_read_so(task: Gathering) -> Non
     assert strategies == ["none", "realizer"]
     losses = gathering.losses(0, [gathering.pages(0).document(0)])
     assert {"answer/none", "loss"} == {*losses}
+
+
+def test_the_bridge_learns_from_base_tokens_too(task: Gathering) -> None:
+    document = replace(STAGE, unfetched=1.0, domains={"document": 1.0})
+    gathering = Gathering(document, begun())
+    loss = gathering.losses(0, [gathering.pages(0).document(0)])["loss"]
+    loss.backward()
+    bridge = [weight for weight in gathering.module["bridge"].parameters() if weight.grad is not None]
+    assert any(bool(weight.grad.abs().sum() > 0) for weight in bridge if weight.grad is not None)
+
+
+def test_what_is_thought_is_taught_before_the_answer(task: Gathering) -> None:
+    pairs = DrawnDocuments(replace(STAGE, domains={"pair": 1.0}), task.side, split="train")
+    page = next(page for page in map(pairs.document, range(9)) if any(asked.thinking for asked in page.questions))
+    question = next(asked for asked in page.questions if asked.thinking)
+    document = task.reader.encode(page, STAGE.tiles)
+    with torch.no_grad():
+        losses = [
+            task.reader(document, [asked], "oracle", STAGE.budget)["answer"].item()
+            for asked in (question, replace(question, thinking=question.thinking[::-1]), replace(question, thinking=""))
+        ]
+    assert len(set(losses)) == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"documents": 0}, "documents: expected at least 1; got 0"),
+        ({"unfetched": 1.5}, "unfetched: expected a share in 0..1; got 1.5"),
+    ],
+)
+def test_settings_of_no_meaning_are_refused(settings: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ValueError, match=expected):
+        replace(STAGE, **settings)
 
 
 def test_documents_that_there_are_not_are_refused() -> None:

@@ -103,6 +103,13 @@ def test_answers_are_those_of_generate(
         assert client.ask(encoding, question, history=history, max_tokens=8, **choices) == expected
 
 
+def test_what_was_thought_is_no_part_of_the_answer(
+    client: VllmClient, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "answer", lambda body: "<think>8 or 9</think> 9")
+    assert client.ask(client.encode(noise(1)), QUESTION) == "9"
+
+
 def test_the_exported_model_reads_what_the_model_reads(
     model: ArrCocForConditionalGeneration, client: VllmClient, engine: Engine
 ) -> None:

@@ -152,7 +152,7 @@ def test_pieces_make_up_the_text_and_are_never_taken_back(stop: tuple[str, ...])
     [
         ("<think>is it 8 or 9?</think>\n\n it is 9", (), "it is 9"),
         ("<think>is it 8 or 9?</think>it is 9", ("8", "9"), "it is"),
-        ("<think>is it 8 or", (), "<think>is it 8 or"),
+        ("<think>is it 8 or", (), ""),
         ("<they> said 9", (), "<they> said 9"),
     ],
 )
@@ -160,9 +160,23 @@ def test_thinking_is_not_shown_as_it_comes(written: str, stop: tuple[str, ...], 
     tokenizer = tiny_tokenizer()
     tokens = tokenizer(written).input_ids
     shown = AnswerText(tokenizer, stop)
-    pieces = [shown.more(tokens[: count + 1], count + 1 == len(tokens)) for count in range(len(tokens))]
+    pieces = []
+    for count in range(1, len(tokens) + 1):
+        shown.text(tokens[:count])  # as the server looks for stops
+        if shown.stopped:
+            pieces.append(shown.more(tokens[:count], True))
+            break
+        pieces.append(shown.more(tokens[:count], count == len(tokens)))
     assert "".join(pieces) == said == AnswerText(tokenizer, stop).text(tokens)
     assert shown.stopped is bool(stop)
+
+
+def test_which_tokens_were_thought() -> None:
+    tokenizer = tiny_tokenizer()
+    thought, said = tokenizer("<think>8 or 9</think>").input_ids, tokenizer("9").input_ids
+    shown = AnswerText(tokenizer)
+    assert shown.thought([*thought, *said]) == shown.thought(thought) == len(thought)
+    assert shown.thought(thought[:-1]) == len(thought) - 1 and shown.thought(said) == shown.thought([]) == 0
 
 
 # ---- settings

@@ -53,7 +53,19 @@ def test_the_documented_command_runs(
     less = ["--out", str(tmp_path), "--questions", "2", "--only", "pairs"]
     monkeypatch.setattr("sys.argv", ["view_report", *shlex.split(line)[3:], *less])
     view_report.main()
-    assert "pairs, comparisons" in capsys.readouterr().out and (tmp_path / "pairs-test-7-2").is_dir()
+    assert "pairs, comparisons" in capsys.readouterr().out and (tmp_path / "pairs-320-test-7-2").is_dir()
+
+
+def test_fewer_questions_leave_lines_out(
+    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first question about a pair compares its pages."""
+    lines = view_report.view_report(model, tmp_path, only=["pairs"], questions=1, seed=1, split="test")
+    assert [line.name for line in lines] == ["pairs, comparisons"]
+    monkeypatch.setattr("sys.argv", ["view_report", "--out", str(tmp_path), "--questions", "0"])
+    with pytest.raises(SystemExit):
+        view_report.main()
+    assert "--questions: expected at least 1; got 0" in capsys.readouterr().err
 
 
 def test_views_are_counted_within_alone(model: Any) -> None:

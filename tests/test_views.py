@@ -252,6 +252,19 @@ def test_joined_encodings_of_views_answer_as_each_by_itself(model: Any) -> None:
     assert [origin.box for origin in plain.sources] == [origin.box for origin in answers[1].sources]
 
 
+def test_tiles_that_were_asked_for_are_those_of_every_copy_of_an_encoding(model: Any) -> None:
+    """One that crosses the bridge otherwise, or is selected, kept tiles which the other then missed."""
+    options = {"tiles": "asked", "asked_tiles": 1, "asked_share": 0}
+    encoding = model.encode_image(PAGE, **options)
+    first = model.generate(encoding, QUESTION, bypass=True)
+    again = model.generate(encoding, QUESTION)
+    assert (first, again) == (
+        model.generate(PAGE, QUESTION, bypass=True, **options),
+        model.generate(PAGE, QUESTION, **options),
+    )
+    assert len(encoding.tiles) == 1
+
+
 def test_joining_what_does_not_go_together_is_refused(model: Any) -> None:
     plain = model.encode_image(SMALL)
     with pytest.raises(

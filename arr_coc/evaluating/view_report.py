@@ -13,6 +13,8 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import compress
+from operator import not_
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +77,7 @@ def measured(
 def rendered(out: Path, name: str, questions: int, seed: int, split: Split, **how: Any) -> list[Record]:
     """As many questions about pages that are drawn into `out / name`, if they are not there."""
     each, domain = how.pop("each"), how.pop("domain")
-    path = out / f"{name}-{split}-{seed}-{questions}"
+    path = out / f"{name}-{how['size']}-{split}-{seed}-{questions}"
     if not (path / DATA).exists():
         pages = math.ceil(questions / each)
         write_questions(path, pages=pages, questions=each, seed=seed, split=split, domains=(domain,), **how)
@@ -98,6 +100,8 @@ def view_report(
     side = model.config.vision_config.image_size
 
     def ask(records: Sequence[Record], name: str, tiles: str | None = None) -> None:
+        if not records:
+            return
         lines.append(measured(model, records, name, tiles))
         print(line_of(lines[-1], lines), flush=True)
 
@@ -109,9 +113,9 @@ def view_report(
             ask(records, "invoices, all tiles", "all")
             ask(records, "invoices, tiles asked for", "asked")
         elif name == "pairs":
-            both = [record for record in records if dict(record.tags)["kind"] in COMPARISONS]
-            ask(both, "pairs, comparisons")
-            ask([record for record in records if record not in both], "pairs, single questions")
+            compares = [dict(record.tags)["kind"] in COMPARISONS for record in records]
+            ask(list(compress(records, compares)), "pairs, comparisons")
+            ask(list(compress(records, map(not_, compares))), "pairs, single questions")
         else:
             ask(records, name)
     return lines
@@ -148,6 +152,8 @@ def main() -> None:
     parser.add_argument("--split", choices=SPLITS, default="test")
     parser.add_argument("--only", nargs="+", choices=DATA_SETS, default=list(DATA_SETS))
     arguments = parser.parse_args()
+    if arguments.questions < 1:
+        parser.error(f"--questions: expected at least 1; got {arguments.questions}")
     model = ArrCocForConditionalGeneration.from_pretrained(Path(arguments.model)).eval()
     print(f"{arguments.model}, {arguments.split} split, seed {arguments.seed}\n{HEADER}")
     view_report(

@@ -1,9 +1,10 @@
 """From the tokens of an answer to the text that a client may already see."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
-from ..modeling.chat_template import is_thinking, split_thinking
+from ..modeling.chat_template import THINKS, THOUGHT, split_thinking
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 """What a tokenizer writes for a character of which some bytes are still to come."""
@@ -29,6 +30,14 @@ class AnswerText:
         """The text of all tokens of a finished answer."""
         return self.cut(split_thinking(self._written(tokens))[1])
 
+    def thought(self, tokens: Sequence[int]) -> int:
+        """How many of the tokens were thought before the answer."""
+        if not self._written(tokens).lstrip().startswith(THINKS):
+            return 0
+        counts = range(1, len(tokens) + 1)
+        ended = bisect_left(counts, True, key=lambda count: THOUGHT in self._written(tokens[:count]))
+        return min(ended + 1, len(tokens))
+
     def _written(self, tokens: Sequence[int]) -> str:
         return self.tokenizer.decode(tokens, skip_special_tokens=True)
 
@@ -47,7 +56,7 @@ class AnswerText:
             tokens: all so far.
             finished: whether no more will come.
         """
-        if not finished and is_thinking(self._written(tokens)):
+        if not finished and THINKS.startswith(self._written(tokens).lstrip()):  # of which some is still to come
             return ""
         text = self.text(tokens)
         if not finished and not self.stopped:

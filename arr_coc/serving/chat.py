@@ -150,7 +150,7 @@ class Answering:
         async for _ in self._steps():
             pass
         text = self._text.text(self._latest.tokens)
-        logprobs = self._logprobs(0) if self.request.logprobs else None
+        logprobs = self._logprobs(self._text.thought(self._latest.tokens)) if self.request.logprobs else None
         return self._completion().whole(text, self._finish, self._usage(), logprobs, self._fetched())
 
     async def events(self) -> AsyncIterator[str]:
@@ -161,6 +161,7 @@ class Answering:
             async for progress in self._steps():
                 more = self._text.more(progress.tokens, progress.finished)
                 if more:
+                    seen = seen or self._text.thought(progress.tokens)
                     logprobs = self._logprobs(seen) if self.request.logprobs else None
                     seen = len(progress.tokens)
                     yield _event(completion.chunk({"content": more}, logprobs=logprobs))

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from ..modeling.asker import Asked, Asker, take_choices
+from ..modeling.chat_template import split_thinking
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.processing_arr_coc import Turn
 from ..modeling.vision_tower import ImageEncoding
@@ -67,7 +68,7 @@ class VllmClient:
         """
         body = self.body(encoding, question, history=history, max_tokens=max_tokens, **choices)
         completion = self.client.chat.completions.create(**body)
-        return (completion.choices[0].message.content or "").strip()
+        return split_thinking((completion.choices[0].message.content or "").strip())[1]
 
     def body(
         self, encoding: ImageEncoding, question: str, *, history: Sequence[Turn] = (), max_tokens: int = 64,

@@ -70,8 +70,9 @@ class AnsweredPrompts:
         return ((right.logical_not().cumsum(1) == 0) & asked).sum(1) / asked.sum(1).clamp(min=1)
 
     def _generated(self, images: dict[str, Any]) -> Tensor:
-        """Greedy answers, scored as text."""
+        """Greedy answers, scored as text, with room for what is thought before them."""
         prompts, room = self._prompts()
+        room = max(room, self.model.generation_config.max_new_tokens or 0)
         settings: dict[str, Any] = {**prompts, **images, "max_new_tokens": room}
         output = self.model.generate(**settings, do_sample=False, num_beams=1)
         texts = self._decoded(output[:, prompts["input_ids"].shape[1] :])

@@ -67,7 +67,7 @@ class Tempering(Stage):
         draws: G.
         learning_rate: of AdamW.
         budget: tokens of each pass.
-        new_tokens: of an answer at most.
+        new_tokens: of an answer at most, what is thought before it included.
         rewards: weights of its parts, see `RewardWeights`; efficiency is of the tokens of `AUTO_PASSES` passes.
         log_every: steps.
         save_every: steps.

@@ -68,6 +68,11 @@ class ComparingStage(ScratchStage):
     pointer_weight: float = 0.5
     pointing_layer: int = POINTING_LAYER
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_counts("pairs", "budget")
+        self.check_shares("based")
+
     def task(self, run: Run) -> "ComparingTask":
         return ComparingTask(self, run)
 
@@ -270,11 +275,14 @@ class ComparingTask(Task):
     """The run's language model, in place; the patch language stays, which bridges have learnt to speak.
 
     Raises:
-        ValueError: no copying stage taught the language model to read one.
+        ValueError: no copying stage taught the language model to read one; a budget above the patches of two pages.
     """
 
     def __init__(self, stage: ComparingStage, run: Run) -> None:
         self.stage, self.config = stage, run.model.config
+        patches = 2 * self.config.vision_config.grid_size**2
+        if stage.budget > patches:
+            raise ValueError(f"budget: expected at most the {patches} patches of two pages; got {stage.budget}")
         if "language" not in run.learner:
             raise ValueError("comparing: expected weights that a copying stage trained; got none of a patch language")
         self.comparing = Comparing(run.model, run.processor.tokenizer, stage.pointing_layer).to(run.device).train()

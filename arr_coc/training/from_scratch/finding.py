@@ -75,9 +75,7 @@ class FindingStage(ScratchStage):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_domains(self.domains, self.sources)
-        for name in ("views", "questions", "asked", "seen", "kept", "reused", "documents", "evaluate_documents"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected at least 1; got {getattr(self, name)}")
+        self.check_counts("views", "questions", "asked", "seen", "kept", "reused", "documents", "evaluate_documents")
 
     def task(self, run: Run) -> "Finding":
         return Finding(self, run)

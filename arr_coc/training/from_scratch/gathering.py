@@ -2,7 +2,7 @@
 
 Until then it has read single pages. Here a prompt shows all sources of a document, their base tokens pooled where they
 are many, and saccades from wherever the question points; the prompts are those of `generate`. The grid encoder is not
-trained: documents are encoded once and kept for many steps, with the tiles that their questions ask for.
+trained, and no document comes twice.
 
 Notation: Q questions about a document, I image slots, S prompt length, A tokens of the longest answer.
 """
@@ -53,7 +53,7 @@ class GatheringStage(ScratchStage):
         documents, questions: that a step asks about, and questions about each.
         absent: share of the questions about single pages that ask for what is not there.
         turns: share of the questions that come second in a chat.
-        unfetched: share of the pages that are no larger than the model's square of which nothing is fetched.
+        unfetched: share of the single pages that are no larger than the model's square of which nothing is fetched.
         oracle: share of the others of which the answers' patches are fetched, not those that the model would fetch.
         budget: patches fetched for a question, by name or number.
         tiles: see `ViewOptions`.
@@ -84,6 +84,8 @@ class GatheringStage(ScratchStage):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_domains(self.domains, self.sources)
+        self.check_counts("documents", "questions", "evaluate_documents")
+        self.check_shares("absent", "turns", "unfetched", "oracle")
 
     def task(self, run: Run) -> "Gathering":
         return Gathering(self, run)
@@ -149,7 +151,10 @@ class Reader(nn.Module):
         self, document: Encoded, questions: Sequence[Question], strategy: str, budget: str | int
     ) -> dict[str, Tensor]:
         """The answers' loss, and "right" [Q]: which answers would be exact."""
-        encoding, core = document.encoding, self.model.model
+        core = self.model.model
+        encoding = core.crossed_anew(
+            document.encoding, document.encoding.bypass
+        )  # the bridge learns from base tokens too
         numbers = list(range(len(encoding)))
         boxes = [own for question in questions for own in boxes_of(question, len(encoding))]
         asked = Asked(
@@ -189,7 +194,7 @@ class Gathering(Task):
     def __init__(self, stage: GatheringStage, run: Run) -> None:
         self.stage, self.reader = stage, Reader(run.model, run.processor).train()
         core = run.model.model
-        core.fetcher.check_strategy("oracle")
+        self.strategy = run.model.config.fetcher_config.strategy
         untrained = [*core.vision_tower.parameters(), *core.fetcher.parameters()]
         self.frozen = [weight for weight in untrained if weight.requires_grad]
         for weight in self.frozen:  # tiles are encoded, and kept, inside of a step that asks for them
@@ -220,7 +225,7 @@ class Gathering(Task):
         readable = len(page.sources) == 1 and max(page.image.size) <= self.side
         if readable and rng.random() < self.stage.unfetched:
             return "none"
-        return "oracle" if rng.random() < self.stage.oracle else "realizer"
+        return "oracle" if rng.random() < self.stage.oracle else self.strategy
 
     @cached_property
     def _unseen(self) -> dict[str, list[Encoded]]:
@@ -239,7 +244,7 @@ class Gathering(Task):
         self.reader.eval()
         right: dict[str, list[float]] = {}
         for domain, documents in self._unseen.items():
-            for document, strategy in product(documents, ("oracle", "realizer")):
+            for document, strategy in product(documents, ("oracle", self.strategy)):
                 questions = document.page.questions
                 answered = self.reader(document, questions, strategy, self.stage.budget)["right"].tolist()
                 for question, exact in zip(questions, answered, strict=True):

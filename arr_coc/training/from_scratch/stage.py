@@ -74,6 +74,18 @@ class ScratchStage(Stage):
     workers: int = 1
     image_size: int | None = None
 
+    def check_counts(self, *names: str) -> None:
+        """Raises ValueError where one of these settings is below 1."""
+        for name in names:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: expected at least 1; got {getattr(self, name)}")
+
+    def check_shares(self, *names: str) -> None:
+        """Raises ValueError where one of these settings is not in 0..1."""
+        for name in names:
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name}: expected a share in 0..1; got {getattr(self, name)}")
+
     @abstractmethod
     def task(self, run: Run) -> Task:
         """The task, begun with what the run's stages have trained so far."""
