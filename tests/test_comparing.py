@@ -8,6 +8,7 @@ import pytest
 import torch
 from test_training import begun, config
 from torch import Tensor
+from transformers import GenerationConfig
 
 from arr_coc.data import CHARSET
 from arr_coc.modeling.chat_template import split_thinking
@@ -15,6 +16,7 @@ from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.training.attention import all_eager_attention
 from arr_coc.training.from_scratch.comparing import ComparingStage, ComparingTask, Pairs, SketchedPairs
 from arr_coc.training.from_scratch.patch_language import PatchLanguage
+from arr_coc.training.recipe import load_recipe
 from arr_coc.training.stages import Run
 
 __all__ = ["config"]  # the fixture
@@ -118,6 +120,13 @@ def test_pages_stand_one_after_the_other_with_their_patches(task: ComparingTask,
         ]
         assert len(starts) == 1 and at >= starts[0] + len(between)
         assert not changed[row, -batch.after.shape[1] :].any()
+
+
+def test_answers_of_the_shipped_weights_have_room_for_what_is_thought(task: ComparingTask) -> None:
+    folder = Path(__file__).parents[1] / "hub_configs" / "arr-coc-tiny-2"
+    assert any(isinstance(stage, ComparingStage) for stage in load_recipe(folder / "train.yaml").stages)
+    longest = max(int(task.pages(0).batch(step).answer.sum(1).max()) for step in range(4))
+    assert 24 < longest <= GenerationConfig.from_pretrained(folder).max_new_tokens
 
 
 def test_budgets_of_no_meaning_are_refused(config: ArrCocConfig) -> None:
