@@ -50,7 +50,7 @@ class Asked:
     questions: list[str]
     captions: list[list[str]] | None = None
     joint: bool = False
-    spread: str | None = None
+    spread: str = "joint"
     boxes: list[Any] | None = None
 
     @property
@@ -222,7 +222,7 @@ class Asker:
             encoding = with_prefix(self.model, self.processor, encoding)
         captions = {row: source.caption for row, source in enumerate(encoding.sources or ())}
         texts = [[captions.get(number, "") for number in own] for own in images]
-        joint = encoding.documents is not None or options.spread is not None
+        joint = encoding.documents is not None or max(map(len, images)) > 1
         return Asked(encoding, images, questions, texts, joint, options.spread)
 
     def _inputs(

@@ -287,6 +287,6 @@ def _check(asker: "Asker", asked: "Asked", choices: FetchChoices, kwargs: dict[s
     for name in SINGLE:
         if asker.setting(kwargs, name, 1) != 1:
             raise ValueError(f"{name}: expected 1 beside num_passes; got {asker.setting(kwargs, name)}")
-    if asked.joint or any(len(images) > 1 for images in asked.images):
+    if asked.joint:
         expected = 'prompts of one image that is looked at as a whole (tiles="never")'
         raise ValueError(f"num_passes: expected {expected}; got several images or views in one prompt")

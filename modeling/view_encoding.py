@@ -192,7 +192,7 @@ def look_at_views(
     shown: Sequence[Sequence[int]],
     choices: FetchChoices,
     *,
-    spread: str | None = None,
+    spread: str = "joint",
     boxes: Sequence[Sequence[Box]] | None = None,
 ) -> Look:
     """A look at the overviews -> the same at all views; tiles that the question asks for are encoded.

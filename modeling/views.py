@@ -42,8 +42,7 @@ class ViewOptions:
         max_tiles: tiles of one call's sources that are encoded; above, "auto" becomes "asked".
         asked_tiles: tiles that one question may ask for.
         asked_share: of the overviews' relevance that a further tile has to hold to be asked for, beside the first.
-        spread: "joint": one budget over all views of a prompt; "each": each source gets its share of it; None: joint,
-            but images of a prompt that need no tiles have a budget each.
+        spread: "joint": one budget over all views of a prompt; "each": each source gets its share of it.
         max_base_tokens: base tokens of a prompt's sources together, above which they are pooled; None: four images'.
         tile_scale: px of the square per px of the source, below which a source gets tiles; the scale of these.
         dpi, max_pages, fps, max_frames: of documents, see `documents.Limits`.
@@ -53,7 +52,7 @@ class ViewOptions:
     max_tiles: int = 64
     asked_tiles: int = 4
     asked_share: float = 0.0
-    spread: str | None = None
+    spread: str = "joint"
     max_base_tokens: int | None = None
     tile_scale: float = 0.5
     dpi: float = 150.0
@@ -82,7 +81,7 @@ def take_view_options(kwargs: Mapping[str, Any]) -> tuple[ViewOptions, dict[str,
     if not counted and options.tiles not in TILING:
         expected = f"{', '.join(TILING)} or a positive number"
         raise ValueError(f"tiles: expected {expected}; got {options.tiles!r}")
-    if options.spread not in (None, *SPREADS):
+    if options.spread not in SPREADS:
         raise ValueError(f"spread: expected one of {', '.join(SPREADS)}; got {options.spread!r}")
     for name in (*_COUNTS, *_MEASURES):
         value = getattr(options, name)
@@ -201,7 +200,7 @@ def square_of(window: Window) -> tuple[float, float, float, float]:
 
 
 def arrange(
-    encoding: ImageEncoding, image_index: Tensor, rows: Sequence[Sequence[int]] | None, spread: str | None
+    encoding: ImageEncoding, image_index: Tensor, rows: Sequence[Sequence[int]] | None, spread: str = "joint"
 ) -> Views:
     """The views of slots that show the images `image_index` [I] of an encoding.
 
@@ -209,7 +208,7 @@ def arrange(
         encoding: as it was encoded, with its tiles.
         image_index: which image stands in each slot.
         rows: the tiles of each slot, where a question asks for some; None: all tiles of its source.
-        spread: see `ViewOptions`; None: joint.
+        spread: see `ViewOptions`.
     """
     tiles, shown = encoding.tiles, image_index.tolist()
     if rows is None:
@@ -220,9 +219,7 @@ def arrange(
     squares = [square_of((0, 0, sizes[number][1], sizes[number][0])) for number in shown]
     flat = [row for own in rows for row in own]
     squares += [square_of(tuple(tiles.windows[row].tolist())) for row in flat] if tiles is not None else []
-    return Views(
-        torch.tensor(slots), torch.tensor(squares), torch.tensor(flat, dtype=torch.int64), tiles, spread or SPREADS[0]
-    )
+    return Views(torch.tensor(slots), torch.tensor(squares), torch.tensor(flat, dtype=torch.int64), tiles, spread)
 
 
 def context_of(views: Views, context: FetchContext, numbers: Tensor) -> FetchContext:

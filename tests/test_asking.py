@@ -139,16 +139,18 @@ def test_every_kind_of_image_gives_the_same_answer(model: Any, expected: str, so
 
 
 def test_several_images_in_one_prompt(model: Any) -> None:
-    inputs = prompt(model, ([PAGE, CARD], QUESTION), (THIRD, "Who?"))
-    tokens = model.generate(**inputs)[:, inputs.input_ids.shape[1] :]
-    decoded = [a.strip() for a in model.processor.tokenizer.batch_decode(tokens, skip_special_tokens=True)]
+    """They share one budget, whatever their order and whoever is asked beside them; in a chat each has its own."""
     asked = model.generate([[PAGE, CARD], THIRD], [QUESTION, "Who?"], return_fetch=True)
-    assert [answer.text for answer in asked] == decoded
-    assert [len(answer.fetch.indices) for answer in asked] == [2, 1]
-    # the second image of the prompt has its own fetch, the same as if it were first
-    assert torch.equal(
-        asked[0].fetch.indices[1], model.generate([[CARD, PAGE]], QUESTION, return_fetch=True)[0].fetch.indices[0]
-    )
+    budget = model.config.vision_tokens()[1]
+    assert [answer.fetch.counts.sum().item() for answer in asked] == [budget, budget]
+    alone = [model.generate([[PAGE, CARD]], QUESTION)[0], model.generate(THIRD, "Who?")]
+    assert [answer.text for answer in asked] == alone
+    swapped = model.generate([[CARD, PAGE]], QUESTION, return_fetch=True)[0]
+    places = [[(origin.source, origin.box) for origin in answer.sources] for answer in (asked[0], swapped)]
+    assert sorted(places[0]) == sorted((1 - source, box) for source, box in places[1])
+    inputs = prompt(model, ([PAGE, CARD], QUESTION), (THIRD, "Who?"))
+    counts = model(**inputs).fetch.counts
+    assert counts.tolist() == [budget] * 3 and model.generate(**inputs).shape[0] == 2
 
 
 def test_bare_pixels_and_other_sides(model: Any, expected: str) -> None:

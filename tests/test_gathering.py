@@ -116,9 +116,34 @@ def test_what_is_thought_is_taught_before_the_answer(task: Gathering) -> None:
     assert len(set(losses)) == 3
 
 
+def test_what_was_read_is_decided_on_without_an_image() -> None:
+    """The answer follows from the thought; each is learnt as if it were asked alone."""
+    run = begun()
+    gathering = Gathering(replace(STAGE, decided=3), run)
+    asked = gathering._comparisons(0)
+    assert len(asked) == 3 and asked == gathering._comparisons(0) != gathering._comparisons(1)
+    for question in asked:
+        amounts = [float(amount.replace(",", "").lstrip("$")) for amount in question.thinking.split("\n")]
+        assert len(amounts) == 2 and question.answers[0] in question.thinking.split("\n")
+        answer = float(question.answers[0].replace(",", "").lstrip("$"))
+        assert answer == (max if question.kind == "highest" else min)(amounts)
+    with torch.no_grad(), all_eager_attention(gathering.reader.model):
+        together = gathering.reader.decide(asked)
+        alone = [gathering.reader.decide([question]) for question in asked]
+        other = gathering.reader.decide([replace(question, thinking=question.thinking[::-1]) for question in asked])
+    lengths = gathering.reader._answers([question.answers[0] for question in asked])[1].sum(1)
+    expected = (torch.stack([one["answer"] for one in alone]) * lengths).sum() / lengths.sum()
+    assert together["answer"].item() == pytest.approx(expected.item(), rel=1e-3)
+    assert other["answer"].item() != together["answer"].item()
+    page = [gathering.pages(0).document(0)]
+    losses, without = gathering.losses(0, page), Gathering(STAGE, run).losses(0, page)
+    assert without["loss"].item() + losses["decided"].item() == pytest.approx(losses["loss"].item(), rel=1e-4)
+
+
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
+        ({"decided": -1}, "decided: expected at least 0; got -1"),
         ({"documents": 0}, "documents: expected at least 1; got 0"),
         ({"unfetched": 1.5}, "unfetched: expected a share in 0..1; got 1.5"),
     ],

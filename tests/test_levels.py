@@ -172,7 +172,7 @@ def test_one_budget_of_regions_over_several_views(model: Any, allocator: str) ->
 def test_a_joint_budget_over_one_view_fetches_the_same_regions(model: Any) -> None:
     for allocator in DETAIL:
         plain = model.generate(CARD, QUESTION, allocator=allocator, return_fetch=True)
-        joint = model.generate(CARD, QUESTION, allocator=allocator, spread="joint", return_fetch=True)
+        joint = model.generate([[CARD], [CARD, CARD]], QUESTION, allocator=allocator, return_fetch=True)[0]
         assert plain.fetch.indices.equal(joint.fetch.indices) and plain.fetch.levels.equal(joint.fetch.levels)
         assert plain.text == joint.text and plain.sources == joint.sources
 

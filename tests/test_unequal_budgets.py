@@ -155,10 +155,10 @@ def test_an_encoding_keeps_its_prefix_and_its_answers(model: Any, allocator: str
     assert model.generate(encoding, questions, allocator=allocator) == fresh
 
 
-def test_several_images_in_a_prompt_have_a_budget_each() -> None:
+def test_several_images_of_a_chat_have_a_budget_each() -> None:
     model = choosing_model()
     other = noise(128, 40, 2)
-    answer = model.generate([[PAGE, other]], "Who?", allocator="adaptive", return_fetch=True)[0]
+    answer = model(**prompt(model, ([PAGE, other], "Who?"), budget="auto"), choices={"allocator": "adaptive"})
     alone = [model.generate(image, "Who?", allocator="adaptive", return_fetch=True).fetch for image in (PAGE, other)]
     assert answer.fetch.counts.tolist() == [fetch.budget for fetch in alone]
     for i, fetch in enumerate(alone):

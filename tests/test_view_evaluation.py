@@ -83,7 +83,7 @@ def test_what_is_asked_is_what_generate_answers(model: Any, data: Path) -> None:
     alone = [model.generate(records[2].image, record.question, budget=5) for record in records[2:]]
     assert said[2:] == alone
     images = [[Image.open(path) for path in records[0].images]]
-    assert said[0] == model.generate(images, records[0].question, budget=5, spread="joint")[0]
+    assert said[0] == model.generate(images, records[0].question, budget=5)[0]
 
 
 def test_intervals_are_drawn_by_documents(model: Any, data: Path) -> None:

@@ -105,7 +105,7 @@ def test_a_single_view_gives_what_it_gave(model: Any) -> None:
 
 def test_a_joint_budget_over_one_view_fetches_the_same(model: Any) -> None:
     plain = model.generate(SMALL, QUESTION, return_fetch=True)
-    joint = model.generate(SMALL, QUESTION, spread="joint", return_fetch=True)
+    joint = model.generate([[SMALL], [PAGE, SMALL]], QUESTION, tiles="never", return_fetch=True)[0]
     assert torch.equal(fetched(joint).indices, plain.fetch.indices) and joint.text == plain.text
     assert joint.probability == pytest.approx(plain.probability, rel=1e-4)
 

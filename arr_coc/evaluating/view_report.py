@@ -18,14 +18,13 @@ from operator import not_
 from pathlib import Path
 from typing import Any
 
+from ..data.domains.pair import COMPARISONS
 from ..data.records import Record, read_records
 from ..data.splits import SPLITS, Split
 from ..data.writing import DATA, write_questions
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .evaluation import evaluate
 
-COMPARISONS = ("highest", "lowest")
-"""Kinds of questions that both pages of a pair are needed for."""
 METRIC = "exact_match"
 
 

@@ -14,6 +14,8 @@ from .document import Document, Entry, render_document
 from .lines import LAYOUTS
 from .page import Page, Question, register_sources
 
+COMPARISONS = ("highest", "lowest")
+"""Kinds of questions that all pages are needed for."""
 WORDINGS: dict[str, Wordings] = {
     **{
         kind: Wordings(
@@ -23,7 +25,7 @@ WORDINGS: dict[str, Wordings] = {
             ),
             (f"Give the {kind} {{field}}.", f"Find the {{field}} that is the {kind}."),
         )
-        for kind in ("highest", "lowest")
+        for kind in COMPARISONS
     },
     "field": DOCUMENT_WORDINGS,
 }  # fmt: skip
@@ -77,11 +79,16 @@ def ask_about(
     rng: np.random.Generator, documents: Sequence[Document], compared: Sequence[str], split: Split
 ) -> list[Question]:
     """Both comparisons of each field that is `compared`; then questions about other fields, page by page."""
-    questions = [_compare(rng, documents, field, kind, split) for field in compared for kind in ("highest", "lowest")]
+    questions = [_compare(rng, documents, field, kind, split) for field in compared for kind in COMPARISONS]
     for number, document in enumerate(documents):
         own_entries = [entry for entry in document.entries if entry.field not in compared][:_ASKED]
         questions += [_single(ask(rng, entry.field, split=split), entry, number) for entry in own_entries]
     return questions
+
+
+def draw_comparison(rng: np.random.Generator, split: Split, count: int = 2) -> Question:
+    """What could be asked about `count` pages that are not drawn, and what is thought before the answer."""
+    return _comparison(rng, pick(rng, COMPARED), pick(rng, COMPARISONS), _amounts(rng, split, count), split)
 
 
 def _amounts(rng: np.random.Generator, split: Split, count: int) -> list[str]:
@@ -101,13 +108,19 @@ def _value(amount: str) -> float:
 def _compare(rng: np.random.Generator, documents: Sequence[Document], field: str, kind: str, split: Split) -> Question:
     """Which page's value is the highest, or the lowest? All of them must be looked at."""
     entries = [next(entry for entry in document.entries if entry.field == field) for document in documents]
-    ranked = sorted((entry.value for entry in entries), key=_value)
     sources = tuple(range(len(documents)))
-    return Question(
-        WORDINGS[kind].draw(rng, split, field=field), (ranked[-1 if kind == "highest" else 0],),
-        tuple(entry.value_box for entry in entries), tuple(entry.label_box for entry in entries), kind, 2,
-        box_sources=sources, label_sources=sources, thinking="\n".join(entry.value for entry in entries),
+    return replace(
+        _comparison(rng, field, kind, [entry.value for entry in entries], split),
+        boxes=tuple(entry.value_box for entry in entries), label_boxes=tuple(entry.label_box for entry in entries),
+        box_sources=sources, label_sources=sources,
     )  # fmt: skip
+
+
+def _comparison(rng: np.random.Generator, field: str, kind: str, amounts: Sequence[str], split: Split) -> Question:
+    """A question of which the boxes are to be added."""
+    answer = sorted(amounts, key=_value)[-1 if kind == "highest" else 0]
+    text = WORDINGS[kind].draw(rng, split, field=field)
+    return Question(text, (answer,), (), (), kind, 2, thinking="\n".join(amounts))
 
 
 def _single(text: str, entry: Entry, source: int) -> Question:

@@ -2,7 +2,8 @@
 
 Until then it has read single pages. Here a prompt shows all sources of a document, their base tokens pooled where they
 are many, and saccades from wherever the question points; the prompts are those of `generate`. The grid encoder is not
-trained, and no document comes twice.
+trained, and no document comes twice. Comparing needs many more amounts than pages can be read for: beside the pages, it
+is rehearsed on text.
 
 Notation: Q questions about a document, I image slots, S prompt length, A tokens of the longest answer.
 """
@@ -24,8 +25,10 @@ from torch.utils.data import IterableDataset
 from arr_coc.data import Split
 from arr_coc.data.domains import Page, Question
 from arr_coc.data.domains.absent import with_absent
+from arr_coc.data.domains.pair import draw_comparison
 from arr_coc.data.domains.turns import with_turns
 from arr_coc.modeling.asker import Asked, Asker
+from arr_coc.modeling.chat_template import THINKS, THOUGHT
 from arr_coc.modeling.fetcher import FetchChoices
 from arr_coc.modeling.image_loading import Source
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
@@ -55,6 +58,8 @@ class GatheringStage(ScratchStage):
         turns: share of the questions that come second in a chat.
         unfetched: share of the single pages that are no larger than the model's square of which nothing is fetched.
         oracle: share of the others of which the answers' patches are fetched, not those that the model would fetch.
+        decided: comparisons per step that are asked without an image, behind a thought that holds both amounts: what
+            is taught is the answer alone.
         budget: patches fetched for a question, by name or number.
         tiles: see `ViewOptions`.
         evaluate_documents: that a measurement asks about, of each domain, drawn from `evaluate_split`.
@@ -76,6 +81,7 @@ class GatheringStage(ScratchStage):
     turns: float = 0.0
     unfetched: float = 0.0
     oracle: float = 0.5
+    decided: int = 0
     budget: str | int = "standard"
     tiles: str = "asked"
     evaluate_documents: int = 8
@@ -86,6 +92,8 @@ class GatheringStage(ScratchStage):
         check_domains(self.domains, self.sources)
         self.check_counts("documents", "questions", "evaluate_documents")
         self.check_shares("absent", "turns", "unfetched", "oracle")
+        if self.decided < 0:
+            raise ValueError(f"decided: expected at least 0; got {self.decided}")
 
     def task(self, run: Run) -> "Gathering":
         return Gathering(self, run)
@@ -163,13 +171,29 @@ class Reader(nn.Module):
         history = [question.history for question in questions]
         look, choices = self.asker.look(asked, FetchChoices(strategy=strategy, budget=budget), history, {})
         prompt = core.place(look, core.fetch(look, choices), attention_mask=look.attention_mask)
-        ids, said = self._answers([question.written for question in questions])
-        ids, said = ids.to(prompt.embeds.device), said.to(prompt.embeds.device)
-        embeds = torch.cat((prompt.embeds, self.model.get_input_embeddings()(ids).to(prompt.embeds)), 1)
-        mask = torch.cat((prompt.inputs["attention_mask"], said.to(prompt.inputs["attention_mask"])), 1)
-        output = core(inputs_embeds=embeds, attention_mask=mask, position_ids=positions(mask), use_cache=False)
-        states = output.last_hidden_state[:, prompt.embeds.shape[1] - 1 : -1]
-        logits = self.model.lm_head(states[said])
+        return self._answered(
+            prompt.embeds, prompt.inputs["attention_mask"], [question.written for question in questions]
+        )
+
+    def decide(self, questions: Sequence[Question]) -> dict[str, Tensor]:
+        """`forward` without an image: what was thought is given, and the answers behind it are to be written."""
+        thoughts = [f"{THINKS}{question.thinking}{THOUGHT}" for question in questions]
+        prompts = self.processor.tokenizer(
+            [self.processor.prompt(q.text, images=0) + thought for q, thought in zip(questions, thoughts, strict=True)],
+            add_special_tokens=False, padding=True, padding_side="left", return_tensors="pt",
+        ).to(self.model.device)  # fmt: skip
+        embeds = self.model.get_input_embeddings()(prompts.input_ids)
+        return self._answered(embeds, prompts.attention_mask, [question.answers[0] for question in questions])
+
+    def _answered(self, prompts: Tensor, mask: Tensor, answers: Sequence[str]) -> dict[str, Tensor]:
+        """What `forward` returns, for prompts [Q, S, D] that are padded on the left, and their mask [Q, S]."""
+        ids, said = (part.to(prompts.device) for part in self._answers(answers))
+        embeds = torch.cat((prompts, self.model.get_input_embeddings()(ids).to(prompts)), 1)
+        mask = torch.cat((mask, said.to(mask)), 1)
+        output = self.model.model(
+            inputs_embeds=embeds, attention_mask=mask, position_ids=positions(mask), use_cache=False
+        )
+        logits = self.model.lm_head(output.last_hidden_state[:, prompts.shape[1] - 1 : -1][said])
         return {"answer": F.cross_entropy(logits.float(), ids[said]), "right": right_rows(logits, ids[said], said)}
 
     def _answers(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
@@ -218,7 +242,15 @@ class Gathering(Task):
             answered = self.reader(self.reader.encode(page, self.stage.tiles), questions, strategy, self.stage.budget)
             by_strategy.setdefault(strategy, []).append(answered["answer"])
         logged = {f"answer/{name}": torch.stack(losses).mean().detach() for name, losses in by_strategy.items()}
-        return {"loss": torch.stack([loss for losses in by_strategy.values() for loss in losses]).mean(), **logged}
+        loss = torch.stack([loss for losses in by_strategy.values() for loss in losses]).mean()
+        if self.stage.decided:
+            decided = self.reader.decide(self._comparisons(step))["answer"]
+            loss, logged["decided"] = loss + decided, decided.detach()
+        return {"loss": loss, **logged}
+
+    def _comparisons(self, step: int, purpose: int = 14, split: Split = "train") -> list[Question]:
+        rng = np.random.default_rng((self.stage.seed, purpose, step))
+        return [draw_comparison(rng, split) for _ in range(self.stage.decided)]
 
     def _strategy(self, page: Page, rng: np.random.Generator) -> str:
         """How a document is read."""
@@ -249,6 +281,9 @@ class Gathering(Task):
                 answered = self.reader(document, questions, strategy, self.stage.budget)["right"].tolist()
                 for question, exact in zip(questions, answered, strict=True):
                     right.setdefault(f"{domain}, {question.kind}, {strategy}: exact", []).append(exact)
+        if self.stage.decided:
+            unseen = self._comparisons(0, purpose=15, split=self.stage.evaluate_split)
+            right["decided: exact"] = self.reader.decide(unseen)["right"].tolist()
         self.reader.train()
         return {name: float(np.mean(answers)) for name, answers in right.items()}
 
