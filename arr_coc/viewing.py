@@ -4,6 +4,7 @@ Notation: G side of the fine grid, N = G*G patches, K fetched patches. Positions
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 from .modeling.asker import Answer
 from .modeling.configuration_arr_coc import COMPRESSION
 from .modeling.fetcher import FetchResult
-from .modeling.image_processing_arr_coc import Placement, fit_square, load_image
+from .modeling.image_processing_arr_coc import Placement, fit_square, load_image, map_boxes
 from .modeling.joint_allocation import JointFetch
 from .modeling.regions import LEVELS
 
@@ -51,7 +52,7 @@ def draw_fetch(
 
     Args:
         image: the source image, in any form that `generate` takes (the padding to a square is undone here).
-        fetch: what was fetched from it; one item (`FetchResult.rows` cuts one out).
+        fetch: what was fetched from it; one item (`FetchResult.select` cuts one out).
         question, text, probability: for the caption; `text` is the answer, `probability` in 0..1.
         with_relevance: draw the heat map; without it, outlines only.
 
@@ -64,7 +65,7 @@ def draw_fetch(
     source = load_image(image)
     items, patches = fetch.relevance.shape
     if items != 1:
-        expected = "the result of one image and question (take it by rows(i, i + 1))"
+        expected = "the result of one image and question (take it by select(torch.tensor([i])))"
         raise ValueError(f"fetch: expected {expected}; got {items}")
     side = math.isqrt(patches)
     cell = math.ceil(min(max(SHORTEST, *source.size), LONGEST) / side)  # px of a patch as drawn
@@ -74,7 +75,12 @@ def draw_fetch(
     if heated:
         relevance = fetch.relevance[0].float().cpu().numpy().reshape(side, side)
         canvas.alpha_composite(_heat(relevance, cell, placed))
-    canvas.alpha_composite(_lines(fetch.regions()[0].tolist(), side, cell, placed))
+    if isinstance(fetch, JointFetch):  # whose regions are those of overview and tiles
+        seen = [tuple(box) for box in fetch.boxes()[0][fetch.used[0].cpu()].tolist()]
+        boxes = [tuple(map(round, box)) for box in map_boxes(seen, source.height, source.width, cell * side)]
+    else:
+        boxes = [(x0 * cell, y0 * cell, x1 * cell, y1 * cell) for y0, x0, y1, x1 in fetch.regions()[0].tolist()]
+    canvas.alpha_composite(_lines(boxes, side, cell, placed))
     return _with_caption(canvas.convert("RGB"), fetch, question, text, probability, heated)
 
 
@@ -98,21 +104,20 @@ def _heat(relevance: np.ndarray, cell: int, placed: Placement) -> Image.Image:
     return layer.crop(_window(placed))
 
 
-def _lines(regions: list[list[int]], side: int, cell: int, placed: Placement) -> Image.Image:
+def _lines(boxes: Sequence[tuple[int, ...]], side: int, cell: int, placed: Placement) -> Image.Image:
     """The base grid, faint, and an outline around what was fetched, as a layer over the image inside the square.
 
-    `regions`: y0, x0, y1, x1 of each token, see `FetchResult.regions`.
+    `boxes`: x0, y0, x1, y1 of each token in px of the square.
     """
     layer = Image.new("RGBA", (cell * side,) * 2)
     draw = ImageDraw.Draw(layer)
     for at in range(COMPRESSION * cell, side * cell, COMPRESSION * cell):
         draw.line((at, 0, at, side * cell), GRID_COLOUR)
         draw.line((0, at, side * cell, at), GRID_COLOUR)
-    fetched = np.zeros((side, side), dtype=bool)
-    for y0, x0, y1, x1 in regions:
-        fetched[y0:y1, x0:x1] = True
-        draw.rectangle((x0 * cell, y0 * cell, x1 * cell, y1 * cell), outline=SEAM_COLOUR)
-    inside = fetched.repeat(cell, 0).repeat(cell, 1)
+    inside = np.zeros((side * cell, side * cell), dtype=bool)
+    for x0, y0, x1, y1 in boxes:
+        inside[max(0, y0) : y1, max(0, x0) : x1] = True
+        draw.rectangle((x0, y0, x1, y1), outline=SEAM_COLOUR)
     width = max(2, cell // 8)
     for colour, reach in ((HALO_COLOUR, width + 1), (OUTLINE_COLOUR, width)):  # a halo: seen on any background
         layer.paste(colour, mask=Image.fromarray(inside & ~_eroded(inside, reach)))

@@ -187,7 +187,8 @@ class Budgeter(nn.Module):
     def forward(self, context: FetchContext, mass: Tensor, most: int) -> Budgets:
         """Budgets of at most `most`; `mass` [B, N] is the relevance, 0 on what shall not be fetched.
 
-        It may be that of several grids of the context's size, [B, n * N].
+        It may be that of several grids of the context's size, [B, n * N], and the context that of as many images to
+        an item, one after the other.
         """
         raise TypeError(f"{type(self).__name__} has no forward: expected a subclass that has")
 
@@ -202,11 +203,12 @@ class TierBudgeter(Budgeter):
 
     def forward(self, context: FetchContext, mass: Tensor, most: int) -> Budgets:
         sizes = tier_sizes(context.side**2, most, device=mass.device)
+        images = len(context.query_mask) // len(mass)
         if self.classifier is not None:
-            logits = self.classifier(context)
+            logits = self.classifier(context).unflatten(0, (len(mass), images)).mean(1)
             return budgets_from_tiers(logits.softmax(-1), sizes, logits)
         bounds = torch.tensor(self.config.tier_lengths, device=mass.device)
-        tier = torch.bucketize(context.query_mask.sum(1).to(mass.device), bounds, right=True)
+        tier = torch.bucketize(context.query_mask[::images].sum(1).to(mass.device), bounds, right=True)
         return budgets_from_tiers(nn.functional.one_hot(tier, len(TIERS)).float(), sizes)
 
 

@@ -17,13 +17,14 @@ from .answers import Answer, answer_probabilities, with_fetch
 from .boxes import relevance_of_boxes
 from .chat_template import THINKING
 from .checks import CALLABLES, DECODING, NUMBERS, boxes_per_slot, refusal, too_long
+from .configuration_arr_coc import COMPRESSION
 from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult
 from .image_processing_arr_coc import Box
 from .image_sources import shorten
 from .passes import ask_in_passes
 from .prefix import cached_prefix, holds_prefix, pad_after_prefix, with_prefix
 from .processing_arr_coc import ArrCocProcessor, History
-from .prompt import EmbeddedPrompt, Look, count_saccades
+from .prompt import EmbeddedPrompt, Look, count_saccades, pooling
 from .view_encoding import encode_prompts, look_at_views
 from .views import AS_SEEN, VIEW_OPTIONS, ViewOptions, take_view_options
 from .vision_tower import ImageEncoding
@@ -41,17 +42,28 @@ POSITIONAL = ("inputs", "generation_config", "logits_processor", "stopping_crite
 class Asked:
     """Questions about encoded images: for each prompt the numbers of the images that it shows, in order.
 
-    `captions`: what stands before each image; `joint`: whether the images of a prompt share one budget, `spread` how;
-    `boxes`: of each slot.
+    `spread`: how the images of a prompt share one budget; `apart`: they have one each, as where the patches of each
+    are given; `boxes`: of each slot.
     """
 
     encoding: ImageEncoding
     images: list[list[int]]
     questions: list[str]
-    captions: list[list[str]] | None = None
-    joint: bool = False
     spread: str = "joint"
+    apart: bool = False
     boxes: list[Any] | None = None
+
+    @property
+    def joint(self) -> bool:
+        """Whether all views of a prompt share one budget: of documents, tiled images and several images."""
+        several = not self.apart and max(map(len, self.images)) > 1
+        return several or self.encoding.documents is not None
+
+    @property
+    def captions(self) -> list[list[str]]:
+        """What stands before each image of each prompt."""
+        captions = {row: source.caption for row, source in enumerate(self.encoding.sources or ())}
+        return [[captions.get(number, "") for number in own] for own in self.images]
 
     @property
     def slots(self) -> list[int]:
@@ -107,7 +119,9 @@ class Asker:
         if list in map(type, images):
             raise refusal("image", "one image, or a list of them", sources)
         least = 1.0 if isinstance(options.tiles, int) else options.tile_scale
-        if processor.shrinks(images, 0.0 if options.tiles == "never" else least):
+        rows = processor.size["height"] // processor.patch_size // COMPRESSION
+        pooled = any(pooling(rows, len(shown), options.max_base_tokens) > 1 for shown in prompts)
+        if pooled or processor.shrinks(images, 0.0 if options.tiles == "never" else least):
             return encode_prompts(self.model.model, processor, prompts, images, options)
         inputs = processor(images, return_tensors="pt")
         encoding = self.model.model.encode_image(inputs["pixel_values"], inputs["patch_mask"])
@@ -220,10 +234,7 @@ class Asker:
         shared = len(spans) == 1 < len(questions) or (read_twice and all(len(span) == 1 for span in spans))
         if not encoded and shared and self.cache_is_plain(kwargs):
             encoding = with_prefix(self.model, self.processor, encoding)
-        captions = {row: source.caption for row, source in enumerate(encoding.sources or ())}
-        texts = [[captions.get(number, "") for number in own] for own in images]
-        joint = encoding.documents is not None or max(map(len, images)) > 1
-        return Asked(encoding, images, questions, texts, joint, options.spread)
+        return Asked(encoding, images, questions, options.spread, apart=choices.patches is not None)
 
     def _inputs(
         self, asked: Asked, choices: FetchChoices, history: History, kwargs: dict[str, Any]
@@ -233,19 +244,20 @@ class Asker:
         Also the choices, with the budget that fits where all that fits was asked for.
         """
         limit = getattr(self.model.config.text_config, "max_position_embeddings", None)  # BLOOM knows no limit
-        shown = [len(images) for images in asked.images]
         base, saccades = asked.encoding.base_positions, self._count_saccades(asked.encoding, choices)
-        write = partial(self.processor.prompts, asked.questions, images=asked.captions or shown, history=history)
+        write = partial(self.processor.prompts, asked.questions, images=asked.captions, history=history)
         inputs = write(placeholders=base + saccades)
-        if any(any(own) for own in asked.captions or ()):  # they are no part of the question
+        if any(any(own) for own in asked.captions):  # they are no part of the question
             shows = (inputs["input_ids"] == self.model.config.image_token_id).int()
             inputs["query_mask"] &= shows.flip(1).cumsum(1).flip(1) == 0
-        longest = inputs["input_ids"].shape[1]
-        sharing = 1 if asked.joint else max(shown)
-        longest -= saccades * (max(shown) - sharing)  # what slots do not use is cut out before anything reads it
+        shown = torch.tensor([len(images) for images in asked.images])
+        budgets = torch.ones_like(shown) if asked.joint else shown  # in each prompt
+        # What slots do not use is cut out before anything reads it.
+        lengths = inputs["attention_mask"].sum(1) - saccades * (shown - budgets)
+        longest = int(lengths.max())
         if limit is not None and longest >= limit:
             room = self.setting(kwargs, "max_new_tokens", 1) if choices.budget == "all" else 1
-            fits = saccades - -(-(longest + room - limit) // sharing)
+            fits = int((saccades - (lengths + room - limit + budgets - 1) // budgets).min())
             if fits < 1 or choices.budget != "all":
                 raise too_long(limit, longest, saccades, fits)
             logger.warning(f'budget "all": fetching {fits} of {saccades} patches, what {limit} tokens of context hold')

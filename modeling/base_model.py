@@ -210,12 +210,11 @@ class ArrCocModel(ArrCocPreTrainedModel):
 
     def fetch(self, look: Look, choices: FetchChoices = AS_CONFIGURED) -> FetchResult:
         """Which patches the question gets: see `RunningBackFetcher.forward` and `fetch_over_views`."""
+        if self.fetcher.reads_attention(choices) and (look.views is None or look.views.whole):
+            look = replace(look, context=replace(look.context, attention=glance(self, look)))
         if look.views is not None:
             return fetch_over_views(self.fetcher, look, choices)
-        context = look.context
-        if self.fetcher.reads_attention(choices):
-            context = replace(context, attention=glance(self, look))
-        return self.fetcher(context, look.budget, choices, taken=look.taken)
+        return self.fetcher(look.context, look.budget, choices, taken=look.taken)
 
     def place(self, look: Look, fetched: FetchResult, **aligned: Tensor | None) -> EmbeddedPrompt:
         """Prompt embeddings with every placeholder replaced by its image's base tokens, then its saccades.

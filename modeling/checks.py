@@ -123,7 +123,7 @@ def too_long(limit: int, longest: int, saccades: int, fits: int) -> ValueError:
     """The error for a prompt of `longest` tokens beside which the context holds `fits` patches, of `saccades`."""
     if fits < 1:
         return ValueError(f"question: expected a prompt of fewer than {limit} tokens, images included; got {longest}")
-    expected = f"at most {fits} patches per image, which with this question fill the {limit} tokens of context"
+    expected = f"at most {fits} patches of each budget, which with this question fill the {limit} tokens of context"
     return ValueError(f"budget: expected {expected}; got {saccades}")
 
 

@@ -77,7 +77,8 @@ def fetch_over_views(fetcher: RunningBackFetcher, look: Look, choices: FetchChoi
     """
     assert look.views is not None
     if choices.patches is not None:
-        raise ValueError(f"patches: expected them with a single view; got {len(look.views.slots)} views")
+        expected = "them of images, not of documents or images that are looked at in tiles"
+        raise ValueError(f"patches: expected {expected}; got {len(look.views.slots)} views")
     views, side = look.views, look.context.side
     scorer = fetcher.scorer(choices.strategy or fetcher.config.strategy)
     parts = torch.arange(len(views.slots)).split(VIEWS_AT_ONCE)
@@ -86,7 +87,7 @@ def fetch_over_views(fetcher: RunningBackFetcher, look: Look, choices: FetchChoi
     everything = torch.arange(len(views.slots))
     mask = views.pick(look.context.patch_mask, "patch_mask", everything)
     failed = _failed(scores, mask, views, look.rows)
-    if fetcher.training or isinstance(scorer, SaliencyScorer):
+    if fetcher.training or not scorer.fetches or isinstance(scorer, SaliencyScorer):
         failed = torch.zeros_like(failed)
     if failed.any():
         salient = torch.cat([saliency(context_of(views, look.context, numbers)) for numbers in parts])
@@ -105,7 +106,7 @@ def fetch_over_views(fetcher: RunningBackFetcher, look: Look, choices: FetchChoi
     fetches = []
     for slots, budget in _groups(views, look):
         numbers = torch.cat([(views.slots == slot).nonzero()[:, 0] for slot in slots])
-        context = look.context.select(torch.tensor(slots[:1]))
+        context = look.context.select(torch.tensor(slots))
         competing, relevant, real, gone = (
             tensor[numbers].flatten()[None] for tensor in (raised, relevance, mask, hidden)
         )
@@ -236,7 +237,7 @@ def _by_slot(
 def bridge_over_views(model: "ArrCocModel", encoding: ImageEncoding, fetched: JointFetch) -> Bridged:
     """`ArrCocModel.bridge_saccades` of what was fetched from several views.
 
-    Each saccade sees the base of its own view, which is made anew from its features, and what was fetched from there.
+    Each saccade sees the base of its own view, and what was fetched from there.
     """
     views = fetched.seen.views
     slots, places = fetched.used.nonzero(as_tuple=True)
@@ -248,9 +249,7 @@ def bridge_over_views(model: "ArrCocModel", encoding: ImageEncoding, fetched: Jo
     for numbers in view.unique().split(VIEWS_AT_ONCE):
         own = [(view == number).nonzero()[:, 0] for number in numbers]
         at, used = pad_sequence(own, True), pad_sequence([torch.ones_like(each) for each in own], True).bool()
-        features = views.pick(encoding.features, "features", numbers.cpu())
-        mask = views.pick(encoding.patch_mask, "patch_mask", numbers.cpu())
-        base = model.encode_base(features, mask, encoding.bypass)
+        base = _bases(model, encoding, views, numbers.cpu())
         detail = None if levels is None else levels[at].where(used, 0)
         bridged = model.bridge_saccades(base, indices[at].where(used, 0), used, detail)
         stand = (slots[at[used]], places[at[used]])
@@ -260,3 +259,11 @@ def bridge_over_views(model: "ArrCocModel", encoding: ImageEncoding, fetched: Jo
         if bridged.failed is not None:
             failed[views.slots[numbers.cpu()].to(failed.device)[bridged.failed]] = True
     return Bridged(tokens, quality, failed=failed)
+
+
+def _bases(model: "ArrCocModel", encoding: ImageEncoding, views: Views, numbers: Tensor) -> ImageEncoding:
+    """What saccades of some views see of them: kept of images as they are, made anew from the features of others."""
+    if views.whole and encoding.semantic_cache and encoding.pool == 1:
+        return encoding.select(numbers)
+    features = views.pick(encoding.features, "features", numbers)
+    return model.encode_base(features, views.pick(encoding.patch_mask, "patch_mask", numbers), encoding.bypass)

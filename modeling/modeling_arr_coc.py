@@ -277,8 +277,9 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
                 an element that is itself a list puts several images into one prompt.
             question: a string, or a list.
             strategy: which scorer decides what is fetched; "none" answers from the base tokens alone.
-            budget: saccades: a number, "fast", "balanced", "standard", "accurate", "all" (what the context holds),
-                "tier:128" (see `resolve_budget`), or "auto": the model chooses for each item, by the configured
+            budget: saccades of a prompt, which its images share (`spread`): a number, "fast", "balanced", "standard",
+                "accurate", "all" (all patches of one image, or what the context holds), "tier:128" (see
+                `resolve_budget`), or "auto": the model chooses for each item, by the configured
                 allocator if that chooses, else by "tiers".
             allocator: "topk" or "window" fetch exactly the budget, "tiers" and "adaptive" at most that.
             boxes: for strategy "oracle": (x0, y0, x1, y1) in px of the source image; a list of lists for several

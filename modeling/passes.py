@@ -219,9 +219,9 @@ def ask_in_passes(
 def _alone(asked: "Asked", choices: FetchChoices, number: int) -> tuple["Asked", FetchChoices]:
     """One question out of several, and how it is fetched for."""
     row = slice(number, number + 1)
-    captions, boxes = (None if rows is None else rows[row] for rows in (asked.captions, asked.boxes))
+    boxes = None if asked.boxes is None else asked.boxes[row]
     relevance = None if choices.relevance is None else choices.relevance[row]
-    own = replace(asked, images=asked.images[row], questions=asked.questions[row], captions=captions, boxes=boxes)
+    own = replace(asked, images=asked.images[row], questions=asked.questions[row], boxes=boxes)
     return own, replace(choices, relevance=relevance)
 
 

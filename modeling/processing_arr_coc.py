@@ -130,7 +130,7 @@ class ArrCocProcessorKwargs(ProcessingKwargs, total=False):
 
 
 class Turns:
-    """A lock for a tokenizer: its padding is a state that threads share. A copy, also a pickled one, is a new lock."""
+    """A lock of what threads share, as a tokenizer's padding. A copy, also a pickled one, is a new lock."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()

@@ -17,6 +17,7 @@ from .documents import Limits, open_document
 from .fetcher import FetchChoices
 from .image_loading import Encoded, Source
 from .image_processing_arr_coc import ArrCocImageProcessor, Box
+from .processing_arr_coc import Turns
 from .prompt import Look, count_vision_tokens, pooling
 from .views import VIEWS_AT_ONCE, ViewOptions, Views, Window, arrange, plan_tiles, relevance_of, square_of
 from .vision_tower import ArrCocVisionTower, ImageEncoding, Tiles
@@ -35,6 +36,7 @@ class Tiling:
         encode: (source row, window) of some tiles -> these tiles.
         rows: (source row, window) of the tiles that were encoded -> their row in `tiles`.
         tiles: those that were encoded; None: none yet.
+        turns: their lock is held while tiles are encoded, as several threads may ask about one encoding.
     """
 
     windows: list[list[Window]]
@@ -43,6 +45,7 @@ class Tiling:
     encode: Callable[[list[tuple[int, Window]]], Tiles]
     rows: dict[tuple[int, Window], int] = field(default_factory=dict)
     tiles: Tiles | None = None
+    turns: Turns = field(default_factory=Turns)
 
 
 def encode_sources(
@@ -231,12 +234,13 @@ def ask_tiles(encoding: ImageEncoding, shown: Sequence[Sequence[int]], relevance
     keys: list[list[tuple[int, Window]]] = []
     for sources in shown:
         keys += _most_relevant(encoding, sources, relevance[len(keys) : len(keys) + len(sources)])
-    missing = list(dict.fromkeys(key for own in keys for key in own if key not in tiling.rows))
-    if missing:
-        tiles = tiling.encode(missing)
-        tiling.tiles = tiles if tiling.tiles is None else tiling.tiles.join(tiles)
-        tiling.rows.update({key: len(tiling.rows) + number for number, key in enumerate(missing)})
-    encoding.tiles = tiling.tiles
+    with tiling.turns.lock:
+        missing = list(dict.fromkeys(key for own in keys for key in own if key not in tiling.rows))
+        if missing:
+            tiles = tiling.encode(missing)
+            tiling.tiles = tiles if tiling.tiles is None else tiling.tiles.join(tiles)
+            tiling.rows.update({key: len(tiling.rows) + number for number, key in enumerate(missing)})
+        encoding.tiles = tiling.tiles
     return [[tiling.rows[key] for key in own] for own in keys]
 
 

@@ -163,6 +163,11 @@ class Views:
         """I."""
         return len(self.slots) - len(self.tile_rows)
 
+    @property
+    def whole(self) -> bool:
+        """Whether no view is a tile."""
+        return not len(self.tile_rows)
+
     def pick(self, overviews: Tensor, name: str, views: Tensor) -> Tensor:
         """Rows of `views` [n] of a field that both an `ImageEncoding` [I, ...] and `Tiles` hold, as the former's."""
         first = self.overviews
@@ -235,8 +240,9 @@ def context_of(views: Views, context: FetchContext, numbers: Tensor) -> FetchCon
         patch_mask=views.pick(context.patch_mask, "patch_mask", numbers),
         seeds=torch.where(tile, (seeds * 1_000_003 + of_slots.seeds) % 2**31, seeds),
         relevance=None if context.relevance is None else context.relevance[numbers],
-        depths=None,  # tiles keep none, and the overview's are of other patches; likewise
-        attention=None,  # what the language model has read: scorers that need them say so
+        # Tiles keep no depths, and no language model has read them: scorers that need that say so.
+        depths=of_slots.depths if views.whole else None,
+        attention=of_slots.attention if views.whole else None,
     )
 
 

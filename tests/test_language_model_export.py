@@ -103,6 +103,19 @@ def test_answers_are_those_of_generate(
         assert client.ask(encoding, question, history=history, max_tokens=8, **choices) == expected
 
 
+def test_several_images_and_tiles_are_asked_about_as_by_generate(
+    model: ArrCocForConditionalGeneration, client: VllmClient
+) -> None:
+    large = noise(3).resize((700, 500))
+    for image, prompts in ((large, large), ([noise(1), noise(2)], [[noise(1), noise(2)]])):
+        (expected,) = (
+            [model.generate(prompts, QUESTION, max_new_tokens=8)]
+            if image is large
+            else model.generate(prompts, QUESTION, max_new_tokens=8)
+        )
+        assert client.ask(client.encode(image), QUESTION, max_tokens=8) == expected
+
+
 def test_what_was_thought_is_no_part_of_the_answer(
     client: VllmClient, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

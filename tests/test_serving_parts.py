@@ -154,6 +154,7 @@ def test_pieces_make_up_the_text_and_are_never_taken_back(stop: tuple[str, ...])
         ("<think>is it 8 or 9?</think>it is 9", ("8", "9"), "it is"),
         ("<think>is it 8 or", (), ""),
         ("<they> said 9", (), "<they> said 9"),
+        ("<think>8</think>7 < 9", ("<",), "7"),
     ],
 )
 def test_thinking_is_not_shown_as_it_comes(written: str, stop: tuple[str, ...], said: str) -> None:
@@ -162,7 +163,7 @@ def test_thinking_is_not_shown_as_it_comes(written: str, stop: tuple[str, ...], 
     shown = AnswerText(tokenizer, stop)
     pieces = []
     for count in range(1, len(tokens) + 1):
-        shown.text(tokens[:count])  # as the server looks for stops
+        shown.text(tokens[:count], count == len(tokens))  # as the server looks for stops
         if shown.stopped:
             pieces.append(shown.more(tokens[:count], True))
             break

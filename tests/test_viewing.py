@@ -1,5 +1,6 @@
 """The picture of what was fetched: geometry, colours, caption."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,25 @@ def test_padding_is_cut_off_and_patches_stay_over_their_part_of_the_image(width:
     left = MARGIN + (0 if width > height else (NARROWEST - 2 * cell) // 2)
     assert rows.min() >= MARGIN and rows.max() < MARGIN + cell
     assert left <= columns.min() and columns.max() < left + cell
+
+
+def test_patches_of_tiles_are_outlined_where_they_lie_in_the_image() -> None:
+    model = tiny_model(text={"max_position_embeddings": 4096})
+    page = Image.new("RGB", (500, 700), "white")
+    page.paste("black", (300, 520, 380, 540))
+    box = (300, 520, 380, 540)
+    answer = model.generate(page, "Where?", strategy="oracle", boxes=[box], budget=4, return_fetch=True)
+    places = [origin.box for origin in answer.sources]
+    assert all(x1 - x0 < 500 / 16 for x0, _, x1, _ in places), "of tiles, finer than the overview"
+    picture = draw_fetch(page, answer.fetch)
+    rows, columns = np.nonzero(outlined(picture))
+    cell = math.ceil(SHORTEST / 16)
+    scale = 16 * cell / 700
+    left = (picture.width - 500 * scale) / 2
+    expected = (min(y0 for _, y0, *_ in places), max(y1 for *_, y1 in places))
+    assert rows.min() == pytest.approx(MARGIN + expected[0] * scale, abs=4)
+    assert rows.max() == pytest.approx(MARGIN + expected[1] * scale, abs=4)
+    assert columns.min() == pytest.approx(left + min(x0 for x0, *_ in places) * scale, abs=4)
 
 
 def test_the_image_shows_through_and_relevance_tints_it() -> None:

@@ -1,6 +1,7 @@
 """Several views: tiles cover a source, one budget goes over all of them, and a single view is what it was."""
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -29,7 +30,7 @@ def drawn(width: int, height: int, seed: int = 0) -> Image.Image:
     return small.resize((width, height), Image.Resampling.NEAREST)
 
 
-PAGE, SMALL = drawn(500, 700), drawn(120, 90, seed=1)
+PAGE, SMALL, OTHER = drawn(500, 700), drawn(120, 90, seed=1), drawn(90, 110, seed=2)
 LARGE_TEXT = {"max_position_embeddings": 4096}
 
 
@@ -154,6 +155,56 @@ def test_sources_share_a_budget_or_have_their_part_of_it(model: Any, spread: str
     assert counts is None or answer.fetch.counts.tolist() == counts
 
 
+@pytest.mark.parametrize("strategy", ["glance", "none", "saliency"])
+def test_images_that_need_no_tiles_are_scored_by_every_strategy(model: Any, strategy: str) -> None:
+    """`glance` reads what `Look.views` has no tiles of; what fetches nothing has not failed."""
+    answer = model.generate([[SMALL, OTHER], [OTHER]], QUESTION, strategy=strategy, return_fetch=True)[0]
+    budget = 0 if strategy == "none" else model.config.vision_tokens()[1]
+    assert answer.fetch.counts.sum() == budget and answer.fetch.fallbacks == {"scorer": 0, "bridge": 0}
+
+
+def test_patches_are_given_for_each_image(model: Any) -> None:
+    patches = torch.tensor([[1, 2, 3], [4, 5, 6]])
+    answer = model.generate([[SMALL, OTHER]], QUESTION, patches=patches, return_fetch=True)[0]
+    assert answer.fetch.indices.equal(patches)
+    with pytest.raises(ValueError, match="patches: expected them of images, not of documents"):
+        model.generate([[PAGE, SMALL]], QUESTION, patches=patches)
+
+
+def test_several_images_keep_what_saccades_see_of_their_base(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(Views, "whole", property(lambda self: False))
+        anew = model.generate([[SMALL, OTHER]], QUESTION, return_fetch=True)[0]
+    monkeypatch.setattr(model.model, "encode_base", None)
+    kept = model.generate([[SMALL, OTHER]], QUESTION, return_fetch=True)[0]
+    assert kept.text == anew.text and kept.probability == pytest.approx(anew.probability, rel=1e-4)
+
+
+def test_a_long_question_about_one_image_is_refused_beside_several(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the longest prompt shows counts, not what its neighbours show."""
+    long = "who " * 40
+    tokens = model.processor.prompts([long], images=[1], placeholders=sum(model.config.vision_tokens()))["input_ids"]
+    monkeypatch.setattr(model.config.text_config, "max_position_embeddings", tokens.shape[1])
+    with pytest.raises(ValueError, match="expected"):
+        model.generate(SMALL, long, max_new_tokens=1)
+    with pytest.raises(ValueError, match="expected"):
+        model.generate([[SMALL, OTHER], [OTHER]], ["Who?", long], max_new_tokens=1)
+    monkeypatch.setattr(model.config.text_config, "max_position_embeddings", tokens.shape[1] + 1)
+    assert len(model.generate([[SMALL, OTHER], [OTHER]], ["Who?", long], max_new_tokens=1)) == 2
+
+
+def test_threads_may_ask_one_encoding_for_tiles(model: Any) -> None:
+    """Both find what they would have found alone, though both have tiles encoded at the same time."""
+    questions = [QUESTION, "Who signed?", "Where?", "When was it?"]
+    options = {"tiles": "asked", "asked_tiles": 2, "asked_share": 0}
+    alone = [model.generate(model.encode_image(PAGE, **options), q, return_fetch=True) for q in questions]
+    encoding = model.encode_image(PAGE, **options)
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda q: model.generate(encoding, q, return_fetch=True), questions))
+    for one, other in zip(alone, answers, strict=True):
+        assert one.text == other.text and torch.equal(one.fetch.boxes(), other.fetch.boxes())
+
+
 def test_the_prompt_holds_the_tokens_that_were_counted(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     lengths = []
     generate = model.generate_tokens
@@ -163,7 +214,8 @@ def test_the_prompt_holds_the_tokens_that_were_counted(model: Any, monkeypatch: 
         return generate(**kwargs)
 
     monkeypatch.setattr(model, "generate_tokens", watched)
-    for images, options in ((PAGE, {}), ([[PAGE] * 3], {}), ([[PAGE] * 9], {"max_base_tokens": 40})):
+    shown: list[tuple[Any, dict[str, Any]]] = [(PAGE, {}), ([[PAGE] * 3], {}), ([[PAGE] * 9], {"max_base_tokens": 40})]
+    for images, options in [*shown, ([[SMALL] * 3], {}), ([[SMALL] * 5], {})]:  # five are pooled, as pages are
         model.generate(images, QUESTION, budget=20, **options)
         sources = len(images[0]) if isinstance(images, list) else 1
         most = options.get("max_base_tokens")

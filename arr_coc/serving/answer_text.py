@@ -26,9 +26,12 @@ class AnswerText:
         self.stopped = False
         self._shown = ""
 
-    def text(self, tokens: Sequence[int]) -> str:
-        """The text of all tokens of a finished answer."""
-        return self.cut(split_thinking(self._written(tokens))[1])
+    def text(self, tokens: Sequence[int], finished: bool = True) -> str:
+        """The text of an answer's tokens; of one that is not finished, without what may begin a thought."""
+        written = self._written(tokens)
+        if not finished and THINKS.startswith(written.lstrip()):
+            return self.cut("")
+        return self.cut(split_thinking(written)[1])
 
     def thought(self, tokens: Sequence[int]) -> int:
         """How many of the tokens were thought before the answer."""
@@ -56,9 +59,7 @@ class AnswerText:
             tokens: all so far.
             finished: whether no more will come.
         """
-        if not finished and THINKS.startswith(self._written(tokens).lstrip()):  # of which some is still to come
-            return ""
-        text = self.text(tokens)
+        text = self.text(tokens, finished)
         if not finished and not self.stopped:
             text = text.rstrip(UNFINISHED)
             held = max((_overlap(text, string) for string in self.stop), default=0)

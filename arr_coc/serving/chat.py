@@ -181,7 +181,7 @@ class Answering:
     async def _steps(self) -> AsyncIterator[Progress]:
         """Progress up to the end of the answer, or to a stop string."""
         while True:
-            self._text.text(self._latest.tokens)
+            self._text.text(self._latest.tokens, self._latest.finished)
             if self._latest.finished or self._text.stopped:
                 self._finish = self.chat.finish(self._latest.tokens, self._text)
                 yield self._latest

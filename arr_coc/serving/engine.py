@@ -196,7 +196,7 @@ class Engine:
         ticket.push(error)
 
     def _next_batch(self) -> list[Ticket]:
-        """The next questions with the same choices, when there is room for them; none at the end."""
+        """The next questions that go together, when there is room for them; none at the end."""
         with self._changed:
             self._changed.wait_for(lambda: not self.alive or (self._waiting and len(self._running) < self._max_running))
             if not self.alive:
@@ -205,8 +205,7 @@ class Engine:
             batch = [first]
             room = min(self._embed_batch, self._max_running - len(self._running))
             for ticket in [*self._waiting]:
-                same = ticket.question.choices == first.question.choices
-                if len(batch) < room and same and ticket.question.max_tokens == first.question.max_tokens:
+                if len(batch) < room and ticket.question.goes_with(first.question):
                     self._waiting.remove(ticket)
                     batch.append(ticket)
             return batch

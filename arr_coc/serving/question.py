@@ -33,6 +33,11 @@ class Question:
     temperature: float = 0.0
     top_p: float = 1.0
 
+    def goes_with(self, other: "Question") -> bool:
+        """Whether both can be embedded in one batch: single images stay apart from several, which share a budget."""
+        alike = self.choices == other.choices and self.max_tokens == other.max_tokens
+        return alike and (len(self.images) > 1) == (len(other.images) > 1)
+
     @property
     def in_passes(self) -> bool:
         """Whether it may run back more than once."""

@@ -35,7 +35,7 @@ from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.processing_arr_coc import ArrCocProcessor
 from arr_coc.modeling.prompt import positions
 from arr_coc.modeling.view_encoding import encode_sources
-from arr_coc.modeling.views import ViewOptions
+from arr_coc.modeling.views import take_view_options
 from arr_coc.modeling.vision_tower import ImageEncoding
 
 from ..stages import STAGES, Run
@@ -152,8 +152,9 @@ class Reader(nn.Module):
     def encode(self, page: Page, tiles: str) -> Encoded:
         """All sources of a document, for one prompt."""
         sources = [Source(image.height, image.width, partial(_itself, image)) for image in page.sources]
-        options = ViewOptions(tiles=tiles)
-        return Encoded(encode_sources(self.model.model, self.processor.image_processor, [sources], options), page)
+        processor = self.processor.image_processor
+        options, _ = take_view_options({**processor.views, "tiles": tiles})
+        return Encoded(encode_sources(self.model.model, processor, [sources], options), page)
 
     def forward(
         self, document: Encoded, questions: Sequence[Question], strategy: str, budget: str | int
@@ -165,9 +166,7 @@ class Reader(nn.Module):
         )  # the bridge learns from base tokens too
         numbers = list(range(len(encoding)))
         boxes = [own for question in questions for own in boxes_of(question, len(encoding))]
-        asked = Asked(
-            encoding, [numbers] * len(questions), [question.text for question in questions], joint=True, boxes=boxes
-        )
+        asked = Asked(encoding, [numbers] * len(questions), [question.text for question in questions], boxes=boxes)
         history = [question.history for question in questions]
         look, choices = self.asker.look(asked, FetchChoices(strategy=strategy, budget=budget), history, {})
         prompt = core.place(look, core.fetch(look, choices), attention_mask=look.attention_mask)
@@ -213,12 +212,19 @@ def _itself(image: Image.Image) -> Image.Image:
 
 
 class Gathering(Task):
-    """The run's language model and bridge, in place."""
+    """The run's language model and bridge, in place.
+
+    Raises:
+        ValueError: a model whose strategy sees no tiles.
+    """
 
     def __init__(self, stage: GatheringStage, run: Run) -> None:
         self.stage, self.reader = stage, Reader(run.model, run.processor).train()
         core = run.model.model
         self.strategy = run.model.config.fetcher_config.strategy
+        scorer = core.fetcher.scorer(self.strategy)
+        if scorer.reads_depths or scorer.reads_attention:
+            raise ValueError(f"gathering: expected a strategy that sees tiles; got {self.strategy!r}")
         untrained = [*core.vision_tower.parameters(), *core.fetcher.parameters()]
         self.frozen = [weight for weight in untrained if weight.requires_grad]
         for weight in self.frozen:  # tiles are encoded, and kept, inside of a step that asks for them
