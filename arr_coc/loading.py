@@ -14,7 +14,7 @@ from .modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .modeling.processor_loading import load_processor
 from .modeling.weights import WEIGHTS, WEIGHTS_INDEX, check_finite, weight_files, weight_map
 
-SHIPPED = Path("hub_configs") / "arr-coc-tiny"
+SHIPPED = Path("hub_configs") / "arr-coc-tiny-2"
 """The model that a checkout of the repository holds."""
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")

@@ -59,7 +59,7 @@ def add_model_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model",
         metavar="M",
-        help="folder, or name on the Hub as org/name (default: hub_configs/arr-coc-tiny of a checkout)",
+        help="folder, or name on the Hub as org/name (default: hub_configs/arr-coc-tiny-2 of a checkout)",
     )
 
 

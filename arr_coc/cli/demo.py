@@ -9,7 +9,7 @@ from .common import Command, add_device_argument
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "model", metavar="MODEL", nargs="?", help="folder, or name on the Hub (default: arr-coc-tiny of a checkout)"
+        "model", metavar="MODEL", nargs="?", help="folder, or name on the Hub (default: arr-coc-tiny-2 of a checkout)"
     )
     parser.add_argument("--host", metavar="H", default="127.0.0.1", help="address to listen at (default: %(default)s)")
     parser.add_argument("--port", metavar="P", type=int, default=7860, help="port to listen at (default: %(default)s)")

@@ -18,7 +18,7 @@ KEYS_VARIABLE = "ARR_COC_API_KEYS"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "model", metavar="MODEL", nargs="?", help="folder, or name on the Hub (default: arr-coc-tiny of a checkout)"
+        "model", metavar="MODEL", nargs="?", help="folder, or name on the Hub (default: arr-coc-tiny-2 of a checkout)"
     )
     parser.add_argument("--name", metavar="N", help="what clients call the model (default: the folder's name)")
     parser.add_argument("--host", metavar="H", default="127.0.0.1", help="address to listen at (default: %(default)s)")
@@ -134,7 +134,7 @@ COMMAND = Command(
         '/readyz, /metrics. Ends on SIGTERM, when the questions that it took are answered. Needs the extra "serve".'
     ),
     examples=(
-        "arr-coc serve hub_configs/arr-coc-tiny",
+        "arr-coc serve hub_configs/arr-coc-tiny-2",
         "arr-coc serve --examples log --feedback said --versions scorers",
         "arr-coc serve org/model --host 0.0.0.0 --api-keys keys.txt --image-host images.example.org",
     ),
