@@ -153,6 +153,13 @@ def test_settings_of_no_meaning_are_refused(settings: dict[str, Any], expected: 
         replace(STAGE, **settings)
 
 
+def test_a_strategy_that_sees_no_tiles_is_refused() -> None:
+    run = begun()
+    run.model.config.fetcher_config.strategy = "glance"
+    with pytest.raises(ValueError, match="gathering: expected a strategy that sees tiles; got 'glance'"):
+        Gathering(STAGE, run)
+
+
 def test_documents_that_there_are_not_are_refused() -> None:
     with pytest.raises(ValueError, match="domains: expected weights of .*; got {'letter': 1}"):
         replace(STAGE, domains={"letter": 1})

@@ -11,6 +11,7 @@ from test_modeling import CARD, PAGE, loud_model, noise, prompt
 from transformers import GenerationConfig
 
 from arr_coc.flops import count_flops, on_meta
+from arr_coc.modeling.allocators import tier_sizes
 from arr_coc.modeling.losses import distribution_loss
 from arr_coc.training.losses import loss_terms, loss_weights
 
@@ -153,6 +154,20 @@ def test_an_encoding_keeps_its_prefix_and_its_answers(model: Any, allocator: str
     )  # fmt: skip
     assert calls.positions == longest - prefix, "what is cut out, or kept, was passed through the language model"
     assert model.generate(encoding, questions, allocator=allocator) == fresh
+
+
+def test_a_classifier_sees_all_images_that_share_a_budget() -> None:
+    """What they get does not depend on their order, and it is the mean of what it says of each that decides."""
+    model, other = choosing_model("classifier"), noise(128, 40, 2)
+    orders = ([PAGE, other], [other, PAGE])
+    first, second = (
+        model.generate([shown], "Who?", allocator="tiers", return_fetch=True)[0].fetch.counts for shown in orders
+    )
+    assert first.sum() == second.sum() and first.tolist() == second.flip(0).tolist()
+    inputs = prompt(model, *[(image, "Who?") for image in orders[0]], budget="auto")
+    logits = model(**inputs, choices={"allocator": "tiers"}).fetch.tier_logits
+    sizes = tier_sizes(256, 26)
+    assert first.sum() == sizes[logits.mean(0).argmax()]
 
 
 def test_several_images_of_a_chat_have_a_budget_each() -> None:
