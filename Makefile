@@ -19,7 +19,7 @@ help: ## say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(INSTALLED) ## ask the tiny model about an A4 page; writes demo.png
-	$(BIN)/arr-coc ask examples/images/invoice.jpg "What is the total?" --model hub_configs/arr-coc-tiny-2 --picture demo.png
+	$(BIN)/arr-coc ask examples/images/invoice.jpg "What is the tax?" --model hub_configs/arr-coc-tiny-2 --picture demo.png
 
 test: $(INSTALLED) ## run the tests but the slow ones, on up to 4 cores (WORKERS=0: on one, in this process)
 	$(PYTEST) -m "not slow"

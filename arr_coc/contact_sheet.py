@@ -6,7 +6,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from .modeling.asker import Answer
 from .modeling.image_loading import Source
-from .viewing import HALO_COLOUR, INK, MARGIN, OUTLINE_COLOUR, PAPER, SOFT_INK, caption_below
+from .viewing import INK, MARGIN, PAPER, SOFT_INK, caption_below, outline
 
 LARGE, SMALL = 900, 180  # px of the longer side of a page
 COLUMNS = 3  # large pages beside one another
@@ -54,14 +54,7 @@ def _shrunk(source: Source, longest: int) -> tuple[Image.Image, float]:
 def _outlined(source: Source, boxes: Sequence[tuple[float, ...]]) -> Image.Image:
     page, scale = _shrunk(source, LARGE)
     layer = Image.new("RGBA", page.size)
-    draw = ImageDraw.Draw(layer)
-    scaled = [tuple(edge * scale for edge in box) for box in boxes]
-    for colour, width in ((HALO_COLOUR, 4), (OUTLINE_COLOUR, 2)):  # a halo: seen on any background
-        for box in scaled:
-            draw.rectangle(box, outline=colour, width=width)
-    for x0, y0, x1, y1 in scaled:  # patches side by side are outlined as one
-        if x1 - x0 > 8 and y1 - y0 > 8:
-            draw.rectangle((x0 + 2, y0 + 2, x1 - 2, y1 - 2), fill=(0, 0, 0, 0))
+    outline(layer, [tuple(round(edge * scale) for edge in box) for box in boxes], 2)
     drawn = page.convert("RGBA")
     drawn.alpha_composite(layer)
     return _named(drawn.convert("RGB"), _name(source))

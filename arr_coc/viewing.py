@@ -114,14 +114,19 @@ def _lines(boxes: Sequence[tuple[int, ...]], side: int, cell: int, placed: Place
     for at in range(COMPRESSION * cell, side * cell, COMPRESSION * cell):
         draw.line((at, 0, at, side * cell), GRID_COLOUR)
         draw.line((0, at, side * cell, at), GRID_COLOUR)
-    inside = np.zeros((side * cell, side * cell), dtype=bool)
+    for box in boxes:
+        draw.rectangle(box, outline=SEAM_COLOUR)
+    outline(layer, boxes, max(2, cell // 8))
+    return layer.crop(_window(placed))
+
+
+def outline(layer: Image.Image, boxes: Sequence[tuple[int, ...]], width: int) -> None:
+    """Draws a line of `width` px around what boxes (x0, y0, x1, y1) cover together."""
+    inside = np.zeros(layer.size[::-1], dtype=bool)
     for x0, y0, x1, y1 in boxes:
         inside[max(0, y0) : y1, max(0, x0) : x1] = True
-        draw.rectangle((x0, y0, x1, y1), outline=SEAM_COLOUR)
-    width = max(2, cell // 8)
     for colour, reach in ((HALO_COLOUR, width + 1), (OUTLINE_COLOUR, width)):  # a halo: seen on any background
         layer.paste(colour, mask=Image.fromarray(inside & ~_eroded(inside, reach)))
-    return layer.crop(_window(placed))
 
 
 def _eroded(mask: np.ndarray, reach: int) -> np.ndarray:
