@@ -113,14 +113,15 @@ class Asker:
     def _encode_sources(self, prompts: Sequence[Sequence[Any]], options: ViewOptions) -> ImageEncoding:
         """The images that prompts show, and of those that shrink far tiles."""
         processor, sources = self.processor.image_processor, list[Any]()
+        rows = processor.size["height"] // processor.patch_size // COMPRESSION
+        pooled = False
         for shown in prompts:
             sources += shown
+            pooled |= len(shown) > 1 and pooling(rows, len(shown), options.max_base_tokens) > 1
         images = processor.load_sources(sources)
         if list in map(type, images):
             raise refusal("image", "one image, or a list of them", sources)
         least = 1.0 if isinstance(options.tiles, int) else options.tile_scale
-        rows = processor.size["height"] // processor.patch_size // COMPRESSION
-        pooled = any(pooling(rows, len(shown), options.max_base_tokens) > 1 for shown in prompts)
         if pooled or processor.shrinks(images, 0.0 if options.tiles == "never" else least):
             return encode_prompts(self.model.model, processor, prompts, images, options)
         inputs = processor(images, return_tensors="pt")
@@ -193,9 +194,9 @@ class Asker:
             relevance = relevance_of_boxes(asked.boxes, asked.slots, asked.encoding, processor)
             choices = replace(choices, relevance=relevance)
         inputs, choices = self._inputs(asked, choices, history, kwargs)
-        slots, core = torch.tensor(asked.slots), self.model.model
+        slots, joint, core = torch.tensor(asked.slots), asked.joint, self.model.model
         look = core.look(**inputs, encoding=asked.encoding, image_index=slots, choices=choices)
-        if asked.joint:
+        if joint:
             shown, spread = asked.images, asked.spread
             look = look_at_views(core, look, asked.encoding, shown, choices, spread=spread, boxes=asked.boxes)
         return look, choices
@@ -244,14 +245,15 @@ class Asker:
         Also the choices, with the budget that fits where all that fits was asked for.
         """
         limit = getattr(self.model.config.text_config, "max_position_embeddings", None)  # BLOOM knows no limit
+        captions, joint = asked.captions, asked.joint
         base, saccades = asked.encoding.base_positions, self._count_saccades(asked.encoding, choices)
-        write = partial(self.processor.prompts, asked.questions, images=asked.captions, history=history)
+        write = partial(self.processor.prompts, asked.questions, images=captions, history=history)
         inputs = write(placeholders=base + saccades)
-        if any(any(own) for own in asked.captions):  # they are no part of the question
+        if any(any(own) for own in captions):  # they are no part of the question
             shows = (inputs["input_ids"] == self.model.config.image_token_id).int()
             inputs["query_mask"] &= shows.flip(1).cumsum(1).flip(1) == 0
         shown = torch.tensor([len(images) for images in asked.images])
-        budgets = torch.ones_like(shown) if asked.joint else shown  # in each prompt
+        budgets = torch.ones_like(shown) if joint else shown  # in each prompt
         # What slots do not use is cut out before anything reads it.
         lengths = inputs["attention_mask"].sum(1) - saccades * (shown - budgets)
         longest = int(lengths.max())
