@@ -7,7 +7,7 @@ PyAV (extra `video`); both are loaded when a first document comes.
 import math
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -75,29 +75,31 @@ def _open_pdf(encoded: Encoded, limits: Limits) -> list[Source]:
     pdfium = _package("pypdfium2", "documents", encoded.name)
     with _PDFIUM:
         try:
-            pdf = pdfium.PdfDocument(encoded.content)
+            pdf = pdfium.PdfDocument(encoded.content)  # opened anew for each page: nobody knows when it is the last
         except pdfium.PdfiumError as error:
             locked = "password" in str(error).lower()
             received = "an encrypted one" if locked else "a broken or empty one"
             raise ValueError(f"{encoded.name}: expected a PDF that can be opened; got {received}") from None
-        _check_pages(len(pdf), encoded.name, limits)
-        scale = limits.dpi / POINTS
-        sources = []
-        for number in range(len(pdf)):
-            width, height = (math.ceil(side * scale) for side in pdf.get_page_size(number))  # as pypdfium2 rounds
-            check_size(height, width, f"{encoded.name}, page {number + 1}", limits.max_image_pixels)
-            sources.append(Source(height, width, partial(_render, pdf, number, scale), page=number + 1))
+        with closing(pdf):
+            _check_pages(len(pdf), encoded.name, limits)
+            scale = limits.dpi / POINTS
+            sources = []
+            for number in range(len(pdf)):
+                width, height = (math.ceil(side * scale) for side in pdf.get_page_size(number))  # as pypdfium2 rounds
+                check_size(height, width, f"{encoded.name}, page {number + 1}", limits.max_image_pixels)
+                load = partial(_render, pdfium, encoded.content, number, scale)
+                sources.append(Source(height, width, load, page=number + 1))
     return sources
 
 
-def _render(pdf: Any, number: int, scale: float) -> Image.Image:
-    with _PDFIUM:
-        page = pdf[number]
-        bitmap = page.render(scale=scale)
-        image = bitmap.to_pil().convert("RGB").copy()  # the bitmap's memory is PDFium's
-        bitmap.close()
-        page.close()
-    return image
+def _render(pdfium: Any, content: bytes, number: int, scale: float) -> Image.Image:
+    with (
+        _PDFIUM,
+        closing(pdfium.PdfDocument(content)) as pdf,
+        closing(pdf[number]) as page,
+        closing(page.render(scale=scale)) as bitmap,
+    ):
+        return bitmap.to_pil().convert("RGB").copy()  # the bitmap's memory is PDFium's
 
 
 # ---- image files of several pages ---------------------------------------------------------------------------------

@@ -50,7 +50,8 @@ def save_encoding(encoding: ImageEncoding, path: str | os.PathLike, core: "ArrCo
         ValueError: its tiles are encoded when questions ask for them, which a file cannot do.
     """
     if encoding.tiling is not None:
-        raise ValueError('tiles: expected an encoding that holds all of its tiles; got one of tiles="asked"')
+        expected = "an encoding that holds all of its tiles (a larger max_tiles, fewer tiles by a number, or none)"
+        raise ValueError(f'tiles: expected {expected}; got one of tiles="asked", or of more than max_tiles')
     said = {name: getattr(encoding, name) for name in _SAID}
     if encoding.sources is not None:
         said["places"] = [(source.page, source.second) for source in encoding.sources]

@@ -80,7 +80,11 @@ def fetch_over_views(fetcher: RunningBackFetcher, look: Look, choices: FetchChoi
         expected = "them of images, not of documents or images that are looked at in tiles"
         raise ValueError(f"patches: expected {expected}; got {len(look.views.slots)} views")
     views, side = look.views, look.context.side
-    scorer = fetcher.scorer(choices.strategy or fetcher.config.strategy)
+    strategy = choices.strategy or fetcher.config.strategy
+    scorer = fetcher.scorer(strategy)
+    if (scorer.reads_depths or scorer.reads_attention) and not views.whole:
+        expected = 'images that are looked at as a whole (tiles="never")'
+        raise ValueError(f'strategy "{strategy}": expected {expected}; got {len(views.tile_rows)} tiles')
     parts = torch.arange(len(views.slots)).split(VIEWS_AT_ONCE)
     scores = torch.cat([scorer(context_of(views, look.context, numbers)) for numbers in parts])
     scores = scores.to(look.context.features.device)

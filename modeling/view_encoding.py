@@ -69,8 +69,8 @@ def encode_sources(
     pools = [pooling(grid // COMPRESSION, len(document), options.max_base_tokens) for document in documents]
     pool = pools[0]
     if len(set(pools)) > 1:
-        counts = [len(document) for document in documents]
-        raise ValueError(f"images: expected documents of about as many pages in one call; got {counts} pages")
+        expected = "prompts of about as many pages in one call, or a call for each"
+        raise ValueError(f"images: expected {expected}; got {[len(document) for document in documents]}")
     if pool > 1 and vision.compressor != "conv":
         raise ValueError(
             f"max_base_tokens: expected base tokens in rows to pool them; got compressor {vision.compressor!r}"
@@ -84,9 +84,10 @@ def encode_sources(
         expected = f"sources whose base tokens leave room in {limit} tokens of context"
         raise ValueError(f"images: expected {expected}; got {max(map(len, documents))} of {base} together")
     windows = [_windows_of(source, options, grid, vision.patch_size) for source in sources]
-    count = sum(map(len, windows))
+    planned = iter(windows)
+    count = max(sum(len(next(planned)) for _ in document) for document in documents)
     if options.tiles != "asked" and count > options.max_tiles and options.tiles != "auto":
-        raise ValueError(f"max_tiles: expected at most {options.max_tiles} tiles of all sources; got {count}")
+        raise ValueError(f"max_tiles: expected at most {options.max_tiles} tiles of a prompt; got {count}")
     asked = options.tiles == "asked" or count > options.max_tiles
     encoding = _encode_overviews(core, processor, sources, windows, pool)
     encoding.source_sizes = [(source.height, source.width) for source in sources]
@@ -170,6 +171,9 @@ def encode_prompts(
     for shown in prompts:
         pages = [sources_of(next(loaded), options, processor.max_image_pixels) for _ in shown]
         documents.append([page for own in pages for page in own])
+        if len(documents[-1]) > options.max_pages:
+            expected = f"at most {options.max_pages} in one prompt (max_pages)"
+            raise ValueError(f"images: expected {expected}; got {len(documents[-1])}")
     return encode_sources(core, processor, documents, options)
 
 

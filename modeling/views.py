@@ -39,7 +39,7 @@ class ViewOptions:
         tiles: "auto": tiles where a source shrinks below the image processor's `tile_scale`; "all" the same, refused
             above `max_tiles`; "asked": of these the ones that a question asks for; a number: at most so many per
             source, whatever its size; "never": overviews alone.
-        max_tiles: tiles of one call's sources that are encoded; above, "auto" becomes "asked".
+        max_tiles: tiles of one prompt that are encoded; above, "auto" becomes "asked" for all prompts of the call.
         asked_tiles: tiles that one question may ask for.
         asked_share: of the overviews' relevance that a further tile has to hold to be asked for, beside the first.
         spread: "joint": one budget over all views of a prompt; "each": each source gets its share of it.

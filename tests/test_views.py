@@ -193,6 +193,20 @@ def test_a_long_question_about_one_image_is_refused_beside_several(model: Any, m
     assert len(model.generate([[SMALL, OTHER], [OTHER]], ["Who?", long], max_new_tokens=1)) == 2
 
 
+def test_tiles_are_counted_by_prompt(model: Any) -> None:
+    """Twelve of each page: both have all of theirs, as each alone has."""
+    pages = [PAGE, drawn(500, 700, seed=5)]
+    batch = model.generate(pages, [QUESTION] * 2, max_tiles=12, return_fetch=True)
+    for page, answer in zip(pages, batch, strict=True):
+        single = model.generate(page, QUESTION, max_tiles=12, return_fetch=True)
+        assert single.text == answer.text and torch.equal(single.fetch.boxes(), answer.fetch.boxes())
+
+
+def test_more_images_than_a_prompt_may_show_are_refused(model: Any) -> None:
+    with pytest.raises(ValueError, match=r"images: expected at most 5 in one prompt \(max_pages\); got 6"):
+        model.generate([[SMALL] * 6], QUESTION, max_pages=5)
+
+
 def test_threads_may_ask_one_encoding_for_tiles(model: Any) -> None:
     """Both find what they would have found alone, though both have tiles encoded at the same time."""
     questions = [QUESTION, "Who signed?", "Where?", "When was it?"]
@@ -244,7 +258,7 @@ def test_an_oracle_finds_a_box_in_the_tiles(model: Any) -> None:
         ({"asked_share": 1}, "asked_share: expected a share from 0 to below 1; got 1"),
         ({"asked_share": "0.1"}, "asked_share: expected a share from 0 to below 1; got '0.1'"),
         ({"fps": float("inf")}, "fps: expected a positive number; got inf"),
-        ({"tiles": "all", "max_tiles": 2}, "max_tiles: expected at most 2 tiles of all sources; got 12"),
+        ({"tiles": "all", "max_tiles": 2}, "max_tiles: expected at most 2 tiles of a prompt; got 12"),
     ],
 )
 def test_bad_options_are_refused_before_anything_is_encoded(

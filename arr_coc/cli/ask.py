@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from dataclasses import asdict
 from functools import partial
@@ -56,6 +57,8 @@ def run(args: argparse.Namespace) -> None:
     from arr_coc.viewing import describe, draw_answer
 
     picture = None if args.picture is None else writable(args.picture, "--picture", PICTURES)
+    if os.path.isfile(args.question):  # also where it is too long for a path
+        raise ValueError(f"QUESTION: expected a question about one image; got a file: {args.question}")
     image = load_source(args.image)
     model = load_model(args.model, args.device)
     seen = model.encode_image(image, tiles=args.tiles)
