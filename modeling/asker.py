@@ -103,18 +103,26 @@ class Asker:
         taken, rest = self._view_options(options)
         if rest:
             raise TypeError(f"encode_image: expected options of views; got {', '.join(sorted(rest))}")
-        encoding = self._encode_sources([[image] for image in images], taken)
+        prompts = [list(shown) if isinstance(shown, list | tuple) else [shown] for shown in images]
+        if not prompts or not all(prompts):
+            raise ValueError("images: expected at least one; got an empty list")
+        encoding = self._encode_sources(prompts, taken, together=any(len(shown) > 1 for shown in prompts))
         return with_prefix(self.model, self.processor, encoding) if prefix else encoding
 
     def _view_options(self, kwargs: dict[str, Any]) -> tuple[ViewOptions, dict[str, Any]]:
         saved = self.processor.image_processor.views
         return take_view_options({**saved, **kwargs}) if saved or VIEW_OPTIONS & kwargs.keys() else (AS_SEEN, kwargs)
 
-    def _encode_sources(self, prompts: Sequence[Sequence[Any]], options: ViewOptions) -> ImageEncoding:
-        """The images that prompts show, and of those that shrink far tiles."""
+    def _encode_sources(
+        self, prompts: Sequence[Sequence[Any]], options: ViewOptions, together: bool = False
+    ) -> ImageEncoding:
+        """The images that prompts show, and of those that shrink far tiles.
+
+        `together`: the encoding knows which are shown by one prompt.
+        """
         processor, sources = self.processor.image_processor, list[Any]()
         rows = processor.size["height"] // processor.patch_size // COMPRESSION
-        pooled = False
+        pooled = together
         for shown in prompts:
             sources += shown
             pooled |= len(shown) > 1 and pooling(rows, len(shown), options.max_base_tokens) > 1

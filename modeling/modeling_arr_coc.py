@@ -231,7 +231,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
 
         Args:
             image: a PIL image, path, URL, data URL, array or tensor, a document (PDF, TIFF or GIF of several pages,
-                video), or a list of them.
+                video), or a list of them; an element that is itself a list is shown by one prompt.
             pixel_values: [P, 3, side, side] in place of `image`, side a multiple of 4 patches; patch_mask: [P, N].
             **options: beside `image`, which views are taken: fields of `views.ViewOptions`, see docs/views.md.
 

@@ -13,6 +13,7 @@ from helpers import Cli, tiny_config, tiny_model
 from PIL import Image
 
 from arr_coc.flops import count_flops, count_parameters, on_meta
+from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc_cli import main
 from arr_coc_cli.evaluate import table
 
@@ -53,6 +54,21 @@ def test_ask_as_json_says_what_was_fetched(cli: Cli, checkpoint: Path, picture: 
     assert found["positions"] == expected.fetch.positions[0].tolist()
     assert found["tokens"] == {"base": 16, "fetched": 4} and found["patches"] == 256
     assert (found["strategy"], found["allocator"], found["budget"]) == ("saliency", "window", 4)
+
+
+def test_ask_about_several_images(cli: Cli, checkpoint: Path, picture: Path, tmp_path: Path) -> None:
+    other, drawn = tmp_path / "other.png", tmp_path / "sheet.png"
+    Image.new("RGB", (90, 60), "navy").save(other)
+    options = ("--model", checkpoint, "--json", "--picture", drawn)
+    said = json.loads(cli("ask", picture, other, QUESTION, *options)[1])
+    model = ArrCocForConditionalGeneration.from_pretrained(checkpoint)
+    assert said["answer"] == model.generate([[str(picture), str(other)]], QUESTION)[0]
+    assert said["image"] == [str(picture), str(other)] and len(said["sources"]) == said["budget"]
+    with Image.open(drawn) as sheet:
+        assert sheet.size > (90, 60)
+    message = refused(cli("ask", picture, other, QUESTION, "--model", checkpoint, "--box", "0,4,10,12"))
+    assert "--box: expected one image, which it is on; got 2" in message
+    assert "QUESTION: expected a question behind the images; got a file" in refused(cli("ask", picture, other))
 
 
 def test_ask_with_boxes(cli: Cli, checkpoint: Path, picture: Path) -> None:

@@ -174,7 +174,11 @@ BAD: dict[str, tuple[Callable[[Any, Path], Any], str]] = {
         lambda m, f: m.encode_image(torch.rand(9, 9, device="meta")),
         "image: expected a dense",
     ),
-    "nested images to encode": (lambda m, f: m.encode_image([[PAGE]]), "image: expected one image, or a list of them"),
+    "nested images": (
+        lambda m, f: m.encode_image([[[PAGE]]]),
+        "image: expected one image, or a list of them",
+    ),
+    "an empty prompt": (lambda m, f: m.encode_image([[PAGE], []]), "images: expected at least one; got an empty list"),
     "no pixels": (lambda m, f: m.encode_image(pixel_values=torch.zeros(0, 3, 128, 128)), "expected at least one image"),
     "pixels in a list": (lambda m, f: m.encode_image(pixel_values=[1.0]), "pixel_values: expected a dense tensor"),
     "sparse pixels": (

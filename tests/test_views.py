@@ -3,6 +3,7 @@
 import itertools
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -161,6 +162,17 @@ def test_images_that_need_no_tiles_are_scored_by_every_strategy(model: Any, stra
     answer = model.generate([[SMALL, OTHER], [OTHER]], QUESTION, strategy=strategy, return_fetch=True)[0]
     budget = 0 if strategy == "none" else model.config.vision_tokens()[1]
     assert answer.fetch.counts.sum() == budget and answer.fetch.fallbacks == {"scorer": 0, "bridge": 0}
+
+
+@pytest.mark.parametrize("images", [[SMALL, OTHER], [PAGE, SMALL]])
+def test_images_of_one_prompt_are_encoded_once(model: Any, images: list[Image.Image], tmp_path: Path) -> None:
+    encoding = model.encode_image([images])
+    encoding.save(tmp_path / "both.safetensors", model)
+    for held in (encoding, ImageEncoding.load(tmp_path / "both.safetensors", model)):
+        for question in (QUESTION, "Who signed?"):
+            (expected,) = model.generate([images], question, return_fetch=True)
+            answer = model.generate(held, question, return_fetch=True)
+            assert answer.text == expected.text and answer.sources == expected.sources
 
 
 def test_patches_are_given_for_each_image(model: Any) -> None:

@@ -1,4 +1,4 @@
-"""`arr-coc ask`: one question about one image."""
+"""`arr-coc ask`: one question about an image, or several."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ PICTURES = (".png", ".jpg", ".jpeg", ".webp")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    sources = "an image, PDF or video file, an http(s) URL or a data: URL"
-    parser.add_argument("image", metavar="IMAGE", help=sources)
+    sources = "an image, PDF or video file, an http(s) URL or a data: URL; several are asked about together"
+    parser.add_argument("image", metavar="IMAGE", nargs="+", help=sources)
     parser.add_argument("question", metavar="QUESTION", help="what to ask, in quotes")
     add_model_argument(parser)
     strategies = 'what decides which patches are fetched: "realizer", "saliency", "none", ... (default: the model\'s)'
@@ -58,10 +58,12 @@ def run(args: argparse.Namespace) -> None:
 
     picture = None if args.picture is None else writable(args.picture, "--picture", PICTURES)
     if os.path.isfile(args.question):  # also where it is too long for a path
-        raise ValueError(f"QUESTION: expected a question about one image; got a file: {args.question}")
-    image = load_source(args.image)
+        raise ValueError(f"QUESTION: expected a question behind the images; got a file: {args.question}")
+    if len(args.image) > 1 and args.box:
+        raise ValueError(f"--box: expected one image, which it is on; got {len(args.image)}")
+    images = [load_source(image) for image in args.image]
     model = load_model(args.model, args.device)
-    seen = model.encode_image(image, tiles=args.tiles)
+    seen = model.encode_image([images] if len(images) > 1 else images[0], tiles=args.tiles)
     answer = model.generate(
         seen,
         args.question,
@@ -73,7 +75,7 @@ def run(args: argparse.Namespace) -> None:
         return_fetch=True,
     )
     if picture is not None:
-        draw = partial(draw_answer, image) if seen.sources is None else partial(draw_sheet, seen.sources)
+        draw = partial(draw_answer, images[0]) if seen.sources is None else partial(draw_sheet, seen.sources)
         with fresh_file(picture) as beside:
             draw(answer, question=args.question).save(beside)
     if args.json:
@@ -92,10 +94,11 @@ def _as_json(
 ) -> dict[str, Any]:
     fetch = answer.fetch
     used = fetch.used.nonzero(as_tuple=True)
+    images = [name if len(name) < 1000 else f"{name[:80]}..." for name in args.image]  # a data: URL is the image itself
     return {
         "answer": answer.text,
         "confidence": answer.probability,
-        "image": args.image if len(args.image) < 1000 else f"{args.image[:80]}...",  # a data: URL is the image itself
+        "image": images[0] if len(images) == 1 else images,
         "question": args.question,
         "model": model.config._name_or_path,
         "strategy": fetch.strategy,
@@ -125,16 +128,17 @@ def _pass_as_json(each: Pass) -> dict[str, Any]:
 
 COMMAND = Command(
     name="ask",
-    summary="ask a question about an image",
+    summary="ask a question about an image, or several",
     description=(
-        "Ask a question about an image. The answer goes to standard output; how sure the model is, and what it\n"
-        "fetched, to standard error."
+        "Ask a question about an image, or about several together. The answer goes to standard output; how sure the\n"
+        "model is, and what it fetched, to standard error."
     ),
     examples=(
         'arr-coc ask receipt.png "What is the total?"',
         'arr-coc ask receipt.png "What is the total?" --picture fetched.png',
         'arr-coc ask receipt.png "What is the total?" --strategy none --json',
         'arr-coc ask invoices.pdf "What is the total?" --picture sheet.png',
+        'arr-coc ask first.png second.png "Which total is the highest?"',
     ),
     add_arguments=add_arguments,
     run=run,
