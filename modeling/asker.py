@@ -99,13 +99,10 @@ class Asker:
         Raises:
             ValueError: an image that cannot be read.
         """
-        images = image if isinstance(image, list | tuple) else [image]
         taken, rest = self._view_options(options)
         if rest:
             raise TypeError(f"encode_image: expected options of views; got {', '.join(sorted(rest))}")
-        prompts = [list(shown) if isinstance(shown, list | tuple) else [shown] for shown in images]
-        if not prompts or not all(prompts):
-            raise ValueError("images: expected at least one; got an empty list")
+        prompts = shown_by_prompts(image)
         encoding = self._encode_sources(prompts, taken, together=any(len(shown) > 1 for shown in prompts))
         return with_prefix(self.model, self.processor, encoding) if prefix else encoding
 
@@ -217,10 +214,7 @@ class Asker:
         if encoded := is_encoding(encoding := image):
             image.check_fits(self.model.config)
         else:
-            prompts = image if isinstance(image, list | tuple) else [image]
-            prompts = [list(shown) if isinstance(shown, list | tuple) else [shown] for shown in prompts]
-            if not prompts or not all(prompts):
-                raise ValueError("images: expected at least one; got an empty list")
+            prompts = shown_by_prompts(image)
             encoding = self._encode_sources(prompts, options)
         spans: list[list[int]] = []
         if encoded or encoding.documents is not None:
@@ -342,6 +336,19 @@ class Asker:
 
 
 # ---- what asking begins with --------------------------------------------------------------------------------------
+
+
+def shown_by_prompts(image: Any) -> list[list[Any]]:
+    """The images that each prompt shows, of one image or a list of images and of lists of them.
+
+    Raises:
+        ValueError: there are none, or none for one of the prompts.
+    """
+    prompts = image if isinstance(image, list | tuple) else [image]
+    prompts = [list(shown) if isinstance(shown, list | tuple) else [shown] for shown in prompts]
+    if not prompts or not all(prompts):
+        raise ValueError("images: expected at least one; got an empty list")
+    return prompts
 
 
 def take_choices(kwargs: dict[str, Any]) -> tuple[FetchChoices, dict[str, Any]]:

@@ -106,13 +106,8 @@ def test_answers_are_those_of_generate(
 def test_several_images_and_tiles_are_asked_about_as_by_generate(
     model: ArrCocForConditionalGeneration, client: VllmClient
 ) -> None:
-    large = noise(3).resize((700, 500))
-    for image, prompts in ((large, large), ([noise(1), noise(2)], [[noise(1), noise(2)]])):
-        (expected,) = (
-            [model.generate(prompts, QUESTION, max_new_tokens=8)]
-            if image is large
-            else model.generate(prompts, QUESTION, max_new_tokens=8)
-        )
+    for image in ([noise(3).resize((700, 500))], [noise(1), noise(2)]):
+        (expected,) = model.generate([image], [QUESTION], max_new_tokens=8)
         assert client.ask(client.encode(image), QUESTION, max_tokens=8) == expected
 
 
