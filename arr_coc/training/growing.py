@@ -1,6 +1,7 @@
 """A model that goes on from a smaller one's weights, and begins by computing what that computes.
 
-Larger may be: the number of language layers, the units of their MLPs, and the widths of the grid encoder.
+Larger may be: the number of language layers, the units of their MLPs, and the widths of the grid encoder. Or it takes
+over a trained grid encoder alone, at another size of the image.
 """
 
 from pathlib import Path
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from arr_coc.loading import load_config
 
 from ..modeling.configuration_arr_coc import ArrCocConfig
+from ..modeling.grid_encoder import resize_line, resize_table
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .widening import widened, wider
 
@@ -47,6 +49,31 @@ def load_grown(model: ArrCocForConditionalGeneration, start: Path, seed: int) ->
         state |= {name: _with_units(name, weight, like[name]) for name, weight in state.items() if ".mlp." in name}
     model.load_state_dict(state)
     _pass_through(model.model.language_model, set(loading["missing_keys"]))
+
+
+def take_encoder(model: ArrCocForConditionalGeneration, trained: ArrCocForConditionalGeneration) -> None:
+    """Gives a model another's grid encoder, the position tables resized as for an image of another size.
+
+    Args:
+        model: with new weights, which all other parts keep.
+        trained: in the same precision.
+
+    Raises:
+        ValueError: a grid encoder of other sizes.
+    """
+    encoder = model.model.vision_tower.grid_encoder
+    state, like = trained.model.vision_tower.grid_encoder.state_dict(), encoder.state_dict()
+    for name, weight in state.items():
+        if name == "pos_embed":
+            state[name] = resize_table(weight, like[name].shape[1])
+        elif name.endswith(("rel_pos_h", "rel_pos_w")):
+            state[name] = resize_line(weight, len(like[name]))
+    sizes = [{name: tuple(weight.shape) for name, weight in weights.items()} for weights in (like, state)]
+    for name in sizes[0] | sizes[1]:
+        expected, received = (size.get(name, "none") for size in sizes)
+        if expected != received:
+            raise ValueError(f"encoder: expected one with {name}: {expected}; got {received}")
+    encoder.load_state_dict(state)
 
 
 def _wide_encoder(

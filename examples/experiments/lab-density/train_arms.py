@@ -3,7 +3,8 @@
 python examples/experiments/lab-density/train_arms.py                               # on CPUs, one after the other
 python examples/experiments/lab-density/train_arms.py --device cuda --jobs 6        # on a GPU, six at a time
 
-What is finished is skipped and what was killed goes on, so the same command may be given again. Each training is
+What is finished is skipped and what was killed goes on, so the same command may be given again. Stages that a finished
+training of the same seed began with are taken from it: they would come to the same weights. Each training is
 `arr-coc train` with its output in OUT/NAME-SEED.log; SETTINGs are handed on (answering.steps=4000).
 """
 
@@ -12,12 +13,20 @@ import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from operator import itemgetter
 from pathlib import Path
+from shutil import copytree, rmtree
+
+from arr_coc.training.recipe import load_recipe
 
 LAB = Path(__file__).parents[3] / "hub_configs" / "arr-coc-lab"
 
-SEEDS = {"floor": 3, "running": 3, "smaller": 2, "blind": 2, "patches_only": 2, "keep_all": 2}
+READING = "reading"
+"""The stage that gives all arms their grid encoder."""
+
+SEEDS = {"running": 3, "floor": 3, "smaller": 2, "blind": 2, "patches_only": 2, "keep_all": 2}
 """Arms, and how many trainings each gets: seeds 0, 1, ..."""
 
 
@@ -26,8 +35,8 @@ class Training:
     """One run of a recipe with a seed.
 
     Attributes:
-        name: "reading" or an arm.
-        seed: of weights and pages.
+        name: `READING` or an arm.
+        seed: of weights and pages; that of the reading stage, which all share, is 0.
         out: folder of all trainings.
     """
 
@@ -38,22 +47,52 @@ class Training:
     @property
     def folder(self) -> Path:
         """Its own, which holds `model` once it is done."""
-        return self.out / f"{self.name}-{self.seed}"
+        return self.out / (READING if self.name == READING else f"{self.name}-{self.seed}")
 
     @property
     def done(self) -> bool:
         """Whether it has run to its end: the model is written last, and in one go."""
         return (self.folder / "model").is_dir()
 
+    @property
+    def recipe(self) -> Path:
+        """Its file."""
+        return LAB / ("reading.yaml" if self.name == READING else f"arms/{self.name}.yaml")
+
+    def settings(self, more: Sequence[str]) -> list[str]:
+        """Of its recipe: those that tell trainings of an arm apart, and more."""
+        if self.name == READING:
+            return list(more)
+        seeded = ("seed", *(f"{stage}.seed" for stage in ("looking", "copying", "answering")))
+        encoder = Training(READING, 0, self.out).folder.absolute() / "model"
+        return [*(f"{setting}={self.seed}" for setting in seeded), f"encoder={encoder}", *more]
+
     def command(self, device: str, settings: Sequence[str]) -> list[str]:
         """What runs it."""
-        recipe = LAB / "reading.yaml" if self.name == "reading" else LAB / "arms" / f"{self.name}.yaml"
-        stages = ("reading",) if self.name == "reading" else ("looking", "copying", "answering")
-        own = [f"seed={self.seed}", *(f"{stage}.seed={self.seed}" for stage in stages)]
-        if self.name != "reading":
-            own.append(f"start={Training('reading', self.seed, self.out).folder.absolute() / 'model'}")
-        command = [sys.executable, "-m", "arr_coc_cli", "train", str(recipe), *own, *settings]
+        command = [sys.executable, "-m", "arr_coc_cli", "train", str(self.recipe), *self.settings(settings)]
         return [*command, "--out", str(self.folder), "--device", device]
+
+    def take_stages(self, settings: Sequence[str]) -> None:
+        """Begins with the stages that a finished training of the same seed began with."""
+        others = [Training(name, self.seed, self.out) for name in SEEDS if self.name != READING]
+        if self.folder.exists() or not any(other.done for other in others):
+            return
+        other, count = max(
+            ((other, self._in_common(other, settings)) for other in others if other.done), key=itemgetter(1)
+        )
+        beside = self.folder.with_suffix(".part")
+        rmtree(beside, ignore_errors=True)
+        beside.mkdir()
+        for number in range(count):
+            copytree(other.folder / f"stage{number}", beside / f"stage{number}")
+        beside.rename(self.folder)
+
+    def _in_common(self, other: "Training", settings: Sequence[str]) -> int:
+        """How many stages at the start run in the same way, from the same weights, as another training's."""
+        own, its = (load_recipe(each.recipe, each.settings(settings)) for each in (self, other))
+        if replace(own, stages=()) != replace(its, stages=()):
+            return 0
+        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(own.stages, its.stages, strict=False)))
 
 
 def run(training: Training, device: str, settings: Sequence[str]) -> bool:
@@ -61,6 +100,7 @@ def run(training: Training, device: str, settings: Sequence[str]) -> bool:
     if not training.done:
         print(f"{training.folder}: training", flush=True)
         training.out.mkdir(parents=True, exist_ok=True)
+        training.take_stages(settings)
         with training.folder.with_suffix(".log").open("a") as log:
             subprocess.run(training.command(device, settings), stdout=log, stderr=log, check=False)
     print(f"{training.folder}: {'done' if training.done else 'failed, see its .log'}", flush=True)
@@ -91,12 +131,12 @@ def main() -> int:
     if strange := sorted(set(arms) - set(SEEDS)):
         parser.error(f"--arms: expected names among {', '.join(SEEDS)}; got {', '.join(strange)}")
     counts = {arm: SEEDS[arm] if options.seeds is None else options.seeds for arm in arms}
-    readings = [Training("reading", seed, options.out) for seed in range(max(counts.values()))]
+    reading = Training(READING, 0, options.out)
     # Seed by seed: what is there early is one training of every arm.
     trainings = [
-        Training(arm, seed, options.out) for seed in range(len(readings)) for arm in arms if seed < counts[arm]
+        Training(arm, seed, options.out) for seed in range(max(counts.values())) for arm in arms if seed < counts[arm]
     ]
-    if not run_all(readings, options.jobs, options.device, options.reading):
+    if not run(reading, options.device, options.reading):
         return 1
     return 0 if run_all(trainings, options.jobs, options.device, options.settings) else 1
 
