@@ -34,7 +34,7 @@ def resize_table(table: Tensor, side: int) -> Tensor:
     return resized.permute(0, 2, 3, 1).to(table.dtype)
 
 
-def resize_line(table: Tensor, length: int) -> Tensor:
+def resize_relative(table: Tensor, length: int) -> Tensor:
     """[l, D] table of relative positions at another length: linear, in float32, as SAM does."""
     return F.interpolate(table.float().t()[None], length, mode="linear")[0].t().to(table.dtype)
 
@@ -169,7 +169,7 @@ class GridAttention(nn.Module):
     def _relative(self, table: Tensor, side: int) -> Tensor:
         """Rows of `table` for every (query, key) coordinate pair: [side, side, head_dim]."""
         if table.shape[0] != 2 * side - 1:
-            table = resize_line(table, 2 * side - 1)
+            table = resize_relative(table, 2 * side - 1)
         at = torch.arange(side, device=table.device)
         return table[at[:, None] - at[None, :] + side - 1]
 

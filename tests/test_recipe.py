@@ -8,12 +8,11 @@ import torch
 import yaml
 
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from arr_coc.training.recipe import Recipe, begin, load_recipe
+from arr_coc.training.recipe import begin, load_recipe
 from arr_coc.training.stages import STAGES
 
 ROOT = Path(__file__).parents[1]
 RECIPE = ROOT / "hub_configs" / "arr-coc-tiny" / "train.yaml"
-LAB, TINY_2 = ROOT / "hub_configs" / "arr-coc-lab", ROOT / "hub_configs" / "arr-coc-tiny-2"
 EXAMPLE = ROOT / "examples" / "phases.yaml"
 
 
@@ -123,6 +122,24 @@ def test_a_start_with_a_narrower_grid_encoder_sees_what_it_saw(tmp_path: Path) -
     assert torch.equal(grown.lm_head.weight, shipped.lm_head.weight)
 
 
+@pytest.mark.parametrize("wide", [{}, {"hidden_size": 256, "mlp_dim": 1024, "stem_channels": [64, 96]}])
+def test_a_start_for_another_size_of_the_image_sees_what_it_saw_at_that_size(
+    tmp_path: Path, wide: dict[str, object]
+) -> None:
+    path = tmp_path / "smaller.yaml"
+    tiny = str(RECIPE.parent)
+    vision = {"image_size": 192, **wide}
+    content = {"model": tiny, "start": tiny, "config": {"vision_config": vision}, "stages": [{"stage": "reading"}]}
+    path.write_text(yaml.safe_dump(content))
+    started = begin(load_recipe(path), torch.device("cpu")).model.eval()
+    shipped = ArrCocForConditionalGeneration.from_pretrained(tiny).eval()
+    pixels = torch.rand(1, 3, 192, 192, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        features = [model.model.vision_tower.grid_encoder(pixels) for model in (started, shipped)]
+    assert started.model.vision_tower.grid_encoder.pos_embed.shape[1] == 24
+    assert torch.allclose(features[0], features[1], atol=1e-3)
+
+
 def test_a_start_with_fewer_language_layers_says_what_it_said(tmp_path: Path) -> None:
     """New layers begin by changing nothing."""
     path = tmp_path / "deeper.yaml"
@@ -138,36 +155,3 @@ def test_a_start_with_fewer_language_layers_says_what_it_said(tmp_path: Path) ->
     assert len(grown.model.language_model.layers) == 6
     assert torch.allclose(states[0], states[1], atol=1e-4)
     assert grown.generation_config.max_new_tokens == shipped.generation_config.max_new_tokens == 24
-
-
-def lab_from(encoder: str, tmp_path: Path, **more: object) -> Recipe:
-    """The laboratory's geometry with the grid encoder of another folder."""
-    path = tmp_path / "lab.yaml"
-    content = {"model": str(LAB), "encoder": encoder, "stages": [{"stage": "reading"}], **more}
-    path.write_text(yaml.safe_dump(content))
-    return load_recipe(path)
-
-
-def test_a_grid_encoder_alone_is_taken_over_at_another_size(tmp_path: Path) -> None:
-    """It sees what it saw in an image of the new size; the rest is what the seed says."""
-    tiny = str(TINY_2)
-    runs = [begin(lab_from(tiny, tmp_path, seed=seed), torch.device("cpu")) for seed in (0, 1)]
-    shipped = ArrCocForConditionalGeneration.from_pretrained(tiny, dtype=torch.float32).eval()
-    pixels = torch.rand(1, 3, 192, 192, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        encoders = [model.model.vision_tower.grid_encoder for model in (runs[0].model.eval(), runs[1].model, shipped)]
-        features = [encoder(pixels) for encoder in encoders]
-    assert torch.allclose(features[0], features[2], atol=1e-3) and torch.equal(features[0], features[1])
-    assert not torch.equal(runs[0].model.lm_head.weight, runs[1].model.lm_head.weight)
-    assert list(runs[0].learner) == ["reading"]
-
-
-def test_a_grid_encoder_of_other_sizes_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        ValueError, match=r"^encoder: expected one with pos_embed: \(1, 24, 24, 256\); got \(1, 24, 24, 128\)"
-    ):
-        begin(lab_from(str(RECIPE.parent), tmp_path), torch.device("cpu"))
-    with pytest.raises(ValueError, match=r"^encoder: expected a trained model's folder; got .*nowhere"):
-        begin(lab_from("nowhere", tmp_path), torch.device("cpu"))
-    with pytest.raises(ValueError, match=r"^encoder: expected none beside a start"):
-        lab_from(str(RECIPE.parent), tmp_path, start=str(RECIPE.parent))

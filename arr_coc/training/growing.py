@@ -1,7 +1,7 @@
 """A model that goes on from a smaller one's weights, and begins by computing what that computes.
 
-Larger may be: the number of language layers, the units of their MLPs, and the widths of the grid encoder. Or it takes
-over a trained grid encoder alone, at another size of the image.
+Larger may be: the number of language layers, the units of their MLPs, and the widths of the grid encoder. The image may
+have another size: position tables are resized, as they are for one image of that size.
 """
 
 from pathlib import Path
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from arr_coc.loading import load_config
 
 from ..modeling.configuration_arr_coc import ArrCocConfig
-from ..modeling.grid_encoder import resize_line, resize_table
+from ..modeling.grid_encoder import resize_relative, resize_table
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .widening import widened, wider
 
@@ -33,8 +33,9 @@ def load_grown(model: ArrCocForConditionalGeneration, start: Path, seed: int) ->
     """
     config, before = model.config, load_config(str(start))
     known = config.to_dict()
-    grows = wider(before.vision_config, config.vision_config)
-    if grows:
+    visions = (before.vision_config, config.vision_config)
+    sees_anew = wider(*visions) or visions[0].grid_size != visions[1].grid_size
+    if sees_anew:
         known["vision_config"] = before.vision_config.to_dict()
     units = [getattr(part.text_config, UNITS, None) for part in (before, config)]
     if units[0] != units[1]:
@@ -43,47 +44,28 @@ def load_grown(model: ArrCocForConditionalGeneration, start: Path, seed: int) ->
         start, config=ArrCocConfig.from_dict(known), output_loading_info=True
     )
     state, like = trained.state_dict(), model.state_dict()
-    if grows:
-        state |= _wide_encoder(trained, model, seed)
+    if sees_anew:
+        state |= _encoder(trained, model, seed)
     if units[0] != units[1]:
         state |= {name: _with_units(name, weight, like[name]) for name, weight in state.items() if ".mlp." in name}
     model.load_state_dict(state)
     _pass_through(model.model.language_model, set(loading["missing_keys"]))
 
 
-def take_encoder(model: ArrCocForConditionalGeneration, trained: ArrCocForConditionalGeneration) -> None:
-    """Gives a model another's grid encoder, the position tables resized as for an image of another size.
-
-    Args:
-        model: with new weights, which all other parts keep.
-        trained: in the same precision.
-
-    Raises:
-        ValueError: a grid encoder of other sizes.
-    """
-    encoder = model.model.vision_tower.grid_encoder
-    state, like = trained.model.vision_tower.grid_encoder.state_dict(), encoder.state_dict()
-    for name, weight in state.items():
-        if name == "pos_embed":
-            state[name] = resize_table(weight, like[name].shape[1])
-        elif name.endswith(("rel_pos_h", "rel_pos_w")):
-            state[name] = resize_line(weight, len(like[name]))
-    sizes = [{name: tuple(weight.shape) for name, weight in weights.items()} for weights in (like, state)]
-    for name in sizes[0] | sizes[1]:
-        expected, received = (size.get(name, "none") for size in sizes)
-        if expected != received:
-            raise ValueError(f"encoder: expected one with {name}: {expected}; got {received}")
-    encoder.load_state_dict(state)
-
-
-def _wide_encoder(
+def _encoder(
     trained: ArrCocForConditionalGeneration, model: ArrCocForConditionalGeneration, seed: int
 ) -> dict[str, Tensor]:
     """The grid encoder's weights as `model` has them, computing what the trained one's compute."""
     configs = (trained.config.vision_config, model.config.vision_config)
-    encoders = [each.model.vision_tower.grid_encoder.state_dict() for each in (trained, model)]
-    wide = widened(encoders[0], *configs, encoders[1], torch.Generator().manual_seed(seed))
-    return {f"model.vision_tower.grid_encoder.{name}": weight for name, weight in wide.items()}
+    weights, like = (each.model.vision_tower.grid_encoder.state_dict() for each in (trained, model))
+    for name, weight in weights.items():
+        if name == "pos_embed":
+            weights[name] = resize_table(weight, like[name].shape[1])
+        elif name.endswith(("rel_pos_h", "rel_pos_w")):
+            weights[name] = resize_relative(weight, len(like[name]))
+    if wider(*configs):
+        weights = widened(weights, *configs, like, torch.Generator().manual_seed(seed))
+    return {f"model.vision_tower.grid_encoder.{name}": weight for name, weight in weights.items()}
 
 
 def _with_units(name: str, weight: Tensor, like: Tensor) -> Tensor:

@@ -3,7 +3,6 @@
 model: .                   # folder with config.json and the tokenizer, relative to the recipe
 start: .                   # a trained model's folder to go on from; none: new. One that is smaller (see `growing`) is
                            # grown: the model begins by computing what it computes
-encoder: ../arr-coc-tiny-2 # or, in place of `start`, a trained model's folder of which the grid encoder alone is taken
 config: {fetcher_config: {allocator: tiers}}   # what shall differ from config.json
 reference: {format: rendered, pages: 100, split: validation}   # how it fetches on these is saved beside it
 seed: 0
@@ -43,14 +42,14 @@ from arr_coc.modeling.processing_arr_coc import ArrCocProcessor
 from . import phases, tempering  # noqa: F401  # register their stages
 from .from_scratch import answering, comparing, copying, finding, gathering, looking, reading  # noqa: F401  # likewise
 from .from_scratch.checkpointing import load_learner, save_learner
-from .growing import load_grown, take_encoder
+from .growing import load_grown
 from .stages import STAGES, Run, Stage
 
 logger = logging.get_logger(__name__)
 
-_TOP = ("model", "start", "encoder", "seed", "reference")
+_TOP = ("model", "start", "seed", "reference")
 _KINDS: tuple[tuple[tuple[str, ...], type, str], ...] = (
-    (("model", "start", "encoder"), str, "text"),
+    (("model", "start"), str, "text"),
     (("seed",), int, "a whole number"),
     (("config", "defaults", "reference"), Mapping, "a mapping"),
 )
@@ -69,29 +68,24 @@ class Recipe:
         stages: settings in the order they run.
         seed: of the initial weights.
         start: a trained model's folder (with its `LEARNER`, for stages from scratch) to go on from; None: nothing.
-        encoder: likewise, to take the grid encoder from, and no more; not with `start`.
         root: what paths in the stages' data are relative to.
         changes: settings that differ from the configuration's, parts of it as mappings.
         reference: usual questions, see `arr_coc.data.sources.open_records`, on which `arr-coc train` measures how the
             trained model fetches, for a server to compare its traffic with; None: it does not.
 
     Raises:
-        ValueError: a phase that follows a stage after which parts of the model are still untrained; an `encoder` beside
-            a `start`.
+        ValueError: a phase that follows a stage after which parts of the model are still untrained.
     """
 
     model: Path
     stages: tuple[Stage, ...]
     seed: int = 0
     start: Path | None = None
-    encoder: Path | None = None
     root: Path = Path(".")
     changes: Mapping[str, Any] = field(default_factory=dict)
     reference: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        if self.start is not None and self.encoder is not None:
-            raise ValueError(f"encoder: expected none beside a start, {self.start}; got {self.encoder}")
         for before, after in pairwise(self.stages):
             if not (before.leaves_whole or after.from_scratch):
                 expected = "a phase first, after a phase or after answering"
@@ -205,7 +199,6 @@ def load_recipe(path: Path, settings: Sequence[str] = ()) -> Recipe:
         stages=tuple(_stage(number, spec, defaults) for number, spec in enumerate(recipe["stages"])),
         seed=recipe.get("seed") or 0,
         start=None if recipe.get("start") is None else path.parent / recipe["start"],
-        encoder=None if recipe.get("encoder") is None else path.parent / recipe["encoder"],
         root=path.parent,
         changes=recipe.get("config") or {},
         reference=recipe.get("reference"),
@@ -282,7 +275,7 @@ def train(recipe: Recipe, out: Path, device: torch.device | str = "cpu") -> None
 
 
 def begin(recipe: Recipe, device: torch.device) -> Run:
-    """A model with new weights, or with those of the folder that the recipe starts or takes the grid encoder from."""
+    """A model with new weights, or with those of the folder that the recipe starts from."""
     config = recipe.config()
     torch.manual_seed(recipe.seed)
     with refused(str(recipe.model)):
@@ -290,19 +283,11 @@ def begin(recipe: Recipe, device: torch.device) -> Run:
     run = Run(ArrCocForConditionalGeneration(config), processor, device, recipe.root)
     if (recipe.model / GENERATION_CONFIG_NAME).is_file():
         run.model.generation_config = GenerationConfig.from_pretrained(recipe.model)
-    for name, folder in (("start", recipe.start), ("encoder", recipe.encoder)):
-        if folder is not None and not folder.is_dir():
-            raise ValueError(f"{name}: expected a trained model's folder; got {folder}, which is none")
-    from_scratch = any(stage.from_scratch for stage in recipe.stages)
     if recipe.start is not None:
+        if not recipe.start.is_dir():
+            raise ValueError(f"start: expected a trained model's folder; got {recipe.start}, which is none")
         with refused(str(recipe.start)):
             load_grown(run.model, recipe.start, recipe.seed)
-        if from_scratch:
+        if any(stage.from_scratch for stage in recipe.stages):
             run.learner = load_learner(recipe.start)
-    if recipe.encoder is not None:
-        with refused(str(recipe.encoder)):
-            trained = ArrCocForConditionalGeneration.from_pretrained(recipe.encoder, dtype=torch.float32)
-        take_encoder(run.model, trained)
-        if from_scratch:
-            run.learner = {name: state for name, state in load_learner(recipe.encoder).items() if name == "reading"}
     return run

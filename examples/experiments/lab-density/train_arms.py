@@ -24,7 +24,7 @@ from arr_coc.training.recipe import load_recipe
 LAB = Path(__file__).parents[3] / "hub_configs" / "arr-coc-lab"
 
 READING = "reading"
-"""The stage that gives all arms their grid encoder."""
+"""The stage that all arms start from."""
 
 SEEDS = {"running": 3, "floor": 3, "smaller": 2, "blind": 2, "patches_only": 2, "keep_all": 2}
 """Arms, and how many trainings each gets: seeds 0, 1, ..."""
@@ -64,8 +64,8 @@ class Training:
         if self.name == READING:
             return list(more)
         seeded = ("seed", *(f"{stage}.seed" for stage in ("looking", "copying", "answering")))
-        encoder = Training(READING, 0, self.out).folder.absolute() / "model"
-        return [*(f"{setting}={self.seed}" for setting in seeded), f"encoder={encoder}", *more]
+        start = Training(READING, 0, self.out).folder.absolute() / "model"
+        return [*(f"{setting}={self.seed}" for setting in seeded), f"start={start}", *more]
 
     def command(self, device: str, settings: Sequence[str]) -> list[str]:
         """What runs it."""
