@@ -1,4 +1,4 @@
-"""README's tables of scorers and allocators: a row for every member, costs as counted, answers as evaluated."""
+"""The tables of scorers and allocators: a row for every member, costs as counted, answers as evaluated."""
 
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,9 @@ from arr_coc.modeling.scorers import SCORERS
 ROOT = Path(__file__).parents[1]
 
 
-def test_readmes_tables_are_the_registries_and_cost_what_is_counted() -> None:
+def test_the_pages_tables_are_the_registries_and_cost_what_is_counted() -> None:
     """A member without a row is refused; counts that have changed would change the text."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "fetching.md").read_text(encoding="utf-8")
     assert updated(text, family_cells(load_config(str(ROOT / "hub_configs" / "arr-coc-tiny")))) == text
 
 

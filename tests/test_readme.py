@@ -1,4 +1,4 @@
-"""README: every Python block runs, in order, and so does every `arr-coc` command, at a small size."""
+"""README and docs: every Python block of a page runs, in order, and so does every `arr-coc` command, at a small size."""
 
 import importlib.util
 import re
@@ -13,7 +13,9 @@ from arr_coc.data import Split, find_fonts
 from arr_coc_cli import main
 
 ROOT = Path(__file__).parents[1]
-TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+README = ROOT / "README.md"
+PAGES = {path.relative_to(ROOT).as_posix(): path for path in (README, *sorted((ROOT / "docs").glob("*.md")))}
+TEXT = README.read_text(encoding="utf-8")
 TINY = "TINY"
 """Stands for the folder of a model of random weights, many times quicker than the shipped one."""
 SMALL = {
@@ -45,13 +47,13 @@ SLOW = ("train", "ablate", "experiment")
 """Commands that take seconds even so."""
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGES[page].read_text(encoding="utf-8"), re.DOTALL)
 
 
 def commands() -> list[Any]:
-    lines = "\n".join(blocks("bash")).splitlines()
-    found = [line.split(" #")[0].strip() for line in lines if line.startswith("arr-coc ")]
+    lines = "\n".join(block for page in PAGES for block in blocks(page, "bash")).splitlines()
+    found = dict.fromkeys(line.split(" #")[0].strip() for line in lines if line.startswith("arr-coc "))
     return [pytest.param(line, marks=[pytest.mark.slow] * (line.split()[1] in SLOW)) for line in found]
 
 
@@ -71,15 +73,15 @@ def test_the_first_screen_names_the_two_commands() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # TRL's, of names that transformers has changed since
-def test_python_blocks_run_in_order(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = blocks("python")
-    assert len(found) >= 3
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")])
+def test_python_blocks_run_in_order(page: str, checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = blocks(page, "python")
     space: dict[str, object] = {}
     for block in found:
         optional = [name for name in ("trl", "torchao") if f"from {name}" in block]
         if not all(importlib.util.find_spec(name) for name in optional):
             continue
-        exec(compile(block, "README.md", "exec"), space)
+        exec(compile(block, page, "exec"), space)
     assert capsys.readouterr().out.strip()
 
 
@@ -102,6 +104,13 @@ def test_the_packages_of_the_fonts_are_named(split: Split, tmp_path: Path) -> No
     assert str(refusal.value).partition("apt-get install ")[2] in " ".join(TEXT.split())
 
 
-def test_every_linked_file_exists() -> None:
-    links = re.findall(r"\]\((?!http)([^)#]+)\)", TEXT)
-    assert links and all((ROOT / link).exists() for link in links), links
+@pytest.mark.parametrize("page", PAGES)
+def test_every_linked_file_exists(page: str) -> None:
+    path = PAGES[page]
+    links = re.findall(r"\]\((?!http)([^)#]+)\)", path.read_text(encoding="utf-8"))
+    assert [link for link in links if not (path.parent / link).exists()] == []
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    linked = re.findall(r"\]\((docs/[^)#]+)\)", TEXT)
+    assert set(PAGES) == {"README.md", *linked}
