@@ -1,4 +1,4 @@
-"""README and docs: every Python block of a page runs, in order, and so does every `arr-coc` command, at a small size."""
+"""README and docs: the Python blocks of a page run, in order, and so does every `arr-coc` command, at a small size."""
 
 import importlib.util
 import re

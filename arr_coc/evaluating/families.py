@@ -1,7 +1,7 @@
 """The tables of scorers and allocators: what each costs at the model's sizes, and how well the model answers.
 
     arr-coc evaluate DATA --strategies all --allocators all --limit 300 --json runs/families.json
-    python -m arr_coc.evaluating.families runs/families.json [--model MODEL] [--write docs/fetching.md] [--matrix FILE.md]
+    python -m arr_coc.evaluating.families runs/families.json [--model MODEL] [--write FILE.md] [--matrix FILE.md]
 
 Parameters and FLOPs are counted from the config. The metric of a scorer is that with the model's own allocator, of an
 allocator that with the model's own strategy. Without --write the cells are printed. --matrix writes a page with the
