@@ -60,6 +60,9 @@ THINKING = re.compile(rf"\A\s*{THINKS}(.*?)(?:{THOUGHT}|\Z)\s*", re.DOTALL)
 
 
 def split_thinking(text: str) -> tuple[str, str]:
-    """What was thought before an answer, and the answer; "" for what is not there."""
+    """What was thought before an answer, and the answer; "" for what is not there, as where tokens ran out in <think>."""
+    begun = text.strip()
+    if len(begun) > 1 and THINKS.startswith(begun):
+        return "", ""
     found = THINKING.match(text)
     return (found[1].strip(), text[found.end() :].strip()) if found else ("", text)

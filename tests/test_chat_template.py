@@ -11,6 +11,7 @@ import pytest
 import torch
 from chats import PLACE, chat, encode, make_processor, picture, png, questions
 
+from arr_coc.modeling.chat_template import split_thinking
 from arr_coc.modeling.processing_arr_coc import ArrCocProcessor
 
 
@@ -20,6 +21,22 @@ def test_thinking_is_switched_off_as_qwen3_does() -> None:
     quick = processor.apply_chat_template(messages, add_generation_prompt=True, enable_thinking=False)
     assert quick == usual + "<think>\n\n</think>\n\n"
     assert processor.apply_chat_template(messages, add_generation_prompt=True, enable_thinking=True) == usual
+
+
+@pytest.mark.parametrize(
+    ("written", "split"),
+    [
+        ("<think>a\nb</think>\n\nyes", ("a\nb", "yes")),
+        ("\n<think>a</thi", ("a</thi", "")),
+        ("<think>", ("", "")),
+        ("<thi", ("", "")),  # no tokens were left
+        ("<", ("", "<")),
+        ("<thing>", ("", "<thing>")),
+        ("", ("", "")),
+    ],
+)
+def test_what_was_thought_is_split_from_the_answer(written: str, split: tuple[str, str]) -> None:
+    assert split_thinking(written) == split
 
 
 def test_rendered_prompt() -> None:
