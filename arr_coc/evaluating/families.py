@@ -84,6 +84,7 @@ def matrix_page(evaluation: Mapping[str, Any]) -> str:
         f"{title[:1].upper()}{title[1:]}, in percent, with 95 % intervals that draw whole images;"
         f" {counts} questions of {evaluation['data']}, a budget of {evaluation['budget']},",
         f"{evaluation['date'][:10]}, {machine['cpus']} CPU cores. Written by `python -m arr_coc.evaluating.families`.",
+        "Which weights, and what the names mean: [fetching](fetching.md).",
         "",
         "| | " + " | ".join(f"`{allocator}`" for allocator in allocators) + " |",
         "|---" * (1 + len(allocators)) + "|",
