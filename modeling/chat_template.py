@@ -60,7 +60,7 @@ THINKING = re.compile(rf"\A\s*{THINKS}(.*?)(?:{THOUGHT}|\Z)\s*", re.DOTALL)
 
 
 def split_thinking(text: str) -> tuple[str, str]:
-    """What was thought before an answer, and the answer; "" for what is not there, as where tokens ran out in <think>."""
+    """What was thought before an answer, and the answer; "" for what is not there, or was not come to."""
     begun = text.strip()
     if len(begun) > 1 and THINKS.startswith(begun):
         return "", ""
