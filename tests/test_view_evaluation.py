@@ -177,7 +177,7 @@ def test_recall_over_views_is_the_share_of_area_on_the_right_source() -> None:
 
 DOCUMENTED = [
     line
-    for block in re.findall(r"```bash\n(.*?)```", (ROOT / "docs" / "views.md").read_text(encoding="utf-8"), re.DOTALL)
+    for block in re.findall(r"```sh\n(.*?)```", (ROOT / "docs" / "views.md").read_text(encoding="utf-8"), re.DOTALL)
     for line in block.splitlines()
     if line.startswith("arr-coc")  # the table's command: tests/test_view_report.py
 ]
