@@ -106,38 +106,26 @@ def test_bad_recipes_are_refused(tmp_path: Path, text: str, message: str) -> Non
         load_recipe(path)
 
 
-def test_a_start_with_a_narrower_grid_encoder_sees_what_it_saw(tmp_path: Path) -> None:
-    path = tmp_path / "wider.yaml"
-    tiny = str(RECIPE.parent)
-    wide = {"hidden_size": 256, "mlp_dim": 1024, "stem_channels": [64, 96]}
-    content = {"model": tiny, "start": tiny, "config": {"vision_config": wide}, "stages": [{"stage": "reading"}]}
-    path.write_text(yaml.safe_dump(content))
-    grown = begin(load_recipe(path), torch.device("cpu")).model.eval()
-    shipped = ArrCocForConditionalGeneration.from_pretrained(tiny).eval()
-    pixels = torch.rand(1, 3, 160, 160, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        features = [model.model.vision_tower.grid_encoder(pixels) for model in (grown, shipped)]
-    assert grown.config.vision_config.hidden_size == 256
-    assert torch.allclose(features[0], features[1], atol=1e-3)
-    assert torch.equal(grown.lm_head.weight, shipped.lm_head.weight)
+WIDE = {"hidden_size": 256, "mlp_dim": 1024, "stem_channels": [64, 96]}
 
 
-@pytest.mark.parametrize("wide", [{}, {"hidden_size": 256, "mlp_dim": 1024, "stem_channels": [64, 96]}])
-def test_a_start_for_another_size_of_the_image_sees_what_it_saw_at_that_size(
-    tmp_path: Path, wide: dict[str, object]
+@pytest.mark.parametrize("vision", [WIDE, {"image_size": 192}, {**WIDE, "image_size": 192}])
+def test_a_start_with_a_narrower_grid_encoder_or_for_another_size_sees_what_it_saw(
+    tmp_path: Path, vision: dict[str, Any]
 ) -> None:
-    path = tmp_path / "smaller.yaml"
+    path = tmp_path / "other.yaml"
     tiny = str(RECIPE.parent)
-    vision = {"image_size": 192, **wide}
     content = {"model": tiny, "start": tiny, "config": {"vision_config": vision}, "stages": [{"stage": "reading"}]}
     path.write_text(yaml.safe_dump(content))
     started = begin(load_recipe(path), torch.device("cpu")).model.eval()
     shipped = ArrCocForConditionalGeneration.from_pretrained(tiny).eval()
-    pixels = torch.rand(1, 3, 192, 192, generator=torch.Generator().manual_seed(0))
+    side = vision.get("image_size", 160)
+    pixels = torch.rand(1, 3, side, side, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         features = [model.model.vision_tower.grid_encoder(pixels) for model in (started, shipped)]
-    assert started.model.vision_tower.grid_encoder.pos_embed.shape[1] == 24
+    assert all(getattr(started.config.vision_config, name) == value for name, value in vision.items())
     assert torch.allclose(features[0], features[1], atol=1e-3)
+    assert torch.equal(started.lm_head.weight, shipped.lm_head.weight)
 
 
 def test_a_start_with_fewer_language_layers_says_what_it_said(tmp_path: Path) -> None:

@@ -74,12 +74,10 @@ class Training:
 
     def take_stages(self, settings: Sequence[str]) -> None:
         """Begins with the stages that a finished training of the same seed began with."""
-        others = [Training(name, self.seed, self.out) for name in SEEDS if self.name != READING]
-        if self.folder.exists() or not any(other.done for other in others):
+        others = [other for name in SEEDS if (other := Training(name, self.seed, self.out)).done]
+        if self.folder.exists() or self.name == READING or not others:
             return
-        other, count = max(
-            ((other, self._in_common(other, settings)) for other in others if other.done), key=itemgetter(1)
-        )
+        other, count = max(((other, self._in_common(other, settings)) for other in others), key=itemgetter(1))
         beside = self.folder.with_suffix(".part")
         rmtree(beside, ignore_errors=True)
         beside.mkdir()
