@@ -4,6 +4,7 @@ a batch (second argument) to a file (third)."""
 import sys
 
 import torch
+from helpers import leave
 
 from arr_coc import ArrCocForConditionalGeneration
 
@@ -15,4 +16,5 @@ if __name__ == "__main__":
     split = {name for name, weight in model.named_parameters() if type(weight).__name__ == "DTensor"}
     if torch.distributed.get_rank() == 0:
         torch.save({"logits": logits, "split": sorted(split)}, out)
-    torch.distributed.destroy_process_group()
+    torch.distributed.barrier()
+    leave()

@@ -8,6 +8,7 @@ from typing import Any
 
 from accelerate import PartialState
 from accelerate.utils import DistributedType
+from helpers import leave
 
 from arr_coc_cli import main
 
@@ -22,4 +23,4 @@ def begin(self: PartialState, *args: Any, **kwargs: Any) -> None:
 
 if __name__ == "__main__":
     PartialState.__init__ = begin  # type: ignore[method-assign]
-    sys.exit(main(["train", *sys.argv[1:]]))
+    leave(main(["train", *sys.argv[1:]]))

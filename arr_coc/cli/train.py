@@ -53,8 +53,11 @@ def run(args: argparse.Namespace) -> None:
             trained = train_adapter(recipe, Path(args.out), device, rank=args.adapter)
     finally:
         logger.removeHandler(handler)
-    if PartialState().is_main_process:
+    state = PartialState()
+    if state.is_main_process:
         print(trained)
+    if state.num_processes > 1:
+        state.destroy_process_group()
 
 
 def _save_reference(folder: Path, records: "Sequence[Record]", device: str) -> None:

@@ -140,8 +140,10 @@ def main() -> None:
     records = open_records(spec)
     if arguments.worker:
         measured = measure(model, next(iter(ARMS)), records, batch_size=arguments.batch_size, steps=arguments.steps)
-        if Accelerator(cpu=True).is_main_process:
+        accelerator = Accelerator(cpu=True)
+        if accelerator.is_main_process:
             print(json.dumps(asdict(measured)), flush=True)
+        accelerator.end_training()
         return
     setting = f"{arguments.batch_size} questions per step and process, {torch.get_num_threads()} threads"
     print(f"{arguments.model}, {side} px, {setting}, medians of {arguments.steps} steps")
