@@ -1,4 +1,4 @@
-"""Pages of a wanted density: as many characters as are wanted, one print size, nothing else that differs."""
+"""Pages of a wanted density: as many characters as are wanted, in print that fills the page."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 from arr_coc.data import SPLITS, box_targets, fonts
 from arr_coc.data.domains import DOMAINS, Page, draw_page
-from arr_coc.data.domains.density import PRINT, densities, render_density, room, shown
+from arr_coc.data.domains.density import LARGEST, SMALLEST, densities, print_size, render_density, room, shown
 from arr_coc.data.flowing import flow
 from arr_coc.data.formats.rendered import Rendered
 from arr_coc.data.mixture import Mixture
@@ -52,12 +52,13 @@ def test_runs_that_do_not_fit_are_told() -> None:
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_a_page_has_as_many_characters_as_are_wanted_in_one_print_size(split: str) -> None:
+def test_a_page_has_as_many_characters_as_are_wanted_in_print_that_fills_it(split: str) -> None:
     for number, characters in enumerate(densities(SIZE)):
         document = render_density(np.random.default_rng(number), size=SIZE, split=split, characters=characters)  # type: ignore[arg-type]
         assert abs(len(document.glyphs) - characters) <= 12  # half of the longest entry
         heights = {round(glyph.box[3] - glyph.box[1], 3) for glyph in document.glyphs}
-        assert len(heights) <= 2 and max(heights) < PRINT  # of capitals, in labels and values
+        font = print_size(SIZE, characters)
+        assert len(heights) <= 2 and 0.5 * font < max(heights) < font  # of capitals, in labels and values
         assert all(0 <= x0 < x1 <= SIZE and 0 <= y0 < y1 <= SIZE for x0, y0, x1, y1 in _boxes(document.entries))
 
 
@@ -76,8 +77,23 @@ def test_density_changes_how_much_is_shown_and_not_what() -> None:
 def test_larger_pages_hold_more_and_the_fields_set_the_limit() -> None:
     assert densities(SIZE) == (50, 100, 150, 200, 250, 300, 350)
     assert densities(96)[-1] < densities(128)[-1] < 350 < densities(256)[-1] == densities(1024)[-1] == 400
-    assert room(SIZE) == (186.0, 16)
+    assert room(SIZE, SMALLEST) == (186.0, 16) and room(SIZE, LARGEST) == (186.0, 8)
     assert [shown(["aaa", "b b", "cccc"], wanted) for wanted in (1, 5, 6, 100)] == [1, 2, 2, 3]
+
+
+def test_print_is_the_smaller_the_more_is_said() -> None:
+    sizes = [print_size(SIZE, characters) for characters in densities(SIZE)]
+    assert sizes == sorted(sizes, reverse=True) and (sizes[0], sizes[-1]) == (LARGEST, SMALLEST)
+
+
+def test_no_entry_is_too_long_for_the_largest_print() -> None:
+    """Dense pages would else show longer entries than sparse ones, whose lines cannot hold them."""
+    lengths = []
+    for characters in (50, 350):
+        rendered = (render_density(np.random.default_rng(s), size=SIZE, characters=characters) for s in range(40))
+        lengths.append([len(entry.label + entry.value) for document in rendered for entry in document.entries])
+    sparse, dense = (np.mean(each) for each in lengths)
+    assert abs(sparse - dense) < 0.8 and max(lengths[1]) <= 26
 
 
 def test_other_densities_are_refused() -> None:

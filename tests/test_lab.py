@@ -19,6 +19,7 @@ from arr_coc.modeling.configuration_arr_coc import resolve_budget
 from arr_coc.training.from_scratch.answering import AnsweringStage
 from arr_coc.training.from_scratch.copying import CopyingStage
 from arr_coc.training.from_scratch.looking import LookingStage
+from arr_coc.training.from_scratch.reading import ReadingStage
 from arr_coc.training.recipe import load_recipe
 from arr_coc_cli.experiment import read_config
 
@@ -74,10 +75,9 @@ def test_an_arm_is_trained_to_read_what_it_is_asked_with(name: str, config: ArrC
     """Side of the image, strategy, patches and base: as the contest's arm has them."""
     (arm,) = make_arms(config, [contest()[name].arm], seeds=(0,), boxed=False)
     recipe = load_recipe(LAB / "arms" / f"{name}.yaml")
-    looking, copying, answering = recipe.stages
-    assert isinstance(looking, LookingStage) and isinstance(copying, CopyingStage)
-    assert isinstance(answering, AnsweringStage) and not recipe.changes
-    for stage in (looking, copying, answering):
+    looking, answering = recipe.stages
+    assert isinstance(looking, LookingStage) and isinstance(answering, AnsweringStage) and not recipe.changes
+    for stage in (looking, answering):
         assert (stage.image_size or config.vision_config.image_size) == arm.side
     assert arm.strategy in {*answering.end_mix, "saliency", "realizer"} and answering.reads_base == (
         arm.rule != "patches_only"
@@ -86,8 +86,22 @@ def test_an_arm_is_trained_to_read_what_it_is_asked_with(name: str, config: ArrC
     drawn = {resolve_budget(budget, patches) for budget in answering.budgets}
     assert arm.budget == 0 or drawn == {arm.budget} == {resolve_budget(answering.evaluate_budget, patches)}
     assert (arm.budget == 0) == (set(answering.end_mix) == {"none"})
-    assert copying.budget <= patches and copying.kind == "density" and set(answering.kinds) == {"density"}
-    assert (looking.steps, copying.steps, answering.steps) == (900, 600, 900)  # the same for all
+    assert set(answering.kinds) == {"density"} and (answering.pages, answering.questions, answering.steps) == (
+        6,
+        3,
+        900,
+    )
+    assert looking.steps == (900 if name == "smaller" else 400)
+
+
+def test_all_arms_start_from_a_language_model_that_reads_what_each_of_them_reads() -> None:
+    """Bases of as many cells as the floor's, the base of the lab's own image, patches, and both."""
+    reading, looking, floor, patches = load_recipe(LAB / "shared.yaml").stages
+    assert isinstance(reading, ReadingStage) and isinstance(looking, LookingStage) and looking.encoder_rate == 0
+    assert isinstance(floor, CopyingStage) and isinstance(patches, CopyingStage)
+    assert (floor.image_size, floor.alone) == (load_recipe(LAB / "arms" / "floor.yaml").stages[1].image_size, 1.0)
+    assert patches.image_size is None and 0 < patches.alone < 1 and 0 < patches.base_steps < patches.steps
+    assert floor.kind == patches.kind == "density"
 
 
 def test_every_arm_of_the_contest_has_a_recipe_and_trainings_that_are_asked(script: ModuleType) -> None:
@@ -97,7 +111,7 @@ def test_every_arm_of_the_contest_has_a_recipe_and_trainings_that_are_asked(scri
         assert folders == [f"{name}-{seed}" for seed in range(script.SEEDS[name])]
 
 
-def test_the_script_trains_the_reading_stage_first_skips_what_is_done_and_says_what_failed(
+def test_the_script_trains_what_is_shared_first_skips_what_is_done_and_says_what_failed(
     script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     commands: list[list[str]] = []
@@ -110,16 +124,16 @@ def test_the_script_trains_the_reading_stage_first_skips_what_is_done_and_says_w
             (out / "model").mkdir(parents=True)
 
     monkeypatch.setattr(script.subprocess, "run", pretend)
-    asked = ["x", "--out", str(tmp_path), "--arms", "floor,blind", "--reading", "steps=9", "answering.steps=7"]
+    asked = ["x", "--out", str(tmp_path), "--arms", "floor,blind", "--shared", "steps=9", "answering.steps=7"]
     monkeypatch.setattr(sys, "argv", asked)
     assert script.main() == 1
     assert [Path(command[command.index("--out") + 1]).name for command in commands] == [
-        "reading", "floor-0", "blind-0", "floor-1", "blind-1", "floor-2",
+        "shared", "floor-0", "blind-0", "floor-1", "blind-1", "floor-2",
     ]  # fmt: skip
     assert "floor-1: failed" in capsys.readouterr().out
     first, arm = commands[0], commands[2]
     assert "steps=9" in first and not any(word.startswith("start=") for word in first)
-    assert f"start={tmp_path / 'reading' / 'model'}" in arm and "answering.steps=7" in arm and "steps=9" not in arm
+    assert f"start={tmp_path / 'shared' / 'model'}" in arm and "answering.steps=7" in arm and "steps=9" not in arm
     assert str(LAB / "arms" / "blind.yaml") in arm and "answering.seed=0" in arm
     commands.clear()
     failing.clear()
@@ -141,11 +155,12 @@ def test_stages_that_a_finished_training_began_with_are_taken_from_it(script: Mo
     def training(name: str, seed: int) -> Any:
         return script.Training(name, seed, tmp_path)
 
-    def finished(name: str, seed: int, content: str) -> None:
-        for number in range(3):
+    def finished(name: str, seed: int, content: str, *settings: str) -> None:
+        for number in range(2):
             (training(name, seed).folder / f"stage{number}").mkdir(parents=True)
             (training(name, seed).folder / f"stage{number}" / "state.pt").write_text(content)
         (training(name, seed).folder / "model").mkdir()
+        assert training(name, seed).asked_alike(settings)
 
     def taken(name: str, seed: int, *settings: str) -> list[str]:
         training(name, seed).take_stages(settings)
@@ -153,11 +168,22 @@ def test_stages_that_a_finished_training_began_with_are_taken_from_it(script: Mo
         return [f"{file.parent.name} {file.read_text()}" for file in files]
 
     assert taken("blind", 0) == []
-    finished("keep_all", 0, "all")
     finished("running", 0, "run")
-    finished("running", 1, "other seed")
-    assert taken("patches_only", 0) in (["stage0 run"], ["stage0 all"])
-    assert taken("blind", 0) == ["stage0 run", "stage1 run"]
-    assert taken("floor", 0) == []
-    assert taken("keep_all", 1, "looking.steps=9") == ["stage0 other seed"]
-    assert taken("blind", 0) == ["stage0 run", "stage1 run"]
+    finished("running", 1, "other seed", "looking.steps=9")
+    assert taken("blind", 0) == ["stage0 run"]
+    assert taken("floor", 0) == taken("keep_all", 1) == []
+    assert taken("patches_only", 1, "looking.steps=9") == ["stage0 other seed"]
+    assert taken("blind", 0) == ["stage0 run"]
+
+
+def test_a_training_does_not_go_on_with_other_settings(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A plain run would take one of ten steps for finished."""
+    monkeypatch.setattr(script.subprocess, "run", lambda command, **_: None)
+    training = script.Training("floor", 0, tmp_path)
+    assert not script.run(training, "cpu", ["looking.steps=10"])
+    (training.folder / "model").mkdir(parents=True)
+    assert script.run(training, "cpu", ["looking.steps=10"])
+    assert not script.run(training, "cpu", [])
+    assert "floor-0: begun with other settings, see" in capsys.readouterr().out

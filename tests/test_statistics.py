@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from arr_coc.evaluating.statistics import (
     SIGNIFICANCE,
     bootstrap_mean,
+    clustered_error,
     detectable_difference,
     holm,
     is_significant,
@@ -101,11 +102,20 @@ def test_what_no_image_shows_is_not_ruled_out() -> None:
 def test_the_detectable_difference_is_the_one_that_is_found() -> None:
     """Simulated runs with just that gain are called significant about four times of five, and it shrinks with n."""
     first, second, images = simulated(0, 0.0)
-    smallest = detectable_difference(first, second, groups=images)
+    error = clustered_error(first, second, groups=images)
+    smallest = detectable_difference(error)
     assert sum(called(*simulated(2000 + seed, smallest)) for seed in range(60)) / 60 == pytest.approx(0.8, abs=0.2)
-    assert detectable_difference(first, second, groups=images, comparisons=18) > 1.2 * smallest
-    assert detectable_difference(first[:500], second[:500], groups=images[:500]) == pytest.approx(2 * smallest, rel=0.2)
-    assert detectable_difference([1.0] * 30, [1.0] * 30) > 0.1, "no difference seen is no proof of none"
+    assert detectable_difference(error, comparisons=18) > 1.2 * smallest
+    assert clustered_error(first[:500], second[:500], groups=images[:500]) == pytest.approx(2 * error, rel=0.2)
+    assert detectable_difference(clustered_error([1.0] * 30, [1.0] * 30)) > 0.1, (
+        "no difference seen is no proof of none"
+    )
+
+
+def test_a_rule_that_asks_for_more_than_a_difference_sees_less() -> None:
+    error = 0.01
+    assert detectable_difference(error, beyond=0.02) == pytest.approx(0.02 + 2.8 * error, abs=2e-4)
+    assert detectable_difference(error, comparisons=100, beyond=1e-6) == detectable_difference(error, comparisons=100)
 
 
 # ---- simulated runs: how often is a comparison called significant? -------------------------------------------------

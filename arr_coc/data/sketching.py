@@ -10,7 +10,6 @@ import numpy as np
 
 from .domains import density
 from .domains.document import Entry, cased
-from .flowing import flow
 from .glyphs import Glyph
 from .values import FIELDS, sample_pairs
 
@@ -87,32 +86,33 @@ def sketch_density(rng: np.random.Generator, *, size: int = 256) -> Sketch:
 
     Arguments as in `sketch_document`.
     """
-    font, (width, rows), levels = density.PRINT, density.room(size), density.densities(size)
-    unit, mono = font * float(rng.uniform(0.4, 0.56)), bool(rng.random() < 0.15)
+    levels = density.densities(size)
     wanted = levels[int(rng.integers(len(levels)))]
+    font = density.print_size(size, wanted)
+    unit, mono = font * float(rng.uniform(0.4, 0.56)), bool(rng.random() < 0.15)
     pairs = sample_pairs(rng, len(FIELDS), split="train")
     colon = ":" if rng.random() < 0.5 else ""
-    labels = [label + colon for label in cased(rng, [field for field, _ in pairs])]
-    count = density.shown([label + value for label, (_, value) in zip(labels, pairs, strict=True)], wanted)
     inner = float(rng.uniform(*density.INNER)) * font
-    advances = [
-        (_widths(rng, label, unit, mono=mono), _widths(rng, value, unit, mono=mono))
-        for label, (_, value) in zip(labels[:count], pairs, strict=False)
-    ]
-    runs = [float(label.sum() + value.sum()) + inner for label, value in advances]
-    places = flow(rng, runs, width=width, rows=rows, gap=float(rng.uniform(*density.OUTER)) * font)
+    said: list[tuple[str, str, str, np.ndarray, np.ndarray, float]] = []
+    for (field, value), label in zip(pairs, cased(rng, [field for field, _ in pairs]), strict=True):
+        advances = _widths(rng, label + colon, unit, mono=mono), _widths(rng, value, unit, mono=mono)
+        run = float(advances[0].sum() + advances[1].sum()) + inner
+        if density.fits(run, size, font):
+            said.append((field, label, value, *advances, run))
+    texts, runs = [label + colon + value for _, label, value, *_ in said], [run for *_, run in said]
+    gap = float(rng.uniform(*density.OUTER)) * font
+    places = density.placed(rng, texts, runs, size=size, wanted=wanted, gap=gap)
     if places is None:
         return sketch_density(rng, size=size)
     entries: list[Entry] = []
     glyphs: list[Glyph] = []
-    pitch = (size - 2 * density.EDGE) / rows
-    lines = zip(pairs, labels, advances, places, strict=False)
-    for (field, value), label, (label_widths, value_widths), (row, x) in lines:
+    pitch = (size - 2 * density.EDGE) / density.room(size, font)[1]
+    for (field, label, value, label_widths, value_widths, _), (row, x) in zip(said, places, strict=False):
         start, centre = density.EDGE + x, density.EDGE + pitch * (row + 0.5)
-        drawn, label_box = _line(label, start, centre, 0.7 * font, label_widths)
+        drawn, label_box = _line(label + colon, start, centre, 0.7 * font, label_widths)
         behind = start + float(label_widths.sum()) + inner
         written, value_box = _line(value, behind, centre, 0.7 * font, value_widths)
-        entries.append(Entry(field, label.removesuffix(colon), value, label_box, value_box))
+        entries.append(Entry(field, label, value, label_box, value_box))
         glyphs += drawn + written
     return tuple(entries), tuple(glyphs)
 

@@ -1,5 +1,6 @@
 """Scores by kind of question: its first word, the length of its answer, the height of the print, tags, tokens."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -37,7 +38,7 @@ def buckets(scored: Sequence["Scored"], records: Sequence[Record], patch_size: i
 
 def kinds_table(by: str, kinds: Sequence[str], scored: Sequence["Scored"]) -> dict[str, Any]:
     """The scores of each kind of question, "" being none: {"by", "rows"}, see `buckets`."""
-    values = sorted(set(kinds) - {""})
+    values = sorted(set(kinds) - {""}, key=lambda kind: (int(kind), "") if kind.isdecimal() else (math.inf, kind))
     rows = [_bucket(value, np.array([kind == value for kind in kinds]), scored) for value in values]
     return {"by": by, "rows": rows}
 

@@ -128,7 +128,7 @@ def predict_contest(
     """Answers what is not answered yet, one model after the other; see `predict`."""
     lines, count = {record.line for record in records}, 0
     for weights, run in _runs(entries, arms):
-        if not lines <= set(read_run(folder, run.name)):
+        if not lines <= set(read_run(folder, next(iter(run.runs)))):
             count += predict(load(weights), [run], records, folder, **options)
     return count
 

@@ -11,7 +11,7 @@ from .plots import COLOURS, LABEL, MARKS, as_svg
 SIZE = (7.0, 4.8)
 """Width and height in inches."""
 
-_STEP = 0.006
+_STEP = 0.012
 """How far apart the marks of neighbouring arms stand, in widths of the axis: intervals do not cover each other."""
 
 
@@ -36,7 +36,7 @@ def curve_blocks(result: Mapping[str, Any], *, metric: str) -> list[Block]:
         f"Recovered: which share of the gap between {curve['floor']} and {curve['ceiling']} {curve['arm']} closes, "
         f"where that gap is above {100 * SMALLEST_GAP:g} points. Characters: as many as pages of a level are drawn to "
         "hold. In brackets: 95 % intervals from a bootstrap that draws whole images; they leave open what other "
-        "trainings would give."
+        f"trainings would give. Above 100 %: {curve['ceiling']}, which reads more, has learnt less."
     )
     return [
         Heading("The density curve"), Figure("curve", svg, caption), _scores(curve, names), _shares(curve),
@@ -81,7 +81,7 @@ def draw_curve(curve: Mapping[str, Any], tokens: Mapping[str, float], bounds: Se
 
     figure = Drawing(figsize=SIZE, layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot(xlabel=f"characters per token of {curve['arm']}", ylabel=y_title, ylim=(-3, 103))
+    axes = figure.add_subplot(xlabel=f"characters per token of {curve['arm']}", ylabel=y_title)
     places = [level["per_token"] for level in curve["levels"]]
     for number, name in enumerate(tokens):
         shift = (number - (len(tokens) - 1) / 2) * _STEP * max(places)
@@ -97,6 +97,8 @@ def draw_curve(curve: Mapping[str, Any], tokens: Mapping[str, float], bounds: Se
             color=COLOURS[number % len(COLOURS)], linewidth=2.2 if name == curve["arm"] else 1.2, elinewidth=0.8,
             markersize=5,
         )  # fmt: skip
+    top = max(100 * score["high"] for level in curve["levels"] for score in level["scores"].values())
+    axes.set_ylim(-0.03 * top, 1.05 * top)
     axes.grid(axis="y", linewidth=0.3)
     above = axes.secondary_xaxis("top", functions=(lambda x: x * curve["tokens"], lambda x: x / curve["tokens"]))
     above.set_xlabel("characters on the page")

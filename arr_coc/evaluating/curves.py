@@ -70,7 +70,8 @@ def score_curve(scored: Sequence["Scored"], records: Sequence[Record], curve: Cu
     """{"by", "arm", "floor", "ceiling", "tokens": of the arm, "levels": [...], "all": {...}}.
 
     A level is {"characters", "per_token", "n", "images", "scores": {arm: interval}, "gap": between floor and ceiling,
-    "recovered": which share of it the arm has, or None of a gap up to `SMALLEST_GAP`}; intervals are drawn by images.
+    "recovered": which share of it the arm has, or None of a gap up to `SMALLEST_GAP` or whose interval reaches 0};
+    intervals are drawn by images.
     """
     by_name = {of_arm.arm.name: of_arm for of_arm in scored}
     counts = characters(records, curve.by)
@@ -88,7 +89,7 @@ def _level(by_name: Mapping[str, "Scored"], inside: np.ndarray, curve: Curve) ->
     means = {name: of_arm.mean_scores[inside] for name, of_arm in by_name.items()}
     arm, floor, ceiling = (means[name] for name in (curve.arm, curve.floor, curve.ceiling))
     gap = paired_difference(ceiling, floor, groups=images)
-    wide = gap.value > SMALLEST_GAP
+    wide = gap.value > SMALLEST_GAP and gap.low > 0  # a mean denominator that may be 0 has no ratio
     return {
         "n": int(inside.sum()),
         "images": len(np.unique(images)),

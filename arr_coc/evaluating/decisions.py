@@ -167,6 +167,12 @@ def compared(rules: dict[str, Any]) -> list[tuple[str, str]]:
     return list(dict.fromkeys((stated.arm, other) for stated in conditions for other in stated.others))
 
 
+def margins(rules: dict[str, Any]) -> dict[tuple[str, str], float]:
+    """By which share rules want the first of two arms above the second."""
+    conditions = [condition(rule) for rule in rules["rules"]]
+    return {(each.arm, other): each.by / 100 for each in conditions if each.above for other in each.others}
+
+
 def missing_arms(rules: dict[str, Any], arms: Sequence[str]) -> list[str]:
     """Arms that the deciding rules need and the experiment lacks; notes about absent arms are left out silently."""
     needed = [condition(rule) for rule in rules["rules"]]

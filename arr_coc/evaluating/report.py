@@ -99,7 +99,7 @@ def _sentence(comparison: dict[str, Any]) -> str:
     p = _equal(p_value(comparison["p_holm"]))
     pair = f"{comparison['first']} against {comparison['second']}"
     smallest = f"{100 * comparison['detectable']:.1f} could be seen"
-    seen = "" if comparison["significant"] else f", not significant ({smallest})"
+    seen = f" ({smallest})" if comparison["significant"] else f", not significant ({smallest})"
     return f"{pair}: {points(comparison['difference'])} points, p {p}{seen}."
 
 
@@ -186,9 +186,17 @@ def _comparisons(result: dict[str, Any]) -> list[Block]:
     explained = (
         "Paired on the same questions, means over seeds. p: sign flips of whole images; Holm's correction over all "
         f"rows. Significant: at least {FEWEST_IMAGES} images, p (Holm) at most {SIGNIFICANCE:g} and an interval that "
-        f"leaves out 0. Could be seen: the true difference, in points, that would have been found with a chance of "
-        f"{POWER:.0%}. Gained and lost: questions."
+        f"leaves out 0. Could be seen: the true difference, in points, that would have been found, or where a "
+        f"rule asks for more than a difference, that would have met it, with a chance of {POWER:.0%}. Gained and lost: "
+        "questions."
     )
+    if trainings := result.get("trainings"):
+        explained += (
+            " Intervals and p take in what other trainings would give: "
+            f"how far trainings of one arm differ is pooled over all arms ({trainings['freedom']} degrees of freedom)."
+            if trainings["freedom"]
+            else " No arm was trained twice: how far trainings differ is not known, and nothing is called significant."
+        )
     return [Heading("Paired differences"), Table(head, rows), Paragraph(explained)]
 
 
@@ -224,6 +232,9 @@ def _plots(result: dict[str, Any]) -> list[Block]:
     costs = (result["costs"] or {}).get("arms", {})
     axes = [("tokens", "image tokens", {name: arm["mean_tokens"] for name, arm in result["arms"].items()})]
     if set(costs) >= set(result["arms"]):
+        axes.append(
+            ("flops", "GFLOP to the first token", {name: costs[name]["flops"] / 1e9 for name in result["arms"]})
+        )
         times = {name: costs[name]["first_token_ms"]["p50"] for name in result["arms"]}
         axes.append(("time", "time to the first token, ms", times))
     figures: list[Block] = [Heading("Accuracy against cost")]
@@ -231,7 +242,8 @@ def _plots(result: dict[str, Any]) -> list[Block]:
         marks = []
         for arm_name, arm in result["arms"].items():
             value, low, high = (100 * arm["score"][key] for key in ("value", "low", "high"))
-            marks.append(Point(arm_name, at[arm_name], value, low, high, arm["role"]))
+            kind = arm_name if arm["role"] == "contest" else arm["role"]
+            marks.append(Point(arm_name, at[arm_name], value, low, high, kind))
         svg = scatter(marks, x_title=x_title, y_title=title)
         figures.append(Figure(f"plot-{name}", svg, "Bars: 95 % intervals; dashed: what no cheaper arm matches."))
     return figures

@@ -17,13 +17,14 @@ from ..data.records import NOT_ON_THE_PAGE, Record
 from ..metrics import METRICS
 from .arms import Arm
 from .buckets import buckets
-from .decisions import compared, decide
+from .decisions import compared, decide, margins
 from .halves import changed_answers, compared_halves, swapped_pairs
 from .predictions import Prediction, read_run, recall
 from .spending import misallocated, query_dependence
 from .statistics import (
     Interval,
     bootstrap_mean,
+    clustered_error,
     detectable_difference,
     holm,
     is_significant,
@@ -31,6 +32,7 @@ from .statistics import (
     score_interval,
     sign_flip,
 )
+from .trainings import TrainingSpread, training_spread
 from .view_asking import right_source, view_recall
 
 logger = logging.get_logger(__name__)
@@ -121,6 +123,11 @@ class Scored:
     def mean_recalls(self) -> np.ndarray:
         """[n], over the runs; NaN where a record has no boxes."""
         return self.recalls.mean(0)
+
+    @cached_property
+    def run_scores(self) -> np.ndarray:
+        """[R] mean score of each run."""
+        return self.scores.mean(1)
 
     @property
     def score(self) -> Interval:
@@ -222,7 +229,7 @@ def _read_row(folder: Path, run: str, lines: Sequence[int]) -> list[Prediction]:
 def summary(scored: Scored) -> dict[str, Any]:
     """Score and recall with intervals, each run's mean and their spread, tokens, the share of questions that were
     missed, and how far what is fetched depends on the question."""
-    run_means, overlap = scored.scores.mean(1), scored.recall
+    run_means, overlap = scored.run_scores, scored.recall
     boxed = ~np.isnan(scored.mean_recalls)
     return {
         **asdict(scored.arm),
@@ -241,32 +248,53 @@ def _shown_pages(scored: Scored) -> dict[str, Any]:
     return {name: asdict(interval) for name, interval in (scored.right_pages or {}).items()}
 
 
-def compare(first: Scored, second: Scored) -> dict[str, Any]:
+def compare(first: Scored, second: Scored, spread: TrainingSpread | None = None) -> dict[str, Any]:
     """Paired difference of two arms (means over their runs), and p by sign flips of whole images.
 
-    `gained` and `lost`: questions on which the first scores higher and lower.
+    `gained` and `lost`: questions on which the first scores higher and lower. Between arms whose trainings differ by
+    `spread`, interval and p take in what other trainings would give.
     """
     ours, theirs, images = first.mean_scores, second.mean_scores, first.images
+    difference, p = paired_difference(ours, theirs, groups=images), sign_flip(ours, theirs, groups=images)
+    if spread is not None:
+        runs, error = (first.run_scores, second.run_scores), clustered_error(ours, theirs, groups=images)
+        difference, p = spread.widened(difference, *runs), max(p, spread.p(difference.value, error, *runs))
     return {
         "first": first.arm.name,
         "second": second.arm.name,
-        "difference": asdict(paired_difference(ours, theirs, groups=images)),
+        "difference": asdict(difference),
         "gained": int((ours > theirs).sum()),
         "lost": int((ours < theirs).sum()),
-        "p": sign_flip(ours, theirs, groups=images),
+        "p": p,
     }
 
 
-def compare_all(pairs: Sequence[tuple[Scored, Scored]]) -> list[dict[str, Any]]:
-    """`compare` of all pairs as one family: with Holm's p, whether it is significant, and what could have been seen."""
-    comparisons = [compare(first, second) for first, second in pairs]
+def compare_all(
+    pairs: Sequence[tuple[Scored, Scored]],
+    spread: TrainingSpread | None = None,
+    wanted: Mapping[tuple[str, str], float] | None = None,
+) -> list[dict[str, Any]]:
+    """`compare` of all pairs as one family: with Holm's p, whether it is significant, and what could have been seen.
+
+    Args:
+        pairs: of arms.
+        spread: see `compare`.
+        wanted: shares by which a rule wants the first of two arms, by their names, above the second.
+    """
+    comparisons = [compare(first, second, spread) for first, second in pairs]
     adjusted = holm([comparison["p"] for comparison in comparisons])
     for comparison, (first, second), p in zip(comparisons, pairs, adjusted, strict=True):
         difference, images = Interval(**comparison["difference"]), len(np.unique(first.images))
+        error = clustered_error(first.mean_scores, second.mean_scores, groups=first.images)
+        beyond = (wanted or {}).get((first.arm.name, second.arm.name), 0.0)
         comparison["p_holm"] = p
         comparison["significant"] = is_significant(difference, p, images)
-        comparison["detectable"] = detectable_difference(
-            first.mean_scores, second.mean_scores, groups=first.images, comparisons=len(pairs)
+        comparison["detectable"] = (
+            detectable_difference(error, comparisons=len(pairs), beyond=beyond)
+            if spread is None
+            else spread.detectable_difference(
+                error, first.run_scores, second.run_scores, comparisons=len(pairs), beyond=beyond
+            )
         )
     return comparisons
 
@@ -274,11 +302,12 @@ def compare_all(pairs: Sequence[tuple[Scored, Scored]]) -> list[dict[str, Any]]:
 def score_experiment(
     scored: Sequence[Scored], items: Items, rules: dict[str, Any], patch_size: int, *, reference: str | None = None
 ) -> dict[str, Any]:
-    """{"arms", "comparisons", "decision", "halves", "buckets", "n", "images", "copies"} of what is all answered.
+    """{"arms", "comparisons", "trainings", "decision", "halves", "buckets", "n", "images", "copies"} of what is all
+    answered.
 
     Comparisons: each rung with the one before, what the rules compare, what shows the contribution of base and patches,
     and the last rung (in a contest its reference) with every other arm but ablations; all of them are one family for
-    Holm's correction.
+    Holm's correction. Where arms have weights of their own, all arms' trainings say how far trainings differ.
     """
     by_name = {of_arm.arm.name: of_arm for of_arm in scored}
     rungs = [name for name, of_arm in by_name.items() if of_arm.arm.role == "ladder"]
@@ -288,7 +317,10 @@ def score_experiment(
     pairs += compared_halves([of_arm.arm for of_arm in scored])
     subject = rungs[-1] if reference is None and rungs else reference
     pairs += [(subject, name) for name in fixed if name != subject] if subject else []
-    comparisons = compare_all([(by_name[first], by_name[second]) for first, second in dict.fromkeys(pairs)])
+    own = [of_arm.run_scores.tolist() for of_arm in scored if of_arm.arm.weights]
+    spread = training_spread(own) if own else None
+    named = [(by_name[first], by_name[second]) for first, second in dict.fromkeys(pairs)]
+    comparisons = compare_all(named, spread, margins(rules))
     known = {(comparison["first"], comparison["second"]): comparison for comparison in comparisons}
     arms = {name: summary(of_arm) for name, of_arm in by_name.items()}
     hard = _hard(items.records, by_name)
@@ -301,6 +333,7 @@ def score_experiment(
         "copies": items.copies,
         "arms": arms,
         "comparisons": comparisons,
+        "trainings": None if spread is None else {"freedom": spread.freedom},
         "decision": decide(rules, list(by_name), lambda first, second: known[first, second], images=images),
         "halves": [
             {

@@ -4,7 +4,7 @@ Notation: n items (questions), each with a group (its image).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -220,22 +220,15 @@ def is_significant(difference: Interval, p: float, images: int) -> bool:
     return images >= FEWEST_IMAGES and p <= SIGNIFICANCE and excludes_zero
 
 
-def detectable_difference(
+def clustered_error(
     first: Sequence[float] | np.ndarray,
     second: Sequence[float] | np.ndarray,
     *,
     groups: Sequence[int] | np.ndarray | None = None,
-    comparisons: int = 1,
 ) -> float:
-    """The smallest true difference that would have been called significant with a chance of `POWER`.
+    """Standard error of the mean difference of paired scores, robust to how the items of a group go together.
 
-    By the normal approximation with the cluster-robust standard error of the mean difference, at `SIGNIFICANCE` shared
-    out among the comparisons (Holm's first step).
-
-    Args:
-        first, second: scores of the same items.
-        groups: as in `bootstrap_mean`.
-        comparisons: how many are made.
+    Where all differences are alike, what as many groups that are all alike leave open.
 
     Raises:
         ValueError: unequal numbers of items, none, or scipy is needed and not installed.
@@ -244,7 +237,23 @@ def detectable_difference(
     sums, counts = _by_group(differences, groups)
     residuals = sums - differences.mean() * counts
     error = math.sqrt(float((residuals**2).sum()) * len(sums) / max(1, len(sums) - 1)) / len(differences)
-    normal = NormalDist()
-    if error == 0:
-        error = wilson(0, len(sums)).high / normal.inv_cdf(0.975)
-    return (normal.inv_cdf(1 - SIGNIFICANCE / (2 * comparisons)) + normal.inv_cdf(POWER)) * error
+    return error or wilson(0, len(sums)).high / NormalDist().inv_cdf(0.975)
+
+
+def detectable_difference(image_error: float, *, comparisons: int = 1, beyond: float = 0.0) -> float:
+    """The smallest true difference that would have been called one with a chance of `POWER`.
+
+    By the normal approximation.
+
+    Args:
+        image_error: standard error of the mean difference, see `clustered_error`.
+        comparisons: how many are made, among which `SIGNIFICANCE` is shared out (Holm's first step).
+        beyond: where a rule asks for more than this, the 95 % interval has to end above it, too.
+    """
+    return detectable(image_error, NormalDist().inv_cdf, comparisons=comparisons, beyond=beyond)
+
+
+def detectable(error: float, quantile: Callable[[float], float], *, comparisons: int, beyond: float) -> float:
+    """`detectable_difference` with an error whose distribution has these quantiles."""
+    significant = (quantile(1 - SIGNIFICANCE / (2 * comparisons)) + quantile(POWER)) * error
+    return max(significant, beyond + (quantile(0.975) + quantile(POWER)) * error) if beyond else significant

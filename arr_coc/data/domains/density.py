@@ -1,13 +1,14 @@
-"""Domain `density`: fields and values that fill a page to a wanted number of characters, all at one print size.
+"""Domain `density`: fields and values that fill a page, in print that is the smaller, the more characters are wanted.
 
-How much a page says is then all that differs from page to page: where does a fixed number of tokens begin to forget?
-There is one layout, the same in every split, as another one would differ in more than that.
+How much each part of a page says is then all that differs from page to page: where does a fixed number of tokens begin
+to forget? There is one layout, the same in every split, as another one would differ in more than that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import sqrt
 
 import numpy as np
 
@@ -21,10 +22,10 @@ from ..values import FIELDS, pick, sample_pairs
 from .document import Document, Entry, ask_each, cased
 from .page import Layouts, Page, register
 
-PRINT = 10.0
-"""Font size on every page, px."""
-LINE = 1.16 * PRINT
-"""Least line pitch, px: that of the tallest font in use."""
+SMALLEST, LARGEST = 10.0, 20.0
+"""Font sizes of the densest pages and of those with room to spare, px."""
+_LINE = 1.16
+"""Least line pitch in font sizes: that of the tallest font in use."""
 EDGE = 3.0
 """px kept free of text on every side."""
 STEP = 50
@@ -35,6 +36,8 @@ _MOST = 350
 """Characters that fit on a page of 192 px in nearly every font."""
 _MOST_FIELDS = 400
 """Characters that all fields together nearly always have: each stands on a page once."""
+_FILLED = 0.93
+"""Of the side of the print that a page would have room for, if lines broke anywhere."""
 INNER, OUTER = (0.3, 0.6), (1.0, 1.6)
 """Gaps, from and to, between a label and its value, and between one value and the next label, in font sizes."""
 
@@ -47,13 +50,49 @@ def densities(size: int) -> tuple[int, ...]:
 
 def shown(texts: Sequence[str], characters: int) -> int:
     """How many of the texts, the first ones, come nearest to so many visible characters; at least one."""
-    counts = np.cumsum([len(text.replace(" ", "")) for text in texts])
+    counts = np.cumsum([_visible(text) for text in texts])
     return 1 + int(np.abs(counts - characters).argmin())
 
 
-def room(size: int) -> tuple[float, int]:
-    """Width of the lines of a page of `size` px, and how many there are."""
-    return size - 2 * EDGE, int((size - 2 * EDGE) // LINE)
+def print_size(size: int, characters: int) -> float:
+    """Font size, px, at which so many characters fill a page of `size` px."""
+    return min(LARGEST, max(SMALLEST, _FILLED * SMALLEST * sqrt(densities(size)[-1] / characters)))
+
+
+def room(size: int, font: float) -> tuple[float, int]:
+    """Width of the lines of a page of `size` px, and how many there are in print of `font` px."""
+    return size - 2 * EDGE, int((size - 2 * EDGE) // (_LINE * font))
+
+
+def fits(run: float, size: int, font: float) -> bool:
+    """Whether an entry of this width in print of `font` px would fit on a line in the largest print."""
+    return run * LARGEST <= room(size, font)[0] * font
+
+
+def placed(
+    rng: np.random.Generator, texts: Sequence[str], runs: Sequence[float], *, size: int, wanted: int, gap: float
+) -> list[tuple[int, float]] | None:
+    """Row and x of entries, the first ones, that have about so many visible characters; None where they do not fit.
+
+    Nor may those of the densest page, in its print: what is drawn again does not depend on how much is wanted.
+
+    Args:
+        rng: the only source of randomness.
+        texts: of the entries.
+        runs: their widths, px, in the print of a page of `wanted` characters.
+        size: side of the page, px.
+        wanted: visible characters.
+        gap: least distance of two entries on a line, px.
+    """
+    font, most = print_size(size, wanted), densities(size)[-1]
+    if sum(_visible(text) for text in texts) < most:
+        return None
+    (width, rows), smaller = room(size, SMALLEST), SMALLEST / font
+    densest = [run * smaller for run in runs[: shown(texts, most)]]
+    if flow(rng, densest, width=width, rows=rows, gap=gap * smaller) is None:
+        return None
+    width, rows = room(size, font)
+    return flow(rng, runs[: shown(texts, wanted)], width=width, rows=rows, gap=gap)
 
 
 def render_density(
@@ -61,8 +100,8 @@ def render_density(
 ) -> Document:
     """A page of `field value` after `field value` with about so many visible characters.
 
-    Fonts, fields and values are drawn as if every page were to be as full as can be, and then as many are shown as are
-    wanted: so pages of different density differ in nothing else.
+    Fonts, fields and values are drawn as if every page were to hold as much as can be, and every line to hold the
+    largest print, and then as many are shown as are wanted: so pages of different density differ in nothing else.
 
     Args:
         rng: the only source of randomness.
@@ -82,34 +121,36 @@ def render_density(
     if characters is not None and characters not in levels:
         raise ValueError(f"characters: expected one of {', '.join(map(str, levels))} on {size} px; got {characters}")
     wanted = levels[int(rng.integers(len(levels)))] if characters is None else characters
+    font = print_size(size, wanted)
     pen = sample_pen(rng, split)
     while True:
-        styles = sample_styles(rng, pen, size, split).scaled(PRINT, 1.0)
+        styles = sample_styles(rng, pen, size, split).scaled(font, 1.0)
         pairs = sample_pairs(rng, len(FIELDS), split=split)
         colon = pick(rng, ("", ":"))
-        labels = [label + colon for label in cased(rng, [field for field, _ in pairs])]
-        values = [value for _, value in pairs]
-        inner, outer = (PRINT * float(rng.uniform(*gaps)) for gaps in (INNER, OUTER))
-        texts = [label + value for label, value in zip(labels, values, strict=True)]
-        widths = [_width(styles, *both) + inner for both in zip(labels, values, strict=True)]
-        (width, rows), full, count = room(size), shown(texts, levels[-1]), shown(texts, wanted)
-        if flow(rng, widths[:full], width=width, rows=rows, gap=outer) is None:
-            continue
-        places = flow(rng, widths[:count], width=width, rows=rows, gap=outer)
+        named = cased(rng, [field for field, _ in pairs])
+        inner, outer = (font * float(rng.uniform(*gaps)) for gaps in (INNER, OUTER))
+        said = [
+            (field, label, value, run)
+            for (field, value), label in zip(pairs, named, strict=True)
+            if fits(run := _width(styles, label + colon, value, font) + inner, size, font)
+        ]
+        texts, runs = [label + colon + value for _, label, value, _ in said], [run for *_, run in said]
+        places = placed(rng, texts, runs, size=size, wanted=wanted, gap=outer)
         if places is not None:
             break
+    labels, values = [label + colon for _, label, _, _ in said], [value for _, _, value, _ in said]
     palette = sample_palette(rng, contrast=CONTRAST[split])
     label_ink = Ink(size, pen)
     value_ink = label_ink if palette.value == palette.label else Ink(size, pen)
-    pitch = (size - 2 * EDGE) / rows
+    pitch = (size - 2 * EDGE) / room(size, font)[1]
     baselines = [EDGE + pitch * (row + 0.5) + styles.value.cap_height / 2 for row, _ in places]
     starts = [EDGE + x for _, x in places]
     ends = [x + styles.label.width(label) + inner for x, label in zip(starts, labels, strict=False)]
-    label_boxes, glyphs = write(label_ink, labels[:count], starts, baselines, styles.label)
-    value_boxes, value_glyphs = write(value_ink, values[:count], ends, baselines, styles.value)
+    label_boxes, glyphs = write(label_ink, labels[: len(places)], starts, baselines, styles.label)
+    value_boxes, value_glyphs = write(value_ink, values[: len(places)], ends, baselines, styles.value)
     entries = tuple(
-        Entry(field, label.removesuffix(colon), value, label_box(), value_box())
-        for (field, value), label, label_box, value_box in zip(pairs, labels, label_boxes, value_boxes, strict=False)
+        Entry(field, label, value, label_box(), value_box())
+        for (field, label, value, _), label_box, value_box in zip(said, label_boxes, value_boxes, strict=False)
     )
     inks = [(label_ink, palette.label), *([] if value_ink is label_ink else [(value_ink, palette.value)])]
     names = dict.fromkeys((styles.value.face.name, styles.label.face.name))
@@ -117,9 +158,13 @@ def render_density(
     return Document(image, entries, (*glyphs, *value_glyphs), "flow", " + ".join(names))
 
 
-def _width(styles: Styles, label: str, value: str) -> float:
+def _visible(text: str) -> int:
+    return len(text.replace(" ", ""))
+
+
+def _width(styles: Styles, label: str, value: str, font: float) -> float:
     """Of an entry without the gap inside; a slant may reach a little further."""
-    return styles.label.width(label) + styles.value.width(value) + 0.1 * PRINT
+    return styles.label.width(label) + styles.value.width(value) + 0.1 * font
 
 
 @register("density", Layouts({"flow": None}, {"flow": None}), {"field": DOCUMENT_WORDINGS})

@@ -1,4 +1,4 @@
-"""Trains every arm of the density experiment, for every seed: the shared reading stage first, then arm by arm.
+"""Trains every arm of the density experiment, for every seed: the stages that all share first, then arm by arm.
 
 python examples/experiments/lab-density/train_arms.py                               # on CPUs, one after the other
 python examples/experiments/lab-density/train_arms.py --device cuda --jobs 6        # on a GPU, six at a time
@@ -9,6 +9,7 @@ training of the same seed began with are taken from it: they would come to the s
 """
 
 import argparse
+import json
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -23,8 +24,8 @@ from arr_coc.training.recipe import load_recipe
 
 LAB = Path(__file__).parents[3] / "hub_configs" / "arr-coc-lab"
 
-READING = "reading"
-"""The stage that all arms start from."""
+SHARED = "shared"
+"""The training that all arms start from."""
 
 SEEDS = {"running": 3, "floor": 3, "smaller": 2, "blind": 2, "patches_only": 2, "keep_all": 2}
 """Arms, and how many trainings each gets: seeds 0, 1, ..."""
@@ -35,8 +36,8 @@ class Training:
     """One run of a recipe with a seed.
 
     Attributes:
-        name: `READING` or an arm.
-        seed: of weights and pages; that of the reading stage, which all share, is 0.
+        name: `SHARED` or an arm.
+        seed: of weights and pages; that of the shared training is 0.
         out: folder of all trainings.
     """
 
@@ -47,7 +48,7 @@ class Training:
     @property
     def folder(self) -> Path:
         """Its own, which holds `model` once it is done."""
-        return self.out / (READING if self.name == READING else f"{self.name}-{self.seed}")
+        return self.out / (SHARED if self.name == SHARED else f"{self.name}-{self.seed}")
 
     @property
     def done(self) -> bool:
@@ -57,14 +58,14 @@ class Training:
     @property
     def recipe(self) -> Path:
         """Its file."""
-        return LAB / ("reading.yaml" if self.name == READING else f"arms/{self.name}.yaml")
+        return LAB / ("shared.yaml" if self.name == SHARED else f"arms/{self.name}.yaml")
 
     def settings(self, more: Sequence[str]) -> list[str]:
         """Of its recipe: those that tell trainings of an arm apart, and more."""
-        if self.name == READING:
+        if self.name == SHARED:
             return list(more)
-        seeded = ("seed", *(f"{stage}.seed" for stage in ("looking", "copying", "answering")))
-        start = Training(READING, 0, self.out).folder.absolute() / "model"
+        seeded = ("seed", *(f"{stage}.seed" for stage in ("looking", "answering")))
+        start = Training(SHARED, 0, self.out).folder.absolute() / "model"
         return [*(f"{setting}={self.seed}" for setting in seeded), f"start={start}", *more]
 
     def command(self, device: str, settings: Sequence[str]) -> list[str]:
@@ -72,10 +73,19 @@ class Training:
         command = [sys.executable, "-m", "arr_coc_cli", "train", str(self.recipe), *self.settings(settings)]
         return [*command, "--out", str(self.folder), "--device", device]
 
+    def asked_alike(self, settings: Sequence[str]) -> bool:
+        """Whether it was begun with these settings, which are kept beside its folder; it is begun now if it was not."""
+        kept, asked = self.folder.with_suffix(".settings"), json.dumps(self.settings(settings))
+        if not kept.exists():
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.write_text(asked)
+        return kept.read_text() == asked
+
     def take_stages(self, settings: Sequence[str]) -> None:
         """Begins with the stages that a finished training of the same seed began with."""
-        others = [other for name in SEEDS if (other := Training(name, self.seed, self.out)).done]
-        if self.folder.exists() or self.name == READING or not others:
+        others = [Training(name, self.seed, self.out) for name in SEEDS]
+        others = [other for other in others if other.done and other.asked_alike(settings)]
+        if self.folder.exists() or self.name == SHARED or not others:
             return
         other, count = max(((other, self._in_common(other, settings)) for other in others), key=itemgetter(1))
         beside = self.folder.with_suffix(".part")
@@ -95,9 +105,11 @@ class Training:
 
 def run(training: Training, device: str, settings: Sequence[str]) -> bool:
     """Runs a training unless it is done; returns whether it is now."""
+    if not training.asked_alike(settings):
+        print(f"{training.folder}: begun with other settings, see its .settings", flush=True)
+        return False
     if not training.done:
         print(f"{training.folder}: training", flush=True)
-        training.out.mkdir(parents=True, exist_ok=True)
         training.take_stages(settings)
         with training.folder.with_suffix(".log").open("a") as log:
             subprocess.run(training.command(device, settings), stdout=log, stderr=log, check=False)
@@ -122,19 +134,19 @@ def main() -> int:
     parser.add_argument(
         "--seeds", type=int, help="trainings of each arm (default: 3 of floor and running, 2 of others)"
     )
-    of_reading = "setting of the shared stage alone; may be repeated"
-    parser.add_argument("--reading", metavar="SETTING", action="append", default=[], help=of_reading)
+    of_shared = "setting of the shared training alone; may be repeated"
+    parser.add_argument("--shared", metavar="SETTING", action="append", default=[], help=of_shared)
     options = parser.parse_args()
     arms = options.arms.split(",")
     if strange := sorted(set(arms) - set(SEEDS)):
         parser.error(f"--arms: expected names among {', '.join(SEEDS)}; got {', '.join(strange)}")
     counts = {arm: SEEDS[arm] if options.seeds is None else options.seeds for arm in arms}
-    reading = Training(READING, 0, options.out)
+    shared = Training(SHARED, 0, options.out)
     # Seed by seed: what is there early is one training of every arm.
     trainings = [
         Training(arm, seed, options.out) for seed in range(max(counts.values())) for arm in arms if seed < counts[arm]
     ]
-    if not run(reading, options.device, options.reading):
+    if not run(shared, options.device, options.shared):
         return 1
     return 0 if run_all(trainings, options.jobs, options.device, options.settings) else 1
 
