@@ -22,7 +22,7 @@ from arr_coc.evaluating.evaluation import score_strategies
 from arr_coc.evaluating.experiment import Settings, arms_of, facts, plan_arms, predict
 from arr_coc.evaluating.predictions import Prediction, read_run
 from arr_coc.evaluating.scores import read_scored, summary
-from arr_coc.evaluating.view_asking import right_source, view_recall
+from arr_coc.evaluating.view_asking import needs_views, right_source, view_recall
 from arr_coc_cli import main
 
 ROOT = Path(__file__).parents[1]
@@ -139,6 +139,16 @@ def test_a_broken_document_names_its_line(model: Any, tmp_path: Path) -> None:
     broken.write_bytes(b"%PDF-1.4 nothing")
     with pytest.raises(ValueError, match="line 9: .*broken.pdf"):
         score_strategies(model, [Record(broken, "?", ("1",), line=9)], ["none"], progress=False)
+
+
+def test_a_tiff_of_several_pages_is_a_document_and_a_broken_image_is_none(tmp_path: Path) -> None:
+    """Its first page alone was looked at."""
+    first, second = (noise((70, 90), number) for number in range(2))
+    first.save(tmp_path / "pages.tiff", save_all=True, append_images=[second])
+    first.save(tmp_path / "page.tiff")
+    (tmp_path / "broken.png").write_bytes(b"nothing")
+    named = {name: [Record(tmp_path / name, "?", ("1",))] for name in ("pages.tiff", "page.tiff", "broken.png")}
+    assert [name for name, records in named.items() if needs_views(records, None)] == ["pages.tiff"]
 
 
 def test_training_on_several_images_is_refused(model: Any, data: Path) -> None:

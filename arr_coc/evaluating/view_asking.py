@@ -14,7 +14,7 @@ from ..data.images import HeldImage, opened
 from ..data.records import Record
 from ..modeling.answers import Answer
 from ..modeling.fetcher import FetchChoices
-from ..modeling.image_loading import Source, document_kind, load_image
+from ..modeling.image_loading import MAX_IMAGE_PIXELS, Source, count_pages, document_kind, load_image, open_encoded
 from ..modeling.image_processing_arr_coc import Box
 from ..modeling.joint_allocation import JointFetch
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
@@ -33,14 +33,20 @@ _ACROSS = 16
 
 
 def needs_views(records: Sequence[Record], tiles: str | int | None) -> bool:
-    """Whether tiles are asked for, or a record is about several images, or a PDF or a video."""
+    """Whether tiles are asked for, or a record is about several images, or a PDF, a video, a TIFF or GIF of pages."""
     files = {record.image for record in records if isinstance(record.image, Path)}
     return tiles is not None or any(record.others for record in records) or any(map(_is_document, files))
 
 
 def _is_document(path: Path) -> bool:
     with path.open("rb") as stream:
-        return document_kind(stream.read(_HEAD)) is not None
+        if document_kind(stream.read(_HEAD)) is not None:
+            return True
+        try:
+            with open_encoded(stream, str(path), MAX_IMAGE_PIXELS) as image:
+                return count_pages(image, str(path)) > 1
+        except ValueError:
+            return False  # said when it is read, with its line
 
 
 def check_arms(arms: Sequence[Arm], side: int) -> None:

@@ -32,6 +32,8 @@ model = AutoModel.from_pretrained("org/{name}", trust_remote_code=True)
 print(model.generate("image.png", "What is the total?"))
 ```
 """
+_OUTER = re.compile(r"!?\[([^\]]*)\]\(\.\./[^)]*\)")
+"""A link to what is beside the card's folder, where the card was written, and not on the Hub."""
 _TESTED = re.compile(r"^Tested with transformers `[^`\n]*`\.(?=\r?$)", re.MULTILINE)
 
 
@@ -60,7 +62,8 @@ def complete_card(
     """Adds to the card at `path` what it leaves out, and writes it; there is one afterwards. Repeating changes nothing.
 
     The library, the task, the tags, the tested range of transformers (also in the text), and results of the evaluation.
-    What the card says itself stays, but for that range and for older results on the same data.
+    What the card says itself stays, but for that range, for older results on the same data, and for links that lead out
+    of its folder, of which the text stays.
 
     Args:
         path: of the card.
@@ -84,7 +87,7 @@ def complete_card(
     data.tags = [*(data.tags or ()), *(tag for tag in TAGS if tag not in (data.tags or ()))]
     data.base_model = data.base_model or list(base_model) or None
     data["transformers_version"] = tested_transformers()
-    card.text = _say_tested(card.text, data["transformers_version"])
+    card.text = _say_tested(_OUTER.sub(r"\1", card.text), data["transformers_version"])
     if evaluation is not None:
         results = evaluation_results(evaluation, strategy)
         measured = {result.dataset_type for result in results}
