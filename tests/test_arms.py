@@ -30,6 +30,16 @@ def test_baselines_never_get_fewer_tokens(budget: int) -> None:
     assert all(arm.tokens == wanted for arm in arms if arm.role == "ladder" and arm.name != "none")
 
 
+def test_larger_and_smaller_images_of_any_number_of_tokens() -> None:
+    config = tiny_config()
+    small, smaller, large = make_arms(config, ["smaller", "smaller@100", "larger@50"])
+    assert small.tokens < 100 <= smaller.tokens and small.side < smaller.side < config.vision_config.image_size
+    assert (smaller.rule, smaller.strategy, smaller.role) == ("smaller", "saliency", "baseline")
+    assert large.tokens >= 50 and large.side > config.vision_config.image_size and large.budget == 0
+    with pytest.raises(ValueError, match=r"got \['smaller@all', 'larger\+window@50'\]"):
+        make_arms(config, ["smaller@all", "larger+window@50"])
+
+
 def test_arms_keep_to_what_there_is() -> None:
     config = tiny_config(fetcher={"scorers": ["realizer"]})
     assert "clip_query" not in [arm.name for arm in make_arms(config)]

@@ -34,6 +34,8 @@ GROUPS = {
 }
 """Names that stand for several arms."""
 
+_RESIZED = {"larger": ("none", "fast"), "smaller": ("saliency", "all")}
+"""Strategy and budget of arms that see another size of the image."""
 TRAINABLE = ("larger", "smaller", "patches_only", "keep_all")
 """Arms that weights read well only if trained on such prompts: another size, no base, all patches at once."""
 
@@ -119,8 +121,8 @@ def make_arms(
         config: of the model.
         names: strategies, peers, `BASELINES`, `HALVES`, `BOUNDS`; RULE@K with K as for `budget` ("all": what the
             context holds), of all passes together; RULE+ALLOCATOR and RULE+CHANGE of `CHANGES`, also together:
-            realizer+window@64. A name of
-            `GROUPS`: those of the group that this checkpoint and these records can run. None: all groups but "peers".
+            realizer+window@64; larger@TOKENS and smaller@TOKENS: images that give no fewer. A name of `GROUPS`: those
+            of the group that this checkpoint and these records can run. None: all groups but "peers".
         budget: see `resolve_budget`; the config's by default.
         allocator: the config's by default.
         seeds: of "random".
@@ -179,8 +181,10 @@ def _parse(name: str) -> tuple[str, list[str], str] | None:
     rule, *changes = head.split("+")
     changed = bool(at or changes)
     known = {*SCORERS, *PEERS} if changed else {*SCORERS, *PEERS, *BASELINES, "keep_all"}
-    if not changes:  # they say what else the language model reads
-        known |= HALVES.keys()
+    if not changes:  # they say what else the language model reads, and of which size of the image
+        known |= {*HALVES, *_RESIZED}
+        if head in _RESIZED and at and not budget.isdecimal():
+            return None
     if rule not in known or bool(at) != bool(budget) or not {*changes} <= {*ALLOCATORS, *CHANGES}:
         return None
     if rule in PEERS and any("passes" in CHANGES.get(change, {}) for change in changes):  # they choose once
@@ -210,6 +214,8 @@ class _Maker:
         """The arm of a parsed name; None for a resized image that the budget, of nearly all patches, leaves no size."""
         if rule in HALVES:
             return self._half(name, rule, budget)
+        if rule in _RESIZED:
+            return self._resized(name, rule, int(budget) if budget else self.base + self.budget)
         if changes or budget:
             return self._ablation(name, rule, changes, budget, seeds)
         tokens = self.base + self.budget
@@ -220,10 +226,6 @@ class _Maker:
             return replace(plain, budget=0, tokens=self.base)
         if name == "uniform":
             return replace(plain, role="baseline", strategy="oracle", allocator="topk", note=BASELINES[name])
-        if name == "larger":
-            return self._resized(plain, "none", "fast", tokens)
-        if name == "smaller":
-            return self._resized(plain, "saliency", "all", tokens)
         if name in PEERS:
             return replace(plain, role="peer", strategy="oracle", allocator="topk", note=PEERS[name].note)
         if name == "oracle":
@@ -268,16 +270,14 @@ class _Maker:
             PEERS[rule].note if rule in PEERS else cut, **fields,
         )  # fmt: skip
 
-    def _resized(self, plain: Arm, strategy: str, budget: str, wanted: int) -> Arm | None:
+    def _resized(self, name: str, rule: str, wanted: int) -> Arm | None:
         """The smallest image that gives at least `wanted` tokens: a baseline never gets fewer."""
+        strategy, budget = _RESIZED[rule]
         side = self.unit
         while sum(self.config.vision_tokens(side, budget, strategy=strategy)) < wanted:
             side += self.unit
         base, fetched = self.config.vision_tokens(side, budget, strategy=strategy)
         if side == self.side or base + fetched > self.most:
             return None
-        note = f"{BASELINES[plain.name]}: {side} px"
-        return replace(
-            plain, role="baseline", strategy=strategy, budget=fetched, allocator="topk", side=side,
-            tokens=base + fetched, note=note,
-        )  # fmt: skip
+        note = f"{BASELINES[rule]}: {side} px"
+        return Arm(name, "baseline", strategy, fetched, "topk", side, base + fetched, note=note)

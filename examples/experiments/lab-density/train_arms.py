@@ -27,7 +27,10 @@ LAB = Path(__file__).parents[3] / "hub_configs" / "arr-coc-lab"
 SHARED = "shared"
 """The training that all arms start from."""
 
-SEEDS = {"running": 3, "floor": 3, "smaller": 2, "blind": 2, "patches_only": 2, "keep_all": 2}
+SEEDS = {
+    "running": 3, "floor": 3, "smaller": 2, "blind": 2, "patches_only": 2, "keep_all": 2, "floor_flops": 2,
+    "smaller_flops": 2,
+}  # fmt: skip
 """Arms, and how many trainings each gets: seeds 0, 1, ..."""
 
 
