@@ -227,7 +227,7 @@ def test_the_page_stands_alone(experiment: Path) -> None:
     text = (experiment / "out" / "report.md").read_text()
     assert not re.findall(r"<(?:script|link|iframe)", page)
     assert all(source.startswith(("data:", "#")) for source in re.findall(r'(?:src|href)="([^"]*)"', page))
-    assert page.count("<svg") == 2 and page.count("<img") == 6
+    assert page.count("<svg") == 3 and page.count("<img") == 6
     for word in (
         "NO VERDICT",
         "could be seen",

@@ -15,7 +15,7 @@ from arr_coc.data.domains import DOMAINS, Page, draw_page
 
 HASHES = Path(__file__).parent / "fixtures" / "page_hashes.json"
 """Written when pages got three splits and words of their own in each, those of training when they came to say more
-words; with FreeType 2.14.3 and matplotlib's DejaVu."""
+words, those of domain `density` when print came to fill the page; with FreeType 2.14.3 and matplotlib's DejaVu."""
 
 FREETYPE = "2.14.3"
 SEED, NUMBERS = 11, (0, 1, 2)
