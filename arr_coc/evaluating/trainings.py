@@ -62,8 +62,6 @@ class TrainingSpread:
         if not self.freedom:
             return 1.0
         error = math.hypot(image_error, self.error(first, second))
-        if error == 0:
-            return 1.0 if difference == 0 else 0.0
         require_extra("scipy.stats", "intervals")
         from scipy.stats import t
 
