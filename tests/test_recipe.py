@@ -7,6 +7,7 @@ import pytest
 import torch
 import yaml
 
+from arr_coc.data.sources import open_records
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.training.recipe import begin, load_recipe
 from arr_coc.training.stages import STAGES
@@ -143,3 +144,15 @@ def test_a_start_with_fewer_language_layers_says_what_it_said(tmp_path: Path) ->
     assert len(grown.model.language_model.layers) == 6
     assert torch.allclose(states[0], states[1], atol=1e-4)
     assert grown.generation_config.max_new_tokens == shipped.generation_config.max_new_tokens == 24
+
+
+def test_an_adapter_is_trained_on_data_of_ones_own_as_the_recipe_says() -> None:
+    """Settings of the format alone kept the fields of rendered pages, and were refused."""
+    recipe = RECIPE.parents[2] / "examples" / "adapter.yaml"
+    command = next(line for line in recipe.read_text().splitlines() if "format: jsonl" in line)
+    setting = command.split("'")[1].replace("../my.jsonl", "held_out/data.jsonl")
+    loaded = load_recipe(recipe, [setting])
+    (stage,) = loaded.stages
+    assert len(open_records(stage.data, folder=loaded.root)) > 0  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="data of format jsonl: expected fields among path; got pages"):
+        open_records(load_recipe(recipe, ["data.format=jsonl"]).stages[0].data)  # type: ignore[attr-defined]
