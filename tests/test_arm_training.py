@@ -11,13 +11,14 @@ from test_training import ANSWERING, COPYING, READING, begun, config, questions 
 
 from arr_coc.data.mixture import Mixture
 from arr_coc.data.vocabulary import build_tokenizer
-from arr_coc.modeling.base_model import ArrCocModel
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.training.attention import all_eager_attention
+from arr_coc.training.from_scratch import learner as learner_module
 from arr_coc.training.from_scratch.answering import Answering, AnsweringStage
 from arr_coc.training.from_scratch.learner import Learner
 from arr_coc.training.from_scratch.questions import Prompts, QuestionPages
 from arr_coc.training.from_scratch.reading import ReadingPages
+from arr_coc.training.from_scratch.reading_on import read_on
 
 ONE = {"start_mix": {"saliency": 1.0}, "end_mix": {"saliency": 1.0}, "evaluate_strategies": ("saliency",)}
 """The settings of a stage that fetches by strong edges alone."""
@@ -29,16 +30,14 @@ def prompts_for(config: ArrCocConfig) -> Prompts:  # noqa: F811
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Placeholders in a prompt and tokens of an image, at every call of the model on images."""
+    """Groups of image tokens and tokens of each, every time that the language model reads."""
     calls: list[tuple[int, int]] = []
-    embed = ArrCocModel.embed_images
 
-    def counting(self: ArrCocModel, ids: torch.Tensor, *given: Any, **named: Any) -> Any:
-        prompt = embed(self, ids, *given, **named)
-        calls.append((int((ids[0] == self.config.image_token_id).sum()), prompt.image_tokens.shape[1]))
-        return prompt
+    def counting(model: Any, before: torch.Tensor, tokens: torch.Tensor, *given: Any, **named: Any) -> Any:
+        calls.append((tokens.shape[0], tokens.shape[1]))
+        return read_on(model, before, tokens, *given, **named)
 
-    monkeypatch.setattr(ArrCocModel, "embed_images", counting)
+    monkeypatch.setattr(learner_module, "read_on", counting)
     return calls
 
 
@@ -52,7 +51,7 @@ def test_without_its_base_a_prompt_holds_patches_alone(config: ArrCocConfig, see
             losses = learner(batch, strategy="oracle", budget=17, generator=torch.Generator(), frozen=True)
         for name in ("answer", "token", "pointer", "relevance", "base", "looking"):
             assert losses[name].isfinite(), name
-    assert seen == [(33, 33), (17, 17)]
+    assert seen == [(len(batch.after), 33), (len(batch.after), 17)]
     losses["answer"].backward()
     assert all(part.grad is not None for part in run.model.model.vision_tower.compressor.parameters())
 
@@ -92,7 +91,8 @@ def test_all_patches_transcribe_the_whole_page(config: ArrCocConfig, seen: list[
         run = begun(config)
         task = Answering(replace(stage, budgets={budget: 1.0}), run)
         with all_eager_attention(run.model):
-            assert name in task.losses(0, task.pages(0).batch(0)) and seen[-1] == (tokens, tokens)
+            assert name in task.losses(0, task.pages(0).batch(0))
+            assert seen[-1] == (stage.pages, tokens), "questions of a page read alike"
 
 
 def test_a_measurement_answers_as_the_stage_is_told(config: ArrCocConfig, seen: list[tuple[int, int]]) -> None:  # noqa: F811
@@ -101,7 +101,9 @@ def test_a_measurement_answers_as_the_stage_is_told(config: ArrCocConfig, seen: 
     task = Answering(stage, run)
     with all_eager_attention(run.model):
         scores = task.measure()
-    assert {name.partition(":")[0] for name in scores} == {"document, saliency"} and set(seen) == {(40, 40)}
+    assert {name.partition(":")[0] for name in scores} == {"document, saliency"} and {tokens for _, tokens in seen} == {
+        40
+    }
 
 
 @pytest.mark.parametrize("side", [64, 192])

@@ -26,8 +26,9 @@ from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..draws import uniform_like
 from ..stages import STAGES, Run
 from .patch_language import PatchLanguage, at_patches
-from .pointing import POINTING_LAYER, check_layer, pointer_loss, pointing, right_rows, shown_by
+from .pointing import POINTING_LAYER, check_layer, pointer_loss, right_rows, shown_by
 from .questions import Batch, Prompts, QuestionPages
+from .reading_on import read_on
 from .stage import ScratchStage, Task
 
 EVALUATED_BATCHES = 4
@@ -119,34 +120,31 @@ class Copying(nn.Module):
         Returns:
             "answer", "pointer": losses; "right" [I]: rows predicted right; "tokens": share of tokens predicted right.
         """
-        embed = self.model.get_input_embeddings()
         indices = best(batch.oracle + 0.5 * uniform_like(batch.oracle, generator), budget if "patches" in read else 0)
         if blurred:
             tokens, other = (self._tokens(_moved(batch, generator), indices, read) for _ in range(2))
             tokens = tokens + float(torch.rand((), generator=generator)) * (other - tokens)
         else:
             tokens = self._tokens(batch, indices, read)
-        start, end = batch.before.shape[1], batch.before.shape[1] + tokens.shape[1]
-        embeds = torch.cat((embed(batch.before), tokens, embed(batch.after)), 1)
-        output = self.model.model(inputs_embeds=embeds, use_cache=False, output_attentions=True)
-        steps = slice(end - 1, -1)  # the position before each token of `after`, which predicts it
-        logits = self.model.lm_head(output.last_hidden_state[:, steps][batch.answer])
-        targets = batch.after[batch.answer]
-        attention = pointing(output.attentions, self.layer, steps=steps, tokens=slice(start, end))
+        states, attention = read_on(self.model, batch.before, tokens, batch.after, layer=self.layer)
+        asked = batch.answer[:, 1:]
+        logits, targets = self.model.lm_head(states[asked]), batch.after[:, 1:][asked]
         base = tokens.shape[1] - indices.shape[1]
-        match = shown_by(batch.places, indices, side=batch.glyphs.shape[1], base=base)
+        match = shown_by(batch.places[:, 1:], indices, side=batch.glyphs.shape[1], base=base)
         return {
             "answer": F.cross_entropy(logits.float(), targets),
             "pointer": pointer_loss(attention, match),
-            "right": right_rows(logits, targets, batch.answer),
+            "right": right_rows(logits, targets, asked),
             "tokens": (logits.argmax(-1) == targets).float().mean(),
         }
 
     def _tokens(self, batch: Batch, indices: Tensor, read: Read) -> Tensor:
-        """Perfect tokens [I, M + K, D] of base, where it is read, and of patches [I, K]."""
+        """Perfect tokens [I, M + K, D] of base, where it is read, and of patches [I, K]; of base alone [P, M, D]."""
         embed = self.model.get_input_embeddings()
+        if read == "base":
+            return self.language.cells(batch.glyphs, batch.words, embed)
         patches = self.language(*at_patches(batch, indices), indices, batch.glyphs.shape[1], embed)
-        if "base" not in read:
+        if read == "patches":
             return patches
         cells = self.language.cells(batch.glyphs, batch.words, embed)
         return torch.cat((cells.repeat_interleave(len(patches) // len(cells), 0), patches), 1)

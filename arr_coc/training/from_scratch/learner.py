@@ -11,15 +11,15 @@ from transformers import PreTrainedTokenizerBase
 from arr_coc.modeling.allocators import best
 from arr_coc.modeling.fetcher import FetchChoices, FetchResult
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from arr_coc.modeling.prompt import EmbeddedPrompt
 from arr_coc.modeling.scorers import FetchContext
 
 from ..draws import uniform_like
 from .looking import LookingHead, looking_loss
 from .patch_language import PatchLanguage, at_patches
-from .pointing import POINTING_LAYER, check_layer, pointer_loss, pointing, right_rows, shown_by
+from .pointing import POINTING_LAYER, check_layer, pointer_loss, right_rows, shown_by
 from .questions import Batch
 from .reading import ReadingHead, reading_loss, word_loss
+from .reading_on import read_on
 
 LEARNT = ("reading", "looking", "language")
 """Parts of a `Learner` that are no part of the model: what a run keeps of it for the stages to come."""
@@ -144,44 +144,44 @@ class Learner(nn.Module):
         ids, query = self.prompt(batch, read.base_positions + budget)
         choices = FetchChoices(strategy=strategy, relevance=_oracle(batch, generator, dropped), generator=generator)
         pages = _pages(features, len(batch.after))
-        prompt = core.embed_images(ids, read, query_mask=query, image_index=pages, choices=choices)
-        output = core(inputs_embeds=prompt.embeds, use_cache=False, output_attentions=self.training)
-        text = ids.shape[1] - batch.after.shape[1]  # where the text behind the image begins
-        logits = self.model.lm_head(output.last_hidden_state[:, text - 1 : -1][batch.answer])
-        targets = batch.after[batch.answer]
+        look = core.look(ids, read, query_mask=query, image_index=pages, choices=choices)
+        fetched = core.fetch(look, choices)
+        own = _distinct(fetched.indices, len(features))
+        indices, base = fetched.indices[own], read.tokens.shape[1]
+        image_tokens = core.image_tokens(read.select(pages[own]), fetched.select(own))[0]
+        layer = self.layer if self.training else None
+        states, attention = read_on(self.model, batch.before, image_tokens, batch.after, layer=layer)
+        asked = batch.answer[:, 1:]
+        logits, targets = self.model.lm_head(states[asked]), batch.after[:, 1:][asked]
         shown = batch.relevance.any(1)
-        hit = batch.relevance.gather(1, prompt.fetch.indices).sum(1)[shown] / batch.relevance[shown].sum(1)
+        hit = batch.relevance.gather(1, fetched.indices).sum(1)[shown] / batch.relevance[shown].sum(1)
         losses = {
             "answer": F.cross_entropy(logits.float(), targets),
-            "right": right_rows(logits, targets, batch.answer),
+            "right": right_rows(logits, targets, asked),
             "recall": hit.sum() / shown.sum().clamp(min=1),
         }
         if not self.training:
             return losses
-        losses["relevance"] = self._drawn_relevance_loss(prompt, batch, relevance_share, generator)
+        losses["relevance"] = self._drawn_relevance_loss(look.context, fetched, batch, relevance_share, generator)
         losses["base"] = self.base_loss(encoding.tokens, batch)
         losses["looking"] = self.looking_loss(encoding.tokens, batch)
         if not frozen:
             losses["reading"] = reading
-        indices, base = prompt.fetch.indices, read.tokens.shape[1]
         if budget:
-            losses["token"] = self.token_loss(prompt.image_tokens[:, base : base + budget], batch, indices)
-        start = text - read.base_positions - budget
-        tokens = slice(start, start + base + budget)
-        attention = pointing(output.attentions, self.layer, steps=slice(text - 1, -1), tokens=tokens)
-        match = shown_by(batch.places, indices, side=encoding.side, base=base)
-        losses["pointer"] = pointer_loss(attention, match)
+            losses["token"] = self.token_loss(image_tokens[:, base : base + budget], batch, indices)
+        match = shown_by(batch.places[:, 1:], fetched.indices, side=encoding.side, base=base)
+        losses["pointer"] = pointer_loss(attention[..., : base + budget], match)
         return losses
 
     def _drawn_relevance_loss(
-        self, prompt: EmbeddedPrompt, batch: Batch, share: float, generator: torch.Generator
+        self, context: FetchContext, fetched: FetchResult, batch: Batch, share: float, generator: torch.Generator
     ) -> Tensor:
         """Of all questions where a trained scorer fetched, which has run already, else of a drawn share of them."""
-        if prompt.fetch.strategy in self.model.model.fetcher.scorers:
-            return self.relevance_loss(prompt.context, batch.relevance, prompt.fetch)
+        if fetched.strategy in self.model.model.fetcher.scorers:
+            return self.relevance_loss(context, batch.relevance, fetched)
         slots = len(batch.after)
         drawn = torch.randperm(slots, generator=generator)[: max(1, round(share * slots))].to(batch.after.device)
-        return self.relevance_loss(prompt.context.select(drawn), batch.relevance[drawn])
+        return self.relevance_loss(context.select(drawn), batch.relevance[drawn])
 
 
 def _oracle(batch: Batch, generator: torch.Generator, dropped: float) -> Tensor:
@@ -199,6 +199,14 @@ def _oracle(batch: Batch, generator: torch.Generator, dropped: float) -> Tensor:
 def _pages(features: Tensor, count: int) -> Tensor:
     """[I] the page of each of `count` image slots, equally many each."""
     return torch.arange(len(features), device=features.device).repeat_interleave(count // len(features))
+
+
+def _distinct(indices: Tensor, pages: int) -> Tensor:
+    """Which of the image slots to read of `indices` [I, K]: all, or the first of each page if its questions fetched
+    the same in the same order."""
+    slots = torch.arange(len(indices), device=indices.device)
+    by_page = indices.unflatten(0, (pages, len(indices) // pages))
+    return slots[:: by_page.shape[1]] if bool((by_page == by_page[:, :1]).all()) else slots
 
 
 def _relative_error(tokens: Tensor, perfect: Tensor) -> Tensor:
