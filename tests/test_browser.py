@@ -13,7 +13,7 @@ import pytest
 
 from arr_coc.data import browser, fonts
 from arr_coc.data.domains import Page, draw_page
-from arr_coc.data.domains.html import LAYOUTS, HtmlLayout, cased, make_html, sample_html_style
+from arr_coc.data.domains.html import LAYOUTS, STACKED, HtmlLayout, cased, make_html, sample_html_style
 from arr_coc.data.font_families import family_names
 from arr_coc.data.glyphs import CHARSET
 from arr_coc_cli import main
@@ -196,3 +196,13 @@ def test_a_font_that_the_browser_takes_for_broken_is_no_page(draw: Callable[...,
     shown = browser.shared_browser()
     assert shown.set_page(face + text, 128, 8.0) is None
     assert shown.set_page(text, 128, 8.0) is not None
+
+
+def test_on_stacked_pages_labels_stand_above_their_values(draw: Callable[..., Page]) -> None:
+    for split in ("train", "test"):
+        page = draw_page("stacked", 3, 0, 256, split)  # type: ignore[arg-type]
+        assert page.layout in STACKED.of(split)  # type: ignore[arg-type]
+        assert len(page.questions) >= 4
+        for question in page.questions:
+            (label,), (value,) = question.label_boxes, question.boxes
+            assert label[3] <= value[1] + 2 and abs(label[0] - value[0]) < 12, "above, and flush with it"

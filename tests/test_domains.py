@@ -30,7 +30,7 @@ from arr_coc.data.streaming import RecordStream
 from arr_coc_cli import main
 
 NEW = ("chart", "departures", "directory", "receipt", "sign", "table")
-"""Domains beside `document`, `form`, `browser` and `density`, whose pages have their own tests."""
+"""Domains beside `document`, `form`, `browser`, `stacked` and `density`, whose pages have their own tests."""
 OF_SOURCES = ("clip", "invoice", "pages", "pair")
 """Domains that test_sources.py tests."""
 OURS = ("document", "form", *NEW)
@@ -60,7 +60,15 @@ def squeezed(text: str) -> str:
 
 
 def test_every_promised_domain_is_there() -> None:
-    assert DOMAINS.noun == "domain" and set(DOMAINS) == {"browser", "density", "document", "form", *NEW, *OF_SOURCES}
+    assert DOMAINS.noun == "domain" and set(DOMAINS) == {
+        "browser",
+        "density",
+        "document",
+        "form",
+        "stacked",
+        *NEW,
+        *OF_SOURCES,
+    }
 
 
 @pytest.mark.parametrize("split", SPLITS)
@@ -225,7 +233,9 @@ def test_layouts_of_the_splits_share_nothing(domain: str) -> None:
     assert not set(train) & set(test) and not set(train.values()) & set(test.values())
 
 
-@pytest.mark.parametrize("domain", sorted({*DOMAINS} - {"document", "browser", "density", "invoice", "pages"}))
+@pytest.mark.parametrize(
+    "domain", sorted({*DOMAINS} - {"document", "browser", "density", "invoice", "pages", "stacked"})
+)
 def test_wordings_of_the_splits_are_disjoint_and_test_words_occur_in_training(domain: str) -> None:
     def spelt(wordings: tuple[str, ...]) -> set[str]:
         return set(re.findall(r"[a-z']+", re.sub(r"{\w+}", " ", " ".join(wordings)).lower()))

@@ -6,7 +6,8 @@ from pathlib import Path
 from .common import Command
 
 DOMAINS = (
-    "browser, chart, clip, density, departures, directory, document, form, invoice, pages, pair, receipt, sign, table"
+    "browser, chart, clip, density, departures, directory, document, form, invoice, pages, pair, receipt, sign, "
+    "stacked, table"
 )
 VARIATIONS = {
     "photo": "share of pages that are photographed: at an angle, in uneven light, compressed",

@@ -1,5 +1,8 @@
 """Domain `browser`: pages of fields that a browser has set and rasterised, from HTML of our own.
 
+Domain `stacked` has those of them whose labels stand above their values, which is the hardest to learn: what answers
+is not what comes next.
+
 Letters, their distances and their edges are those of a screenshot. It needs Chromium, on whose version it depends too
 what the pages of a seed look like.
 """
@@ -17,8 +20,8 @@ from ..styles import MAX_FONT, MIN_FONT, check_page
 from ..values import FIELDS, made_up_word, sample_pairs
 from .canvas import text_unit
 from .document import Document, Entry, ask_each
-from .html import LAYOUTS, cased, make_html, sample_html_style
-from .page import Page, register
+from .html import LAYOUTS, STACKED, HtmlLayout, cased, make_html, sample_html_style
+from .page import Layouts, Page, register
 
 _MIN_ENTRIES = 4
 _MAX_ENTRIES = 14  # on a page of 256 px
@@ -26,13 +29,16 @@ _TRIALS = 200  # pages that do not fit, before something must be wrong
 _DEGRADED = 0.5  # share of training pages with noise, bent letters and so on; the others are as the browser gives them
 
 
-def render_browser(rng: np.random.Generator, *, size: int = 256, split: Split = "train") -> Document:
+def render_browser(
+    rng: np.random.Generator, *, size: int = 256, split: Split = "train", layouts: Layouts[HtmlLayout] = LAYOUTS
+) -> Document:
     """A page of 4 and more fields, each with its value, as a browser shows it.
 
     Args:
         rng: the only source of randomness.
         size: side of the square page, px.
         split: which fonts, words and layouts it shows.
+        layouts: to draw one from.
 
     Raises:
         FileNotFoundError: no browser, or no font of the split, is installed.
@@ -41,7 +47,7 @@ def render_browser(rng: np.random.Generator, *, size: int = 256, split: Split = 
     check_page(size, split)
     browser, unit = shared_browser(), text_unit(size)
     for _ in range(_TRIALS):
-        layout_name, layout = LAYOUTS.draw(rng, split)
+        layout_name, layout = layouts.draw(rng, split)
         style = sample_html_style(rng, split)
         most = min(len(FIELDS), round(_MAX_ENTRIES * max(1.0, size / 256 / unit)))
         pairs = sample_pairs(rng, int(rng.integers(_MIN_ENTRIES, most + 1)), split=split)
@@ -72,6 +78,12 @@ def render_browser(rng: np.random.Generator, *, size: int = 256, split: Split = 
 def draw_browser(rng: np.random.Generator, size: int, split: Split) -> Page:
     """A page of `render_browser` with one question about each field."""
     return ask_each(rng, render_browser(rng, size=size, split=split), split, FIELDS)
+
+
+@register("stacked", STACKED, {"field": DOCUMENT_WORDINGS})
+def draw_stacked(rng: np.random.Generator, size: int, split: Split) -> Page:
+    """The same, labels above their values."""
+    return ask_each(rng, render_browser(rng, size=size, split=split, layouts=STACKED), split, FIELDS)
 
 
 def _glyphs(text: PlacedText) -> list[Glyph]:

@@ -69,6 +69,9 @@ LAYOUTS = Layouts(
     },
 )
 
+STACKED = LAYOUTS.only(lambda layout: layout.arrangement == "stacked")
+"""Those in which labels stand above their values."""
+
 
 @dataclass(frozen=True)
 class HtmlStyle:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from math import inf
 from typing import Any, Generic, Literal, TypeVar
@@ -147,6 +147,11 @@ class Layouts(Generic[Layout]):
     def of(self, split: Split) -> Mapping[str, Layout]:
         """The layouts of a split."""
         return self.test if split == "test" else self.train
+
+    def only(self, chosen: Callable[[Layout], bool]) -> Layouts[Layout]:
+        """Those of the layouts that are chosen."""
+        train, test = ({name: each for name, each in own.items() if chosen(each)} for own in (self.train, self.test))
+        return replace(self, train=train, test=test)
 
     def draw(self, rng: np.random.Generator, split: Split) -> tuple[str, Layout]:
         """A layout of the split and its name."""
