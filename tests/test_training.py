@@ -134,6 +134,38 @@ def test_questions_about_what_is_not_on_the_page(config: ArrCocConfig, sketched:
     assert batch.whole is not None and (batch.whole.places >= 0).any()  # the page's lines are transcribed all the same
 
 
+def test_pages_that_are_sorted_by_length_are_the_same_pages(config: ArrCocConfig) -> None:
+    """With less padding, and the same whatever the step that a run goes on from."""
+    prompts, usual = Prompts(build_tokenizer(), config.image_token_id), replace(COPYING, pages=3)
+    given: dict[str, Any] = {"split": "train", "transcript_budget": BUDGET, "mixture": "document"}
+
+    def batches(sorted_steps: int, **more: Any) -> list[Batch]:
+        stage = replace(usual, sorted_steps=sorted_steps)
+        pages = [QuestionPages(stage, config, prompts, **given, **more) for _ in range(2)]
+        drawn = [pages[0].batch(step) for step in range(4)]
+        again = pages[1].batch(3)
+        assert torch.equal(drawn[3].after, again.after) and torch.equal(drawn[3].spelt, again.spelt)
+        return drawn
+
+    def written(drawn: list[Batch]) -> list[str]:
+        whole = [batch.read_from(whole=True) for batch in drawn]
+        return sorted(text for batch in whole for text in texts(batch.after, batch.answer))
+
+    def size(drawn: list[Batch]) -> int:
+        return sum(batch.read_from(whole=True).after.numel() for batch in drawn)
+
+    alone, together = batches(1), batches(4)
+    assert written(alone) == written(together) and size(together) < 0.9 * size(alone)
+    for batch in together:  # a glyph's number is that of its own page
+        spelt = batch.spelt >= 0
+        said = [
+            CHARSET.index(character) + 1 for character in build_tokenizer().batch_decode(batch.after[spelt][:, None])
+        ]
+        assert batch.shown.classes[batch.spelt[spelt]].tolist() == said
+    for own, other in zip(batches(1, held_out=True), batches(4, held_out=True), strict=True):
+        assert torch.equal(own.after, other.after), "measured on the same pages"
+
+
 def test_what_a_tile_does_not_show_is_what_stands_elsewhere_on_its_page(config: ArrCocConfig) -> None:
     """So that a scorer learns "not here" on a page of the same kind, where the field would be found on another tile."""
     prompts = Prompts(build_tokenizer(), config.image_token_id)
@@ -143,7 +175,7 @@ def test_what_a_tile_does_not_show_is_what_stands_elsewhere_on_its_page(config: 
     page = pages._page(rng)[1]
     assert page.elsewhere
     for _ in range(8):
-        question, answer, patches = pages._asked(rng, page.entries[0], _spelt(page.entries, page.glyphs, 0), page)
+        question, answer, patches = pages._asked(rng, page.entries[0], _spelt(page.entries, page.glyphs), page)
         shown += [field for field in page.elsewhere if field in question.lower()]
         assert "".join(char for char, _ in answer) == NOT_ON_THE_PAGE and not patches.any()
     assert len(shown) >= 8

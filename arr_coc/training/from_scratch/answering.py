@@ -37,6 +37,8 @@ class AnsweringStage(ScratchStage):
 
     Attributes:
         pages, questions: pages per step, and questions about each.
+        sorted_steps: of so many steps pages are drawn together and sorted by how much they say, so that little of a
+            batch is padding; each worker draws them all.
         kinds, photo: of the pages, as in the reading stage.
         absent, turns: shares of the questions, as in the copying stage.
         learning_rate: of all but the grid encoder (encoder_rate) and the language model (language_rate).
@@ -67,6 +69,7 @@ class AnsweringStage(ScratchStage):
 
     pages: int = 12
     questions: int = 4
+    sorted_steps: int = 1
     kinds: Mapping[str, float] = field(default_factory=lambda: {"document": 1.0})
     photo: float = 0.0
     absent: float = 0.0
@@ -111,6 +114,7 @@ class AnsweringStage(ScratchStage):
     evaluate_budget: str | int = "standard"
 
     def __post_init__(self) -> None:
+        self.check_counts("pages", "questions", "sorted_steps")
         strategies = {*self.start_mix, *self.end_mix, *self.evaluate_strategies}
         if not self.reads_base and "none" in strategies:
             raise ValueError(

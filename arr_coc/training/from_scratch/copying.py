@@ -49,6 +49,8 @@ class CopyingStage(ScratchStage):
 
     Attributes:
         pages, questions: pages per step, and questions about each.
+        sorted_steps: of so many steps pages are drawn together and sorted by how much they say, so that little of a
+            batch is padding; each worker draws them all.
         budget: patch tokens per question; lines are taken along and transcribed as long as they fit.
         pointer_weight: of the loss that tells where to look for each character.
         pointing_layer: of the language model, where it learns to look; negative ones count from the last. What is read
@@ -72,6 +74,7 @@ class CopyingStage(ScratchStage):
     steps: int = 1200
     pages: int = 16
     questions: int = 2
+    sorted_steps: int = 1
     budget: int = 64
     pointer_weight: float = 0.5
     pointing_layer: int = POINTING_LAYER
@@ -85,6 +88,7 @@ class CopyingStage(ScratchStage):
     evaluate_split: Split = "validation"
 
     def __post_init__(self) -> None:
+        self.check_counts("pages", "questions", "sorted_steps")
         check_asked(self.rendered)
         if self.kind not in SKETCHES:
             raise ValueError(f"kind: expected one of {', '.join(SKETCHES)}; got {self.kind!r}")

@@ -1,7 +1,7 @@
 """Batches of questions about pages, rendered or sketched, for the stages that train the language model."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -36,7 +36,7 @@ def _transcript(entries: Sequence[Entry], spelt: Mapping[str, tuple[Spelling, Sp
     """The entries' labels and values, a line each, in the order of the page's, which are `spelt` by field."""
     fields = {entry.field for entry in entries}
     spelling: Spelling = []
-    for label, value in (both for field, both in spelt.items() if field in fields):
+    for label, value in (both for name, both in spelt.items() if name in fields):
         spelling += [*label, (" ", -1), *value, ("\n", -1)]
     return spelling[:-1]
 
@@ -60,11 +60,36 @@ class Text:
         self.spelt += spelt
         self.query += [False] * len(ids)
 
+    def numbered_from(self, first: int) -> "Text":
+        """The same with glyphs numbered from `first` on."""
+        return replace(self, spelt=[glyph if glyph < 0 else first + glyph for glyph in self.spelt])
+
+
+@dataclass
+class AskedPage:
+    """A page, and for each question about it: what is said with its answer alone, with the lines that fit into the
+    transcript's budget, and with all lines; the patches that it needs, and those of the lines that fit."""
+
+    image: np.ndarray
+    glyphs: Sequence[Glyph]
+    words: np.ndarray
+    short: list[Text] = field(default_factory=list)
+    long: list[Text] = field(default_factory=list)
+    longest: list[Text] = field(default_factory=list)
+    relevance: list[np.ndarray] = field(default_factory=list)
+    unions: list[np.ndarray] = field(default_factory=list)
+
+    @property
+    def length(self) -> int:
+        """Of the longest text, in tokens."""
+        return max(len(text.after) for text in self.longest)
+
 
 class Pages(Protocol):
     """What a stage says of its batches: pages per step, questions about each, and the seed.
 
-    Also the share of questions about fields that the page does not show, and of such that come second in a chat; and
+    Also how many steps' pages are drawn together and sorted by what they say, so that little of a batch is padding;
+    the share of questions about fields that the page does not show, and of such that come second in a chat; and
     the side that pages are fitted into.
     """
 
@@ -78,6 +103,8 @@ class Pages(Protocol):
     def turns(self) -> float: ...
     @property
     def seed(self) -> int: ...
+    @property
+    def sorted_steps(self) -> int: ...
     @property
     def image_size(self) -> int | None: ...
 
@@ -225,7 +252,8 @@ class QuestionPages(IterableDataset):
     ) -> None:
         self.stage, self.prompts, self.split, self.start = stage, prompts, split, start
         self.transcript_budget, self.mixture = transcript_budget, mixture
-        self.purpose = 3 if held_out else 2
+        self.held_out, self.purpose = held_out, 3 if held_out else 2
+        self._sorted: dict[int, list[AskedPage]] = {}
         vision = config.vision_config
         self.size, self.side = vision.image_size, stage.image_size or vision.image_size
         self.grid = grid_size(self.side, vision.patch_size)
@@ -235,36 +263,65 @@ class QuestionPages(IterableDataset):
 
     def batch(self, step: int) -> Batch:
         """The batch of one step."""
+        together = 1 if self.held_out else self.stage.sorted_steps
+        if together == 1:
+            return self._batch(self._drawn(step))
+        first, within = divmod(step, together)
+        if first not in self._sorted:
+            drawn = [page for number in range(together) for page in self._drawn(first * together + number)]
+            self._sorted = {first: sorted(drawn, key=lambda page: page.length)}
+        order = np.random.default_rng((self.stage.seed, self.purpose, first, together)).permutation(together)
+        begin = int(order[within]) * self.stage.pages
+        return self._batch(self._sorted[first][begin : begin + self.stage.pages])
+
+    def _drawn(self, step: int) -> list[AskedPage]:
+        """The pages of one step and their questions."""
         rng = np.random.default_rng((self.stage.seed, self.purpose, step))
-        images, glyphs, words, short, long, longest, relevance, unions = [], [], [], [], [], [], [], []
-        first = 0  # number of the page's first character among those of all
-        for _ in range(self.stage.pages):
-            image, page = self._page(rng)
-            listed = page.entries
-            images.append(image)
-            glyphs.append(page.glyphs)
-            words.append(word_targets(listed, page.labels, size=self.size, grid=self.grid))
-            spelt = _spelt(listed, page.glyphs, first)
-            first += len(page.glyphs)
-            everything = _transcript(listed, spelt)
-            order = rng.permutation(len(listed))
-            for number in range(self.stage.questions):
-                turned = np.roll(order, -number)  # the one asked about first, then the others in a drawn order
-                entries = [listed[int(index)] for index in turned]
-                fitting, union = self._fitting(entries)
-                asked, answer, patches = self._asked(rng, entries[0], spelt, page)
-                before = self._history(rng, entries[1:])
-                short.append(self.prompts(asked, answer, history=before))
-                long.append(self.prompts(asked, answer, _transcript(fitting, spelt), before))
-                longest.append(self.prompts(asked, answer, everything, before))
-                relevance.append(patches)
-                unions.append(union)
-        shared = {"pixel_values": images, "words": words, "relevance": relevance}
+        return [self._asked_page(rng) for _ in range(self.stage.pages)]
+
+    def _asked_page(self, rng: np.random.Generator) -> AskedPage:
+        image, page = self._page(rng)
+        listed = page.entries
+        words = word_targets(listed, page.labels, size=self.size, grid=self.grid)
+        spelt = _spelt(listed, page.glyphs)
+        everything = _transcript(listed, spelt)
+        asked_page = AskedPage(image, page.glyphs, words)
+        order = rng.permutation(len(listed))
+        for number in range(self.stage.questions):
+            turned = np.roll(order, -number)  # the one asked about first, then the others in a drawn order
+            entries = [listed[int(index)] for index in turned]
+            fitting, union = self._fitting(entries)
+            asked, answer, patches = self._asked(rng, entries[0], spelt, page)
+            before = self._history(rng, entries[1:])
+            asked_page.short.append(self.prompts(asked, answer, history=before))
+            asked_page.long.append(self.prompts(asked, answer, _transcript(fitting, spelt), before))
+            asked_page.longest.append(self.prompts(asked, answer, everything, before))
+            asked_page.relevance.append(patches)
+            asked_page.unions.append(union)
+        return asked_page
+
+    def _batch(self, pages: Sequence[AskedPage]) -> Batch:
+        """Pages and questions as tensors."""
+        relevance = [own for page in pages for own in page.relevance]
+        shared = {
+            "pixel_values": [page.image for page in pages],
+            "words": [page.words for page in pages],
+            "relevance": relevance,
+        }
         tensors: dict[str, Any] = {name: torch.from_numpy(np.stack(arrays)) for name, arrays in shared.items()}
-        tensors["shown"] = characters = shown(glyphs, self.size / self.grid)
-        tensors["glyphs"] = characters.targets(len(images), self.grid)
+        tensors["shown"] = characters = shown([page.glyphs for page in pages], self.size / self.grid)
+        tensors["glyphs"] = characters.targets(len(pages), self.grid)
         centred = characters.nearby(self.grid)[:, 0] % self.grid**2
-        tensors["oracle"] = torch.from_numpy(np.stack(unions))
+        tensors["oracle"] = torch.from_numpy(np.stack([union for page in pages for union in page.unions]))
+        firsts = np.cumsum([0, *(len(page.glyphs) for page in pages)])[:-1].tolist()
+        short, long, longest = (
+            [
+                text.numbered_from(first)
+                for page, first in zip(pages, firsts, strict=True)
+                for text in getattr(page, kind)
+            ]
+            for kind in ("short", "long", "longest")
+        )
         read = Batch(**tensors, **self._padded(long, centred))
         tensors["oracle"] = tensors["relevance"]
         whole = Batch(**tensors, **self._padded(longest, centred))
@@ -332,19 +389,21 @@ def padded(texts: Sequence[Text], pad: int) -> dict[str, Tensor]:
     return {"before": torch.tensor([text.before for text in texts]), **rows}
 
 
-def _spelt(entries: Sequence[Entry], glyphs: Sequence[Glyph], first: int) -> dict[str, tuple[Spelling, Spelling]]:
-    """Label and value of each field, spelt with the glyphs that show them; the page's first one is number `first`."""
+def _spelt(entries: Sequence[Entry], glyphs: Sequence[Glyph]) -> dict[str, tuple[Spelling, Spelling]]:
+    """Label and value of each field, spelt with the glyphs that show them."""
     return {
         entry.field: (
-            spelling(entry.label, entry.label_box, glyphs, first),
-            spelling(entry.value, entry.value_box, glyphs, first),
+            spelling(entry.label, entry.label_box, glyphs), spelling(entry.value, entry.value_box, glyphs),
         )
         for entry in entries
-    }
+    }  # fmt: skip
 
 
-def spelling(text: str, box: Box, glyphs: Sequence[Glyph], first: int) -> Spelling:
-    """`text` with the glyphs in `box`, from left to right; a colon behind a label is passed over."""
+def spelling(text: str, box: Box, glyphs: Sequence[Glyph], first: int = 0) -> Spelling:
+    """`text` with the glyphs in `box`, from left to right; a colon behind a label is passed over.
+
+    `first`: number of the first glyph.
+    """
     x0, y0, x1, y1 = box
     centres = [((g.box[0] + g.box[2]) / 2, (g.box[1] + g.box[3]) / 2, number) for number, g in enumerate(glyphs)]
     inside = [(x, number) for x, y, number in centres if x0 - 1 <= x <= x1 + 1 and y0 <= y <= y1]
