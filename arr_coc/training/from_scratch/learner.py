@@ -146,7 +146,7 @@ class Learner(nn.Module):
         pages = _pages(features, len(batch.after))
         look = core.look(ids, read, query_mask=query, image_index=pages, choices=choices)
         fetched = core.fetch(look, choices)
-        own = _distinct(fetched.indices, len(features))
+        own = _distinct(fetched, len(features))
         indices, base = fetched.indices[own], read.tokens.shape[1]
         image_tokens = core.image_tokens(read.select(pages[own]), fetched.select(own))[0]
         layer = self.layer if self.training else None
@@ -201,12 +201,12 @@ def _pages(features: Tensor, count: int) -> Tensor:
     return torch.arange(len(features), device=features.device).repeat_interleave(count // len(features))
 
 
-def _distinct(indices: Tensor, pages: int) -> Tensor:
-    """Which of the image slots to read of `indices` [I, K]: all, or the first of each page if its questions fetched
-    the same in the same order."""
-    slots = torch.arange(len(indices), device=indices.device)
-    by_page = indices.unflatten(0, (pages, len(indices) // pages))
-    return slots[:: by_page.shape[1]] if bool((by_page == by_page[:, :1]).all()) else slots
+def _distinct(fetched: FetchResult, pages: int) -> Tensor:
+    """The image slots with tokens of their own: the first of each page whose questions fetched the same, else all."""
+    slots = torch.arange(len(fetched.indices), device=fetched.indices.device)
+    by_page = fetched.indices.unflatten(0, (pages, len(slots) // pages))
+    alike = fetched.weights is None and bool((by_page == by_page[:, :1]).all())
+    return slots[:: by_page.shape[1]] if alike else slots
 
 
 def _relative_error(tokens: Tensor, perfect: Tensor) -> Tensor:
