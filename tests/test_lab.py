@@ -7,8 +7,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from torch import Tensor
+from torch.nn.functional import one_hot
 
 from arr_coc import ArrCocConfig, ArrCocProcessor
+from arr_coc.data import CHARSET
 from arr_coc.data.domains.density import densities
 from arr_coc.evaluating.arms import Arm, make_arms
 from arr_coc.evaluating.contest import check_tokens
@@ -16,8 +19,11 @@ from arr_coc.evaluating.decisions import check_rules, missing_arms
 from arr_coc.evaluating.entries import Entry
 from arr_coc.flops import count_parameters, on_meta
 from arr_coc.modeling.configuration_arr_coc import resolve_budget
+from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.training.from_scratch.answering import AnsweringStage
+from arr_coc.training.from_scratch.checkpointing import save_learner
 from arr_coc.training.from_scratch.copying import CopyingStage
+from arr_coc.training.from_scratch.learner import LEARNT, Learner
 from arr_coc.training.from_scratch.looking import LookingStage
 from arr_coc.training.from_scratch.reading import ReadingStage
 from arr_coc.training.recipe import load_recipe
@@ -33,14 +39,18 @@ def config() -> ArrCocConfig:
     return ArrCocConfig.from_pretrained(LAB)
 
 
-@pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("train_arms", EXPERIMENT / "train_arms.py")
+def script_called(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, EXPERIMENT / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "train_arms", module)  # its dataclasses look there
+    monkeypatch.setitem(sys.modules, name, module)  # its dataclasses look there
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    return script_called("train_arms", monkeypatch)
 
 
 def test_the_geometry_is_small_and_its_processor_counts_like_its_model(config: ArrCocConfig) -> None:
@@ -188,3 +198,36 @@ def test_a_training_does_not_go_on_with_other_settings(
     assert script.run(training, "cpu", ["looking.steps=10"])
     assert not script.run(training, "cpu", [])
     assert "floor-0: begun with other settings, see" in capsys.readouterr().out
+
+
+def test_characters_are_counted_by_how_many_their_cell_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = [("named", 2, page, page % 4 != 0) for page in range(40)] + [("spelt", 9, 0, True), ("spelt", 6, 1, False)]
+    rows = script_called("cells", monkeypatch).table(told).splitlines()
+    assert rows[0].startswith("| characters in the cell | named | spelt | perfect |")
+    assert rows[3].startswith("| 2 | 75.0% [") and rows[3].endswith("| - | - | 0 |")
+    assert rows[7].startswith("| 6 and more | - | 50.0% [") and rows[7].endswith("| - | 2 |")
+
+
+def test_a_trained_floor_tells_characters_by_cell(
+    config: ArrCocConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The linear head knows what it is told: told what stands in every cell, it names all of it."""
+    model, processor = ArrCocForConditionalGeneration(config), ArrCocProcessor.from_pretrained(LAB)
+    learner = Learner(model, processor.tokenizer)
+    model.save_pretrained(tmp_path)
+    processor.save_pretrained(tmp_path)
+    save_learner({part: learner.get_submodule(part).state_dict() for part in LEARNT}, tmp_path)
+    asked = script_called("cells", monkeypatch).Asked(tmp_path, 128, 2)
+    monkeypatch.setattr(asked.learner, "read", lambda features, batch: (batch, features))  # characters stay put
+    told = list(asked.told())
+    tellers = {teller: [each for each in told if each[0] == teller] for teller in ("named", "spelt", "perfect")}
+    assert len(tellers["named"]) == int((asked.batch.glyphs > 0).sum())
+    assert len(tellers["spelt"]) == len(tellers["perfect"]) > 0
+    assert all(held >= 1 and page in (0, 1) for _, held, page, _ in told)
+    assert not all(right for *_, right in tellers["named"])
+
+    def knowing(tokens: Tensor) -> tuple[Tensor, Tensor]:
+        return one_hot(asked.batch.glyphs, 1 + len(CHARSET)), tokens
+
+    monkeypatch.setattr(asked.learner.looking, "forward", knowing)
+    assert all(right for teller, *_, right in asked.told() if teller == "named")
