@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -113,6 +114,8 @@ def test_all_arms_start_from_a_language_model_that_reads_what_each_of_them_reads
     assert (floor.image_size, floor.alone) == (load_recipe(LAB / "arms" / "floor.yaml").stages[1].image_size, 1.0)
     assert patches.image_size is None and 0 < patches.alone < 1 and 0 < patches.base_steps < patches.steps
     assert floor.kind == patches.kind == "density"
+    *before, alone = load_recipe(LAB / "shared_floor.yaml").stages
+    assert before == [reading, looking, floor] and alone == replace(patches, alone=1.0, image_size=floor.image_size)
 
 
 def test_every_arm_of_the_contest_has_a_recipe_and_trainings_that_are_asked(script: ModuleType) -> None:
@@ -132,18 +135,20 @@ def test_the_script_trains_what_is_shared_first_skips_what_is_done_and_says_what
         out = Path(command[command.index("--out") + 1])
         commands.append(command)
         if out.name not in failing:
-            (out / "model").mkdir(parents=True)
+            for made in ("model", *(f"stage{number}" for number in range(4))):
+                (out / made).mkdir(parents=True, exist_ok=True)
 
     monkeypatch.setattr(script.subprocess, "run", pretend)
     asked = ["x", "--out", str(tmp_path), "--arms", "floor,blind", "--shared", "steps=9", "answering.steps=7"]
     monkeypatch.setattr(sys, "argv", asked)
     assert script.main() == 1
     assert [Path(command[command.index("--out") + 1]).name for command in commands] == [
-        "shared", "floor-0", "blind-0", "floor-1", "blind-1", "floor-2",
+        "shared", "shared_floor", "floor-0", "blind-0", "floor-1", "blind-1", "floor-2",
     ]  # fmt: skip
     assert "floor-1: failed" in capsys.readouterr().out
-    first, arm = commands[0], commands[2]
+    first, floor, arm = commands[0], commands[2], commands[3]
     assert "steps=9" in first and not any(word.startswith("start=") for word in first)
+    assert f"start={tmp_path / 'shared_floor' / 'model'}" in floor and str(LAB / "shared_floor.yaml") in commands[1]
     assert f"start={tmp_path / 'shared' / 'model'}" in arm and "answering.steps=7" in arm and "steps=9" not in arm
     assert str(LAB / "arms" / "blind.yaml") in arm and "answering.seed=0" in arm
     commands.clear()
@@ -166,8 +171,8 @@ def test_stages_that_a_finished_training_began_with_are_taken_from_it(script: Mo
     def training(name: str, seed: int) -> Any:
         return script.Training(name, seed, tmp_path)
 
-    def finished(name: str, seed: int, content: str, *settings: str) -> None:
-        for number in range(2):
+    def finished(name: str, seed: int, content: str, *settings: str, stages: int = 2) -> None:
+        for number in range(stages):
             (training(name, seed).folder / f"stage{number}").mkdir(parents=True)
             (training(name, seed).folder / f"stage{number}" / "state.pt").write_text(content)
         (training(name, seed).folder / "model").mkdir()
@@ -184,6 +189,9 @@ def test_stages_that_a_finished_training_began_with_are_taken_from_it(script: Mo
     assert taken("blind", 0) == ["stage0 run"]
     assert taken("floor", 0) == taken("keep_all", 1) == []
     assert taken("patches_only", 1, "looking.steps=9") == ["stage0 other seed"]
+    assert taken("floor_flops", 1, "looking.steps=9") == []
+    finished("shared", 0, "shared", stages=4)
+    assert taken("shared_floor", 0) == [f"stage{number} shared" for number in range(3)]
     assert taken("blind", 0) == ["stage0 run"]
 
 

@@ -24,8 +24,11 @@ from arr_coc.training.recipe import load_recipe
 
 LAB = Path(__file__).parents[3] / "hub_configs" / "arr-coc-lab"
 
-SHARED = "shared"
-"""The training that all arms start from."""
+SHARED = ("shared", "shared_floor")
+"""The trainings that arms start from; the second begins as the first one does."""
+
+BASE_ALONE = ("floor", "floor_flops")
+"""Arms that start from the second one."""
 
 SEEDS = {
     "running": 3, "floor": 3, "smaller": 2, "blind": 2, "patches_only": 2, "keep_all": 2, "floor_flops": 2,
@@ -39,8 +42,8 @@ class Training:
     """One run of a recipe with a seed.
 
     Attributes:
-        name: `SHARED` or an arm.
-        seed: of weights and pages; that of the shared training is 0.
+        name: of `SHARED`, or an arm.
+        seed: of weights and pages; that of shared trainings is 0.
         out: folder of all trainings.
     """
 
@@ -51,7 +54,7 @@ class Training:
     @property
     def folder(self) -> Path:
         """Its own, which holds `model` once it is done."""
-        return self.out / (SHARED if self.name == SHARED else f"{self.name}-{self.seed}")
+        return self.out / (self.name if self.name in SHARED else f"{self.name}-{self.seed}")
 
     @property
     def done(self) -> bool:
@@ -61,14 +64,14 @@ class Training:
     @property
     def recipe(self) -> Path:
         """Its file."""
-        return LAB / ("shared.yaml" if self.name == SHARED else f"arms/{self.name}.yaml")
+        return LAB / (f"{self.name}.yaml" if self.name in SHARED else f"arms/{self.name}.yaml")
 
     def settings(self, more: Sequence[str]) -> list[str]:
         """Of its recipe: those that tell trainings of an arm apart, and more."""
-        if self.name == SHARED:
+        if self.name in SHARED:
             return list(more)
         seeded = ("seed", *(f"{stage}.seed" for stage in ("looking", "answering")))
-        start = Training(SHARED, 0, self.out).folder.absolute() / "model"
+        start = Training(SHARED[self.name in BASE_ALONE], 0, self.out).folder.absolute() / "model"
         return [*(f"{setting}={self.seed}" for setting in seeded), f"start={start}", *more]
 
     def command(self, device: str, settings: Sequence[str]) -> list[str]:
@@ -86,9 +89,9 @@ class Training:
 
     def take_stages(self, settings: Sequence[str]) -> None:
         """Begins with the stages that a finished training of the same seed began with."""
-        others = [Training(name, self.seed, self.out) for name in SEEDS]
+        others = [Training(name, self.seed, self.out) for name in (SHARED if self.name in SHARED else SEEDS)]
         others = [other for other in others if other.done and other.asked_alike(settings)]
-        if self.folder.exists() or self.name == SHARED or not others:
+        if self.folder.exists() or not others:
             return
         other, count = max(((other, self._in_common(other, settings)) for other in others), key=itemgetter(1))
         beside = self.folder.with_suffix(".part")
@@ -144,12 +147,12 @@ def main() -> int:
     if strange := sorted(set(arms) - set(SEEDS)):
         parser.error(f"--arms: expected names among {', '.join(SEEDS)}; got {', '.join(strange)}")
     counts = {arm: SEEDS[arm] if options.seeds is None else options.seeds for arm in arms}
-    shared = Training(SHARED, 0, options.out)
+    shared = [Training(name, 0, options.out) for name in SHARED]
     # Seed by seed: what is there early is one training of every arm.
     trainings = [
         Training(arm, seed, options.out) for seed in range(max(counts.values())) for arm in arms if seed < counts[arm]
     ]
-    if not run(shared, options.device, options.shared):
+    if not all(run(training, options.device, options.shared) for training in shared):
         return 1
     return 0 if run_all(trainings, options.jobs, options.device, options.settings) else 1
 
