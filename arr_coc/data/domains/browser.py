@@ -1,7 +1,6 @@
 """Domain `browser`: pages of fields that a browser has set and rasterised, from HTML of our own.
 
-Domain `stacked` has those of them whose labels stand above their values, which is the hardest to learn: what answers
-is not what comes next.
+Domain `stacked` has those of them whose labels stand above their values: there what answers is not what comes next.
 
 Letters, their distances and their edges are those of a screenshot. It needs Chromium, on whose version it depends too
 what the pages of a seed look like.

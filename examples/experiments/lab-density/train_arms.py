@@ -27,8 +27,8 @@ LAB = Path(__file__).parents[3] / "hub_configs" / "arr-coc-lab"
 SHARED = ("shared", "shared_floor")
 """The trainings that arms start from; the second begins as the first one does."""
 
-BASE_ALONE = ("floor", "floor_flops")
-"""Arms that start from the second one."""
+STARTS = {"floor": "shared_floor", "floor_flops": "shared_floor"}
+"""Which of them an arm starts from, where not from the first."""
 
 SEEDS = {
     "running": 3, "floor": 3, "smaller": 2, "blind": 2, "patches_only": 2, "keep_all": 2, "floor_flops": 2,
@@ -71,7 +71,8 @@ class Training:
         if self.name in SHARED:
             return list(more)
         seeded = ("seed", *(f"{stage}.seed" for stage in ("looking", "answering")))
-        start = Training(SHARED[self.name in BASE_ALONE], 0, self.out).folder.absolute() / "model"
+        before = Training(STARTS.get(self.name, SHARED[0]), 0, self.out)
+        start = before.folder.absolute() / "model"
         return [*(f"{setting}={self.seed}" for setting in seeded), f"start={start}", *more]
 
     def command(self, device: str, settings: Sequence[str]) -> list[str]:
