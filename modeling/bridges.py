@@ -1,7 +1,7 @@
 """Bridges: vision tokens -> language-model embeddings.
 
 Notation: B batch, S tokens (M base tokens of an image, or its K saccades), D' semantic width, D language-model width, V
-rows of a table.
+rows of a table, W visual words of a place.
 
 Base tokens cross first and alone; saccades may read what the base left behind (`Bridged.cache`), never the reverse. So
 no bridge can change a base token because of what is fetched.
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import initialization
 from transformers.utils import logging
 
-from .configuration_arr_coc import INDICATORS, ArrCocBridgeConfig, ArrCocSemanticConfig
+from .configuration_arr_coc import COMPRESSION, INDICATORS, ArrCocBridgeConfig, ArrCocSemanticConfig
 from .registry import Registry
 from .semantic_encoder import KeyValue, LevelEmbedding, SemanticLayer
 
@@ -210,7 +210,7 @@ class TransformerBridge(QualityBridge):
 
 
 class VisualEmbeddingTable(nn.Embedding):
-    """Ovis' table of visual words [V, D]; its last rows are indicators, which no token can be."""
+    """Ovis' table of visual words [V, D]; rows behind those that have probabilities are indicators, no token's."""
 
     def forward(self, words: Tensor) -> Tensor:
         """Row numbers [...] -> those rows; probabilities [..., V - 4] -> their mixture of rows, each [..., D]."""
@@ -255,3 +255,46 @@ class VisualTableBridge(Bridge):
     def indicators(self, device: torch.device) -> Tensor:
         rows = self.table.num_embeddings
         return self.table(torch.arange(rows - INDICATORS, rows, device=device))
+
+
+@BRIDGES.register("cells")
+class CellBridge(LinearBridge):
+    """The linear projection takes saccades across; a base token says which visual words stand where in its cell.
+
+    A base token stands for 4x4 patches, and one mixture of rows would have to name all of them at once. So each place
+    of its cell has vocabularies of its own (`place_words`), a softmax each, and the token is the sum of all their
+    mixtures and of a linear projection, which has what no word says. A place and what stands there are then known
+    apart, and the language model reads the few rows that a cell names, not whatever a projection makes of it.
+
+    Source: Ovis' table of visual words (Lu et al. 2024), here one for each place; sums of what is bound to its place
+    are tensor products (Smolensky 1990).
+    """
+
+    def __init__(self, config: ArrCocBridgeConfig, *, vision_size: int, text_size: int) -> None:
+        super().__init__(config, vision_size=vision_size, text_size=text_size)
+        self.place_words = list(config.place_words)
+        rows = COMPRESSION**2 * sum(self.place_words)
+        self.norm = nn.LayerNorm(2 * vision_size)
+        self.head = nn.Linear(2 * vision_size, rows)
+        self.table = VisualEmbeddingTable(rows, text_size)
+        self.rest = nn.Linear(2 * vision_size, text_size)
+
+    def words(self, semantic: Tensor, compressed: Tensor) -> Tensor:
+        """Logits [B, M, 16, W] of the words at each place of a base token's cell, row by row, all vocabularies' W."""
+        logits: Tensor = self.head(self.norm(torch.cat((semantic, compressed), -1)))
+        return logits.unflatten(-1, (COMPRESSION**2, -1))
+
+    def forward(
+        self,
+        semantic: Tensor,
+        compressed: Tensor,
+        *,
+        base: list[KeyValue] | None = None,
+        bypass: bool = False,
+        used: Tensor | None = None,
+    ) -> Bridged:
+        if bypass or base is not None:
+            return super().forward(semantic, compressed)
+        vocabularies = self.words(semantic, compressed).split(self.place_words, -1)
+        said = torch.cat([logits.softmax(-1, dtype=torch.float32) for logits in vocabularies], -1)
+        return Bridged(self.table(said.flatten(2)) + self.rest(torch.cat((semantic, compressed), -1)))

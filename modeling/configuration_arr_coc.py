@@ -146,22 +146,26 @@ class ArrCocBridgeConfig(KnobConfig):
 
     Parameters, by their names in the whole model's state dict: every bridge but "vet" has `model.bridge.projection`;
     "quality" and "transformer" add `model.bridge.adapter.{norm,hidden,score,gate,correction}`, "transformer" also
-    `model.bridge.{norm,level,layers.i}`; "vet" has `model.bridge.head.0` (no bias), `model.bridge.head.1` and
-    `model.bridge.table`; layout "rows" has `model.layout.image_newline` and `model.layout.view_seperator`, each [D].
+    `model.bridge.{norm,level,layers.i}`, "cells" `model.bridge.{norm,head,table,rest}`; "vet" has `model.bridge.head.0`
+    (no bias), `model.bridge.head.1` and `model.bridge.table`; layout "rows" has `model.layout.image_newline` and
+    `model.layout.view_seperator`, each [D].
 
     Args:
         kind: a registered bridge. "linear": DeepSeek's projector; "quality": each token of it corrected as far as its
-            quality asks for; "transformer": the same with attention across tokens; "vet": Ovis' visual embedding table.
+            quality asks for; "transformer": the same with attention across tokens; "vet": Ovis' visual embedding table;
+            "cells": such a table for each place of a base token's cell, and the projector for saccades.
         layout: what stands around an image's tokens. "plain": nothing; "rows": DeepSeek-OCR's `image_newline` after
             each row of base tokens and `view_seperator` after the last, saccades behind it (256 base tokens take 273
             positions); "indicators": Ovis' image-start before the base and image-end behind the saccades, rows of
             `table`.
-        bypass: whether "quality" and "transformer" give way to their linear projection where a call does not say.
+        bypass: whether "quality", "transformer" and "cells" give way to their linear projection where a call does not
+            say.
         num_layers, num_heads: of the attention in "transformer".
         latent_size: width of the latent that keys and values of that attention are made of; None: of the tokens.
         table_size: V, rows of the table of "vet"; the last 4 are indicators (start and end of an image, of a video).
         lookup: of "vet": "soft" (mixture of rows by probability), "hard" (the most probable row; its choice learns
             nothing), "straight_through" (the hard row forwards, the soft mixture's gradient backwards).
+        place_words: of "cells": the visual words of each vocabulary that a place of a cell has; each place has as many.
         text_embedding_mean, text_embedding_std: over all weights of the language model's text embeddings; "quality" and
             "transformer" give each token this mean and standard deviation over its channels. None: left as they are.
     """
@@ -177,6 +181,7 @@ class ArrCocBridgeConfig(KnobConfig):
     latent_size: int | None = whole(1, MAX_WIDTH, default=None)
     table_size: int = whole(INDICATORS + 1, 2**20, default=65536)
     lookup: str = choice(("soft", "hard", "straight_through"), default="soft")
+    place_words: list[int] | tuple[int, ...] = wholes(2, 2**16, default=(256,))
     text_embedding_mean: int | float | None = number(-1e3, 1e3, default=None)
     text_embedding_std: int | float | None = number(0.0, 1e3, above=True, default=None)
     initializer_range: int | float = spread(0.02)
@@ -186,6 +191,7 @@ class ArrCocBridgeConfig(KnobConfig):
         vet = self.kind == "vet"
         require(vet or self.layout != "indicators", "layout", '"indicators" with bridge "vet" only', self.layout)
         require(not (vet and self.bypass), "bypass", 'a bridge with a linear projection, not "vet"', self.bypass)
+        require(len(self.place_words) > 0, "place_words", "at least one vocabulary", self.place_words)
         mean, std = self.text_embedding_mean, self.text_embedding_std
         both = (mean is None) == (std is None)
         require(both, "text_embedding_mean", "a number beside text_embedding_std, or None for both", mean)
@@ -256,6 +262,8 @@ class ArrCocConfig(KnobConfig):
         bridge, width, compressor = self.bridge_config, self.text_config.hidden_size, self.vision_config.compressor
         rows = bridge.layout != "rows" or compressor == "conv"
         require(rows, "bridge_config.layout", f'"plain" with compressor "{compressor}" (no rows)', bridge.layout)
+        whole_cells = bridge.kind != "cells" or compressor == "conv"
+        require(whole_cells, "bridge_config.kind", f'no "cells" with compressor "{compressor}"', bridge.kind)
         fits = bridge.kind != "transformer" or width % bridge.num_heads == 0
         require(fits, "bridge_config.num_heads", f"a divisor of the language model's width {width}", bridge.num_heads)
         patches, budget = self.vision_config.num_patches, self.fetcher_config.budget

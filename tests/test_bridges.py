@@ -19,6 +19,7 @@ BRIDGE_CASES: list[tuple[str, dict[str, Any]]] = [
     ("vet", {"table_size": 24}),
     ("vet", {"table_size": 24, "lookup": "straight_through"}),
     ("vet", {"table_size": 24, "lookup": "hard"}),
+    ("cells", {"place_words": [3, 2]}),
 ]
 SETTINGS = dict(reversed(BRIDGE_CASES))
 """By kind: the first case of each."""
@@ -55,7 +56,7 @@ def test_shapes_and_gradients(kind: str, settings: dict[str, Any]) -> None:
     )
 
 
-@pytest.mark.parametrize("kind", ["linear", "quality", "vet"])
+@pytest.mark.parametrize("kind", ["linear", "quality", "vet", "cells"])
 def test_without_attention_each_token_crosses_by_itself(kind: str) -> None:
     """A bridge that mixed tokens, or normalised over them, would lift the floor when something is fetched."""
     bridge = build(kind)
@@ -205,3 +206,26 @@ def test_the_worked_case_of_ovis() -> None:
         out = bridge(features[..., :half], features[..., half:]).tokens
         assert (out - expected).abs().max() < 1e-5
         assert torch.equal(bridge.indicators(torch.device("cpu")), computed["indicator_embeds"])
+
+
+# ---- words of a cell
+
+
+def test_a_base_token_is_the_sum_of_what_its_places_say() -> None:
+    bridge = build("cells")
+    x = torch.cat(tokens(), -1)
+    logits = bridge.head(F.layer_norm(x, (16,), bridge.norm.weight, bridge.norm.bias))
+    by_hand = bridge.rest(x)
+    for place in range(16):
+        for first, last in ((0, 3), (3, 5)):
+            rows = slice(5 * place + first, 5 * place + last)
+            by_hand = by_hand + logits[..., rows].softmax(-1) @ bridge.table.weight[rows]
+    assert torch.allclose(bridge(*tokens()).tokens, by_hand, atol=1e-5)
+    assert torch.allclose(bridge.words(*tokens()), logits.view(2, 5, 16, 5))
+
+
+def test_saccades_and_bypassed_base_tokens_are_the_linear_projection() -> None:
+    bridge = build("cells")
+    projected = bridge.projection(torch.cat(tokens(), -1))
+    assert torch.equal(bridge(*tokens(), base=[]).tokens, projected)
+    assert torch.equal(bridge(*tokens(), bypass=True).tokens, projected)

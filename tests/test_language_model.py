@@ -25,6 +25,7 @@ CASES: dict[str, dict[str, Any]] = {
     "qwen3, quality": {"bridge": {"kind": "quality"}},
     "qwen3, transformer": {"bridge": {"kind": "transformer", "num_layers": 2}},
     "qwen3, vet": {"bridge": {"kind": "vet", "table_size": 40}},
+    "qwen3, cells": {"bridge": {"kind": "cells", "place_words": [5, 3]}},
     "qwen3, mask, transformer": {"bridge": {"kind": "transformer"}, "vision": {"compressor": "mask"}},
     "ovis2.5": {"bridge": {"kind": "vet", "table_size": 40, "layout": "indicators"}},
     "deepseek-ocr": {"bridge": {"layout": "rows"}, "text": MIXTURE},

@@ -31,7 +31,7 @@ REGISTRIES = {
     ),
     "allocator": (ALLOCATORS, {"topk", "window", "tiers", "adaptive", "quadtree", "foveated", "knapsack"}),
     "compressor": (COMPRESSORS, {"conv", "mask"}),
-    "bridge": (BRIDGES, {"linear", "quality", "transformer", "vet"}),
+    "bridge": (BRIDGES, {"linear", "quality", "transformer", "vet", "cells"}),
     "layout": (LAYOUTS, {"plain", "rows", "indicators"}),
     "stem": (STEMS, {"patchify", "conv"}),
 }

@@ -20,13 +20,16 @@ UNITS = "intermediate_size"
 """A language model's setting: units of its MLPs."""
 
 
-def load_grown(model: ArrCocForConditionalGeneration, start: Path, seed: int) -> None:
+def load_grown(model: ArrCocForConditionalGeneration, start: Path, seed: int) -> set[str]:
     """Loads the weights of a trained model that is as large, or smaller as the module says.
 
     Args:
         model: with new weights. What the trained one knows nothing of keeps them.
         start: the trained model's folder.
         seed: of what tells copies apart.
+
+    Returns:
+        Names of the weights that the trained one knows nothing of.
 
     Raises:
         ValueError: a width that is no multiple of what it was, or fewer units.
@@ -49,7 +52,9 @@ def load_grown(model: ArrCocForConditionalGeneration, start: Path, seed: int) ->
     if units[0] != units[1]:
         state |= {name: _with_units(name, weight, like[name]) for name, weight in state.items() if ".mlp." in name}
     model.load_state_dict(state)
-    _pass_through(model.model.language_model, set(loading["missing_keys"]))
+    missing = set(loading["missing_keys"])
+    _pass_through(model.model.language_model, missing)
+    return missing
 
 
 def _encoder(

@@ -42,6 +42,7 @@ from arr_coc.modeling.processing_arr_coc import ArrCocProcessor
 from . import phases, tempering  # noqa: F401  # register their stages
 from .from_scratch import answering, comparing, copying, finding, gathering, looking, reading  # noqa: F401  # likewise
 from .from_scratch.checkpointing import load_learner, save_learner
+from .from_scratch.patch_language import PatchLanguage, teach_words
 from .growing import load_grown
 from .stages import STAGES, Run, Stage
 
@@ -287,7 +288,11 @@ def begin(recipe: Recipe, device: torch.device) -> Run:
         if not recipe.start.is_dir():
             raise ValueError(f"start: expected a trained model's folder; got {recipe.start}, which is none")
         with refused(str(recipe.start)):
-            load_grown(run.model, recipe.start, recipe.seed)
+            new = load_grown(run.model, recipe.start, recipe.seed)
         if any(stage.from_scratch for stage in recipe.stages):
             run.learner = load_learner(recipe.start)
+            if "language" in run.learner and any(name.startswith("model.bridge.table") for name in new):
+                language = PatchLanguage(run.model, processor.tokenizer)
+                language.load_state_dict(run.learner["language"])
+                teach_words(run.model, language)
     return run

@@ -25,7 +25,7 @@ from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
 from ..draws import uniform_like
 from ..stages import STAGES, Run
-from .patch_language import PatchLanguage, at_patches
+from .patch_language import PatchLanguage, at_patches, teach_words
 from .pointing import POINTING_LAYER, check_layer, pointer_loss, right_rows, shown_by
 from .questions import Batch, Prompts, QuestionPages
 from .reading_on import read_on
@@ -57,6 +57,7 @@ class CopyingStage(ScratchStage):
             off a base token has to be unpacked in the layers behind.
         base_steps: steps at the end in which perfect base tokens stand before the patches, as in the whole model.
         alone: share of the steps that read base tokens alone, and transcribe whole pages.
+        learns_language: whether what perfect tokens say is learnt as well: no, where a vision tower already says it.
         absent: share of the questions about fields that the page does not show.
         turns: share of the questions that come second in a chat.
         kind: of the pages, of `SKETCHES`.
@@ -80,6 +81,7 @@ class CopyingStage(ScratchStage):
     pointing_layer: int = POINTING_LAYER
     base_steps: int = 1500
     alone: float = 0.4
+    learns_language: bool = True
     absent: float = 0.0
     turns: float = 0.0
     kind: str = "document"
@@ -167,6 +169,7 @@ class CopyingTask(Task):
         self.copying = Copying(run.model, run.processor.tokenizer, stage.pointing_layer).to(run.device).train()
         if "language" in run.learner:
             self.copying.language.load_state_dict(run.learner["language"])
+        self.copying.language.requires_grad_(stage.learns_language)
         core = run.model.model
         self.module = nn.ModuleDict({"language_model": core.language_model, "language": self.copying.language})
         prompts = Prompts(run.processor.tokenizer, run.model.config.image_token_id)
@@ -176,7 +179,8 @@ class CopyingTask(Task):
         )
 
     def groups(self) -> list[tuple[list[nn.Parameter], float]]:
-        return [(list(self.module.parameters()), self.stage.learning_rate)]
+        trained = [weight for weight in self.module.parameters() if weight.requires_grad]
+        return [(trained, self.stage.learning_rate)]
 
     def pages(self, start: int) -> QuestionPages:
         return self.asked(split="train", start=start)
@@ -215,4 +219,5 @@ class CopyingTask(Task):
         return scores
 
     def finish(self, run: Run) -> None:
+        teach_words(run.model, self.copying.language)
         run.learner["language"] = self.copying.language.state_dict()

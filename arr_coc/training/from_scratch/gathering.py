@@ -28,6 +28,7 @@ from arr_coc.data.domains.absent import with_absent
 from arr_coc.data.domains.pair import draw_comparison
 from arr_coc.data.domains.turns import with_turns
 from arr_coc.modeling.asker import Asked, Asker
+from arr_coc.modeling.bridges import CellBridge
 from arr_coc.modeling.chat_template import THINKS, THOUGHT
 from arr_coc.modeling.fetcher import FetchChoices
 from arr_coc.modeling.image_loading import Source
@@ -51,7 +52,7 @@ class GatheringStage(ScratchStage):
     """Settings of the stage.
 
     Attributes:
-        learning_rate: of language model and bridge.
+        learning_rate: of language model and bridge, but for how a bridge chooses its words.
         domains, sources: what is drawn, as in the finding stage.
         documents, questions: that a step asks about, and questions about each.
         absent: share of the questions about single pages that ask for what is not there.
@@ -226,6 +227,8 @@ class Gathering(Task):
         if scorer.reads_depths or scorer.reads_attention:
             raise ValueError(f"gathering: expected a strategy that sees tiles; got {self.strategy!r}")
         untrained = [*core.vision_tower.parameters(), *core.fetcher.parameters()]
+        if isinstance(core.bridge, CellBridge):  # what base tokens name stays the truth; what that means is learnt
+            untrained += [*core.bridge.norm.parameters(), *core.bridge.head.parameters()]
         self.frozen = [weight for weight in untrained if weight.requires_grad]
         for weight in self.frozen:  # tiles are encoded, and kept, inside of a step that asks for them
             weight.requires_grad_(False)
@@ -233,7 +236,8 @@ class Gathering(Task):
         self.module = nn.ModuleDict({"language_model": core.language_model, "bridge": core.bridge})
 
     def groups(self) -> list[tuple[list[nn.Parameter], float]]:
-        return [(list(self.module.parameters()), self.stage.learning_rate)]
+        trained = [weight for weight in self.module.parameters() if weight.requires_grad]
+        return [(trained, self.stage.learning_rate)]
 
     def pages(self, start: int) -> DrawnDocuments:
         return DrawnDocuments(self.stage, self.side, split="train", start=start)
@@ -260,10 +264,13 @@ class Gathering(Task):
 
     def _strategy(self, page: Page, rng: np.random.Generator) -> str:
         """How a document is read."""
-        readable = len(page.sources) == 1 and max(page.image.size) <= self.side
-        if readable and rng.random() < self.stage.unfetched:
+        if self._is_readable(page) and rng.random() < self.stage.unfetched:
             return "none"
         return "oracle" if rng.random() < self.stage.oracle else self.strategy
+
+    def _is_readable(self, page: Page) -> bool:
+        """Whether base tokens may be all that is read of it."""
+        return len(page.sources) == 1 and max(page.image.size) <= self.side
 
     @cached_property
     def _unseen(self) -> dict[str, list[Encoded]]:
@@ -278,11 +285,16 @@ class Gathering(Task):
 
     @torch.no_grad()
     def measure(self) -> dict[str, float]:
-        """Exact answers by domain and kind of question, from the answers' patches and from what the model fetches."""
+        """Exact answers by domain and kind of question, from the answers' patches and from what the model fetches.
+
+        Where training has pages of which nothing is fetched, also from their base tokens.
+        """
         self.reader.eval()
         right: dict[str, list[float]] = {}
         for domain, documents in self._unseen.items():
-            for document, strategy in product(documents, ("oracle", self.strategy)):
+            for document, strategy in product(documents, ("oracle", self.strategy, "none")):
+                if strategy == "none" and not (self.stage.unfetched and self._is_readable(document.page)):
+                    continue
                 questions = document.page.questions
                 answered = self.reader(document, questions, strategy, self.stage.budget)["right"].tolist()
                 for question, exact in zip(questions, answered, strict=True):

@@ -12,9 +12,10 @@ from arr_coc.modeling.allocators import best
 from arr_coc.modeling.fetcher import FetchChoices, FetchResult
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.scorers import FetchContext
+from arr_coc.modeling.vision_tower import ImageEncoding
 
 from ..draws import uniform_like
-from .looking import LookingHead, looking_loss
+from .looking import LookingHead, looking_loss, name_cells
 from .patch_language import PatchLanguage, at_patches
 from .pointing import POINTING_LAYER, check_layer, pointer_loss, right_rows, shown_by
 from .questions import Batch
@@ -58,21 +59,17 @@ class Learner(nn.Module):
         return batch, reading_loss(characters, batch.glyphs) + word_loss(fields, batch.words)
 
     def token_loss(self, tokens: Tensor, batch: Batch, indices: Tensor) -> Tensor:
-        """Squared distance of fetched tokens [I, K, D] to the perfect ones, as a share of the latter's mean square."""
-        with torch.no_grad():
-            embed = self.model.get_input_embeddings()
-            perfect = self.language(*at_patches(batch, indices), indices, batch.glyphs.shape[1], embed)
-        return _relative_error(tokens, perfect)
+        """How far fetched tokens [I, K, D] are from perfect ones."""
+        embed, side = self.model.get_input_embeddings(), batch.glyphs.shape[1]
+        return self.language.token_loss(tokens, *at_patches(batch, indices), indices, side, embed)
 
     def base_loss(self, tokens: Tensor, batch: Batch) -> Tensor:
-        """Log of 1 + the same for base tokens [P, M, D]: perfect ones bind what each patch of the cell says."""
-        with torch.no_grad():
-            perfect = self.language.cells(batch.glyphs, batch.words, self.model.get_input_embeddings())
-        return _relative_error(tokens, perfect).log1p()  # they begin far off the scale
+        """The same of base tokens [P, M, D]: perfect ones bind what each patch of the cell says."""
+        return self.language.base_loss(tokens, batch.glyphs, batch.words, self.model.get_input_embeddings())
 
-    def looking_loss(self, tokens: Tensor, batch: Batch) -> Tensor:
+    def looking_loss(self, encoding: ImageEncoding, batch: Batch) -> Tensor:
         """What the looking stage minimised, on base tokens [P, M, D] of this batch's pages."""
-        return looking_loss(self.looking(tokens), batch.glyphs, batch.words)
+        return looking_loss(name_cells(self.looking, self.model.model, encoding), batch.glyphs, batch.words)
 
     def features(self, batch: Batch, *, frozen: bool) -> Tensor:
         """The grid encoder's output [P, C, G, G]."""
@@ -99,7 +96,7 @@ class Learner(nn.Module):
         encoding = core.encode_features(features, batch.pixel_values)
         losses = {
             "base": self.base_loss(encoding.tokens, batch),
-            "looking": self.looking_loss(encoding.tokens, batch),
+            "looking": self.looking_loss(encoding, batch),
         }
         encoding = encoding.select(_pages(features, len(batch.after)))
         ids, query = self.prompt(batch, encoding.base_positions)
@@ -164,7 +161,7 @@ class Learner(nn.Module):
             return losses
         losses["relevance"] = self._drawn_relevance_loss(look.context, fetched, batch, relevance_share, generator)
         losses["base"] = self.base_loss(encoding.tokens, batch)
-        losses["looking"] = self.looking_loss(encoding.tokens, batch)
+        losses["looking"] = self.looking_loss(encoding, batch)
         if not frozen:
             losses["reading"] = reading
         if budget:
@@ -207,7 +204,3 @@ def _distinct(fetched: FetchResult, pages: int) -> Tensor:
     by_page = fetched.indices.unflatten(0, (pages, len(slots) // pages))
     alike = fetched.weights is None and bool((by_page == by_page[:, :1]).all())
     return slots[:: by_page.shape[1]] if alike else slots
-
-
-def _relative_error(tokens: Tensor, perfect: Tensor) -> Tensor:
-    return (tokens.float() - perfect.float()).square().mean() / perfect.float().square().mean()

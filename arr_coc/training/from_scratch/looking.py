@@ -2,13 +2,15 @@
 
 A base token is all that the language model sees of 16 patches without running back. The answer's loss alone never
 teaches it what stands there, let alone in which order, so a head names the characters of every patch from the bridged
-base token of its cell, as the reading stage's head does from the patch itself.
+base token of its cell, as the reading stage's head does from the patch itself. A bridge that has words names them
+itself, and once there is a language of perfect tokens, it says what else is in a base token: where it stands.
 
 Notation: P pages, G side of the grid, M base tokens, D width of the language model.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -16,10 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from arr_coc.data import CHARSET, FIELDS, Split
+from arr_coc.modeling.allocators import best
 from arr_coc.modeling.base_model import ArrCocModel
 from arr_coc.modeling.configuration_arr_coc import COMPRESSION
+from arr_coc.modeling.vision_tower import ArrCocVisionTower, ImageEncoding
 
 from ..stages import STAGES, Run
+from .patch_language import PatchLanguage, relative_error, speaks_words
 from .reading import EVALUATED_BATCHES, Crop, ReadingHead, ReadingPages, reading_accuracy, reading_loss, word_loss
 from .stage import ScratchStage, Task
 from .targets import SLOTS
@@ -29,6 +34,12 @@ NONE_WEIGHT = 0.1
 
 WORD_WEIGHT = 0.2
 """Weight of the loss on field names, beside the characters'."""
+
+BASE_WEIGHT = 0.5
+"""Weight of how far base tokens are from perfect ones, where a bridge has words and a language says what they mean."""
+
+HELD = 96
+"""Patches of a page whose states are held."""
 
 
 @STAGES.register("looking")
@@ -44,6 +55,8 @@ class LookingStage(ScratchStage):
         kinds, photo: of the pages, as in the reading stage.
         word_weight: of the loss on field names, beside the characters'.
         reading_weight: of the reading stage's losses, where the grid encoder is trained.
+        held_weight: of how far the states of fetched patches move from what they were when the stage began: 1 or more
+            where a language model is to go on reading patches as it learnt to, 0 where it learns them anew.
         evaluate_split: what is measured on: "validation" has held-out fonts, words and layouts, for decisions.
     """
 
@@ -58,6 +71,7 @@ class LookingStage(ScratchStage):
     photo: float = 0.0
     word_weight: float = WORD_WEIGHT
     reading_weight: float = 0.3
+    held_weight: float = 0.0
     evaluate_split: Split = "validation"
 
     def task(self, run: Run) -> "Looking":
@@ -77,6 +91,17 @@ class LookingHead(nn.Module):
         """Tokens [P, M, D] -> logits [P, G, G, SLOTS, 1 + characters] and [P, G, G, 1 + fields], as `ReadingHead`."""
         states = self.norm(tokens)
         return by_patch(self.linear(states)).unflatten(-1, (SLOTS, -1)), by_patch(self.words(states))
+
+
+def name_cells(head: LookingHead, core: ArrCocModel, encoding: ImageEncoding) -> tuple[Tensor, Tensor]:
+    """What base tokens name, as `LookingHead` does: in the words of a bridge that has them, else by the head."""
+    bridge = core.bridge
+    if not speaks_words(bridge):
+        named: tuple[Tensor, Tensor] = head(encoding.tokens)
+        return named
+    projected = encoding.compressed.flatten(2).transpose(1, 2)
+    *slots, words = bridge.words(encoding.semantic, projected).split(bridge.place_words, -1)
+    return by_patch(torch.stack(slots, 3).flatten(2)).unflatten(-1, (SLOTS, -1)), by_patch(words.flatten(2))
 
 
 def by_patch(cells: Tensor) -> Tensor:
@@ -106,6 +131,13 @@ class Looking(Task):
         for name, part in (("reading", self.reading), ("looking", self.head)):
             if name in run.learner:
                 part.load_state_dict(run.learner[name])
+        self.language: PatchLanguage | None = None
+        if speaks_words(self.core.bridge) and "language" in run.learner:
+            self.language = PatchLanguage(run.model, run.processor.tokenizer).requires_grad_(False).to(run.device)
+            self.language.load_state_dict(run.learner["language"])
+        self.before: ArrCocVisionTower | None = None
+        if stage.held_weight > 0:
+            self.before = deepcopy(self.core.vision_tower).requires_grad_(False).to(run.device)
         parts = {"vision": self.core.vision_tower, "bridge": self.core.bridge}
         self.module = nn.ModuleDict({**parts, "reading": self.reading, "looking": self.head}).to(run.device)
 
@@ -118,30 +150,44 @@ class Looking(Task):
     def pages(self, start: int) -> ReadingPages:
         return ReadingPages(self.stage, self.config, split="train", start=start)
 
-    def tokens(self, image: Tensor) -> Tensor:
-        """Images [P, 3, S, S] -> base tokens [P, M, D]; no gradient reaches a grid encoder that is not trained."""
-        return self._tokens(self._features(image), image)
-
     def _features(self, image: Tensor) -> Tensor:
+        """The grid encoder's output; no gradient reaches one that is not trained."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.stage.encoder_rate > 0):
             return self.encoder(image)
-
-    def _tokens(self, features: Tensor, image: Tensor) -> Tensor:
-        return self.core.encode_features(features, image).tokens
 
     def losses(self, step: int, batch: Crop) -> dict[str, Tensor]:
         batch = batch.to(self.device)
         features = self._features(batch.pixels)
         named, labelled = self.reading(features)
         characters = batch.shown.targets_for(named)
-        logits = self.head(self._tokens(features, batch.pixels))
+        encoding = self.core.encode_features(features, batch.pixels)
+        logits = name_cells(self.head, self.core, encoding)
         loss = looking = looking_loss(logits, characters, batch.words, self.stage.word_weight)
         logged = {"looking": looking.detach()}
+        if self.language is not None:
+            base = self.language.base_loss(encoding.tokens, characters, batch.words, self.core.get_input_embeddings())
+            loss, logged["base"] = loss + BASE_WEIGHT * base, base.detach()
+        if self.before is not None:
+            held = self._moved(self.before, encoding, features, characters, step)
+            loss, logged["held"] = loss + self.stage.held_weight * held, held.detach()
         if self.stage.encoder_rate > 0:
             reading = reading_loss(named, characters) + word_loss(labelled, batch.words)
             loss = loss + self.stage.reading_weight * reading
             logged["reading"] = reading.detach()
         return {"loss": loss, **logged}
+
+    def _moved(
+        self, before: ArrCocVisionTower, encoding: ImageEncoding, features: Tensor, characters: Tensor, step: int
+    ) -> Tensor:
+        """How far states of drawn patches, text for the most part, are from what they were: share of their square."""
+        generator = torch.Generator().manual_seed(step)
+        drawn = torch.rand(characters.shape[:-1], generator=generator).to(features.device)
+        indices = best((drawn + (characters > 0).any(-1)).flatten(1), min(HELD, drawn[0].numel()))
+        with torch.no_grad():
+            was = before(None, encoding.patch_mask, features)
+            held = before.saccades(replace(encoding, semantic_cache=was["semantic_cache"]), indices)
+        moved = self.core.vision_tower.saccades(encoding, indices)
+        return torch.stack([relative_error(now, then) for now, then in zip(moved, held, strict=True)]).mean()
 
     @cached_property
     def _test(self) -> list[Crop]:
@@ -158,8 +204,7 @@ class Looking(Task):
             return logits
 
         def base(image: Tensor) -> tuple[Tensor, Tensor]:
-            logits: tuple[Tensor, Tensor] = self.head(self.tokens(image))
-            return logits
+            return name_cells(self.head, self.core, self.core.encode_features(self._features(image), image))
 
         scores = {
             f"{reader.__name__}: {name}": score

@@ -6,14 +6,16 @@ own, and summed: what stands at a place can be unbound again, while a mean would
 Notation: P pages, I image slots, G side of the grid, K patches fetched, M base tokens, D width of the language model.
 """
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from arr_coc.data import CHARSET, FIELDS
+from arr_coc.modeling.bridges import CellBridge
 from arr_coc.modeling.configuration_arr_coc import COMPRESSION
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.scorers import position_code
@@ -25,6 +27,8 @@ logger = logging.get_logger(__name__)
 
 PLACES = COMPRESSION**2
 """Patches of a cell, row by row."""
+PLACE_WORDS = (*[1 + len(CHARSET)] * SLOTS, 1 + len(FIELDS))
+"""Vocabularies of a place, for a `CellBridge` that is to speak this language: characters by slot, then field names."""
 POSITION_SIZE = 64
 """Channels of the fixed position code that perfect tokens carry."""
 
@@ -34,6 +38,7 @@ class PatchLanguage(nn.Module):
 
     def __init__(self, model: ArrCocForConditionalGeneration, tokenizer: PreTrainedTokenizerBase) -> None:
         super().__init__()
+        speaks_words(model.model.bridge)  # a ValueError where it speaks others, before any work is lost
         size = model.config.text_config.hidden_size
         self.slots = nn.ModuleList(nn.Linear(size, size, bias=False) for _ in range(SLOTS - 1))
         self.word = nn.Linear(size, size, bias=False)
@@ -68,9 +73,60 @@ class PatchLanguage(nn.Module):
         bound = torch.einsum("pmkd,kde->pme", said, self.places.to(said))
         return bound + in_cells(self._positions(side, said.device).unflatten(0, (side, side))[None]).mean(2)
 
+    def token_loss(
+        self, tokens: Tensor, glyphs: Tensor, words: Tensor, indices: Tensor, side: int, embed: nn.Module
+    ) -> Tensor:
+        """Squared distance of tokens [I, K, D] to the perfect ones (see `forward`), as a share of their mean square."""
+        with torch.no_grad():
+            perfect = self(glyphs, words, indices, side, embed)
+        return relative_error(tokens, perfect)
+
+    def base_loss(self, tokens: Tensor, glyphs: Tensor, words: Tensor, embed: nn.Module) -> Tensor:
+        """Log of 1 + the same of base tokens [P, M, D] (see `cells`), which begin far off the scale."""
+        with torch.no_grad():
+            perfect = self.cells(glyphs, words, embed)
+        return relative_error(tokens, perfect).log1p()
+
+    def rows(self, embed: nn.Module) -> Tensor:
+        """A perfect base token's summands [16*W, D], but for its position: what each word at each place adds to it.
+
+        In the order of a `CellBridge`'s table: by place, the characters of each slot, then field names; W of each
+        place. No word, the first of each vocabulary, adds nothing.
+        """
+        characters, fields = embed(self.characters[1:]), embed(self.fields[1:])
+        parts = [characters, *(part(characters) for part in self.slots), self.word(fields)]
+        words = torch.cat([F.pad(part, (0, 0, 1, 0)) for part in parts])
+        return torch.einsum("wd,kde->kwe", words, self.places.to(words)).flatten(0, 1)
+
     def _positions(self, side: int, device: torch.device) -> Tensor:
         """Where each patch is, [N, D]."""
         return self.position(position_code(side, POSITION_SIZE, device=device))
+
+
+def speaks_words(bridge: nn.Module) -> TypeGuard[CellBridge]:
+    """Whether a bridge has words for what base tokens say; if so, they have to be those of this language.
+
+    Raises:
+        ValueError: its places have other vocabularies.
+    """
+    if not isinstance(bridge, CellBridge):
+        return False
+    if tuple(bridge.place_words) != PLACE_WORDS:
+        raise ValueError(f"bridge_config.place_words: expected {list(PLACE_WORDS)}; got {bridge.place_words}")
+    return True
+
+
+@torch.no_grad()
+def teach_words(model: ArrCocForConditionalGeneration, language: PatchLanguage) -> None:
+    """Has the bridge's words mean what they mean in the language; a bridge without words stays as it is."""
+    bridge = model.model.bridge
+    if speaks_words(bridge):
+        bridge.table.weight.copy_(language.rows(model.get_input_embeddings()))
+
+
+def relative_error(tokens: Tensor, perfect: Tensor) -> Tensor:
+    """Squared distance of `tokens` from `perfect` ones, as a share of the latter's mean square."""
+    return (tokens.float() - perfect.float()).square().mean() / perfect.float().square().mean()
 
 
 def in_cells(patches: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 python examples/experiments/lab-density/cells.py runs/lab/floor-0/model runs/lab/floor-1/model --size 256
 
 Asked about validation pages, by how many characters the cell holds that shows a character:
-named     a linear head on the base token, trained beside it, names the character at its place
+named     the character at its place, by the words of its bridge, or a linear head trained beside one without words
 spelt     the language model, reading base tokens alone, spells it next, the answer before it given
 perfect   the same from the perfect tokens that the base tokens were taught to be
 Shares of characters, with 95 % intervals over pages; `named` is of all characters of the pages, the others of those of
@@ -23,9 +23,11 @@ from arr_coc.data.mixture import Mixture
 from arr_coc.evaluating.statistics import score_interval
 from arr_coc.loading import load_model
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from arr_coc.modeling.vision_tower import ImageEncoding
 from arr_coc.training.from_scratch.answering import AnsweringStage
 from arr_coc.training.from_scratch.checkpointing import load_learner
 from arr_coc.training.from_scratch.learner import Learner
+from arr_coc.training.from_scratch.looking import name_cells
 from arr_coc.training.from_scratch.patch_language import cell_of, in_cells
 from arr_coc.training.from_scratch.questions import Batch, Prompts, QuestionPages
 from arr_coc.training.from_scratch.reading_on import read_on
@@ -66,16 +68,18 @@ class Asked:
         learner, core = self.learner, self.model.model
         features = learner.features(self.batch, frozen=True)
         batch, _ = learner.read(features, self.batch)
-        real = core.encode_features(features, batch.pixel_values).tokens
+        encoding = core.encode_features(features, batch.pixel_values)
+        real = encoding.tokens
         perfect = learner.language.cells(batch.glyphs, batch.words, self.model.get_input_embeddings())
         held = (in_cells(batch.glyphs) > 0).sum((2, 3))  # [P, M] characters of each cell
-        yield from self._named(batch, real, held)
+        yield from self._named(batch, encoding, held)
         for teller, tokens in (("spelt", real), ("perfect", perfect)):
             yield from self._spelt(batch, tokens, held, teller)
 
-    def _named(self, batch: Batch, tokens: Tensor, held: Tensor) -> Iterator[Told]:
+    def _named(self, batch: Batch, encoding: ImageEncoding, held: Tensor) -> Iterator[Told]:
         shown = in_cells(batch.glyphs)  # [P, M, places, SLOTS]
-        right = in_cells(self.learner.looking(tokens)[0].argmax(-1)) == shown
+        named = name_cells(self.learner.looking, self.model.model, encoding)[0]
+        right = in_cells(named.argmax(-1)) == shown
         for page, cell, place, slot in shown.nonzero().tolist():
             yield "named", int(held[page, cell]), page, bool(right[page, cell, place, slot])
 
