@@ -319,6 +319,21 @@ def test_copying_stage_lowers_its_loss(config: ArrCocConfig, tmp_path: Path) -> 
     assert all(late < early - 0.1 for early, late in zip(before, losses(), strict=True))
 
 
+def test_a_stage_can_hand_on_an_average_with_what_it_found(config: ArrCocConfig, tmp_path: Path) -> None:
+    """Also where it goes on from its end."""
+    ends = {}
+    for share in (0.0, 0.25, 1.0):
+        torch.manual_seed(0)
+        run = begun(config)
+        stage = replace(COPYING, steps=2, averaged=share)
+        stage.run(run, tmp_path / ("whole" if share < 1 else "other"))
+        ends[share] = torch.cat([weight.flatten() for weight in run.model.model.language_model.parameters()]).detach()
+    assert not torch.equal(ends[0.0], ends[1.0])
+    torch.testing.assert_close(ends[0.25], ends[0.0].lerp(ends[1.0], 0.25))
+    with pytest.raises(ValueError, match=r"averaged: expected a share in 0..1; got 1.5"):
+        replace(COPYING, averaged=1.5)
+
+
 def test_copying_reads_rendered_pages_where_it_is_told_so(config: ArrCocConfig) -> None:
     sketched, rendered = (
         CopyingTask(replace(COPYING, rendered=kinds, evaluate_split="train"), begun(config)).pages(0).batch(0)

@@ -114,6 +114,7 @@ class AnsweringStage(ScratchStage):
     evaluate_budget: str | int = "standard"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.check_counts("pages", "questions", "sorted_steps")
         strategies = {*self.start_mix, *self.end_mix, *self.evaluate_strategies}
         if not self.reads_base and "none" in strategies:

@@ -90,6 +90,7 @@ class CopyingStage(ScratchStage):
     evaluate_split: Split = "validation"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.check_counts("pages", "questions", "sorted_steps")
         check_asked(self.rendered)
         if self.kind not in SKETCHES:

@@ -58,6 +58,11 @@ class ScratchStage(Stage):
         seed: of new weights, pages and whatever is drawn.
         workers: processes that prepare batches.
         image_size: side of the square that pages are fitted into, px; None: the model's, which pages are drawn at.
+        averaged: share in what is handed on of the weights as the stage found them: an average of both often does what
+            either does (Wortsman et al. 2022, Robust fine-tuning of zero-shot models).
+
+    Raises:
+        ValueError: a share outside 0..1.
     """
 
     name: ClassVar[str]
@@ -73,6 +78,11 @@ class ScratchStage(Stage):
     seed: int = 0
     workers: int = 1
     image_size: int | None = None
+    averaged: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_shares("averaged")
 
     def check_counts(self, *names: str) -> None:
         """Raises ValueError where one of these settings is below 1."""
@@ -94,6 +104,7 @@ class ScratchStage(Stage):
         torch.manual_seed(self.seed)
         run.model.to(run.device)  # type: ignore[arg-type]  # transformers wraps `to` and loses its types
         task = self.task(run)
+        found = {name: weight.detach().clone() for name, weight in task.module.named_parameters() if self.averaged}
         loop = Loop(
             self.name, task.module, adamw(task.groups(), self.weight_decay), folder / f"{self.name}.pt", self.steps,
             self.warmup, self.evaluate_every, self.bf16,
@@ -103,4 +114,7 @@ class ScratchStage(Stage):
             batches = prefetched(task.pages(first), self.workers)
             with all_eager_attention(run.model):
                 loop.run(first, lambda step: task.losses(step, next(batches)), task.measure)
+        with torch.no_grad():
+            for name, weight in found.items():
+                task.module.get_parameter(name).lerp_(weight, self.averaged)
         task.finish(run)
