@@ -138,6 +138,8 @@ def test_looking_says_where_a_cell_is_once_there_is_a_language(spoken: ArrCocCon
 
     before = distance()
     stage.run(run, tmp_path)
+    words = run.model.model.bridge.table.weight
+    assert words.requires_grad and torch.equal(words, language.rows(run.model.get_input_embeddings()))
     assert distance() < before / 2
 
 

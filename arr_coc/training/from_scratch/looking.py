@@ -135,6 +135,7 @@ class Looking(Task):
         if speaks_words(self.core.bridge) and "language" in run.learner:
             self.language = PatchLanguage(run.model, run.processor.tokenizer).requires_grad_(False).to(run.device)
             self.language.load_state_dict(run.learner["language"])
+            self.core.bridge.table.requires_grad_(False)  # what words mean is the language's to say
         self.before: ArrCocVisionTower | None = None
         if stage.held_weight > 0:
             self.before = deepcopy(self.core.vision_tower).requires_grad_(False).to(run.device)
@@ -144,7 +145,8 @@ class Looking(Task):
     def groups(self) -> list[tuple[list[nn.Parameter], float]]:
         slow = [*self.encoder.parameters(), *self.reading.parameters()]
         known = {id(parameter) for parameter in slow}
-        fast = [parameter for parameter in self.module.parameters() if id(parameter) not in known]
+        trained = (parameter for parameter in self.module.parameters() if parameter.requires_grad)
+        fast = [parameter for parameter in trained if id(parameter) not in known]
         return [(slow, self.stage.encoder_rate), (fast, self.stage.learning_rate)]
 
     def pages(self, start: int) -> ReadingPages:
@@ -215,4 +217,5 @@ class Looking(Task):
         return scores
 
     def finish(self, run: Run) -> None:
+        self.core.bridge.requires_grad_(True)
         run.learner |= {"reading": self.reading.state_dict(), "looking": self.head.state_dict()}
