@@ -126,10 +126,11 @@ class ArrCocModel(ArrCocPreTrainedModel):
         """The encoding of what the vision tower saw: its base tokens on the language model's side too."""
         bypass = self.config.bridge_config.bypass if bypass is None else bypass
         states, projected = seen["semantic"], seen["compressed"].flatten(2).transpose(1, 2)
-        if pool > 1:
+        if pool > 1 and self.bridge.reads_pooled:
             states, projected = pool_cells(states, pool), pool_cells(projected, pool)
         bridged = self.bridge(states, projected, bypass=bypass)
-        tokens, closing = self.layout(bridged.tokens, self.bridge.indicators(bridged.tokens.device))
+        tokens = bridged.tokens if self.bridge.reads_pooled or pool == 1 else pool_cells(bridged.tokens, pool)
+        tokens, closing = self.layout(tokens, self.bridge.indicators(tokens.device))
         return ImageEncoding(
             **seen, tokens=tokens, closing=closing, quality=bridged.quality, bridge_cache=bridged.cache, bypass=bypass,
             pool=pool, bypassed=bridged.failed,

@@ -8,6 +8,7 @@ no bridge can change a base token because of what is fetched.
 """
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -43,7 +44,13 @@ class Bridged:
 
 
 class Bridge(nn.Module):
-    """Base of the family: takes base tokens across, then saccades behind what the base left."""
+    """Base of the family: takes base tokens across, then saccades behind what the base left.
+
+    Attributes:
+        reads_pooled: whether a mean of cells' states says what they say together; else their tokens are averaged.
+    """
+
+    reads_pooled: ClassVar[bool] = True
 
     def forward(
         self,
@@ -269,6 +276,8 @@ class CellBridge(LinearBridge):
     Source: Ovis' table of visual words (Lu et al. 2024), here one for each place; sums of what is bound to its place
     are tensor products (Smolensky 1990).
     """
+
+    reads_pooled: ClassVar[bool] = False
 
     def __init__(self, config: ArrCocBridgeConfig, *, vision_size: int, text_size: int) -> None:
         super().__init__(config, vision_size=vision_size, text_size=text_size)

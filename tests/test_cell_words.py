@@ -13,6 +13,7 @@ from arr_coc.data.vocabulary import build_tokenizer
 from arr_coc.modeling.bridges import CellBridge
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from arr_coc.modeling.vision_tower import pool_cells
 from arr_coc.training.attention import all_eager_attention
 from arr_coc.training.from_scratch.checkpointing import save_learner
 from arr_coc.training.from_scratch.learner import Learner
@@ -83,6 +84,18 @@ def test_a_bridge_with_words_names_with_them(spoken: ArrCocConfig) -> None:
     others = characters.clone()
     others[:, 1::4, 2::4, 1, 5] = 0
     assert others.max() < 1e3
+
+
+def test_pooled_tokens_are_the_mean_of_what_their_cells_say(spoken: ArrCocConfig) -> None:
+    """Words are chosen for each cell: a mean of states would choose those of none."""
+    torch.manual_seed(0)
+    core = ArrCocForConditionalGeneration(spoken).model
+    pixels = torch.randn(2, 3, *[spoken.vision_config.image_size] * 2)
+    with torch.no_grad():
+        core.bridge.head.weight.mul_(100)
+        cells, pooled = (core.encode_image(pixels, pool=pool) for pool in (1, 2))
+        assert torch.allclose(pooled.tokens, pool_cells(cells.tokens, 2), atol=1e-6)
+        assert torch.equal(core.with_bypass(core.with_bypass(pooled, True), False).tokens, pooled.tokens)
 
 
 def test_copying_hands_its_language_to_the_bridge(spoken: ArrCocConfig, tmp_path: Path) -> None:
