@@ -1,9 +1,13 @@
 """Mixtures of pages: what is drawn follows the weights, and what is no mixture is refused."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from arr_coc.data import mixture
+from arr_coc.data.domains.html import LAYOUTS, STACKED, HtmlLayout
+from arr_coc.data.domains.page import Layouts
 from arr_coc.data.mixture import KINDS, Mixture
 
 
@@ -42,7 +46,7 @@ def test_a_photograph_keeps_the_text_and_moves_the_boxes() -> None:
 @pytest.mark.parametrize(
     "weights, photo, expected",
     [
-        ({"poem": 1.0}, 0.0, "pages: expected kinds among document, dense, browser, density, tile, overview; got poem"),
+        ({"poem": 1.0}, 0.0, "pages: expected kinds among document, dense, browser, stacked, .*, overview; got poem"),
         ({}, 0.0, "pages: expected weights of at least 0"),
         ({"dense": 0.0}, 0.0, "pages: expected weights of at least 0"),
         ({"dense": -1.0, "document": 2.0}, 0.0, "pages: expected weights of at least 0"),
@@ -54,18 +58,19 @@ def test_what_is_no_mixture_is_refused(weights: dict[str, float], photo: float, 
         Mixture(weights, photo)
 
 
-def test_browser_pages_come_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind, layouts", [("browser", LAYOUTS), ("stacked", STACKED)])
+def test_browser_pages_come_up_again(kind: str, layouts: Layouts[HtmlLayout], monkeypatch: pytest.MonkeyPatch) -> None:
     """The browser is asked for a page once, however often it is drawn."""
-    asked: list[int] = []
+    asked: list[Any] = []
 
     def rendered(rng: np.random.Generator, **settings: object) -> mixture.Document:
-        asked.append(1)
+        asked.append(settings["layouts"])
         return KINDS["document"](rng, size=64, split="train")
 
     monkeypatch.setattr(mixture, "render_browser", rendered)
     monkeypatch.setattr(mixture, "BROWSER_PAGES", 2)
     mixture._browser_page.cache_clear()
     rng = np.random.default_rng(0)
-    pages = [Mixture({"browser": 1.0}).draw(rng, size=64, split="train") for _ in range(12)]
+    pages = [Mixture({kind: 1.0}).draw(rng, size=64, split="train") for _ in range(12)]
     mixture._browser_page.cache_clear()
-    assert len(asked) == 2 and all(page.image.size == (64, 64) for page in pages)
+    assert asked == [layouts] * 2 and all(page.image.size == (64, 64) for page in pages)

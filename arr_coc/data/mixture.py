@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Protocol
 
 import numpy as np
@@ -15,6 +15,7 @@ from .domains.browser import render_browser
 from .domains.dense import render_dense_page
 from .domains.density import render_density
 from .domains.document import Document, render_document
+from .domains.html import LAYOUTS, STACKED
 from .domains.photo import photograph_document
 from .domains.tile import render_overview, render_tile
 from .splits import SPLITS, Split
@@ -29,16 +30,17 @@ class Renderer(Protocol):
     def __call__(self, rng: np.random.Generator, *, size: int, split: Split) -> Document: ...
 
 
-def _set_by_browser(rng: np.random.Generator, *, size: int, split: Split) -> Document:
-    """One of `BROWSER_PAGES` pages of a split, which are kept."""
-    document, picture = _browser_page(int(rng.integers(BROWSER_PAGES)), size, split)
+def _set_by_browser(rng: np.random.Generator, *, size: int, split: Split, stacked: bool = False) -> Document:
+    """One of `BROWSER_PAGES` pages of a split, which are kept; `stacked` ones have labels above their values."""
+    document, picture = _browser_page(int(rng.integers(BROWSER_PAGES)), size, split, stacked)
     return replace(document, image=Image.open(io.BytesIO(picture)).convert("RGB"))
 
 
-@lru_cache(maxsize=BROWSER_PAGES)
-def _browser_page(number: int, size: int, split: Split) -> tuple[Document, bytes]:
+@lru_cache(maxsize=2 * BROWSER_PAGES)
+def _browser_page(number: int, size: int, split: Split, stacked: bool) -> tuple[Document, bytes]:
     """A page without its picture, and that as PNG, a tenth of the size."""
-    document = render_browser(np.random.default_rng((number, SPLITS.index(split))), size=size, split=split)
+    rng, layouts = np.random.default_rng((number, SPLITS.index(split))), STACKED if stacked else LAYOUTS
+    document = render_browser(rng, size=size, split=split, layouts=layouts)
     stream = io.BytesIO()
     document.image.save(stream, "PNG", compress_level=1)
     return replace(document, image=Image.new("RGB", (1, 1))), stream.getvalue()
@@ -48,12 +50,14 @@ KINDS: Mapping[str, Renderer] = {
     "document": render_document,
     "dense": render_dense_page,
     "browser": _set_by_browser,
+    "stacked": partial(_set_by_browser, stacked=True),
     "density": render_density,
     "tile": render_tile,
     "overview": render_overview,
 }
-"""Kinds of pages by name: lines of fields, text without fields, lines of fields set by a browser, fields all over a
-page, few to many, and A4 pages as the model sees them: a tile of one, and all of one in a view."""
+"""Kinds of pages by name: lines of fields, text without fields, lines of fields set by a browser, the same with
+labels above their values, fields all over a page, few to many, and A4 pages as the model sees them: a tile of one, and
+all of one in a view."""
 
 UNASKED = ("dense", "overview")
 """Kinds that nothing is asked about: the one has no fields, the print of the other can mostly not be read."""
