@@ -217,5 +217,6 @@ class Looking(Task):
         return scores
 
     def finish(self, run: Run) -> None:
-        self.core.bridge.requires_grad_(True)
+        if self.language is not None:
+            self.core.bridge.table.requires_grad_(True)
         run.learner |= {"reading": self.reading.state_dict(), "looking": self.head.state_dict()}
