@@ -11,7 +11,8 @@ from test_finding import begun
 
 from arr_coc.data import find_fonts
 from arr_coc.training.attention import all_eager_attention
-from arr_coc.training.from_scratch.gathering import DrawnDocuments, Gathering, GatheringStage
+from arr_coc.training.from_scratch.gathering import DrawnDocuments, Gathering, GatheringStage, read_out
+from arr_coc.training.from_scratch.questions import Prompts
 
 try:
     find_fonts("train")
@@ -92,6 +93,26 @@ def test_nothing_is_fetched_of_pages_that_can_be_read_so(task: Gathering) -> Non
     assert strategies == ["none", "realizer"]
     losses = gathering.losses(0, [gathering.pages(0).document(0)])
     assert {"answer/none", "loss"} == {*losses}
+
+
+def test_pages_of_which_nothing_is_fetched_are_transcribed() -> None:
+    """In the turn in which answering transcribes, so that what was learnt there is gone on with."""
+    run = begun()
+    gathering = Gathering(replace(STAGE, unfetched=1.0, transcribed=1.0, domains={"document": 1.0}), run)
+    page = gathering.pages(0).document(0)
+    said = page.text.split("\n")
+    assert all(any(line.endswith(f" {question.answers[0]}") for line in said) for question in page.questions)
+    assert {"transcript/none", "loss"} == {*gathering.losses(0, [page])}
+    of_several = gathering.pages(0).document(0, "pages")
+    assert {"answer/realizer", "answer/oracle"} & {*gathering.losses(0, [of_several])}
+    tokenizer, question = run.processor.tokenizer, page.questions[0]
+    asked = Prompts(tokenizer, run.model.config.image_token_id)(
+        question.text, [(char, -1) for char in question.answers[0]], [(char, -1) for char in page.text]
+    )
+    read = read_out(page, behind=question)
+    prompt = run.processor.prompt(read.text, images=1, history=read.history)
+    ids = tokenizer(prompt + read.written, add_special_tokens=False).input_ids + [tokenizer.eos_token_id]
+    assert ids[-len(asked.after) :] == asked.after
 
 
 def test_the_bridge_learns_from_base_tokens_too(task: Gathering) -> None:

@@ -147,4 +147,5 @@ def ask_each(rng: np.random.Generator, document: Document, split: Split, fields:
         Question(ask(rng, entry.field, split=split), (entry.value,), (entry.value_box,), (entry.label_box,), "field")
         for entry in entries
     )
-    return Page(document.image, questions, document.layout, document.font, document.glyphs, tuple(fields))
+    text = "\n".join(f"{entry.label} {entry.value}" for entry in document.entries)
+    return Page(document.image, questions, document.layout, document.font, document.glyphs, tuple(fields), text=text)

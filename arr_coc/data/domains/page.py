@@ -102,6 +102,7 @@ class Page:
 
     `fields`: the names that it draws its fields from, some of which it does not show; none where it shows other things.
     `tags`: names and values that tell kinds of its pages apart.
+    `text`: all that it says, a line per label and value; "" where that is not known.
     `others`: the sources behind `image` that the questions are about too: pages, images or frames. `glyphs` and
     `fields` are then empty.
     """
@@ -114,6 +115,7 @@ class Page:
     fields: tuple[str, ...] = ()
     tags: tuple[tuple[str, str], ...] = ()
     others: tuple[Image.Image, ...] = ()
+    text: str = field(default="", repr=False)
 
     @property
     def sources(self) -> tuple[Image.Image, ...]:

@@ -42,6 +42,7 @@ from arr_coc.modeling.vision_tower import ImageEncoding
 from ..stages import STAGES, Run
 from .finding import boxes_of, check_domains, draw_document
 from .pointing import right_rows
+from .questions import TRANSCRIBE
 from .stage import ScratchStage, Task
 from .streaming import per_step
 
@@ -59,6 +60,8 @@ class GatheringStage(ScratchStage):
         turns: share of the questions that come second in a chat.
         unfetched: share of the single pages that are no larger than the model's square of which nothing is fetched.
         oracle: share of the others of which the answers' patches are fetched, not those that the model would fetch.
+        transcribed: share of the pages of which nothing is fetched that are transcribed in place of answering more
+            questions, where it is known what they say: answers alone are too few characters to keep base tokens read.
         decided: comparisons per step that are asked without an image, behind a thought that holds both amounts: what
             is taught is the answer alone.
         budget: patches fetched for a question, by name or number.
@@ -81,6 +84,7 @@ class GatheringStage(ScratchStage):
     absent: float = 0.0
     turns: float = 0.0
     unfetched: float = 0.0
+    transcribed: float = 0.0
     oracle: float = 0.5
     decided: int = 0
     budget: str | int = "standard"
@@ -92,7 +96,7 @@ class GatheringStage(ScratchStage):
         super().__post_init__()
         check_domains(self.domains, self.sources)
         self.check_counts("documents", "questions", "evaluate_documents")
-        self.check_shares("absent", "turns", "unfetched", "oracle")
+        self.check_shares("absent", "turns", "unfetched", "transcribed", "oracle")
         if self.decided < 0:
             raise ValueError(f"decided: expected at least 0; got {self.decided}")
 
@@ -208,6 +212,12 @@ class Reader(nn.Module):
         return ids, torch.arange(ids.shape[1]) < lengths[:, None]
 
 
+def read_out(page: Page, behind: Question) -> Question:
+    """What asks for all that a page says, in the turn behind a question about it."""
+    history = (*behind.history, (behind.text, behind.answers[0]))
+    return Question(TRANSCRIBE, (page.text,), (), (), "transcript", history=history)
+
+
 def _itself(image: Image.Image) -> Image.Image:
     return image
 
@@ -244,15 +254,17 @@ class Gathering(Task):
 
     def losses(self, step: int, batch: list[Page]) -> dict[str, Tensor]:
         rng = np.random.default_rng((self.stage.seed, 10, step))
-        by_strategy: dict[str, list[Tensor]] = {}
+        by_name: dict[str, list[Tensor]] = {}
         for page in batch:
             asked = rng.permutation(len(page.questions))[: self.stage.questions]
             strategy = self._strategy(page, rng)
-            questions = [page.questions[int(number)] for number in asked]
+            questions, name = [page.questions[int(number)] for number in asked], f"answer/{strategy}"
+            if strategy == "none" and page.text and self.stage.transcribed and rng.random() < self.stage.transcribed:
+                questions, name = [read_out(page, behind=questions[0])], f"transcript/{strategy}"
             answered = self.reader(self.reader.encode(page, self.stage.tiles), questions, strategy, self.stage.budget)
-            by_strategy.setdefault(strategy, []).append(answered["answer"])
-        logged = {f"answer/{name}": torch.stack(losses).mean().detach() for name, losses in by_strategy.items()}
-        loss = torch.stack([loss for losses in by_strategy.values() for loss in losses]).mean()
+            by_name.setdefault(name, []).append(answered["answer"])
+        logged = {name: torch.stack(losses).mean().detach() for name, losses in by_name.items()}
+        loss = torch.stack([loss for losses in by_name.values() for loss in losses]).mean()
         if self.stage.decided:
             decided = self.reader.decide(self._comparisons(step))["answer"]
             loss, logged["decided"] = loss + decided, decided.detach()
