@@ -1,5 +1,6 @@
 """Recipes: stages in their order, settings laid over them, and what is refused."""
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,12 @@ import torch
 import yaml
 
 from arr_coc.data.sources import open_records
+from arr_coc.loading import load_config
+from arr_coc.modeling.bridges import BRIDGES
+from arr_coc.modeling.compressors import COMPRESSORS
+from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from arr_coc.training.growing import load_grown
 from arr_coc.training.recipe import begin, load_recipe
 from arr_coc.training.stages import STAGES
 
@@ -127,6 +133,37 @@ def test_a_start_with_a_narrower_grid_encoder_or_for_another_size_sees_what_it_s
     assert all(getattr(started.config.vision_config, name) == value for name, value in vision.items())
     assert torch.allclose(features[0], features[1], atol=1e-3)
     assert torch.equal(started.lm_head.weight, shipped.lm_head.weight)
+
+
+@pytest.mark.parametrize(
+    ("compressor", "bridge"), [pair for pair in product(COMPRESSORS, BRIDGES) if pair != ("mask", "cells")]
+)
+def test_a_start_with_narrower_base_tokens_says_what_it_said(tmp_path: Path, compressor: str, bridge: str) -> None:
+    """Base tokens and saccades cross as they did; new channels are copies that do not learn the same."""
+    tiny = load_config(str(RECIPE.parent)).to_dict()
+    tiny["bridge_config"]["kind"] = bridge
+    tiny["vision_config"]["compressor"] = compressor
+    torch.manual_seed(0)
+    before = ArrCocForConditionalGeneration(ArrCocConfig.from_dict(tiny)).eval()
+    for weight in (*before.model.vision_tower.parameters(), *before.model.bridge.parameters()):
+        torch.nn.init.normal_(weight, std=0.2)
+    before.save_pretrained(tmp_path)
+    size = 2 * tiny["semantic_config"]["hidden_size"]
+    tiny["semantic_config"] |= {"hidden_size": size, "num_attention_heads": 10, "intermediate_size": 960}
+    tiny["vision_config"]["compressed_channels"] = [size, size]
+    grown = ArrCocForConditionalGeneration(ArrCocConfig.from_dict(tiny)).eval()
+    assert not load_grown(grown, tmp_path, seed=0)
+    pixels = torch.rand(1, 3, 160, 160, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        first, second = (model.model.encode_image(pixels) for model in (before, grown))
+        assert second.semantic.shape[-1] == size and torch.allclose(second.tokens, first.tokens, rtol=1e-3, atol=1e-3)
+        indices = torch.tensor([[3, 50, 117]])
+        pairs = ((before, first), (grown, second))
+        saccades = [model.model.bridge_saccades(encoding, indices).tokens for model, encoding in pairs]
+        assert torch.allclose(saccades[1], saccades[0], rtol=1e-3, atol=1e-3)
+    grown.model.encode_image(pixels).tokens.square().sum().backward()
+    gradient = grown.model.vision_tower.semantic_encoder.layers[0].mlp.fc1.weight.grad
+    assert gradient is not None and not torch.allclose(*gradient.chunk(2), rtol=0.05)
 
 
 def test_a_start_with_fewer_language_layers_says_what_it_said(tmp_path: Path) -> None:

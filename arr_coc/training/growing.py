@@ -1,9 +1,11 @@
 """A model that goes on from a smaller one's weights, and begins by computing what that computes.
 
-Larger may be: the number of language layers, the units of their MLPs, and the widths of the grid encoder. The image may
-have another size: position tables are resized, as they are for one image of that size.
+Larger may be: the number of language layers, the units of their MLPs, the widths of the grid encoder, and those of base
+tokens until they are bridged. The image may have another size: position tables are resized, as they are for one image
+of that size.
 """
 
+import re
 from pathlib import Path
 
 import torch
@@ -14,7 +16,7 @@ from arr_coc.loading import load_config
 from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.grid_encoder import resize_relative, resize_table
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from .widening import widened, wider
+from .widening import EncoderConfig, widened, wider
 
 UNITS = "intermediate_size"
 """A language model's setting: units of its MLPs."""
@@ -37,9 +39,12 @@ def load_grown(model: ArrCocForConditionalGeneration, start: Path, seed: int) ->
     config, before = model.config, load_config(str(start))
     known = config.to_dict()
     visions = (before.vision_config, config.vision_config)
-    sees_anew = wider(*visions) or visions[0].grid_size != visions[1].grid_size
-    if sees_anew:
+    semantics = (before.semantic_config, config.semantic_config)
+    sees_anew, says_more = wider(*visions) or visions[0].grid_size != visions[1].grid_size, wider(*semantics)
+    if sees_anew or says_more:
         known["vision_config"] = before.vision_config.to_dict()
+    if says_more:
+        known["semantic_config"] = before.semantic_config.to_dict()
     units = [getattr(part.text_config, UNITS, None) for part in (before, config)]
     if units[0] != units[1]:
         known["text_config"][UNITS] = units[0]
@@ -49,6 +54,8 @@ def load_grown(model: ArrCocForConditionalGeneration, start: Path, seed: int) ->
     state, like = trained.state_dict(), model.state_dict()
     if sees_anew:
         state |= _encoder(trained, model, seed)
+    if says_more:
+        state |= _base(state, like, *semantics, seed)
     if units[0] != units[1]:
         state |= {name: _with_units(name, weight, like[name]) for name, weight in state.items() if ".mlp." in name}
     model.load_state_dict(state)
@@ -71,6 +78,25 @@ def _encoder(
     if wider(*configs):
         weights = widened(weights, *configs, like, torch.Generator().manual_seed(seed))
     return {f"model.vision_tower.grid_encoder.{name}": weight for name, weight in weights.items()}
+
+
+def _base(
+    state: dict[str, Tensor], like: dict[str, Tensor], before: EncoderConfig, after: EncoderConfig, seed: int
+) -> dict[str, Tensor]:
+    """The weights of what is as wide as base tokens, computing what narrower ones do.
+
+    Raises:
+        ValueError: weights as wide that this cannot widen.
+    """
+    named = {name: re.sub(r"^model\.(vision_tower\.)?", "", name) for name in state}
+    narrow = {name: part for name, part in named.items() if state[name].shape != like[name].shape}
+    if stray := [name for name, part in narrow.items() if not re.match(r"compressor|semantic|saccade_p|bridge", part)]:
+        raise ValueError(f"semantic_config: expected a model whose {stray[0]} is no wider than it was")
+    if any(".latent." in name for name in narrow):
+        raise ValueError("semantic_config: expected no latent_size where it is wider than it was")
+    weights, shapes = ({part: each[name] for name, part in narrow.items()} for each in (state, like))
+    wide = widened(weights, before, after, shapes, torch.Generator().manual_seed(seed))
+    return {name: wide[part] for name, part in narrow.items()}
 
 
 def _with_units(name: str, weight: Tensor, like: Tensor) -> Tensor:
