@@ -334,6 +334,18 @@ def test_a_stage_can_hand_on_an_average_with_what_it_found(config: ArrCocConfig,
         replace(COPYING, averaged=1.5)
 
 
+def test_copying_can_leave_what_perfect_tokens_say_as_it_is(config: ArrCocConfig, tmp_path: Path) -> None:
+    """They are sums of embeddings, so a vision tower that says them goes on to say them only if these stay, too."""
+    for learns in (False, True):
+        run = begun(config)
+        language_model = run.model.model.language_model
+        words, layer = language_model.embed_tokens.weight, language_model.layers[0].mlp.up_proj.weight
+        before = words.detach().clone(), layer.detach().clone()
+        replace(COPYING, steps=2, learns_language=learns).run(run, tmp_path / str(learns))
+        assert torch.equal(words, before[0]) is not learns and not torch.equal(layer, before[1])
+        assert words.requires_grad and layer.requires_grad
+
+
 def test_copying_reads_rendered_pages_where_it_is_told_so(config: ArrCocConfig) -> None:
     sketched, rendered = (
         CopyingTask(replace(COPYING, rendered=kinds, evaluate_split="train"), begun(config)).pages(0).batch(0)

@@ -57,7 +57,8 @@ class CopyingStage(ScratchStage):
             off a base token has to be unpacked in the layers behind.
         base_steps: steps at the end in which perfect base tokens stand before the patches, as in the whole model.
         alone: share of the steps that read base tokens alone, and transcribe whole pages.
-        learns_language: whether what perfect tokens say is learnt as well: no, where a vision tower already says it.
+        learns_language: whether what perfect tokens say is learnt as well: no, where a vision tower already says it. As
+            they are sums of the embeddings of characters, those then stay as they are, too.
         absent: share of the questions about fields that the page does not show.
         turns: share of the questions that come second in a chat.
         kind: of the pages, of `SKETCHES`.
@@ -170,7 +171,10 @@ class CopyingTask(Task):
         self.copying = Copying(run.model, run.processor.tokenizer, stage.pointing_layer).to(run.device).train()
         if "language" in run.learner:
             self.copying.language.load_state_dict(run.learner["language"])
-        self.copying.language.requires_grad_(stage.learns_language)
+        spoken = [*self.copying.language.parameters(), *run.model.get_input_embeddings().parameters()]
+        self.held = [] if stage.learns_language else spoken
+        for weight in self.held:
+            weight.requires_grad_(False)
         core = run.model.model
         self.module = nn.ModuleDict({"language_model": core.language_model, "language": self.copying.language})
         prompts = Prompts(run.processor.tokenizer, run.model.config.image_token_id)
@@ -220,5 +224,7 @@ class CopyingTask(Task):
         return scores
 
     def finish(self, run: Run) -> None:
+        for weight in self.held:
+            weight.requires_grad_(True)
         teach_words(run.model, self.copying.language)
         run.learner["language"] = self.copying.language.state_dict()
