@@ -40,11 +40,11 @@ from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.processing_arr_coc import ArrCocProcessor
 
 from . import phases, tempering  # noqa: F401  # register their stages
-from .from_scratch import answering, comparing, copying, finding, gathering, looking, reading  # noqa: F401  # likewise
+from .from_scratch import answering, comparing, copying, finding, gathering, looking, reading, together  # noqa: F401  # likewise
 from .from_scratch.checkpointing import load_learner, save_learner
 from .from_scratch.patch_language import PatchLanguage, teach_words
 from .growing import load_grown
-from .stages import STAGES, Run, Stage
+from .stages import STAGES, Run, Stage, stage_from
 
 logger = logging.get_logger(__name__)
 
@@ -114,27 +114,6 @@ def _changed(known: Mapping[str, Any], changes: Any, where: str) -> dict[str, An
     return changed
 
 
-def _stage(number: int, spec: Any, defaults: Mapping[str, Any]) -> Stage:
-    """The stage that a recipe lists at `number`, with those defaults that it knows."""
-    where = f"stages[{number}]"
-    if not isinstance(spec, dict):
-        raise ValueError(f"{where}: expected a mapping with the stage's name; got {spec!r}")
-    settings = dict(spec)
-    name = settings.pop("stage", None)
-    if not isinstance(name, str):
-        raise ValueError(f"{where}: expected the name of a stage; got {name!r}")
-    try:
-        kind = STAGES[name]
-        where += f" ({name})"
-        known = [setting.name for setting in fields(kind)]
-        unknown = sorted(map(str, set(settings) - set(known)))
-        if unknown:
-            raise ValueError(f"expected settings among {', '.join(known)}; got {unknown}")
-        return kind(**{**{name: defaults[name] for name in defaults if name in known}, **settings})
-    except (ValueError, TypeError, AttributeError) as error:  # the latter: a value of another type than the setting's
-        raise ValueError(f"{where}: {error}") from error
-
-
 def _override(recipe: dict[str, Any], key: str, value: Any) -> None:
     """Sets what a dotted name means, see `load_recipe`.
 
@@ -197,7 +176,7 @@ def load_recipe(path: Path, settings: Sequence[str] = ()) -> Recipe:
     _check_defaults(defaults, recipe["stages"])
     return Recipe(
         model=path.parent / (recipe.get("model") or "."),
-        stages=tuple(_stage(number, spec, defaults) for number, spec in enumerate(recipe["stages"])),
+        stages=tuple(stage_from(spec, defaults, f"stages[{n}]") for n, spec in enumerate(recipe["stages"])),
         seed=recipe.get("seed") or 0,
         start=None if recipe.get("start") is None else path.parent / recipe["start"],
         root=path.parent,

@@ -2,9 +2,9 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -65,3 +65,32 @@ class Stage(ABC):
 
 STAGES: Registry[type[Stage]] = Registry("stage")
 """Name in a recipe -> settings."""
+
+
+def stage_from(spec: Any, defaults: Mapping[str, Any], where: str) -> Stage:
+    """The stage that a recipe lists, with those defaults that it knows.
+
+    Args:
+        spec: its settings, and "stage", its name.
+        defaults: settings that it does not say.
+        where: it is listed, for the messages.
+
+    Raises:
+        ValueError: no mapping with a stage's name; a setting that the stage does not have, or may not be so.
+    """
+    if not isinstance(spec, Mapping):
+        raise ValueError(f"{where}: expected a mapping with the stage's name; got {spec!r}")
+    settings = dict(spec)
+    name = settings.pop("stage", None)
+    if not isinstance(name, str):
+        raise ValueError(f"{where}: expected the name of a stage; got {name!r}")
+    try:
+        kind = STAGES[name]
+        where += f" ({name})"
+        known = [setting.name for setting in fields(kind)]
+        unknown = sorted(map(str, set(settings) - set(known)))
+        if unknown:
+            raise ValueError(f"expected settings among {', '.join(known)}; got {unknown}")
+        return kind(**{**{name: defaults[name] for name in defaults if name in known}, **settings})
+    except (ValueError, TypeError, AttributeError) as error:  # the latter: a value of another type than the setting's
+        raise ValueError(f"{where}: {error}") from error

@@ -1,0 +1,97 @@
+"""The stage that is one step of several stages at once."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_finding import begun
+
+from arr_coc.data import find_fonts
+from arr_coc.training.attention import all_eager_attention
+from arr_coc.training.from_scratch.stage import ScratchStage
+from arr_coc.training.from_scratch.together import Together, TogetherStage
+from arr_coc.training.recipe import load_recipe
+
+try:
+    find_fonts("train")
+except FileNotFoundError as error:
+    pytest.skip(str(error), allow_module_level=True)
+
+PARTS: tuple[dict[str, Any], ...] = (
+    {
+        "stage": "answering", "pages": 1, "questions": 2, "aligned_steps": 0, "transcript_budget": 24,
+        "evaluate_questions": 2, "evaluate_split": "train", "language_rate": 1e-3, "seed": 3,
+    },
+    {
+        "stage": "gathering", "domains": {"pages": 1.0}, "sources": 2, "documents": 1, "questions": 2, "budget": 8,
+        "evaluate_documents": 1, "evaluate_split": "train",
+    },
+    {"stage": "copying", "pages": 1, "questions": 1, "budget": 24, "learns_language": False},
+)  # fmt: skip
+STAGE = TogetherStage(steps=2, warmup=1, evaluate_every=2, workers=0, bf16=False, parts=PARTS)
+
+
+def test_a_step_sums_what_its_parts_lose() -> None:
+    task = Together(STAGE, begun())
+    batch = next(iter(task.pages(0)))
+    with all_eager_attention(task.tasks["gathering"].reader.model):  # type: ignore[attr-defined]
+        losses = task.losses(0, batch)
+        alone = [part.losses(0, own)["loss"] for part, own in zip(task.tasks.values(), batch, strict=True)]
+    assert losses["loss"].item() == pytest.approx(sum(loss.item() for loss in alone), rel=1e-4)
+    assert {name.split(":")[0] for name in losses} == {"loss", "answering", "gathering", "copying"}
+
+
+def test_each_weight_is_trained_once_and_what_a_part_holds_stays(tmp_path: Path) -> None:
+    weights = [weight for group, _ in STAGE.task(begun()).groups() for weight in group]
+    assert len(weights) == len({id(weight) for weight in weights})
+    run = begun()
+    before = {name: weight.clone() for name, weight in run.model.state_dict().items()}
+    STAGE.run(run, tmp_path)
+    changed = {name for name, weight in run.model.state_dict().items() if not torch.equal(weight, before[name])}
+    assert any(".language_model.layers." in name for name in changed)
+    held = (".grid_encoder.", ".fetcher.", "embed_tokens", "lm_head")  # by gathering, and by copying
+    assert not any(part in name for name in changed for part in held)
+    assert all(weight.requires_grad for weight in run.model.model.fetcher.parameters())
+    again = begun()
+    STAGE.run(again, tmp_path)  # finished: nothing to do
+    for name, weight in run.model.model.language_model.state_dict().items():
+        assert torch.equal(weight, again.model.model.language_model.state_dict()[name])
+
+
+def test_parts_have_rates_and_seeds_of_their_own_and_steps_in_common() -> None:
+    answering, gathering, copying = replace(STAGE, seed=7).stages
+    assert isinstance(answering, ScratchStage) and (answering.seed, gathering.seed, copying.seed) == (3, 7, 7)
+    assert {part.steps for part in (answering, gathering, copying)} == {2}
+    task = Together(STAGE, begun())
+    layer = task.tasks["gathering"].module["language_model"].layers[0].mlp.up_proj.weight  # type: ignore[index]
+    (rate,) = {rate for group, rate in task.groups() if any(weight is layer for weight in group)}
+    assert rate == 1e-3
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        (PARTS[:1], "parts: expected two or more different stages; got answering"),
+        ((), "parts: expected two or more different stages; got none"),
+        ((PARTS[2], PARTS[2]), "got copying, copying"),
+        ((PARTS[2], {"stage": "allocator"}), r"parts\[1\]: expected a stage from scratch; got 'allocator'"),
+        ((PARTS[2], {"stage": "looking", "steps": 3}), r"parts\[1\]: expected steps beside the parts"),
+        ((PARTS[2], {"stage": "looking", "pages": 3}), r"parts\[1\] \(looking\): expected settings among"),
+        ((PARTS[2], {"pages": 3}), r"parts\[1\]: expected the name of a stage; got None"),
+    ],
+)
+def test_parts_that_cannot_be_trained_together_are_refused(parts: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TogetherStage(parts=parts)
+
+
+def test_a_recipe_lists_parts(tmp_path: Path) -> None:
+    recipe = tmp_path / "train.yaml"
+    recipe.write_text(
+        "model: .\nstages:\n  - stage: together\n    steps: 5\n    parts:\n"
+        "      - {stage: copying, pages: 3}\n      - {stage: looking}\n"
+    )
+    (stage,) = load_recipe(recipe).stages
+    assert isinstance(stage, TogetherStage) and [part.steps for part in stage.stages] == [5, 5]
