@@ -17,6 +17,9 @@ from .modeling.weights import WEIGHTS, WEIGHTS_INDEX, check_finite, weight_files
 SHIPPED = Path("hub_configs") / "arr-coc-tiny-2"
 """The model that a checkout of the repository holds."""
 
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+"""Types that weights are published in, by the names that configurations have for them."""
+
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 

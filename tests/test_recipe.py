@@ -14,6 +14,7 @@ from arr_coc.modeling.bridges import BRIDGES
 from arr_coc.modeling.compressors import COMPRESSORS
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from arr_coc.training.from_scratch.checkpointing import load_learner
 from arr_coc.training.growing import load_grown
 from arr_coc.training.recipe import begin, load_recipe
 from arr_coc.training.stages import STAGES
@@ -57,6 +58,37 @@ def test_settings_go_inside_the_reference_or_take_it_away() -> None:
     assert load_recipe(RECIPE, ["reference=null"]).reference is None
     with pytest.raises(ValueError, match="expected a mapping for reference; got 3"):
         load_recipe(RECIPE, ["reference=3"])
+
+
+def test_a_trained_model_is_written_as_the_recipe_says(tmp_path: Path) -> None:
+    saving = load_recipe(RECIPE, ["saved={dtype: bfloat16, max_shard_size: 1MB}"]).saved
+    run = begin(load_recipe(RECIPE), torch.device("cpu"))
+    run.learner = {"reading": {"weight": torch.ones(2), "numbers": torch.ones(2, dtype=torch.long)}}
+    whole = {name: weight.to(torch.bfloat16) for name, weight in run.model.state_dict().items()}
+    saving.write(run, tmp_path)
+    shards = sorted(tmp_path.glob("model-*.safetensors"))
+    assert len(shards) > 3 and max(shard.stat().st_size for shard in shards) < 1.1e6
+    again = ArrCocForConditionalGeneration.from_pretrained(tmp_path, dtype="auto").state_dict()
+    assert all(torch.equal(weight, whole[name]) for name, weight in again.items())
+    assert load_config(str(tmp_path)).dtype == torch.bfloat16
+    learner = load_learner(tmp_path)["reading"]
+    assert (learner["weight"].dtype, learner["numbers"].dtype) == (torch.bfloat16, torch.long)
+    kept = load_recipe(RECIPE).saved
+    assert (kept.dtype, kept.max_shard_size) == (None, "5GB")
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("saved=3", "expected a mapping for saved; got 3"),
+        ("saved={dtype: int8}", "saved.dtype: expected one of bfloat16, float16, float32; got 'int8'"),
+        ("saved={max_shard_size: much}", "saved.max_shard_size: expected bytes, or text such as .*; got 'much'"),
+        ("saved={shards: 3}", "saved: expected settings among dtype, max_shard_size; got shards"),
+    ],
+)
+def test_a_way_to_write_that_there_is_not_is_refused(setting: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_recipe(RECIPE, [setting])
 
 
 @pytest.mark.parametrize("setting", ["pages=3", "9.steps=3", "steps", "joint=3", "0.=3", "nobody.steps=3"])

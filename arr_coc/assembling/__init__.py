@@ -2,7 +2,6 @@
 
 from . import clip_text, deepseek_ocr, ovis, qwen3  # noqa: F401  they register themselves
 from .families import FAMILIES as FAMILIES
-from .plan import DTYPES as DTYPES
 from .plan import Plan as Plan
 from .plan import Request as Request
 from .plan import make_plan as make_plan

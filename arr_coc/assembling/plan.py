@@ -13,6 +13,7 @@ import torch
 from huggingface_hub import split_state_dict_into_shards_factory
 from transformers import GenerationConfig
 
+from ..loading import DTYPES
 from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.processing_arr_coc import ArrCocProcessor, query_markers
@@ -23,7 +24,6 @@ from .mapping import Mapping, Rows
 from .sources import Source
 from .tokenizer import load_tokenizer, make_generation_config, make_processor
 
-DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 _STORED = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}
 """Types that weights may be published in, by safetensors' names."""
 

@@ -5,6 +5,7 @@ start: .                   # a trained model's folder to go on from; none: new. 
                            # grown: the model begins by computing what it computes
 config: {fetcher_config: {allocator: tiers}}   # what shall differ from config.json
 reference: {format: rendered, pages: 100, split: validation}   # how it fetches on these is saved beside it
+saved: {dtype: bfloat16, max_shard_size: 16MB}   # how it is written; none: as it was trained, in one file
 seed: 0
 defaults: {bf16: true}     # settings of every stage that knows them and does not say otherwise
 stages:
@@ -41,18 +42,19 @@ from arr_coc.modeling.processing_arr_coc import ArrCocProcessor
 
 from . import phases, tempering  # noqa: F401  # register their stages
 from .from_scratch import answering, comparing, copying, finding, gathering, looking, reading, together  # noqa: F401  # likewise
-from .from_scratch.checkpointing import load_learner, save_learner
+from .from_scratch.checkpointing import load_learner
 from .from_scratch.patch_language import PatchLanguage, teach_words
 from .growing import load_grown
+from .saving import Saving
 from .stages import STAGES, Run, Stage, stage_from
 
 logger = logging.get_logger(__name__)
 
-_TOP = ("model", "start", "seed", "reference")
+_TOP = ("model", "start", "seed", "reference", "saved")
 _KINDS: tuple[tuple[tuple[str, ...], type, str], ...] = (
     (("model", "start"), str, "text"),
     (("seed",), int, "a whole number"),
-    (("config", "defaults", "reference"), Mapping, "a mapping"),
+    (("config", "defaults", "reference", "saved"), Mapping, "a mapping"),
 )
 """What a recipe's names stand for."""
 
@@ -73,6 +75,7 @@ class Recipe:
         changes: settings that differ from the configuration's, parts of it as mappings.
         reference: usual questions, see `arr_coc.data.sources.open_records`, on which `arr-coc train` measures how the
             trained model fetches, for a server to compare its traffic with; None: it does not.
+        saved: how the trained model is written.
 
     Raises:
         ValueError: a phase that follows a stage after which parts of the model are still untrained.
@@ -85,6 +88,7 @@ class Recipe:
     root: Path = Path(".")
     changes: Mapping[str, Any] = field(default_factory=dict)
     reference: Mapping[str, Any] | None = None
+    saved: Saving = Saving()
 
     def __post_init__(self) -> None:
         for before, after in pairwise(self.stages):
@@ -182,6 +186,7 @@ def load_recipe(path: Path, settings: Sequence[str] = ()) -> Recipe:
         root=path.parent,
         changes=recipe.get("config") or {},
         reference=recipe.get("reference"),
+        saved=Saving.told(recipe.get("saved") or {}),
     )
 
 
@@ -247,10 +252,7 @@ def train(recipe: Recipe, out: Path, device: torch.device | str = "cpu") -> None
             stage.run(run, out / f"stage{number}")
         if main:
             with fresh_folder(out.absolute() / "model", force=True) as beside:
-                run.model.save_pretrained(beside)
-                run.processor.save_pretrained(beside)
-                if run.learner:
-                    save_learner(run.learner, beside)
+                recipe.saved.write(run, beside)
         state.wait_for_everyone()
 
 

@@ -1,5 +1,6 @@
 """Batches that are a function of the step, made ahead."""
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -20,4 +21,11 @@ def per_step(make: Callable[[int], Batch], start: int) -> Iterator[Batch]:
 
 def prefetched(data: IterableDataset, workers: int) -> Iterator[Any]:
     """The batches that `data` yields, made ahead by worker processes; in this process where there are none."""
-    return iter(DataLoader(data, batch_size=None, num_workers=workers, prefetch_factor=6 if workers else None))
+    ahead: dict[str, Any] = {"prefetch_factor": 6, "worker_init_fn": _yield_cores} if workers else {}
+    return iter(DataLoader(data, batch_size=None, num_workers=workers, **ahead))
+
+
+def _yield_cores(worker: int) -> None:
+    """Lets a step that is computed go before the next ones' pages: its threads wait for the slowest of them."""
+    if hasattr(os, "nice"):  # not on Windows
+        os.nice(10)
