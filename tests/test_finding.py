@@ -61,9 +61,9 @@ def test_each_view_says_whether_it_shows_what_is_asked_for(task: Finding) -> Non
 
 def test_what_is_kept_is_a_function_of_the_step(task: Finding) -> None:
     went, resumed = task.pages(0), task.pages(3)
-    numbers = [len(went.new(step)) for step in range(5)]
+    numbers = [len(went.batch(step)) for step in range(5)]
     assert numbers == [1, 0, 1, 0, 1]
-    again = resumed.new(3)
+    again = resumed.batch(3)
     assert len(again) == STAGE.kept
     for new, old in zip(again, (went.document(0), went.document(1)), strict=True):
         assert torch.equal(new.pixel_values, old.pixel_values) and torch.equal(new.relevance, old.relevance)

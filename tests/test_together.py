@@ -70,6 +70,25 @@ def test_parts_have_rates_and_seeds_of_their_own_and_steps_in_common() -> None:
     assert rate == 1e-3
 
 
+def test_a_part_that_costs_more_has_fewer_steps() -> None:
+    stage = replace(STAGE, steps=5, every={"gathering": 2})
+    assert [part.steps for part in stage.stages] == [5, 3, 5]
+    task = stage.task(begun())
+    whole = [task.pages(0).batch(step) for step in range(4)]
+    assert [own[1] is None for own in whole] == [False, True, False, True]
+    resumed = task.pages(3)  # the same documents as one that was never stopped
+    alone = task.tasks["gathering"].pages(0)
+    assert resumed.batch(4)[1][0].questions == alone.batch(2)[0].questions != alone.batch(3)[0].questions
+    with all_eager_attention(task.tasks["answering"].module.model):
+        assert {name.split(":")[0] for name in task.losses(1, whole[1])} == {"loss", "answering", "copying"}
+
+
+@pytest.mark.parametrize("every", [{"gathering": 0}, {"answering": 2}, {"looking": 2}])
+def test_a_share_of_steps_that_no_part_can_have_is_refused(every: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="every: expected (steps of gathering, copying|at least 1); got"):
+        TogetherStage(parts=PARTS, every=every)
+
+
 @pytest.mark.parametrize(
     ("parts", "message"),
     [

@@ -8,7 +8,7 @@ Notation: P pages, two of each pair; I questions, N = G*G patches of a page, M b
 pages together, numbered on over them; D width of the language model.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, ClassVar
@@ -18,7 +18,6 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
-from torch.utils.data import IterableDataset
 from transformers import PreTrainedTokenizerBase
 
 from arr_coc.data.domains.document import Document
@@ -37,7 +36,7 @@ from .placing import Shown, shown
 from .pointing import POINTING_LAYER, check_layer, pointer_loss, pointing, right_rows, shown_by
 from .questions import Prompts, Spelling, padded, places_of, spelling
 from .stage import ScratchStage, Task
-from .streaming import per_step
+from .streaming import Batches
 from .targets import SLOTS, word_targets
 
 EVALUATED_BATCHES = 4
@@ -110,7 +109,7 @@ class Pairs:
         return Pairs(**moved)
 
 
-class SketchedPairs(IterableDataset):
+class SketchedPairs(Batches[Pairs]):
     """Endless batches; a function of (seed, step).
 
     Args:
@@ -127,9 +126,6 @@ class SketchedPairs(IterableDataset):
         self.stage, self.prompts, self.start = stage, prompts, start
         self.size, self.grid = config.vision_config.image_size, config.vision_config.grid_size
         self.purpose = 13 if held_out else 12
-
-    def __iter__(self) -> Iterator[Pairs]:
-        return per_step(self.batch, self.start)
 
     def batch(self, step: int) -> Pairs:
         """The batch of one step."""

@@ -9,7 +9,7 @@ Notation: V views of a document, Q questions about it, N patches of a view, L to
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import ClassVar
@@ -17,7 +17,6 @@ from typing import ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import IterableDataset
 
 from arr_coc.data import Split
 from arr_coc.data.domains import DOMAINS, Page, Question
@@ -30,7 +29,7 @@ from arr_coc.modeling.views import VIEWS_AT_ONCE, ViewOptions, Views, Window, pl
 from ..stages import STAGES, Run
 from .questions import Prompts
 from .stage import ScratchStage, Task
-from .streaming import per_step
+from .streaming import Batches
 
 
 @STAGES.register("finding")
@@ -101,7 +100,7 @@ class FoundDocument:
     query_mask: Tensor
 
 
-class FoundDocuments(IterableDataset):
+class FoundDocuments(Batches[list[FoundDocument]]):
     """For each step the documents that it needs and that earlier ones did not; a function of (seed, split, step).
 
     Args:
@@ -121,10 +120,7 @@ class FoundDocuments(IterableDataset):
         self.purpose = 6 if held_out else 5
         self.side, self.patch = processor.size["height"], processor.patch_size
 
-    def __iter__(self) -> Iterator[list[FoundDocument]]:
-        return per_step(self.new, self.start)
-
-    def new(self, step: int) -> list[FoundDocument]:
+    def batch(self, step: int) -> list[FoundDocument]:
         """Those of a step."""
         newest = step // self.stage.reused
         if step == self.start:

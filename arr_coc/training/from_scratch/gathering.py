@@ -8,7 +8,7 @@ is rehearsed on text.
 Notation: Q questions about a document, I image slots, S prompt length, A tokens of the longest answer.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import product
@@ -20,7 +20,6 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import IterableDataset
 
 from arr_coc.data import Split
 from arr_coc.data.domains import Page, Question
@@ -44,7 +43,7 @@ from .finding import boxes_of, check_domains, draw_document
 from .pointing import right_rows
 from .questions import TRANSCRIBE
 from .stage import ScratchStage, Task
-from .streaming import per_step
+from .streaming import Batches
 
 
 @STAGES.register("gathering")
@@ -104,7 +103,7 @@ class GatheringStage(ScratchStage):
         return Gathering(self, run)
 
 
-class DrawnDocuments(IterableDataset):
+class DrawnDocuments(Batches[list[Page]]):
     """The documents of each step; a function of (seed, split, step).
 
     Args:
@@ -120,9 +119,6 @@ class DrawnDocuments(IterableDataset):
     ) -> None:
         self.stage, self.side, self.split, self.start = stage, side, split, start
         self.purpose = 9 if held_out else 8
-
-    def __iter__(self) -> Iterator[list[Page]]:
-        return per_step(self.batch, self.start)
 
     def batch(self, step: int) -> list[Page]:
         """Those of one step."""

@@ -1,6 +1,6 @@
 """Batches of questions about pages, rendered or sketched, for the stages that train the language model."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import IterableDataset
 from transformers import PreTrainedTokenizerBase
 
 from arr_coc.data import FIELDS, Box, Document, Entry, Glyph, Split, ask, box_targets
@@ -21,7 +20,7 @@ from arr_coc.modeling.configuration_arr_coc import ArrCocConfig, grid_size
 from arr_coc.modeling.processing_arr_coc import find_query_tokens, query_markers
 
 from .placing import Shown, shown
-from .streaming import per_step
+from .streaming import Batches
 from .targets import fitted, pixels, word_targets
 
 TRANSCRIBE = "Read the page."
@@ -223,7 +222,7 @@ def _message(role: str, text: str) -> dict[str, Any]:
     return {"role": role, "content": [{"type": "text", "text": text}]}
 
 
-class QuestionPages(IterableDataset):
+class QuestionPages(Batches[Batch]):
     """Endless batches; a function of (seed, split, position).
 
     Args:
@@ -257,9 +256,6 @@ class QuestionPages(IterableDataset):
         vision = config.vision_config
         self.size, self.side = vision.image_size, stage.image_size or vision.image_size
         self.grid = grid_size(self.side, vision.patch_size)
-
-    def __iter__(self) -> Iterator[Batch]:
-        return per_step(self.batch, self.start)
 
     def batch(self, step: int) -> Batch:
         """The batch of one step."""

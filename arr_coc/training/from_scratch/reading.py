@@ -8,7 +8,7 @@ which costs less per patch; their side is best a multiple of the encoder's windo
 was only seen in parts is read worse as a whole, where positions and global attention are others: whole pages come last.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, Protocol
@@ -17,7 +17,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import IterableDataset
 
 from arr_coc.data import CHARSET, FIELDS, Box, Document, Glyph, Split
 from arr_coc.data.mixture import KINDS, UNASKED, Mixture
@@ -27,7 +26,7 @@ from arr_coc.modeling.grid_encoder import GridEncoder
 from ..stages import STAGES, Run
 from .placing import Shown, shown
 from .stage import ScratchStage, Task
-from .streaming import per_step
+from .streaming import Batches
 from .targets import SLOTS, fitted, pixels, word_targets
 
 EVALUATED_BATCHES = 6
@@ -132,7 +131,7 @@ class Crop:
         return Crop(self.pixels.to(device), self.shown.to(device), self.words.to(device))
 
 
-class ReadingPages(IterableDataset):
+class ReadingPages(Batches[Crop]):
     """Endless batches of crops; a function of (seed, split, step)."""
 
     def __init__(
@@ -145,9 +144,6 @@ class ReadingPages(IterableDataset):
         self.crop = round(stage.crop * self.side)
         grid_size(self.crop, config.patch_size)  # a ValueError where the encoder cannot take it
         self.mixture = Mixture(stage.kinds, stage.photo)
-
-    def __iter__(self) -> Iterator[Crop]:
-        return per_step(self.batch, self.start)
 
     def batch(self, step: int) -> Crop:
         """Of one step."""

@@ -8,12 +8,11 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import IterableDataset
 
 from ..attention import all_eager_attention
 from ..stages import Run, Stage
 from .loop import Loop, adamw
-from .streaming import prefetched
+from .streaming import Batches, prefetched
 
 
 class Task(ABC):
@@ -30,7 +29,7 @@ class Task(ABC):
         """Trained parameters, each list with its learning rate."""
 
     @abstractmethod
-    def pages(self, start: int) -> IterableDataset:
+    def pages(self, start: int) -> Batches[Any]:
         """Endless batches to train on, from that of step `start` on."""
 
     @abstractmethod

@@ -5,16 +5,16 @@ step is one of every part, on a batch of its own, and their losses are summed (r
 Catastrophic forgetting, rehearsal and pseudorehearsal).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
-from torch.utils.data import IterableDataset
 
 from ..stages import STAGES, Run, stage_from
 from .stage import ScratchStage, Task
+from .streaming import Batches
 
 _SHARED = ("steps", "warmup", "evaluate_every", "bf16", "weight_decay", "workers", "averaged")
 """What the stage says for all of its parts."""
@@ -28,22 +28,28 @@ class TogetherStage(ScratchStage):
     Attributes:
         parts: stages from scratch, each as a recipe lists it, with learning rates and a seed (default: the stage's) of
             its own. A weight that several train has the learning rate of the first; one that any holds stays as it is.
+        every: by the name of a part that costs more than its share, of how many steps one is of it, too (default: 1).
 
     Raises:
         ValueError: fewer than two parts, two of one name, one that is no stage from scratch, or one that says what all
-            have in common.
+            have in common; `every` of no part, below 1, or above 1 of the first part.
     """
 
     name: ClassVar[str] = "together"
     leaves_whole: ClassVar[bool] = False
 
     parts: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
+    every: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if any(steps < 1 for steps in self.every.values()):
+            raise ValueError(f"every: expected at least 1; got {dict(self.every)}")
         names = [part.name for part in self.stages]
         if len(names) < 2 or len(names) != len(set(names)):
             raise ValueError(f"parts: expected two or more different stages; got {', '.join(names) or 'none'}")
+        if set(self.every) - set(names[1:]):
+            raise ValueError(f"every: expected steps of {', '.join(names[1:])}; got {dict(self.every)}")
 
     @cached_property
     def stages(self) -> tuple[ScratchStage, ...]:
@@ -58,20 +64,21 @@ class TogetherStage(ScratchStage):
         own = [name for name in _SHARED if name in spec]
         if own:
             raise ValueError(f"{where}: expected {', '.join(own)} beside the parts, for all of them; got its own")
-        return replace(part, **{name: getattr(self, name) for name in _SHARED})
+        shared = {name: getattr(self, name) for name in _SHARED}
+        return replace(part, **{**shared, "steps": -(-self.steps // self.every.get(part.name, 1))})
 
     def task(self, run: Run) -> "Together":
         return Together(self, run)
 
 
-class Batches(IterableDataset):
-    """For each step a batch of every part."""
+class PartBatches(Batches[list[Any]]):
+    """For each step a batch of every part, or None where the step is not one of it."""
 
-    def __init__(self, parts: Sequence[IterableDataset]) -> None:
-        self.parts = parts
+    def __init__(self, parts: Sequence[tuple[Batches[Any], int]], start: int) -> None:
+        self.parts, self.start = parts, start
 
-    def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        return zip(*self.parts, strict=True)
+    def batch(self, step: int) -> list[Any]:
+        return [None if step % every else part.batch(step // every) for part, every in self.parts]
 
 
 class Together(Task):
@@ -79,6 +86,7 @@ class Together(Task):
 
     def __init__(self, stage: TogetherStage, run: Run) -> None:
         self.tasks = {part.name: part.task(run) for part in stage.stages}
+        self.every = {name: stage.every.get(name, 1) for name in self.tasks}
         self.module = nn.ModuleDict({name: task.module for name, task in self.tasks.items()})
 
     def groups(self) -> list[tuple[list[nn.Parameter], float]]:
@@ -90,14 +98,17 @@ class Together(Task):
                 groups.append((own, rate))
         return groups
 
-    def pages(self, start: int) -> Batches:
-        return Batches([task.pages(start) for task in self.tasks.values()])
+    def pages(self, start: int) -> PartBatches:
+        parts = [(task.pages(-(-start // self.every[name])), self.every[name]) for name, task in self.tasks.items()]
+        return PartBatches(parts, start)
 
     def losses(self, step: int, batch: Sequence[Any]) -> dict[str, Tensor]:
         total: list[Tensor] = []
         logged: dict[str, Tensor] = {}
         for (name, task), own in zip(self.tasks.items(), batch, strict=True):
-            losses = task.losses(step, own)
+            if own is None:
+                continue
+            losses = task.losses(step // self.every[name], own)
             total.append(losses.pop("loss"))
             logged |= {f"{name}: {part}": loss for part, loss in losses.items()}
         return {"loss": sum(total[1:], total[0]), **logged}
