@@ -183,6 +183,7 @@ def test_a_start_with_narrower_base_tokens_says_what_it_said(tmp_path: Path, com
     size = 2 * tiny["semantic_config"]["hidden_size"]
     tiny["semantic_config"] |= {"hidden_size": size, "num_attention_heads": 10, "intermediate_size": 960}
     tiny["vision_config"]["compressed_channels"] = [size, size]
+    tiny["text_config"]["intermediate_size"] *= 2
     grown = ArrCocForConditionalGeneration(ArrCocConfig.from_dict(tiny)).eval()
     assert not load_grown(grown, tmp_path, seed=0)
     pixels = torch.rand(1, 3, 160, 160, generator=torch.Generator().manual_seed(0))
@@ -193,6 +194,8 @@ def test_a_start_with_narrower_base_tokens_says_what_it_said(tmp_path: Path, com
         pairs = ((before, first), (grown, second))
         saccades = [model.model.bridge_saccades(encoding, indices).tokens for model, encoding in pairs]
         assert torch.allclose(saccades[1], saccades[0], rtol=1e-3, atol=1e-3)
+        spoken = [model.model.language_model(inputs_embeds=first.tokens).last_hidden_state for model in (before, grown)]
+        assert torch.allclose(spoken[1], spoken[0], rtol=1e-3, atol=1e-3)
     grown.model.encode_image(pixels).tokens.square().sum().backward()
     gradient = grown.model.vision_tower.semantic_encoder.layers[0].mlp.fc1.weight.grad
     assert gradient is not None and not torch.allclose(*gradient.chunk(2), rtol=0.05)

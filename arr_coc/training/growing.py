@@ -54,10 +54,11 @@ def load_grown(model: ArrCocForConditionalGeneration, start: Path, seed: int) ->
     state, like = trained.state_dict(), model.state_dict()
     if sees_anew:
         state |= _encoder(trained, model, seed)
+    if units[0] != units[1]:
+        spoken = {name: weight for name, weight in state.items() if ".language_model." in name and ".mlp." in name}
+        state |= {name: _with_units(weight, like[name]) for name, weight in spoken.items()}
     if says_more:
         state |= _base(state, like, *semantics, seed)
-    if units[0] != units[1]:
-        state |= {name: _with_units(name, weight, like[name]) for name, weight in state.items() if ".mlp." in name}
     model.load_state_dict(state)
     missing = set(loading["missing_keys"])
     _pass_through(model.model.language_model, missing)
@@ -99,7 +100,7 @@ def _base(
     return {name: wide[part] for name, part in narrow.items()}
 
 
-def _with_units(name: str, weight: Tensor, like: Tensor) -> Tensor:
+def _with_units(weight: Tensor, like: Tensor) -> Tensor:
     """A language layer's MLP weight with new units, which nothing reads: those that leave an MLP get weight 0."""
     if weight.shape == like.shape:
         return weight
