@@ -19,17 +19,17 @@ try:
 except FileNotFoundError as error:
     pytest.skip(str(error), allow_module_level=True)
 
-PARTS: tuple[dict[str, Any], ...] = (
-    {
-        "stage": "answering", "pages": 1, "questions": 2, "aligned_steps": 0, "transcript_budget": 24,
-        "evaluate_questions": 2, "evaluate_split": "train", "language_rate": 1e-3, "seed": 3,
+PARTS: dict[str, Any] = {
+    "answering": {
+        "pages": 1, "questions": 2, "aligned_steps": 0, "transcript_budget": 24, "evaluate_questions": 2,
+        "evaluate_split": "train", "language_rate": 1e-3, "seed": 3,
     },
-    {
-        "stage": "gathering", "domains": {"pages": 1.0}, "sources": 2, "documents": 1, "questions": 2, "budget": 8,
-        "evaluate_documents": 1, "evaluate_split": "train",
+    "gathering": {
+        "domains": {"pages": 1.0}, "sources": 2, "documents": 1, "questions": 2, "budget": 8, "evaluate_documents": 1,
+        "evaluate_split": "train",
     },
-    {"stage": "copying", "pages": 1, "questions": 1, "budget": 24, "learns_language": False},
-)  # fmt: skip
+    "copying": {"pages": 1, "questions": 1, "budget": 24, "learns_language": False},
+}  # fmt: skip
 STAGE = TogetherStage(steps=2, warmup=1, evaluate_every=2, workers=0, bf16=False, parts=PARTS)
 
 
@@ -92,13 +92,13 @@ def test_a_share_of_steps_that_no_part_can_have_is_refused(every: dict[str, Any]
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        (PARTS[:1], "parts: expected two or more different stages; got answering"),
-        ((), "parts: expected two or more different stages; got none"),
-        ((PARTS[2], PARTS[2]), "got copying, copying"),
-        ((PARTS[2], {"stage": "allocator"}), r"parts\[1\]: expected a stage from scratch; got 'allocator'"),
-        ((PARTS[2], {"stage": "looking", "steps": 3}), r"parts\[1\]: expected steps beside the parts"),
-        ((PARTS[2], {"stage": "looking", "pages": 3}), r"parts\[1\] \(looking\): expected settings among"),
-        ((PARTS[2], {"pages": 3}), r"parts\[1\]: expected the name of a stage; got None"),
+        ({"answering": {}}, "parts: expected two or more stages; got answering"),
+        ({}, "parts: expected two or more stages; got none"),
+        ({"copying": {}, "allocator": {}}, "parts: expected stages from scratch; got allocator"),
+        ({"copying": {}, "looking": {"steps": 3}}, "parts: expected steps beside the parts, .* got that of looking"),
+        ({"copying": {}, "looking": {"pages": 3}}, r"parts \(looking\): expected settings among"),
+        ({"copying": {}, "dreaming": {}}, "parts: stage: expected one of .*; got 'dreaming'"),
+        ({"copying": {}, "looking": 3}, "parts: expected settings of looking; got 3"),
     ],
 )
 def test_parts_that_cannot_be_trained_together_are_refused(parts: Any, message: str) -> None:
@@ -106,11 +106,13 @@ def test_parts_that_cannot_be_trained_together_are_refused(parts: Any, message: 
         TogetherStage(parts=parts)
 
 
-def test_a_recipe_lists_parts(tmp_path: Path) -> None:
+def test_a_recipe_names_parts(tmp_path: Path) -> None:
     recipe = tmp_path / "train.yaml"
     recipe.write_text(
-        "model: .\nstages:\n  - stage: together\n    steps: 5\n    parts:\n"
-        "      - {stage: copying, pages: 3}\n      - {stage: looking}\n"
+        "model: .\nstages:\n  - stage: together\n    steps: 5\n    image_size: 96\n    parts:\n"
+        "      copying: {pages: 3}\n      looking: {}\n"
     )
-    (stage,) = load_recipe(recipe).stages
-    assert isinstance(stage, TogetherStage) and [part.steps for part in stage.stages] == [5, 5]
+    (stage,) = load_recipe(recipe, ["together.parts.copying.pages=4"]).stages
+    assert isinstance(stage, TogetherStage)
+    assert [(part.steps, part.image_size) for part in stage.stages] == [(5, 96), (5, 96)]
+    assert stage.stages[0].pages == 4  # type: ignore[attr-defined]

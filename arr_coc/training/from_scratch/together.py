@@ -26,19 +26,20 @@ class TogetherStage(ScratchStage):
     """Settings of the stage.
 
     Attributes:
-        parts: stages from scratch, each as a recipe lists it, with learning rates and a seed (default: the stage's) of
-            its own. A weight that several train has the learning rate of the first; one that any holds stays as it is.
+        parts: settings of stages from scratch, by their names, each with learning rates of its own, and a seed and an
+            image_size where they are not the stage's. A weight that several train has the learning rate of the first;
+            one that any holds stays as it is.
         every: by the name of a part that costs more than its share, of how many steps one is of it, too (default: 1).
 
     Raises:
-        ValueError: fewer than two parts, two of one name, one that is no stage from scratch, or one that says what all
-            have in common; `every` of no part, below 1, or above 1 of the first part.
+        ValueError: fewer than two parts, one that is no stage from scratch, or one that says what all have in common;
+            `every` of no part, below 1, or of the first part.
     """
 
     name: ClassVar[str] = "together"
     leaves_whole: ClassVar[bool] = False
 
-    parts: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
+    parts: Mapping[str, Any] = field(default_factory=dict)
     every: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -46,26 +47,26 @@ class TogetherStage(ScratchStage):
         if any(steps < 1 for steps in self.every.values()):
             raise ValueError(f"every: expected at least 1; got {dict(self.every)}")
         names = [part.name for part in self.stages]
-        if len(names) < 2 or len(names) != len(set(names)):
-            raise ValueError(f"parts: expected two or more different stages; got {', '.join(names) or 'none'}")
+        if len(names) < 2:
+            raise ValueError(f"parts: expected two or more stages; got {', '.join(names) or 'none'}")
         if set(self.every) - set(names[1:]):
             raise ValueError(f"every: expected steps of {', '.join(names[1:])}; got {dict(self.every)}")
 
     @cached_property
     def stages(self) -> tuple[ScratchStage, ...]:
         """The parts' settings."""
-        return tuple(self._part(number, spec) for number, spec in enumerate(self.parts))
+        return tuple(self._part(name, settings) for name, settings in self.parts.items())
 
-    def _part(self, number: int, spec: Any) -> ScratchStage:
-        where = f"parts[{number}]"
-        part = stage_from(spec, {"seed": self.seed}, where)
+    def _part(self, name: str, settings: Any) -> ScratchStage:
+        if not isinstance(settings, Mapping):
+            raise ValueError(f"parts: expected settings of {name}; got {settings!r}")
+        if own := [shared for shared in _SHARED if shared in settings]:
+            raise ValueError(f"parts: expected {', '.join(own)} beside the parts, for all of them; got that of {name}")
+        part = stage_from({"stage": name, **settings}, {"seed": self.seed, "image_size": self.image_size}, "parts")
         if not isinstance(part, ScratchStage) or isinstance(part, TogetherStage):
-            raise ValueError(f"{where}: expected a stage from scratch; got {spec['stage']!r}")
-        own = [name for name in _SHARED if name in spec]
-        if own:
-            raise ValueError(f"{where}: expected {', '.join(own)} beside the parts, for all of them; got its own")
+            raise ValueError(f"parts: expected stages from scratch; got {name}")
         shared = {name: getattr(self, name) for name in _SHARED}
-        return replace(part, **{**shared, "steps": -(-self.steps // self.every.get(part.name, 1))})
+        return replace(part, **{**shared, "steps": -(-self.steps // self.every.get(name, 1))})
 
     def task(self, run: Run) -> "Together":
         return Together(self, run)
