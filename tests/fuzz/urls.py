@@ -59,7 +59,9 @@ class Connection:
             time.sleep(seconds)
 
     def redirect(self, to: str) -> None:
-        self.send(f"HTTP/1.1 302 Found\r\nLocation: {to}\r\nContent-Length: 0\r\n\r\n".encode())
+        # what it closes next must say so: a client may else send what follows on it
+        head = f"HTTP/1.1 302 Found\r\nLocation: {to}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+        self.send(head.encode())
 
     def reset(self) -> None:
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
