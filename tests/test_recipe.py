@@ -15,6 +15,9 @@ from arr_coc.modeling.compressors import COMPRESSORS
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.training.from_scratch.checkpointing import load_learner
+from arr_coc.training.from_scratch.copying import CopyingStage
+from arr_coc.training.from_scratch.looking import LookingStage
+from arr_coc.training.from_scratch.together import TogetherStage
 from arr_coc.training.growing import load_grown
 from arr_coc.training.recipe import begin, load_recipe
 from arr_coc.training.stages import STAGES
@@ -32,6 +35,21 @@ def test_the_shipped_recipe_loads() -> None:
         "AnsweringStage",
     ]
     assert (recipe.model / "config.json").is_file()
+
+
+def test_the_floor_goes_on_from_a_linear_bridge_and_its_first_stages_may_run_side_by_side() -> None:
+    """What copying holds is what looking says, so neither stage trains what the other one reads."""
+    folder = ROOT / "hub_configs" / "arr-coc-tiny-2"
+    before, floor = (load_recipe(folder / f"{name}.yaml") for name in ("train", "floor"))
+    assert (before.config().bridge_config.kind, floor.config().bridge_config.kind) == ("linear", "cells")
+    copying, looking, together = floor.stages
+    assert isinstance(copying, CopyingStage) and not copying.learns_language
+    assert isinstance(looking, LookingStage) and looking.encoder_rate == 0
+    assert isinstance(together, TogetherStage) and [part.name for part in together.stages] == [
+        "answering",
+        "gathering",
+        "copying",
+    ]
 
 
 def test_the_example_iterates_the_phases() -> None:
