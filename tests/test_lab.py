@@ -107,20 +107,21 @@ def test_an_arm_is_trained_to_read_what_it_is_asked_with(name: str, config: ArrC
 
 def test_all_arms_start_from_a_language_model_that_reads_what_each_of_them_reads() -> None:
     """Bases of as many cells as the floor's, the base of the lab's own image, patches, and both."""
-    looking, together = load_recipe(LAB / "shared.yaml").stages
+    looking, alone, together = load_recipe(LAB / "shared.yaml").stages
     assert isinstance(looking, LookingStage) and looking.encoder_rate > 0 and set(looking.kinds) == {"density"}
+    assert isinstance(alone, CopyingStage) and alone.kind == "density" and not alone.learns_language
     assert isinstance(together, TogetherStage) and together.image_size is None
     answering, copying = together.stages
     assert isinstance(answering, AnsweringStage) and isinstance(copying, CopyingStage)
     assert set(answering.end_mix) == {"none", "oracle", "realizer"} and set(answering.budgets) == {28, 64}
     assert 0 < copying.alone < 1 and 0 < copying.base_steps < copying.steps and copying.kind == "density"
-    before, floor = load_recipe(LAB / "shared_floor.yaml").stages
-    assert before == looking and isinstance(floor, TogetherStage) and floor.steps == together.steps
+    *before, floor = load_recipe(LAB / "shared_floor.yaml").stages
+    assert before == [looking, alone] and isinstance(floor, TogetherStage) and floor.steps == together.steps
     answering, copying = floor.stages
     assert isinstance(answering, AnsweringStage) and isinstance(copying, CopyingStage)
     assert set(answering.start_mix) == set(answering.end_mix) == {"none"} and copying.alone == 1
     size = load_recipe(LAB / "arms" / "floor.yaml").stages[1].image_size  # type: ignore[attr-defined]
-    assert answering.image_size == copying.image_size == size
+    assert answering.image_size == copying.image_size == alone.image_size == size
 
 
 def test_every_arm_of_the_contest_has_a_recipe_and_trainings_that_are_asked(script: ModuleType) -> None:
@@ -196,7 +197,7 @@ def test_stages_that_a_finished_training_began_with_are_taken_from_it(script: Mo
     assert taken("patches_only", 1, "looking.steps=9") == ["stage0 other seed"]
     assert taken("floor_flops", 1, "looking.steps=9") == []
     finished("shared", 0, "shared")
-    assert taken("shared_floor", 0) == ["stage0 shared"]
+    assert taken("shared_floor", 0) == ["stage0 shared", "stage1 shared"]
     assert taken("blind", 0) == ["stage0 run"]
 
 
