@@ -5,7 +5,7 @@ python examples/experiments/lab-density/train_arms.py --device cuda --jobs 6    
 
 What is finished is skipped and what was killed goes on, so the same command may be given again. Stages that a finished
 training of the same seed began with are taken from it: they would come to the same weights. Each training is
-`arr-coc train` with its output in OUT/NAME-SEED.log; SETTINGs are handed on (answering.steps=4000).
+`arr-coc train` with its output in OUT/NAME-SEED.log; SETTINGs are handed on (answering.steps=8000).
 """
 
 import argparse
