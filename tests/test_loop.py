@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from arr_coc.training.from_scratch.checkpointing import load_state, older, save_state
-from arr_coc.training.from_scratch.loop import Loop, adamw
+from arr_coc.training.from_scratch.loop import Loop
+from arr_coc.training.from_scratch.optimizers import OPTIMIZERS
 from arr_coc.training.schedules import FLOOR, warmup_cosine
 
 
@@ -45,11 +46,12 @@ def test_interrupted_write_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch
     assert load_state(path) == {"step": 1}
 
 
-def straight_line(path: Path, *, stop: int = -1) -> Tensor:
+def straight_line(path: Path, *, stop: int = -1, optimizer: str = "adamw") -> Tensor:
     """A layer that learns to sum, for 6 steps or up to that at which it is killed; it goes on where it was killed."""
     torch.manual_seed(0)
     layer = nn.Linear(3, 1)
-    loop = Loop("test", layer, adamw([(list(layer.parameters()), 0.1)], 0.01), path, 6, 2, 2)
+    stack = nn.ModuleList([layer])
+    loop = Loop("test", stack, OPTIMIZERS[optimizer]([(list(layer.parameters()), 0.1)], 0.01, stack), path, 6, 2, 2)
 
     def losses(step: int) -> dict[str, Tensor]:
         if step == stop:
@@ -62,13 +64,14 @@ def straight_line(path: Path, *, stop: int = -1) -> Tensor:
     return layer.weight.detach()
 
 
-def test_resume_gives_the_same_weights_and_curve_as_an_uninterrupted_run(tmp_path: Path) -> None:
-    whole = straight_line(tmp_path / "a.pt")
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_resume_gives_the_same_weights_and_curve_as_an_uninterrupted_run(tmp_path: Path, optimizer: str) -> None:
+    whole = straight_line(tmp_path / "a.pt", optimizer=optimizer)
     for stop in (1, 3, 5):
-        straight_line(tmp_path / "b.pt", stop=stop)
+        straight_line(tmp_path / "b.pt", stop=stop, optimizer=optimizer)
     with (tmp_path / "b.jsonl").open("a") as stream:
         stream.write('{"step": 6, "held')  # killed while it wrote
-    assert torch.equal(whole, straight_line(tmp_path / "b.pt"))
+    assert torch.equal(whole, straight_line(tmp_path / "b.pt", optimizer=optimizer))
     curve = (tmp_path / "a.jsonl").read_text()
     assert [json.loads(line)["step"] for line in curve.splitlines()] == [0, 2, 4, 6]
     assert (tmp_path / "b.jsonl").read_text() == curve

@@ -11,7 +11,7 @@ from helpers import TINY_PATCH, TINY_SIDE, tiny_config
 from torch import Tensor, nn
 
 from arr_coc import ArrCocImageProcessor
-from arr_coc.data import CHARSET, box_targets, glyph_targets, render_document
+from arr_coc.data import CHARSET, Document, box_targets, glyph_targets, render_document
 from arr_coc.data.mixture import Mixture
 from arr_coc.data.records import NOT_ON_THE_PAGE
 from arr_coc.data.sketching import sketch_document
@@ -20,6 +20,7 @@ from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.processing_arr_coc import ArrCocProcessor
 from arr_coc.training.attention import all_eager_attention
+from arr_coc.training.from_scratch import streaming
 from arr_coc.training.from_scratch.answering import AnsweringStage
 from arr_coc.training.from_scratch.checkpointing import load_learner, load_state, save_learner
 from arr_coc.training.from_scratch.copying import READS, CopyingStage, CopyingTask
@@ -107,6 +108,29 @@ def test_reading_batches_depend_on_the_step_alone(config: ArrCocConfig) -> None:
     assert first.shown.targets(4, grid).shape == (4, grid, grid, SLOTS)
 
 
+def test_pages_that_come_up_again_are_drawn_less_often_and_are_a_function_of_the_step(
+    config: ArrCocConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the first ones, of which as many are kept as training draws among."""
+    monkeypatch.setattr(streaming, "KEPT", 8)
+    drawn: list[int] = []
+    draw = streaming.DrawnPages._draw
+
+    def counted(pages: streaming.DrawnPages, number: int) -> Document:
+        drawn.append(number)
+        return draw(pages, number)
+
+    monkeypatch.setattr(streaming.DrawnPages, "_draw", counted)
+    stage = replace(READING, reused=4, batch_size=16)
+    pages = ReadingPages(stage, config.vision_config, split="train")
+    batches = [pages.batch(step) for step in range(40)]
+    shown = 40 * 16 // 4  # four crops of each
+    assert len(drawn) == len(set(drawn)) and abs(len(drawn) - shown / 4) <= 8
+    later = ReadingPages(stage, config.vision_config, split="train").batch(39)
+    assert torch.equal(later.pixels, batches[39].pixels) and torch.equal(later.words, batches[39].words)
+    assert not torch.equal(batches[38].pixels, batches[39].pixels)
+
+
 def test_held_out_pages_are_not_the_training_pages(config: ArrCocConfig) -> None:
     training = ReadingPages(READING, config.vision_config, split="train").batch(0)
     held_out = ReadingPages(READING, config.vision_config, split="train", held_out=True).batch(0)
@@ -172,7 +196,7 @@ def test_what_a_tile_does_not_show_is_what_stands_elsewhere_on_its_page(config: 
     stage = replace(ANSWERING, absent=1.0, kinds={"tile": 1.0})
     pages = QuestionPages(stage, config, prompts, split="train", transcript_budget=BUDGET, mixture=Mixture(stage.kinds))
     shown, rng = [], np.random.default_rng((stage.seed, 2, 0))
-    page = pages._page(rng)[1]
+    page = pages._page(0, rng)[1]
     assert page.elsewhere
     for _ in range(8):
         question, answer, patches = pages._asked(rng, page.entries[0], _spelt(page.entries, page.glyphs), page)

@@ -39,7 +39,7 @@ class AnsweringStage(ScratchStage):
         pages, questions: pages per step, and questions about each.
         sorted_steps: of so many steps pages are drawn together and sorted by how much they say, so that little of a
             batch is padding; each worker draws them all.
-        kinds, photo: of the pages, as in the reading stage.
+        kinds, photo, reused: of the pages, as in the reading stage.
         absent, turns: shares of the questions, as in the copying stage.
         learning_rate: of all but the grid encoder (encoder_rate) and the language model (language_rate).
         aligned_steps: steps at the start in which no answers are asked for: fetched tokens learn to be perfect ones,
@@ -72,6 +72,7 @@ class AnsweringStage(ScratchStage):
     sorted_steps: int = 1
     kinds: Mapping[str, float] = field(default_factory=lambda: {"document": 1.0})
     photo: float = 0.0
+    reused: int = 1
     absent: float = 0.0
     turns: float = 0.0
     learning_rate: float = 1.5e-3

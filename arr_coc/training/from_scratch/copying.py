@@ -62,8 +62,8 @@ class CopyingStage(ScratchStage):
         absent: share of the questions about fields that the page does not show.
         turns: share of the questions that come second in a chat.
         kind: of the pages, of `SKETCHES`.
-        rendered, photo: how often each kind of rendered pages is read in place of sketched ones, and the share of them
-            that is photographed, as in the reading stage; none: pages are sketched.
+        rendered, photo, reused: how often each kind of rendered pages is read in place of sketched ones, the share of
+            them that is photographed, and how often each comes up, as in the reading stage; none: pages are sketched.
         evaluate_split: of the rendered pages that are measured on; sketched ones have the words of training.
 
     Raises:
@@ -88,6 +88,7 @@ class CopyingStage(ScratchStage):
     kind: str = "document"
     rendered: Mapping[str, float] = field(default_factory=dict)
     photo: float = 0.0
+    reused: int = 1
     evaluate_split: Split = "validation"
 
     def __post_init__(self) -> None:

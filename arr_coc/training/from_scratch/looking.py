@@ -52,7 +52,7 @@ class LookingStage(ScratchStage):
         encoder_rate: of the grid encoder and its reading head; 0 leaves them as they are, and steps are cheaper.
         batch_size: crops per step.
         crop: side of a crop as a share of the page's side, as in the reading stage.
-        kinds, photo: of the pages, as in the reading stage.
+        kinds, photo, reused: of the pages, as in the reading stage.
         word_weight: of the loss on field names, beside the characters'.
         reading_weight: of the reading stage's losses, where the grid encoder is trained.
         held_weight: of how far the states of fetched patches move from what they were when the stage began: 1 or more
@@ -69,6 +69,7 @@ class LookingStage(ScratchStage):
     crop: float = 1.0
     kinds: Mapping[str, float] = field(default_factory=lambda: {"document": 0.7, "dense": 0.3})
     photo: float = 0.0
+    reused: int = 1
     word_weight: float = WORD_WEIGHT
     reading_weight: float = 0.3
     held_weight: float = 0.0

@@ -25,16 +25,6 @@ LOG_EVERY = 50
 """Steps between lines of the log."""
 
 
-def adamw(groups: list[tuple[list[nn.Parameter], float]], weight_decay: float) -> torch.optim.AdamW:
-    """AdamW over (parameters, learning rate) groups; only matrices decay."""
-    settings: list[dict[str, Any]] = []
-    for parameters, rate in groups:
-        for matrices in (True, False):
-            chosen = [parameter for parameter in parameters if (parameter.ndim > 1) == matrices]
-            settings.append({"params": chosen, "weight_decay": weight_decay if matrices else 0.0, "lr": rate})
-    return torch.optim.AdamW(settings, betas=(0.9, 0.98))
-
-
 @dataclass
 class Loop:
     """One stage of training.
@@ -42,7 +32,7 @@ class Loop:
     Attributes:
         name: in the log.
         module: all that is trained; its state and the optimiser's make a checkpoint.
-        optimizer: from `adamw`.
+        optimizer: of its parameters, see `OPTIMIZERS`.
         path: the checkpoint, written at every measurement; a killed run goes on from it. Losses and measurements are
             written beside it too, to `*.jsonl`, a line of {"step": ..., name: value} each.
         steps, warmup: of the schedule.

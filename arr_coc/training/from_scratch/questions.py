@@ -20,7 +20,7 @@ from arr_coc.modeling.configuration_arr_coc import ArrCocConfig, grid_size
 from arr_coc.modeling.processing_arr_coc import find_query_tokens, query_markers
 
 from .placing import Shown, shown
-from .streaming import Batches
+from .streaming import Batches, DrawnPages
 from .targets import fitted, pixels, word_targets
 
 TRANSCRIBE = "Read the page."
@@ -88,8 +88,8 @@ class Pages(Protocol):
     """What a stage says of its batches: pages per step, questions about each, and the seed.
 
     Also how many steps' pages are drawn together and sorted by what they say, so that little of a batch is padding;
-    the share of questions about fields that the page does not show, and of such that come second in a chat; and
-    the side that pages are fitted into.
+    the share of questions about fields that the page does not show, and of such that come second in a chat; the
+    side that pages are fitted into; and how often rendered pages come up, see `DrawnPages`.
     """
 
     @property
@@ -106,6 +106,8 @@ class Pages(Protocol):
     def sorted_steps(self) -> int: ...
     @property
     def image_size(self) -> int | None: ...
+    @property
+    def reused(self) -> int: ...
 
 
 @dataclass
@@ -250,11 +252,16 @@ class QuestionPages(Batches[Batch]):
         held_out: bool = False,
     ) -> None:
         self.stage, self.prompts, self.split, self.start = stage, prompts, split, start
-        self.transcript_budget, self.mixture = transcript_budget, mixture
+        self.transcript_budget = transcript_budget
         self.held_out, self.purpose = held_out, 3 if held_out else 2
         self._sorted: dict[int, list[AskedPage]] = {}
         vision = config.vision_config
         self.size, self.side = vision.image_size, stage.image_size or vision.image_size
+        self.source: DrawnPages | str = (
+            mixture
+            if isinstance(mixture, str)
+            else DrawnPages(mixture, (stage.seed, self.purpose, 2), stage.reused, size=self.size, split=split)
+        )
         self.grid = grid_size(self.side, vision.patch_size)
 
     def batch(self, step: int) -> Batch:
@@ -273,10 +280,11 @@ class QuestionPages(Batches[Batch]):
     def _drawn(self, step: int) -> list[AskedPage]:
         """The pages of one step and their questions."""
         rng = np.random.default_rng((self.stage.seed, self.purpose, step))
-        return [self._asked_page(rng) for _ in range(self.stage.pages)]
+        first = step * self.stage.pages
+        return [self._asked_page(number, rng) for number in range(first, first + self.stage.pages)]
 
-    def _asked_page(self, rng: np.random.Generator) -> AskedPage:
-        image, page = self._page(rng)
+    def _asked_page(self, number: int, rng: np.random.Generator) -> AskedPage:
+        image, page = self._page(number, rng)
         listed = page.entries
         words = word_targets(listed, page.labels, size=self.size, grid=self.grid)
         spelt = _spelt(listed, page.glyphs)
@@ -323,12 +331,12 @@ class QuestionPages(Batches[Batch]):
         whole = Batch(**tensors, **self._padded(longest, centred))
         return Batch(**tensors, **self._padded(short, centred), transcript=read, whole=whole)
 
-    def _page(self, rng: np.random.Generator) -> tuple[np.ndarray, Document]:
-        """The pixels of a page, none of one that is sketched, and what it says."""
-        if isinstance(self.mixture, str):
-            entries, glyphs = SKETCHES[self.mixture](rng, size=self.size)
+    def _page(self, number: int, rng: np.random.Generator) -> tuple[np.ndarray, Document]:
+        """The pixels of the page that comes up after so many others, none of one that is sketched; what it says."""
+        if isinstance(self.source, str):
+            entries, glyphs = SKETCHES[self.source](rng, size=self.size)
             return np.zeros(0, np.float32), Document(Image.new("RGB", (1, 1)), entries, glyphs, "sketch", "")
-        document = self.mixture.draw(rng, size=self.size, split=self.split)
+        document = self.source.page(number, rng)
         return pixels(fitted(document.image, self.side)), document
 
     def _asked(

@@ -26,7 +26,7 @@ from arr_coc.modeling.grid_encoder import GridEncoder
 from ..stages import STAGES, Run
 from .placing import Shown, shown
 from .stage import ScratchStage, Task
-from .streaming import Batches
+from .streaming import Batches, DrawnPages
 from .targets import SLOTS, fitted, pixels, word_targets
 
 EVALUATED_BATCHES = 6
@@ -45,6 +45,7 @@ class ReadingStage(ScratchStage):
         crop: side of a crop as a share of the page's side; of a page as many are cut as would cover it.
         kinds: how often each kind of page is shown, see `arr_coc.data.mixture`.
         photo: share of the pages that are photographed.
+        reused: how often each page comes up, see `DrawnPages`; it is cut elsewhere each time.
         none_weight: of the class that most slots are, no character, beside each character's.
         word_weight: of the loss on field names, beside the characters'.
         evaluate_split: what is measured on: "validation" has held-out fonts and words, for decisions.
@@ -58,6 +59,7 @@ class ReadingStage(ScratchStage):
     crop: float = 0.5
     kinds: Mapping[str, float] = field(default_factory=lambda: {"document": 0.5, "dense": 0.5})
     photo: float = 0.0
+    reused: int = 1
     none_weight: float = 0.3
     word_weight: float = 0.5
     warmup: int = 200
@@ -107,6 +109,8 @@ class Cropping(Protocol):
     @property
     def photo(self) -> float: ...
     @property
+    def reused(self) -> int: ...
+    @property
     def seed(self) -> int: ...
     @property
     def image_size(self) -> int | None: ...
@@ -143,7 +147,8 @@ class ReadingPages(Batches[Crop]):
         self.patch_size = config.patch_size
         self.crop = round(stage.crop * self.side)
         grid_size(self.crop, config.patch_size)  # a ValueError where the encoder cannot take it
-        self.mixture = Mixture(stage.kinds, stage.photo)
+        mixture, seed = Mixture(stage.kinds, stage.photo), (stage.seed, self.purpose, 2)
+        self.drawn = DrawnPages(mixture, seed, stage.reused, size=self.size, split=split)
 
     def batch(self, step: int) -> Crop:
         """Of one step."""
@@ -151,8 +156,10 @@ class ReadingPages(Batches[Crop]):
         images: list[np.ndarray] = []
         glyphs, words = [], []
         cut = max(1, round(1 / self.stage.crop**2))
+        drawn = step * -(-self.stage.batch_size // cut)
         while len(images) < self.stage.batch_size:
-            document = self.mixture.draw(rng, size=self.size, split=self.split)
+            document = self.drawn.page(drawn, rng)
+            drawn += 1
             page = fitted(document.image, self.side)
             for _ in range(min(cut, self.stage.batch_size - len(images))):
                 x, y = (int(corner) for corner in rng.integers(self.side - self.crop + 1, size=2))

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from ..attention import all_eager_attention
 from ..stages import Run, Stage
-from .loop import Loop, adamw
+from .loop import Loop
+from .optimizers import OPTIMIZERS
 from .streaming import Batches, prefetched
 
 
@@ -51,7 +52,8 @@ class ScratchStage(Stage):
 
     Attributes:
         steps: optimiser steps.
-        learning_rate, weight_decay, warmup: AdamW; warm-up in steps.
+        learning_rate, weight_decay, warmup: of the optimiser; warm-up in steps.
+        optimizer: of `OPTIMIZERS`.
         evaluate_every: steps between measurements and checkpoints.
         bf16: compute in bfloat16; on CPUs without matrix units for it, false is faster.
         seed: of new weights, pages and whatever is drawn.
@@ -61,7 +63,7 @@ class ScratchStage(Stage):
             either does (Wortsman et al. 2022, Robust fine-tuning of zero-shot models).
 
     Raises:
-        ValueError: a share outside 0..1.
+        ValueError: a share outside 0..1, or an unknown optimiser.
     """
 
     name: ClassVar[str]
@@ -71,6 +73,7 @@ class ScratchStage(Stage):
     steps: int = 3000
     learning_rate: float = 2e-3
     weight_decay: float = 0.02
+    optimizer: str = "adamw"
     warmup: int = 100
     evaluate_every: int = 200
     bf16: bool = True
@@ -82,6 +85,8 @@ class ScratchStage(Stage):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_shares("averaged")
+        if self.optimizer not in OPTIMIZERS:
+            raise ValueError(f"optimizer: expected one of {', '.join(OPTIMIZERS)}; got {self.optimizer!r}")
 
     def check_counts(self, *names: str) -> None:
         """Raises ValueError where one of these settings is below 1."""
@@ -105,8 +110,8 @@ class ScratchStage(Stage):
         task = self.task(run)
         found = {name: weight.detach().clone() for name, weight in task.module.named_parameters() if self.averaged}
         loop = Loop(
-            self.name, task.module, adamw(task.groups(), self.weight_decay), folder / f"{self.name}.pt", self.steps,
-            self.warmup, self.evaluate_every, self.bf16,
+            self.name, task.module, OPTIMIZERS[self.optimizer](task.groups(), self.weight_decay, task.module),
+            folder / f"{self.name}.pt", self.steps, self.warmup, self.evaluate_every, self.bf16,
         )  # fmt: skip
         first = loop.resume()
         if first < self.steps:

@@ -1,14 +1,22 @@
-"""Batches that are a function of the step, made ahead."""
+"""Batches that are a function of the step, made ahead, and the pages that they show."""
 
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import count
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from arr_coc.data import Document, Split
+from arr_coc.data.mixture import Mixture
+
 Batch = TypeVar("Batch")
+
+KEPT = 256
+"""Pages among which those that come up again are drawn."""
 
 
 class Batches(IterableDataset, ABC, Generic[Batch]):
@@ -29,6 +37,36 @@ class Batches(IterableDataset, ABC, Generic[Batch]):
     @abstractmethod
     def batch(self, step: int) -> Batch:
         """The batch of a step."""
+
+
+class DrawnPages:
+    """Pages of a mixture, each of which comes up several times: to draw one takes a good part of a step's time.
+
+    Args:
+        mixture: what they are drawn from.
+        seed: of those that come up again.
+        reused: how often each comes up; 1: each page is new.
+        size: their side, px.
+        split: of fonts, words and layouts.
+
+    Raises:
+        ValueError: pages that come up less than once.
+    """
+
+    def __init__(self, mixture: Mixture, seed: tuple[int, ...], reused: int, *, size: int, split: Split) -> None:
+        if reused < 1:
+            raise ValueError(f"reused: expected at least 1; got {reused}")
+        self.mixture, self.seed, self.reused, self.size, self.split = mixture, seed, reused, size, split
+        self._numbered = lru_cache(maxsize=2 * KEPT)(self._draw)
+
+    def page(self, drawn: int, rng: np.random.Generator) -> Document:
+        """The page that comes up after `drawn` others; one of those about them, where pages come up again."""
+        if self.reused == 1:
+            return self.mixture.draw(rng, size=self.size, split=self.split)
+        return self._numbered(drawn // self.reused + int(rng.integers(KEPT)))
+
+    def _draw(self, number: int) -> Document:
+        return self.mixture.draw(np.random.default_rng((*self.seed, number)), size=self.size, split=self.split)
 
 
 def prefetched(data: Batches[Any], workers: int) -> Iterator[Any]:

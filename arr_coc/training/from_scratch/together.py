@@ -16,7 +16,7 @@ from ..stages import STAGES, Run, stage_from
 from .stage import ScratchStage, Task
 from .streaming import Batches
 
-_SHARED = ("steps", "warmup", "evaluate_every", "bf16", "weight_decay", "workers", "averaged")
+_SHARED = ("steps", "warmup", "evaluate_every", "bf16", "weight_decay", "optimizer", "workers", "averaged")
 """What the stage says for all of its parts."""
 
 

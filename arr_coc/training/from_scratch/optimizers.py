@@ -1,0 +1,91 @@
+"""The optimisers that stages from scratch choose between by name."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import AdamW, Optimizer
+
+Groups = list[tuple[list[nn.Parameter], float]]
+"""Parameters and their learning rate, of each group."""
+
+BETAS = (0.9, 0.98)
+"""Of AdamW."""
+
+
+def adamw(groups: Groups, weight_decay: float, module: nn.Module) -> Optimizer:
+    """AdamW for all parameters; only matrices decay."""
+    return AdamW(list(_by_decay(groups, weight_decay)), betas=BETAS)
+
+
+def muon(groups: Groups, weight_decay: float, module: nn.Module) -> Optimizer:
+    """Muon for the matrices of the module's stacked layers, AdamW for all other parameters.
+
+    Jordan et al. 2024, Muon: An optimizer for hidden layers in neural networks; with steps as large as AdamW's at the
+    same learning rate (Liu et al. 2025, Muon is scalable for LLM training).
+
+    Raises:
+        ValueError: a torch without it.
+    """
+    if not hasattr(torch.optim, "Muon"):
+        raise ValueError(f"optimizer: expected torch 2.9 or later for muon; got torch {torch.__version__}")
+    return MuonWithAdamW(groups, weight_decay, module)
+
+
+OPTIMIZERS: dict[str, Callable[[Groups, float, nn.Module], Optimizer]] = {"adamw": adamw, "muon": muon}
+"""Makers of an optimiser over groups, with a weight decay, of the parameters of a module."""
+
+
+class MuonWithAdamW(Optimizer):
+    """Both of torch's optimisers as one, so that there is one schedule and one state."""
+
+    def __init__(self, groups: Groups, weight_decay: float, module: nn.Module) -> None:
+        stacked = stacked_matrices(module)
+        chosen: list[dict[str, Any]] = []
+        for parameters, rate in groups:
+            matrices = [parameter for parameter in parameters if id(parameter) in stacked]
+            others = [parameter for parameter in parameters if id(parameter) not in stacked]
+            chosen.append({"params": matrices, "lr": rate, "weight_decay": weight_decay, "muon": True})
+            chosen += ({**group, "muon": False} for group in _by_decay([(others, rate)], weight_decay))
+        chosen = [group for group in chosen if group["params"]]
+        super().__init__(chosen, {})
+        self._share()
+
+    def _share(self) -> None:
+        """Both work on this one's groups and state, so that a schedule and a checkpoint are for both."""
+        self._parts: list[Optimizer] = []
+        for is_muon in (True, False):
+            groups = [group for group in self.param_groups if group["muon"] is is_muon]
+            if not groups:
+                continue
+            if is_muon:
+                part: Optimizer = torch.optim.Muon(groups, adjust_lr_fn="match_rms_adamw")
+            else:
+                part = AdamW(groups, betas=BETAS)
+            for own, group in zip(part.param_groups, groups, strict=True):
+                group |= own  # with the defaults
+            part.param_groups, part.state = groups, self.state
+            self._parts.append(part)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._share()
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # stages compute their loss before
+        for part in self._parts:
+            part.step()
+
+
+def stacked_matrices(module: nn.Module) -> set[int]:
+    """Ids of the weights of linear layers in the module's stacks of layers: no embedding, no head."""
+    stacks = (stack for stack in module.modules() if isinstance(stack, nn.ModuleList))
+    return {id(layer.weight) for stack in stacks for layer in stack.modules() if isinstance(layer, nn.Linear)}
+
+
+def _by_decay(groups: Groups, weight_decay: float) -> Iterator[dict[str, Any]]:
+    for parameters, rate in groups:
+        for matrices in (True, False):
+            chosen = [parameter for parameter in parameters if (parameter.ndim > 1) == matrices]
+            yield {"params": chosen, "weight_decay": weight_decay if matrices else 0.0, "lr": rate}
