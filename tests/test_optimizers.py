@@ -4,8 +4,12 @@ import pytest
 import torch
 from torch import nn
 
+from arr_coc.training.from_scratch.answering import AnsweringStage
+from arr_coc.training.from_scratch.copying import CopyingStage
+from arr_coc.training.from_scratch.looking import LookingStage
 from arr_coc.training.from_scratch.optimizers import MuonWithAdamW, adamw, muon, stacked_matrices
 from arr_coc.training.from_scratch.reading import ReadingStage
+from arr_coc.training.from_scratch.stage import ScratchStage
 
 
 class Stacked(nn.Module):
@@ -57,11 +61,17 @@ def test_learning_rates_are_those_of_the_groups_and_only_matrices_decay(stacked:
     assert len(chosen) == len([*stacked.layers.parameters(), *stacked.head.parameters()])
 
 
-def test_unknown_optimisers_and_a_torch_without_muon_are_refused(
-    stacked: Stacked, monkeypatch: pytest.MonkeyPatch
+def test_unknown_optimisers_and_a_torch_without_muon_are_refused_with_the_recipe(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(ValueError, match="optimizer: expected one of adamw, muon; got 'sgd'"):
         ReadingStage(optimizer="sgd")
     monkeypatch.delattr(torch.optim, "Muon")
     with pytest.raises(ValueError, match=r"optimizer: expected torch 2\.9 or later for muon; got torch"):
-        muon([(list(stacked.parameters()), 0.01)], 0.0, stacked)
+        ReadingStage(optimizer="muon")
+
+
+@pytest.mark.parametrize("stage", [ReadingStage, LookingStage, CopyingStage, AnsweringStage])
+def test_pages_that_never_come_up_are_refused_with_the_recipe(stage: type[ScratchStage]) -> None:
+    with pytest.raises(ValueError, match="reused: expected at least 1; got 0"):
+        stage(reused=0)  # type: ignore[call-arg]

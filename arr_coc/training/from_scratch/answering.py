@@ -116,7 +116,7 @@ class AnsweringStage(ScratchStage):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_counts("pages", "questions", "sorted_steps")
+        self.check_counts("pages", "questions", "sorted_steps", "reused")
         strategies = {*self.start_mix, *self.end_mix, *self.evaluate_strategies}
         if not self.reads_base and "none" in strategies:
             raise ValueError(

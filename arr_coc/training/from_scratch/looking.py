@@ -75,6 +75,10 @@ class LookingStage(ScratchStage):
     held_weight: float = 0.0
     evaluate_split: Split = "validation"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_counts("reused")
+
     def task(self, run: Run) -> "Looking":
         return Looking(self, run)
 

@@ -24,17 +24,20 @@ def muon(groups: Groups, weight_decay: float, module: nn.Module) -> Optimizer:
 
     Jordan et al. 2024, Muon: An optimizer for hidden layers in neural networks; with steps as large as AdamW's at the
     same learning rate (Liu et al. 2025, Muon is scalable for LLM training).
-
-    Raises:
-        ValueError: a torch without it.
     """
-    if not hasattr(torch.optim, "Muon"):
-        raise ValueError(f"optimizer: expected torch 2.9 or later for muon; got torch {torch.__version__}")
     return MuonWithAdamW(groups, weight_decay, module)
 
 
 OPTIMIZERS: dict[str, Callable[[Groups, float, nn.Module], Optimizer]] = {"adamw": adamw, "muon": muon}
 """Makers of an optimiser over groups, with a weight decay, of the parameters of a module."""
+
+
+def check_optimizer(name: str) -> None:
+    """Raises a ValueError for an unknown optimiser, or one that the installed torch does not have."""
+    if name not in OPTIMIZERS:
+        raise ValueError(f"optimizer: expected one of {', '.join(OPTIMIZERS)}; got {name!r}")
+    if name == "muon" and not hasattr(torch.optim, "Muon"):
+        raise ValueError(f"optimizer: expected torch 2.9 or later for muon; got torch {torch.__version__}")
 
 
 class MuonWithAdamW(Optimizer):

@@ -66,6 +66,10 @@ class ReadingStage(ScratchStage):
     evaluate_every: int = 250
     evaluate_split: Split = "validation"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_counts("reused")
+
     def task(self, run: Run) -> "Reading":
         return Reading(self, run)
 

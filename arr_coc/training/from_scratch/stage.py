@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..attention import all_eager_attention
 from ..stages import Run, Stage
 from .loop import Loop
-from .optimizers import OPTIMIZERS
+from .optimizers import OPTIMIZERS, check_optimizer
 from .streaming import Batches, prefetched
 
 
@@ -63,7 +63,7 @@ class ScratchStage(Stage):
             either does (Wortsman et al. 2022, Robust fine-tuning of zero-shot models).
 
     Raises:
-        ValueError: a share outside 0..1, or an unknown optimiser.
+        ValueError: a share outside 0..1, or an optimiser that is unknown or that torch does not have.
     """
 
     name: ClassVar[str]
@@ -85,8 +85,7 @@ class ScratchStage(Stage):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_shares("averaged")
-        if self.optimizer not in OPTIMIZERS:
-            raise ValueError(f"optimizer: expected one of {', '.join(OPTIMIZERS)}; got {self.optimizer!r}")
+        check_optimizer(self.optimizer)
 
     def check_counts(self, *names: str) -> None:
         """Raises ValueError where one of these settings is below 1."""

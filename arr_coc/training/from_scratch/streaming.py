@@ -48,14 +48,9 @@ class DrawnPages:
         reused: how often each comes up; 1: each page is new.
         size: their side, px.
         split: of fonts, words and layouts.
-
-    Raises:
-        ValueError: pages that come up less than once.
     """
 
     def __init__(self, mixture: Mixture, seed: tuple[int, ...], reused: int, *, size: int, split: Split) -> None:
-        if reused < 1:
-            raise ValueError(f"reused: expected at least 1; got {reused}")
         self.mixture, self.seed, self.reused, self.size, self.split = mixture, seed, reused, size, split
         self._numbered = lru_cache(maxsize=2 * KEPT)(self._draw)
 
