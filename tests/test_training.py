@@ -1,5 +1,6 @@
 """Training from scratch: data as a function of the step, and stages that run, learn and leave what they found."""
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from helpers import TINY_PATCH, TINY_SIDE, tiny_config
 from torch import Tensor, nn
 
 from arr_coc import ArrCocImageProcessor
-from arr_coc.data import CHARSET, Document, box_targets, glyph_targets, render_document
+from arr_coc.data import CHARSET, FIELDS, Document, box_targets, glyph_targets, render_document
 from arr_coc.data.mixture import Mixture
 from arr_coc.data.records import NOT_ON_THE_PAGE
 from arr_coc.data.sketching import sketch_document
@@ -31,7 +32,7 @@ from arr_coc.training.from_scratch.pointing import pointer_loss, shown_by
 from arr_coc.training.from_scratch.questions import Batch, Prompts, QuestionPages, _spelt
 from arr_coc.training.from_scratch.reading import ReadingPages, ReadingStage, reading_loss, values_read
 from arr_coc.training.from_scratch.stage import ScratchStage
-from arr_coc.training.from_scratch.targets import SLOTS
+from arr_coc.training.from_scratch.targets import SLOTS, word_targets
 from arr_coc.training.recipe import Recipe, load_recipe, train
 from arr_coc.training.stages import STAGES, Run, Stage
 
@@ -156,6 +157,25 @@ def test_questions_about_what_is_not_on_the_page(config: ArrCocConfig, sketched:
     assert texts(batch.after, batch.answer) == [f"{NOT_ON_THE_PAGE}<|im_end|>"] * 4
     assert not batch.relevance.any() and (batch.places == -1).all()
     assert batch.whole is not None and (batch.whole.places >= 0).any()  # the page's lines are transcribed all the same
+
+
+def test_questions_about_what_no_page_has_a_field_for(config: ArrCocConfig) -> None:
+    prompts = Prompts(build_tokenizer(), config.image_token_id)
+    batch = questions(config, prompts, sketched=True, absent=1.0, unheard=1.0)
+    assert texts(batch.after, batch.answer) == [f"{NOT_ON_THE_PAGE}<|im_end|>"] * 4
+    assert not any(set(FIELDS) & set(re.findall(r"\w+", text.lower())) for text in texts(batch.after, batch.query))
+
+
+def test_pages_with_unheard_of_fields_are_asked_about_them_and_teach_no_word_of_theirs(config: ArrCocConfig) -> None:
+    stage = replace(ANSWERING, kinds={"unheard": 1.0}, pages=4)
+    prompts, mixture = Prompts(build_tokenizer(), config.image_token_id), Mixture(stage.kinds)
+    pages = QuestionPages(stage, config, prompts, split="train", transcript_budget=BUDGET, mixture=mixture)
+    drawn = [pages._page(number, np.random.default_rng(number))[1] for number in range(4)]
+    unheard = [[entry for entry in page.entries if entry.field not in FIELDS] for page in drawn]
+    assert all(len(own) > 0 for own in unheard)
+    words = [word_targets(page.entries, size=pages.size, grid=pages.grid) for page in drawn]
+    assert all((on_page == -100).any() and (on_page > 0).any() for on_page in words)
+    assert pages.batch(0).relevance.any()
 
 
 def test_pages_that_are_sorted_by_length_are_the_same_pages(config: ArrCocConfig) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,13 @@ import pytest
 from arr_coc.cli.data_arguments import find_source
 from arr_coc.data import fonts
 from arr_coc.data.domains import AS_DRAWN, Page, Variations, draw_page
+from arr_coc.data.domains.absent import unheard_field
 from arr_coc.data.formats.rendered import Rendered
+from arr_coc.data.glyphs import Glyph
+from arr_coc.data.pools import UNHEARD_FIELDS
 from arr_coc.data.records import NOT_ON_THE_PAGE, read_records
+from arr_coc.data.splits import part
+from arr_coc.data.values import FIELDS
 from arr_coc_cli import main
 
 SIZE = 320
@@ -102,6 +108,24 @@ def test_the_share_of_absent_questions_is_that_asked_for() -> None:
     questions = [q for number in range(60) for q in drawn("document", number, Variations(absent=0.25)).questions]
     assert 0.19 < np.mean([question.absent for question in questions]) < 0.31
     assert all(q.absent for number in range(3) for q in drawn("document", number, Variations(absent=1.0)).questions)
+
+
+def test_a_share_of_absent_questions_is_about_what_no_page_has_a_field_for() -> None:
+    pages = [drawn("document", number, Variations(absent=1.0, unheard=0.5)) for number in range(30)]
+    questions = [question for page in pages for question in page.questions]
+    assert all(question.answers == (NOT_ON_THE_PAGE,) and not question.boxes for question in questions)
+    known = [bool(set(FIELDS) & set(re.findall(r"\w+", question.text.lower()))) for question in questions]
+    assert 0.4 < np.mean(known) < 0.6
+    assert same(drawn("document", 0, Variations(unheard=0.5)), drawn("document", 0))
+
+
+def test_unheard_of_fields_have_names_of_their_split_that_the_page_does_not_show() -> None:
+    rng, name = np.random.default_rng(0), part(UNHEARD_FIELDS, "test")[0]
+    glyphs = [Glyph(char, (0.0, 0.0, 1.0, 1.0)) for char in name.upper() if char != " "]
+    assert {unheard_field(rng, glyphs, "test") for _ in range(600)} == {*part(UNHEARD_FIELDS, "test")} - {name}
+    assert not set(FIELDS) & {word for field in UNHEARD_FIELDS for word in field.split()}
+    training = {unheard_field(rng, glyphs, "train") for _ in range(200)}
+    assert training - set(UNHEARD_FIELDS) and not training & {*part(UNHEARD_FIELDS, "validation")}
 
 
 def test_pages_without_fields_are_asked_for_nothing_absent() -> None:

@@ -12,6 +12,7 @@ DOMAINS = (
 VARIATIONS = {
     "photo": "share of pages that are photographed: at an angle, in uneven light, compressed",
     "absent": "share of questions about fields that a page of fields does not show",
+    "unheard": "share of these that are about what no page has a field for",
     "turns": "share of questions that come second in a chat, after another one about the page",
 }
 
@@ -47,7 +48,7 @@ def run(args: argparse.Namespace) -> None:
         split=args.split,
         domains=[name.strip() for name in args.domain.split(",")],
         sources=args.sources,
-        variations=Variations(args.photo, args.absent, args.turns),
+        variations=Variations(**{name: getattr(args, name) for name in VARIATIONS}),
         force=args.force,
     )
     print(path)

@@ -19,7 +19,9 @@ from .domains.html import LAYOUTS, STACKED
 from .domains.photo import photograph_document
 from .domains.tile import render_overview, render_tile
 from .splits import SPLITS, Split
+from .values import FIELDS, distinct, unheard_name
 
+_UNHEARD = 12  # names of either sort that a page with unheard-of fields draws from
 BROWSER_PAGES = 2000
 """Pages that a mixture has a browser set, which takes it longer than a training step: they come up again and again."""
 
@@ -46,18 +48,26 @@ def _browser_page(number: int, size: int, split: Split, stacked: bool) -> tuple[
     return replace(document, image=Image.new("RGB", (1, 1))), stream.getvalue()
 
 
+def _with_unheard(rng: np.random.Generator, *, size: int, split: Split) -> Document:
+    """Lines of fields, half of which have names that `FIELDS` lacks."""
+    unheard = distinct(lambda: unheard_name(rng, split), _UNHEARD)
+    known = (FIELDS[place] for place in rng.permutation(len(FIELDS))[:_UNHEARD])
+    return render_document(rng, size=size, split=split, fields=tuple(dict.fromkeys((*known, *unheard))))
+
+
 KINDS: Mapping[str, Renderer] = {
     "document": render_document,
     "dense": render_dense_page,
     "browser": _set_by_browser,
     "stacked": partial(_set_by_browser, stacked=True),
     "density": render_density,
+    "unheard": _with_unheard,
     "tile": render_tile,
     "overview": render_overview,
 }
 """Kinds of pages by name: lines of fields, text without fields, lines of fields set by a browser, the same with
-labels above their values, fields all over a page, few to many, and A4 pages as the model sees them: a tile of one, and
-all of one in a view."""
+labels above their values, fields all over a page, few to many, lines of fields half of which have names that no other
+page has, and A4 pages as the model sees them: a tile of one, and all of one in a view."""
 
 UNASKED = ("dense", "overview")
 """Kinds that nothing is asked about: the one has no fields, the print of the other can mostly not be read."""

@@ -237,3 +237,22 @@ TITLES: tuple[str, ...] = phrases(
     Travel plan, Visitor pass, Voucher, Warehouse, Warranty card, Water bill, Waybill, Weather log, Weight slip,
     Withdrawal, Work order, Workshop, Your booking"""
 )
+
+UNHEARD_FIELDS: tuple[str, ...] = phrases(
+    """passport, warranty, discount, deposit, refund, coupon, voucher, insurance, deductible, mileage, odometer,
+    licence, visa, nationality, birthday, age, gender, religion, occupation, employer, salary, bonus, pension,
+    mortgage, rent, interest, currency, iban, signature, stamp, barcode, website, email, fax, street, district,
+    county, state, country, continent, altitude, latitude, longitude, depth, length, volume, pressure, humidity,
+    rainfall, wind, frequency, power, torque, horsepower, fuel, calories, protein, sugar, salt, fibre, allergens,
+    dosage, blood type, pulse, diagnosis, allergy, doctor, nurse, hospital, ward, bed, pharmacy, symptom, vaccine,
+    teacher, grade, school, subject, semester, score, league, team, referee, stadium, goals, runway, pilot, captain,
+    cabin, airline, luggage, baggage, vessel, port, berth, harbour, cargo, container, freight, tonnage, courier,
+    parcel, supplier, customer, buyer, seller, landlord, tenant, cashier, waiter, manager, director, author, editor,
+    publisher, chapter, verse, edition, genre, artist, album, label, track, director of photography, cast, channel,
+    episode, season, colour, material, brand, texture, pattern, shape, size, thickness, diameter, radius, angle,
+    hair colour, eye colour, shoe size, mother, father, husband, wife, spouse, sister, brother, godfather, pet, dog,
+    horse, breed, species, habitat, moon, planet, weather, forecast, tide, sunrise, sunset, wine, vintage, grape,
+    recipe, menu, starter, dessert, opening hours, deadline, holiday, penalty, complaint, verdict, judge, lawyer,
+    court, witness, alibi, motive, password, username, hostname, domain, protocol, firmware, memory, storage,
+    resolution, aperture, exposure, focus, shutter, lens, magnification, wavelength"""
+)

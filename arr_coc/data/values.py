@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from .pools import CITIES, COMPANIES, FIRST_NAMES, LAST_NAMES
+from .pools import CITIES, COMPANIES, FIRST_NAMES, LAST_NAMES, UNHEARD_FIELDS
 from .splits import Split, part
 
 FIELDS: tuple[str, ...] = tuple(
@@ -17,7 +17,9 @@ FIELDS: tuple[str, ...] = tuple(
     unit account""".split()
 )
 
-_MADE_UP = 0.5  # share of training names, cities and companies that are in no pool, so that reading is not guessing
+_MADE_UP = (
+    0.5  # share of training names, cities, companies and unheard-of fields in no pool, so that reading is not guessing
+)
 _ONSETS = "b c d f g h j k l m n p q r s t v w x y z br ch cl cr dr fl gr kn pl pr sh sl sp st str th tr wh".split()
 _VOWELS = "a e i o u y ai au ea ee ei ia ie oa oo ou".split()
 _CODAS = ("", "", "", *"b ck d f g l ll m n nd ng p r rt s sk ss st t tt v x z".split())
@@ -47,6 +49,13 @@ def made_up_word(rng: np.random.Generator) -> str:
         return letters(rng, string.ascii_lowercase, int(rng.integers(3, 9))).capitalize()
     word = "".join(pick(rng, _ONSETS) + pick(rng, _VOWELS) + pick(rng, _CODAS) for _ in range(int(rng.integers(1, 4))))
     return word.ljust(3, "n")[:9].capitalize()
+
+
+def unheard_name(rng: np.random.Generator, split: Split) -> str:
+    """A field's name that `FIELDS` lacks, in lower case: one of the split's, in training half of the time no word."""
+    if split == "train" and rng.random() < _MADE_UP:
+        return made_up_word(rng).lower()
+    return pick(rng, part(UNHEARD_FIELDS, split))
 
 
 def _digits(rng: np.random.Generator, length: int) -> str:

@@ -23,6 +23,7 @@ class Variations:
     Attributes:
         photo: pages that are photographed.
         absent: questions about fields that the page does not show, on pages that show fields.
+        unheard: of these, questions about what no page has a field for.
         turns: questions that come second in a chat, after another one about the page.
 
     Raises:
@@ -32,6 +33,7 @@ class Variations:
     photo: float = 0.0
     absent: float = 0.0
     turns: float = 0.0
+    unheard: float = 0.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -53,7 +55,7 @@ class Variations:
         if self.photo and (rng := photo()).random() < self.photo:
             page = photograph(rng, page)
         if self.absent:
-            page = with_absent(absent(), page, self.absent, split)
+            page = with_absent(absent(), page, self.absent, split, self.unheard)
         if self.turns:
             page = with_turns(turns(), page, self.turns)
         return page

@@ -31,7 +31,7 @@ class Rendered(Format):
         domains: names in `DOMAINS`, which take turns; also as text with commas between them.
         fields: of domain document, at least 4 names in place of its own.
         sources: pages, images or frames of domains that draw several; None: drawn.
-        photo, absent, turns: shares, see `Variations`.
+        photo, absent, turns, unheard: shares, see `Variations`.
     """
 
     pages: int
@@ -45,6 +45,7 @@ class Rendered(Format):
     photo: float = 0.0
     absent: float = 0.0
     turns: float = 0.0
+    unheard: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("pages", "questions"):
@@ -65,7 +66,7 @@ class Rendered(Format):
     @property
     def variations(self) -> Variations:
         """What is done with the pages that the domains draw."""
-        return Variations(self.photo, self.absent, self.turns)
+        return Variations(self.photo, self.absent, self.turns, self.unheard)
 
     @property
     def title(self) -> str:

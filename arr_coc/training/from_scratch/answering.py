@@ -40,7 +40,7 @@ class AnsweringStage(ScratchStage):
         sorted_steps: of so many steps pages are drawn together and sorted by how much they say, so that little of a
             batch is padding; each worker draws them all.
         kinds, photo, reused: of the pages, as in the reading stage.
-        absent, turns: shares of the questions, as in the copying stage.
+        absent, unheard, turns: shares of the questions, as in the copying stage.
         learning_rate: of all but the grid encoder (encoder_rate) and the language model (language_rate).
         aligned_steps: steps at the start in which no answers are asked for: fetched tokens learn to be perfect ones,
             and the scorers relevance.
@@ -74,6 +74,7 @@ class AnsweringStage(ScratchStage):
     photo: float = 0.0
     reused: int = 1
     absent: float = 0.0
+    unheard: float = 0.0
     turns: float = 0.0
     learning_rate: float = 1.5e-3
     encoder_rate: float = 3e-4

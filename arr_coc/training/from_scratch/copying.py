@@ -60,6 +60,7 @@ class CopyingStage(ScratchStage):
         learns_language: whether what perfect tokens say is learnt as well: no, where a vision tower already says it. As
             they are sums of the embeddings of characters, those then stay as they are, too.
         absent: share of the questions about fields that the page does not show.
+        unheard: share of these that ask for what no page has a field for.
         turns: share of the questions that come second in a chat.
         kind: of the pages, of `SKETCHES`.
         rendered, photo, reused: how often each kind of rendered pages is read in place of sketched ones, the share of
@@ -84,6 +85,7 @@ class CopyingStage(ScratchStage):
     alone: float = 0.4
     learns_language: bool = True
     absent: float = 0.0
+    unheard: float = 0.0
     turns: float = 0.0
     kind: str = "document"
     rendered: Mapping[str, float] = field(default_factory=dict)

@@ -56,6 +56,7 @@ class GatheringStage(ScratchStage):
         domains, sources: what is drawn, as in the finding stage.
         documents, questions: that a step asks about, and questions about each.
         absent: share of the questions about single pages that ask for what is not there.
+        unheard: share of these that ask for what no page has a field for.
         turns: share of the questions that come second in a chat.
         unfetched: share of the single pages that are no larger than the model's square of which nothing is fetched.
         oracle: share of the others of which the answers' patches are fetched, not those that the model would fetch.
@@ -81,6 +82,7 @@ class GatheringStage(ScratchStage):
     documents: int = 3
     questions: int = 4
     absent: float = 0.0
+    unheard: float = 0.0
     turns: float = 0.0
     unfetched: float = 0.0
     transcribed: float = 0.0
@@ -95,7 +97,7 @@ class GatheringStage(ScratchStage):
         super().__post_init__()
         check_domains(self.domains, self.sources)
         self.check_counts("documents", "questions", "evaluate_documents")
-        self.check_shares("absent", "turns", "unfetched", "transcribed", "oracle")
+        self.check_shares("absent", "unheard", "turns", "unfetched", "transcribed", "oracle")
         if self.decided < 0:
             raise ValueError(f"decided: expected at least 0; got {self.decided}")
 
@@ -130,7 +132,9 @@ class DrawnDocuments(Batches[list[Page]]):
         rng = np.random.default_rng((self.stage.seed, self.purpose, number))
         domains = self.stage.domains if domain is None else {domain: 1.0}
         page = draw_document(rng, domains, self.stage.sources, self.side, self.split)
-        return with_turns(rng, with_absent(rng, page, self.stage.absent, self.split), self.stage.turns)
+        return with_turns(
+            rng, with_absent(rng, page, self.stage.absent, self.split, self.stage.unheard), self.stage.turns
+        )
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from arr_coc.data import FIELDS, Box, Document, Entry, Glyph, Split, ask, box_targets
-from arr_coc.data.domains.absent import missing_fields
+from arr_coc.data.domains.absent import missing_fields, unheard_field
 from arr_coc.data.mixture import Mixture
 from arr_coc.data.records import NOT_ON_THE_PAGE
 from arr_coc.data.sketching import SKETCHES
@@ -87,9 +87,10 @@ class AskedPage:
 class Pages(Protocol):
     """What a stage says of its batches: pages per step, questions about each, and the seed.
 
-    Also how many steps' pages are drawn together and sorted by what they say, so that little of a batch is padding;
-    the share of questions about fields that the page does not show, and of such that come second in a chat; the
-    side that pages are fitted into; and how often rendered pages come up, see `DrawnPages`.
+    Also how many steps' pages are drawn together and sorted by what they say, so that little of a batch is
+    padding; the share of questions about fields that the page does not show, how many of these are about what no
+    page has a field for, and the share of questions that come second in a chat; the side that pages are fitted
+    into; and how often rendered pages come up, see `DrawnPages`.
     """
 
     @property
@@ -98,6 +99,8 @@ class Pages(Protocol):
     def questions(self) -> int: ...
     @property
     def absent(self) -> float: ...
+    @property
+    def unheard(self) -> float: ...
     @property
     def turns(self) -> float: ...
     @property
@@ -350,7 +353,10 @@ class QuestionPages(Batches[Batch]):
         if rng.random() < self.stage.absent:
             missing = page.elsewhere or missing_fields(FIELDS, page.glyphs)
         if missing:
-            question = ask(rng, missing[int(rng.integers(len(missing)))], split=self.split)
+            field = missing[int(rng.integers(len(missing)))]
+            if self.stage.unheard and rng.random() < self.stage.unheard:
+                field = unheard_field(rng, page.glyphs, self.split)
+            question = ask(rng, field, split=self.split)
             return question, [(char, -1) for char in NOT_ON_THE_PAGE], np.zeros(self.grid**2, np.float32)
         return ask(rng, entry.field, split=self.split), spelt[entry.field][1], self._patches(entry)
 

@@ -25,7 +25,9 @@ def pixels(image: np.ndarray) -> np.ndarray:
 def word_targets(
     entries: Sequence[Entry], labels: Sequence[tuple[str, Box]] = (), *, size: int, grid: int
 ) -> np.ndarray:
-    """int64 [grid, grid]: 1 + index in `FIELDS` on the patches of a field's label, else 0; all -100 without labels.
+    """int64 [grid, grid]: 1 + index in `FIELDS` on the patches of a field's label, else 0.
+
+    -100 stands on labels that `FIELDS` lacks, and everywhere without labels.
 
     Args:
         entries: fields with their labels.
@@ -36,5 +38,5 @@ def word_targets(
     named = [*((entry.field, entry.label_box) for entry in entries), *labels]
     targets = np.full((grid, grid), 0 if named else -100, np.int64)
     for field, box in named:
-        targets[box_targets([box], size=size, grid=grid) > 0] = 1 + FIELDS.index(field)
+        targets[box_targets([box], size=size, grid=grid) > 0] = 1 + FIELDS.index(field) if field in FIELDS else -100
     return targets
