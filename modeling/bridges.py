@@ -264,6 +264,32 @@ class VisualTableBridge(Bridge):
         return self.table(torch.arange(rows - INDICATORS, rows, device=device))
 
 
+def probabilities(logits: Tensor, vocabularies: list[int]) -> Tensor:
+    """Logits [..., W] of words of several vocabularies, side by side -> float32 probabilities, a softmax each."""
+    return torch.cat([words.softmax(-1, dtype=torch.float32) for words in logits.split(vocabularies, -1)], -1)
+
+
+class FetchedWords(nn.Module):
+    """What a fetched patch shows, in words of a few vocabularies: the sum of their mixtures of rows."""
+
+    def __init__(self, vocabularies: list[int], *, vision_size: int, text_size: int) -> None:
+        super().__init__()
+        self.vocabularies = vocabularies
+        self.norm = nn.LayerNorm(2 * vision_size)
+        self.head = nn.Linear(2 * vision_size, sum(vocabularies))
+        self.table = VisualEmbeddingTable(sum(vocabularies), text_size)
+
+    def words(self, semantic: Tensor, compressed: Tensor) -> Tensor:
+        """Logits [B, K, W] of the words of each vocabulary, side by side."""
+        logits: Tensor = self.head(self.norm(torch.cat((semantic, compressed), -1)))
+        return logits
+
+    def forward(self, semantic: Tensor, compressed: Tensor) -> Tensor:
+        """Saccades' semantic states and projected features [B, K, D'] -> [B, K, D]."""
+        said: Tensor = self.table(probabilities(self.words(semantic, compressed), self.vocabularies))
+        return said
+
+
 @BRIDGES.register("cells")
 class CellBridge(LinearBridge):
     """The linear projection takes saccades across; a base token says which visual words stand where in its cell.
@@ -272,6 +298,8 @@ class CellBridge(LinearBridge):
     of its cell has vocabularies of its own (`place_words`), a softmax each, and the token is the sum of all their
     mixtures and of a linear projection, which has what no word says. A place and what stands there are then known
     apart, and the language model reads the few rows that a cell names, not whatever a projection makes of it.
+
+    With `fetched_words` a saccade says in words what its patch shows, too: the projection is what no word says.
 
     Source: Ovis' table of visual words (Lu et al. 2024), here one for each place; sums of what is bound to its place
     are tensor products (Smolensky 1990).
@@ -287,6 +315,9 @@ class CellBridge(LinearBridge):
         self.head = nn.Linear(2 * vision_size, rows)
         self.table = VisualEmbeddingTable(rows, text_size)
         self.rest = nn.Linear(2 * vision_size, text_size)
+        self.fetched: FetchedWords | None = None
+        if config.fetched_words:
+            self.fetched = FetchedWords(self.place_words, vision_size=vision_size, text_size=text_size)
 
     def words(self, semantic: Tensor, compressed: Tensor) -> Tensor:
         """Logits [B, M, 16, W] of the words at each place of a base token's cell, row by row, all vocabularies' W."""
@@ -303,7 +334,9 @@ class CellBridge(LinearBridge):
         used: Tensor | None = None,
     ) -> Bridged:
         if bypass or base is not None:
-            return super().forward(semantic, compressed)
-        vocabularies = self.words(semantic, compressed).split(self.place_words, -1)
-        said = torch.cat([logits.softmax(-1, dtype=torch.float32) for logits in vocabularies], -1)
+            projected = super().forward(semantic, compressed)
+            if bypass or self.fetched is None:
+                return projected
+            return Bridged(projected.tokens + self.fetched(semantic, compressed))
+        said = probabilities(self.words(semantic, compressed), self.place_words)
         return Bridged(self.table(said.flatten(2)) + self.rest(torch.cat((semantic, compressed), -1)))

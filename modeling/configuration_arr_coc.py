@@ -146,7 +146,8 @@ class ArrCocBridgeConfig(KnobConfig):
 
     Parameters, by their names in the whole model's state dict: every bridge but "vet" has `model.bridge.projection`;
     "quality" and "transformer" add `model.bridge.adapter.{norm,hidden,score,gate,correction}`, "transformer" also
-    `model.bridge.{norm,level,layers.i}`, "cells" `model.bridge.{norm,head,table,rest}`; "vet" has `model.bridge.head.0`
+    `model.bridge.{norm,level,layers.i}`, "cells" `model.bridge.{norm,head,table,rest}`, with
+    `fetched_words` also `model.bridge.fetched.{norm,head,table}`; "vet" has `model.bridge.head.0`
     (no bias), `model.bridge.head.1` and `model.bridge.table`; layout "rows" has `model.layout.image_newline` and
     `model.layout.view_seperator`, each [D].
 
@@ -166,6 +167,8 @@ class ArrCocBridgeConfig(KnobConfig):
         lookup: of "vet": "soft" (mixture of rows by probability), "hard" (the most probable row; its choice learns
             nothing), "straight_through" (the hard row forwards, the soft mixture's gradient backwards).
         place_words: of "cells": the visual words of each vocabulary that a place of a cell has; each place has as many.
+        fetched_words: of "cells": whether saccades are said in such words too, of one place's vocabularies, beside the
+            linear projection.
         text_embedding_mean, text_embedding_std: over all weights of the language model's text embeddings; "quality" and
             "transformer" give each token this mean and standard deviation over its channels. None: left as they are.
     """
@@ -182,6 +185,7 @@ class ArrCocBridgeConfig(KnobConfig):
     table_size: int = whole(INDICATORS + 1, 2**20, default=65536)
     lookup: str = choice(("soft", "hard", "straight_through"), default="soft")
     place_words: list[int] | tuple[int, ...] = wholes(2, 2**16, default=(256,))
+    fetched_words: bool = False
     text_embedding_mean: int | float | None = number(-1e3, 1e3, default=None)
     text_embedding_std: int | float | None = number(0.0, 1e3, above=True, default=None)
     initializer_range: int | float = spread(0.02)
@@ -192,6 +196,8 @@ class ArrCocBridgeConfig(KnobConfig):
         require(vet or self.layout != "indicators", "layout", '"indicators" with bridge "vet" only', self.layout)
         require(not (vet and self.bypass), "bypass", 'a bridge with a linear projection, not "vet"', self.bypass)
         require(len(self.place_words) > 0, "place_words", "at least one vocabulary", self.place_words)
+        cells = self.kind == "cells"
+        require(cells or not self.fetched_words, "fetched_words", 'false without bridge "cells"', self.fetched_words)
         mean, std = self.text_embedding_mean, self.text_embedding_std
         both = (mean is None) == (std is None)
         require(both, "text_embedding_mean", "a number beside text_embedding_std, or None for both", mean)

@@ -20,6 +20,7 @@ BRIDGE_CASES: list[tuple[str, dict[str, Any]]] = [
     ("vet", {"table_size": 24, "lookup": "straight_through"}),
     ("vet", {"table_size": 24, "lookup": "hard"}),
     ("cells", {"place_words": [3, 2]}),
+    ("cells", {"place_words": [3, 2], "fetched_words": True}),
 ]
 SETTINGS = dict(reversed(BRIDGE_CASES))
 """By kind: the first case of each."""
@@ -229,3 +230,16 @@ def test_saccades_and_bypassed_base_tokens_are_the_linear_projection() -> None:
     projected = bridge.projection(torch.cat(tokens(), -1))
     assert torch.equal(bridge(*tokens(), base=[]).tokens, projected)
     assert torch.equal(bridge(*tokens(), bypass=True).tokens, projected)
+
+
+def test_with_words_for_fetched_patches_saccades_are_what_these_say_beside_the_projection() -> None:
+    bridge = build("cells", {"place_words": [3, 2], "fetched_words": True})
+    x = torch.cat(tokens(), -1)
+    logits = bridge.fetched.head(F.layer_norm(x, (16,), bridge.fetched.norm.weight, bridge.fetched.norm.bias))
+    said = torch.cat([logits[..., :3].softmax(-1), logits[..., 3:].softmax(-1)], -1) @ bridge.fetched.table.weight
+    projected = bridge.projection(x)
+    assert torch.allclose(bridge(*tokens(), base=[]).tokens, projected + said, atol=1e-5)
+    assert torch.equal(bridge(*tokens(), base=[], bypass=True).tokens, projected)
+    assert bridge.fetched.words(*tokens()).shape == (2, 5, 5)
+    with pytest.raises(ValueError, match='fetched_words: expected false without bridge "cells"; got True'):
+        ArrCocBridgeConfig(kind="linear", fetched_words=True)

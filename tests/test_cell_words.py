@@ -41,6 +41,14 @@ def spoken(config: ArrCocConfig) -> ArrCocConfig:
 
 
 @pytest.fixture(scope="module")
+def fetching(spoken: ArrCocConfig) -> ArrCocConfig:
+    """That of one whose fetched patches are, too."""
+    words = ArrCocConfig.from_dict(spoken.to_dict())
+    words.bridge_config.fetched_words = True
+    return words
+
+
+@pytest.fixture(scope="module")
 def batch(config: ArrCocConfig) -> Batch:
     return questions(config, Prompts(build_tokenizer(), config.image_token_id), sketched=True)
 
@@ -63,6 +71,41 @@ def test_words_that_are_known_make_perfect_tokens(spoken: ArrCocConfig, batch: B
         perfect, position = (language.cells(b.glyphs, b.words, model.get_input_embeddings()) for b in (batch, empty))
         said = model.model.bridge.table(certain(batch))
     assert said.abs().max() > 0.01 and torch.allclose(said, perfect - position, atol=1e-5)
+
+
+def test_words_of_fetched_patches_that_are_known_make_perfect_tokens(fetching: ArrCocConfig, batch: Batch) -> None:
+    """All but the patch's position; one without a character says that it is empty."""
+    torch.manual_seed(0)
+    model = ArrCocForConditionalGeneration(fetching)
+    language = PatchLanguage(model, build_tokenizer())
+    language.empty.data.normal_()
+    teach_words(model, language)
+    side = batch.glyphs.shape[1]
+    indices = torch.arange(side**2).expand(len(batch.glyphs), -1)
+    glyphs, words = batch.glyphs.flatten(1, 2), batch.words.flatten(1).clamp(min=0)
+    known = [F.one_hot(n, size) for n, size in zip((*glyphs.unbind(-1), words), PLACE_WORDS, strict=True)]
+    with torch.no_grad():
+        perfect = language(glyphs, words, indices, side, model.get_input_embeddings())
+        said = model.model.bridge.fetched.table(torch.cat(known, -1).float())
+        assert torch.allclose(said, perfect - language._positions(side, indices.device), atol=1e-5)
+
+
+def test_aligning_teaches_which_words_a_fetched_patch_shows(fetching: ArrCocConfig, batch: Batch) -> None:
+    torch.manual_seed(0)
+    learner = Learner(ArrCocForConditionalGeneration(fetching), build_tokenizer())
+    teach_words(learner.model, learner.language)
+    side = fetching.vision_config.image_size
+    page = replace(batch, pixel_values=torch.randn(len(batch.glyphs), 3, side, side))
+    words = learner.model.model.bridge.fetched
+    trained = torch.optim.Adam(words.head.parameters(), lr=0.05)
+    naming = []
+    for _ in range(30):
+        losses = learner.align(page, 24, torch.Generator().manual_seed(0))
+        naming.append(losses["naming"].item())
+        trained.zero_grad()
+        losses["naming"].backward()
+        trained.step()
+    assert naming[-1] < naming[0] / 3
 
 
 def test_a_bridge_with_words_names_with_them(spoken: ArrCocConfig) -> None:
@@ -98,12 +141,14 @@ def test_pooled_tokens_are_the_mean_of_what_their_cells_say(spoken: ArrCocConfig
         assert torch.equal(core.with_bypass(core.with_bypass(pooled, True), False).tokens, pooled.tokens)
 
 
-def test_copying_hands_its_language_to_the_bridge(spoken: ArrCocConfig, tmp_path: Path) -> None:
-    run = begun(spoken)
+def test_copying_hands_its_language_to_the_bridge(fetching: ArrCocConfig, tmp_path: Path) -> None:
+    run = begun(fetching)
     COPYING.run(run, tmp_path)
     language = PatchLanguage(run.model, run.processor.tokenizer)
     language.load_state_dict(run.learner["language"])
-    assert torch.equal(run.model.model.bridge.table.weight, language.rows(run.model.get_input_embeddings()))
+    embed, bridge = run.model.get_input_embeddings(), run.model.model.bridge
+    assert torch.equal(bridge.table.weight, language.rows(embed))
+    assert torch.equal(bridge.fetched.table.weight, language.patch_rows(embed))
 
 
 @pytest.mark.parametrize("stage", [LOOKING, ANSWERING])
@@ -117,7 +162,7 @@ def test_stages_teach_which_words_stand_where(stage: object, spoken: ArrCocConfi
 
 
 def test_a_bridge_that_is_new_begins_with_the_words_of_what_it_goes_on_from(
-    config: ArrCocConfig, spoken: ArrCocConfig, tmp_path: Path
+    config: ArrCocConfig, spoken: ArrCocConfig, fetching: ArrCocConfig, tmp_path: Path
 ) -> None:
     run, trained, wider = begun(config), tmp_path / "trained", tmp_path / "wider"
     learner = Learner(run.model, run.processor.tokenizer)
@@ -135,6 +180,10 @@ def test_a_bridge_that_is_new_begins_with_the_words_of_what_it_goes_on_from(
     begins.save_pretrained(trained)
     again = begin(Recipe(wider, (LOOKING,), start=trained), torch.device("cpu")).model
     assert not again.model.bridge.table.weight.any(), "words that are known are not taught anew"
+    fetching.save_pretrained(wider)
+    bridge = begin(Recipe(wider, (LOOKING,), start=trained), torch.device("cpu")).model.model.bridge
+    rows = learner.language.patch_rows(run.model.get_input_embeddings())
+    assert torch.equal(bridge.fetched.table.weight, rows) and not bridge.table.weight.any()
 
 
 def test_looking_says_where_a_cell_is_once_there_is_a_language(spoken: ArrCocConfig, tmp_path: Path) -> None:

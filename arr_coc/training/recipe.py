@@ -272,8 +272,8 @@ def begin(recipe: Recipe, device: torch.device) -> Run:
             new = load_grown(run.model, recipe.start, recipe.seed)
         if any(stage.from_scratch for stage in recipe.stages):
             run.learner = load_learner(recipe.start)
-            if "language" in run.learner and any(name.startswith("model.bridge.table") for name in new):
+            if "language" in run.learner and any(name.startswith("model.bridge.") for name in new):
                 language = PatchLanguage(run.model, processor.tokenizer)
                 language.load_state_dict(run.learner["language"])
-                teach_words(run.model, language)
+                teach_words(run.model, language, new)
     return run

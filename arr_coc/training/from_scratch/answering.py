@@ -238,7 +238,7 @@ class Answering(Task):
     def _aligning(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
         """The losses of a step that asks for no answer."""
         losses = self.module.align(batch.transcript or batch, self.stage.transcript_budget, generator)
-        looking = self.stage.looking_weight * losses["looking"]
+        looking = self.stage.looking_weight * (losses["looking"] + losses.get("naming", 0.0))
         total = losses["token"] + losses["base"] + looking + self.stage.relevance_weight * losses["relevance"]
         return {"loss": total, **{part: loss.detach() for part, loss in losses.items()}}
 

@@ -25,7 +25,7 @@ from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
 from ..draws import uniform_like
 from ..stages import STAGES, Run
-from .patch_language import PatchLanguage, at_patches, speaks_words, teach_words
+from .patch_language import PatchLanguage, at_patches, tables, teach_words
 from .pointing import POINTING_LAYER, check_layer, pointer_loss, right_rows, shown_by
 from .questions import Batch, Prompts, QuestionPages
 from .reading_on import read_on
@@ -175,9 +175,7 @@ class CopyingTask(Task):
         if "language" in run.learner:
             self.copying.language.load_state_dict(run.learner["language"])
         spoken = [*self.copying.language.parameters(), *run.model.get_input_embeddings().parameters()]
-        bridge = run.model.model.bridge
-        if speaks_words(bridge):  # its table says the same
-            spoken += bridge.table.parameters()
+        spoken += tables(run.model.model.bridge)  # which say the same
         self.held = [] if stage.learns_language else spoken
         for weight in self.held:
             weight.requires_grad_(False)

@@ -237,8 +237,10 @@ class Gathering(Task):
         if scorer.reads_depths or scorer.reads_attention:
             raise ValueError(f"gathering: expected a strategy that sees tiles; got {self.strategy!r}")
         untrained = [*core.vision_tower.parameters(), *core.fetcher.parameters()]
-        if isinstance(core.bridge, CellBridge):  # what base tokens name stays the truth; what that means is learnt
+        if isinstance(core.bridge, CellBridge):  # what tokens name stays the truth; what that means is learnt
             untrained += [*core.bridge.norm.parameters(), *core.bridge.head.parameters()]
+            if core.bridge.fetched is not None:
+                untrained += [*core.bridge.fetched.norm.parameters(), *core.bridge.fetched.head.parameters()]
         self.frozen = [weight for weight in untrained if weight.requires_grad]
         for weight in self.frozen:  # tiles are encoded, and kept, inside of a step that asks for them
             weight.requires_grad_(False)

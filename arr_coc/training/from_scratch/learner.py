@@ -15,8 +15,8 @@ from arr_coc.modeling.scorers import FetchContext
 from arr_coc.modeling.vision_tower import ImageEncoding
 
 from ..draws import uniform_like
-from .looking import LookingHead, looking_loss, name_cells
-from .patch_language import PatchLanguage, at_patches
+from .looking import WORD_WEIGHT, LookingHead, looking_loss, name_cells
+from .patch_language import PLACE_WORDS, PatchLanguage, at_patches, speaks_words
 from .pointing import POINTING_LAYER, check_layer, pointer_loss, right_rows, shown_by
 from .questions import Batch
 from .reading import ReadingHead, reading_loss, word_loss
@@ -71,6 +71,14 @@ class Learner(nn.Module):
         """What the looking stage minimised, on base tokens [P, M, D] of this batch's pages."""
         return looking_loss(name_cells(self.looking, self.model.model, encoding), batch.glyphs, batch.words)
 
+    def naming_loss(self, logits: Tensor, glyphs: Tensor, words: Tensor) -> Tensor:
+        """Cross-entropy of what fetched tokens name [I, K, W]: characters [I, K, SLOTS], and field names [I, K].
+
+        Every class weighs the same: the language model reads the probabilities themselves.
+        """
+        *slots, fields = logits.split(list(PLACE_WORDS), -1)
+        return reading_loss(torch.stack(slots, 2), glyphs, none_weight=1.0) + WORD_WEIGHT * word_loss(fields, words)
+
     def features(self, batch: Batch, *, frozen: bool) -> Tensor:
         """The grid encoder's output [P, C, G, G]."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not frozen):
@@ -103,8 +111,12 @@ class Learner(nn.Module):
         with torch.no_grad():
             context = core.look(ids, encoding, query_mask=query).context
         indices = best(batch.oracle + 0.5 * uniform_like(batch.oracle, generator), budget)
-        tokens = core.bridge_saccades(encoding, indices).tokens
+        states = core.vision_tower.saccades(encoding, indices)
+        tokens = core.bridge(*states, base=encoding.bridge_cache or []).tokens
         losses["token"] = self.token_loss(tokens, batch, indices)
+        if speaks_words(core.bridge) and core.bridge.fetched is not None:
+            words = core.bridge.fetched.words(*states)
+            losses["naming"] = self.naming_loss(words, *at_patches(batch, indices))
         losses["relevance"] = self.relevance_loss(context, batch.relevance)
         return losses
 

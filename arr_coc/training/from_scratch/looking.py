@@ -24,7 +24,7 @@ from arr_coc.modeling.configuration_arr_coc import COMPRESSION
 from arr_coc.modeling.vision_tower import ArrCocVisionTower, ImageEncoding
 
 from ..stages import STAGES, Run
-from .patch_language import PatchLanguage, relative_error, speaks_words
+from .patch_language import PatchLanguage, relative_error, speaks_words, tables
 from .reading import EVALUATED_BATCHES, Crop, ReadingHead, ReadingPages, reading_accuracy, reading_loss, word_loss
 from .stage import ScratchStage, Task
 from .targets import SLOTS
@@ -140,12 +140,16 @@ class Looking(Task):
         if speaks_words(self.core.bridge) and "language" in run.learner:
             self.language = PatchLanguage(run.model, run.processor.tokenizer).requires_grad_(False).to(run.device)
             self.language.load_state_dict(run.learner["language"])
-            self.core.bridge.table.requires_grad_(False)  # what words mean is the language's to say
+            self._hold_tables(True)  # what words mean is the language's to say
         self.before: ArrCocVisionTower | None = None
         if stage.held_weight > 0:
             self.before = deepcopy(self.core.vision_tower).requires_grad_(False).to(run.device)
         parts = {"vision": self.core.vision_tower, "bridge": self.core.bridge}
         self.module = nn.ModuleDict({**parts, "reading": self.reading, "looking": self.head}).to(run.device)
+
+    def _hold_tables(self, held: bool) -> None:
+        for table in tables(self.core.bridge):
+            table.requires_grad_(not held)
 
     def groups(self) -> list[tuple[list[nn.Parameter], float]]:
         slow = [*self.encoder.parameters(), *self.reading.parameters()]
@@ -223,5 +227,5 @@ class Looking(Task):
 
     def finish(self, run: Run) -> None:
         if self.language is not None:
-            self.core.bridge.table.requires_grad_(True)
+            self._hold_tables(False)
         run.learner |= {"reading": self.reading.state_dict(), "looking": self.head.state_dict()}

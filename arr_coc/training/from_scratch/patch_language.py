@@ -6,6 +6,7 @@ own, and summed: what stands at a place can be unbound again, while a mean would
 Notation: P pages, I image slots, G side of the grid, K patches fetched, M base tokens, D width of the language model.
 """
 
+from collections.abc import Collection
 from typing import Any, TypeGuard
 
 import torch
@@ -93,10 +94,19 @@ class PatchLanguage(nn.Module):
         In the order of a `CellBridge`'s table: by place, the characters of each slot, then field names; W of each
         place. No word, the first of each vocabulary, adds nothing.
         """
+        words = self._words(embed)
+        return torch.einsum("wd,kde->kwe", words, self.places.to(words)).flatten(0, 1)
+
+    def patch_rows(self, embed: nn.Module) -> Tensor:
+        """The same of a perfect patch token [W, D], for `FetchedWords`; of no character: that it is empty."""
+        rows = self._words(embed)
+        return torch.cat((self.empty[None], rows[1:]))
+
+    def _words(self, embed: nn.Module) -> Tensor:
+        """[W, D] what each word of each vocabulary says, wherever it stands."""
         characters, fields = embed(self.characters[1:]), embed(self.fields[1:])
         parts = [characters, *(part(characters) for part in self.slots), self.word(fields)]
-        words = torch.cat([F.pad(part, (0, 0, 1, 0)) for part in parts])
-        return torch.einsum("wd,kde->kwe", words, self.places.to(words)).flatten(0, 1)
+        return torch.cat([F.pad(part, (0, 0, 1, 0)) for part in parts])
 
     def _positions(self, side: int, device: torch.device) -> Tensor:
         """Where each patch is, [N, D]."""
@@ -116,12 +126,29 @@ def speaks_words(bridge: nn.Module) -> TypeGuard[CellBridge]:
     return True
 
 
+def tables(bridge: nn.Module) -> list[nn.Parameter]:
+    """What the words of a bridge mean, a table of base tokens and one of fetched ones, as far as it has them."""
+    if not isinstance(bridge, CellBridge):
+        return []
+    named = [bridge.table] if bridge.fetched is None else [bridge.table, bridge.fetched.table]
+    return [weight for table in named for weight in table.parameters()]
+
+
 @torch.no_grad()
-def teach_words(model: ArrCocForConditionalGeneration, language: PatchLanguage) -> None:
-    """Has the bridge's words mean what they mean in the language; a bridge without words stays as it is."""
-    bridge = model.model.bridge
-    if speaks_words(bridge):
-        bridge.table.weight.copy_(language.rows(model.get_input_embeddings()))
+def teach_words(
+    model: ArrCocForConditionalGeneration, language: PatchLanguage, new: Collection[str] | None = None
+) -> None:
+    """Has the bridge's words mean what they mean in the language; a bridge without words stays as it is.
+
+    `new`: names of the model's weights that alone may be taught; None: all may.
+    """
+    bridge, embed = model.model.bridge, model.get_input_embeddings()
+    if not speaks_words(bridge):
+        return
+    if new is None or "model.bridge.table.weight" in new:
+        bridge.table.weight.copy_(language.rows(embed))
+    if bridge.fetched is not None and (new is None or "model.bridge.fetched.table.weight" in new):
+        bridge.fetched.table.weight.copy_(language.patch_rows(embed))
 
 
 def relative_error(tokens: Tensor, perfect: Tensor) -> Tensor:
