@@ -243,8 +243,8 @@ class Answering(Task):
         return {"loss": total, **{part: loss.detach() for part, loss in losses.items()}}
 
     @cached_property
-    def _unseen(self) -> dict[str, list[Batch]]:
-        """Batches of each kind of page."""
+    def unseen(self) -> dict[str, list[Batch]]:
+        """Batches of each kind of page that training does not show."""
         batches = -(-self.stage.evaluate_questions // (self.stage.pages * self.stage.questions))
         return {kind: [self._unseen_batch(kind, number) for number in range(batches)] for kind in self.stage.kinds}
 
@@ -254,7 +254,7 @@ class Answering(Task):
 
     def measure(self) -> dict[str, float]:
         scores: dict[str, float] = {}
-        for kind, batches in self._unseen.items():
+        for kind, batches in self.unseen.items():
             budget = resolve_budget(self.stage.evaluate_budget, self.patches)
             measured = measure(self.module, batches, self.stage.evaluate_strategies, budget)
             scores |= {f"{kind}, {name}": score for name, score in measured.items()}

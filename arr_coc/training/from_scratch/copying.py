@@ -10,7 +10,7 @@ edge stand on both sides of it, more or less on each: that is how an encoder tha
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +25,7 @@ from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
 from ..draws import uniform_like
 from ..stages import STAGES, Run
-from .patch_language import PatchLanguage, at_patches, tables, teach_words
+from .patch_language import PatchLanguage, Read, tables, teach_words
 from .pointing import POINTING_LAYER, check_layer, pointer_loss, right_rows, shown_by
 from .questions import Batch, Prompts, QuestionPages
 from .reading_on import read_on
@@ -36,10 +36,8 @@ EVALUATED_BATCHES = 4
 TRANSCRIBED = 4
 """Of so many steps all but one transcribe; that one answers questions."""
 
-Read = Literal["patches", "base and patches", "base"]
-"""Which perfect tokens the language model reads."""
 READS: tuple[Read, ...] = ("patches", "base and patches", "base")
-"""All of them, as they are measured."""
+"""All that the language model can read of perfect tokens, as it is measured."""
 
 
 @STAGES.register("copying")
@@ -132,11 +130,12 @@ class Copying(nn.Module):
             "answer", "pointer": losses; "right" [I]: rows predicted right; "tokens": share of tokens predicted right.
         """
         indices = best(batch.oracle + 0.5 * uniform_like(batch.oracle, generator), budget if "patches" in read else 0)
+        say = partial(self.language.tokens, indices=indices, embed=self.model.get_input_embeddings(), read=read)
         if blurred:
-            tokens, other = (self._tokens(_moved(batch, generator), indices, read) for _ in range(2))
+            tokens, other = (say(_moved(batch, generator)) for _ in range(2))
             tokens = tokens + float(torch.rand((), generator=generator)) * (other - tokens)
         else:
-            tokens = self._tokens(batch, indices, read)
+            tokens = say(batch)
         states, attention = read_on(self.model, batch.before, tokens, batch.after, layer=self.layer)
         asked = batch.answer[:, 1:]
         logits, targets = self.model.lm_head(states[asked]), batch.after[:, 1:][asked]
@@ -148,17 +147,6 @@ class Copying(nn.Module):
             "right": right_rows(logits, targets, asked),
             "tokens": (logits.argmax(-1) == targets).float().mean(),
         }
-
-    def _tokens(self, batch: Batch, indices: Tensor, read: Read) -> Tensor:
-        """Perfect tokens [I, M + K, D] of base, where it is read, and of patches [I, K]; of base alone [P, M, D]."""
-        embed = self.model.get_input_embeddings()
-        if read == "base":
-            return self.language.cells(batch.glyphs, batch.words, embed)
-        patches = self.language(*at_patches(batch, indices), indices, batch.glyphs.shape[1], embed)
-        if read == "patches":
-            return patches
-        cells = self.language.cells(batch.glyphs, batch.words, embed)
-        return torch.cat((cells.repeat_interleave(len(patches) // len(cells), 0), patches), 1)
 
 
 def _moved(batch: Batch, generator: torch.Generator) -> Batch:

@@ -3,6 +3,9 @@
 Notation: P pages, I image slots, G side of the grid, N patches, M base tokens, K saccades, S prompt length.
 """
 
+from dataclasses import replace
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,11 +19,15 @@ from arr_coc.modeling.vision_tower import ImageEncoding
 
 from ..draws import uniform_like
 from .looking import WORD_WEIGHT, LookingHead, looking_loss, name_cells
-from .patch_language import PLACE_WORDS, PatchLanguage, at_patches, speaks_words
+from .patch_language import PLACE_WORDS, PatchLanguage, Read, at_patches, speaks_words
 from .pointing import POINTING_LAYER, check_layer, pointer_loss, right_rows, shown_by
 from .questions import Batch
 from .reading import ReadingHead, reading_loss, word_loss
 from .reading_on import read_on
+
+Said = Literal["bridge", "named", "perfect"]
+"""Whose tokens the language model reads: what the bridge makes of the page, perfect ones of what the grid encoder names
+on it, or of what stands there."""
 
 LEARNT = ("reading", "looking", "language")
 """Parts of a `Learner` that are no part of the model: what a run keeps of it for the stages to come."""
@@ -130,6 +137,7 @@ class Learner(nn.Module):
         frozen: bool,
         relevance_share: float = 1.0,
         dropped: float = 0.0,
+        said: Said = "bridge",
     ) -> dict[str, Tensor]:
         """The answer's loss, in training the others beside it, and how well the questions were answered.
 
@@ -140,6 +148,7 @@ class Learner(nn.Module):
             frozen: whether the grid encoder is not trained.
             relevance_share: of the questions that the scorers learn from where none of them fetched.
             dropped: share of the questions for which strategy "oracle" leaves out some of the patches, drawn how many.
+            said: see `Said`; training reads the bridge's.
 
         Returns:
             Losses by name; "right" [I], whether each answer would be exact; "recall", of the patches that show it,
@@ -158,6 +167,8 @@ class Learner(nn.Module):
         own = _distinct(fetched, len(features))
         indices, base = fetched.indices[own], read.tokens.shape[1]
         image_tokens = core.image_tokens(read.select(pages[own]), fetched.select(own))[0]
+        if said != "bridge":
+            image_tokens = self._perfect(self._named(features, batch) if said == "named" else batch, indices)
         layer = self.layer if self.training else None
         states, attention = read_on(self.model, batch.before, image_tokens, batch.after, layer=layer)
         asked = batch.answer[:, 1:]
@@ -181,6 +192,16 @@ class Learner(nn.Module):
         match = shown_by(batch.places[:, 1:], fetched.indices, side=encoding.side, base=base)
         losses["pointer"] = pointer_loss(attention[..., : base + budget], match)
         return losses
+
+    def _named(self, features: Tensor, batch: Batch) -> Batch:
+        """The batch as the grid encoder reads it."""
+        characters, fields = self.reading(features)
+        return replace(batch, glyphs=characters.argmax(-1), words=fields.argmax(-1))
+
+    def _perfect(self, batch: Batch, indices: Tensor) -> Tensor:
+        """Perfect tokens of what the model reads, with patches [I, K]."""
+        read: Read = "patches" if not self.reads_base else "base and patches" if indices.shape[1] else "base"
+        return self.language.tokens(batch, indices, self.model.get_input_embeddings(), read=read)
 
     def _drawn_relevance_loss(
         self, context: FetchContext, fetched: FetchResult, batch: Batch, share: float, generator: torch.Generator

@@ -7,7 +7,7 @@ Notation: P pages, I image slots, G side of the grid, K patches fetched, M base 
 """
 
 from collections.abc import Collection
-from typing import Any, TypeGuard
+from typing import Any, Literal, TypeGuard
 
 import torch
 import torch.nn.functional as F
@@ -30,6 +30,9 @@ PLACES = COMPRESSION**2
 """Patches of a cell, row by row."""
 PLACE_WORDS = (*[1 + len(CHARSET)] * SLOTS, 1 + len(FIELDS))
 """Vocabularies of a place, for a `CellBridge` that is to speak this language: characters by slot, then field names."""
+Read = Literal["patches", "base and patches", "base"]
+"""Which perfect tokens the language model reads."""
+
 POSITION_SIZE = 64
 """Channels of the fixed position code that perfect tokens carry."""
 
@@ -73,6 +76,16 @@ class PatchLanguage(nn.Module):
         said = in_cells(self.content(glyphs, words, embed))
         bound = torch.einsum("pmkd,kde->pme", said, self.places.to(said))
         return bound + in_cells(self._positions(side, said.device).unflatten(0, (side, side))[None]).mean(2)
+
+    def tokens(self, batch: Batch, indices: Tensor, embed: nn.Module, *, read: Read) -> Tensor:
+        """Perfect tokens [I, M + K, D] of base, where it is read, and of patches [I, K]; of base alone [P, M, D]."""
+        if read == "base":
+            return self.cells(batch.glyphs, batch.words, embed)
+        patches: Tensor = self(*at_patches(batch, indices), indices, batch.glyphs.shape[1], embed)
+        if read == "patches":
+            return patches
+        cells = self.cells(batch.glyphs, batch.words, embed)
+        return torch.cat((cells.repeat_interleave(len(patches) // len(cells), 0), patches), 1)
 
     def token_loss(
         self, tokens: Tensor, glyphs: Tensor, words: Tensor, indices: Tensor, side: int, embed: nn.Module
