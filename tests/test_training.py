@@ -159,6 +159,13 @@ def test_questions_about_what_is_not_on_the_page(config: ArrCocConfig, sketched:
     assert batch.whole is not None and (batch.whole.places >= 0).any()  # the page's lines are transcribed all the same
 
 
+@pytest.mark.parametrize("stage", [ANSWERING, COPYING])
+@pytest.mark.parametrize("name", ["absent", "unheard", "turns"])
+def test_shares_of_questions_are_checked(stage: ScratchStage, name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name}: expected .*; got 1.5"):
+        replace(stage, **{name: 1.5})
+
+
 def test_questions_about_what_no_page_has_a_field_for(config: ArrCocConfig) -> None:
     prompts = Prompts(build_tokenizer(), config.image_token_id)
     batch = questions(config, prompts, sketched=True, absent=1.0, unheard=1.0)

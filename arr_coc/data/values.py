@@ -17,9 +17,7 @@ FIELDS: tuple[str, ...] = tuple(
     unit account""".split()
 )
 
-_MADE_UP = (
-    0.5  # share of training names, cities, companies and unheard-of fields in no pool, so that reading is not guessing
-)
+_MADE_UP = 0.5  # share of training words and unheard-of fields that are in no pool, so that reading is not guessing
 _ONSETS = "b c d f g h j k l m n p q r s t v w x y z br ch cl cr dr fl gr kn pl pr sh sl sp st str th tr wh".split()
 _VOWELS = "a e i o u y ai au ea ee ei ia ie oa oo ou".split()
 _CODAS = ("", "", "", *"b ck d f g l ll m n nd ng p r rt s sk ss st t tt v x z".split())

@@ -118,6 +118,7 @@ class AnsweringStage(ScratchStage):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_counts("pages", "questions", "sorted_steps", "reused")
+        self.check_shares("absent", "unheard", "turns")
         strategies = {*self.start_mix, *self.end_mix, *self.evaluate_strategies}
         if not self.reads_base and "none" in strategies:
             raise ValueError(

@@ -94,6 +94,7 @@ class CopyingStage(ScratchStage):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_counts("pages", "questions", "sorted_steps", "reused")
+        self.check_shares("absent", "unheard", "turns")
         check_asked(self.rendered)
         if self.kind not in SKETCHES:
             raise ValueError(f"kind: expected one of {', '.join(SKETCHES)}; got {self.kind!r}")

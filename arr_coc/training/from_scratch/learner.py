@@ -119,7 +119,7 @@ class Learner(nn.Module):
             context = core.look(ids, encoding, query_mask=query).context
         indices = best(batch.oracle + 0.5 * uniform_like(batch.oracle, generator), budget)
         states = core.vision_tower.saccades(encoding, indices)
-        tokens = core.bridge(*states, base=encoding.bridge_cache or []).tokens
+        tokens = core.bridge(*states, base=encoding.bridge_cache or [], bypass=encoding.bypass).tokens
         losses["token"] = self.token_loss(tokens, batch, indices)
         if speaks_words(core.bridge) and core.bridge.fetched is not None:
             words = core.bridge.fetched.words(*states)
