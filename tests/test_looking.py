@@ -14,7 +14,7 @@ from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.training.attention import all_eager_attention
 from arr_coc.training.from_scratch.checkpointing import load_learner, load_state, save_learner
-from arr_coc.training.from_scratch.copying import Copying
+from arr_coc.training.from_scratch.copying import Copying, fetched
 from arr_coc.training.from_scratch.learner import Learner
 from arr_coc.training.from_scratch.looking import Looking, LookingHead, by_patch
 from arr_coc.training.from_scratch.patch_language import PLACES, PatchLanguage, cell_of, in_cells
@@ -196,6 +196,32 @@ def test_copying_from_the_base_alone_needs_the_base(config: ArrCocConfig, batch:
             return copying(asked, BUDGET, torch.Generator().manual_seed(seed), read="base")["answer"].item()
 
     assert loss(whole, 0) == loss(whole, 1) != loss(other, 0)
+
+
+def test_beside_the_answer_stands_text_from_all_over_the_page_or_whole_lines(batch: Batch) -> None:
+    """Either way what the question needs is there."""
+    written = int(batch.text.sum(1).min())
+    scattered, lines = (
+        fetched(batch, written, torch.Generator().manual_seed(0), scattered=mode).sort(1).values
+        for mode in (True, False)
+    )
+    assert batch.text.gather(1, scattered).all() and not batch.text.gather(1, lines).all()
+    for indices, needed in ((scattered, batch.relevance), (lines, batch.oracle)):
+        assert torch.equal(needed.gather(1, indices).sum(1), needed.sum(1))
+    other = fetched(batch, written // 2, torch.Generator().manual_seed(1), scattered=True).sort(1).values
+    assert not torch.equal(
+        other, fetched(batch, written // 2, torch.Generator().manual_seed(2), scattered=True).sort(1).values
+    )
+
+
+@pytest.mark.parametrize(("transcribed", "asks"), [(0.75, [3, 7]), (0.5, [1, 3, 5, 7]), (1.0, []), (0.0, [*range(8)])])
+def test_steps_that_transcribe_are_spread_evenly(config: ArrCocConfig, transcribed: float, asks: list[int]) -> None:
+    run = begun(config)
+    task = replace(COPYING, transcribed=transcribed, steps=8).task(run)
+    batch = task.pages(0).batch(0)
+    with torch.no_grad(), all_eager_attention(run.model):
+        names = [" ".join(task.losses(step, batch)) for step in range(8)]
+    assert [step for step, name in enumerate(names) if "answer" in name] == asks
 
 
 def test_the_layer_that_points_is_a_setting(config: ArrCocConfig, batch: Batch) -> None:

@@ -7,6 +7,7 @@ share of the steps base tokens stand alone: then there is nothing but them to le
 edge stand on both sides of it, more or less on each: that is how an encoder that cannot tell says where they are.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -33,9 +34,6 @@ from .stage import ScratchStage, Task
 
 EVALUATED_BATCHES = 4
 """Batches of pages not trained on that a measurement reads."""
-TRANSCRIBED = 4
-"""Of so many steps all but one transcribe; that one answers questions."""
-
 READS: tuple[Read, ...] = ("patches", "base and patches", "base")
 """All that the language model can read of perfect tokens, as it is measured."""
 
@@ -55,6 +53,9 @@ class CopyingStage(ScratchStage):
             off a base token has to be unpacked in the layers behind.
         base_steps: steps at the end in which perfect base tokens stand before the patches, as in the whole model.
         alone: share of the steps that read base tokens alone, and transcribe whole pages.
+        transcribed: share of the steps that transcribe, evenly spread; the others answer questions.
+        scattered: share of these in which there is, beside the patches that the answer needs, text from all over the
+            page in place of whole lines: what a scorer fetches is so, and one value has to be told from the others.
         learns_language: whether what perfect tokens say is learnt as well: no, where a vision tower already says it. As
             they are sums of the embeddings of characters, those then stay as they are, too.
         absent: share of the questions about fields that the page does not show.
@@ -81,6 +82,8 @@ class CopyingStage(ScratchStage):
     pointing_layer: int = POINTING_LAYER
     base_steps: int = 1500
     alone: float = 0.4
+    transcribed: float = 0.75
+    scattered: float = 0.0
     learns_language: bool = True
     absent: float = 0.0
     unheard: float = 0.0
@@ -94,7 +97,7 @@ class CopyingStage(ScratchStage):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_counts("pages", "questions", "sorted_steps", "reused")
-        self.check_shares("absent", "unheard", "turns")
+        self.check_shares("alone", "transcribed", "scattered", "absent", "unheard", "turns")
         check_asked(self.rendered)
         if self.kind not in SKETCHES:
             raise ValueError(f"kind: expected one of {', '.join(SKETCHES)}; got {self.kind!r}")
@@ -115,8 +118,9 @@ class Copying(nn.Module):
         self.language = PatchLanguage(model, tokenizer)
 
     def forward(
-        self, batch: Batch, budget: int, generator: torch.Generator, *, read: Read, blurred: bool = False
-    ) -> dict[str, Tensor]:
+        self, batch: Batch, budget: int, generator: torch.Generator, *, read: Read, blurred: bool = False,
+        scattered: bool = False,
+    ) -> dict[str, Tensor]:  # fmt: skip
         """Loss of what is to be predicted and of where to look for it; what was right, teacher-forced.
 
         Args:
@@ -126,11 +130,12 @@ class Copying(nn.Module):
             read: see `Read`.
             blurred: whether tokens are between what they are with each line a little elsewhere, in two ways that are
                 drawn.
+            scattered: whether the patches beside the answer's are any of text, not those of the oracle's lines.
 
         Returns:
             "answer", "pointer": losses; "right" [I]: rows predicted right; "tokens": share of tokens predicted right.
         """
-        indices = best(batch.oracle + 0.5 * uniform_like(batch.oracle, generator), budget if "patches" in read else 0)
+        indices = fetched(batch, budget if "patches" in read else 0, generator, scattered=scattered)
         say = partial(self.language.tokens, indices=indices, embed=self.model.get_input_embeddings(), read=read)
         if blurred:
             tokens, other = (say(_moved(batch, generator)) for _ in range(2))
@@ -148,6 +153,12 @@ class Copying(nn.Module):
             "right": right_rows(logits, targets, asked),
             "tokens": (logits.argmax(-1) == targets).float().mean(),
         }
+
+
+def fetched(batch: Batch, budget: int, generator: torch.Generator, *, scattered: bool) -> Tensor:
+    """[I, K] patches: those of the oracle's lines, or of the answer and of text anywhere, and others to fill K."""
+    drawn = uniform_like(batch.oracle, generator)
+    return best(batch.relevance + drawn * batch.text if scattered else batch.oracle + 0.5 * drawn, budget)
 
 
 def _moved(batch: Batch, generator: torch.Generator) -> Batch:
@@ -190,9 +201,11 @@ class CopyingTask(Task):
         if torch.rand((), generator=generator) < self.stage.alone:
             read = "base"
         asked, name = batch, "answer"
-        if step % TRANSCRIBED != TRANSCRIBED - 1:
+        asking = 1 - self.stage.transcribed
+        if math.floor((step + 1) * asking) == math.floor(step * asking):
             asked, name = batch.read_from(whole=read == "base"), "transcript"
-        losses = self.copying(asked, self.stage.budget, generator, read=read, blurred=True)
+        scattered = name == "answer" and bool(torch.rand((), generator=generator) < self.stage.scattered)
+        losses = self.copying(asked, self.stage.budget, generator, read=read, blurred=True, scattered=scattered)
         answer, pointer = losses["answer"], losses["pointer"]
         loss = answer + self.stage.pointer_weight * pointer
         return {"loss": loss, f"{read}: {name}": answer.detach(), f"{read}: pointer": pointer.detach()}

@@ -146,6 +146,12 @@ class Batch:
     transcript: "Batch | None" = None
     whole: "Batch | None" = None
 
+    @property
+    def text(self) -> Tensor:
+        """[I, N] whether there are characters on each patch of a question's page."""
+        written = (self.glyphs > 0).any(-1).flatten(1)
+        return written.repeat_interleave(len(self.after) // len(written), 0)
+
     def read_from(self, *, whole: bool) -> "Batch":
         """The batch that transcribes what is seen: the whole page, from base tokens alone or all patches, or the lines
         fetched."""
