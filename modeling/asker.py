@@ -379,7 +379,14 @@ def within_context(model: "ArrCocForConditionalGeneration", kwargs: dict[str, An
 
 
 def check_decoding(model: "ArrCocForConditionalGeneration", kwargs: dict[str, Any]) -> None:
-    """Refuses, with a ValueError, settings that transformers' `generate` would trip over, and assistants."""
+    """Refuses, with a ValueError, settings that `generate` would trip over, assistants, and caches with tokens.
+
+    The patches of a prompt are other ones with every question, and stand before it: none of them would be read.
+    """
+    cached = kwargs.get("past_key_values")
+    if cached is not None and (length := cached.get_seq_length()):
+        expected = "an empty cache beside images (encode_image keeps what questions share)"
+        raise ValueError(f"past_key_values: expected {expected}; got one of {length} tokens")
     for name, (kind, least, most) in DECODING.items():
         value = generation_setting(model, kwargs, name)
         fits = isinstance(value, kind) and isinstance(value, bool) == (kind is bool) and least <= value <= most

@@ -184,7 +184,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
             encoding = encoding.without_prefix().select(image_index)  # no copy of the cache
         fetcher, side = self.config.fetcher_config, encoding.side
         budget = None
-        if torch.compiler.is_compiling():  # the placeholders' number may not be looked up
+        if torch.compiler.is_compiling() and choices.budget is not None:  # their number need not be looked up
             size = side * self.config.vision_config.patch_size
             budget = self.config.vision_tokens(size, choices.budget, strategy=choices.strategy)[1]
         rows, budget = find_slots(

@@ -18,7 +18,7 @@ from transformers.utils import logging
 
 from .configuration_arr_coc import COMPRESSION, INDICATORS, ArrCocBridgeConfig, ArrCocSemanticConfig
 from .registry import Registry
-from .semantic_encoder import KeyValue, LevelEmbedding, SemanticLayer
+from .semantic_encoder import KeyValue, LevelEmbedding, SemanticLayer, run_layers
 
 logger = logging.get_logger(__name__)
 
@@ -206,11 +206,7 @@ class TransformerBridge(QualityBridge):
     ) -> tuple[Tensor, list[KeyValue]]:
         level = torch.full((1,), int(base is not None), device=projected.device)
         x = self.norm(projected) + self.level(level)
-        own: list[KeyValue] = []
-        for layer, past in zip(self.layers, base or (None,) * len(self.layers), strict=True):
-            x, key_value = layer(x, past, used)
-            own.append(key_value)
-        return x, own
+        return run_layers(self.layers, x, base, used)
 
 
 # ---- visual embedding table ---------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import Any
 
 from PIL import Image
 
-from .image_loading import Encoded, Source, check_size, count_pages, decode, open_encoded
+from .image_loading import Encoded, Source, check_size, count_pages, decode, open_encoded, seek_page
 
 POINTS = 72
 """PDF units per inch."""
@@ -55,12 +55,16 @@ def open_document(encoded: Encoded, limits: Limits) -> list[Source]:
     return openers[encoded.kind](encoded, limits)
 
 
+class MissingPackage(ImportError):
+    """A package that is needed to read something is not installed."""
+
+
 def _package(name: str, extra: str, source: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
         expected = f'expected {name} to read it (pip install "arr-coc[{extra}]")'
-        raise ImportError(f"{source}: {expected}; got none installed") from error
+        raise MissingPackage(f"{source}: {expected}; got none installed") from error
 
 
 def _check_pages(count: int, name: str, limits: Limits) -> None:
@@ -85,17 +89,29 @@ def _open_pdf(encoded: Encoded, limits: Limits) -> list[Source]:
             scale = limits.dpi / POINTS
             sources = []
             for number in range(len(pdf)):
-                width, height = (math.ceil(side * scale) for side in pdf.get_page_size(number))  # as pypdfium2 rounds
+                with _whole_page(pdfium, encoded, number):
+                    size = pdf.get_page_size(number)
+                width, height = (math.ceil(side * scale) for side in size)  # as pypdfium2 rounds
                 check_size(height, width, f"{encoded.name}, page {number + 1}", limits.max_image_pixels)
-                load = partial(_render, pdfium, encoded.content, number, scale)
+                load = partial(_render, pdfium, encoded, number, scale)
                 sources.append(Source(height, width, load, page=number + 1))
     return sources
 
 
-def _render(pdfium: Any, content: bytes, number: int, scale: float) -> Image.Image:
+@contextmanager
+def _whole_page(pdfium: Any, encoded: Encoded, number: int) -> Iterator[None]:
+    try:
+        yield
+    except pdfium.PdfiumError:
+        expected = f"page {number + 1} of the PDF to be whole"
+        raise ValueError(f"{encoded.name}: expected {expected}; got a broken one") from None
+
+
+def _render(pdfium: Any, encoded: Encoded, number: int, scale: float) -> Image.Image:
     with (
         _PDFIUM,
-        closing(pdfium.PdfDocument(content)) as pdf,
+        _whole_page(pdfium, encoded, number),
+        closing(pdfium.PdfDocument(encoded.content)) as pdf,
         closing(pdf[number]) as page,
         closing(page.render(scale=scale)) as bitmap,
     ):
@@ -111,8 +127,8 @@ def _open_pages(encoded: Encoded, limits: Limits) -> list[Source]:
         _check_pages(count, encoded.name, limits)
         sources = []
         for number in range(count):
-            image.seek(number)
             name = f"{encoded.name}, page {number + 1}"
+            seek_page(image, number, name)
             check_size(image.height, image.width, name, limits.max_image_pixels)
             load = partial(_page_of, encoded, number, limits.max_image_pixels)
             sources.append(Source(image.height, image.width, load, page=number + 1))
@@ -121,8 +137,9 @@ def _open_pages(encoded: Encoded, limits: Limits) -> list[Source]:
 
 def _page_of(encoded: Encoded, number: int, limit: int) -> Image.Image:
     with open_encoded(BytesIO(encoded.content), encoded.name, limit) as image:
-        image.seek(number)
-        return decode(image, f"{encoded.name}, page {number + 1}", limit)
+        name = f"{encoded.name}, page {number + 1}"
+        seek_page(image, number, name)
+        return decode(image, name, limit)
 
 
 # ---- video --------------------------------------------------------------------------------------------------------
@@ -136,31 +153,45 @@ def _video(encoded: Encoded) -> Iterator[tuple[Any, Any]]:
         with av.open(BytesIO(encoded.content)) as container:
             if not container.streams.video:
                 raise ValueError(f"{encoded.name}: expected a video with frames; got one without a video stream")
-            yield container, container.streams.video[0]
+            stream = container.streams.video[0]
+            if stream.codec_context is None:
+                raise ValueError(f"{encoded.name}: expected a video of a known codec; got another")
+            yield container, stream
     except av.error.FFmpegError as error:
         raise ValueError(f"{encoded.name}: expected a whole video; got a broken one ({type(error).__name__})") from None
 
 
 def _open_video(encoded: Encoded, limits: Limits) -> list[Source]:
     with _video(encoded) as (container, stream):
-        check_size(stream.height, stream.width, encoded.name, limits.max_image_pixels)
-        ends = [
-            float((packet.pts + (packet.duration or 0)) * stream.time_base)
+        height, width = stream.height, stream.width
+        check_size(height, width, encoded.name, limits.max_image_pixels)
+        shown = [
+            (float(packet.pts * stream.time_base), float((packet.duration or 0) * stream.time_base))
             for packet in container.demux(stream)
             if packet.pts is not None
         ]
-    if not ends:
+    if not shown:
         raise ValueError(f"{encoded.name}: expected a video with frames; got none")
-    step = max(1 / limits.fps, max(ends) / limits.max_frames)
-    count = min(limits.max_frames, max(1, math.ceil(max(ends) / step - 1e-6)))
+    begin = min(start for start, _ in shown)
+    length = max(start + duration for start, duration in shown) - begin
+    step = max(1 / limits.fps, length / limits.max_frames)
+    count = min(limits.max_frames, max(1, math.ceil(length / step - 1e-6)))
+    if _first_rotation(encoded) % 180:
+        height, width = width, height
     return [
-        Source(stream.height, stream.width, partial(_frame, encoded, number * step), second=number * step)
+        Source(height, width, partial(_frame, encoded, begin + number * step), second=number * step)
         for number in range(count)
     ]
 
 
+def _first_rotation(encoded: Encoded) -> int:
+    """Degrees by which the frames are to be turned, as phones have it for what they film upright; 0: none."""
+    with _video(encoded) as (container, stream):
+        return next((frame.rotation for frame in container.decode(stream)), 0)
+
+
 def _frame(encoded: Encoded, second: float) -> Image.Image:
-    """The first frame at `second` or behind it; the last one where there is none."""
+    """The first frame at `second` of its timestamps or behind it, upright; the last one where there is none."""
     with _video(encoded) as (container, stream):
         container.seek(int(second / stream.time_base), stream=stream)
         frame = None
@@ -169,4 +200,4 @@ def _frame(encoded: Encoded, second: float) -> Image.Image:
                 break
         if frame is None:
             raise ValueError(f"{encoded.name}: expected a frame at {second:.1f} s; got none")
-        return frame.to_image().convert("RGB")
+        return frame.to_image().convert("RGB").rotate(frame.rotation, expand=True)

@@ -89,6 +89,12 @@ def count_pages(image: Image.Image, name: str) -> int:
         return getattr(image, "n_frames", 1) if image.format in PAGED else 1
 
 
+def seek_page(image: Image.Image, number: int, name: str) -> None:
+    """Goes to a page of an opened file, from 0; a ValueError where it is broken."""
+    with _corruption_refused(name):
+        image.seek(number)
+
+
 def document_kind(head: bytes) -> str | None:
     """ "pdf" or "video" by a file's first bytes, else None."""
     if b"%PDF-" in head:

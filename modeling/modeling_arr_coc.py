@@ -92,7 +92,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             ValueError: the checkpoint has none.
         """
         if self._processor is None:
-            self._processor = load_processor(self.config)
+            self._processor = load_processor(self.config, self._place)
         return self._processor
 
     @processor.setter
@@ -361,12 +361,14 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         input_ids: Tensor,
         prompt_embeds: Tensor | None = None,
         is_first_iteration: bool | None = False,
+        tokenizer: Any = None,
+        assistant_tokenizer: Any = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
         """Puts embedded prompts `prompt_embeds` [B, S, D], images in place, where their ids are in `input_ids`.
 
         Only what is not in the cache needs them: the first pass, or each one where there is no cache. `input_ids` may
-        already hold tokens behind the prompt.
+        already hold tokens behind the prompt. Tokenizers, which transformers passes on from its call, are no model's.
         """
         embeds = None
         if prompt_embeds is not None and (is_first_iteration or not kwargs.get("use_cache", True)):

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from .probes import Probes
 from .vision_tower import SaccadeProjection
 from .weights import WEIGHTS, WEIGHTS_INDEX, check_finite, check_fit, check_names, weight_map
 
+_PLACE = ("revision", "subfolder", "cache_dir", "local_files_only", "proxies")
 _NOT_PLAIN = ("quantization_config", "state_dict", "gguf_file", "tp_plan", "device_mesh", "distributed_config")
 
 
@@ -39,6 +41,8 @@ class ArrCocPreTrainedModel(PreTrainedModel):
     _supports_attention_backend = True
 
     probes: Probes | None = None
+    _place: Mapping[str, Any] = MappingProxyType({})
+    """What `from_pretrained` was told of where the checkpoint's files are; its processor lies there, too."""
 
     def set_probes(self, on: bool) -> Probes | None:
         """Puts probes on the boundaries between the model's parts, or takes them off.
@@ -83,6 +87,7 @@ class ArrCocPreTrainedModel(PreTrainedModel):
             loaded: Any = super().from_pretrained(
                 source, *model_args, ignore_mismatched_sizes=ignore_mismatched_sizes, **options
             )
+            loaded[0]._place = _place_of(kwargs)
             return loaded if output_loading_info else loaded[0]
         passed = ["mismatched"] * ignore_mismatched_sizes + ["missing", "unexpected"] * output_loading_info
         folder = Path(source, kwargs.get("subfolder") or "")
@@ -100,6 +105,7 @@ class ArrCocPreTrainedModel(PreTrainedModel):
         except SafetensorError as error:
             raise ValueError(f"{source}: expected whole .safetensors files; got {error}") from error
         check_finite(source, model.state_dict().items())
+        model._place = _place_of(kwargs)
         return loaded if output_loading_info else model
 
     @torch.no_grad()
@@ -112,6 +118,10 @@ class ArrCocPreTrainedModel(PreTrainedModel):
             # A fetched patch speaks the base tokens' language before any training. The compressor comes before it.
             tower: Any = getattr(self, "model", self).vision_tower
             initialization.copy_(module.weight, tower.compressor.warm_start())
+
+
+def _place_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: options[name] for name in _PLACE if options.get(name) is not None}
 
 
 def _loads_plainly(folder: Path, options: Mapping[str, Any]) -> bool:

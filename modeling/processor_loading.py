@@ -1,5 +1,9 @@
 """The processor of a checkpoint whose model was loaded."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
 from transformers import AutoTokenizer
 
 from .configuration_arr_coc import ArrCocConfig
@@ -7,8 +11,10 @@ from .image_processing_arr_coc import ArrCocImageProcessor
 from .processing_arr_coc import ArrCocProcessor
 
 
-def load_processor(config: ArrCocConfig) -> ArrCocProcessor:
+def load_processor(config: ArrCocConfig, found: Mapping[str, Any] = MappingProxyType({})) -> ArrCocProcessor:
     """The processor of the checkpoint that `config` was loaded from, put together from its parts.
+
+    `found`: what `from_pretrained` was told of where its files are, so that the processor beside them comes.
 
     `ArrCocProcessor.from_pretrained` would ask again whether remote code may run, to look up the image processor's
     class by name; here the classes beside this file are taken. `config` is passed on for the same reason.
@@ -17,9 +23,9 @@ def load_processor(config: ArrCocConfig) -> ArrCocProcessor:
     try:
         if not source:
             raise ValueError("a model that was not loaded from a checkpoint")
-        image_processor = ArrCocImageProcessor.from_pretrained(source)
-        tokenizer = AutoTokenizer.from_pretrained(source, config=config)
-        settings, _ = ArrCocProcessor.get_processor_dict(source)
+        image_processor = ArrCocImageProcessor.from_pretrained(source, **found)
+        tokenizer = AutoTokenizer.from_pretrained(source, config=config, **found)
+        settings, _ = ArrCocProcessor.get_processor_dict(source, **found)
         processor = ArrCocProcessor.from_args_and_dict([image_processor, tokenizer], settings)
     except Exception as error:  # the readers of tokenizers and settings raise what they like
         cause = str(error).strip().split("\n")[0] or type(error).__name__

@@ -6,7 +6,7 @@ are (y, x), row-major.
 Source: CLIP's vision transformer (Radford et al. 2021); module names are those of transformers' CLIP.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -87,7 +87,10 @@ class SemanticMLP(nn.Module):
 
 
 class SemanticLayer(GradientCheckpointingLayer):
-    """One CLIP block; also returns the keys and values of its own tokens."""
+    """One CLIP block; also returns the keys and values of its own tokens.
+
+    Tensors go in and out one by one: gradients of those within a tuple are lost in reentrant checkpointing.
+    """
 
     def __init__(self, config: ArrCocSemanticConfig) -> None:
         super().__init__()
@@ -96,10 +99,28 @@ class SemanticLayer(GradientCheckpointingLayer):
         self.layer_norm2 = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.mlp = SemanticMLP(config)
 
-    def forward(self, x: Tensor, past: KeyValue | None, used: Tensor | None = None) -> tuple[Tensor, KeyValue]:
-        out, own = self.self_attn(self.layer_norm1(x), past, used)
+    def forward(
+        self, x: Tensor, past_key: Tensor | None, past_value: Tensor | None, used: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        past = None if past_key is None or past_value is None else (past_key, past_value)
+        out, (key, value) = self.self_attn(self.layer_norm1(x), past, used)
         x = x + out
-        return x + self.mlp(self.layer_norm2(x)), own
+        return x + self.mlp(self.layer_norm2(x)), key, value
+
+
+def run_layers(
+    layers: Iterable[nn.Module], x: Tensor, base: Sequence[KeyValue] | None, used: Tensor | None
+) -> tuple[Tensor, list[KeyValue]]:
+    """Tokens x [B, S, D'] through `SemanticLayer`s, behind the keys and values of `base`, a pair for each layer.
+
+    Returns:
+        States [B, S, D'], and the keys and values of these tokens, likewise.
+    """
+    own: list[KeyValue] = []
+    for number, layer in enumerate(layers):
+        x, key, value = layer(x, *(base[number] if base else (None, None)), used)
+        own.append((key, value))
+    return x, own
 
 
 class LevelEmbedding(nn.Embedding):
@@ -182,8 +203,5 @@ class SemanticEncoder(nn.Module):
                 singly = torch.zeros(x.shape[:2], dtype=torch.int64, device=x.device)
                 x = x + self.level_embedding(singly if levels is None else levels)
         x = self.pre_layrnorm(x)
-        own: list[KeyValue] = []
-        for layer, past in zip(self.layers, base or (None,) * len(self.layers), strict=True):
-            x, key_value = layer(x, past, used)
-            own.append(key_value)
+        x, own = run_layers(self.layers, x, base, used)
         return (x[:, 1:] if base is None else x), own

@@ -122,13 +122,22 @@ def _encode_overviews(
     device = core.input_device
     for start in range(0, len(sources), VIEWS_AT_ONCE):
         some = sources[start : start + VIEWS_AT_ONCE]
-        tiled = all(windows[start : start + VIEWS_AT_ONCE])
-        inputs = processor(
-            [source.load() for source in some], return_tensors="pt", **({"readable_px": None} if tiled else {})
-        )
+        tiled = [bool(own) for own in windows[start : start + VIEWS_AT_ONCE]]
+        inputs = _overviews(processor, [source.load() for source in some], tiled)
         part = core.encode_image(inputs["pixel_values"].to(device), inputs["patch_mask"].to(device), pool=pool)
         parts.append(part if len(sources) == 1 else replace(part, semantic_cache=[], bridge_cache=None))
     return parts[0].join(*parts[1:])
+
+
+def _overviews(
+    processor: ArrCocImageProcessor, images: Sequence[Image.Image], tiled: Sequence[bool]
+) -> dict[str, Tensor]:
+    """Model inputs of images; what is looked at in tiles as well may be too small to be read in its overview."""
+    inputs = [
+        processor(image, return_tensors="pt", **({"readable_px": None} if in_tiles else {}))
+        for image, in_tiles in zip(images, tiled, strict=True)
+    ]
+    return {name: torch.cat([own[name] for own in inputs]) for name in ("pixel_values", "patch_mask")}
 
 
 def _encode_tiles(
@@ -179,7 +188,7 @@ def encode_prompts(
 
 def sources_of(image: Image.Image | Encoded, options: ViewOptions, max_image_pixels: int) -> list[Source]:
     """The pages or frames of what `ArrCocImageProcessor.load_sources` gave; of an image itself."""
-    if isinstance(image, Encoded):
+    if not isinstance(image, Image.Image):  # so that remote code, which may load a class twice, knows its own
         limits = Limits(options.dpi, options.max_pages, options.fps, options.max_frames, max_image_pixels)
         return open_document(image, limits)
     return [Source(image.height, image.width, partial(_itself, image))]

@@ -46,6 +46,8 @@ class Rows:
         """The items of all, in that order. Fields marked "shared" are taken from the first."""
 
         def chain(values: list[Any]) -> Any:
+            if any(value is None for value in values):  # what is not known of all is not known
+                return None
             if isinstance(values[0], Tensor):
                 return torch.cat(values)
             if not isinstance(values[0], list) or not values[0]:

@@ -65,6 +65,16 @@ def test_a_question_compiles_without_a_break() -> None:
 
 
 @torch.no_grad()
+def test_a_compiled_model_counts_the_placeholders_of_a_budget_that_nothing_states() -> None:
+    """As many patches as configured were fetched, and the first of them put in: other logits, and no error."""
+    model = tiny_model()
+    inputs = prompt(model, (PAGE, "What is it?"), budget=3)
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="eager")
+    assert torch.allclose(compiled(**inputs).logits, model(**inputs).logits, atol=1e-4)
+
+
+@torch.no_grad()
 def test_a_decode_step_with_a_static_cache_compiles_without_a_break() -> None:
     model = tiny_model()
     inputs = prompt(model, (PAGE, "What is it?"))

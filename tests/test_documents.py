@@ -1,15 +1,18 @@
 """Documents: PDFs, image files of several pages and videos are sources page by page; what cannot be read says so."""
 
 import re
+import struct
 from collections.abc import Callable
+from fractions import Fraction
 from io import BytesIO
 from typing import Any
 
+import numpy as np
 import pytest
 from helpers import tiny_model
 from PIL import Image, ImageDraw
 
-from arr_coc.modeling.documents import Limits, open_document
+from arr_coc.modeling.documents import Limits, MissingPackage, open_document
 from arr_coc.modeling.image_loading import Encoded, load_source
 
 LIMITS = Limits(dpi=72, max_pages=5, fps=1.0, max_frames=4, max_image_pixels=1_000_000)
@@ -31,14 +34,17 @@ def paged(kind: str, pages: int = 3) -> bytes:
     return stream.getvalue()
 
 
-def video(frames: int = 6, rate: int = 2) -> bytes:
+def video(frames: int = 6, rate: int = 2, first: int = 0, kind: str = "mp4") -> bytes:
+    """A video whose timestamps begin with the frame numbered `first`."""
     av = pytest.importorskip("av")
     stream = BytesIO()
-    with av.open(stream, "w", format="mp4") as container:
+    with av.open(stream, "w", format=kind) as container:
         track = container.add_stream("mpeg4", rate=rate)
         track.width, track.height, track.pix_fmt = 128, 96, "yuv420p"
         for number in range(frames):
-            for packet in track.encode(av.VideoFrame.from_image(page(number % 3, (128, 96)))):
+            frame = av.VideoFrame.from_image(page(number % 3, (128, 96)))
+            frame.pts, frame.time_base = first + number, Fraction(1, rate)
+            for packet in track.encode(frame):
                 container.mux(packet)
         for packet in track.encode():
             container.mux(packet)
@@ -75,6 +81,26 @@ def test_frames_are_sources_at_their_seconds() -> None:
     assert dark == [True, False, False] and [sum(sources[1].load().getpixel((30, 17))) < 200] == [True]
 
 
+def test_seconds_are_counted_from_the_first_frame_on() -> None:
+    """Of a clip cut out of a longer one the first frame came again and again."""
+    plain, cut = opened(video(frames=12)), opened(video(frames=12, first=40))
+    assert [source.second for source in cut] == [source.second for source in plain]
+    for one, other in zip(cut, plain, strict=True):
+        assert np.array_equal(np.asarray(one.load()), np.asarray(other.load()))
+
+
+def test_a_clip_that_is_to_be_turned_is_upright() -> None:
+    """As phones write what they film upright: frames lie on their side, and the track's matrix turns them."""
+    content = bytearray(video())
+    matrix = content.index(b"tkhd") + 44
+    assert struct.unpack_from(">9i", content, matrix) == (65536, 0, 0, 0, 65536, 0, 0, 0, 2**30)
+    struct.pack_into(">9i", content, matrix, 0, 65536, 0, -65536, 0, 0, 96 << 16, 0, 2**30)
+    source, lying = opened(bytes(content))[0], opened(video())[0].load()
+    assert (source.height, source.width) == (128, 96)
+    turned = np.asarray(lying.transpose(Image.Transpose.ROTATE_270), float)
+    assert np.abs(np.asarray(source.load(), float) - turned).mean() < 1
+
+
 def test_a_single_image_in_such_a_file_is_an_image() -> None:
     assert isinstance(load_source(paged("TIFF", 1)), Image.Image) and isinstance(
         load_source(paged("GIF", 1)), Image.Image
@@ -109,6 +135,20 @@ def _pdf(parts: list[bytes], trailer: bytes = b"") -> bytes:
     return content + b"trailer << /Size %d /Root 1 0 R %s >>\nstartxref\n%d\n%%%%EOF" % (len(parts) + 1, trailer, start)
 
 
+def of_a_missing_page() -> bytes:
+    parts = [b"<< /Type /Catalog /Pages 2 0 R >>", b"<< /Type /Pages /Kids [3 0 R 9 0 R] /Count 2 >>"]
+    return _pdf([*parts, b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 9 9] >>"])
+
+
+def of_an_unknown_codec() -> bytes:
+    return video(kind="avi").replace(b"FMP4", b"zzzz")
+
+
+def of_a_broken_frame() -> bytes:
+    content = paged("GIF")
+    return content[: len(content) * 5 // 6]
+
+
 BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     "an encrypted PDF": (encrypted, "bytes: expected a PDF that can be opened; got an encrypted one"),
     "a broken PDF": (
@@ -116,6 +156,7 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
         "bytes: expected a PDF that can be opened; got a broken or empty one",
     ),
     "a PDF without pages": (of_pages, "bytes: expected a PDF that can be opened; got a broken or empty one"),
+    "a PDF without its second page": (of_a_missing_page, "bytes: expected page 2 of the PDF to be whole; got a broken"),
     "a PDF of many pages": (lambda: of_pages(*[(9, 9)] * 6), "bytes: expected 1 to 5 pages (max_pages); got 6"),
     "a page of 10^5 px": (lambda: of_pages((10**5, 9)), "bytes, page 1: expected sides of at most"),
     "a large second page": (lambda: of_pages((9, 9), (2000, 2000)), "bytes, page 2: expected at most 1000000 pixels"),
@@ -135,7 +176,7 @@ def test_what_cannot_be_read_says_so_in_one_line(case: str) -> None:
 
 def test_broken_videos_say_so() -> None:
     content = video()
-    for broken in (content[:40], content[:8] + b"\0" * 400):
+    for broken in (content[:40], content[:8] + b"\0" * 400, of_an_unknown_codec()):
         with pytest.raises(ValueError, match="bytes: expected a "):
             opened(broken)
 
@@ -146,7 +187,7 @@ def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr("arr_coc.modeling.documents.import_module", missing)
     with pytest.raises(
-        ImportError, match=r'bytes: expected pypdfium2 to read it \(pip install "arr-coc\[documents\]"\)'
+        MissingPackage, match=r'bytes: expected pypdfium2 to read it \(pip install "arr-coc\[documents\]"\)'
     ):
         opened(of_pages((9, 9)))
 

@@ -49,7 +49,30 @@ def test_an_assistant_is_refused_by_name(model: Any, form: str) -> None:
         model.generate(**inputs, assistant_model=model.model.language_model)
 
 
+@pytest.mark.parametrize("options", [{}, {"num_beams": 2}, {"return_fetch": True}], ids=str)
+def test_stop_strings_end_an_answer(model: Any, options: dict[str, Any]) -> None:
+    """transformers hands the tokenizer that it needs for them on to every step."""
+    whole = model.generate(PAGE, QUESTION, max_new_tokens=16, **options)
+    text = whole.text if "return_fetch" in options else whole
+    stop = next(character for character in text[1:] if character.isascii())
+    stopped = model.generate(
+        PAGE, QUESTION, max_new_tokens=16, stop_strings=[stop], tokenizer=model.processor.tokenizer, **options
+    )
+    ended = stopped.text if "return_fetch" in options else stopped
+    assert ended.count(stop) <= 1 and len(ended) < len(text)
+
+
 # ---- what the standard call refuses
+
+
+@pytest.mark.parametrize("form", ["question", "inputs"])
+def test_a_cache_that_holds_tokens_is_refused_beside_images(model: Any, form: str) -> None:
+    """The patches of the next turn's question stand before them: they were fetched, and never read."""
+    inputs = prompt(model, (PAGE, QUESTION))
+    cache = model.generate(**inputs, max_new_tokens=2, return_dict_in_generate=True).past_key_values
+    asked = {"image": PAGE, "question": QUESTION} if form == "question" else dict(inputs)
+    with pytest.raises(ValueError, match=r"past_key_values: expected an empty cache beside images .*; got one of \d+"):
+        model.generate(**asked, past_key_values=cache)
 
 
 def test_embeddings_beside_images_are_refused(model: Any) -> None:

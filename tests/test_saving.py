@@ -1,12 +1,14 @@
 """save_pretrained where arr_coc is imported: the folder holds the code, and loads where arr_coc is not installed."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers import tiny_model, tiny_processor
 from lone import QUESTION, run_alone
+from PIL import Image
 
 from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.auto_map import AUTO_MAP, PROCESSOR_MAP
@@ -103,3 +105,26 @@ def test_the_map_names_classes_that_are_there() -> None:
     for place in (AUTO_MAP | PROCESSOR_MAP).values():
         module, name = place.split(".")
         assert f"class {name}(".encode() in CODE_FILES[f"{module}.py"]
+
+
+def test_the_processor_comes_from_where_the_weights_came_from(saved: Path, picture: Path, tmp_path: Path) -> None:
+    """It came from the repository's root, and from its main branch: another one, or none."""
+    shutil.copytree(saved, tmp_path / "repository" / "inner")
+    settings = tmp_path / "repository" / "inner" / "processor_config.json"
+    settings.write_text(json.dumps({**json.loads(settings.read_text()), "budget": 7}))
+    model = ArrCocForConditionalGeneration.from_pretrained(tmp_path / "repository", subfolder="inner")
+    assert model.processor.budget == 7
+    assert model.generate(picture, QUESTION) == tiny_model().generate(picture, QUESTION)
+
+
+def test_a_processor_that_another_loader_made_opens_documents(saved: Path, tmp_path: Path) -> None:
+    """Remote code may load a class twice: what one of them opened was no document to the other."""
+    pytest.importorskip("pypdfium2")
+    pages = [Image.new("RGB", (40, 40), "white")] * 2
+    pages[0].save(tmp_path / "pages.pdf", save_all=True, append_images=pages[1:])
+    code = """
+model = AutoModel.from_pretrained(source, trust_remote_code=True)
+model.processor = AutoProcessor.from_pretrained(source, trust_remote_code=True)
+print(len(model.generate(picture, question, tiles="never", return_fetch=True).fetch.counts))
+"""
+    assert run_alone(code, saved, tmp_path / "pages.pdf", home=tmp_path).splitlines() == ["2"]

@@ -1,5 +1,6 @@
 """The server, asked by the official client: answers are those of `generate`, whoever else asks."""
 
+import json
 import os
 import re
 import signal
@@ -160,7 +161,8 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "no image": ({"messages": [{"role": "user", "content": "Hello?"}]}, 400, "expected at least one image; got none"),
     "a system's turn": ({"messages": [{"role": "system", "content": "x"}]}, 400, "messages.0.role"),
     "an answer last": ({"messages": [*chat("a", URLS[0]), {"role": "assistant", "content": "b"}]}, 400, "in turn"),
-    "no question": ({"messages": chat("  ", URLS[0])}, 400, "expected a question"),
+    "no question": ({"messages": chat("  ", URLS[0])}, 400, "question: expected a non-empty string"),
+    "control tokens": ({"messages": chat("<|im_end|>", URLS[0])}, 400, "expected a non-empty string"),
     "a file": ({"messages": chat("a", "/etc/hostname")}, 400, "image_url: expected a data: or http"),
     "a file's URL": ({"messages": chat("a", "file:///etc/hostname")}, 400, "image_url: expected"),
     "a host": ({"messages": chat("a", "http://localhost/x.png")}, 400, "allowed here"),
@@ -193,6 +195,15 @@ def test_refusals_say_why_and_nothing_of_the_server(case: str, client: Any) -> N
     assert caught.value.status_code == status and message in str(caught.value.body)
     body = caught.value.response.text
     assert len(body) < 1000 and not re.search(r"/(tmp|root|home|usr|work)/|Traceback|\.py", body)
+
+
+def test_half_a_character_is_refused(served: tuple[Server, str]) -> None:
+    """JSON can say it, no tokenizer takes it."""
+    body = json.dumps({"model": "tiny", "messages": chat("a\ud83d", URLS[0])})  # escaped, as openai's client never does
+    headers = {"Content-Type": "application/json"}
+    with openai.DefaultHttpxClient() as http:
+        answer = http.post(f"{served[1]}/chat/completions", content=body, headers=headers)
+    assert answer.status_code == 400 and "text, which UTF-8 can hold" in answer.text
 
 
 def test_who_is_late_is_told_so(server: Server, client: Any) -> None:

@@ -186,6 +186,8 @@ def test_which_tokens_were_thought() -> None:
 def test_settings_are_positive_and_lengths_have_names() -> None:
     with pytest.raises(ValueError, match="max_body: expected a positive number; got 0"):
         ServerSettings(max_body=0)
+    with pytest.raises(ValueError, match="answer_seconds: expected a positive number; got nan"):
+        ServerSettings(answer_seconds=float("nan"))
     assert [length_label(tokens) for tokens in (1, 128, 129, 9000)] == ["128", "128", "256", "more"]
 
 

@@ -16,6 +16,7 @@ from PIL import Image
 
 from arr_coc.modeling.configuration_arr_coc import count_vision_tokens
 from arr_coc.modeling.joint_allocation import JointFetch, seen_before
+from arr_coc.modeling.view_encoding import _overviews
 from arr_coc.modeling.views import Views, plan_tiles, square_of, take_view_options
 from arr_coc.modeling.vision_tower import ImageEncoding
 
@@ -351,3 +352,23 @@ def test_joining_what_does_not_go_together_is_refused(model: Any) -> None:
         plain.join(model.encode_image(PAGE, tiles="asked"))
     with pytest.raises(ValueError, match="pool: expected encodings of one pool to join them; got \\[1, 2\\]"):
         plain.join(replace(plain, pool=2))
+
+
+def test_what_is_not_known_of_all_joined_encodings_is_not_known(model: Any) -> None:
+    known, inputs = model.encode_image(SMALL), model.processor.image_processor(SMALL, return_tensors="pt")
+    bare = model.encode_image(pixel_values=inputs["pixel_values"], patch_mask=inputs["patch_mask"])
+    assert known.source_sizes is not None
+    assert known.join(bare).source_sizes is None and bare.join(known).source_sizes is None
+
+
+def test_overviews_of_what_is_tiled_may_be_unreadable_beside_what_is_not() -> None:
+    """One image without tiles had all the others warned of."""
+    asked: list[Any] = []
+
+    def processor(image: Any, **options: Any) -> dict[str, torch.Tensor]:
+        asked.append((image.size, "readable_px" in options))
+        return {name: torch.zeros(1, 1) for name in ("pixel_values", "patch_mask")}
+
+    images: Any = [SMALL, drawn(420, 430)]
+    inputs = _overviews(processor, images, [False, True])  # type: ignore[arg-type]
+    assert [switched_off for _, switched_off in asked] == [False, True] and len(inputs["patch_mask"]) == 2

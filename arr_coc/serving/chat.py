@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from ..modeling.asker import checked_questions
 from ..modeling.processing_arr_coc import ArrCocProcessor
 from .answer_text import AnswerText
 from .encodings import EncodingStore
@@ -62,8 +63,7 @@ class Chat:
         images, history, text = request.turns()
         if len(images) > self.settings.max_images:
             raise ValueError(f"messages: expected at most {self.settings.max_images} images; got {len(images)}")
-        if not text.strip():
-            raise ValueError("messages: expected a question; got an empty one")
+        checked_questions(text, self.processor.control_tokens)
         answering = Answering(self, request)
         async with asyncio.timeout_at(answering.deadline):
             held = [await self.store.get(url) for url in images]  # one by one: a request has one image worker

@@ -54,8 +54,11 @@ def run(server: Server, host: str, port: int, on_ready: Callable[[str], None]) -
         on_ready: called with the URL when questions are taken.
 
     Raises:
+        ValueError: a port that there is not.
         OSError: the address is taken, or not this machine's.
     """
+    if not 0 <= port < 2**16:
+        raise ValueError(f"port: expected 0 to {2**16 - 1}; got {port}")
     if server.engine.asker.model.device.type == "cpu":
         share_cores()
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -1,5 +1,6 @@
 """What a server allows: limits, keys, hosts."""
 
+import math
 from dataclasses import dataclass
 
 MIB = 2**20
@@ -54,5 +55,5 @@ class ServerSettings:
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
             value = getattr(self, name)
-            if isinstance(value, int | float) and not isinstance(value, bool) and value <= 0:
+            if isinstance(value, int | float) and not isinstance(value, bool) and not 0 < value < math.inf:
                 raise ValueError(f"{name}: expected a positive number; got {value}")
