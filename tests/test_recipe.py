@@ -52,6 +52,18 @@ def test_the_floor_goes_on_from_a_linear_bridge_and_its_first_stages_may_run_sid
     ]
 
 
+def test_the_run_from_nothing_tells_values_apart_on_perfect_tokens_before_real_ones() -> None:
+    """What perfect tokens say is learnt once, by the first of its stages, and looking says the same."""
+    stages = load_recipe(ROOT / "hub_configs" / "arr-coc-tiny-2" / "from_nothing.yaml").stages
+    alone, real = (stage for stage in stages if isinstance(stage, TogetherStage))
+    assert [part.name for part in alone.stages] == ["copying", "comparing"]
+    assert [part.name for part in real.stages] == ["answering", "gathering", "copying", "comparing"]
+    parts = [part for stage in (alone, real) for part in stage.stages if isinstance(part, CopyingStage)]
+    assert len(parts) == 2 and all(part.scattered > 0 and not part.learns_language for part in parts)
+    (first,) = (stage for stage in stages if isinstance(stage, CopyingStage))
+    assert first.learns_language
+
+
 def test_the_example_iterates_the_phases() -> None:
     recipe = load_recipe(EXAMPLE)
     names = [next(name for name, kind in STAGES.items() if type(stage) is kind) for stage in recipe.stages]
