@@ -55,8 +55,8 @@ def open_document(encoded: Encoded, limits: Limits) -> list[Source]:
     return openers[encoded.kind](encoded, limits)
 
 
-class MissingPackage(ImportError):
-    """A package that is needed to read something is not installed."""
+class MissingPackage(ImportError, ValueError):
+    """A package that is needed to read something is not installed: whoever asks is told so, as of other bad input."""
 
 
 def _package(name: str, extra: str, source: str) -> Any:

@@ -25,7 +25,7 @@ def test_a_saccade_sees_everything_and_the_base_sees_only_the_base() -> None:
     cls = (encoder.class_embedding + encoder.position_embedding[0]).expand(2, 1, -1)
     own = fetched + encoder._positions_at(at, 8) + encoder.saccade_embedding
     joint = torch.cat((cls, tokens + encoder._position_table(2).flatten(1, 2), own), 1)
-    mixed, _ = encoder.layers[0](encoder.pre_layrnorm(joint), None)
+    mixed, *_ = encoder.layers[0](encoder.pre_layrnorm(joint), None, None)
     assert torch.allclose(states, mixed[:, 5:], atol=1e-5)
     assert not torch.allclose(base, mixed[:, 1:5], atol=1e-2)
 

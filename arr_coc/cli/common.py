@@ -44,17 +44,13 @@ def quiet() -> Iterator[None]:
 def fault_of_input(error: Exception) -> str | None:
     """One line about what was asked for, a file, or a disk; None where the fault is ours.
 
-    Our own code raises ValueError and OSError, and tells of packages that are missing. The others are how libraries
-    speak of damaged files.
+    Our own code raises ValueError and OSError. The others are how libraries speak of damaged files.
     """
     from huggingface_hub.errors import StrictDataclassError
     from safetensors import SafetensorError
 
-    from ..modeling.documents import MissingPackage
-
     kinds: tuple[type[Exception], ...] = (
         ValueError, OSError, SafetensorError, StrictDataclassError, zipfile.BadZipFile, pickle.UnpicklingError,
-        MissingPackage,
     )  # fmt: skip
     return (" ".join(str(error).split()) or type(error).__name__) if isinstance(error, kinds) else None
 
