@@ -260,5 +260,11 @@ def test_a_card_or_an_evaluation_of_another_form_is_refused(tmp_path: Path) -> N
     with pytest.raises(ValueError, match="README.md: expected a card with YAML metadata; got "):
         read_card(path)
     assert evaluation_results(EVALUATION, "oracle") == []
+    row = {
+        **EVALUATION["strategies"]["realizer"],
+        "not_on_the_page": {"recall": {"value": 0.5, "low": 0.1, "high": 0.9}},
+    }
+    grouped = {**EVALUATION, "strategies": {"realizer": row}}  # as of records that are absent
+    assert evaluation_results(grouped, "realizer") == evaluation_results(EVALUATION, "realizer")
     with pytest.raises(ValueError, match="evaluation.json: expected what arr-coc evaluate --json writes; got KeyError"):
         evaluation_results({"strategies": EVALUATION["strategies"]}, "realizer")

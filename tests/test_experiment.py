@@ -104,8 +104,8 @@ def test_predictions_survive_a_kill(model: Any, data: Path, tmp_path: Path) -> N
         stream.write('{"line": 9, "ans')
     assert read_run(tmp_path, "none") == {3: one, 4: replace(one, line=4)}
     mend(path)
-    append(path, [replace(one, line=9)])
-    assert set(read_run(tmp_path, "none")) == {3, 4, 9}
+    append(path, [replace(one, line=8, answer="a\u2028b\x85c"), replace(one, line=9)])
+    assert set(read_run(tmp_path, "none")) == {3, 4, 8, 9}, "whatever an answer holds that elsewhere ends a line"
     path.write_text("{}\n")
     with pytest.raises(ValueError, match="none-0.jsonl, line 1: expected a prediction; got '{}'"):
         read_run(tmp_path, "none")

@@ -156,6 +156,10 @@ def test_columns_with_an_image_id_know_the_same_image() -> None:
     datasets.Dataset.from_dict(rows).cast_column("image", datasets.Image()).save_to_disk("saved")
     records = open_records({"format": "columns", "path": "saved", "columns": {"image_id": "photo"}})
     assert records[0].image == records[2].image != records[1].image
+    rows["photo"] = ["x", None, None]
+    datasets.Dataset.from_dict(rows).cast_column("image", datasets.Image()).save_to_disk("unnamed")
+    unnamed = open_records({"format": "columns", "path": "unnamed", "columns": {"image_id": "photo"}})
+    assert len({record.image for record in unnamed}) == 3, "whose image is not named has one of its own"
     assert records[1].answers == ("2", "3")
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -46,6 +47,12 @@ def moved(checkpoint: Path, folder: Path, weight: float) -> float:
 def test_retained_records_are_judged_as_before(checkpoint: Path, tmp_path: Path) -> None:
     free, held = moved(checkpoint, tmp_path / "free", 0.0), moved(checkpoint, tmp_path / "held", 5.0)
     assert held < free / 3, (held, free)
+
+
+@pytest.mark.parametrize("retained", [[2], [-1], ["1"], 1, [True]])
+def test_sources_that_there_are_not_are_not_retained(retained: Any) -> None:
+    with pytest.raises(ValueError, match="retained: expected a list of numbers of sources, 0 to 1; got"):
+        open_records({**MIXED, "retained": retained})
 
 
 def test_boxes_of_retained_records_teach_nothing(checkpoint: Path, tmp_path: Path) -> None:

@@ -97,6 +97,10 @@ def test_what_no_image_shows_is_not_ruled_out() -> None:
     assert score_interval(zeros + 1, images).low == pytest.approx(wilson(30, 30).low)
     same = paired_difference(zeros, zeros, groups=images)
     assert (same.low, same.value, same.high) == (-wilson(0, 30).high, 0.0, wilson(0, 30).high)
+    groups = [0, 0, 0, 1, 2, 2, 3]  # sums of 0.9 - 0.3 over these differ by rounding
+    alike = paired_difference([0.9] * 7, [0.3] * 7, groups=groups)
+    assert alike.low == pytest.approx(0.6 - wilson(0, 4).high) and alike.high == 1.0
+    assert clustered_error([0.9] * 7, [0.3] * 7, groups=groups) > 0.1
 
 
 def test_the_detectable_difference_is_the_one_that_is_found() -> None:

@@ -114,6 +114,12 @@ def test_arms_of_a_single_view_are_refused(model: Any, data: Path, arm: str) -> 
         arms_of(model, settings.arms, records, settings)
 
 
+def test_several_passes_over_views_are_refused(model: Any, data: Path) -> None:
+    """They were left out, and the report said how many there had been."""
+    with pytest.raises(ValueError, match="passes: expected one with tiles or several sources; got 2"):
+        score_strategies(model, read_records(data), ["realizer"], num_passes=2, progress=False)
+
+
 def test_without_names_an_experiment_over_views_has_the_ladder_and_the_oracle(model: Any, data: Path) -> None:
     names = [arm.name for arm in arms_of(model, None, read_records(data), Settings())]
     assert names[0] == "none" and names[-1] == "oracle" and "uniform" not in names

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ..modeling.configuration_arr_coc import ArrCocConfig, count_vision_tokens
-from ..modeling.image_loading import load_image
+from ..modeling.image_loading import load_source
 from ..modeling.image_processing_arr_coc import boxes_to_patches
 from ..modeling.processing_arr_coc import ArrCocProcessor, query_markers
 from .records import Record
@@ -171,6 +171,9 @@ class QuestionCollator:
 
 def _loaded(record: Record, limit: int) -> Image.Image:
     try:
-        return load_image(record.picture, max_image_pixels=limit)
+        loaded = load_source(record.picture, max_image_pixels=limit)
+        if not isinstance(loaded, Image.Image):
+            raise ValueError("image: expected a single one, which is what is trained on; got a document")
+        return loaded
     except (ValueError, OSError) as error:
         raise ValueError(f"line {record.line}: {error}") from error

@@ -149,9 +149,7 @@ def read_run(folder: Path, run: str) -> dict[int, Prediction]:
     """
     predictions: dict[int, Prediction] = {}
     for path in run_files(folder, run):
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(keepends=True), 1):
-            if not line.endswith("\n"):
-                break
+        for number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], 1):  # answers may hold U+2028
             try:
                 content = json.loads(line)
                 said = Prediction(**{**content, "size": tuple(content["size"])})

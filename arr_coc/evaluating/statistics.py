@@ -25,6 +25,9 @@ six or more that are called different; at 0.02, three points on 2,000 questions 
 FEWEST_IMAGES = 20
 """With fewer images nothing is called significant and no verdict is given: an interval that draws them says little."""
 
+ROUNDING = 1e-9
+"""Less spread than this is of rounding: 0.9 - 0.3, summed in two ways, is not always the same number."""
+
 POWER = 0.8
 """The chance with which a difference that "could have been seen" is seen."""
 
@@ -125,7 +128,7 @@ def score_interval(values: Sequence[float] | np.ndarray, groups: Sequence[int] |
 
 def _with_spread(interval: Interval, groups: int, bounds: tuple[float, float]) -> Interval:
     """An interval without extent, widened by what as many groups that are all alike leave open."""
-    if interval.low < interval.high:
+    if interval.high - interval.low > ROUNDING:
         return interval
     open_share, (least, most) = wilson(0, groups).high, bounds
     value = interval.value
@@ -237,7 +240,7 @@ def clustered_error(
     sums, counts = _by_group(differences, groups)
     residuals = sums - differences.mean() * counts
     error = math.sqrt(float((residuals**2).sum()) * len(sums) / max(1, len(sums) - 1)) / len(differences)
-    return error or wilson(0, len(sums)).high / NormalDist().inv_cdf(0.975)
+    return error if error > ROUNDING else wilson(0, len(sums)).high / NormalDist().inv_cdf(0.975)
 
 
 def detectable_difference(image_error: float, *, comparisons: int = 1, beyond: float = 0.0) -> float:

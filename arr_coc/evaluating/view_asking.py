@@ -59,6 +59,8 @@ def check_arms(arms: Sequence[Arm], side: int) -> None:
     if other:
         expected = "strategies, also STRATEGY@K and STRATEGY+ALLOCATOR, with tiles or several sources"
         raise ValueError(f"arms: expected {expected}; got {', '.join(other)}")
+    if again := [arm for arm in arms if arm.passes not in (None, 1)]:
+        raise ValueError(f"passes: expected one with tiles or several sources; got {again[0].passes}")
 
 
 def open_sources(

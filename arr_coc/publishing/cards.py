@@ -140,7 +140,8 @@ def evaluation_results(evaluation: dict[str, Any], strategy: str) -> list[EvalRe
                 metric_args=settings,
             )
             for metric, interval in row.items()
-            if isinstance(interval, dict)  # a share with its bounds; not counts, nor what was not measured
+            if isinstance(interval, dict)
+            and "value" in interval  # a share with its bounds; no counts, no group of them
         ]
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{EVALUATION}: expected what arr-coc evaluate --json writes; got {error!r}") from error

@@ -1,6 +1,6 @@
 """Any data set of the `datasets` library, through a map of its columns."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -96,7 +96,10 @@ class Columns(RowFormat):
             require(row.content, name)
             beside = Path(self.path) if Path(self.path).is_dir() else Path(self.path).parent
             return image_file(beside if self.images is None else self.images, text_of(row.content, name))
-        key = row.content[self._column("image_id")] if "image_id" in self.columns else ("row", row.number)
+        key = row.content[self._column("image_id")] if "image_id" in self.columns else None
+        if not isinstance(key, Hashable):
+            raise ValueError(f"{self._column('image_id')}: expected a name or number of the image; got {key!r}"[:200])
+        key = ("row", row.number) if key is None else key  # whose image is not named has one of its own
         return HeldImage((self.title, self.subset, key), partial(_decoded, self._dataset, name, row.number - 1))
 
 

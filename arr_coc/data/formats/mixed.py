@@ -24,6 +24,13 @@ class Mixed(Format):
 
     nested = ("sources",)
 
+    def __post_init__(self) -> None:
+        numbers = range(len(self.sources))
+        told = self.retained if isinstance(self.retained, list | tuple) else (None,)
+        if not all(type(number) is int and number in numbers for number in told):
+            expected = f"a list of numbers of sources, 0 to {len(self.sources) - 1}"
+            raise ValueError(f"retained: expected {expected}; got {self.retained!r}")
+
     @property
     def title(self) -> str:
         return " and ".join(source.title for source in self.sources)
