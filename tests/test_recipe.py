@@ -1,5 +1,6 @@
 """Recipes: stages in their order, settings laid over them, and what is refused."""
 
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from arr_coc.training.from_scratch.copying import CopyingStage
 from arr_coc.training.from_scratch.looking import LookingStage
 from arr_coc.training.from_scratch.together import TogetherStage
 from arr_coc.training.growing import load_grown
-from arr_coc.training.recipe import begin, load_recipe
+from arr_coc.training.recipe import begin, load_recipe, tell_changes
 from arr_coc.training.stages import STAGES
 
 ROOT = Path(__file__).parents[1]
@@ -105,6 +106,18 @@ def test_a_trained_model_is_written_as_the_recipe_says(tmp_path: Path) -> None:
     assert (learner["weight"].dtype, learner["numbers"].dtype) == (torch.bfloat16, torch.long)
     kept = load_recipe(RECIPE).saved
     assert (kept.dtype, kept.max_shard_size) == (None, "5GB")
+
+
+def test_a_stage_that_was_begun_with_other_settings_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a word the weights of the old settings came."""
+    said: list[str] = []
+    monkeypatch.setattr("arr_coc.training.recipe.logger.warning", said.append)
+    stage, path = CopyingStage(steps=5), tmp_path / "out" / "stage0.json"
+    tell_changes(stage, path)
+    tell_changes(replace(stage, workers=3), path)
+    assert not said, "how many processes make batches changes nothing"
+    tell_changes(replace(stage, steps=7, rendered={"tile": 1.0}), path)
+    assert len(said) == 1 and "(steps 5 -> 7, rendered {} -> {'tile': 1.0})" in said[0]
 
 
 @pytest.mark.parametrize(

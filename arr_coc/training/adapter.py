@@ -14,7 +14,7 @@ from ..locks import sole_writer
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.processing_arr_coc import ArrCocProcessor
 from .phases import Phase, train_phase
-from .recipe import Recipe
+from .recipe import Recipe, tell_changes
 
 ADAPTER = "adapter"
 """Folder, in a run's own, of the adapter."""
@@ -54,6 +54,8 @@ def _train_adapter(recipe: Recipe, out: Path, device: torch.device, rank: int) -
     with refused(str(recipe.start)):
         model = ArrCocForConditionalGeneration.from_pretrained(recipe.start)
         processor = ArrCocProcessor.from_pretrained(recipe.start)
+    if PartialState().is_main_process:
+        tell_changes(phase, out / "stage0.json")
     torch.manual_seed(recipe.seed)
     adapted = adapt(model, phase.trained, r=rank)
     return train_phase(adapted, processor, phase, out / "stage0", device=device, root=recipe.root)

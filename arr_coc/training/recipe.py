@@ -20,6 +20,7 @@ base: train.yaml           # relative to this file; what is relative to a recipe
 settings: {answering.steps: 100, seed: 1}
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
@@ -33,7 +34,7 @@ from accelerate import PartialState
 from transformers import GenerationConfig
 from transformers.utils import GENERATION_CONFIG_NAME, logging
 
-from arr_coc.files import fresh_folder, read_yaml
+from arr_coc.files import fresh_folder, read_yaml, write_json
 from arr_coc.loading import load_config, refused
 from arr_coc.locks import sole_writer
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
@@ -249,11 +250,30 @@ def train(recipe: Recipe, out: Path, device: torch.device | str = "cpu") -> None
         for number, stage in enumerate(recipe.stages):
             if main:
                 logger.info(f"stage {number}: {stage}")
+                tell_changes(stage, out / f"stage{number}.json")
             stage.run(run, out / f"stage{number}")
         if main:
             with fresh_folder(out.absolute() / "model", force=True) as beside:
                 recipe.saved.write(run, beside)
         state.wait_for_everyone()
+
+
+_ANY_TIME = ("workers", "log_every", "report_to")
+"""Settings of stages that change nothing of what is trained."""
+
+
+def tell_changes(stage: Stage, path: Path) -> None:
+    """Warns of settings that are not those that the stage was begun with, which it keeps in `path`."""
+    names = [part.name for part in fields(stage) if part.name not in _ANY_TIME]
+    told = {name: repr(getattr(stage, name)) for name in names}
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, told)
+        return
+    begun = json.loads(path.read_text(encoding="utf-8"))
+    if changed := [f"{name} {begun.get(name)} -> {value}" for name, value in told.items() if begun.get(name) != value]:
+        kept = "what was trained before stays, and what is done is not trained again (another --out begins anew)"
+        logger.warning(f"{path}: the stage was begun with other settings ({', '.join(changed)}): {kept}")
 
 
 def begin(recipe: Recipe, device: torch.device) -> Run:
