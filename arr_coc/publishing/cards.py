@@ -140,8 +140,7 @@ def evaluation_results(evaluation: dict[str, Any], strategy: str) -> list[EvalRe
                 metric_args=settings,
             )
             for metric, interval in row.items()
-            if isinstance(interval, dict)
-            and "value" in interval  # a share with its bounds; no counts, no group of them
+            if isinstance(interval, dict) and "value" in interval  # a share with its bounds, no count and no group
         ]
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{EVALUATION}: expected what arr-coc evaluate --json writes; got {error!r}") from error
