@@ -77,7 +77,7 @@ def test_load_notices_what_goes_wrong(command: list[str], pages: Path, checkpoin
         load._do("plain", type(other)("", asked[0].url, ""), 0.5)
         assert ask(server.url, asked[0].body()).text == asked[0].expected
     assert load.report.crossed == 2 and list(load.report.wrong) == [
-        "plain: 400 messages: expected a question; got an empty one"
+        "plain: 400 question: expected a non-empty string; got ''"
     ]
     assert not load.report.good
 
