@@ -172,6 +172,23 @@ def test_columns_take_files_and_paths_of_images(tmp_path: Path, monkeypatch: pyt
     assert record.image == tmp_path / "photos" / "a.png" and record.answers == ("3", "three")
 
 
+def test_cells_of_csv_files_are_answers_as_they_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    draw("a.png")
+    written = ["12", "007", "3.10", "NA", "true", "1e5"]
+    lines = ["\ufeffimage,question,answers,note", *(f"a.png,Which?,{answer}," for answer in written)]
+    Path("data.csv").write_text("\n".join(lines), encoding="utf-8")
+    records = open_records({"format": "columns", "path": "data.csv"})
+    assert [record.answers for record in records] == [(answer,) for answer in written]
+    with Path("data.csv").open("a", encoding="utf-8") as stream:
+        stream.write("\na.png,Which?,,")
+    with pytest.raises(ValueError, match="row 7: answers: expected an answer that is not blank; got"):
+        open_records({"format": "columns", "path": "data.csv"})
+    Path("empty.csv").touch()
+    with pytest.raises(ValueError, match="empty.csv: expected a first line that names the columns; got none"):
+        open_records({"format": "columns", "path": "empty.csv"})
+
+
 def test_columns_can_be_named_on_the_command_line() -> None:
     spec = make_columns()
     named = [f"columns.{what}={name}" for what, name in spec["columns"].items() if what != "tags"]

@@ -14,6 +14,7 @@ from helpers import Cli
 from serving_client import noise
 from test_modeling import loud_model
 
+from arr_coc.data.images import held
 from arr_coc.data.records import Record
 from arr_coc.evaluating import fetch_reference
 from arr_coc.evaluating.fetch_reference import (
@@ -118,6 +119,17 @@ def test_other_files_are_no_reference(change: dict[str, Any], reference: FetchRe
     (tmp_path / "r.json").write_text(json.dumps({**content, "questions": 1}))
     with pytest.raises(ValueError, match="r.json: expected a count for each bin"):
         FetchReference.load(tmp_path / "r.json")
+
+
+def test_all_images_of_a_question_are_measured(model: ArrCocForConditionalGeneration) -> None:
+    first, second = noise(0), noise(1)
+    both = Record(first, "Who?", ("x",), others=(held(second),))
+    alone = [measure_reference(model, [Record(image, "Who?", ("x",))]) for image in (first, second)]
+    together = measure_reference(model, [both])
+    assert together.questions == 2 and all(one.questions == 1 for one in alone)
+    peaks = [one.statistics["relevance_peak"].mean for one in alone]
+    assert peaks[0] != pytest.approx(peaks[1], rel=1e-4)
+    assert together.statistics["relevance_peak"].mean == pytest.approx(sum(peaks) / 2, rel=1e-5)
 
 
 def test_no_questions_are_refused(model: ArrCocForConditionalGeneration) -> None:

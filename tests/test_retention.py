@@ -1,16 +1,18 @@
 """Retention: what an adapter learns elsewhere does not change what the scorers say of retained records."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from trainers import CPU, PAGES, loaded, tiered_checkpoint, trainer_of
 
 from arr_coc.adapters import adapt
 from arr_coc.data.collator import UNKNOWN, QuestionCollator
-from arr_coc.data.sources import open_records
+from arr_coc.data.sources import open_records, open_source
 from arr_coc.training.losses import retention_loss
 from arr_coc.training.phases import AllocatorPhase, make_trainer
 
@@ -53,6 +55,16 @@ def test_retained_records_are_judged_as_before(checkpoint: Path, tmp_path: Path)
 def test_sources_that_there_are_not_are_not_retained(retained: Any) -> None:
     with pytest.raises(ValueError, match="retained: expected a list of numbers of sources, 0 to 1; got"):
         open_records({**MIXED, "retained": retained})
+
+
+def test_a_digest_knows_sources_without_files_beside_those_with_some(tmp_path: Path) -> None:
+    Image.new("RGB", (9, 9)).save(tmp_path / "a.png")
+    line = {"image": "a.png", "question": "Who?", "answers": ["x"]}
+    (tmp_path / "data.jsonl").write_text(json.dumps(line))
+    filed = {"format": "jsonl", "path": str(tmp_path / "data.jsonl")}
+    sources = [open_source({"format": "mixed", "sources": [filed, pages]}) for pages in (PAGES, OTHER, PAGES)]
+    digests = [source.digest(source.read()) for source in sources]
+    assert digests[0] == digests[2] != digests[1]
 
 
 def test_boxes_of_retained_records_teach_nothing(checkpoint: Path, tmp_path: Path) -> None:

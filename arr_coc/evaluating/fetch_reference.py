@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from transformers.utils.hub import cached_file
 
+from ..data.images import opened
 from ..data.records import Record
 from ..files import read_json, write_json
 from ..modeling.asker import Asked, Asker
@@ -93,7 +94,7 @@ class FetchReference:
 
     Attributes:
         strategy: by which it fetched.
-        questions: how many were asked.
+        questions: how many were asked, each counted once for every image that it is about.
         statistics: by name, see `fetch_statistics`.
     """
 
@@ -171,12 +172,12 @@ def measure_reference(model: ArrCocForConditionalGeneration, records: Sequence[R
 
 
 def _prompts(model: ArrCocForConditionalGeneration, records: Sequence[Record]) -> Iterator[EmbeddedPrompt]:
-    """Embedded prompts of all records, those about one image together where they follow each other."""
+    """Embedded prompts of all records, those about the same images together where they follow each other."""
     asker = Asker(model, model.processor)
     choices = model.model.fetcher.resolve(AS_CONFIGURED)
-    for _, group in groupby(records, key=lambda record: record.image):
+    for shown, group in groupby(records, key=lambda record: record.images):
         asked = list(group)
-        encoding = asker.encode(asked[0].picture, prefix=False)
+        encoding = asker.encode([[opened(image) for image in shown]], prefix=False)
         questions, histories = [record.question for record in asked], [list(record.history) for record in asked]
         images = [[*range(len(encoding))]] * len(asked)
         yield asker.embed(Asked(encoding, images, questions), choices, histories)

@@ -37,9 +37,11 @@ REINFORCEMENT = "reinforcement"
 MODEL = "model"
 """Folder, in a phase's own, of what the phase made. It is there, and whole, if and only if the phase is done."""
 
-
 DIGESTS = f"{MODEL}.json"
 """File beside it, of what its files were (see `checkpoints`)."""
+
+BEST = ("loss", "answer_loss", "exact", "recall")
+"""What can say which checkpoint is best."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Phase(Stage):
         bf16, activation_checkpointing: compute in bfloat16; trade time for memory.
         evaluate_every, log_every: steps between evaluations, each with a checkpoint; between lines of the log.
         keep: checkpoints that are kept, the best and the newest always among them.
-        best: what says which checkpoint is best: loss, answer_loss, exact, recall.
+        best: what says which checkpoint is best, one of `BEST`.
         cache: folder of cached encoder outputs (see `cache`), relative to the recipe; None: images are encoded every
             time. For phases that do not train the grid encoder.
         workers: processes that prepare batches.
@@ -119,6 +121,8 @@ class Phase(Stage):
         check_parts(self.trained, "trained", scorers=True)
         check_parts(self.rates, "rates")
         Mix(self.strategies, self.budgets)
+        if self.best not in BEST:
+            raise ValueError(f"best: expected one of {', '.join(BEST)}; got {self.best!r}")
         self._check_gradient()
         for name in ("steps", "batch_size", "accumulation", "evaluate_every", "log_every", "keep"):
             value = getattr(self, name)

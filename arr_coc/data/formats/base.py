@@ -41,6 +41,11 @@ class Format(ABC):
         """The files that the records are read from, but for the images; empty where they come from elsewhere."""
         return []
 
+    @property
+    def filed(self) -> bool:
+        """Whether all records are read from `files`."""
+        return bool(self.files)
+
     @abstractmethod
     def read(
         self, *, limit: int | None = None, on_error: OnError = "stop", max_errors: int = MAX_ERRORS
@@ -48,11 +53,11 @@ class Format(ABC):
         """All records; arguments and errors as in `gather`. No records at all are an error."""
 
     def digest(self, records: Sequence[Record]) -> str:
-        """sha256 of the files, or of what the records say where there are none: the same data, the same digest."""
+        """sha256 of the files, and of what the records say where files do not: the same data, the same digest."""
         content = hashlib.sha256()
         for path in self.files:
             content.update(path.read_bytes())
-        if not self.files:
+        if not self.filed:
             for record in records:
                 said: tuple[Any, ...] = (
                     record.question, record.answers, record.boxes, record.label_boxes, record.tags

@@ -1,12 +1,13 @@
 """Any data set of the `datasets` library, through a map of its columns."""
 
+import csv
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ..fields import boxes_of, image_file, require, said_by_people, shorten, text_of
+from ..fields import answers_of, boxes_of, image_file, require, said_by_people, shorten, text_of
 from ..images import HeldImage
 from ..records import Record, Row
 from .base import FORMATS, RowFormat, tags_of
@@ -112,8 +113,24 @@ def _decoded(data: Any, column: str, row: int) -> Any:
 
 def _answers(value: Any) -> tuple[str, ...]:
     if isinstance(value, str | int | float) and not isinstance(value, bool):
-        return (str(value),)
+        return answers_of([str(value)])
     return said_by_people(value)
+
+
+def _as_written(path: Path) -> dict[str, Any]:
+    """How to load a CSV file so that every cell is the text that stands there: no `12.0` for 12, no nothing for NA.
+
+    Raises:
+        ValueError: the file has no line that names its columns.
+    """
+    import datasets
+
+    with path.open(encoding="utf-8-sig", newline="") as stream:
+        names = next(csv.reader(stream), [])
+    if not names:
+        raise ValueError(f"{path}: expected a first line that names the columns; got none")
+    features = datasets.Features({name: datasets.Value("string") for name in names})
+    return {"features": features, "keep_default_na": False, "encoding": "utf-8-sig"}
 
 
 def _load(path: str, subset: str | None, split: str | None) -> Any:
@@ -132,7 +149,8 @@ def _load(path: str, subset: str | None, split: str | None) -> Any:
     elif place.is_file():
         if place.suffix not in _LOADERS:
             raise ValueError(f"path: expected a name ending in {', '.join(_LOADERS)}; got {path!r}")
-        data = datasets.load_dataset(_LOADERS[place.suffix], data_files=path)
+        told = _as_written(place) if place.suffix == ".csv" else {}
+        data = datasets.load_dataset(_LOADERS[place.suffix], data_files=path, **told)
     else:
         data = datasets.load_dataset(path, subset)
     if not isinstance(data, dict):

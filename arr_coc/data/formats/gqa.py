@@ -5,14 +5,14 @@ file or in the parts that lie in one folder; images `IMAGEID.jpg`. With `scene_g
 `{IMAGEID: {"objects": {ID: {"x", "y", "w", "h"}}}}` in px, the objects that an answer is about are boxes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ...modeling.image_processing_arr_coc import Box
-from ..fields import image_file, require, shorten, text_of
+from ..fields import image_file, numbers_of, require, shorten, text_of
 from ..records import Record, Row
 from .base import FORMATS, FileFormat, check_folder, read_json, tags_of
 
@@ -38,7 +38,17 @@ class Gqa(FileFormat):
 
     @cached_property
     def _scenes(self) -> dict[str, Any]:
-        return {} if self.scene_graphs is None else read_json(self.scene_graphs)
+        """Scene graphs by image.
+
+        Raises:
+            ValueError: the file is not of the format.
+        """
+        if self.scene_graphs is None:
+            return {}
+        scenes = read_json(self.scene_graphs)
+        if not isinstance(scenes, dict):
+            raise ValueError(f"{self.scene_graphs}: expected an object of scene graphs by image; got {shorten(scenes)}")
+        return scenes
 
     def rows(self) -> Iterator[Row]:
         check_folder(self.images, "images")
@@ -55,17 +65,32 @@ class Gqa(FileFormat):
     def record(self, row: Row) -> Record:
         asked = row.content
         require(asked, "imageId", "question", "answer")
-        image = image_file(self.images, f"{asked['imageId']}.jpg")
+        image = image_file(self.images, f"{text_of(asked, 'imageId')}.jpg")
         tags = tags_of(asked.get("types"), "structural", "semantic", "detailed")
         answers = (text_of(asked, "answer"),)
         return Record(image, text_of(asked, "question"), answers, self._boxes(asked), row.number, tags=tags)
 
     def _boxes(self, asked: dict[str, Any]) -> tuple[Box, ...]:
         """Of the objects that the answer's words stand for; questions answered by yes or no have none."""
-        objects = self._scenes.get(asked["imageId"], {}).get("objects", {})
-        named = (asked.get("annotations") or {}).get("answer") or {}
-        places = [objects[name] for name in dict.fromkeys(named.values()) if name in objects]
-        for place in places:
-            require(place, "x", "y", "w", "h")
-        corners = [(float(place["x"]), float(place["y"]), float(place["w"]), float(place["h"])) for place in places]
-        return tuple((x, y, x + width, y + height) for x, y, width, height in corners)
+        scene = _object(self._scenes.get(asked["imageId"]), "scene graph")
+        objects = _object(scene.get("objects"), "objects")
+        named = _object(_object(asked.get("annotations"), "annotations").get("answer"), "annotations.answer")
+        places = [objects[name] for name in dict.fromkeys(map(str, named.values())) if name in objects]
+        return tuple(_box(place) for place in places)
+
+
+def _object(value: Any, name: str) -> Mapping[str, Any]:
+    if value is not None and not isinstance(value, Mapping):
+        raise ValueError(f"{name}: expected an object; got {shorten(value)}")
+    return value or {}
+
+
+def _box(place: Any) -> Box:
+    """Where an object of a scene graph is.
+
+    Raises:
+        ValueError: it does not say so in numbers.
+    """
+    require(place, "x", "y", "w", "h")
+    x, y, width, height = numbers_of([place[name] for name in "xywh"], "x, y, w and h", 4)
+    return (x, y, x + width, y + height)

@@ -39,6 +39,10 @@ class Mixed(Format):
     def files(self) -> list[Path]:
         return [path for source in self.sources for path in source.files]
 
+    @property
+    def filed(self) -> bool:
+        return all(source.filed for source in self.sources)
+
     def read(
         self, *, limit: int | None = None, on_error: OnError = "stop", max_errors: int = MAX_ERRORS
     ) -> Sequence[Record]:
