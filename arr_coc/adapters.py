@@ -9,7 +9,7 @@ answer's loss does not reach the scorer. The adapter loads with `PeftModel.from_
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ def linear_layers(model: nn.Module, part: str) -> list[str]:
     """Full names of the linear layers of a part, in the model's order.
 
     Args:
-        model: an ARR-COC model.
+        model: an ARR-COC model, with or without adapters, whose own layers are not named.
         part: a name in `parts.PARTS`, or one scorer as "scorer.realizer".
 
     Raises:
@@ -43,15 +43,27 @@ def _linear_layers(model: nn.Module, part: str) -> list[str]:
     if name not in PARTS or (member and name != "scorer"):
         expected = f"one of {', '.join(PARTS)}, or a scorer as scorer.realizer"
         raise ValueError(f"part: expected {expected}; got {part!r}")
+    model = model.get_base_model() if hasattr(model, "get_base_model") else model
     inside = re.compile(rf"(?:^|\.)scorers\.{re.escape(member)}\." if member else "")
     # Subclasses are left out: they are linear layers with a meaning of their own, such as a temperature. So is the
     # vocabulary's head, which may be the embeddings themselves.
-    weights = {
-        f"{place}.weight": place
-        for place, module in model.named_modules()
-        if type(module) is nn.Linear and place.rpartition(".")[2] != "lm_head"
-    }
+    weights = {f"{place}.weight": place for place in _plain_linear(model) if place.rpartition(".")[2] != "lm_head"}
     return [place for weight, place in weights.items() if part_of_parameter(weight) == name and inside.search(weight)]
+
+
+def _plain_linear(module: nn.Module, place: str = "") -> Iterator[str]:
+    """Names of `nn.Linear` layers as they are without adapters: PEFT's layers stand for the one that they wrap.
+
+    What PEFT trains as a copy (`modules_to_save`) has none.
+    """
+    if hasattr(module, "modules_to_save") and hasattr(module, "original_module"):
+        return
+    whole = module.get_base_layer() if hasattr(module, "get_base_layer") else module
+    if type(whole) is nn.Linear:
+        yield place
+    if whole is module:
+        for name, part in module.named_children():
+            yield from _plain_linear(part, f"{place}.{name}" if place else name)
 
 
 def scorer_lora_config(
@@ -69,30 +81,34 @@ def scorer_lora_config(
         r: rank.
         part: see `linear_layers`.
         alpha: LoRA's scale; twice the rank by default.
-        **settings: of `peft.LoraConfig`, e.g. `use_dora=True`, `lora_dropout=0.05`.
+        **settings: of `peft.LoraConfig`, e.g. `use_dora=True`, `lora_dropout=0.05`; but for those that the others set.
 
     Raises:
-        ValueError: an unknown part, or one without linear layers in this model.
+        ValueError: an unknown part, or one without linear layers in this model; `lora_alpha` or `target_modules`.
 
     Example:
         >>> adapted = peft.get_peft_model(model, scorer_lora_config(model, r=8)).train()
     """
     from peft import LoraConfig, TaskType  # importing it takes a second, which every command would pay
 
+    for name, own in (("lora_alpha", "alpha"), ("target_modules", "part")):
+        if name in settings:
+            raise ValueError(f"{name}: expected {own} in its place; got {settings[name]!r}")
     parts = [part] if isinstance(part, str) else part
     targets = [name for each in parts for name in linear_layers(model, each)]
     # One expression over full names: a list of last names would hit layers of the language model too.
     names = "|".join(re.escape(name) for name in dict.fromkeys(targets))
-    settings.setdefault("task_type", TaskType.CAUSAL_LM)
+    if hasattr(model, "prepare_inputs_for_generation"):  # the model without its vocabulary's head has no such task
+        settings.setdefault("task_type", TaskType.CAUSAL_LM)
     return LoraConfig(r=r, lora_alpha=2 * r if alpha is None else alpha, target_modules=f"(?:{names})", **settings)
 
 
-def adapt(model: PreTrainedModel, parts: Sequence[str] = ("scorer",), r: int = 8, **settings: Any) -> PeftModel:
+def adapt(model: PreTrainedModel, parts: str | Sequence[str] = "scorer", r: int = 8, **settings: Any) -> PeftModel:
     """The model with LoRA beside the parts that a phase trains; everything else is frozen.
 
     Args:
         model: an ARR-COC model; changed in place, as PEFT does.
-        parts: see `linear_layers`; those that have none in this model are passed over.
+        parts: one or several, see `linear_layers`; those that have none in this model are passed over.
         r, settings: see `scorer_lora_config`.
 
     Raises:
@@ -100,24 +116,32 @@ def adapt(model: PreTrainedModel, parts: Sequence[str] = ("scorer",), r: int = 8
     """
     from peft import get_peft_model
 
-    known = [part for part in parts if _linear_layers(model, part)]
+    named = [parts] if isinstance(parts, str) else parts
+    known = [part for part in named if _linear_layers(model, part)]
     if not known:
-        raise ValueError(f"parts: expected one with linear layers in this model; got {', '.join(parts) or 'none'}")
+        raise ValueError(f"parts: expected one with linear layers in this model; got {', '.join(named) or 'none'}")
     return get_peft_model(model, scorer_lora_config(model, r, part=known, **settings))
 
 
 def save_adapter(adapted: PeftModel, folder: str | Path) -> int:
-    """Writes the adapter, and nothing of the base; returns its size in bytes, all files.
+    """Writes the adapters (one that is not called "default" to a folder of its name), and nothing of the base.
+
+    Returns:
+        The size in bytes of all files.
 
     Raises:
         ValueError: something was trained that an adapter does not hold, and would be lost.
     """
     from peft import get_peft_model_state_dict
 
-    held = {tensor.data_ptr() for tensor in get_peft_model_state_dict(adapted).values()}
+    held = {
+        tensor.data_ptr()
+        for name in adapted.peft_config
+        for tensor in get_peft_model_state_dict(adapted, adapter_name=name).values()
+    }
     lost = [n for n, weight in adapted.named_parameters() if weight.requires_grad and weight.data_ptr() not in held]
     if lost:
         raise ValueError(f"adapter: expected to hold all that is trained (modules_to_save); got {lost[0]} beside it")
     # "auto" would look the base's vocabulary up on the Hub; no part here holds embeddings.
     adapted.save_pretrained(str(folder), save_embedding_layers=False)
-    return sum(path.stat().st_size for path in Path(folder).iterdir() if path.is_file())
+    return sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())

@@ -29,6 +29,7 @@ from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult, RunningBackFetche
 from .glance import glance
 from .joint_allocation import JointFetch, bridge_over_views, fetch_over_views
 from .language_model import LAYOUTS, build_language_model
+from .placement import device_of
 from .pretrained import ArrCocPreTrainedModel
 from .processing_arr_coc import find_query_tokens
 from .prompt import (
@@ -389,16 +390,3 @@ class ArrCocModel(ArrCocPreTrainedModel):
             all_scores = self.fetcher.all_scores(prompt.context, fetch)
         named = {name: getattr(outputs, name, None) for name in BaseModelOutputWithPast.__dataclass_fields__}
         return ArrCocModelOutput(**named, fetch=fetch, prompt=prompt, scores=all_scores)
-
-
-def device_of(module: nn.Module) -> torch.device:
-    """Where inputs of `module` go. Offloaded weights are on "meta" between calls: then where accelerate runs it."""
-    device = next(module.parameters()).device
-    if device.type != "meta":
-        return device
-    for part in module.modules():
-        hook = getattr(part, "_hf_hook", None)
-        for single in getattr(hook, "hooks", (hook,)):
-            if getattr(single, "execution_device", None) is not None:
-                return torch.device(single.execution_device)  # type: ignore[union-attr]
-    return torch.device("cpu")

@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers.modeling_utils import safe_open, safe_save_file
 
 from .image_loading import Source
+from .placement import loaded_weights
 from .vision_tower import ImageEncoding, Tiles
 
 if TYPE_CHECKING:
@@ -31,16 +32,24 @@ _SAID = ("bypass", "pool", "source_sizes", "documents")
 
 
 def model_identity(core: "ArrCocModel") -> str:
-    """A checksum of what makes an encoding: the configs, and samples of the weights, of all parts before the prompt."""
+    """A checksum of what makes an encoding: configs, samples of the weights and active adapters, before the prompt."""
     config, digest = core.config, sha256()
     for part in (config.vision_config, config.semantic_config, config.bridge_config):
         digest.update(json.dumps(part.to_diff_dict(), sort_keys=True, default=str).encode())
     for name, module in (("tower", core.vision_tower), ("bridge", core.bridge), ("layout", core.layout)):
-        for key, tensor in sorted(module.state_dict().items()):
-            flat = tensor.detach().flatten()
-            sample = flat[:: max(1, len(flat) // SAMPLES)].float().cpu().numpy()
-            digest.update(f"{name}.{key}{list(tensor.shape)}{tensor.dtype}".encode() + sample.tobytes())
+        for key, said in sorted((key, _sampled(tensor)) for key, tensor in loaded_weights(module)):
+            digest.update(f"{name}.{key}".encode() + said)
+        for key, part in module.named_modules():
+            if hasattr(part, "active_adapters") and hasattr(part, "disable_adapters"):  # of PEFT: who is asked, and how
+                read = [] if part.disable_adapters else part.active_adapters
+                digest.update(f"{name}.{key}{read}{getattr(part, 'scaling', None)}".encode())
     return digest.hexdigest()
+
+
+def _sampled(tensor: Tensor) -> bytes:
+    flat = tensor.detach().flatten()
+    sample = flat[:: max(1, len(flat) // SAMPLES)].float().cpu().numpy()
+    return f"{list(tensor.shape)}{tensor.dtype}".encode() + sample.tobytes()
 
 
 def save_encoding(encoding: ImageEncoding, path: str | os.PathLike, core: "ArrCocModel") -> None:

@@ -17,6 +17,7 @@ from .documents import Limits, open_document
 from .fetcher import FetchChoices
 from .image_loading import Encoded, Source
 from .image_processing_arr_coc import ArrCocImageProcessor, Box
+from .placement import device_of
 from .processing_arr_coc import Turns
 from .prompt import Look, count_vision_tokens, pooling
 from .views import VIEWS_AT_ONCE, ViewOptions, Views, Window, arrange, plan_tiles, relevance_of, square_of
@@ -148,7 +149,7 @@ def _encode_tiles(
 ) -> Tiles:
     """Tiles (source row, window), those of one source one after the other, so that each is opened once."""
     parts, row, image = [], -1, None
-    device = tower.saccade_projection.weight.device
+    device = device_of(tower)
     for start in range(0, len(wanted), VIEWS_AT_ONCE):
         some, squares = wanted[start : start + VIEWS_AT_ONCE], []
         for number, window in some:

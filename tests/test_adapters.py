@@ -79,6 +79,45 @@ def test_only_the_adapter_is_trained_and_the_base_stays_as_it_is() -> None:
     assert all(torch.equal(weight, before[name]) for name, weight in plain.state_dict().items())
 
 
+@pytest.mark.filterwarnings("ignore:Already found a `peft_config`")  # of PEFT, for every second adapter
+def test_layers_have_the_names_that_they_have_without_adapters() -> None:
+    model = tiny_model()
+    names = linear_layers(model, "scorer")
+    adapted = get_peft_model(model, scorer_lora_config(model, r=2, part="scorer.clip_query"), adapter_name="one")
+    assert linear_layers(model, "scorer") == linear_layers(adapted, "scorer") == names
+    adapted.add_adapter("two", scorer_lora_config(adapted, r=4))
+    hit = {n.split(".lora_A.two")[0] for n, _ in adapted.named_parameters() if ".lora_A.two" in n}
+    assert hit == {f"base_model.model.{name}" for name in names}
+    plain = tiny_model()
+    plain.add_adapter(scorer_lora_config(plain, r=2), "a")
+    plain.add_adapter(scorer_lora_config(plain, r=2), "b")
+    assert {n.split(".lora_A.b")[0] for n, _ in plain.named_parameters() if ".lora_A.b" in n} == set(names)
+
+
+def test_every_adapter_is_saved_under_its_name(tmp_path: Path) -> None:
+    model = tiny_model()
+    adapted = get_peft_model(model, scorer_lora_config(model, r=2), adapter_name="receipts")
+    adapted.add_adapter("forms", scorer_lora_config(model, r=4))
+    size = save_adapter(adapted, tmp_path)
+    written = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("adapter_model.safetensors"))
+    assert written == [Path("forms/adapter_model.safetensors"), Path("receipts/adapter_model.safetensors")]
+    assert size == sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
+    again = PeftModel.from_pretrained(tiny_model(), tmp_path / "forms")
+    assert again.peft_config["default"].r == 4
+
+
+def test_a_model_without_vocabulary_head_takes_an_adapter() -> None:
+    adapted = adapt(tiny_model().model, "scorer", r=2)
+    assert any("lora_A" in name for name, weight in adapted.named_parameters() if weight.requires_grad)
+
+
+@pytest.mark.parametrize("settings", [{"lora_alpha": 3}, {"target_modules": ["head"]}])
+def test_settings_that_have_a_name_of_their_own_are_refused(settings: dict[str, Any]) -> None:
+    (name,) = settings
+    with pytest.raises(ValueError, match=f"{name}: expected (alpha|part) in its place"):
+        adapt(tiny_model(), **settings)
+
+
 def test_every_way_to_load_an_adapter_gives_the_same(tmp_path: Path) -> None:
     base, folder = tmp_path / "base", tmp_path / "adapter"
     tiny_model().save_pretrained(base)
@@ -98,7 +137,7 @@ def test_adapters_are_swapped_per_request_and_merge_to_a_plain_checkpoint(tmp_pa
     model = tiny_model()
     plain = relevance(model)
     adapted = trained(get_peft_model(model, scorer_lora_config(model, r=2), adapter_name="receipts"))
-    adapted.add_adapter("forms", scorer_lora_config(tiny_model(), r=4))
+    adapted.add_adapter("forms", scorer_lora_config(model, r=4))
     receipts = relevance(adapted)
     adapted.set_adapter("forms")  # untrained: as without an adapter
     assert relevance(adapted).equal(plain)

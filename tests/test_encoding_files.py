@@ -7,11 +7,15 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate import cpu_offload, disk_offload, init_empty_weights
 from helpers import tiny_model
 from test_documents import paged
 from test_views import PAGE, SMALL
 from torch import Tensor
 
+from arr_coc.adapters import adapt, scorer_lora_config
+from arr_coc.modeling.encoding_files import model_identity
+from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.vision_tower import ImageEncoding
 
 QUESTION = "What is the total?"
@@ -75,3 +79,40 @@ def test_an_encoding_that_waits_for_questions_is_not_saved(tmp_path: Path) -> No
     model = tiny_model(text=LARGE)
     with pytest.raises(ValueError, match="tiles: expected an encoding that holds all of its tiles"):
         model.encode_image(PAGE, tiles="asked").save(tmp_path / "seen", model)
+
+
+def test_a_model_whose_adapters_are_asked_otherwise_refuses_it(tmp_path: Path) -> None:
+    model, path = tiny_model(), tmp_path / "seen.safetensors"
+    adapted = adapt(model, "bridge", r=2)
+    with torch.no_grad():
+        for name, weight in adapted.named_parameters():
+            if "lora_B" in name:
+                weight.normal_()
+    model.encode_image(SMALL).save(path, model)
+    assert torch.equal(ImageEncoding.load(path, model).tokens, model.encode_image(SMALL).tokens)
+    with adapted.disable_adapter(), pytest.raises(ValueError, match="expected an encoding of this model"):
+        ImageEncoding.load(path, model)
+    adapted.add_adapter("other", scorer_lora_config(model, r=2, part="bridge"))
+    adapted.set_adapter("other")
+    with pytest.raises(ValueError, match="expected an encoding of this model"):
+        ImageEncoding.load(path, model)
+
+
+@pytest.mark.parametrize("where", ["disk", "cpu"])
+@pytest.mark.parametrize("case", CASES)
+def test_offloaded_weights_encode_write_and_read_the_same(case: str, where: str, tmp_path: Path) -> None:
+    tiny_model(text=LARGE).save_pretrained(tmp_path / "model")
+    model, other = (ArrCocForConditionalGeneration.from_pretrained(tmp_path / "model").eval() for _ in range(2))
+    model.processor = other.processor = tiny_model().processor
+    device = torch.device("cpu")
+    disk_offload(other, tmp_path / "weights", device) if where == "disk" else cpu_offload(other, device)
+    assert model_identity(other.model) == model_identity(model.model)
+    seen = [each.encode_image(CASES[case]) for each in (model, other)]
+    seen[1].save(tmp_path / "seen.safetensors", other)
+    seen[1] = ImageEncoding.load(tmp_path / "seen.safetensors", model)
+    assert all(torch.equal(*pair) for pair in zip(*(flat(one.tokens) for one in seen), strict=True))
+    assert model.generate(seen[0], QUESTION) == other.generate(seen[0], QUESTION) == model.generate(seen[1], QUESTION)
+    with init_empty_weights():
+        nowhere = ArrCocForConditionalGeneration(model.config)
+    with pytest.raises(ValueError, match="expected a weight; got one without a value"):
+        model_identity(nowhere.model)
