@@ -106,6 +106,12 @@ def refused(result: tuple[int, str, str]) -> str:
         ("noise.png", QUESTION, ("--budget", "257"), "budget: expected 0 to 256 patches"),
         ("noise.png", QUESTION, ("--budget", "-1"), "budget: expected a number of patches or one of"),
         ("noise.png", QUESTION, ("--box", "1,2,3"), "argument --box: expected four numbers X0,Y0,X1,Y1; got '1,2,3'"),
+        (
+            "noise.png",
+            QUESTION,
+            ("--box", "1,2,3,4"),
+            "--box: expected strategy oracle, which fetches what is in it; got",
+        ),
         ("noise.png", QUESTION, ("--picture", "no/such/out.png"), "--picture: expected a file in a folder that exists"),
         ("noise.png", QUESTION, ("--picture", "out.txt"), "--picture: expected a name ending in .png"),
         ("noise.png", QUESTION, ("--picture", "."), "--picture: expected a file to write; got a folder"),
@@ -256,9 +262,33 @@ def test_evaluate_refuses_in_one_line(cli: Cli, checkpoint: Path, data: Path, tm
     assert "--strategies: expected names with commas between them; got ','" in evaluate(data, "--strategies", ",")
     assert "limit: expected at least 1 record; got 0" in evaluate(data, "--limit", "0")
     assert "batch_size: expected at least 1; got 0" in evaluate(data, "--batch-size", "0")
+    assert "line 1: answers: vqa_accuracy expected at least 4" in evaluate(data, "--metric", "vqa_accuracy")
+    assert "--with: expected each name once" in evaluate(data, "--with", "path=1")
+    assert "--with: expected each name once" in evaluate(data, "--with", "columns=3", "--with", "columns.question=q")
     (tmp_path / "noise.png").write_text("text")
     code, out, err = cli("evaluate", data, "--model", checkpoint, "--strategies", "none")
     assert (code, out) == (2, "") and "noise.png: expected an image" in err.splitlines()[-1]  # below the progress bar
+
+
+def test_what_may_not_be_written_is_refused_before_the_work(
+    cli: Cli, checkpoint: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path) != tmp_path)
+    monkeypatch.setattr("arr_coc.loading.load_model", None)
+    said = refused(cli("evaluate", data, "--model", checkpoint, "--json", tmp_path / "out.json"))
+    assert "--json: expected a file that may be written; got no permission" in said
+
+
+def test_the_table_is_printed_where_the_file_cannot_be_written(
+    cli: Cli, checkpoint: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, content: Any) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr("arr_coc.files.write_json", full)
+    options = ("--strategies", "none", "--limit", "1", "--json", tmp_path / "out.json")
+    code, out, err = cli("evaluate", data, "--model", checkpoint, *options)
+    assert code == 2 and out.startswith("strategy") and "No space left" in err
 
 
 def test_info_counts_without_weights(cli: Cli, checkpoint: Path, tmp_path: Path) -> None:

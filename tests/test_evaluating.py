@@ -167,8 +167,12 @@ def test_recall_is_of_the_patches_under_the_boxes(model: Any, lines: list[Any], 
     assert 0 <= found["variance"]["recall"]["low"] <= found["variance"]["recall"]["value"] < 1
     with pytest.raises(ValueError, match=r'"oracle": expected boxes in every record; got 2 without, e.g. line 1'):
         evaluate(model, records, ["oracle"], progress=False)
+    alone = evaluate(model, records[2:3], ["oracle"], budget=64, tiles="never", progress=False)
+    one = alone["strategies"]["oracle"]["recall"]
+    assert one["value"] == one["high"] == 1.0 and one["low"] < 0.5, "one image says little"
+    assert alone["tiles"] == "never"
     found = evaluate(model, records[2:], ["oracle"], budget=64, progress=False)["strategies"]
-    assert found["oracle"]["recall"] == {"value": 1.0, "low": 1.0, "high": 1.0}
+    assert found["oracle"]["recall"]["value"] == 1.0
     bare = [record for record in records if not record.boxes]
     assert evaluate(model, bare, ["none"], progress=False)["strategies"]["none"]["recall"] is None
 
@@ -329,6 +333,7 @@ def test_without_scipy_nothing_is_asked(
         ({"boxes": [[5, 0, 1, 9]]}, r"boxes: expected .* with x0 <= x1 and y0 <= y1; got \[5, 0, 1, 9\]"),
         ({"boxes": [[0, 0, True, 9]]}, r"boxes: expected .*; got \[0, 0, True, 9\]"),
         ({"boxes": {"x": 1}}, "boxes: expected a list of"),
+        ({"boxes": [[0, 0, 9, 10**400]]}, "boxes: expected .*; got"),
     ],
 )
 def test_a_bad_record_is_refused_with_its_line(
@@ -349,6 +354,7 @@ def test_bad_files_are_refused(lines: list[Any], tmp_path: Path) -> None:
         ("", "expected one JSON object per line; got an empty file"),
         ("\n[1]\n", r"line 2: expected a JSON object; got '\[1\]'"),
         ('{"image": ', "line 1: expected a JSON object; got "),
+        ("[" * 100_000, "line 1: expected a JSON object; got "),
     ]:
         path.write_text(text)
         with pytest.raises(ValueError, match=message):

@@ -100,10 +100,11 @@ def test_predictions_survive_a_kill(model: Any, data: Path, tmp_path: Path) -> N
     append(path, [one])
     append(tmp_path / "none-1.jsonl", [replace(one, line=4)])
     append(tmp_path / "none.2-0.jsonl", [replace(one, line=5)])
-    with path.open("a") as stream:
-        stream.write('{"line": 9, "ans')
-    assert read_run(tmp_path, "none") == {3: one, 4: replace(one, line=4)}
-    mend(path)
+    for cut in ('{"line": 9, "ans', '{"line": 9, "answer": "Caf\u00e9'):  # the second one within a character
+        with path.open("ab") as stream:
+            stream.write(cut.encode()[: -1 if cut.endswith("\u00e9") else None])
+        assert read_run(tmp_path, "none") == {3: one, 4: replace(one, line=4)}
+        mend(path)
     append(path, [replace(one, line=8, answer="a\u2028b\x85c"), replace(one, line=9)])
     assert set(read_run(tmp_path, "none")) == {3, 4, 8, 9}, "whatever an answer holds that elsewhere ends a line"
     path.write_text("{}\n")
@@ -282,6 +283,8 @@ def test_another_experiment_in_the_folder_is_refused(experiment: Path, capsys: p
         (["--seeds", "a"], "--seeds: expected whole numbers with commas between them; got 'a'"),
         (["--rounds", "0"], "rounds: expected at least 1; got 0"),
         (["--rescore", "--limit", "2"], "expected the data of the plan (6 records); got other data"),
+        (["--rescore", "--budget", "7", "--arms", "none"], "--rescore: expected no other options than data, limit and"),
+        (["--rescore", "--rules", "r.yaml"], "metric; got --rules"),
         (["--rescore", "--out", str(experiment / "none")], "expected the folder of an experiment (with plan.yaml)"),
     ]:
         assert main(["experiment", config, *options]) == 2

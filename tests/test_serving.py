@@ -173,6 +173,8 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "an unknown handle": ({"messages": chat("a", "encoding:enc_0")}, 404, "encode the image again"),
     "a strategy": ({"extra_body": {"strategy": "best"}}, 400, "strategy: expected one of"),
     "a budget": ({"extra_body": {"budget": 10_000}}, 400, "budget: expected 0 to"),
+    "a budget that is no number": ({"extra_body": {"budget": True}}, 400, "budget"),
+    "tokens that are no number": ({"extra_body": {"max_tokens": True}}, 400, "max_tokens"),
     "no passes": ({"extra_body": {"num_passes": 0}}, 400, "num_passes: expected"),
     "passes over two images": (
         {"messages": chat("a", *URLS[:2]), "extra_body": {"num_passes": 2}},

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from helpers import Cli, tiny_checkpoint, tiny_model
+from PIL import Image
 
 from arr_coc.evaluating import evaluate
 from arr_coc.evaluating.suite import DataSet, measure_suite, read_suite, suite_text
@@ -101,3 +102,30 @@ def test_the_command_writes_what_it_prints(suite: Path, tmp_path: Path, cli: Cli
     assert code == 0 and suite_text(json.loads(file.read_text(encoding="utf-8"))) == printed.strip()
     code, _, error = cli("measure", str(suite), "--model", str(model), "--sets", "others")
     assert code == 2 and "--sets: expected names among pages, missing; got others" in error
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data": {"path": "none.jsonl"}}, "none.jsonl"),
+        ({"arms": ["nonsense"]}, "second: arms: expected"),
+        ({"metric": "vqa_accuracy"}, "second: line 1: answers: vqa_accuracy expected at least 4 answers"),
+        ({"by": ["colour"]}, "second: by: expected tags among none; got colour"),
+    ],
+)
+def test_a_bad_set_is_refused_before_the_first_one_is_asked(
+    changes: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Image.new("RGB", (40, 40)).save(tmp_path / "a.png")
+    (tmp_path / "data.jsonl").write_text('{"image": "a.png", "question": "Who?", "answers": ["x"]}')
+    good = {"data": {"path": "data.jsonl"}, "arms": ["none"]}
+    (tmp_path / "suite.yaml").write_text(json.dumps({"sets": {"first": good, "second": {**good, **changes}}}))
+    model = tiny_model()
+    monkeypatch.setattr(model, "encode_image", None)
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        measure_suite(model, read_suite(tmp_path / "suite.yaml"), progress=False)
+
+
+def test_no_questions_at_a_time_are_refused(suite: Path) -> None:
+    with pytest.raises(ValueError, match="batch_size: expected at least 1; got -5"):
+        measure_suite(tiny_model(), read_suite(suite, "train"), batch_size=-5, progress=False)

@@ -63,6 +63,9 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError(f"--box: expected one image, which it is on; got {len(args.image)}")
     images = [load_source(image) for image in args.image]
     model = load_model(args.model, args.device)
+    strategy = args.strategy or model.config.fetcher_config.strategy
+    if args.box and strategy != "oracle":
+        raise ValueError(f"--box: expected strategy oracle, which fetches what is in it; got {strategy}")
     seen = model.encode_image([images] if len(images) > 1 else images[0], tiles=args.tiles)
     answer = model.generate(
         seen,

@@ -1,6 +1,7 @@
 """What the commands share: their form, common arguments, quiet libraries, files that can be written."""
 
 import argparse
+import os
 import pickle
 import zipfile
 from collections.abc import Callable, Iterator
@@ -132,13 +133,16 @@ def writable(name: str, option: str, endings: tuple[str, ...] | None = None) -> 
     """The path of a file to write, checked before the work starts.
 
     Raises:
-        ValueError: its folder does not exist, it is a folder itself, or its name has another ending than `endings`.
+        ValueError: its folder does not exist, it is a folder itself, it may not be written, or its name has
+            another ending than `endings`.
     """
     path = Path(name).expanduser()
     if path.is_dir():
         raise ValueError(f"{option}: expected a file to write; got a folder: {name}")
     if not path.absolute().parent.is_dir():
         raise ValueError(f"{option}: expected a file in a folder that exists; got {name!r}")
+    if not os.access(path.absolute().parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
+        raise ValueError(f"{option}: expected a file that may be written; got no permission: {name!r}")
     if endings is not None and path.suffix.lower() not in endings:
         raise ValueError(f"{option}: expected a name ending in {', '.join(endings)}; got {name!r}")
     return path

@@ -57,7 +57,9 @@ def find_source(data: Any, kind: str | None, settings: Sequence[str] | None) -> 
         *outer, inner = key.split(".")
         target = spec
         for part in outer:
-            target = target.setdefault(part, {})
+            target = target.setdefault(part, {}) if isinstance(target, dict) else None
+        if not isinstance(target, dict) or inner in target:
+            raise ValueError(f"--with: expected each name once, and {key!r} not given otherwise; got {setting!r}")
         target[inner] = value if key in places else _number_or_text(value)
     return open_source(spec)
 

@@ -86,9 +86,9 @@ def run(args: argparse.Namespace) -> None:
         tiles=args.tiles,
         data=source.title,
     )
+    print(table(result["strategies"], metric))
     if target is not None:
         write_json(target, result)
-    print(table(result["strategies"], metric))
 
 
 def usable_strategies(model: ArrCocForConditionalGeneration, *, oracle: bool) -> list[str]:

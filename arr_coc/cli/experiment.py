@@ -87,6 +87,7 @@ def conduct(
     from arr_coc.evaluating.experiment import Settings, check_data, keep_costs, keep_plan, plan_arms, read_plan
     from arr_coc.locks import sole_writer
 
+    _check_rescoring(args)
     options = read_config(args.config)
     named = (*PLACES, *ERRORS, *(field.name for field in fields(Settings)))
     options |= {name: getattr(args, name) for name in named if getattr(args, name, None) is not None}
@@ -124,6 +125,15 @@ def conduct(
             conclude(out, records, None)
     if many:
         state.destroy_process_group()
+
+
+def _check_rescoring(args: argparse.Namespace) -> None:
+    """Refuses options that predictions have already been made by."""
+    told = {"config", "data", "format", "fields", "out", "limit", "metric", "debug", "rescore", *ERRORS}
+    given = {name for name, value in vars(args).items() if value not in (None, False) and not callable(value)}
+    if args.rescore and (late := sorted(given - told - {"command"})):
+        options = ", ".join("--" + name.replace("_", "-") for name in late)
+        raise ValueError(f"--rescore: expected no other options than data, limit and metric; got {options}")
 
 
 Answering = tuple[Callable[..., dict[str, Any]], Callable[..., int], Callable[..., Any]]
@@ -180,7 +190,7 @@ def read_config(name: str | None) -> dict[str, Any]:
     content = read_yaml(path) or {}
     known = {*PLACES, *ERRORS, *(field.name for field in fields(Settings))}
     if not isinstance(content, dict) or set(content) - known:
-        received = sorted(set(content) - known) if isinstance(content, dict) else content
+        received = sorted(map(str, set(content) - known)) if isinstance(content, dict) else content
         raise ValueError(f"{path}: expected keys among {', '.join(sorted(known))}; got {received}")
     if isinstance(content.get("data"), dict):
         content["data"] = open_source(content["data"], folder=path.parent)
@@ -210,6 +220,8 @@ def make_settings(options: dict[str, Any]) -> Settings:
         value = settings.get(name)
         if isinstance(value, str):
             value = [part.strip() for part in value.split(",") if part.strip()]
+        if value is not None and not isinstance(value, list | tuple):
+            raise ValueError(f"{name}: expected a list; got {value!r}")
         if value is not None:
             settings[name] = tuple(_seed(seed) for seed in value) if name == "seeds" else tuple(value)
     if isinstance(settings.get("rules"), str):

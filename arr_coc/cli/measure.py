@@ -35,9 +35,9 @@ def run(args: argparse.Namespace) -> None:
     target = None if args.json is None else writable(args.json, "--json")
     model = load_model(args.model, args.device)
     result = measure_suite(model, sets, limit=args.limit, batch_size=args.batch_size)
+    print(suite_text(result))
     if target is not None:
         write_json(target, result)
-    print(suite_text(result))
 
 
 COMMAND = Command(

@@ -39,6 +39,8 @@ def run(args: argparse.Namespace) -> None:
     from arr_coc.data.domains import Variations
     from arr_coc.data.writing import write_questions
 
+    if args.unheard and not args.absent:
+        raise ValueError(f"--unheard: expected --absent above 0, of which it is a share; got {args.absent:g}")
     path = write_questions(
         Path(args.out),
         pages=args.pages,

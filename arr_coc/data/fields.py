@@ -76,9 +76,16 @@ def numbers_of(value: Any, name: str, count: int) -> list[float]:
         ValueError: another thing.
     """
     numbers = isinstance(value, list | tuple) and all(type(number) in (int, float) for number in value)
-    if not numbers or len(value) != count or not all(map(math.isfinite, value)):
+    if not numbers or len(value) != count or not all(map(_is_finite, value)):
         raise ValueError(f"{name}: expected {count} numbers; got {shorten(value)}")
     return [float(number) for number in value]
+
+
+def _is_finite(number: float) -> bool:
+    try:
+        return math.isfinite(number)
+    except OverflowError:  # a whole number that no float holds
+        return False
 
 
 def numbers_in(row: Mapping[str, Any], name: str, count: int | None, length: int | None = None) -> tuple[int, ...]:

@@ -196,7 +196,7 @@ def parse(row: Row, folder: Path) -> Record:
     """
     try:
         content = json.loads(row.content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"expected a JSON object; got {shorten(row.content)} ({error})") from error
     if not isinstance(content, dict):
         raise ValueError(f"expected a JSON object; got {shorten(row.content)}")

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from ..data.records import Record
-from ..metrics import METRICS
 from ..modeling.allocators import ALLOCATORS
 from ..modeling.configuration_arr_coc import resolve_budget
 from ..modeling.fetcher import FetchChoices, RunningBackFetcher
@@ -17,7 +16,7 @@ from .environment import environment, shown
 from .extras import require_extra
 from .prediction_loop import predict_all
 from .predictions import Prediction
-from .scores import Items, Scored, distinct_items, score_arm
+from .scores import Items, Scored, check_answers, distinct_items, score_arm
 from .statistics import Interval
 
 
@@ -77,6 +76,7 @@ def evaluate(
         "strategies": summaries,
         "metric": metric,
         "num_passes": num_passes,
+        **({} if tiles is None else {"tiles": tiles}),
         **_circumstances(model, budget, allocator, seed, data),
     }
 
@@ -97,9 +97,8 @@ def score_strategies(
 ) -> dict[str, Scored]:
     """What each strategy answered and how it scores, question by question. Arguments and errors as in `evaluate`."""
     strategies = list(dict.fromkeys(strategies))
-    METRICS[metric]  # a ValueError where it is unknown
     require_extra("scipy.stats", "intervals")
-    check_request(model, records, strategies, batch_size, budget, allocator)
+    check_request(model, records, strategies, batch_size, budget, allocator, metric)
     arms = []
     for name in strategies:
         strategy, own = _parts(name)
@@ -122,9 +121,8 @@ def score_fetchers(
     Every image is drawn and encoded once for all of them. Errors as in `evaluate`.
     """
     strategy = model.config.fetcher_config.strategy
-    METRICS[metric]  # a ValueError where it is unknown
     require_extra("scipy.stats", "intervals")
-    check_request(model, records, [strategy], batch_size, None, None)
+    check_request(model, records, [strategy], batch_size, None, None, metric)
     arm = strategy_arm(model, FetchChoices(strategy=strategy))
     arms = [replace(arm, name=name) for name in fetchers]
     return score_arms(model, records, arms, metric, batch_size=batch_size, fetchers=fetchers, progress=progress)[0]
@@ -206,6 +204,7 @@ def check_request(
     batch_size: int,
     budget: int | str | None,
     allocator: str | None,
+    metric: str,
 ) -> None:
     """Refuses, with a ValueError, what would otherwise fail only after the first strategies have run."""
     if not records or not strategies:
@@ -224,6 +223,7 @@ def check_request(
     if bare and any(strategy == "oracle" for strategy, _ in named):
         expected = 'strategy "oracle": expected boxes in every record'
         raise ValueError(f"{expected}; got {len(bare)} without, e.g. line {bare[0]}")
+    check_answers(records, metric)
 
 
 def _circumstances(

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import yaml
+from transformers.utils import logging
 
 from ..data.formats import Format
 from ..data.records import Record
 from ..files import read_json, read_yaml, write_json, write_text
-from ..metrics import METRICS
 from ..modeling.allocators import ALLOCATORS
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..settings import check_entries, check_types
@@ -34,8 +34,10 @@ from .extras import require_extra
 from .identity import hash_images, model_identity
 from .prediction_loop import by_image, new_tokens, predict_all
 from .predictions import append, mend, read_run
-from .scores import read_scored, score_experiment
+from .scores import check_answers, read_scored, score_experiment
 from .view_asking import check_arms, needs_views
+
+logger = logging.get_logger(__name__)
 
 
 class Planned(TypedDict):
@@ -176,12 +178,10 @@ def check_settings(source: Format, records: Sequence[Record], settings: Settings
         ValueError: bad settings, a metric that cannot score the answers, or scipy is not installed.
     """
     require_extra("scipy.stats", "intervals")
-    metric = METRICS[settings.metric]
-    for record in records:
-        try:
-            metric.score(record.answers[0], record.answers)
-        except ValueError as error:
-            raise ValueError(f"{source.title}, line {record.line}: {error}") from error
+    try:
+        check_answers(records, settings.metric)
+    except ValueError as error:
+        raise ValueError(f"{source.title}, {error}") from error
     if settings.allocator is not None:
         ALLOCATORS[settings.allocator]  # a ValueError where it is unknown
     for name in ("batch_size", "timed", "rounds"):
@@ -345,10 +345,16 @@ def keep_costs(
     None of arms that are asked over views: what views cost, `arr_coc.profiling.views` says.
     """
     measured = read_costs(out)
-    if measured is not None or needs_views(records, settings.tiles):
+    if needs_views(records, settings.tiles):
+        return measured
+    first = [group[0].record for group in by_image(records)[: settings.timed]]
+    if measured is not None:
+        kept, wanted = (measured["images"], measured["rounds"]), (len(first), settings.rounds)
+        if kept != wanted:
+            said = f"{kept[0]} questions in {kept[1]} rounds, not {wanted[0]} in {wanted[1]}"
+            logger.warning(f"{out / 'costs.json'}: kept from before, of {said}; without that file it is made anew")
         return measured
     arms = asked()
-    first = [group[0].record for group in by_image(records)[: settings.timed]]
     costs = {
         "arms": measure_costs(arms, first, rounds=settings.rounds),
         "images": len(first),

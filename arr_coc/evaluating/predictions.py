@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from ..data.fields import shorten
 from ..data.records import Record
 from ..files import fresh_file
 from ..metrics import patch_recall
@@ -149,13 +150,15 @@ def read_run(folder: Path, run: str) -> dict[int, Prediction]:
     """
     predictions: dict[int, Prediction] = {}
     for path in run_files(folder, run):
-        for number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], 1):  # answers may hold U+2028
+        for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):  # answers may hold U+2028
             try:
-                content = json.loads(line)
+                content = json.loads(line.decode("utf-8"))
                 said = Prediction(**{**content, "size": tuple(content["size"])})
                 check_types(said)
                 said.mask  # noqa: B018  refuses patches that are no bits of this grid
             except (ValueError, TypeError, KeyError) as error:
-                raise ValueError(f"{path}, line {number}: expected a prediction; got {line.strip()[:60]!r}") from error
+                raise ValueError(
+                    f"{path}, line {number}: expected a prediction; got {shorten(line.decode('utf-8', 'replace'))}"
+                ) from error
             predictions[said.line] = said
     return predictions

@@ -84,6 +84,20 @@ def distinct_items(records: Sequence[Record], predictions: Sequence[Prediction])
     return Items(list(first.values()), np.array(places), np.array(images), copies)
 
 
+def check_answers(records: Sequence[Record], metric: str) -> None:
+    """Refuses right answers that the metric cannot score, before any question is asked.
+
+    Raises:
+        ValueError: an unknown metric, or such answers; the message names the record's line.
+    """
+    scored = METRICS[metric]
+    for record in records:
+        try:
+            scored.score(record.answers[0], record.answers)
+        except ValueError as error:
+            raise ValueError(f"line {record.line}: {error}") from error
+
+
 @dataclass(frozen=True)
 class Scored:
     """An arm's predictions for the items that count, with their scores.
@@ -136,9 +150,15 @@ class Scored:
 
     @property
     def recall(self) -> Interval | None:
-        """Mean recall of the questions with boxes, its interval drawn by images; None where none has boxes."""
+        """Mean recall of the questions with boxes, its interval drawn by images; None where none has boxes.
+
+        It is 0, whatever the images, where nothing is fetched.
+        """
         boxed = ~np.isnan(self.mean_recalls)
-        return bootstrap_mean(self.mean_recalls[boxed], groups=self.images[boxed]) if boxed.any() else None
+        if not boxed.any():
+            return None
+        drawn = score_interval if self.arm.budget else bootstrap_mean
+        return drawn(self.mean_recalls[boxed], groups=self.images[boxed])
 
     @property
     def right_pages(self) -> dict[str, Interval] | None:

@@ -18,19 +18,20 @@ from typing import Any
 
 from ..data.formats import Format
 from ..data.formats.rendered import Rendered
+from ..data.records import Record
 from ..data.sources import open_source
 from ..data.splits import Split
 from ..files import read_yaml
 from ..metrics import METRICS
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from .arms import make_arms
+from .arms import Arm, make_arms
 from .blocks import Table, to_text
 from .buckets import kinds_table
 from .environment import environment, shown
 from .evaluation import measures, score_arms
 from .halves import changed_answers, swapped_pairs
 from .number_texts import percent, points
-from .scores import Scored, compare
+from .scores import Scored, check_answers, compare
 
 _SETTINGS = ("data", "arms", "by", "tiles", "metric")
 _EXTRA = {
@@ -129,18 +130,50 @@ def measure_suite(
         changed, and by how much the score did.
 
     Raises:
-        ValueError: see `make_arms` and `evaluate`.
+        ValueError: see `make_arms` and `evaluate`; `batch_size` below 1, a set that can not be asked, or a tag in `by`
+            that none of its records has: all this before the first question.
     """
-    results = {each.name: _measured(model, each, limit, batch_size, progress) for each in sets}
+    if batch_size < 1:
+        raise ValueError(f"batch_size: expected at least 1; got {batch_size}")
+    ready = []
+    for each in sets:
+        try:
+            ready.append(_prepared(model, each, limit))
+        except ValueError as error:
+            raise ValueError(f"{each.name}: {error}") from error
+    results = {one.data.name: _measured(model, one, batch_size, progress) for one in ready}
     return {"sets": results, "model": shown(model.config._name_or_path), **environment(model.device)}
 
 
+@dataclass(frozen=True)
+class _Prepared:
+    data: DataSet
+    records: Sequence[Record]
+    arms: list[Arm]
+
+
+def _prepared(model: ArrCocForConditionalGeneration, each: DataSet, limit: int | None) -> _Prepared:
+    """A set's records and arms; refuses what could not be asked or reported."""
+    records = each.source.read(limit=limit)
+    if not isinstance(each.source, Rendered):  # what our own code draws can be scored, and costs time
+        check_answers(records, each.metric)
+    boxed, tags, images = True, set[str](), set[Any]()
+    for record in records:
+        boxed &= record.located
+        tags |= dict(record.tags).keys()
+        images.add(record.images)
+    if unknown := sorted(set(each.by) - tags):
+        raise ValueError(f"by: expected tags among {', '.join(sorted(tags)) or 'none'}; got {', '.join(unknown)}")
+    arms = make_arms(model.config, each.arms, seeds=(0,), boxed=boxed, several=len(images) > 1)
+    for arm in arms:
+        model.model.fetcher.check_strategy(arm.strategy)
+    return _Prepared(each, records, arms)
+
+
 def _measured(
-    model: ArrCocForConditionalGeneration, each: DataSet, limit: int | None, batch_size: int, progress: bool
+    model: ArrCocForConditionalGeneration, prepared: _Prepared, batch_size: int, progress: bool
 ) -> dict[str, Any]:
-    records = list(each.source.read(limit=limit))
-    boxed, several = all(record.located for record in records), len({record.images for record in records}) > 1
-    arms = make_arms(model.config, each.arms, seeds=(0,), boxed=boxed, several=several)
+    each, records, arms = prepared.data, prepared.records, prepared.arms
     scored, items = score_arms(
         model, records, arms, each.metric, batch_size=batch_size, tiles=each.tiles, progress=progress
     )

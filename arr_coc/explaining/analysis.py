@@ -20,7 +20,6 @@ from ..evaluating.prediction_loop import predict_all
 from ..evaluating.predictions import Prediction
 from ..evaluating.scores import Scored, distinct_items, score_arm
 from ..evaluating.statistics import bootstrap_mean, score_interval
-from ..metrics import METRICS
 from ..modeling.answers import Answer
 from ..modeling.fetcher import FetchChoices
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
@@ -146,10 +145,9 @@ def analyse(
     for name, value in (("clusters", clusters), ("examples", examples)):
         if value < 1:
             raise ValueError(f"{name}: expected at least 1; got {value}")
-    METRICS[metric]  # a ValueError where it is unknown
     require_extra("scipy.cluster.vq", "clusters")
     strategy = choices.strategy or model.config.fetcher_config.strategy
-    check_request(model, records, [strategy], batch_size, choices.budget, choices.allocator)
+    check_request(model, records, [strategy], batch_size, choices.budget, choices.allocator, metric)
     arm, kept = strategy_arm(model, choices), dict[int, Trace]()
     said: dict[int, Prediction] = {}
     asked = predict_all(

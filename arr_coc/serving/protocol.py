@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StrictInt
 
 from ..modeling.answers import Pass
 from ..modeling.fetcher import FetchChoices, FetchResult
@@ -73,8 +73,8 @@ class ChatRequest(Strict):
 
     model: str
     messages: list[Message] = Field(min_length=1)
-    max_tokens: int | None = Field(None, ge=1)
-    max_completion_tokens: int | None = Field(None, ge=1)
+    max_tokens: StrictInt | None = Field(None, ge=1)
+    max_completion_tokens: StrictInt | None = Field(None, ge=1)
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)
     stop: str | list[str] | None = None
@@ -82,9 +82,9 @@ class ChatRequest(Strict):
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     strategy: str | None = None
-    budget: int | str | None = None
+    budget: StrictInt | str | None = None
     allocator: str | None = None
-    num_passes: int | Literal["auto"] | None = None
+    num_passes: StrictInt | Literal["auto"] | None = None
     # Served for these values only, which say nothing.
     n: Literal[1] | None = None
     top_logprobs: Literal[0] | None = None
