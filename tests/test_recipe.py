@@ -65,6 +65,25 @@ def test_the_run_from_nothing_tells_values_apart_on_perfect_tokens_before_real_o
     assert first.learns_language
 
 
+def test_values_are_told_apart_on_perfect_tokens_and_then_on_real_ones() -> None:
+    recipe = load_recipe(ROOT / "hub_configs" / "arr-coc-tiny-2" / "values.yaml")
+    perfect, *real = (stage for stage in recipe.stages if isinstance(stage, TogetherStage))
+    assert [part.name for part in perfect.stages] == ["copying", "comparing"] and recipe.averaged == 0.4
+    assert [part.name for part in real[0].stages] == ["answering", "gathering", "copying", "comparing"]
+    again = {"seed": 71, "steps": 750, "warmup": 40, "evaluate_every": 550}
+    assert len(real) == 2 and replace(real[0], **again) == real[1]
+
+
+@pytest.mark.parametrize(
+    ("told", "message"), [("averaged: 2", "averaged: expected a share"), ("averaged: 0.5", "start")]
+)
+def test_averages_of_nothing_are_refused(told: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(f"model: {RECIPE.parent}\n{told}\nstages: [{{stage: reading}}]\n")
+    with pytest.raises(ValueError, match=message):
+        load_recipe(path)
+
+
 def test_the_example_iterates_the_phases() -> None:
     recipe = load_recipe(EXAMPLE)
     names = [next(name for name, kind in STAGES.items() if type(stage) is kind) for stage in recipe.stages]

@@ -532,3 +532,6 @@ def test_a_new_kind_of_stage_is_a_class_and_a_name(
     train(load_recipe(recipe, ["scaling.factor=2"]), tmp_path / "out")
     scaled = ArrCocForConditionalGeneration.from_pretrained(tmp_path / "out" / "model")
     assert torch.equal(scaled.lm_head.weight, 2 * run.model.lm_head.weight)
+    train(load_recipe(recipe, ["scaling.factor=2", "averaged=0.25"]), tmp_path / "averaged")
+    mean = ArrCocForConditionalGeneration.from_pretrained(tmp_path / "averaged" / "model")
+    torch.testing.assert_close(mean.lm_head.weight, 1.75 * run.model.lm_head.weight)

@@ -6,6 +6,7 @@ start: .                   # a trained model's folder to go on from; none: new. 
 config: {fetcher_config: {allocator: tiers}}   # what shall differ from config.json
 reference: {format: rendered, pages: 100, split: validation}   # how it fetches on these is saved beside it
 saved: {dtype: bfloat16, max_shard_size: 16MB}   # how it is written; none: as it was trained, in one file
+averaged: 0.4              # share in what is written of the weights that it starts from; none: those of the last stage
 seed: 0
 defaults: {bf16: true}     # settings of every stage that knows them and does not say otherwise
 stages:
@@ -51,7 +52,7 @@ from .stages import STAGES, Run, Stage, stage_from
 
 logger = logging.get_logger(__name__)
 
-_TOP = ("model", "start", "seed", "reference", "saved")
+_TOP = ("model", "start", "seed", "reference", "saved", "averaged")
 _KINDS: tuple[tuple[tuple[str, ...], type, str], ...] = (
     (("model", "start"), str, "text"),
     (("seed",), int, "a whole number"),
@@ -77,9 +78,12 @@ class Recipe:
         reference: usual questions, see `arr_coc.data.sources.open_records`, on which `arr-coc train` measures how the
             trained model fetches, for a server to compare its traffic with; None: it does not.
         saved: how the trained model is written.
+        averaged: share in what is written of the weights as they were before the first stage (one stage's own setting
+            of this name is that of what it found).
 
     Raises:
-        ValueError: a phase that follows a stage after which parts of the model are still untrained.
+        ValueError: a share outside 0..1, or one of no `start`; a phase that follows a stage after which parts of the
+            model are still untrained.
     """
 
     model: Path
@@ -90,8 +94,13 @@ class Recipe:
     changes: Mapping[str, Any] = field(default_factory=dict)
     reference: Mapping[str, Any] | None = None
     saved: Saving = Saving()
+    averaged: float = 0.0
 
     def __post_init__(self) -> None:
+        if type(self.averaged) not in (int, float) or not 0 <= self.averaged <= 1:
+            raise ValueError(f"averaged: expected a share from 0 to 1; got {self.averaged!r}")
+        if self.averaged and self.start is None:
+            raise ValueError(f"averaged: expected start, the model that it is a share of; got {self.averaged} without")
         for before, after in pairwise(self.stages):
             if not (before.leaves_whole or after.from_scratch):
                 expected = "a phase first, after a phase or after answering"
@@ -188,6 +197,7 @@ def load_recipe(path: Path, settings: Sequence[str] = ()) -> Recipe:
         changes=recipe.get("config") or {},
         reference=recipe.get("reference"),
         saved=Saving.told(recipe.get("saved") or {}),
+        averaged=recipe.get("averaged") or 0.0,
     )
 
 
@@ -247,11 +257,16 @@ def train(recipe: Recipe, out: Path, device: torch.device | str = "cpu") -> None
     main = state.is_main_process
     with sole_writer(out) if main else nullcontext():
         run = begin(recipe, torch.device(device))
+        found = {name: weight.detach().clone() for name, weight in run.model.named_parameters() if recipe.averaged}
         for number, stage in enumerate(recipe.stages):
             if main:
                 logger.info(f"stage {number}: {stage}")
                 tell_changes(stage, out / f"stage{number}.json")
             stage.run(run, out / f"stage{number}")
+        with torch.no_grad():
+            for name, weight in found.items():
+                trained = run.model.get_parameter(name)
+                trained.lerp_(weight.to(trained), recipe.averaged)
         if main:
             with fresh_folder(out.absolute() / "model", force=True) as beside:
                 recipe.saved.write(run, beside)
