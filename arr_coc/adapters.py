@@ -43,7 +43,8 @@ def _linear_layers(model: nn.Module, part: str) -> list[str]:
     if name not in PARTS or (member and name != "scorer"):
         expected = f"one of {', '.join(PARTS)}, or a scorer as scorer.realizer"
         raise ValueError(f"part: expected {expected}; got {part!r}")
-    model = model.get_base_model() if hasattr(model, "get_base_model") else model
+    unwrapped = getattr(model, "get_base_model", None)
+    model = model if unwrapped is None else unwrapped()
     inside = re.compile(rf"(?:^|\.)scorers\.{re.escape(member)}\." if member else "")
     # Subclasses are left out: they are linear layers with a meaning of their own, such as a temperature. So is the
     # vocabulary's head, which may be the embeddings themselves.
@@ -58,7 +59,8 @@ def _plain_linear(module: nn.Module, place: str = "") -> Iterator[str]:
     """
     if hasattr(module, "modules_to_save") and hasattr(module, "original_module"):
         return
-    whole = module.get_base_layer() if hasattr(module, "get_base_layer") else module
+    wrapped = getattr(module, "get_base_layer", None)
+    whole = module if wrapped is None else wrapped()
     if type(whole) is nn.Linear:
         yield place
     if whole is module:
