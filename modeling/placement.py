@@ -1,7 +1,7 @@
 """Where weights are: on a device, or offloaded by accelerate, which leaves them on "meta" between calls."""
 
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -20,18 +20,27 @@ def device_of(module: nn.Module) -> torch.device:
     return torch.device("cpu")
 
 
+@contextmanager
+def _loaded(module: nn.Module) -> Iterator[None]:
+    """Loads what accelerate has offloaded of a module; by its hook, as remote code that imports it would require it."""
+    hook = getattr(module, "_hf_hook", None)
+    if hook is None or not getattr(hook, "offload", False):
+        yield
+        return
+    hook.pre_forward(module)
+    try:
+        yield
+    finally:
+        hook.post_forward(module, None)
+
+
 def loaded_weights(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
     """What `state_dict` names, each part loaded while its weights are asked for where accelerate has offloaded it.
 
     Raises:
         ValueError: a weight that is nowhere.
     """
-    loading = nullcontext()
-    if getattr(module, "_hf_hook", None) is not None:
-        from accelerate.utils import align_module_device  # there are no such hooks without it
-
-        loading = align_module_device(module)
-    with loading:
+    with _loaded(module):
         own = [*module._parameters.items(), *module._buffers.items()]
         for name, tensor in own:
             if tensor is None or name in module._non_persistent_buffers_set:

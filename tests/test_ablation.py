@@ -160,9 +160,9 @@ def test_the_command_writes_one_row_per_trial(ablation: Path) -> None:
 def test_an_ablation_is_scored_again_and_is_no_experiment(
     ablation: Path, data: Path, checkpoint: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = ["--data", str(data), "--model", str(checkpoint), "--out", str(ablation), "--seeds", "0"]
+    options = ["--data", str(data), "--out", str(ablation)]
     before = (ablation / "result.json").read_text()
-    assert main(["experiment", *options]) == 2
+    assert main(["experiment", *options, "--model", str(checkpoint), "--seeds", "0"]) == 2
     assert "expected an empty folder or the same experiment's; got other arms" in capsys.readouterr().err
     monkeypatch.setattr("arr_coc.loading.load_model", None)
     assert main(["experiment", *options, "--rescore"]) == 2

@@ -150,12 +150,13 @@ class Scored:
 
     @property
     def recall(self) -> Interval | None:
-        """Mean recall of the questions with boxes, its interval drawn by images; None where none has boxes.
+        """Mean recall of the questions with boxes, its interval drawn by images; None where none has boxes."""
+        return self.recall_of(np.arange(len(self.images)))
 
-        It is 0, whatever the images, where nothing is fetched.
-        """
-        boxed = ~np.isnan(self.mean_recalls)
-        if not boxed.any():
+    def recall_of(self, places: np.ndarray) -> Interval | None:
+        """`recall` of the questions at `places`. It is 0, whatever the images, where nothing is fetched."""
+        boxed = places[~np.isnan(self.mean_recalls[places])]
+        if not len(boxed):
             return None
         drawn = score_interval if self.arm.budget else bootstrap_mean
         return drawn(self.mean_recalls[boxed], groups=self.images[boxed])

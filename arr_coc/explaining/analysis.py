@@ -19,7 +19,7 @@ from ..evaluating.extras import require_extra
 from ..evaluating.prediction_loop import predict_all
 from ..evaluating.predictions import Prediction
 from ..evaluating.scores import Scored, distinct_items, score_arm
-from ..evaluating.statistics import bootstrap_mean, score_interval
+from ..evaluating.statistics import score_interval
 from ..modeling.answers import Answer
 from ..modeling.fetcher import FetchChoices
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
@@ -183,9 +183,7 @@ def _examples(maps: np.ndarray, labels: np.ndarray, count: int) -> list[list[int
 def _summary(found: Analysis, places: np.ndarray) -> dict[str, Any]:
     """Scores and what was fetched of the questions at `places`, at least one."""
     scored, images = found.scored, found.scored.images[places]
-    recalls = scored.mean_recalls[places]
-    boxed = ~np.isnan(recalls)
-    recall = bootstrap_mean(recalls[boxed], groups=images[boxed]) if boxed.any() else None
+    recall = scored.recall_of(places)
     traces = [found.traces[place] for place in places]
     counts = [sum(each.sizes.values()) for each in traces]
     centres = np.concatenate([each.centres for each in traces])

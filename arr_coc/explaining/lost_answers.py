@@ -21,7 +21,7 @@ import torch
 from ..data.mixture import KINDS, UNASKED
 from ..data.splits import SPLITS
 from ..evaluating.number_texts import percent
-from ..evaluating.statistics import Interval, bootstrap_mean
+from ..evaluating.statistics import Interval, score_interval
 from ..modeling.configuration_arr_coc import resolve_budget
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.processing_arr_coc import ArrCocProcessor
@@ -88,7 +88,7 @@ def lost_answers(task: Answering) -> Iterator[Lost]:
                         for batch in batches
                     ]
                 )
-                exact[way] = bootstrap_mean(right[shown].float().tolist(), groups=pages[shown].tolist())
+                exact[way] = score_interval(right[shown].float().tolist(), groups=pages[shown].tolist())
             yield Lost(kind, strategy, int(shown.sum()), exact)
 
 
