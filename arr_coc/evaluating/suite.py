@@ -148,13 +148,13 @@ def measure_suite(
 @dataclass(frozen=True)
 class _Prepared:
     data: DataSet
-    records: Sequence[Record]
+    records: list[Record]
     arms: list[Arm]
 
 
 def _prepared(model: ArrCocForConditionalGeneration, each: DataSet, limit: int | None) -> _Prepared:
     """A set's records and arms; refuses what could not be asked or reported."""
-    records = each.source.read(limit=limit)
+    records = list(each.source.read(limit=limit))  # rendered ones are drawn at every look
     if not isinstance(each.source, Rendered):  # what our own code draws can be scored, and costs time
         check_answers(records, each.metric)
     boxed, tags, images = True, set[str](), set[Any]()

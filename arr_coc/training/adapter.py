@@ -51,6 +51,8 @@ def _train_adapter(recipe: Recipe, out: Path, device: torch.device, rank: int) -
     if len(recipe.stages) != 1 or not isinstance(phase, Phase) or recipe.start is None:
         stages = ", ".join(type(stage).__name__ for stage in recipe.stages)
         raise ValueError(f"adapter: expected a recipe with a start and one phase; got {recipe.start} and {stages}")
+    if recipe.averaged:
+        raise ValueError(f"adapter: expected a recipe that averages no weights; got averaged: {recipe.averaged}")
     with refused(str(recipe.start)):
         model = ArrCocForConditionalGeneration.from_pretrained(recipe.start)
         processor = ArrCocProcessor.from_pretrained(recipe.start)
