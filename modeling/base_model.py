@@ -22,7 +22,7 @@ from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
-from .bridges import BRIDGES, Bridged
+from .bridges import BRIDGES, Bridged, FetchedPatches
 from .checks import check_inputs, refusal
 from .configuration_arr_coc import ArrCocConfig
 from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult, RunningBackFetcher
@@ -243,15 +243,29 @@ class ArrCocModel(ArrCocPreTrainedModel):
         return self.get_input_embeddings()(input_ids.masked_fill(input_ids == self.config.image_token_id, 0))
 
     def bridge_saccades(
-        self, encoding: ImageEncoding, indices: Tensor, used: Tensor | None = None, levels: Tensor | None = None
+        self,
+        encoding: ImageEncoding,
+        indices: Tensor,
+        used: Tensor | None = None,
+        levels: Tensor | None = None,
+        relevance: Tensor | None = None,
     ) -> Bridged:
         """Fetched patches [I, K] of the encoded images, one each, on the language model's side: tokens [I, K, D].
 
         `used` [I, K]: False on those that only fill the rectangle, which the others are not to see; None: all are.
         `levels` [I, K]: of detail, where they are regions (regions.py).
+        `relevance` [I, N]: of all patches, for bridges that have room for a part of what is fetched; None: all alike.
         """
         states, projected = self.vision_tower.saccades(encoding, indices, used, levels)
-        return self.bridge(states, projected, base=encoding.bridge_cache or [], bypass=encoding.bypass, used=used)
+        known: dict[str, Any] = {}
+        if self.bridge.places_tokens:
+            scores = torch.zeros_like(indices) if relevance is None else relevance.gather(1, indices)
+            rank = scores.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
+            embed = self.get_input_embeddings()
+            table = embed(torch.arange(self.config.text_config.vocab_size, device=self.input_device))
+            known["patches"] = FetchedPatches(indices, rank, encoding.side, table.to(indices.device))
+        base, bypass = encoding.bridge_cache or [], encoding.bypass
+        return self.bridge(states, projected, base=base, bypass=bypass, used=used, **known)
 
     def image_tokens(
         self, encoding: ImageEncoding, fetched: FetchResult
@@ -269,7 +283,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
             if isinstance(fetched, JointFetch):
                 bridged = bridge_over_views(self, encoding, fetched)
             else:
-                bridged = self.bridge_saccades(encoding, fetched.indices, used, fetched.levels)
+                bridged = self.bridge_saccades(encoding, fetched.indices, used, fetched.levels, fetched.relevance)
             if bridged.failed is not None:
                 fetched.bypassed = fetched.bypassed | bridged.failed.to(fetched.bypassed.device)
             saccades = bridged.tokens

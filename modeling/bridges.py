@@ -8,6 +8,7 @@ no bridge can change a base token because of what is fetched.
 """
 
 from dataclasses import dataclass, field
+from math import isqrt
 from typing import ClassVar
 
 import torch
@@ -19,6 +20,7 @@ from transformers.utils import logging
 from .configuration_arr_coc import COMPRESSION, INDICATORS, ArrCocBridgeConfig, ArrCocSemanticConfig
 from .registry import Registry
 from .semantic_encoder import KeyValue, LevelEmbedding, SemanticLayer, run_layers
+from .wordpieces import PIECE_SLOTS, Places, WordpieceHead, reading_order
 
 logger = logging.get_logger(__name__)
 
@@ -43,14 +45,33 @@ class Bridged:
     failed: Tensor | None = None
 
 
+@dataclass(frozen=True)
+class FetchedPatches:
+    """Which patches saccades are.
+
+    Attributes:
+        indices: [B, K] their numbers, row-major.
+        rank: [B, K] by relevance, from 0.
+        side: G.
+        table: [V, D] the language model's embeddings.
+    """
+
+    indices: Tensor
+    rank: Tensor
+    side: int
+    table: Tensor
+
+
 class Bridge(nn.Module):
     """Base of the family: takes base tokens across, then saccades behind what the base left.
 
     Attributes:
         reads_pooled: whether a mean of cells' states says what they say together; else their tokens are averaged.
+        places_tokens: whether it reads where saccades stand, and orders their tokens by it.
     """
 
     reads_pooled: ClassVar[bool] = True
+    places_tokens: ClassVar[bool] = False
 
     def forward(
         self,
@@ -60,6 +81,7 @@ class Bridge(nn.Module):
         base: list[KeyValue] | None = None,
         bypass: bool = False,
         used: Tensor | None = None,
+        patches: FetchedPatches | None = None,
     ) -> Bridged:
         """Takes tokens across.
 
@@ -68,6 +90,7 @@ class Bridge(nn.Module):
             base: None for base tokens; for saccades, the `cache` that their base tokens left, which may be [].
             bypass: give way to the linear projection.
             used: [B, S] bool, False on saccades that only fill the rectangle: no other may see them. None: all are.
+            patches: which ones the saccades are, for bridges that read it (`places_tokens`).
 
         Raises:
             ValueError: `bypass` of a bridge without a linear projection.
@@ -336,3 +359,69 @@ class CellBridge(LinearBridge):
             return Bridged(projected.tokens + self.fetched(semantic, compressed))
         said = probabilities(self.words(semantic, compressed), self.place_words)
         return Bridged(self.table(said.flatten(2)) + self.rest(torch.cat((semantic, compressed), -1)))
+
+
+# ---- the language model's own wordpieces ----------------------------------------------------------------------------
+
+
+@BRIDGES.register("wordpieces")
+class WordpieceBridge(LinearBridge):
+    """Saccades as the wordpieces that begin under them, mixtures of rows of the language model's own table.
+
+    A patch may hold several wordpieces or none: the K tokens of K saccades are the filled slots of all, in reading
+    order, and behind them `blank`. Base tokens are a linear projection. Each token has its place on the page added.
+    """
+
+    reads_pooled: ClassVar[bool] = False
+    places_tokens: ClassVar[bool] = True
+
+    def __init__(self, config: ArrCocBridgeConfig, *, vision_size: int, text_size: int) -> None:
+        super().__init__(config, vision_size=vision_size, text_size=text_size)
+        self.context = Correction(vision_size, vision_size)
+        self.head = WordpieceHead(vision_size, text_size)
+        self.rest = Correction(vision_size, text_size)
+        self.places = Places(config.places, text_size)
+        self.blank = nn.Parameter(torch.zeros(text_size))
+
+    def forward(
+        self,
+        semantic: Tensor,
+        compressed: Tensor,
+        *,
+        base: list[KeyValue] | None = None,
+        bypass: bool = False,
+        used: Tensor | None = None,
+        patches: FetchedPatches | None = None,
+    ) -> Bridged:
+        projected = super().forward(semantic, compressed).tokens
+        if base is None:
+            return Bridged(projected + self._cells(semantic.shape[1]))
+        if bypass:
+            return Bridged(projected)
+        assert patches is not None, "bridges that place tokens are told where"
+        states = compressed + self.context(semantic)
+        named = self.head(states)
+        slot = torch.arange(PIECE_SLOTS, device=states.device)
+        filled = slot < named.count.argmax(-1, keepdim=True)  # [B, K, S]
+        room = torch.full((len(filled),), filled.shape[1], device=filled.device)
+        if used is not None:
+            filled, room = filled & used[..., None], used.sum(1)
+        side, index = patches.side, patches.indices[..., None]
+        half_rows = 2 * (index // side) + (named.lower > 0).long()
+        columns = (index % side).expand_as(half_rows)
+        place = (half_rows * side + columns) * PIECE_SLOTS + slot
+        chosen, stands = reading_order(filled, patches.rank, place, room)
+        directions = named.pieces.flatten(1, 2).take_along_dim(chosen[..., None], 1)
+        table = patches.table.to(directions)
+        logits = self.head.logits(directions.flatten(0, 1), F.normalize(table, dim=-1))
+        tokens = (logits.softmax(-1).to(table.dtype) @ table).view_as(directions)
+        tokens = tokens + self.rest(states).take_along_dim(chosen[..., None] // PIECE_SLOTS, 1)
+        tokens = tokens + self.places(half_rows.flatten(1).gather(1, chosen), columns.flatten(1).gather(1, chosen), side)
+        return Bridged(torch.where(stands[..., None], tokens, self.blank.to(tokens)))
+
+    def _cells(self, count: int) -> Tensor:
+        """[M, D] the places of base tokens: the middles of their cells."""
+        cells = isqrt(count)
+        middle = torch.arange(cells, device=self.blank.device) * COMPRESSION + COMPRESSION // 2
+        rows, columns = torch.meshgrid(middle, middle, indexing="ij")
+        return self.places(2 * rows.flatten(), columns.flatten(), cells * COMPRESSION)

@@ -169,6 +169,7 @@ class ArrCocBridgeConfig(KnobConfig):
         place_words: of "cells": the visual words of each vocabulary that a place of a cell has; each place has as many.
         fetched_words: of "cells": whether saccades are said in such words too, of one place's vocabularies, beside the
             linear projection.
+        places: of "wordpieces": side of the grid that places on the page are embeddings of.
         text_embedding_mean, text_embedding_std: over all weights of the language model's text embeddings; "quality" and
             "transformer" give each token this mean and standard deviation over its channels. None: left as they are.
     """
@@ -186,6 +187,7 @@ class ArrCocBridgeConfig(KnobConfig):
     lookup: str = choice(("soft", "hard", "straight_through"), default="soft")
     place_words: list[int] | tuple[int, ...] = wholes(2, 2**16, default=(256,))
     fetched_words: bool = False
+    places: int = whole(1, 512, default=64)
     text_embedding_mean: int | float | None = number(-1e3, 1e3, default=None)
     text_embedding_std: int | float | None = number(0.0, 1e3, above=True, default=None)
     initializer_range: int | float = spread(0.02)

@@ -1,0 +1,1 @@
+"""Training of checkpoints that read pages into a pretrained language model's own wordpieces."""

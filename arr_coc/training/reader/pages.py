@@ -1,0 +1,169 @@
+"""Pages to learn reading from, by the name of their source, and crops of them.
+
+A crop is cut about a character drawn anywhere on the page and scaled, so that print of every size is seen at every size
+that a patch can hold.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from arr_coc.data.splits import Split
+from arr_coc.data.pdf_corpus import CachedPages
+from arr_coc.data.text_page import Line, TextPage
+from arr_coc.data.wear import wear
+from arr_coc.modeling.registry import Registry
+
+from ..from_scratch.streaming import Batches
+from ..from_scratch.targets import pixels
+from .targets import Print, printed
+from .vocabulary import Wordpieces
+
+Draw = Callable[[np.random.Generator, Split], TextPage]
+
+PAGES: Registry[Draw] = Registry("page source")
+"""Sources of pages that need no folder: `draw(rng, split)`."""
+
+LEAST_PRINT, MOST_PRINT = 6.0, 30.0
+"""Height of a capital letter on crops, px; print of other sizes is scaled to what is drawn between them."""
+BEYOND = 0.2
+"""Share of a crop that may lie behind an edge of the page."""
+
+
+@dataclass(frozen=True)
+class Crops:
+    """A batch: pixels [B, 3, s, s] in -1..1 and the text on them."""
+
+    pixels: Tensor
+    text: Print
+
+
+def _corner(wanted: float, length: int, reach: float) -> float:
+    """Where a crop begins, so that at most `BEYOND` of it is behind either edge of the page, or it shows all of it."""
+    least, most = sorted((-BEYOND * reach, length - (1 - BEYOND) * reach))
+    return min(max(wanted, least), most)
+
+
+def crop(rng: np.random.Generator, page: TextPage, side: int, blank: int = 127) -> tuple[np.ndarray, list[Line]]:
+    """A square of `side` px of a page, scaled; uint8 [side, side, 3] and its lines, in px of the crop.
+
+    Args:
+        rng: which square, and how large its print is.
+        page: with text.
+        side: px.
+        blank: grey level beyond the page's edges.
+    """
+    assert page.image is not None
+    line = page.lines[int(rng.integers(len(page.lines)))]
+    box = line.boxes[int(rng.integers(len(line.text)))]
+    height = max(2.0, float(box[3] - box[1]))
+    wanted = float(np.exp(rng.uniform(np.log(LEAST_PRINT), np.log(MOST_PRINT))))
+    scale = float(np.clip(wanted / height, 0.6, 1.6)) if rng.random() < 0.6 else 1.0
+    reach = side / scale  # of the page, px
+    width, tall = page.size
+    x0, y0 = (
+        _corner(float(box[axis]) - float(rng.uniform(0.05, 0.95)) * reach, length, reach)
+        for axis, length in enumerate(page.size)
+    )
+    region = (x0, y0, x0 + reach, y0 + reach)
+    inside = (max(0, int(x0)), max(0, int(y0)), min(width, int(x0 + reach) + 1), min(tall, int(y0 + reach) + 1))
+    cut = page.image.convert("RGB").crop(inside)
+    if region[0] < 0 or region[1] < 0 or region[2] > width or region[3] > tall:
+        wide = Image.new("RGB", (int(reach) + 2, int(reach) + 2), (blank,) * 3)
+        wide.paste(cut, (round(inside[0] - x0), round(inside[1] - y0)))
+        cut, within = wide, (0.0, 0.0, reach, reach)
+    else:
+        within = (x0 - inside[0], y0 - inside[1], x0 - inside[0] + reach, y0 - inside[1] + reach)
+    picture = cut.resize((side, side), Image.Resampling.BICUBIC, box=within, reducing_gap=None)
+    corner = np.array([x0, y0, x0, y0], np.float32)
+    lines = []
+    for each in page.lines:
+        boxes = (each.boxes - corner) * scale
+        if (boxes[:, 2] > 0).any() and (boxes[:, 0] < side).any() and boxes[:, 3].max() > 0 and boxes[:, 1].min() < side:
+            lines.append(Line(each.text, boxes))
+    return np.asarray(picture), lines
+
+
+@dataclass(frozen=True)
+class Sources:
+    """A mixture of sources of pages.
+
+    Attributes:
+        shares: how often each source comes up; "pdf" are pages of `pdf_folder`, others are names of `PAGES`.
+        split: of fonts, words and packages.
+        pdf_folder: a cache of PDF pages that `arr_coc.data.pdf_corpus` made, with a folder for each split.
+        worn: share of the pages that are worn, see `arr_coc.data.wear`.
+        reused: how often a page comes up before the next is drawn.
+    """
+
+    shares: Mapping[str, float]
+    split: Split
+    pdf_folder: Path | None = None
+    worn: float = 0.5
+
+    def __post_init__(self) -> None:
+        for name in self.shares:
+            if name == "pdf":
+                if self.pdf_folder is None:
+                    raise ValueError('pdf_folder: expected a folder of cached pages for the source "pdf"; got none')
+            else:
+                PAGES[name]
+
+    def page(self, rng: np.random.Generator) -> TextPage:
+        """A page with text of one of the sources, worn or not."""
+        names, shares = list(self.shares), np.array(list(self.shares.values()), float)
+        while True:
+            name = names[int(rng.choice(len(names), p=shares / shares.sum()))]
+            page = self._pdf(rng) if name == "pdf" else PAGES[name](rng, self.split)
+            if page.lines:
+                break
+        return wear(rng, page) if rng.random() < self.worn else page
+
+    def _pdf(self, rng: np.random.Generator) -> TextPage:
+        assert self.pdf_folder is not None
+        pages = _cached(self.pdf_folder / self.split)
+        return pages[int(rng.integers(len(pages)))]
+
+
+@lru_cache(maxsize=8)
+def _cached(folder: Path) -> CachedPages:
+    return CachedPages(folder)
+
+
+class CropBatches(Batches[Crops]):
+    """Endless batches of crops, a function of (seed, step).
+
+    Args:
+        sources: of pages.
+        seed: of everything that is drawn.
+        crops: of a batch, B.
+        per_page: crops that are cut of one page.
+        side: of a crop, px.
+        patch: side of a patch, px.
+        cut: words into wordpieces.
+        start: the first step.
+    """
+
+    def __init__(
+        self, sources: Sources, seed: tuple[int, ...], crops: int, per_page: int, side: int, patch: int, cut: Wordpieces,
+        start: int = 0,
+    ) -> None:  # fmt: skip
+        self.sources, self.seed, self.crops, self.per_page = sources, seed, crops, per_page
+        self.side, self.patch, self.cut, self.start = side, patch, cut, start
+
+    def batch(self, step: int) -> Crops:
+        rng = np.random.default_rng((*self.seed, step))
+        pictures, lines = [], []
+        while len(pictures) < self.crops:
+            page = self.sources.page(rng)
+            for _ in range(min(self.per_page, self.crops - len(pictures))):
+                picture, shown = crop(rng, page, self.side)
+                pictures.append(pixels(picture))
+                lines.append(shown)
+        return Crops(torch.from_numpy(np.stack(pictures)), printed(lines, self.side, self.patch, self.cut))

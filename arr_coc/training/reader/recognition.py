@@ -1,0 +1,163 @@
+"""Stage: the grid encoder alone learns to read: which characters and wordpieces stand under each patch?
+
+Whole words of the language model's vocabulary are learnt before single letters are, and what the language model is to
+read are its own wordpieces. Characters are a second loss, which keeps names and codes apart that no word helps with.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from arr_coc.modeling.grid_encoder import GridEncoder
+
+from ..from_scratch.stage import ScratchStage, Task
+from ..stages import STAGES, Run
+from .heads import Named, RecognitionHead, character_loss, count_loss, half_loss, piece_loss
+from .pages import CropBatches, Crops, Sources
+from .targets import Targets
+from .vocabulary import Wordpieces
+
+WEIGHTS = {"characters": 1.0, "count": 0.5, "halves": 0.2, "pieces": 1.0}
+"""Of the losses in their sum."""
+EVALUATED_BATCHES = 2
+"""Batches of held-out crops of each source that a measurement reads."""
+
+
+@STAGES.register("recognition")
+@dataclass(frozen=True)
+class RecognitionStage(ScratchStage):
+    """Settings of the stage.
+
+    Attributes:
+        batch_size: crops per step.
+        side: of a crop, px; a multiple of the encoder's windows.
+        per_page: crops that are cut of a page.
+        pages: how often each source comes up, see `Sources`.
+        pdf_folder: of cached PDF pages.
+        worn: share of worn pages.
+    """
+
+    name: ClassVar[str] = "recognition"
+    leaves_whole: ClassVar[bool] = False
+
+    batch_size: int = 24
+    side: int = 256
+    per_page: int = 6
+    pages: Mapping[str, float] = field(default_factory=lambda: {"generated": 1.0})
+    pdf_folder: str | None = None
+    worn: float = 0.5
+    warmup: int = 200
+    optimizer: str = "muon"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_shares("worn")
+        self.check_counts("batch_size", "side", "per_page")
+
+    def task(self, run: Run) -> "Recognition":
+        return Recognition(self, run)
+
+
+class Recognition(Task):
+    """A grid encoder and a head."""
+
+    def __init__(self, stage: RecognitionStage, run: Run) -> None:
+        self.stage, self.device, self.root = stage, run.device, run.root
+        self.config = run.model.config.vision_config
+        self.cut = Wordpieces(run.processor.tokenizer)
+        table = run.model.get_input_embeddings().weight.detach()
+        self.table = F.normalize(table.float(), dim=-1).to(torch.bfloat16 if stage.bf16 else torch.float32)
+        self.encoder = GridEncoder(self.config)
+        self.head = RecognitionHead(self.config.out_channels, table.shape[1])
+        if "recognition" in run.learner:
+            self.encoder.load_state_dict(run.model.model.vision_tower.grid_encoder.state_dict())
+            self.head.load_state_dict(run.learner["recognition"])
+        self.module = nn.ModuleDict({"encoder": self.encoder, "head": self.head}).to(run.device)
+        self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch leaves it out of its stubs
+        self.generator = torch.Generator()
+
+    def groups(self) -> list[tuple[list[nn.Parameter], float]]:
+        return [(list(self.module.parameters()), self.stage.learning_rate)]
+
+    def _sources(self, shares: Mapping[str, float], validation: bool) -> Sources:
+        folder = None if self.stage.pdf_folder is None else self.root / Path(self.stage.pdf_folder)
+        return Sources(shares, "validation" if validation else "train", folder, self.stage.worn)
+
+    def _batches(self, shares: Mapping[str, float], start: int = 0, *, validation: bool = False) -> CropBatches:
+        stage, seed = self.stage, (self.stage.seed, int(validation))
+        return CropBatches(
+            self._sources(shares, validation), seed, stage.batch_size, stage.per_page, stage.side,
+            self.config.patch_size, self.cut, start,
+        )  # fmt: skip
+
+    def pages(self, start: int) -> CropBatches:
+        return self._batches(self.stage.pages, start)
+
+    def losses(self, step: int, batch: Crops) -> dict[str, Tensor]:
+        self.generator.manual_seed(self.stage.seed * 1_000_003 + step)
+        named, targets = self.read(batch)
+        losses = {
+            "characters": character_loss(named.characters, targets.characters),
+            "count": count_loss(named.pieces.count, targets.pieces),
+            "halves": half_loss(named.pieces.lower, targets.lower, targets.pieces),
+            "pieces": piece_loss(
+                self.head.wordpieces, named.pieces.pieces, targets.pieces, self.table, self.generator
+            ),
+        }
+        total = sum(WEIGHTS[name] * loss for name, loss in losses.items())
+        assert isinstance(total, Tensor)
+        return {"loss": total, **{name: loss.detach() for name, loss in losses.items()}}
+
+    def read(self, batch: Crops) -> tuple[Named, Targets]:
+        """What the head says of a batch's patches, and what it should say."""
+        images = batch.pixels.to(self.device).contiguous(memory_format=torch.channels_last)
+        named: Named = self.head(self.encoder(images).permute(0, 2, 3, 1))
+        text = batch.text.to(self.device)
+        side = named.characters.shape[1]
+        return named, text.targets(len(images), side, text.placed_by(named.characters))
+
+    @cached_property
+    def _unseen(self) -> dict[str, list[Crops]]:
+        makers = {name: self._batches({name: 1.0}, validation=True) for name in self.stage.pages}
+        return {name: [maker.batch(n) for n in range(EVALUATED_BATCHES)] for name, maker in makers.items()}
+
+    @torch.no_grad()
+    def measure(self) -> dict[str, float]:
+        scores: dict[str, float] = {}
+        self.module.eval()
+        for name, batches in self._unseen.items():
+            counts = torch.stack([self._right(batch) for batch in batches]).sum(0)
+            shares = counts[:, 0] / counts[:, 1].clamp(min=1)
+            scores |= {f"{name}: {what}": float(share) for what, share in zip(MEASURED, shares, strict=True)}
+        self.module.train()
+        return scores
+
+    def _right(self, batch: Crops) -> Tensor:
+        """[3, 2] how many of `MEASURED` are right, and how many there are."""
+        named, targets = self.read(batch)
+        filled, pieces = targets.characters > 0, targets.pieces
+        rights = [((named.characters.argmax(-1) == targets.characters) & filled).sum()]
+        known = pieces >= 0
+        best = pieces.new_full(pieces.shape, -1)
+        best[known] = self.head.wordpieces.logits(named.pieces.pieces[known], self.table).argmax(-1)
+        rights.append(((best == pieces) & known).sum())
+        holds, clear = known.any(-1), ~(pieces == -2).any(-1)
+        counted = named.pieces.count.argmax(-1) == known.sum(-1)
+        rights.append(((best == pieces).all(-1) & counted & holds & clear).sum())
+        totals = [filled.sum(), known.sum(), (holds & clear).sum()]
+        return torch.stack((torch.stack(rights), torch.stack(totals)), 1)
+
+    def finish(self, run: Run) -> None:
+        run.model.model.vision_tower.grid_encoder.load_state_dict(self.encoder.state_dict())
+        run.learner["recognition"] = self.head.state_dict()
+
+
+MEASURED = ("characters", "wordpieces", "patches")
+"""Shares of right names among slots with a character, slots with a wordpiece, and patches where wordpieces begin (all of
+them, and no more)."""
