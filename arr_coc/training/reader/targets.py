@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from arr_coc.data.text_page import Line
+from arr_coc.data.text_page import UNKNOWN, Line
 from arr_coc.modeling.wordpieces import PIECE_SLOTS
 
 from .vocabulary import Wordpieces, class_of
@@ -35,7 +35,8 @@ class Print:
         centre: [n, 2] (x, y), in patches.
         character: [n] its class.
         first: [m] the character that each wordpiece begins with, by its index.
-        piece: [m] the wordpiece's id; -1 where the edge of the crop cuts its word.
+        piece: [m] the wordpiece's id; -1 where the edge of the crop cuts its word, or nobody
+            can name a character of it.
     """
 
     crop: Tensor
@@ -104,7 +105,7 @@ class Targets:
     Attributes:
         characters: [B, G, G, CHARACTER_SLOTS] their classes, 0 for none.
         pieces: [B, G, G, PIECE_SLOTS] ids of the wordpieces that begin there, -1 for none; -2 in all slots of patches
-            where a piece begins of a word that the crop's edge cuts.
+            where a piece begins that is not known.
         lower: the same shape, 1 where a wordpiece stands in the lower half of the patch.
     """
 
@@ -154,7 +155,7 @@ def printed(crops: Sequence[Sequence[Line]], side: float, patch: float, cut: Wor
                     where = np.cumsum(seen) - 1  # of each character among the word's characters inside
                     for offset in np.flatnonzero(seen):
                         rows.append((crop, number, float(x[start + offset]), middle, class_of(word[offset])))
-                    whole = bool(seen.all())
+                    whole = bool(seen.all()) and UNKNOWN not in word
                     for piece in cut(word):
                         if seen[piece.start]:
                             pieces.append((first + int(where[piece.start]), piece.id if whole else -1))
