@@ -416,7 +416,9 @@ class WordpieceBridge(LinearBridge):
         logits = self.head.logits(directions.flatten(0, 1), F.normalize(table, dim=-1))
         tokens = (logits.softmax(-1).to(table.dtype) @ table).view_as(directions)
         tokens = tokens + self.rest(states).take_along_dim(chosen[..., None] // PIECE_SLOTS, 1)
-        tokens = tokens + self.places(half_rows.flatten(1).gather(1, chosen), columns.flatten(1).gather(1, chosen), side)
+        tokens = tokens + self.places(
+            half_rows.flatten(1).gather(1, chosen), columns.flatten(1).gather(1, chosen), side
+        )
         return Bridged(torch.where(stands[..., None], tokens, self.blank.to(tokens)))
 
     def _cells(self, count: int) -> Tensor:

@@ -54,6 +54,8 @@ class ArrCocVisionConfig(KnobConfig):
         hidden_size, num_hidden_layers, num_attention_heads, mlp_dim: the transformer's sizes.
         window_size: side of a local attention window, patches.
         global_attn_indexes: layers that attend over the whole grid.
+        relative_positions: of a grid of another side than is stored. "resize": the table is stretched over it, as SAM
+            does; "cut": a distance in patches has the same row on every grid, for encoders that learn from crops.
         out_channels: C, channels after the neck.
         stem: "patchify" (one convolution, as published) or "conv" (stride-2 3x3 convolutions, to train from scratch).
         stem_channels: for "conv": output channels of each stride-2 convolution before the last.
@@ -73,6 +75,7 @@ class ArrCocVisionConfig(KnobConfig):
     mlp_dim: int | None = whole(1, MAX_MLP, default=None)
     window_size: int = whole(1, MAX_SIDE, default=14)
     global_attn_indexes: list[int] | tuple[int, ...] = wholes(0, MAX_LAYERS - 1, default=(2, 5, 8, 11))
+    relative_positions: str = choice(("resize", "cut"), default="resize")
     out_channels: int = width(256)
     layer_norm_eps: int | float = epsilon(1e-6)
     stem: str = member("stem", default="patchify")

@@ -39,6 +39,16 @@ def resize_relative(table: Tensor, length: int) -> Tensor:
     return F.interpolate(table.float().t()[None], length, mode="linear")[0].t().to(table.dtype)
 
 
+def cut_relative(table: Tensor, length: int) -> Tensor:
+    """[l, D] table of relative positions at another length: its middle rows; beyond its ends, their rows again."""
+    at = torch.arange(length, device=table.device) + (len(table) - length) // 2
+    return table[at.clamp(0, len(table) - 1)]
+
+
+RELATIVE = {"resize": resize_relative, "cut": cut_relative}
+"""Tables of relative positions at other lengths, by `relative_positions`."""
+
+
 STEMS: Registry[type[nn.Module]] = Registry("stem")
 
 
@@ -169,7 +179,7 @@ class GridAttention(nn.Module):
     def _relative(self, table: Tensor, side: int) -> Tensor:
         """Rows of `table` for every (query, key) coordinate pair: [side, side, head_dim]."""
         if table.shape[0] != 2 * side - 1:
-            table = resize_relative(table, 2 * side - 1)
+            table = RELATIVE[self.config.relative_positions](table, 2 * side - 1)
         at = torch.arange(side, device=table.device)
         return table[at[:, None] - at[None, :] + side - 1]
 

@@ -4,7 +4,7 @@ stand in the prompt.
 A language model that was trained on text reads its own wordpieces at once. So what is fetched becomes rows of the
 model's own embedding table, mixed by how probable each wordpiece is, with the place on the page added.
 
-Notation: B batch, K fetched patches, S slots of a patch, G side of the fine grid, C width of a patch's state, D width of
+Notation: B batch, K fetched patches, S slots of a patch, G side of the fine grid, C width of a state, D width of
 the language model, V rows of its embedding table, n filled slots.
 
 Source: the mixture of a table's rows is Ovis' visual embedding table (Lu et al. 2024); here the table is the language

@@ -13,7 +13,14 @@ from worked_cases import TOLERANCE
 
 from arr_coc.modeling import grid_encoder
 from arr_coc.modeling.configuration_arr_coc import ArrCocVisionConfig
-from arr_coc.modeling.grid_encoder import SCORES_AT_ONCE, STEMS, GridEncoder, attend_in_blocks, resize_table
+from arr_coc.modeling.grid_encoder import (
+    SCORES_AT_ONCE,
+    STEMS,
+    GridAttention,
+    GridEncoder,
+    attend_in_blocks,
+    resize_table,
+)
 
 STEM_CASES = {"patchify": (), "conv": (8, 12)}  # stem_channels down to patches of 8 px
 
@@ -166,6 +173,36 @@ def test_other_sides_than_the_configured_give_sams_numbers_with_resized_tables(s
     theirs.load_state_dict({**weights, "pos_embed": resized})
     pixels = torch.randn(1, 3, size, size)
     assert (ours(pixels) - theirs(pixels).last_hidden_state).abs().max() < TOLERANCE
+
+
+@pytest.mark.parametrize("whole", [8, 12])
+@torch.no_grad()
+def test_cut_relative_positions_say_of_a_crop_what_they_say_of_its_page(
+    whole: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stretched over the grid, a row stood for another distance on each: what crops taught was lost on pages.
+
+    The scores of 5 x 5 patches are those of the same patches within a page of the stored side, 8, or of a larger one.
+    """
+    scores: list[Tensor] = []
+
+    def record(query: Tensor, key: Tensor, value: Tensor, rows: Tensor, columns: Tensor, recompute: bool) -> Tensor:
+        position = (rows[..., :, None] + columns[..., None, :]).flatten(-2)
+        scores.append(query @ key.transpose(1, 2) + position)
+        return value
+
+    monkeypatch.setattr(grid_encoder, "attend_in_blocks", record)
+    config = vision(relative_positions="cut")
+    attention, page = GridAttention(config, 8), torch.randn(1, whole, whole, config.hidden_size)
+    randomise(attention)
+    for grid in (page, page[:, 2:7, 1:6]):
+        attention(grid)
+    own = torch.arange(whole * whole).view(whole, whole)[2:7, 1:6].flatten()
+    torch.testing.assert_close(scores[1], scores[0][:, own][:, :, own])
+
+    config.relative_positions = "resize"
+    attention(page[:, 2:7, 1:6])
+    assert (scores[2] - scores[0][:, own][:, :, own]).abs().max() > 0.1
 
 
 class LargestTensor(TorchDispatchMode):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from arr_coc.loading import load_config
 
 from ..modeling.configuration_arr_coc import ArrCocConfig
-from ..modeling.grid_encoder import resize_relative, resize_table
+from ..modeling.grid_encoder import RELATIVE, resize_table
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .widening import EncoderConfig, widened, wider
 
@@ -75,7 +75,7 @@ def _encoder(
         if name == "pos_embed":
             weights[name] = resize_table(weight, like[name].shape[1])
         elif name.endswith(("rel_pos_h", "rel_pos_w")):
-            weights[name] = resize_relative(weight, len(like[name]))
+            weights[name] = RELATIVE[configs[1].relative_positions](weight, len(like[name]))
     if wider(*configs):
         weights = widened(weights, *configs, like, torch.Generator().manual_seed(seed))
     return {f"model.vision_tower.grid_encoder.{name}": weight for name, weight in weights.items()}
