@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 import torch.nn.functional as F
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
@@ -237,17 +237,17 @@ def stacked(pages: Sequence[tuple[_Row, list[tuple[int, int, float]], list[str]]
 
 
 class Adapter(nn.Module):
-    """Float32 copies of an adapter that computes in bfloat16: small steps would be lost in its rounding.
+    """Float32 copies of an adapter that may compute in bfloat16, in whose rounding small steps would be lost.
 
     Gradients go to the copies as they come, and `write` puts the copies' values into the adapter.
     """
 
-    def __init__(self, model: PeftModel) -> None:
+    def __init__(self, model: PeftModel, dtype: torch.dtype) -> None:
         super().__init__()
         self.working = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.masters = nn.ParameterList(nn.Parameter(each.detach().float().clone()) for each in self.working)
         for each, master in zip(self.working, self.masters, strict=True):
-            each.data = each.data.to(torch.bfloat16)
+            each.data = each.data.to(dtype)
             each.register_post_accumulate_grad_hook(lambda own, master=master: self._hand_over(own, master))
 
     @staticmethod
@@ -271,12 +271,13 @@ class QuestionAnswering(Task):
         self.stage, self.device = stage, run.device
         self.config = run.model.config.vision_config
         self.cut, self.prompting = Wordpieces(run.processor.tokenizer), Prompting(run.processor.tokenizer)
-        model = run.model.language_model_for_training()
-        lora = LoraConfig(r=stage.rank, lora_alpha=stage.rank, target_modules="all-linear", task_type="CAUSAL_LM")
-        self.model = get_peft_model(model, lora, autocast_adapter_dtype=False)
-        self.adapter = Adapter(self.model)
-        self.table = model.get_input_embeddings()
-        self.places = Places(self.config.grid_size, model.config.hidden_size)
+        self.dtype = torch.bfloat16 if stage.bf16 else torch.float32
+        self.table, self.lm_head = run.model.get_input_embeddings(), run.model.lm_head.to(self.dtype)
+        decoder = run.model.model.language_model.to(self.dtype).requires_grad_(False)
+        lora = LoraConfig(r=stage.rank, lora_alpha=stage.rank, target_modules="all-linear")
+        self.model = get_peft_model(decoder, lora, autocast_adapter_dtype=False)
+        self.adapter = Adapter(self.model, self.dtype)
+        self.places = Places(self.config.grid_size, decoder.config.hidden_size)
         for each in (self.places.rows, self.places.columns):
             nn.init.normal_(each.weight, std=0.02)
         self.module = nn.ModuleDict({"adapter": self.adapter, "places": self.places}).to(run.device)
@@ -300,13 +301,13 @@ class QuestionAnswering(Task):
     def answers(self, batch: Asked) -> tuple[Tensor, Tensor, Tensor]:
         """Logits [t, V] of all tokens of answers, the tokens [t], and the number of each one's question [t]."""
         self.adapter.write()
-        hidden = self.model.get_base_model().model(
-            inputs_embeds=self.embedded(batch).to(torch.bfloat16), attention_mask=_seen(batch),
+        hidden = self.model(
+            inputs_embeds=self.embedded(batch).to(self.dtype), attention_mask=_seen(batch),
             position_ids=batch.positions, use_cache=False,
         ).last_hidden_state  # fmt: skip
         counts = batch.question.amax(1) + 1
         number = batch.question + (counts.cumsum(0) - counts)[:, None]
-        logits = self.model.get_base_model().lm_head(hidden[batch.answer])
+        logits = self.lm_head(hidden[batch.answer])
         return logits, batch.ids.roll(-1, 1)[batch.answer], number[batch.answer]
 
     def embedded(self, batch: Asked) -> Tensor:
@@ -350,7 +351,7 @@ class QuestionAnswering(Task):
 
     def finish(self, run: Run) -> None:
         self.adapter.write()
-        run.learner["adapter"] = {name: each for name, each in self.adapter.state_dict().items()}
+        run.learner["adapter"] = get_peft_model_state_dict(self.model)
         run.learner["places"] = self.places.state_dict()
 
 

@@ -1,0 +1,281 @@
+"""Stages that teach a checkpoint to read pages into wordpieces: targets, crops, perfect tokens, and a few steps each."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import tiny_model, tiny_tokenizer
+from PIL import Image, ImageDraw
+
+from arr_coc.data.domains.page import Question
+from arr_coc.data.text_page import UNKNOWN, Line, TextPage
+from arr_coc.modeling.wordpieces import PIECE_SLOTS
+from arr_coc.training.reader.heads import RecognitionHead, piece_loss
+from arr_coc.training.reader.pages import PAGES, CropBatches, Sources, crop
+from arr_coc.training.reader.question_answering import (
+    AskedBatches,
+    Prompting,
+    QuestionAnsweringStage,
+    _seen,
+)
+from arr_coc.training.reader.recognition import RecognitionStage
+from arr_coc.training.reader.sketch import base_mixture, fetched, sketch, slipped
+from arr_coc.training.reader.targets import printed
+from arr_coc.training.reader.vocabulary import CLASSES, Piece, Wordpieces, class_of
+from arr_coc.training.stages import Run
+
+WIDE, TALL = 8.0, 10.0
+"""Advance and height of a character of the pages here, px."""
+
+
+def line(text: str, x: float, y: float, wide: float = WIDE) -> Line:
+    """Text whose characters are `wide` px apart, from (x, y) of its upper left corner."""
+    left = x + wide * np.arange(len(text), dtype=np.float32)
+    return Line(text, np.stack([left, np.full_like(left, y), left + wide, np.full_like(left, y + TALL)], 1))
+
+
+def page(rng: np.random.Generator, split: str = "train") -> TextPage:
+    """Three fields on a page of 128 x 96 px, drawn as bars, and a question about each."""
+    image = Image.new("RGB", (128, 96), "white")
+    draw, lines, questions = ImageDraw.Draw(image), [], []
+    for row, name in enumerate(("tax", "sum", "due")):
+        label, value = line(name, 4, 8 + 28 * row), line(str(rng.integers(10, 99)), 64, 8 + 28 * row)
+        lines += [label, value]
+        for each in (label, value):
+            draw.rectangle([*map(float, each.boxes[0, :2]), *map(float, each.boxes[-1, 2:])], fill="black")
+        boxes = [(*map(float, each.boxes[0, :2]), *map(float, each.boxes[-1, 2:])) for each in (label, value)]
+        questions.append(Question(f"{name}?", (value.text,), (boxes[1],), (boxes[0],), "detail"))
+    return TextPage(image, image.size, tuple(lines), tuple(questions), kind="fields")
+
+
+@pytest.fixture
+def fields(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source "fields"."""
+    monkeypatch.setitem(PAGES._entries if hasattr(PAGES, "_entries") else PAGES, "fields", page)
+
+
+@pytest.fixture
+def cut() -> Wordpieces:
+    return Wordpieces(tiny_tokenizer())
+
+
+# ---- wordpieces of words
+
+
+def test_pieces_know_their_characters_and_the_space_stands_where_the_word_begins(cut: Wordpieces) -> None:
+    ids = cut.tokenizer.convert_tokens_to_ids
+    assert cut("user") == (Piece(ids("Ġ"), 0, 1), Piece(ids("user"), 0, 4))
+    assert cut("the1") == (Piece(ids("Ġthe"), 0, 3), Piece(ids("1"), 3, 4))
+
+
+def test_bytes_of_one_character_are_pieces_of_it(cut: Wordpieces) -> None:
+    assert [(piece.start, piece.end) for piece in cut("é")] == [(0, 1)] * 3  # the space and two bytes
+
+
+def test_characters_beyond_the_list_share_the_last_class() -> None:
+    assert class_of("A") != class_of("a") and class_of("Ж") == class_of(UNKNOWN) == CLASSES - 1
+
+
+# ---- what a patch shows
+
+
+def targets(lines: list[Line], cut: Wordpieces, side: int = 64) -> Any:
+    """Of one crop of 4 x 4 patches of 16 px, characters where their centres are."""
+    text = printed([lines], side, 16, cut)
+    grid = side // 16
+    patches = text.nearby(grid)[:, 0]
+    return text.targets(1, grid, patches)
+
+
+def test_a_piece_stands_in_the_patch_where_it_begins(cut: Wordpieces) -> None:
+    found = targets([line("the user", 2, 3)], cut)  # centres at x = 6, 14, 22, (30), 38, 46, 54, 62
+    ids = cut.tokenizer.convert_tokens_to_ids
+    assert found.pieces[0, 0, :, 0].tolist() == [ids("Ġthe"), -1, ids("Ġ"), -1]
+    assert found.pieces[0, 0, 2, :3].tolist() == [ids("Ġ"), ids("user"), -1]
+    assert (found.pieces[0, 1:] == -1).all()
+    assert [found.characters[0, 0, x, :2].tolist() for x in range(3)] == [
+        [class_of("t"), class_of("h")],
+        [class_of("e"), 0],
+        [class_of("u"), class_of("s")],
+    ]
+
+
+def test_two_lines_of_one_patch_keep_apart(cut: Wordpieces) -> None:
+    """At 12 px per em lines are closer than patches are high: the upper line's pieces come first, and halves tell."""
+    found = targets([line("1", 9, -1), line("2", 1, 7)], cut)  # centres at y = 4 and 12, the lower one further left
+    ids = cut.tokenizer.convert_tokens_to_ids
+    assert found.pieces[0, 0, 0].tolist() == [ids("Ġ"), ids("1"), ids("Ġ"), ids("2"), -1]
+    assert found.lower[0, 0, 0].tolist() == [0, 0, 1, 1, 0]
+
+
+def test_words_that_the_edge_cuts_and_unknown_characters_are_not_asked_for(cut: Wordpieces) -> None:
+    found = targets([line("user", 50, 3), line(f"a{UNKNOWN}", 2, 35)], cut)
+    assert (found.pieces[0, 0, 3] == -2).all() and (found.pieces[0, 2, 0] == -2).all()
+    assert found.characters[0, 0, 3, 0] == class_of("u")
+
+
+def test_a_line_near_an_edge_goes_where_it_is_named(cut: Wordpieces) -> None:
+    """Its centre is a pixel above the edge between two rows: the encoder's own conviction decides, for all of it."""
+    text = printed([[line("abc", 4, 9.5)]], 64, 16, cut)  # centre at y = 14.5
+    logits = torch.zeros(1, 4, 4, 5, CLASSES)
+    for column, character in enumerate("abc"):
+        logits[0, 1, (4 + 8 * column + 4) // 16, 0, class_of(character)] = 5.0
+    rows = text.placed_by(logits) // 4
+    assert rows.tolist() == [1, 1, 1]
+    assert (text.placed_by(torch.zeros_like(logits)) // 4).tolist() == [0, 0, 0]
+
+
+# ---- crops
+
+
+def test_crops_keep_ink_in_the_boxes() -> None:
+    drawn = page(np.random.default_rng(0))
+    for seed in range(20):
+        picture, lines = crop(np.random.default_rng(seed), drawn, 64)
+        assert picture.shape == (64, 64, 3)
+        dark = (picture < 60).all(-1)
+        shown = np.zeros_like(dark)
+        for each in lines:
+            x0, y0 = np.floor(each.boxes[:, :2].min(0) - 2).astype(int).clip(0)
+            x1, y1 = np.ceil(each.boxes[:, 2:].max(0) + 2).astype(int).clip(0)
+            shown[y0:y1, x0:x1] = True
+        assert not (dark & ~shown).any(), seed
+
+
+def test_batches_are_a_function_of_the_step(fields: None, cut: Wordpieces) -> None:
+    batches = CropBatches(Sources({"fields": 1.0}, "train"), (3,), 4, 2, 64, 16, cut)
+    first, again, other = batches.batch(5), batches.batch(5), batches.batch(6)
+    assert torch.equal(first.pixels, again.pixels) and torch.equal(first.text.piece, again.text.piece)
+    assert not torch.equal(first.pixels, other.pixels)
+
+
+def test_sources_are_checked_before_a_page_is_drawn() -> None:
+    with pytest.raises(ValueError, match=r"page source: expected one of .*; got 'paper'"):
+        Sources({"paper": 1.0}, "train")
+    with pytest.raises(ValueError, match=r'pdf_folder: expected a folder of cached pages for the source "pdf"; got none'):
+        Sources({"pdf": 1.0}, "train")
+
+
+# ---- perfect tokens
+
+
+def test_a_sketch_is_in_reading_order_with_places_on_the_padded_square(cut: Wordpieces) -> None:
+    drawn = page(np.random.default_rng(0))
+    asked = [(*question.boxes, *question.label_boxes) for question in drawn.questions]
+    found = sketch(drawn, asked, 16, cut)  # 128 x 96 px on 16 x 16 patches of 8 px: 2 rows of padding above
+    ids = cut.tokenizer.convert_tokens_to_ids
+    assert found.pieces[:4].tolist() == [ids("Ġ"), ids("t"), ids("a"), ids("x")]
+    assert found.half_rows[0] == 2 * 2 + 2 * 13 // 8  # the first line's middle is 13 px down
+    assert found.columns[:4].tolist() == [1, 1, 2, 3]
+    assert found.near[:4, 0].all() and not found.near[:4, 1:].any()
+    assert (np.diff(found.half_rows) >= 0).all()
+
+
+def test_fetched_tokens_hold_what_the_questions_ask_for(cut: Wordpieces) -> None:
+    drawn = page(np.random.default_rng(0))
+    whole = sketch(drawn, [(drawn.questions[1].boxes[0],)], 16, cut)
+    for seed in range(10):
+        part = fetched(np.random.default_rng(seed), whole, budget=12)
+        assert part.near.sum() == whole.near.sum() and len(part.pieces) <= 12
+
+
+def test_slips_change_a_share_of_the_tokens(cut: Wordpieces) -> None:
+    whole = sketch(page(np.random.default_rng(0)), [()], 16, cut)
+    assert np.array_equal(slipped(np.random.default_rng(0), whole, 0.0, 50).pieces, whole.pieces)
+    assert not np.array_equal(slipped(np.random.default_rng(0), whole, 0.9, 50).pieces, whole.pieces)
+
+
+def test_base_tokens_average_what_their_cell_holds(cut: Wordpieces) -> None:
+    whole = sketch(page(np.random.default_rng(0)), [()], 16, cut)
+    cells, weights = base_mixture(whole)
+    assert np.allclose(np.bincount(cells, weights)[np.unique(cells)], 1.0)
+
+
+# ---- questions about a page
+
+
+def asked_batches(cut: Wordpieces, reads: str = "both") -> AskedBatches:
+    stage = QuestionAnsweringStage(pages={"fields": 1.0}, pages_per_step=2, slips=0.0)
+    config = SimpleNamespace(grid_size=16)
+    return AskedBatches(stage, config, cut, Prompting(cut.tokenizer), split="train", reads={reads: 1.0})  # type: ignore[arg-type]
+
+
+def test_each_question_sees_the_page_and_itself(fields: None, cut: Wordpieces) -> None:
+    batch = asked_batches(cut).batch(0)
+    seen, question = _seen(batch)[0, 0], batch.question[0]
+    for own in range(3):
+        rows = seen[question == own]
+        assert not rows[:, (question >= 0) & (question != own)].any()
+        assert rows[:, question == -1].all()
+    starts = [int(batch.positions[0][question == own][0]) for own in range(3)]
+    assert len(set(starts)) == 1 and starts[0] == int((question == -1).sum())
+
+
+def test_answers_are_what_follows_the_question(fields: None, cut: Wordpieces) -> None:
+    batch = asked_batches(cut, "fetched").batch(0)
+    told = batch.ids.roll(-1, 1)[0][batch.answer[0] & (batch.question[0] == 0)].tolist()
+    text = cut.tokenizer.decode(told)
+    assert text.endswith("<|im_end|>") and text.removesuffix("<|im_end|>").isdigit()
+    assert not batch.base.any() and batch.fetched.any()
+
+
+def test_reads_are_checked() -> None:
+    with pytest.raises(ValueError, match=r"reads: expected shares of both, fetched, base; got \['some'\]"):
+        QuestionAnsweringStage(reads={"some": 1.0})
+
+
+# ---- the stages
+
+
+def run_of(model: Any) -> Run:
+    return Run(model, model.processor)
+
+
+def curve(folder: Path, stage: str) -> list[dict[str, float]]:
+    return [json.loads(text) for text in (folder / f"{stage}.jsonl").read_text().splitlines()]
+
+
+def test_recognition_learns_and_hands_over_the_encoder(fields: None, tmp_path: Path) -> None:
+    model = tiny_model(vision={"window_size": 8, "relative_positions": "cut"})
+    stage = RecognitionStage(
+        pages={"fields": 1.0}, worn=0.0, steps=12, batch_size=4, side=64, per_page=2, evaluate_every=12, warmup=2,
+        learning_rate=1e-2, workers=0, bf16=False, optimizer="adamw",
+    )  # fmt: skip
+    before = model.model.vision_tower.grid_encoder.patch_embed.projection.weight.clone()
+    run = run_of(model)
+    stage.run(run, tmp_path)
+    first, last = curve(tmp_path, "recognition")[0], curve(tmp_path, "recognition")[-1]
+    assert last["held out, fields: wordpieces"] > first["held out, fields: wordpieces"]
+    assert not torch.equal(before, model.model.vision_tower.grid_encoder.patch_embed.projection.weight)
+    assert "characters.weight" in run.learner["recognition"]
+
+
+def test_question_answering_trains_the_adapter_alone(fields: None, tmp_path: Path) -> None:
+    model = tiny_model()
+    frozen = {name: weight.clone() for name, weight in model.named_parameters()}
+    stage = QuestionAnsweringStage(
+        pages={"fields": 1.0}, steps=8, pages_per_step=2, evaluate_every=8, evaluated=6, warmup=1, learning_rate=2e-2,
+        workers=0, bf16=False, rank=4, slips=0.0,
+    )  # fmt: skip
+    run = run_of(model)
+    stage.run(run, tmp_path)
+    lines = curve(tmp_path, "question_answering")
+    assert {"held out, both", "held out, fetched", "held out, base", "held out, both, detail"} <= set(lines[0])
+    assert any("lora_B" in name and weight.any() for name, weight in run.learner["adapter"].items())
+    base = {name.replace(".base_layer", ""): weight for name, weight in model.named_parameters() if "lora" not in name}
+    assert all(torch.equal(frozen[name], base[name]) for name in frozen)
+
+
+def test_piece_loss_is_lower_for_the_right_direction() -> None:
+    head, generator = RecognitionHead(4, 6).wordpieces, torch.Generator().manual_seed(0)
+    table = torch.nn.functional.normalize(torch.randn(50, 6, generator=generator), dim=-1)
+    pieces = torch.full((1, 2, PIECE_SLOTS), -1)
+    pieces[0, 0, 0], pieces[0, 1] = 7, -2
+    right = torch.zeros(1, 2, PIECE_SLOTS, 6)
+    right[0, 0, 0] = table[7]
+    losses = [float(piece_loss(head, way, pieces, table, generator)) for way in (right, -right)]
+    assert losses[0] < losses[1]
