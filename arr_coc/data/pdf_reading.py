@@ -1,0 +1,388 @@
+"""Pages of PDFs as pictures with the text that is printed on them, from the PDF's text layer.
+
+A character that cannot be named is U+FFFD: what the file gives no meaning, text that runs in other directions, and
+pictures set in the page, which may show text of their own. So its box says where nothing is known, and where neither
+is it nor another character, there is no text.
+"""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from ctypes import addressof, byref, c_double
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from ..modeling.documents import MissingPackage
+from ..modeling.image_processing_arr_coc import Box
+from .text_page import Line, TextPage
+
+UNKNOWN = "\N{REPLACEMENT CHARACTER}"
+"""Stands for a character that nobody can name."""
+
+_CAP_SHARE = 0.68  # of the em: the height of a capital where a font shows nothing to tell it by
+_FLAT_CAPITALS, _ASCENDERS, _TALL_DIGITS, _LOW_LETTERS = "BDEFHIKLMNPRTXZ", "bdhkl", "68", "acemnorsuvwxz"
+_LOW_SHARE, _ASCENDER_SHARE = 0.68, 1.05  # of a capital's height: x-height, and the height of b and d
+
+# All in em, which here is the height of a capital divided by _CAP_SHARE.
+_SPACE = 0.13  # wider gaps are spaces, beyond the usual gap between the letters of the line
+_SET_SPACE = 0.05  # wider ones are where the file has a space as well
+_LINE_GAP = 1.2  # wider ones part two lines whose characters follow each other in the file
+_MERGE_GAP = 0.5  # wider ones part those that do not
+_BASELINES = 0.08  # baselines differ at most so much within a line
+_RAISED = 0.55  # but for superscripts and subscripts, which are beside their neighbour
+_TWICE = 0.06  # a character printed again as near as that is the same one, printed to look bold
+
+_FEW = 5  # letters, after which the gap between them is looked at
+_UPRIGHT = math.radians(0.5)
+_INK = 24  # of 255: darker and lighter pixels of a printed character differ by more
+_INVISIBLE = frozenset({3, 7})  # text rendering modes: neither filled nor stroked
+_IMAGE, _DEPTH = 3, 4  # the kind of page objects that pictures are, and in how many forms within forms
+_IMAGE_SHARE = 0.002  # of the page: smaller pictures are bullets, rules and letters
+
+_SPACING_MARKS = {
+    "`": "\u0300", "\u00b4": "\u0301", "\u02c6": "\u0302", "^": "\u0302", "\u02dc": "\u0303", "~": "\u0303",
+    "\u00af": "\u0304", "\u02d8": "\u0306", "\u02d9": "\u0307", "\u00a8": "\u0308", "\u02da": "\u030a",
+    "\u00b0": "\u030a", "\u02dd": "\u030b", "\u02c7": "\u030c", "\u00b8": "\u0327", "\u02db": "\u0328",
+}  # fmt: skip
+_DOTLESS = {"\u0131": "i", "\u0237": "j"}
+_PLAIN = {"\u00ad": "-", "\u0002": "-", "\ufffe": "-", "\u2010": "-", "\u2011": "-", "\u00a0": " "}
+
+
+@dataclass
+class _Character:
+    """A character as the file has it, in px of the picture: `left` to `right` is its advance."""
+
+    text: str
+    left: float
+    right: float
+    baseline: float
+    size: float
+    font: int
+    ink: Box
+    upright: bool
+    spaced: bool  # a space of the file stands before it
+    cap: float = 0.0
+
+    @property
+    def em(self) -> float:
+        return self.cap / _CAP_SHARE
+
+    @property
+    def box(self) -> Box:
+        return self.left, self.baseline - self.cap, self.right, self.baseline
+
+
+def read_pdf_page(path: str | Path, page: int, dpi: float) -> TextPage:
+    """A page of a PDF, drawn, with its text.
+
+    Lines are in the order of the file. Ligatures are the characters they stand for, each with its part of the box;
+    hyphens are where they are printed. Text that the picture does not show is left out.
+
+    Args:
+        path: the PDF file.
+        page: counted from 0.
+        dpi: px of the picture per inch of the page.
+
+    Raises:
+        MissingPackage: pypdfium2 is not installed.
+        ValueError: the file is no PDF, or has no such page, or dpi is not above 0.
+    """
+    if not dpi > 0:
+        raise ValueError(f"dpi: expected a number above 0; got {dpi}")
+    with _opened(path) as pdf:
+        if not 0 <= page < len(pdf):
+            raise ValueError(f"page: expected 0 to {len(pdf) - 1}, the pages of {path}; got {page}")
+        sheet = pdf[page]
+        image = sheet.render(scale=dpi / 72, draw_annots=False, rev_byteorder=True).to_pil().convert("RGB")
+        left, bottom, right, top = sheet.get_bbox()
+        frame = _Frame(left, top, image.width / (right - left), image.height / (top - bottom))
+        turned = sheet.get_rotation() != 0
+        characters = [] if turned else list(_characters(sheet.get_textpage(), frame))
+        pictures = [frame.box(*item.get_bounds()) for item in sheet.get_objects(filter=[_IMAGE], max_depth=_DEPTH)]
+    return TextPage(image, image.size, _lines(characters, pictures, image), kind="pdf", source=f"{path}#{page + 1}")
+
+
+def count_pdf_pages(path: str | Path) -> int:
+    """The number of a PDF's pages.
+
+    Raises:
+        MissingPackage: pypdfium2 is not installed.
+        ValueError: the file is no PDF.
+    """
+    with _opened(path) as pdf:
+        return len(pdf)
+
+
+def _opened(path: str | Path) -> Any:
+    try:
+        import pypdfium2
+    except ImportError as error:
+        expected = 'expected pypdfium2 to read it (pip install "arr-coc[documents]")'
+        raise MissingPackage(f"{path}: {expected}; got none installed") from error
+    try:
+        return pypdfium2.PdfDocument(path)
+    except (pypdfium2.PdfiumError, FileNotFoundError) as error:
+        raise ValueError(f"{path}: expected a PDF; got {error}") from error
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """Where points of a page, in its own units and upwards, lie in the picture."""
+
+    left: float
+    top: float
+    across: float
+    down: float
+
+    def x(self, x: float) -> float:
+        return (x - self.left) * self.across
+
+    def y(self, y: float) -> float:
+        return (self.top - y) * self.down
+
+    def box(self, left: float, bottom: float, right: float, top: float) -> Box:
+        return self.x(left), self.y(top), self.x(right), self.y(bottom)
+
+
+def _characters(text_page: Any, frame: _Frame) -> Iterator[_Character]:
+    """All visible characters of a page but spaces, in the order of the file."""
+    import pypdfium2.raw as pdfium
+
+    raw = text_page.raw
+    loose, matrix, x, y = pdfium.FS_RECTF(), pdfium.FS_MATRIX(), c_double(), c_double()
+    x0, y0, x1, y1 = c_double(), c_double(), c_double(), c_double()
+    spaced = False
+    for index in range(text_page.count_chars()):
+        char = _plain(pdfium.FPDFText_GetUnicode(raw, index))
+        if char == " ":
+            spaced = spaced or pdfium.FPDFText_IsGenerated(raw, index) != 1
+            continue
+        item = pdfium.FPDFText_GetTextObject(raw, index)
+        if not item or pdfium.FPDFTextObj_GetTextRenderMode(item) in _INVISIBLE:
+            continue
+        if pdfium.FPDFText_HasUnicodeMapError(raw, index) == 1:
+            char = UNKNOWN
+        pdfium.FPDFText_GetCharOrigin(raw, index, byref(x), byref(y))
+        pdfium.FPDFText_GetCharBox(raw, index, byref(x0), byref(x1), byref(y0), byref(y1))
+        pdfium.FPDFText_GetLooseCharBox(raw, index, byref(loose))
+        pdfium.FPDFText_GetMatrix(raw, index, byref(matrix))
+        angle = pdfium.FPDFText_GetCharAngle(raw, index)
+        yield _Character(
+            text=char,
+            left=frame.x(x.value),
+            right=frame.x(max(loose.right, x.value)),
+            baseline=frame.y(y.value),
+            size=pdfium.FPDFText_GetFontSize(raw, index) * math.hypot(matrix.c, matrix.d) * frame.down,
+            font=addressof(pdfium.FPDFTextObj_GetFont(item).contents),
+            ink=frame.box(x0.value, y0.value, x1.value, y1.value),
+            upright=min(abs(angle), 2 * math.pi - angle) < _UPRIGHT and matrix.a > 0 and matrix.d > 0,
+            spaced=spaced,
+        )
+        spaced = False
+
+
+def _plain(code: int) -> str:
+    """A character by its number: spaces and hyphens of all kinds as plain ones, and as UNKNOWN what means nothing."""
+    char = chr(code) if code < 0x110000 else UNKNOWN
+    char = _PLAIN.get(char, char)
+    if unicodedata.category(char) in {"Co", "Cn", "Cs", "Cf"}:
+        return UNKNOWN
+    return char if char.isprintable() else " "
+
+
+# Characters that are several, several that are one
+
+
+def _resolved(characters: Iterable[_Character]) -> list[_Character]:
+    """Ligatures divided, accents on their letters, characters that are printed twice once."""
+    groups: list[list[_Character]] = []
+    for char in characters:
+        last = groups[-1][-1] if groups else None
+        if last is not None and (last.left, last.baseline, last.ink) == (char.left, char.baseline, char.ink):
+            groups[-1].append(char)  # the file gives one shape several characters
+        else:
+            groups.append([char])
+    kept: list[_Character] = []
+    seen: set[tuple[str, int, int]] = set()
+    for group in groups:
+        first, text = group[0], "".join(char.text for char in group)
+        parts = unicodedata.normalize("NFKC", text) if text and "\ufb00" <= text[0] <= "\ufb06" else text
+        unit = max(first.size * _TWICE, 1e-3)
+        place = round(first.left / unit), round(first.baseline / unit)
+        if any((parts, place[0] + x, place[1] + y) in seen for x in (-1, 0, 1) for y in (-1, 0, 1)):
+            continue
+        seen.add((parts, *place))
+        step = (first.right - first.left) / len(parts)
+        for index, part in enumerate(parts):
+            left = first.left + index * step
+            spaced = first.spaced and index == 0
+            kept.append(replace(first, text=part, left=left, right=left + step, spaced=spaced))
+    return _accented(kept)
+
+
+def _accented(characters: list[_Character]) -> list[_Character]:
+    """Accents that are printed over a letter of their own, as TeX's are, become one character with it."""
+    gone: set[int] = set()
+    for index, accent in enumerate(characters):
+        mark = accent.text if unicodedata.combining(accent.text) else _SPACING_MARKS.get(accent.text)
+        if mark is None:
+            continue
+        middle = (accent.ink[0] + accent.ink[2]) / 2
+        for beside in (index + 1, index - 1):
+            if not 0 <= beside < len(characters) or beside in gone:
+                continue
+            letter = characters[beside]
+            both = unicodedata.normalize("NFC", _DOTLESS.get(letter.text, letter.text) + mark)
+            if len(both) == 1 and letter.ink[0] <= middle <= letter.ink[2] and _same_line(letter, accent):
+                characters[beside] = replace(letter, text=both, spaced=letter.spaced or accent.spaced)
+                gone.add(index)
+                break
+    return [char for index, char in enumerate(characters) if index not in gone]
+
+
+def _same_line(one: _Character, other: _Character) -> bool:
+    return abs(one.baseline - other.baseline) < _RAISED * max(one.size, other.size)
+
+
+def _set_caps(characters: Iterable[_Character]) -> None:
+    """Tells each character the height of a capital in its font, from what the page shows of the font."""
+    by_font: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    characters = list(characters)
+    for char in characters:
+        if char.upright and char.size > 0:
+            by_font[char.font][char.text].append((char.baseline - char.ink[1]) / char.size)
+    shares = {font: _cap_share(tops) for font, tops in by_font.items()}
+    for char in characters:
+        char.cap = shares.get(char.font, _CAP_SHARE) * char.size
+
+
+def _cap_share(tops: dict[str, list[float]]) -> float:
+    """The height of a capital from the heights of a font's characters, both as shares of its size."""
+    for letters, share in (
+        (_FLAT_CAPITALS, 1.0),
+        (_ASCENDERS, _ASCENDER_SHARE),
+        (_TALL_DIGITS, 1.0),
+        (_LOW_LETTERS, _LOW_SHARE),
+    ):
+        heights = [top for letter in letters for top in tops.get(letter, ())]
+        if heights and (height := float(np.median(heights)) / share) > 0:
+            return height
+    return _CAP_SHARE
+
+
+# Lines
+
+
+def _lines(characters: list[_Character], pictures: Sequence[Box], image: Image.Image) -> tuple[Line, ...]:
+    characters = _resolved(characters)
+    _set_caps(characters)
+    characters = _printed(characters, image)
+    upright = [char for char in characters if char.upright and char.cap > 0]
+    lines = [_line(segment) for segment in _merged(_segments(upright))]
+    others = [char.ink for char in characters if not (char.upright and char.cap > 0)]
+    others += _pictures_apart(pictures, upright, image.size)
+    if others:
+        lines.append(Line(UNKNOWN * len(others), _clipped(others, image.size)))
+    return tuple(lines)
+
+
+def _segments(characters: Iterable[_Character]) -> list[list[_Character]]:
+    """Characters that follow each other in the file, side by side."""
+    segments: list[list[_Character]] = []
+    for char in characters:
+        last = segments[-1][-1] if segments else None
+        if last is not None and _beside(last, char, _LINE_GAP) and _same_line(last, char):
+            segments[-1].append(char)
+        else:
+            segments.append([char])
+    return segments
+
+
+def _beside(one: _Character, other: _Character, gap: float) -> bool:
+    """Whether a character stands right of another, at most so many em away."""
+    em = max(one.em, other.em)
+    return -0.5 * em < other.left - one.right < gap * em and other.left > one.left - 0.05 * em
+
+
+def _merged(segments: list[list[_Character]]) -> list[list[_Character]]:
+    """Segments that the file has apart, though they are side by side on one baseline, as one."""
+    order = sorted(range(len(segments)), key=lambda index: segments[index][0].left)
+    merged: dict[int, list[_Character]] = {}
+    for index in order:
+        segment = segments[index]
+        first = segment[0]
+        for key, line in merged.items():
+            last = line[-1]
+            level = abs(last.baseline - first.baseline) < _BASELINES * first.em
+            if level and 0.8 < last.cap / first.cap < 1.25 and _beside(last, first, _MERGE_GAP):
+                line.extend(segment)
+                break
+        else:
+            merged[index] = list(segment)
+    return [merged[index] for index in sorted(merged)]
+
+
+def _line(segment: Sequence[_Character]) -> Line:
+    """A line's text, with single spaces where there are gaps."""
+    gaps = [right.left - left.right for left, right in pairwise(segment)]
+    letters = [
+        gap / max(left.em, right.em)
+        for gap, (left, right) in zip(gaps, pairwise(segment), strict=True)
+        if left.text.isalpha() and right.text.isalpha() and not right.spaced
+    ]
+    usual = max(float(np.median(letters)), 0.0) if len(letters) > _FEW else 0.0
+    text, boxes = [segment[0].text], [segment[0].box]
+    for gap, (left, right) in zip(gaps, pairwise(segment), strict=True):
+        em = max(left.em, right.em)
+        if gap > (_SPACE + usual) * em or (right.spaced and gap > _SET_SPACE * em):
+            base, cap = max(left.baseline, right.baseline), max(left.cap, right.cap)
+            text.append(" ")
+            boxes.append((left.right, base - cap, right.left, base))
+        text.append(right.text)
+        boxes.append(right.box)
+    return Line("".join(text), np.array(boxes, np.float32))
+
+
+# What the picture shows
+
+
+def _printed(characters: list[_Character], image: Image.Image) -> list[_Character]:
+    """The characters that show: not those beyond the page's edges, behind something, or in the colour of the ground."""
+    grey = np.asarray(image.convert("L"))
+    height, width = grey.shape
+    kept = []
+    for char in characters:
+        x0, y0, x1, y1 = char.ink
+        left, top, right, bottom = math.floor(x0), math.floor(y0), math.ceil(x1) + 1, math.ceil(y1) + 1
+        if left < -1 or top < -1 or right > width + 2 or bottom > height + 2:
+            continue
+        part = grey[max(top, 0) : bottom, max(left, 0) : right]
+        if part.size and int(part.max()) - int(part.min()) > _INK:
+            kept.append(char)
+    return kept
+
+
+def _pictures_apart(pictures: Iterable[Box], characters: Sequence[_Character], size: tuple[int, int]) -> list[Box]:
+    """The pictures that are no background: less than half of the page, and without the file's text on them."""
+    middles = np.array([((char.left + char.right) / 2, char.baseline - char.cap / 2) for char in characters])
+    kept = []
+    for picture in pictures:
+        x0, y0, x1, y1 = np.clip(picture, 0, (*size, *size)).tolist()
+        inside = (middles.reshape(-1, 2) > (x0, y0)) & (middles.reshape(-1, 2) < (x1, y1))
+        share = max(x1 - x0, 0) * max(y1 - y0, 0) / (size[0] * size[1])
+        if _IMAGE_SHARE < share and not (inside.all(1).any() and share > _IMAGE_SHARE * 10):
+            kept.append((x0, y0, x1, y1))
+    return kept
+
+
+def _clipped(boxes: Sequence[Box], size: tuple[int, int]) -> np.ndarray:
+    clipped: np.ndarray = np.clip(np.array(boxes, np.float32), 0, np.array((*size, *size), np.float32))
+    return clipped
