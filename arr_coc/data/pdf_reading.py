@@ -8,10 +8,12 @@ is it nor another character, there is no text.
 from __future__ import annotations
 
 import math
+import re
+import string
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from ctypes import addressof, byref, c_double
+from ctypes import addressof, byref, c_double, create_string_buffer
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -44,8 +46,18 @@ _FEW = 5  # letters, after which the gap between them is looked at
 _UPRIGHT = math.radians(0.5)
 _INK = 24  # of 255: darker and lighter pixels of a printed character differ by more
 _INVISIBLE = frozenset({3, 7})  # text rendering modes: neither filled nor stroked
+_SYMBOLS = re.compile(  # fonts whose letters are drawings
+    r"line\w?\d+$|circle|cmex|ding|symbol|icon|awesome|musi|feta|emmentaler|chess|skak|dice|domino|braille|barcode|ean13"
+    r"|semaf|pigpen|rune|hiero|karta|staves|umranda|fmvr|logos|flags|emoji",
+    re.IGNORECASE,
+)
 _IMAGE, _DEPTH = 3, 4  # the kind of page objects that pictures are, and in how many forms within forms
 _IMAGE_SHARE = 0.002  # of the page: smaller pictures are bullets, rules and letters
+
+_ENOUGH = 80  # characters of a page that is worth reading
+_GARBLED, _UNNAMED = 0.03, 0.1  # at most: shares of characters without a name, within lines and apart from them
+_LATIN, _VOWELS = frozenset(string.ascii_lowercase), frozenset("aeiouy")
+_LATIN_SHARE, _VOWEL_SHARE = 0.85, (0.2, 0.6)  # of letters; of Latin ones, where they make words
 
 _SPACING_MARKS = {
     "`": "\u0300", "\u00b4": "\u0301", "\u02c6": "\u0302", "^": "\u0302", "\u02dc": "\u0303", "~": "\u0303",
@@ -80,7 +92,7 @@ class _Character:
         return self.left, self.baseline - self.cap, self.right, self.baseline
 
 
-def read_pdf_page(path: str | Path, page: int, dpi: float) -> TextPage:
+def read_pdf_page(path: str | Path, page: int, dpi: float, *, longest: int | None = None) -> TextPage:
     """A page of a PDF, drawn, with its text.
 
     Lines are in the order of the file. Ligatures are the characters they stand for, each with its part of the box;
@@ -90,6 +102,7 @@ def read_pdf_page(path: str | Path, page: int, dpi: float) -> TextPage:
         path: the PDF file.
         page: counted from 0.
         dpi: px of the picture per inch of the page.
+        longest: px at most of the longer side; a page that would be larger is drawn at fewer dpi.
 
     Raises:
         MissingPackage: pypdfium2 is not installed.
@@ -101,13 +114,27 @@ def read_pdf_page(path: str | Path, page: int, dpi: float) -> TextPage:
         if not 0 <= page < len(pdf):
             raise ValueError(f"page: expected 0 to {len(pdf) - 1}, the pages of {path}; got {page}")
         sheet = pdf[page]
-        image = sheet.render(scale=dpi / 72, draw_annots=False, rev_byteorder=True).to_pil().convert("RGB")
+        scale = min(dpi / 72, (longest or math.inf) / max(sheet.get_size()))
+        image = sheet.render(scale=scale, draw_annots=False, rev_byteorder=True).to_pil().convert("RGB")
         left, bottom, right, top = sheet.get_bbox()
         frame = _Frame(left, top, image.width / (right - left), image.height / (top - bottom))
         turned = sheet.get_rotation() != 0
         characters = [] if turned else list(_characters(sheet.get_textpage(), frame))
         pictures = [frame.box(*item.get_bounds()) for item in sheet.get_objects(filter=[_IMAGE], max_depth=_DEPTH)]
     return TextPage(image, image.size, _lines(characters, pictures, image), kind="pdf", source=f"{path}#{page + 1}")
+
+
+def is_readable(page: TextPage) -> bool:
+    """Whether a page has text enough, most of it Latin letters that make words, and little that nobody can name."""
+    lines = [line.text for line in page.lines if line.text.strip(UNKNOWN)]
+    text = "".join(lines).replace(" ", "")
+    elsewhere = sum(len(line.text) for line in page.lines) - sum(map(len, lines))
+    if len(text) < _ENOUGH or elsewhere > _UNNAMED * len(text) or text.count(UNKNOWN) > _GARBLED * len(text):
+        return False
+    letters = [char for char in unicodedata.normalize("NFD", text.casefold()) if char.isalpha()]
+    latin = [char for char in letters if char in _LATIN]
+    vowels = sum(char in _VOWELS for char in latin) / max(len(latin), 1)
+    return len(latin) > _LATIN_SHARE * len(letters) and _VOWEL_SHARE[0] < vowels < _VOWEL_SHARE[1]
 
 
 def count_pdf_pages(path: str | Path) -> int:
@@ -159,6 +186,7 @@ def _characters(text_page: Any, frame: _Frame) -> Iterator[_Character]:
     raw = text_page.raw
     loose, matrix, x, y = pdfium.FS_RECTF(), pdfium.FS_MATRIX(), c_double(), c_double()
     x0, y0, x1, y1 = c_double(), c_double(), c_double(), c_double()
+    symbols: dict[int, bool] = {}
     spaced = False
     for index in range(text_page.count_chars()):
         char = _plain(pdfium.FPDFText_GetUnicode(raw, index))
@@ -168,7 +196,11 @@ def _characters(text_page: Any, frame: _Frame) -> Iterator[_Character]:
         item = pdfium.FPDFText_GetTextObject(raw, index)
         if not item or pdfium.FPDFTextObj_GetTextRenderMode(item) in _INVISIBLE:
             continue
-        if pdfium.FPDFText_HasUnicodeMapError(raw, index) == 1:
+        font = pdfium.FPDFTextObj_GetFont(item)
+        key = addressof(font.contents)
+        if key not in symbols:
+            symbols[key] = _SYMBOLS.search(_font_name(font)) is not None
+        if symbols[key] or pdfium.FPDFText_HasUnicodeMapError(raw, index) == 1:
             char = UNKNOWN
         pdfium.FPDFText_GetCharOrigin(raw, index, byref(x), byref(y))
         pdfium.FPDFText_GetCharBox(raw, index, byref(x0), byref(x1), byref(y0), byref(y1))
@@ -181,12 +213,20 @@ def _characters(text_page: Any, frame: _Frame) -> Iterator[_Character]:
             right=frame.x(max(loose.right, x.value)),
             baseline=frame.y(y.value),
             size=pdfium.FPDFText_GetFontSize(raw, index) * math.hypot(matrix.c, matrix.d) * frame.down,
-            font=addressof(pdfium.FPDFTextObj_GetFont(item).contents),
+            font=key,
             ink=frame.box(x0.value, y0.value, x1.value, y1.value),
             upright=min(abs(angle), 2 * math.pi - angle) < _UPRIGHT and matrix.a > 0 and matrix.d > 0,
             spaced=spaced,
         )
         spaced = False
+
+
+def _font_name(font: Any) -> str:
+    import pypdfium2.raw as pdfium
+
+    name = create_string_buffer(256)
+    pdfium.FPDFFont_GetBaseFontName(font, name, len(name))
+    return name.value.decode(errors="replace")
 
 
 def _plain(code: int) -> str:
@@ -220,6 +260,10 @@ def _resolved(characters: Iterable[_Character]) -> list[_Character]:
         if any((parts, place[0] + x, place[1] + y) in seen for x in (-1, 0, 1) for y in (-1, 0, 1)):
             continue
         seen.add((parts, *place))
+        if len(parts) == 1:
+            first.text = parts
+            kept.append(first)
+            continue
         step = (first.right - first.left) / len(parts)
         for index, part in enumerate(parts):
             left = first.left + index * step
@@ -319,7 +363,7 @@ def _merged(segments: list[list[_Character]]) -> list[list[_Character]]:
     for index in order:
         segment = segments[index]
         first = segment[0]
-        for key, line in merged.items():
+        for line in merged.values():
             last = line[-1]
             level = abs(last.baseline - first.baseline) < _BASELINES * first.em
             if level and 0.8 < last.cap / first.cap < 1.25 and _beside(last, first, _MERGE_GAP):
@@ -378,7 +422,7 @@ def _pictures_apart(pictures: Iterable[Box], characters: Sequence[_Character], s
         x0, y0, x1, y1 = np.clip(picture, 0, (*size, *size)).tolist()
         inside = (middles.reshape(-1, 2) > (x0, y0)) & (middles.reshape(-1, 2) < (x1, y1))
         share = max(x1 - x0, 0) * max(y1 - y0, 0) / (size[0] * size[1])
-        if _IMAGE_SHARE < share and not (inside.all(1).any() and share > _IMAGE_SHARE * 10):
+        if share > _IMAGE_SHARE and not (inside.all(1).any() and share > _IMAGE_SHARE * 10):
             kept.append((x0, y0, x1, y1))
     return kept
 

@@ -1,0 +1,170 @@
+"""PDFs that Debian's packages hold: pages with real typography, whose text is known.
+
+    python -m arr_coc.data.pdf_corpus --folder DIR              # the commands that fetch them, 2 GB
+    python -m arr_coc.data.pdf_corpus --folder DIR --install    # runs them: Debian or Ubuntu, not as root
+    python -m arr_coc.data.pdf_corpus --folder DIR --cache DIR2 --pages 4000 --split train    # draws pages ahead
+
+The packages are unpacked into the folder and nothing is installed. A package belongs to one split, so that no page of
+validation or test has the design of one that was trained on; pdf_packages.csv lists them with their licences. Nothing
+of them is part of this repository.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+import shlex
+import shutil
+import subprocess
+import tempfile
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from tqdm import tqdm
+
+from .cached_pages import cache_pages
+from .pdf_reading import count_pdf_pages
+from .splits import SPLITS, Split, check_split
+
+_TABLE = Path(__file__).with_name("pdf_packages.csv")
+_PAGES_OF_FILE = 24  # at most: a manual of a thousand pages looks alike on all of them
+
+
+@dataclass(frozen=True)
+class PdfPackage:
+    """A row of pdf_packages.csv: a Debian package that holds PDFs, the one split it is for, and their licence."""
+
+    package: str
+    split: Split
+    licence: str
+
+
+@lru_cache(maxsize=1)
+def pdf_packages() -> tuple[PdfPackage, ...]:
+    """All packages, by name."""
+    with _TABLE.open(encoding="utf-8", newline="") as table:
+        return tuple(
+            PdfPackage(row["package"], split, row["licence"])
+            for row in csv.DictReader(table)
+            for split in SPLITS
+            if split == row["split"]
+        )
+
+
+def fetch_commands(package: str, folder: Path) -> list[list[str]]:
+    """The commands that fetch a package into `folder` and unpack it into a folder of its name."""
+    return [["apt-get", "download", package], ["sh", "-c", f"dpkg -x {package}_*.deb {shlex.quote(str(folder))}"]]
+
+
+def install(packages: Iterable[str], folder: str | Path) -> None:
+    """Fetches packages and keeps their PDFs: `folder`/PACKAGE/... Those that are there are left as they are.
+
+    Raises:
+        FileNotFoundError: this is no Debian or Ubuntu.
+        subprocess.CalledProcessError: a package cannot be fetched.
+    """
+    for package in tqdm(list(packages), desc="packages", unit="package"):
+        kept = Path(folder) / package
+        if kept.exists():
+            continue
+        with tempfile.TemporaryDirectory(dir=_made(folder), prefix=".") as scratch:
+            unpacked = Path(scratch) / "unpacked"
+            for command in fetch_commands(package, unpacked):
+                subprocess.run(command, cwd=scratch, check=True, stdout=subprocess.DEVNULL)
+            _keep_pdfs(unpacked)
+            unpacked.rename(kept)
+
+
+def _made(folder: str | Path) -> Path:
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    return Path(folder)
+
+
+def _keep_pdfs(folder: Path) -> None:
+    """Removes all but PDFs from a folder, and unpacks those that are compressed."""
+    for path in sorted(folder.rglob("*"), reverse=True):  # what a folder holds before the folder
+        if path.is_dir() and not path.is_symlink():
+            if not any(path.iterdir()):
+                path.rmdir()
+        elif path.is_symlink() or not path.name.lower().endswith((".pdf", ".pdf.gz")):
+            path.unlink()
+        elif path.suffix == ".gz":
+            with gzip.open(path) as packed, path.with_suffix("").open("wb") as plain:
+                shutil.copyfileobj(packed, plain)
+            path.unlink()
+
+
+def pdf_pages(folder: str | Path, split: Split) -> list[tuple[Path, int]]:
+    """All pages of a split's packages that lie in a folder: (path, page from 0).
+
+    They are ordered so that any first part is varied: a package has a share that grows with the square root of its
+    number of files, and its files take turns. Of a file there are 24 pages at most. The order depends on the names of
+    the files alone. Whether a page has text that can be read is seen once it is read: `is_readable`.
+
+    Raises:
+        ValueError: an unknown split.
+        FileNotFoundError: none of the packages is there; says what fetches them.
+        MissingPackage: pypdfium2 is not installed.
+    """
+    check_split(split)
+    names = [package.package for package in pdf_packages() if package.split == split]
+    ranked: list[tuple[float, Path, int]] = []
+    for name in names:
+        files = sorted(path for path in Path(folder, name).rglob("*") if path.suffix.lower() == ".pdf")
+        files.sort(key=lambda path: zlib.crc32(str(path.relative_to(folder)).encode()))
+        turns = _turns(files, Path(folder))
+        ranked += [((rank + 0.5) / len(files) ** 0.5, path, page) for rank, (path, page) in enumerate(turns)]
+    if not ranked:
+        raise FileNotFoundError(
+            f"{folder}: expected PDFs of the {split} split ({', '.join(names[:4])}, ...); got none. "
+            f"They are fetched by: python -m arr_coc.data.pdf_corpus --folder {folder} --install"
+        )
+    ranked.sort(key=lambda item: item[0])
+    return [(path, page) for _, path, page in ranked]
+
+
+def _turns(files: Iterable[Path], folder: Path) -> list[tuple[Path, int]]:
+    """Some pages of each file, the first of each before the second of any."""
+    rounds: defaultdict[int, list[tuple[Path, int]]] = defaultdict(list)
+    for path in files:
+        try:
+            count = count_pdf_pages(path)
+        except ValueError:  # a few are broken or locked
+            continue
+        name = str(path.relative_to(folder))
+        order = sorted(range(count), key=lambda page: zlib.crc32(f"{name}#{page}".encode()))
+        for turn, page in enumerate(order[:_PAGES_OF_FILE]):
+            rounds[turn].append((path, page))
+    return [item for turn in sorted(rounds) for item in rounds[turn]]
+
+
+def main() -> None:
+    """Prints or runs what fetches the PDFs, and draws their pages ahead."""
+    parser = argparse.ArgumentParser(description="Fetch Debian's PDFs, and draw their pages ahead for training.")
+    parser.add_argument("--folder", type=Path, required=True, help="where the PDFs lie, a folder a package")
+    parser.add_argument("--install", action="store_true", help="fetch them (apt-get download, dpkg -x)")
+    parser.add_argument("--split", choices=SPLITS, help="of this split alone (default: all)")
+    parser.add_argument("--cache", type=Path, metavar="DIR", help="draw pages of --split into this folder")
+    parser.add_argument("--pages", type=int, default=1000, help="how many (default: 1000)")
+    parser.add_argument("--seed", type=int, default=0, help="of their resolutions (default: 0)")
+    arguments = parser.parse_args()
+    if arguments.cache and not arguments.split:
+        parser.error("--cache: expected --split beside it, the split whose pages are drawn")
+    names = [package.package for package in pdf_packages() if arguments.split in (None, package.split)]
+    if arguments.install:
+        install(names, arguments.folder)
+    if arguments.cache:
+        pages = pdf_pages(arguments.folder, arguments.split)
+        print(f"{cache_pages(pages, arguments.cache, limit=arguments.pages, seed=arguments.seed)} pages")
+    elif not arguments.install:
+        for name in names:
+            print(" && ".join(shlex.join(command) for command in fetch_commands(name, arguments.folder / name)))
+
+
+if __name__ == "__main__":
+    main()
