@@ -1,6 +1,6 @@
 """Pages of PDFs as pictures with the text that is printed on them, from the PDF's text layer.
 
-A character that cannot be named is U+FFFD: what the file gives no meaning, text that runs in other directions, and
+A character that cannot be named is UNKNOWN: what the file gives no meaning, text that runs in other directions, and
 pictures set in the page, which may show text of their own. So its box says where nothing is known, and where neither
 is it nor another character, there is no text.
 """
@@ -24,10 +24,7 @@ from PIL import Image
 
 from ..modeling.documents import MissingPackage
 from ..modeling.image_processing_arr_coc import Box
-from .text_page import Line, TextPage
-
-UNKNOWN = "\N{REPLACEMENT CHARACTER}"
-"""Stands for a character that nobody can name."""
+from .text_page import UNKNOWN, Line, TextPage
 
 _CAP_SHARE = 0.68  # of the em: the height of a capital where a font shows nothing to tell it by
 _FLAT_CAPITALS, _ASCENDERS, _TALL_DIGITS, _LOW_LETTERS = "BDEFHIKLMNPRTXZ", "bdhkl", "68", "acemnorsuvwxz"

@@ -12,13 +12,16 @@ from PIL import Image
 
 from .domains.page import Question
 
+UNKNOWN = "\N{REPLACEMENT CHARACTER}"
+"""Stands in a line for what nobody can name: its box says where there may be text of any kind."""
+
 
 @dataclass(frozen=True, eq=False)
 class Line:
     """Characters on one baseline that belong together: a line of a paragraph, a label, a cell of a table.
 
     Attributes:
-        text: the characters in reading order, with single spaces between words.
+        text: the characters in reading order, with single spaces between words; UNKNOWN for what cannot be named.
         boxes: float32 [len(text), 4], each character's advance cell horizontally, from its baseline up to the height of
             a capital letter. Spaces have boxes too.
 
