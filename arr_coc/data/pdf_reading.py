@@ -48,8 +48,10 @@ _SYMBOLS = re.compile(  # fonts whose letters are drawings
     r"|semaf|pigpen|rune|hiero|karta|staves|umranda|fmvr|logos|flags|emoji",
     re.IGNORECASE,
 )
-_IMAGE, _DEPTH = 3, 4  # the kind of page objects that pictures are, and in how many forms within forms
+_PATH, _IMAGE, _DEPTH = 2, 3, 4  # kinds of page objects, and in how many forms within forms they are looked for
+_RULE = (2.0, 12.0)  # pt: at most the height and the width of a rule that stands for an underscore, as in TeX
 _IMAGE_SHARE = 0.002  # of the page: smaller pictures are bullets, rules and letters
+_CAPTION = 20  # characters: a picture with more of them on it is a background
 
 _ENOUGH = 80  # characters of a page that is worth reading
 _GARBLED, _UNNAMED = 0.03, 0.1  # at most: shares of characters without a name, within lines and apart from them
@@ -117,8 +119,9 @@ def read_pdf_page(path: str | Path, page: int, dpi: float, *, longest: int | Non
         frame = _Frame(left, top, image.width / (right - left), image.height / (top - bottom))
         turned = sheet.get_rotation() != 0
         characters = [] if turned else list(_characters(sheet.get_textpage(), frame))
-        pictures = [frame.box(*item.get_bounds()) for item in sheet.get_objects(filter=[_IMAGE], max_depth=_DEPTH)]
-    return TextPage(image, image.size, _lines(characters, pictures, image), kind="pdf", source=f"{path}#{page + 1}")
+        pictures, rules = _drawings(sheet, frame)
+        lines = _lines(characters, pictures, rules, image)
+    return TextPage(image, image.size, lines, kind="pdf", source=f"{path}#{page + 1}")
 
 
 def is_readable(page: TextPage) -> bool:
@@ -174,6 +177,22 @@ class _Frame:
 
     def box(self, left: float, bottom: float, right: float, top: float) -> Box:
         return self.x(left), self.y(top), self.x(right), self.y(bottom)
+
+
+def _drawings(sheet: Any, frame: _Frame) -> tuple[list[Box], list[Box]]:
+    """The boxes of pictures, and of all that is drawn and as small as an underscore."""
+    pictures, small = {}, []
+    outermost: Any = None  # what is in a form has coordinates of its own: the form's box stands for it
+    for item in sheet.get_objects(max_depth=_DEPTH):
+        if item.level == 0:
+            outermost = item
+        if item.type == _IMAGE:
+            pictures[frame.box(*outermost.get_bounds())] = None
+        elif item.type == _PATH and item.level == 0:
+            left, bottom, right, top = item.get_bounds()
+            if top - bottom < _RULE[0] and right - left < _RULE[1]:
+                small.append(frame.box(left, bottom, right, top))
+    return list(pictures), small
 
 
 def _characters(text_page: Any, frame: _Frame) -> Iterator[_Character]:
@@ -322,12 +341,15 @@ def _cap_share(tops: dict[str, list[float]]) -> float:
 # Lines
 
 
-def _lines(characters: list[_Character], pictures: Sequence[Box], image: Image.Image) -> tuple[Line, ...]:
+def _lines(
+    characters: list[_Character], pictures: Sequence[Box], rules: Sequence[Box], image: Image.Image
+) -> tuple[Line, ...]:
     characters = _resolved(characters)
     _set_caps(characters)
     characters = _printed(characters, image)
     upright = [char for char in characters if char.upright and char.cap > 0]
-    lines = [_line(segment) for segment in _merged(_segments(upright))]
+    underscores = np.array(rules).reshape(-1, 4)
+    lines = [_line(segment, underscores) for segment in _merged(_segments(upright))]
     others = [char.ink for char in characters if not (char.upright and char.cap > 0)]
     others += _pictures_apart(pictures, upright, image.size)
     if others:
@@ -371,8 +393,8 @@ def _merged(segments: list[list[_Character]]) -> list[list[_Character]]:
     return [merged[index] for index in sorted(merged)]
 
 
-def _line(segment: Sequence[_Character]) -> Line:
-    """A line's text, with single spaces where there are gaps."""
+def _line(segment: Sequence[_Character], rules: np.ndarray) -> Line:
+    """A line's text, with single spaces where there are gaps, and underscores where there are rules [n, 4] in these."""
     gaps = [right.left - left.right for left, right in pairwise(segment)]
     letters = [
         gap / max(left.em, right.em)
@@ -385,11 +407,21 @@ def _line(segment: Sequence[_Character]) -> Line:
         em = max(left.em, right.em)
         if gap > (_SPACE + usual) * em or (right.spaced and gap > _SET_SPACE * em):
             base, cap = max(left.baseline, right.baseline), max(left.cap, right.cap)
-            text.append(" ")
-            boxes.append((left.right, base - cap, right.left, base))
+            between = (left.right, base - cap, right.left, base)
+            text.append("_" if _underscored(between, em, rules) else " ")
+            boxes.append(between)
         text.append(right.text)
         boxes.append(right.box)
     return Line("".join(text), np.array(boxes, np.float32))
+
+
+def _underscored(gap: Box, em: float, rules: np.ndarray) -> bool:
+    """Whether a rule fills most of a gap between two characters, at the foot of them and no wider."""
+    x0, _, x1, base = gap
+    inside = (
+        (rules[:, 0] > x0 - 0.1 * em) & (rules[:, 2] < x1 + 0.1 * em) & (rules[:, 2] - rules[:, 0] > 0.5 * (x1 - x0))
+    )
+    return bool((inside & (rules[:, 1] > base - 0.1 * em) & (rules[:, 3] < base + 0.35 * em)).any())
 
 
 # What the picture shows
@@ -412,14 +444,14 @@ def _printed(characters: list[_Character], image: Image.Image) -> list[_Characte
 
 
 def _pictures_apart(pictures: Iterable[Box], characters: Sequence[_Character], size: tuple[int, int]) -> list[Box]:
-    """The pictures that are no background: less than half of the page, and without the file's text on them."""
+    """The pictures that are no background, as hardly any of the file's text is on them."""
     middles = np.array([((char.left + char.right) / 2, char.baseline - char.cap / 2) for char in characters])
     kept = []
     for picture in pictures:
         x0, y0, x1, y1 = np.clip(picture, 0, (*size, *size)).tolist()
         inside = (middles.reshape(-1, 2) > (x0, y0)) & (middles.reshape(-1, 2) < (x1, y1))
-        share = max(x1 - x0, 0) * max(y1 - y0, 0) / (size[0] * size[1])
-        if share > _IMAGE_SHARE and not (inside.all(1).any() and share > _IMAGE_SHARE * 10):
+        large = (x1 - x0) * (y1 - y0) > _IMAGE_SHARE * size[0] * size[1]
+        if large and inside.all(1).sum() < _CAPTION:
             kept.append((x0, y0, x1, y1))
     return kept
 
