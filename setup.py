@@ -27,7 +27,7 @@ INSTALL_REQUIRES = [
 ]
 
 EXTRAS_REQUIRE = {
-    "train": ["datasets>=4.0", "tensorboard>=2.18"],
+    "train": ["datasets>=4.0", "tensorboard>=2.18", "faker>=40.0", "wonderwords>=3.0"],
     "eval": ["datasets>=4.0", "scipy>=1.13", "matplotlib>=3.9"],
     "trl": ["trl>=1.16"],  # the release that the tests run with; older ones were not tried
     "documents": ["pypdfium2>=5.0"],

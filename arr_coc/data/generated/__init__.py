@@ -1,0 +1,76 @@
+"""Pages made from nothing, with questions: forms, receipts, invoices, tables, letters, screens, charts and more.
+
+    page = draw_page(np.random.default_rng(0), "train", "receipt")
+    page.image, page.lines, page.questions
+
+`layout_page` makes the same page without its image, which is quick.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from random import Random
+
+import numpy as np
+
+from ..fonts import FontFace, find_fonts
+from ..splits import Split, check_split
+from ..text_page import TextPage
+from . import forms
+from .page import PAGES, PageMaker, fonts_of
+
+__all__ = ["KINDS", "draw_page", "layout_page"]
+
+KINDS: dict[str, float] = {"form": 3.0}
+"""Kinds of pages, and how often each is drawn against the others."""
+
+_QUESTIONS = 14  # of a page at most
+_ABSENT = 0.12  # of the questions
+
+assert set(KINDS) == set(PAGES), forms.__name__
+
+
+def _make(rng: np.random.Generator, split: Split, kind: str | None, faces: tuple[FontFace, ...] | None) -> PageMaker:
+    check_split(split)
+    random = Random(int(rng.integers(2**63)))
+    drawn = random.choices(list(KINDS), list(KINDS.values()))[0]
+    maker = PageMaker(random, split, fonts_of(find_fonts(split) if faces is None else faces))
+    maker.kind = kind or drawn
+    PAGES[maker.kind](maker)
+    return maker
+
+
+def _page(maker: PageMaker, drawn: bool) -> TextPage:
+    return TextPage(
+        image=maker.sheet.draw(scale=1 if maker.sharp else 2) if drawn else None,
+        size=maker.sheet.size,
+        lines=maker.sheet.lines,
+        questions=maker.asker.ordered(_QUESTIONS, _ABSENT),
+        kind=maker.kind,
+        source=f"generated: {maker.kind}, {maker.layout}",
+    )
+
+
+def layout_page(
+    rng: np.random.Generator, split: Split, kind: str | None = None, *, faces: tuple[FontFace, ...] | None = None
+) -> TextPage:
+    """A page with its text, boxes and questions, without an image.
+
+    Args:
+        rng: all randomness comes from it; one integer is drawn.
+        split: whose words, wordings, formats, layouts and, unless `faces` are given, font families it shows.
+        kind: one of `KINDS`; drawn by their weights where None.
+        faces: to write with, such as `find_fonts(split, directories=...)`; by default the installed ones of the split.
+
+    Raises:
+        ValueError: an unknown split or kind.
+        FileNotFoundError: no font of the split is installed.
+    """
+    return _page(_make(rng, split, kind, faces), drawn=False)
+
+
+def draw_page(
+    rng: np.random.Generator, split: Split, kind: str | None = None, *, faces: tuple[FontFace, ...] | None = None
+) -> TextPage:
+    """The page that `layout_page` makes of the same arguments, with its image: RGB. Raises what that raises."""
+    return _page(_make(rng, split, kind, faces), drawn=True)

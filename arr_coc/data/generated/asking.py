@@ -1,0 +1,201 @@
+"""Questions about what a page shows, in the words that people use, and the places where their answers are printed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from random import Random
+
+from ...modeling.image_processing_arr_coc import Box
+from ..domains.page import ABSENT, Question
+from ..splits import Split
+from .pools import share
+from .sheet import Piece, Pieces, joined
+
+DETAIL, SPREAD, TWO_PLACES, GIST, TICK = "detail", "spread", "two places", "gist", "tick"
+"""Kinds of questions: the answer is printed in its boxes; it has to be found by comparing; it is printed in two places;
+it is about the whole page; it is whether something is ticked. `ABSENT`: it is not on the page."""
+
+NOT_THERE = "not on the page"
+
+_TEXT = """
+any: What is the {name}?; what is the {name}; What's the {name}?; {Name}?; {name}; {Name}:; {name}?; Find the {name}.; Give me the {name}.; What does it say for {name}?; What does the form say for "{label}"?;
+  What is the value of the field "{label}"?; What is the "{label}"?; What {name} is given?; Which {name} is given?; Tell me the {name}.; Read the {name}.; Read out the {name}; Please give me the {name}.; What is given as the {name}?; Can you find the {name}?; I need the {name}.;
+  Show me the {name}.; Look up the {name}.; What does this page give as {name}?; What is written for {name}?; What is entered as {name}?; Which value does {name} have?; What is the value of {name}?; What's in the field {name}?; "{label}"?; What {name} does it show?; Could you tell me the {name}?; {Name} please; {Name}, please.;
+  Do you see the {name}? What is it?; What stands for {name} here?; What is listed under {name}?; What is recorded as the {name}?; Extract the {name}.; Return the {name} only.; What {name} do you see?; What is filled in at "{label}"?; Which entry belongs to {name}?; Copy the {name}.; How does the page state the {name}?; What is stated as {name}?; Quote the {name}.; What has been entered for {name}?;
+  What does "{label}" say?; What is shown for {name}?; state the {name}; Locate the {name} and read it.; Identify the {name}.; The {name} is what?; What do I find at "{label}"?; What would I write down as {name}?; Name the {name}.; what {name} is on this page?; Which {name} is printed?; According to this document, what is the {name}?; In this document, what is the {name}?; On this page, what is the {name}?; What information is given for "{label}"?; I'm looking for the {name}.; Please read the field {name}.; What is the exact {name}?
+quoted: What does it say for "{label}"?; What is the "{label}"?; What does the form say for "{label}"?; What is the value of the field "{label}"?; "{label}"?; What is in the field "{label}"?; What is filled in at "{label}"?; What does "{label}" say?; What do I find at "{label}"?; What is entered for "{label}"?; What information is given for "{label}"?; What is given under "{label}"?; Which value has the entry "{label}"?; {label}?; {label}:; Read the field "{label}".; Find the entry "{label}".; What is written for "{label}"?; Give me the entry for "{label}".; Which entry belongs to "{label}"?
+date: When is the {name}?; Which date is given as the {name}?; What date is the {name}?; On what date is the {name}?; Which day is the {name}?; What day does it give for {name}?; On which day is the {name}?; When was the {name}?; {name}: which date?; Which date stands for {name}?; What date does the page give for the {name}?; When is {name}?; What is the date for "{label}"?
+person: Who is the {name}?; Who is named as {name}?; Who is given as the {name}?; Who is the {name} here?; Which person is the {name}?; Whose name is given as {name}?; Who is listed as {name}?; What is the name of the {name}?; Who is entered as the {name}?; What is the {name} called?; Who appears as {name}?; What name is written at "{label}"?; Give the name of the {name}.
+company: Which company is the {name}?; What is the name of the {name}?; Who is the {name}?; Which firm is the {name}?; What company is named as {name}?; Which organisation is given as the {name}?; What is the {name} called?; Name the company that is the {name}.; Which business is the {name}?; Who is stated as {name}?
+amount: How much is the {name}?; What amount is given for the {name}?; How high is the {name}?; What is the amount of the {name}?; How much does the {name} come to?; How much money is the {name}?; How much is it for {name}?; {name} amount?; What sum is given as {name}?; How much {name}?; To how much does the {name} amount?; How large is the {name}?; What figure is given for {name}?; How much was the {name}?; What does the {name} come to?
+time: At what time is the {name}?; What time is given for {name}?; When is the {name}?; What time is the {name}?; At which time is {name}?; Which time does it say for {name}?; {name}: what time?; What hour is given as {name}?; What time does the page give for {name}?; At what hour is the {name}?
+count: How many {name}?; How much is the {name}?; What number is given for {name}?; Which number stands for {name}?; What figure is given for {name}?; How many does it say for {name}?; How many are given under {name}?; What is the number for {name}?; What count is given for {name}?; Which number is entered at "{label}"?
+place: Where is the {name}?; Which place is given as {name}?; What place is the {name}?; Which place is named for {name}?; Where is the {name}, according to this page?; What location is given for {name}?; Which town or place is the {name}?; {name}: where?; Where does it say the {name} is?
+measure: How much is the {name}?; What {name} is noted?; What figure is given for the {name}?; What is the reading for {name}?; Which value was noted for {name}?; What measurement is given for {name}?; What is the measured {name}?
+percent: What percentage is the {name}?; How many percent is the {name}?; How high is the {name}?; What percentage is given for {name}?; At what percentage is the {name}?; Which percentage stands for {name}?; What rate is given for {name}?; How much percent is the {name}?
+contact: How can I reach them, what is the {name}?; Which {name} should I use?; What {name} can I use to contact them?; Under which {name} can they be reached?; Where do I send it, what is the {name}?; What {name} do they give?; Which {name} is listed?; To contact them, which {name}?
+right: What is written to the right of "{label}"?; What is to the right of "{label}"?; What stands right of "{label}"?; What is written next to "{label}"?; What is next to "{label}"?; What is beside "{label}"?; Which text follows "{label}" on its line?; What comes after "{label}"?; What is printed beside "{label}"?; Read what is right of "{label}".; What appears to the right of {label}?; Which text is on the right of "{label}"?
+under: What is written under "{label}"?; What is below "{label}"?; What is directly under "{label}"?; What stands below "{label}"?; Which text is under "{label}"?; What is printed beneath "{label}"?; Read what is under "{label}".; What appears below {label}?; What is the text underneath "{label}"?; What can be read just below "{label}"?
+above: What is written above "{label}"?; What is above "{label}"?; Which text is directly above "{label}"?; What stands above "{label}"?; What is printed over "{label}"?; What appears just above "{label}"?; Read what is above "{label}".; What is the text over "{label}"?
+inverse: Which field says "{label}"?; What is the label of "{label}"?; "{label}" is the value of which field?; What is "{label}"?; Which field has the value {label}?; For which field is "{label}" entered?; Under which name is "{label}" listed?; Where it says "{label}", what is the field called?; What does "{label}" stand for on this page?; Which entry reads "{label}"?
+cell: What is the {column} of {row}?; What is the {column} for {row}?; What is "{columnlabel}" for "{rowlabel}"?; In the table, what is the value for "{rowlabel}" in the column "{columnlabel}"?; In the row {row}, what is the {column}?; {row}: {column}?; {column} of {row}; Which {column} does {row} have?; What {column} is given for {row}?; What does the table say for {row} under {column}?; Give me the {column} of {row}.;
+  Find the {column} for {row}.; What is in the column {column} of the row {row}?; {row}, {column}; What is {row}'s {column}?; Look up {column} for {row}.; What value does {row} have in {column}?; Which entry is in row "{rowlabel}" and column "{columnlabel}"?; Read the cell at row "{rowlabel}", column "{columnlabel}".; What is the entry for {row} in {column}?; Tell me the {column} for {row}.; What stands in column {column} for {row}?; For {row}, what is the {column}?; What's the {column} of {row}?; Under {column}, what is given for {row}?; Which value is listed for {row} under "{columnlabel}"?; I want the {column} of {row}.; How does the table give the {column} of {row}?
+row of: Which row has {value} under {column}?; Which {head} has a {column} of {value}?; For which {head} is the {column} {value}?; Where is the {column} {value}?; Which {head} has {value} as {column}?; {value} is the {column} of which {head}?; In which row is the {column} {value}?; Whose {column} is {value}?; What {head} goes with {column} {value}?; Which entry of the table has {column} {value}?
+highest: Which {head} has the highest {column}?; Which {head} has the largest {column}?; What {head} has the greatest {column}?; Where is the {column} the highest?; Which {head} is first in {column}?; Which {head} has the most {column}?; Name the {head} with the highest {column}.; For which {head} is the {column} the largest?; highest {column}?; Who or what has the biggest {column}?; The {column} is highest for which {head}?
+lowest: Which {head} has the lowest {column}?; Which {head} has the smallest {column}?; What {head} has the least {column}?; Where is the {column} the lowest?; Which {head} is last in {column}?; Name the {head} with the lowest {column}.; For which {head} is the {column} the smallest?; lowest {column}?; The {column} is lowest for which {head}?; Which {head} shows the minimum {column}?
+price: What did I pay for the {item}?; How much is the {item}?; How much does the {item} cost?; What is the price of {item}?; What is the price of the {item}?; How much was the {item}?; What does the {item} cost?; price of {item}; {item}?; What did the {item} cost?; How much was paid for {item}?; What was charged for the {item}?; Find the price of "{itemlabel}".; How much for the {item}?; Give me the amount for {item}.; What amount is next to {item}?;
+  What was I charged for {item}?; {item} price; Tell me what the {item} costs.; For how much was the {item} sold?; How expensive is the {item}?; What sum is listed for {item}?; Which price is printed for "{itemlabel}"?; {item}: how much?; How much did they charge for the {item}?
+quantity: How many {item} were bought?; What is the quantity of {item}?; How many of {item}?; quantity of {item}; How many {item} did I buy?; Which quantity is given for {item}?; How many units of {item} are there?; What number of {item} was ordered?; How often was {item} ordered?; {item}: how many?; What is the count for {item}?; How many pieces of "{itemlabel}"?
+dearest: Which item costs most?; What is the most expensive item?; Which item was the most expensive?; What was the dearest item?; Which article costs the most?; Name the item with the highest price.; What did I pay the most for?; Which line has the highest amount?; most expensive item?; What is the priciest thing on the list?; Which product is the most expensive?
+cheapest: Which item costs least?; What is the cheapest item?; Which item was the cheapest?; Which article costs the least?; Name the item with the lowest price.; What did I pay the least for?; Which line has the lowest amount?; cheapest item?; What is the least expensive item?; Which product is the cheapest?
+item of price: Which item costs {value}?; What costs {value}?; What was bought for {value}?; For which item was {value} paid?; Which article is {value}?; {value} is the price of what?; Which item has the price {value}?; What did I get for {value}?
+kind of page: What kind of document is this?; What type of document is this?; What is this?; Which kind of page is this?; What sort of document is it?; What am I looking at?; kind of document?; What does the image show?; How would you call this document?; Is this a letter, a form, or what?; Document type?; What is shown here?
+title: What is the title?; What is the title of this page?; What is the heading?; What is the title of the document?; What does the heading say?; title?; What is this document called?; Which title does it have?; Read the title.; What is written at the top as the title?; What is the headline?; How is this page titled?; Give the title of this page.
+largest: What is printed largest?; Which text is the largest?; What is written in the largest letters?; What does the biggest text say?; Which words are printed biggest?; What is in the largest print?; Read the largest text.; Which text stands out by its size?; What is set in the biggest type?
+language: Which language is this in?; What language is used?; In which language is it written?; language?; What language is this document in?; Which language is the text?; In what language is the page?
+table there: Is there a table?; Does the page contain a table?; Is there a table on this page?; Can you see a table?; Does it have a table?; Is anything laid out as a table?; Are there tables here?; table, yes or no?
+field there: Is there a {name}?; Does it have a {name}?; Is a {name} given?; Does the page show a {name}?; Can you see a {name} here?; Is the {name} on the page?; Does it mention a {name}?; Is there any {name}?; Do they give a {name}?; Is any {name} stated?
+how many items: How many items are there?; How many items are listed?; How many different items were bought?; How many lines does the list have?; number of items?; How many articles are on it?; Count the items.; How many products are listed?; How many positions are there?
+how many rows: How many rows does the table have?; How many rows are there?; How many {head} rows are listed?; Count the rows of the table.; How many entries does the table have?; number of rows?; How many lines of data are in the table?; How many records are shown?
+how many columns: How many columns does the table have?; How many columns are there?; Count the columns.; number of columns?; How many columns has the table?; Into how many columns is the table divided?; How many headings do the columns have?
+how many fields: How many fields are there?; How many fields does the form have?; Count the fields of this form.; number of fields?; How many entries does the form ask for?; How many things does the form ask for?; How many labelled fields do you see?
+both: What are the {first} and the {second}?; What are {first} and {second}?; Give me the {first} and the {second}.; {first} and {second}?; Find {first} and {second}.; Tell me both the {first} and the {second}.; Read the {first} and the {second}.; I need {first} and {second}.; {First} and {second}, please.; Which {first} and which {second} are given?; What does it say for {first} and for {second}?
+ticked: Which option is ticked for {name}?; What is ticked under {name}?; Which box is checked for {name}?; What is marked for "{label}"?; Which choice was made for {name}?; {name}: what is selected?; Which {name} is marked?; What did they tick for {name}?; What is selected for {name}?; Which of the boxes at "{label}" is checked?
+is ticked: Is "{option}" ticked?; Is the box "{option}" checked?; Is {option} marked?; Is {option} checked?; Is the option "{option}" selected?; Did they tick {option}?; Has the box for {option} been ticked?; {option}: ticked?; Is there a mark at "{option}"?; Was {option} chosen?
+"""
+
+_CORE = 4  # wordings of each pool that stay in training
+
+
+def _parsed() -> dict[str, tuple[str, ...]]:
+    table = {}
+    for line in _TEXT.strip().replace("\n  ", " ").splitlines():
+        kind, texts = line.split(":", 1)
+        table[kind] = tuple(text.strip() for text in texts.split(";") if text.strip())
+    return table
+
+
+WORDINGS: dict[str, tuple[str, ...]] = _parsed()
+"""Ways to put a question, by what is asked for."""
+
+_OWN = {  # kinds of values: which wordings they have beside those of any value
+    "date": "date", "person": "person", "company": "company", "amount": "amount", "time": "time", "count": "count",
+    "place": "place", "city": "place", "measure": "measure", "percent": "percent", "phone": "contact", "email": "contact",
+    "number": "measure",
+}  # fmt: skip
+
+_PHRASE = re.compile(r"( (on|by|to|from|at|in|via|until|since|with)|^(from|to|re|born|dated|admitted|discharged|departs|arrives|expires|signed))$")
+_ANYTHING, _NOTHING = re.compile(""), re.compile("(?!)")
+_FITS = {  # names that wordings of their own go with
+    "count": re.compile(r"s$"),
+    "date": re.compile(r"date|birth|day|start|end\b|loss|issue|expiry|renewal|delivery|appointment|due|discharge|admission|graduation"),
+}
+_UNFIT = {  # and those with which they sound odd
+    "date": re.compile("^date$|days"),
+    "count": re.compile(r"\bof\b|number|class|no\."), "person": re.compile(r"name|signature|phone"), "company": re.compile("name"),
+    "place": re.compile("place|city|town|location|port|district|venue|from|to$"), "time": re.compile("time|hour"),
+    "percent": re.compile("percent"),
+}  # fmt: skip
+
+
+def spoken(name: str) -> str:
+    """A field's name as it is said within a sentence: in lower case, but for abbreviations."""
+    words = name.rstrip(":").split(" ")
+    return " ".join(word if sum(c.isupper() or c.isdigit() for c in word) > 1 else word.lower() for word in words)
+
+
+def boxes_of(pieces: Pieces) -> tuple[Box, ...]:
+    """Around each of some pieces."""
+    return tuple(piece.box for piece in pieces)
+
+
+class Asker:
+    """Collects questions about one page, in the wordings of a split."""
+
+    def __init__(self, random: Random, split: Split) -> None:
+        self.random, self.split = random, split
+        self.questions: list[Question] = []
+
+    def word(self, kind: str, **names: str) -> str:
+        """A question of a kind of `WORDINGS`, filled in and now and then written carelessly."""
+        template = self.random.choice(share(WORDINGS[kind], self.split, kind, min(_CORE, len(WORDINGS[kind]) - 4)))
+        text = template.format(**names)
+        text = re.sub(r"\b(the|The) (the|your|our) ", r"\1 ", text)
+        if template[0] != "{" or self.random.random() < 0.5:
+            text = text[0].upper() + text[1:] if template[0] == "{" and self.random.random() < 0.5 else text
+        draw = self.random.random()
+        if draw < 0.05:
+            text = text.rstrip("?.")
+        elif draw < 0.1:
+            text = text[0].lower() + text[1:]
+        return text
+
+    def add(
+        self, text: str, answers: str | Sequence[str], boxes: Sequence[Box] = (), labels: Sequence[Box] = (),
+        kind: str = DETAIL, hops: int = 1,
+    ) -> None:  # fmt: skip
+        """A question, unless it has been asked already."""
+        told = (answers,) if isinstance(answers, str) else tuple(answers)
+        if all(text.casefold() != other.text.casefold() for other in self.questions):
+            self.questions.append(Question(text, told, tuple(boxes), tuple(labels), kind, hops))
+
+    def named(self, name: str, kind: str, label: str = "") -> str:
+        """A question for what a name leads to, whose value is of a kind of `values.KINDS`.
+
+        Args:
+            name: of the field, as in `fields`.
+            label: the name as the page prints it.
+        """
+        said, own = spoken(name), _OWN.get(kind)
+        if _PHRASE.search(said):
+            return self.word("quoted", label=(label or name).rstrip(": "))
+        fits = own is not None and _FITS.get(own, _ANYTHING).search(said) and not _UNFIT.get(own, _NOTHING).search(said)
+        which = own if own and fits and self.random.random() < 0.5 else "any"
+        return self.word(which, name=said, Name=said[0].upper() + said[1:], label=(label or name).rstrip(": "))
+
+    def value(self, names: Sequence[str], kind: str, label: Pieces, value: Pieces) -> None:
+        """Asks for the value that a label leads to, in its own words or by another of its names."""
+        printed = joined(label).rstrip(": ")
+        other = len(names) > 1 and self.random.random() < 0.3
+        name = self.random.choice(names[1:]) if other else names[0]
+        self.add(self.named(name, kind, "" if other else printed), joined(value), boxes_of(value), boxes_of(label))
+
+    def beside(self, where: str, label: Piece, value: Pieces) -> None:
+        """Asks what is `right`, `under` or `above`."""
+        text = self.word(where, label=label.text.rstrip(": "))
+        self.add(text, joined(value), boxes_of(value), boxes_of([label]))
+
+    def inverse(self, label: Piece, value: Pieces) -> None:
+        """Asks for the label of a value."""
+        name = label.text.rstrip(": ")
+        text = self.word("inverse", label=joined(value))
+        self.add(text, name, [label.part(name).box], boxes_of(value))
+
+    def absent(self, text: str) -> None:
+        """A question for what is not there."""
+        self.add(text, NOT_THERE, kind=ABSENT)
+
+    def both(self, first: tuple[str, Pieces, Pieces], second: tuple[str, Pieces, Pieces]) -> None:
+        """Asks for two values at once: each with its name, label and value."""
+        (one, label, value), (two, other_label, other) = first, second
+        one, two = spoken(one), spoken(two)
+        text = self.word("both", first=one, second=two, First=one[0].upper() + one[1:])
+        answers = tuple(joined(value) + sign + joined(other) for sign in (" and ", ", ", " "))
+        self.add(text, answers, boxes_of([*value, *other]), boxes_of([*label, *other_label]), TWO_PLACES)
+
+    def gist(self, kind: str, answers: str | Sequence[str], pieces: Pieces = (), **names: str) -> None:
+        """A question about the page as a whole."""
+        self.add(self.word(kind, **names), answers, boxes_of(pieces), kind=GIST)
+
+    def ordered(self, count: int, absent: float) -> tuple[Question, ...]:
+        """At most so many questions in a drawn order, about that share of them for what is not there."""
+        missing = [question for question in self.questions if question.absent]
+        there = [question for question in self.questions if not question.absent]
+        self.random.shuffle(there)
+        self.random.shuffle(missing)
+        wanted = count * absent
+        several = min(int(wanted) + (self.random.random() < wanted % 1), len(missing))
+        chosen = [*there[: count - several], *missing[:several]]
+        self.random.shuffle(chosen)
+        return tuple(chosen)
