@@ -1,5 +1,6 @@
 """Questions about what a page shows, in the words that people use, and the places where their answers are printed."""
 
+# ruff: noqa: E501, SIM905 (lists are readable as running text)
 from __future__ import annotations
 
 import re
@@ -50,6 +51,32 @@ quantity: How many {item} were bought?; What is the quantity of {item}?; How man
 dearest: Which item costs most?; What is the most expensive item?; Which item was the most expensive?; What was the dearest item?; Which article costs the most?; Name the item with the highest price.; What did I pay the most for?; Which line has the highest amount?; most expensive item?; What is the priciest thing on the list?; Which product is the most expensive?
 cheapest: Which item costs least?; What is the cheapest item?; Which item was the cheapest?; Which article costs the least?; Name the item with the lowest price.; What did I pay the least for?; Which line has the lowest amount?; cheapest item?; What is the least expensive item?; Which product is the cheapest?
 item of price: Which item costs {value}?; What costs {value}?; What was bought for {value}?; For which item was {value} paid?; Which article is {value}?; {value} is the price of what?; Which item has the price {value}?; What did I get for {value}?
+ask total: How much did I pay?; What is the total?; How much is the total?; How much was the bill?; How much is it altogether?; What is the total amount?; How much does it come to?; What is the sum?; How much was the total of this receipt?; What is the amount to pay?; total?; How much did it all cost?; What was the total price?; How much was spent?; Give me the total.; What's the bottom line?; How much is owed?; Find the total.; How high is the bill?; What does everything cost together?; What is the grand total?; What's the total on this?; How much do I owe?; total amount
+ask subtotal: What is the subtotal?; How much is it before tax?; What is the subtotal amount?; How much is the subtotal?; What is the sum before tax?; subtotal?; What does it come to without tax?; What's the net amount?; Find the subtotal.; What is the sum of the items?
+ask tax: How much tax?; How much tax was paid?; What is the tax?; How much is the VAT?; What is the GST?; VAT amount?; What is the tax amount?; How much sales tax was charged?; What tax was charged?; tax?; How high is the tax?; How much goes to the tax office?; What is the amount of tax?; What did the tax come to?; GST?; How much of it is tax?
+ask service: How much is the service charge?; What is the service charge?; Was a service charge added, and how much?; service charge?; How much was charged for service?; What did the service cost?; How high is the service charge?; What amount was added for service?; How much was added for the staff?; What's the fee for service?
+ask tip: How much is the tip?; What tip was given?; How much was tipped?; tip?; What is the gratuity?; How high was the tip?; How much was left as a tip?; What gratuity was paid?
+ask discount: How much is the discount?; What discount was given?; How much was taken off?; discount?; How much was saved?; By how much was it reduced?; What is the discount?; How much did I save?; What rebate was given?
+ask cash: How much cash was given?; How much cash was paid?; How much did the customer hand over?; What amount was tendered?; cash?; How much was paid in cash?; What did I give in cash?; How much money was handed over?; What is the cash amount?; What was received in cash?
+ask change: How much change was given?; How much change did I get?; What is the change?; change?; How much money was returned?; What did I get back?; How much was given back?; What change is due?; How much came back?
+ask shop: What is the name of the store?; Where was this bought?; What is the name of the company?; Which shop is it?; Who issued the receipt?; What is the shop called?; store name?; Which business is this receipt from?; What is the name of the restaurant or shop?; At which place was this bought?; From which shop is the receipt?; Where did I buy this?; Which company issued this?; merchant?; What is the merchant's name?
+ask address: What is the address?; What is the address of the company?; What is the address of the store?; Where is the shop?; address?; Where is the store located?; Which address is printed?; At which address is it?; In which street is it?; What's the shop's address?; Find the address.; Where can I find them?; What is their address?
+ask phone: What is the telephone number?; What is the phone number?; phone?; Which number can I call?; What's their phone number?; Telephone number?; How can I call them?; What is the number to ring?; Give me the phone number.; Under what number can they be called?; Find the phone number.
+ask date: What is the date on the receipt?; When was this receipt issued?; When was this bought?; What is the date?; On which day was it printed?; date?; On what date was this purchase made?; When did I go there?; When was it?; Which date is on it?; What day was this bought?; When was the purchase?; What date does it show?; Find the date.; Of which day is this receipt?
+ask time: At what time was the receipt issued?; What time was it printed?; What is the time on the receipt?; time?; At what time was this bought?; What time is printed?; When, at what time?; What time of day was it?; At which hour was it issued?; What time does it show?; Find the time.
+ask cashier: Who was the cashier?; Who served?; Who was the server?; Which employee served me?; cashier?; Who took the payment?; What is the name of the cashier?; Who waited on the table?; Who rang it up?; By whom was I served?; What was the waiter's name?
+ask card: How much was paid by card?; What was charged to the card?; How much was paid with the card?; card payment?; What amount was put on the card?; How much did I pay by card?; What is the amount on the card?; How much was debited?
+who invoices: Who issued the invoice?; Which company sent this invoice?; Who is the seller?; Who is the supplier?; Who sent this?; From whom is the invoice?; Who wants to be paid?; Which company is this bill from?; Who do I have to pay?; Which firm invoices?; What is the name of the vendor?
+seller's address: What is the address of the seller?; What is the supplier's address?; Where is the seller located?; Which address has the company that issued it?; What address does the sender have?; Where is the vendor based?; What is the sender's address?; At which address is the supplier?
+who is invoiced: Who is the customer?; Who is the invoice for?; Who was billed?; Who has to pay?; To whom is the invoice addressed?; Who is invoiced?; What is the name of the customer?; Who is the client?; Whom was this bill sent to?; Who received this invoice?; Who is the buyer?
+customer's address: What is the address of the customer?; What is the customer's address?; Where does the customer live?; What is the billing address?; Which address was the invoice sent to?; Where is the client located?; At which address is the buyer?; What address is the bill sent to?
+invoice total: What is the total?; How much has to be paid?; What is the total amount?; How much is the invoice?; What is the amount due?; How much is due?; What is the invoice total?; How much is it in total?; total amount?; What sum has to be paid?; How much money do they want?; What does it all come to?; What do I owe them?
+ask number: What is the invoice number?; Which number has the invoice?; invoice number?; What is the number of this invoice?; Which invoice number is given?; Find the invoice number.; What's the invoice no.?; Under which number was it issued?; What number does the bill have?
+ask invoice date: What is the invoice date?; When was the invoice issued?; What is the date of the invoice?; invoice date?; On which day was it issued?; Of what date is the invoice?; When was it written?; What date is on the invoice?; When was the bill made out?
+ask due: What is the due date?; When is it due?; When does it have to be paid?; By when must it be paid?; due date?; Until when can I pay?; When is the payment due?; Before which date must I pay?; What is the last day to pay?
+who receives: Who is it shipped to?; Who gets the delivery?; To whom are the goods sent?; Who receives the goods?; What is the name of the recipient?; Who is the delivery for?; Whom do they deliver to?; For whom is the shipment?
+where sent: What is the delivery address?; Where are the goods sent?; Where is it delivered to?; What is the shipping address?; To which address is it shipped?; Where does the delivery go?; At which address do the goods arrive?; To where do they deliver?
+items sold: How many items were sold?; What is the number of items?; How many items does it count?; How many items are counted?; item count?; What number of items is printed?; How many pieces does the receipt count?; What is the item count?
 kind of page: What kind of document is this?; What type of document is this?; What is this?; Which kind of page is this?; What sort of document is it?; What am I looking at?; kind of document?; What does the image show?; How would you call this document?; Is this a letter, a form, or what?; Document type?; What is shown here?
 title: What is the title?; What is the title of this page?; What is the heading?; What is the title of the document?; What does the heading say?; title?; What is this document called?; Which title does it have?; Read the title.; What is written at the top as the title?; What is the headline?; How is this page titled?; Give the title of this page.
 largest: What is printed largest?; Which text is the largest?; What is written in the largest letters?; What does the biggest text say?; Which words are printed biggest?; What is in the largest print?; Read the largest text.; Which text stands out by its size?; What is set in the biggest type?
@@ -85,11 +112,15 @@ _OWN = {  # kinds of values: which wordings they have beside those of any value
     "number": "measure",
 }  # fmt: skip
 
-_PHRASE = re.compile(r"( (on|by|to|from|at|in|via|until|since|with)|^(from|to|re|born|dated|admitted|discharged|departs|arrives|expires|signed))$")
+_PHRASE = re.compile(
+    r"( (on|by|to|from|at|in|via|until|since|with)|^(from|to|re|born|dated|admitted|discharged|departs|arrives|expires|signed))$"
+)
 _ANYTHING, _NOTHING = re.compile(""), re.compile("(?!)")
 _FITS = {  # names that wordings of their own go with
     "count": re.compile(r"s$"),
-    "date": re.compile(r"date|birth|day|start|end\b|loss|issue|expiry|renewal|delivery|appointment|due|discharge|admission|graduation"),
+    "date": re.compile(
+        r"date|birth|day|start|end\b|loss|issue|expiry|renewal|delivery|appointment|due|discharge|admission|graduation"
+    ),
 }
 _UNFIT = {  # and those with which they sound odd
     "date": re.compile("^date$|days"),
@@ -98,11 +129,18 @@ _UNFIT = {  # and those with which they sound odd
     "percent": re.compile("percent"),
 }  # fmt: skip
 
+_ABBREVIATIONS = frozenset(
+    """VAT GST HST SST PST IVA IBAN BIC SWIFT SSN DOB MRN BP TIN ABN UID POS TRN ID PO P.O. P.O GPA HOA MLS PNR SKU VIN A/C B/L HS S/N USD EUR GBP ZIP
+    AMEX EFTPOS ISBN URL IP PDF CPU RAM USB GPS GDP EU UK US UN HR IT Q1 Q2 Q3 Q4 FY KWH TV PC CEO""".split()
+)
+
 
 def spoken(name: str) -> str:
     """A field's name as it is said within a sentence: in lower case, but for abbreviations."""
     words = name.rstrip(":").split(" ")
-    return " ".join(word if sum(c.isupper() or c.isdigit() for c in word) > 1 else word.lower() for word in words)
+    return " ".join(
+        word if word.strip("().:#").upper() in _ABBREVIATIONS and word.isupper() else word.lower() for word in words
+    )
 
 
 def boxes_of(pieces: Pieces) -> tuple[Box, ...]:
@@ -121,7 +159,7 @@ class Asker:
         """A question of a kind of `WORDINGS`, filled in and now and then written carelessly."""
         template = self.random.choice(share(WORDINGS[kind], self.split, kind, min(_CORE, len(WORDINGS[kind]) - 4)))
         text = template.format(**names)
-        text = re.sub(r"\b(the|The) (the|your|our) ", r"\1 ", text)
+        text = re.sub(r"\b([Tt]he) (the|your|our) ", r"\1 ", text).replace("..", ".")
         if template[0] != "{" or self.random.random() < 0.5:
             text = text[0].upper() + text[1:] if template[0] == "{" and self.random.random() < 0.5 else text
         draw = self.random.random()

@@ -4,6 +4,7 @@ A line of a domain: `Name = synonym = synonym ~ kind of value`, see `values.KIND
 question may use another; all of them are held out together.
 """
 
+# ruff: noqa: E501, SIM905 (lists are readable as running text)
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from random import Random
 
 from ..splits import Split
 from .pools import Words, share
+from .terms import TERMS
 
 
 @dataclass(frozen=True)
@@ -88,9 +90,18 @@ def domains() -> dict[str, tuple[Field, ...]]:
 
 @lru_cache(maxsize=64)
 def fields_of(domain: str, split: Split) -> tuple[Field, ...]:
-    """The fields of a domain that a split shows."""
+    """The fields of a domain that a split shows, with those of their names that no other split has among its terms."""
     fields = domains()[domain]
-    return share(fields, split, "field", core=len(fields) // 2 if domain in _CORE else 0)
+    own = share(fields, split, "field", core=len(fields) // 2 if domain in _CORE else 0)
+    others = {
+        name.casefold()
+        for terms in TERMS.values()
+        for other, names in terms.items()
+        if other != split
+        for name in names
+    }
+    kept = (Field(tuple(name for name in field.names if name.casefold() not in others), field.kind) for field in own)
+    return tuple(field for field in kept if field.names)
 
 
 @lru_cache(maxsize=4)
@@ -99,7 +110,19 @@ def all_fields(split: Split) -> tuple[Field, ...]:
     return tuple(field for domain in domains() for field in fields_of(domain, split))
 
 
-_INVENTED_KINDS = ("amount", "number", "date", "code", "words", "person", "measure", "percent", "company", "count", "time")
+_INVENTED_KINDS = (
+    "amount",
+    "number",
+    "date",
+    "code",
+    "words",
+    "person",
+    "measure",
+    "percent",
+    "company",
+    "count",
+    "time",
+)
 _ENDINGS = ("number", "date", "code", "name", "type", "rate", "total", "level", "ID", "fee", "No.", "status", "class")
 
 
@@ -140,7 +163,11 @@ class FieldNames:
 
     def draw(self, domain: str, count: int) -> list[Field]:
         """So many fields with different names, each with its names in a drawn order."""
-        pools = ((fields_of(domain, self.split), 0.5), (fields_of("general", self.split), 0.22), (all_fields(self.split), 0.08))
+        pools = (
+            (fields_of(domain, self.split), 0.5),
+            (fields_of("general", self.split), 0.22),
+            (all_fields(self.split), 0.08),
+        )
         drawn: dict[str, Field] = {}
         taken: set[str] = set()
         while len(drawn) < count:

@@ -1,10 +1,12 @@
 """Forms: labels and values side by side, above each other or in boxes, with checkboxes, in one to three columns."""
 
+# ruff: noqa: E501, SIM905 (lists are readable as running text)
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import dataclasses
+from dataclasses import dataclass
 
-from .asking import DETAIL, NOT_THERE, TICK, boxes_of, spoken
+from .asking import DETAIL, TICK, boxes_of, spoken
 from .fields import Field, all_fields, fields_of
 from .page import PAGES, PageMaker
 from .pools import share
@@ -30,7 +32,13 @@ _CASES = ("plain", "plain", "upper", "title")
 
 def cased(text: str, case: str) -> str:
     """A label's text as it is, in capitals, or with capitals at the start of its words."""
-    return text.upper() if case == "upper" else " ".join(w[:1].upper() + w[1:] for w in text.split(" ")) if case == "title" else text
+    return (
+        text.upper()
+        if case == "upper"
+        else " ".join(w[:1].upper() + w[1:] for w in text.split(" "))
+        if case == "title"
+        else text
+    )
 
 
 @dataclass
@@ -41,7 +49,7 @@ class Shown:
     label: list[Piece]
     value: list[Piece]
     mode: str
-    options: list[tuple[str, Piece, bool]] = field(default_factory=list)
+    options: list[tuple[str, Piece, bool]] = dataclasses.field(default_factory=list)
 
     @property
     def text(self) -> str:
@@ -113,10 +121,24 @@ class FormWriter:
                 room = width * look.label_share
             right_aligned = look.mode == "left right-aligned"
             label, _ = self.sheet.paragraph(
-                label_text, x, base, room - size * 0.3 * right_aligned, look.label, 1.15, "right" if right_aligned else "left"
+                label_text,
+                x,
+                base,
+                room - size * 0.3 * right_aligned,
+                look.label,
+                1.15,
+                "right" if right_aligned else "left",
             )
             gap = size * self.random.uniform(0.4, 0.9)
-            left = x + (max(piece.box[2] - x for piece in label) if look.mode in ("after", "underlined", "leaders") else room) + gap
+            left = (
+                x
+                + (
+                    max(piece.box[2] - x for piece in label)
+                    if look.mode in ("after", "underlined", "leaders")
+                    else room
+                )
+                + gap
+            )
             room = width - (left - x)
             base = float(label[-1].boxes[0, 3]) if look.mode == "underlined" else base
         shown = Shown(field, label, [], look.mode)
@@ -127,7 +149,9 @@ class FormWriter:
             end = base + size * 0.4
         else:
             end = self._value(shown, left, base, room)
-        return max(end, float(label[-1].boxes[0, 3])) + size * (0.45 if look.mode.startswith("boxed") else look.leading - 1 + 0.1)
+        return max(end, float(label[-1].boxes[0, 3])) + size * (
+            0.45 if look.mode.startswith("boxed") else look.leading - 1 + 0.1
+        )
 
     def _value(self, shown: Shown, x: float, y: float, room: float) -> float:
         values, look = self.maker.values, self.look
@@ -175,7 +199,13 @@ class FormWriter:
             self.sheet.line((x, y), (x + side, y + side), colour=mark, width=1.5)
             self.sheet.line((x, y + side), (x + side, y), colour=mark, width=1.5)
         elif self.look.mark == "tick":
-            self.sheet.line((x + side * 0.1, y + side * 0.5), (x + side * 0.4, y + side * 0.9), (x + side * 1.1, y - side * 0.1), colour=mark, width=2)
+            self.sheet.line(
+                (x + side * 0.1, y + side * 0.5),
+                (x + side * 0.4, y + side * 0.9),
+                (x + side * 1.1, y - side * 0.1),
+                colour=mark,
+                width=2,
+            )
         else:
             self.sheet.rectangle(x + side * 0.2, y + side * 0.2, x + side * 0.8, y + side * 0.8, fill=mark)
 
@@ -220,7 +250,11 @@ def draw_look(maker: PageMaker, layout: str, size: float) -> Look:
     draw = random.random()
     face, colour, factor = family.regular, ink, 1.0
     if draw < 0.15:
-        face, colour, factor = maker.fonts.draw(random, "hand").regular, random.choice(((20, 30, 120), (10, 10, 10), (30, 60, 150))), 1.2
+        face, colour, factor = (
+            maker.fonts.draw(random, "hand").regular,
+            random.choice(((20, 30, 120), (10, 10, 10), (30, 60, 150))),
+            1.2,
+        )
     elif draw < 0.4:
         face = maker.fonts.draw(random, "mono").regular
     elif draw < 0.5:
@@ -283,7 +317,11 @@ def _heading(maker: PageMaker, look: Look, domain: str, x: float, y: float, widt
     random, sheet, size = maker.random, maker.sheet, look.value.size
     align = random.choice(("left", "middle", "middle"))
     anchor = x if align == "left" else x + width / 2
-    heading = Style(look.label.face if random.random() < 0.6 else maker.family(display=0.2).bold, random.uniform(1.3, 2.0) * min(size, 16), look.label.colour)
+    heading = Style(
+        look.label.face if random.random() < 0.6 else maker.family(display=0.2).bold,
+        random.uniform(1.3, 2.0) * min(size, 16),
+        look.label.colour,
+    )
     small = Style(look.label.face, max(9.0, size * 0.8), look.label.colour)
     if random.random() < 0.4:
         y += small.size
@@ -327,7 +365,13 @@ def _footer(maker: PageMaker, look: Look, x: float, y: float, width: float) -> N
     if random.random() < 0.5:
         return
     text = random.choice(share(_FOOTERS, maker.split, "footer", 2)).format(
-        n=random.randint(1, 3), m=random.randint(3, 9), code=values.code(), date=values.date(), company=values.company(), phone=values.phone(), url=values.url()
+        n=random.randint(1, 3),
+        m=random.randint(3, 9),
+        code=values.code(),
+        date=values.date(),
+        company=values.company(),
+        phone=values.phone(),
+        url=values.url(),
     )
     align = random.choice(("left", "middle", "right"))
     anchor = {"left": x, "middle": x + width / 2, "right": x + width}[align]
@@ -378,7 +422,13 @@ def _ask_options(maker: PageMaker, shown: Shown) -> None:
         asker.add(text, shown.text, boxes_of(shown.value), boxes_of(shown.label), DETAIL)
     text, piece, ticked = random.choice(shown.options)
     if sum(each == text for each, _, _ in shown.options) == 1 and random.random() < 0.5:
-        asker.add(asker.word("is ticked", option=text), "yes" if ticked else "no", boxes_of([piece]), boxes_of(shown.label), TICK)
+        asker.add(
+            asker.word("is ticked", option=text),
+            "yes" if ticked else "no",
+            boxes_of([piece]),
+            boxes_of(shown.label),
+            TICK,
+        )
 
 
 def ask_absent(maker: PageMaker, present: list[str], domain: str, count: int = 3) -> None:
@@ -388,7 +438,13 @@ def ask_absent(maker: PageMaker, present: list[str], domain: str, count: int = 3
     pool = (*fields_of(domain, maker.split), *fields_of("general", maker.split), *all_fields(maker.split)[::7])
     for _ in range(count):
         missing = random.choice(pool) if random.random() < 0.85 else maker.names.invented()
-        words = {word for name in missing.names for word in spoken(name).split()} - {"number", "no.", "date", "of", "name"}
+        words = {word for name in missing.names for word in spoken(name).split()} - {
+            "number",
+            "no.",
+            "date",
+            "of",
+            "name",
+        }
         if words & there or not words:
             continue
         name = random.choice(missing.names)
@@ -396,6 +452,3 @@ def ask_absent(maker: PageMaker, present: list[str], domain: str, count: int = 3
             asker.gist("field there", "no", name=spoken(name))
         else:
             asker.absent(asker.named(name, missing.kind))
-
-
-__all__ = ["NOT_THERE", "FormWriter", "Look", "Shown", "ask_absent", "ask_fields", "cased", "draw_look", "form"]

@@ -1,5 +1,6 @@
 """What every kind of generated page is made with: a sheet, fonts, values, names of fields and an asker."""
 
+# ruff: noqa: E501, SIM905 (lists are readable as running text)
 from __future__ import annotations
 
 import string
@@ -137,6 +138,10 @@ class PageMaker:
     def style(self, face: FontFace, size: float, colour: Colour | None = None) -> Style:
         """Text in a face, of so many px per em."""
         return Style(face, size, self.ink() if colour is None else colour)
+
+    def shown(self, text: str, *, upper: float = 0.0) -> str:
+        """A text in capitals that often."""
+        return text.upper() if self.random.random() < upper else text
 
     def title(self, text: str, x: float, y: float, style: Style, align: str = "left", width: float = 0) -> list[Piece]:
         """A heading, broken where it is wider than `width`."""

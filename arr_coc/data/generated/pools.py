@@ -1,5 +1,6 @@
 """What is held out of training, and how: words, names, wordings, formats and layouts, each pool by its own list."""
 
+# ruff: noqa: E501, SIM905 (lists are readable as running text)
 from __future__ import annotations
 
 import re
@@ -56,9 +57,12 @@ def named(text: str) -> dict[str, tuple[str, ...]]:
     return table
 
 
+_UNWANTED = "sex sexuality suicide murder rape killer incest genocide homicide torture terrorist".split()
+
+
 def _words(name: str) -> tuple[str, ...]:
     lists = files("wonderwords").joinpath("assets")
-    profane = set(lists.joinpath("profanitylist.txt").read_text().split("\n"))
+    profane = {*lists.joinpath("profanitylist.txt").read_text().split("\n"), *_UNWANTED}
     lines = lists.joinpath(name).read_text().split("\n")
     return tuple(dict.fromkeys(line for line in lines if line.isalpha() and line.islower() and line not in profane))
 

@@ -7,10 +7,11 @@ are px of the finished page, x to the right, y down; a text's y is its baseline.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from random import Random
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -29,7 +30,8 @@ _PLAIN = str.maketrans({
     "\u00e4": "ae", "\u00f6": "oe", "\u00fc": "ue", "\u00df": "ss", "\u00e9": "e", "\u00e8": "e", "\u00ea": "e",
     "\u00e0": "a", "\u00e1": "a", "\u00ed": "i", "\u00f3": "o", "\u00fa": "u", "\u00f1": "n", "\u00e7": "c",
     "\u00c4": "Ae", "\u00d6": "Oe", "\u00dc": "Ue", "\u00c9": "E", "\u00ee": "i", "\u00f4": "o", "\u00e2": "a",
-    "\u2212": "-", "\u0142": "l", "\u010d": "c", "\u0142": "l", "\u00b2": "2", "\u203a": ">", "\u2192": "->", "\u00d7": "x", "\u2713": "x", "\u00a9": "(c)", "\u00ae": "(R)", "\u2026": "...",
+    "\u2212": "-", "\u0142": "l", "\u010d": "c", "\u00b2": "2", "\u203a": ">",
+    "\u2192": "->", "\u00d7": "x", "\u2713": "x", "\u00a9": "(c)", "\u00ae": "(R)", "\u2026": "...",
 })  # fmt: skip
 
 
@@ -99,7 +101,8 @@ class Style:
 
     def wrap(self, text: str, width: float) -> list[str]:
         """The text in lines of at most `width` px; a longer word has a line of its own."""
-        space, lines, taken = self.width(" "), [], 0.0
+        lines: list[str] = []
+        space, taken = self.width(" "), 0.0
         for word in self.printable(text).split():
             size = self.width(word)
             if lines and taken + space + size <= width:
@@ -168,7 +171,7 @@ def find(pieces: Pieces, text: str) -> list[Piece]:
 class _Shape:
     method: str  # of ImageDraw
     points: tuple[tuple[float, float], ...]
-    options: dict[str, object]
+    options: Mapping[str, Any]
 
 
 class Sheet:
@@ -268,7 +271,7 @@ class Sheet:
             points = [(round(x * scale), round(y * scale)) for x, y in shape.points]
             options = dict(shape.options)
             for name in {"width", "radius"} & options.keys():
-                options[name] = round(options[name] * scale)  # type: ignore[call-overload]
+                options[name] = round(options[name] * scale)
             getattr(canvas, shape.method)(points, **options)
         return image if scale == 1 else image.reduce(scale)
 

@@ -4,6 +4,7 @@ A `Values` draws its formats once, as one document has one way to write a date; 
 names it may draw.
 """
 
+# ruff: noqa: E501, SIM905 (lists are readable as running text)
 from __future__ import annotations
 
 import datetime
@@ -315,7 +316,9 @@ class Values:
     def filled(self, form: str) -> str:
         """A format with # replaced by digits and @ by capital letters."""
         digits = self.random.choice
-        text = "".join(digits(string.digits) if c == "#" else digits(string.ascii_uppercase) if c == "@" else c for c in form)
+        text = "".join(
+            digits(string.digits) if c == "#" else digits(string.ascii_uppercase) if c == "@" else c for c in form
+        )
         return "1" + text[1:] if form[0] == "#" and text[0] == "0" else text
 
     def phone(self) -> str:
@@ -328,7 +331,9 @@ class Values:
 
     def iban(self) -> str:
         """An IBAN, in groups of four or without spaces."""
-        text = self.random.choice(("DE", "GB", "FR", "NL", "ES", "CH", "AT")) + self.filled("#" * self.random.choice((18, 20, 22)))
+        text = self.random.choice(("DE", "GB", "FR", "NL", "ES", "CH", "AT")) + self.filled(
+            "#" * self.random.choice((18, 20, 22))
+        )
         return " ".join(re.findall(".{1,4}", text)) if self.random.random() < 0.7 else text
 
     def email(self) -> str:
@@ -383,7 +388,9 @@ class Values:
         else:
             text = self.words.noun()
         if self.random.random() < 0.15:
-            text += self.random.choice((" 500g", " 1L", " XL", " 330ml", " 2pk", " A4", " (large)", " 12 oz", " #4", " 0.5l"))
+            text += self.random.choice(
+                (" 500g", " 1L", " XL", " 330ml", " 2pk", " A4", " (large)", " 12 oz", " #4", " 0.5l")
+            )
         return text.title() if self.random.random() < 0.7 else text.capitalize()
 
 
