@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from random import Random
 
 import numpy as np
@@ -16,18 +15,27 @@ import numpy as np
 from ..fonts import FontFace, find_fonts
 from ..splits import Split, check_split
 from ..text_page import TextPage
-from . import forms, invoices, receipts, tables
+from . import forms, invoices, letters, receipts, tables
 from .page import PAGES, PageMaker, fonts_of
 
 __all__ = ["KINDS", "draw_page", "layout_page"]
 
-KINDS: dict[str, float] = {"form": 3.0, "receipt": 3.0, "invoice": 2.0, "table": 2.0}
+KINDS: dict[str, float] = {
+    "form": 3.0,
+    "receipt": 3.0,
+    "invoice": 2.0,
+    "table": 2.0,
+    "letter": 1.0,
+    "memo": 0.7,
+    "agreement": 1.0,
+    "email": 0.6,
+}
 """Kinds of pages, and how often each is drawn against the others."""
 
 _QUESTIONS = 14  # of a page at most
 _ABSENT = 0.12  # of the questions
 
-assert set(KINDS) == set(PAGES), [module.__name__ for module in (forms, invoices, receipts, tables)]
+assert set(KINDS) == set(PAGES), [module.__name__ for module in (forms, invoices, letters, receipts, tables)]
 
 
 def _make(rng: np.random.Generator, split: Split, kind: str | None, faces: tuple[FontFace, ...] | None) -> PageMaker:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import datetime
-
 from dataclasses import dataclass
 
 from .asking import SPREAD, boxes_of, spoken
@@ -166,7 +165,7 @@ def _head(paper: _Receipt) -> None:
     if random.random() < 0.35:
         _centred_entry(paper, "taxid", values.code())
     if random.random() < 0.15:
-        paper.centred(values.url())
+        paper.centred(paper.text(values.url()))
     if random.random() < 0.35:
         paper.centred(random.choice(share(_HEADS, maker.split, "receipt head", 3)))
     if large and style.size > paper.body.size * 1.4 and random.random() < 0.5:
@@ -236,7 +235,7 @@ def _drawn_items(paper: _Receipt) -> list[_Item]:
 
 def _items(paper: _Receipt) -> list[_Item]:
     """Items in the receipt's layout."""
-    maker, random, values, body = paper.maker, paper.random, paper.maker.values, paper.body
+    random, values, body = paper.random, paper.maker.values, paper.body
     items, layout = _drawn_items(paper), paper.layout
     columns = layout.startswith("columns") or (layout == "name quantity price" and random.random() < 0.5)
     number = body.width("00000")

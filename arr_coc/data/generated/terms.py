@@ -48,6 +48,12 @@ paid: Amount paid; Paid; Payments; Less payments; Deposit paid; Paid to date | P
 balance: Balance; Balance due; Outstanding; Amount outstanding; Remaining balance | Open balance; Still due | Left to pay; Unpaid amount
 shipping: Shipping; Delivery; Freight; Shipping & handling; Postage; S&H; Carriage | Courier; Delivery charge | Transport; Packing and postage
 contact: Contact; Attn; Contact person; Salesperson; Account manager; Your contact; Sales rep | Attention; Handled by | Clerk; In charge
+memo from: From; FROM; Sender; From: | Sent by | Originator; Written by
+memo to: To; TO; Recipient; For | Addressed to | Attn.; Intended for
+memo date: Date; DATE; Sent; Dated | Sent on | Date sent; Written on
+memo subject: Subject; SUBJECT; Re; RE; Subj.; Topic | Regarding | Concerning; About
+memo cc: Cc; CC; Copy; Copies to; c.c. | Copy to | Carbon copy; Also to
+attachment: Attachment; Attachments; Enclosure; Encl.; Attached | File attached | Enclosures; Attached file
 """.strip()
 
 
