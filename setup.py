@@ -35,7 +35,15 @@ EXTRAS_REQUIRE = {
     "serve": ["fastapi>=0.115.2", "uvicorn>=0.30", "prometheus-client>=0.20"],
     "ray": ["ray[serve]>=2.60"],  # beside "serve"; the release that the tests run with; older ones were not tried
     "demo": ["gradio>=6.31"],  # the release that the tests run with; older ones were not tried
-    "test": ["pytest>=8.3", "pytest-xdist>=3.6", "hypothesis>=6.100", "ruff>=0.9", "mypy>=1.14", "openai>=3.54"],
+    "test": [
+        "pytest>=8.3",
+        "pytest-xdist>=3.6",
+        "hypothesis>=6.100",
+        "ruff>=0.9",
+        "mypy>=1.14",
+        "openai>=3.54",
+        "rendercv-fonts>=0.5",
+    ],
     "conformance": ["parameterized>=0.9"],  # beside "test": what transformers' own tests import
 }
 

@@ -1,8 +1,16 @@
-"""What every test runs under: no network, no progress bars; and the fixtures of several test files."""
+"""What every test runs under: no network, no progress bars; which may be skipped; the fixtures of several test files.
+
+`--bare` hides the system's fonts and browsers, as on a machine with Python, make and git alone. `--strict-skips` fails
+every test that is skipped for a reason that `MAY_SKIP` does not list. CI runs `make test` with both, and what it can
+install for the slow tests, those without `--bare`.
+"""
 
 import os
+import re
+import shutil
 import socket
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +22,74 @@ import pytest
 from PIL import Image
 
 collect_ignore = ["conformance"]  # transformers' tests, which `make conformance` fetches and runs
+
+
+MAY_SKIP = {
+    r"could not import 'ray": "the extra `ray` is not installed for tests: 80 MB for one gateway",
+    r"could not import 'trl'": "the extra `trl` is not installed for tests: it changes with every release",
+    r"lmms-eval is not installed": "it asks for some hundred packages",
+    r"vllm": "it needs a GPU and several GB",
+    r"may not mount a disk": "a small disk that is full takes root and a kernel that lets it mount one",
+    r"does not let the peak be reset": "some kernels do not offer /proc/self/clear_refs",
+}
+"""Regular expressions of reasons why a test may be skipped in CI, and why that is not mended."""
+
+BROWSER_SKIPS = r"browser: expected one of"
+"""Of tests that need Chromium, which pip does not bring: CI installs it with apt-get and then skips none of them."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--bare", action="store_true", help="hide the system's fonts and browsers")
+    parser.addoption("--strict-skips", action="store_true", help="fail skipped tests whose reason conftest.py lacks")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--bare"):
+        from arr_coc.data.browser import PROGRAMS
+        from arr_coc.data.fonts import FONT_PATH, pip_font_directories
+
+        os.environ[FONT_PATH] = os.pathsep.join(map(str, pip_font_directories()))
+        os.environ["PATH"] = path_without(PROGRAMS, config)
+
+
+def path_without(programs: tuple[str, ...], config: pytest.Config) -> str:
+    """PATH, with folders of links in place of those that hold one of some programs."""
+    folders = os.environ["PATH"].split(os.pathsep)
+    for place, folder in enumerate(folders):
+        if any(shutil.which(program, path=folder) for program in programs):
+            folders[place] = tempfile.mkdtemp(prefix="arr-coc-path-")
+            config.add_cleanup(lambda made=folders[place]: shutil.rmtree(made))
+            for file in Path(folder).iterdir():
+                if file.name not in programs:
+                    Path(folders[place], file.name).symlink_to(file)
+    return os.pathsep.join(folders)
+
+
+def judge_skip(report: pytest.TestReport | pytest.CollectReport, config: pytest.Config) -> None:
+    """Makes a failure of a skip that is not expected, under `--strict-skips`."""
+    if not config.getoption("--strict-skips") or not report.skipped or hasattr(report, "wasxfail"):
+        return
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    expected = [*MAY_SKIP, *([BROWSER_SKIPS] if config.getoption("--bare") else [])]
+    if not any(re.search(pattern, reason) for pattern in expected):
+        report.outcome = "failed"
+        report.longrepr = f"skipped for a reason that tests/conftest.py does not list: {reason}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    judge_skip(report, item.config)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    judge_skip(report, collector.config)
+    return report
 
 
 @pytest.fixture(scope="session")

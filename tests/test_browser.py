@@ -20,12 +20,6 @@ from arr_coc_cli import main
 
 SPLITS = ("train", "test")
 
-try:
-    for split in SPLITS:
-        fonts.find_fonts(split)
-except FileNotFoundError as error:
-    pytest.skip(str(error), allow_module_level=True)
-
 
 @pytest.fixture
 def draw() -> Callable[..., Page]:
@@ -125,6 +119,7 @@ def test_a_browser_that_ends_at_once_is_an_error_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("split", SPLITS)
 def test_letters_stand_in_their_boxes(draw: Callable[..., Page], split: str) -> None:
     for number in range(4):
@@ -146,6 +141,7 @@ def test_letters_stand_in_their_boxes(draw: Callable[..., Page], split: str) -> 
             assert "".join(spelt) == question.answers[0].replace(" ", "")
 
 
+@pytest.mark.slow
 def test_there_is_no_ink_of_a_value_outside_its_box(draw: Callable[..., Page]) -> None:
     """On plain paper the pixels around a box are paper, those in its first and last rows are not: it is tight."""
     checked = 0
@@ -170,6 +166,7 @@ def digest(number: int) -> tuple[bytes, str]:
     return page.image.tobytes(), repr((page.questions, page.glyphs))
 
 
+@pytest.mark.slow
 def test_a_page_is_the_same_after_others_and_in_another_process(draw: Callable[..., Page]) -> None:
     first = digest(0)
     assert digest(1) != first and digest(0) == first
@@ -178,6 +175,7 @@ def test_a_page_is_the_same_after_others_and_in_another_process(draw: Callable[.
     assert digest(1) != first, "the parent's browser still runs"
 
 
+@pytest.mark.slow
 def test_pages_that_do_not_fit_are_shrunk_but_not_below_what_can_be_read(draw: Callable[..., Page]) -> None:
     shared = browser.shared_browser()
     style = sample_html_style(np.random.default_rng(0), "test")
@@ -188,6 +186,7 @@ def test_pages_that_do_not_fit_are_shrunk_but_not_below_what_can_be_read(draw: C
     assert shared.set_page(html, 256, 30.0) is None
 
 
+@pytest.mark.slow
 def test_a_font_that_the_browser_takes_for_broken_is_no_page(draw: Callable[..., Page], tmp_path: Path) -> None:
     broken = tmp_path / "broken.otf"
     broken.write_bytes(b"OTTO" + bytes(200))
@@ -198,6 +197,7 @@ def test_a_font_that_the_browser_takes_for_broken_is_no_page(draw: Callable[...,
     assert shown.set_page(text, 128, 8.0) is not None
 
 
+@pytest.mark.slow
 def test_on_stacked_pages_labels_stand_above_their_values(draw: Callable[..., Page]) -> None:
     for split in ("train", "test"):
         page = draw_page("stacked", 3, 0, 256, split)  # type: ignore[arg-type]

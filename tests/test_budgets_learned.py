@@ -10,7 +10,6 @@ from helpers import tiny_model
 from torch import Tensor, nn
 
 from arr_coc import ArrCocConfig
-from arr_coc.data.fonts import find_fonts
 from arr_coc.data.formats.rendered import Rendered
 from arr_coc.modeling.allocators import tier_sizes
 from arr_coc.training.draws import Draw
@@ -18,11 +17,6 @@ from arr_coc.training.phases import AllocatorPhase, make_trainer
 from arr_coc.training.recipe import load_recipe
 from arr_coc.training.tier_loss import expected_answer_loss
 from arr_coc.training.trainer import ArrCocTrainer
-
-try:
-    find_fonts("train"), find_fonts("test")
-except FileNotFoundError as error:
-    pytest.skip(str(error), allow_module_level=True)
 
 LEARNED, HELD_OUT = (
     {"format": "rendered", "domains": "form", "size": 128, "pages": pages, "questions": 4, "seed": seed, "split": split}

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from arr_coc.data import SPLITS, box_targets, fonts
+from arr_coc.data import SPLITS, box_targets
 from arr_coc.data.domains import DOMAINS, Page, draw_page
 from arr_coc.data.domains.density import LARGEST, SMALLEST, densities, print_size, render_density, room, shown
 from arr_coc.data.flowing import flow
@@ -16,12 +16,6 @@ from arr_coc.data.sketching import SKETCHES
 from arr_coc_cli import main
 
 SIZE = 192
-
-try:
-    for split in SPLITS:
-        fonts.find_fonts(split)
-except FileNotFoundError as error:
-    pytest.skip(str(error), allow_module_level=True)
 
 
 # ---- runs in lines ------------------------------------------------------------------------------------------------

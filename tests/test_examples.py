@@ -10,7 +10,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from arr_coc.data import Split
 from arr_coc.parts import part_of_parameter
 from arr_coc.training.recipe import load_recipe, train
 
@@ -43,11 +42,6 @@ SAYS = {
     "sft_trl.py": ["before: exact match", "of black images", "after:  exact match", "points"],
 }
 
-FONTS: dict[str, Split] = {
-    "make_receipt.py": "test", "make_invoice.py": "validation", "learn_from_feedback.py": "validation",
-}  # fmt: skip
-"""Fonts that a script needs beside those of training."""
-
 MARKS = {
     "learn_from_feedback.py": pytest.mark.slow,
     "sft_trl.py": pytest.mark.filterwarnings("ignore"),  # TRL warns of names that transformers has changed since
@@ -68,13 +62,6 @@ def test_script_runs(
     arguments = [argument.replace("OUT", str(tmp_path)) for argument in SCRIPTS[script]]
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "argv", [script, *arguments])
-    if script in FONTS:
-        from arr_coc.data import find_fonts
-
-        try:
-            find_fonts(FONTS[script])
-        except FileNotFoundError as error:
-            pytest.skip(str(error))
     runpy.run_path(str(ROOT / "examples" / script), run_name="__main__")
     written = [Path(argument) for argument in arguments if argument.startswith(str(tmp_path))]
     said = capsys.readouterr().out

@@ -10,18 +10,12 @@ import torch
 from helpers import TINY_PATCH, TINY_SIDE, tiny_config
 
 from arr_coc import ArrCocImageProcessor
-from arr_coc.data import find_fonts
 from arr_coc.data.vocabulary import build_tokenizer
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.processing_arr_coc import ArrCocProcessor
 from arr_coc.training.from_scratch.finding import Finding, FindingStage, listwise_loss
 from arr_coc.training.stages import Run
-
-try:
-    find_fonts("train")
-except FileNotFoundError as error:
-    pytest.skip(str(error), allow_module_level=True)
 
 STAGE = FindingStage(
     steps=3, warmup=1, evaluate_every=3, workers=0, bf16=False, sources=2, views=5, questions=2, seen=3, kept=2,

@@ -1,14 +1,18 @@
 """Font families: what is held out stays held out, also under another name."""
 
+import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from fontTools.ttLib import TTFont
 
 from arr_coc.data import CHARSET, SPLITS, Split, family_names, find_fonts, font_families, font_packages
 from arr_coc.data.font_likeness import LIMIT, letter_shapes, likenesses, plainest_faces
 from arr_coc.data.font_packages import install_commands
+from arr_coc.data.fonts import FONT_PATH, FontFace, font_directories, pip_font_directories
 
 HELD_OUT = """Lato, Roboto, Open Sans, FreeSans, FreeSerif, FreeMono, Liberation Serif, Tinos, Noto Sans, Noto Serif,
     Ubuntu, Comic Neue, Roboto Condensed, Inconsolata, Linux Libertine O, Linux Biolinum O, Fira Code,
@@ -25,13 +29,6 @@ UNDER_OTHER_NAMES = """Assistant, Cambo, Source Sans Pro, Heebo, Hind, Garuda, D
 
 def listed(text: str) -> set[str]:
     return {" ".join(name.split()) for name in text.split(",")}
-
-
-def faces_of(split: Split):
-    try:
-        return find_fonts(split)
-    except FileNotFoundError as error:
-        pytest.skip(str(error))
 
 
 def test_each_family_is_in_one_split() -> None:
@@ -80,23 +77,22 @@ def test_the_commands_are_printed_and_run_only_when_asked_for(
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_installed_faces_are_of_their_split_and_of_usual_weight(split: Split) -> None:
-    for face in faces_of(split):
+    for face in find_fonts(split):
         assert face.family in family_names(split)
         assert face.family == "URW Bookman" or not re.search("light|thin|black|hairline", face.style.lower())
 
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_installed_faces_have_every_character(split: Split) -> None:
-    reader = pytest.importorskip("fontTools.ttLib")
-    for face in faces_of(split):
-        with reader.TTFont(face.path, lazy=True, fontNumber=0) as font:
+    for face in find_fonts(split):
+        with TTFont(face.path, lazy=True, fontNumber=0) as font:
             characters = font.getBestCmap()
         assert not [char for char in f"{CHARSET} " if ord(char) not in characters], face
 
 
 @pytest.mark.slow
 def test_no_installed_family_is_one_of_another_split_under_another_name() -> None:
-    plain = {split: plainest_faces(faces_of(split)) for split in SPLITS}
+    plain = {split: plainest_faces(find_fonts(split)) for split in SPLITS}
     for left, right in (("train", "validation"), ("train", "test"), ("validation", "test")):
         for row, column in np.argwhere(likenesses(plain[left], plain[right]) >= LIMIT):
             pytest.fail(
@@ -104,14 +100,46 @@ def test_no_installed_family_is_one_of_another_split_under_another_name() -> Non
             )
 
 
-def test_likeness_sees_a_face_under_other_widths_and_not_another_design() -> None:
+def narrowed(face: FontFace, path: Path) -> FontFace:
+    """A copy of a TrueType face with letters of four fifths of the width."""
+    with TTFont(face.path) as font:
+        for name in font.getGlyphOrder():
+            glyph = font["glyf"][name]
+            if glyph.numberOfContours > 0:
+                glyph.coordinates.scale((0.8, 1.0))
+        font.save(path)
+    return replace(face, path=str(path))
+
+
+def test_likeness_sees_a_face_under_other_widths_and_not_another_design(tmp_path: Path) -> None:
     """Else the test above could not fail."""
-    faces = {face.family: face for face in plainest_faces(faces_of("train"))}
-    if not {"DejaVu Sans", "DejaVu Sans Condensed", "DejaVu Serif"} <= set(faces):
-        pytest.skip("DejaVu is not installed")
-    plain, condensed, serif = (faces[f"DejaVu {name}"] for name in ("Sans", "Sans Condensed", "Serif"))
+    faces = {face.family: face for face in plainest_faces(find_fonts("train"))}
+    plain, serif = faces["DejaVu Sans"], faces["DejaVu Serif"]
     assert np.isclose(letter_shapes(plain) @ letter_shapes(plain), 1.0)
-    assert likenesses([plain], [condensed])[0, 0] > LIMIT > 0.9 > likenesses([plain], [serif])[0, 0]
+    assert likenesses([plain], [narrowed(plain, tmp_path / "narrow.ttf")])[0, 0] > LIMIT
+    assert likenesses([plain], [serif])[0, 0] < 0.9
+
+
+def test_the_folders_to_search_are_one_setting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv(FONT_PATH, raising=False)
+    assert font_directories()[0] == Path("/usr/share/fonts") and font_directories()[-2:] == pip_font_directories()
+    folders = tmp_path / "first", tmp_path / "second"
+    monkeypatch.setenv(FONT_PATH, os.pathsep.join(map(str, folders)))
+    assert font_directories() == folders
+    monkeypatch.setenv(FONT_PATH, "")
+    assert font_directories() == ()
+    with pytest.raises(FileNotFoundError, match=r"got none in no folder \(ARR_COC_FONT_PATH is empty\)"):
+        find_fonts("train")
+
+
+def test_what_pip_brings_has_faces_of_every_split() -> None:
+    """The tests need no others: matplotlib and rendercv-fonts come with the extra `test`."""
+    families = {
+        split: {face.family for face in find_fonts(split, directories=pip_font_directories())} for split in SPLITS
+    }
+    assert families["train"] >= {"DejaVu Sans", "DejaVu Sans Mono", "DejaVu Serif"}
+    assert families["validation"] == {"EB Garamond"}
+    assert families["test"] >= {"Lato", "Open Sans", "Roboto"}
 
 
 def test_files_that_are_no_fonts_or_of_no_family_are_passed_over(tmp_path: Path) -> None:

@@ -9,15 +9,9 @@ import pytest
 import torch
 from test_finding import begun
 
-from arr_coc.data import find_fonts
 from arr_coc.training.attention import all_eager_attention
 from arr_coc.training.from_scratch.gathering import DrawnDocuments, Gathering, GatheringStage, read_out
 from arr_coc.training.from_scratch.questions import Prompts
-
-try:
-    find_fonts("train")
-except FileNotFoundError as error:
-    pytest.skip(str(error), allow_module_level=True)
 
 STAGE = GatheringStage(
     steps=2, warmup=1, evaluate_every=2, workers=0, bf16=False, sources=2, documents=2, questions=2,

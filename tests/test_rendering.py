@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -26,19 +27,11 @@ from arr_coc.data import (
 from arr_coc.data.domains import DOMAINS
 
 
-def need_fonts(split: Split) -> None:
-    try:
-        fonts.find_fonts(split)
-    except FileNotFoundError as error:
-        pytest.skip(str(error))
-
-
 def generator(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
 def documents(split: Split, count: int, *, size: int = 256, seed: int = 0) -> list[Document]:
-    need_fonts(split)
     rng = generator(seed)
     return [render_document(rng, size=size, split=split) for _ in range(count)]
 
@@ -52,7 +45,6 @@ def crop(document: Document, box: Box) -> np.ndarray:
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("render", [render_document, render_dense_page])
 def test_same_seed_gives_the_same_document(render, split):
-    need_fonts(split)
     first, second = (render(generator(5), split=split) for _ in range(2))
     assert first.image.tobytes() == second.image.tobytes()
     assert (first.entries, first.glyphs, first.layout, first.font) == (
@@ -148,7 +140,7 @@ def test_documents_use_the_layouts_of_their_split(split):
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_missing_fonts_name_the_packages_to_install(split, monkeypatch, tmp_path: Path):
-    monkeypatch.setattr(fonts, "font_directories", lambda: (tmp_path, tmp_path / "absent"))
+    monkeypatch.setenv("ARR_COC_FONT_PATH", f"{tmp_path}{os.pathsep}{tmp_path / 'absent'}")
     with pytest.raises(FileNotFoundError, match=rf"fonts: expected one of the {split} split .*apt-get install fonts-"):
         render_document(generator(), split=split)
 
@@ -168,7 +160,6 @@ def test_bad_arguments_say_what_was_expected(render):
 
 
 def test_dense_pages_show_letters_and_digits_about_equally_often():
-    need_fonts("train")
     rng, counts = generator(), dict.fromkeys(CHARSET, 0)
     for _ in range(40):
         page = render_dense_page(rng)

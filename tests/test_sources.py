@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from arr_coc.data import SPLITS, fonts
 from arr_coc.data.domains import DOMAINS, Page, Variations, draw_page
 from arr_coc.data.domains.invoice import REFERENCES, SUMS, draw_sheet
 from arr_coc.data.formats.base import image_size
@@ -20,12 +19,6 @@ from arr_coc.data.writing import write_questions
 
 SEVERAL = ("clip", "pages", "pair")
 SIZE = {"clip": 128, "pages": 160, "pair": 160, "invoice": 310}
-
-try:
-    for split in SPLITS:
-        fonts.find_fonts(split)
-except FileNotFoundError as error:
-    pytest.skip(str(error), allow_module_level=True)
 
 
 @pytest.fixture(scope="module")

@@ -7,16 +7,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from arr_coc.data import FIELDS, Box, Document, find_fonts
+from arr_coc.data import FIELDS, Box, Document
 from arr_coc.data.domains import invoice, tile
 from arr_coc.data.domains.photo import photograph_document
 from arr_coc.data.mixture import KINDS
 from arr_coc.training.from_scratch.targets import word_targets
-
-try:
-    find_fonts("validation")
-except FileNotFoundError as error:
-    pytest.skip(str(error), allow_module_level=True)
 
 SIDE = 160
 KEPT = ("tile", "overview")

@@ -8,16 +8,10 @@ import pytest
 import torch
 from test_finding import begun
 
-from arr_coc.data import find_fonts
 from arr_coc.training.attention import all_eager_attention
 from arr_coc.training.from_scratch.stage import ScratchStage
 from arr_coc.training.from_scratch.together import Together, TogetherStage
 from arr_coc.training.recipe import load_recipe
-
-try:
-    find_fonts("train")
-except FileNotFoundError as error:
-    pytest.skip(str(error), allow_module_level=True)
 
 PARTS: dict[str, Any] = {
     "answering": {

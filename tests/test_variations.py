@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from arr_coc.cli.data_arguments import find_source
-from arr_coc.data import fonts
 from arr_coc.data.domains import AS_DRAWN, Page, Variations, draw_page
 from arr_coc.data.domains.absent import unheard_field
 from arr_coc.data.formats.rendered import Rendered
@@ -23,12 +22,6 @@ from arr_coc.data.values import FIELDS
 from arr_coc_cli import main
 
 SIZE = 320
-
-try:
-    for split in ("train", "test"):
-        fonts.find_fonts(split)
-except FileNotFoundError as error:
-    pytest.skip(str(error), allow_module_level=True)
 
 
 def drawn(domain: str, number: int, variations: Variations = AS_DRAWN) -> Page:

@@ -13,7 +13,6 @@ from helpers import tiny_model
 from PIL import Image
 
 from arr_coc.cli.evaluate import table
-from arr_coc.data import find_fonts
 from arr_coc.data.collator import QuestionCollator
 from arr_coc.data.formats.jsonl import Jsonl
 from arr_coc.data.records import Record, read_records
@@ -206,10 +205,6 @@ SMALL = {
 def test_the_documented_commands_run(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    try:
-        find_fonts("train")
-    except FileNotFoundError as error:
-        pytest.skip(str(error))
     monkeypatch.chdir(tmp_path)
     assert len(DOCUMENTED) == 6
     for line in DOCUMENTED:

@@ -9,14 +9,8 @@ import pytest
 from helpers import tiny_model
 from PIL import Image
 
-from arr_coc.data import find_fonts
 from arr_coc.evaluating import view_report
 from arr_coc.evaluating.view_report import Measured, counting_views, line_of
-
-try:
-    find_fonts("test")
-except FileNotFoundError as error:
-    pytest.skip(str(error), allow_module_level=True)
 
 
 @pytest.fixture(scope="module")

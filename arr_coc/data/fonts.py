@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,6 +23,10 @@ _REGULAR_STYLES = frozenset({"", "regular", "book", "roman", "medium", "bold"})
 _ITALIC_WORDS = frozenset({"italic", "oblique"})
 _URW_STYLES = {"URW Bookman": {"light": "regular", "demi": "bold"}, "URW Gothic": {"demi": "bold"}}
 
+FONT_PATH = "ARR_COC_FONT_PATH"
+"""The environment variable that names the folders to search instead of the usual ones, separated as in PATH."""
+
+_PIP_FONTS = {"matplotlib": "mpl-data/fonts/ttf", "rendercv_fonts": ""}  # DejaVu; EB Garamond, Lato, Roboto and others
 _PACKAGES: dict[Split, str] = {  # some of each split, for who wants no more
     "train": "fonts-dejavu fonts-liberation",
     "validation": "fonts-paratype fonts-vollkorn fonts-jetbrains-mono",
@@ -47,19 +52,21 @@ class FontFace:
 
 
 @lru_cache(maxsize=1)
+def pip_font_directories() -> tuple[Path, ...]:
+    """The font folders of the installed Python packages that have some; the packages are not imported."""
+    specs = {folder: importlib.util.find_spec(package) for package, folder in _PIP_FONTS.items()}
+    return tuple(Path(spec.origin).parent / folder for folder, spec in specs.items() if spec and spec.origin)
+
+
 def font_directories() -> tuple[Path, ...]:
-    """Directories that are scanned, the system's first; matplotlib's own fonts (DejaVu) come last."""
+    """Directories that are scanned: those of `ARR_COC_FONT_PATH` if it is set, if only to nothing; else the system's,
+    then `pip_font_directories()`."""
+    setting = os.environ.get(FONT_PATH)
+    if setting is not None:
+        return tuple(Path(folder) for folder in setting.split(os.pathsep) if folder)
     home = Path.home()
-    directories = [
-        Path("/usr/share/fonts"),
-        Path("/usr/local/share/fonts"),
-        home / ".local/share/fonts",
-        home / ".fonts",
-    ]
-    matplotlib = importlib.util.find_spec("matplotlib")  # located, not imported: importing it takes a second
-    if matplotlib is not None and matplotlib.origin is not None:
-        directories.append(Path(matplotlib.origin).parent / "mpl-data/fonts/ttf")
-    return tuple(directories)
+    system = Path("/usr/share/fonts"), Path("/usr/local/share/fonts"), home / ".local/share/fonts", home / ".fonts"
+    return (*system, *pip_font_directories())
 
 
 def _read_face(path: Path) -> FontFace | None:
@@ -109,8 +116,10 @@ def find_fonts(split: Split, *, directories: Iterable[Path] | None = None) -> tu
     if not faces:
         names = ", ".join(sorted(family_names(split))[:8])
         raise FileNotFoundError(
-            f"fonts: expected one of the {split} split ({names}, ...); got none in {', '.join(map(str, searched))}. "
-            "All are installed by: python -m arr_coc.data.font_packages --install; some, on Debian or Ubuntu, by: "
+            f"fonts: expected one of the {split} split ({names}, ...); got none in "
+            f"{', '.join(map(str, searched)) or f'no folder ({FONT_PATH} is empty)'}. "
+            "All are installed by: python -m arr_coc.data.font_packages --install; a few, by: "
+            "pip install matplotlib rendercv-fonts; some, on Debian or Ubuntu, by: "
             f"apt-get install {_PACKAGES[split]}"
         )
     return faces
