@@ -199,8 +199,8 @@ def test_two_processes_answer_as_one_does(
     """Two processes, joined by accelerate over gloo: each writes its share, the first one gathers."""
     arms = ["none", "random", "realizer"]
     rules = tmp_path / "rules.yaml"
-    rule = {"decision": "GO", "if": {"arm": "realizer", "above": "none", "by": 2}, "text": "t"}
-    rules.write_text(yaml.safe_dump({"rules": [rule], "otherwise": {"decision": "NO", "text": "u"}}))
+    rule = {"decision": "GO", "if": {"arm": "realizer", "above": "none", "by": 2}}
+    rules.write_text(yaml.safe_dump({"rules": [rule], "otherwise": {"decision": "NO"}}))
     options = ["experiment", "--data", str(data), "--model", str(checkpoint), "--arms", ",".join(arms)]
     options += ["--rules", str(rules), "--seeds", "0", "--timed", "1", "--rounds", "1"]
     options += ["--device", "cpu"] if torch.accelerator.is_available() else []  # else it is found out

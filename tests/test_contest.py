@@ -31,8 +31,8 @@ CONTEST: dict[str, dict[str, Any]] = {
     "ceiling": {"arm": "keep_all", "weights": ["d"], "bound": True},
 }
 RULES = {
-    "rules": [{"decision": "GO", "if": {"arm": "running", "above": ["floor", "bare"], "by": 2}, "text": "It pays."}],
-    "otherwise": {"decision": "CANNOT SAY", "text": "Neither is shown."},
+    "rules": [{"decision": "GO", "if": {"arm": "running", "above": ["floor", "bare"], "by": 2}}],
+    "otherwise": {"decision": "CANNOT SAY"},
 }
 
 

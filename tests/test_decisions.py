@@ -122,8 +122,8 @@ def test_one_question_copied_twelve_times_gives_no_verdict() -> None:
     said = {name: Prediction(1, answer, 0.5, 33, 4, (9, 9), "", "digest") for name, answer in answers.items()}
     items = distinct_items(records, [said["none"]] * 12)
     assert (len(items.records), items.number_of_images, items.copies) == (1, 1, 11)
-    rule = {"decision": "GO", "if": {"arm": "realizer", "above": "none", "by": 2}, "text": "t"}
-    rules = {"rules": [rule], "otherwise": {"decision": "NO", "text": "u"}}
+    rule = {"decision": "GO", "if": {"arm": "realizer", "above": "none", "by": 2}}
+    rules = {"rules": [rule], "otherwise": {"decision": "NO"}}
     arms = [
         score_arm(make_arms(tiny_config(), [name])[0], [[answer] * 12], items, "exact_match", 4)
         for name, answer in said.items()
@@ -135,36 +135,69 @@ def test_one_question_copied_twelve_times_gives_no_verdict() -> None:
 
 def test_more_points_than_asked_but_within_chance_are_not_enough() -> None:
     rules = {
-        "rules": [{"decision": "GO", "if": {"arm": "realizer", "above": "b", "by": 2}, "text": "t"}],
-        "otherwise": {"decision": "NO", "text": "u"},
+        "rules": [{"decision": "GO", "if": {"arm": "realizer", "above": "b", "by": 2}}],
+        "otherwise": {"decision": "NO"},
         "notes": [
-            {"if": {"arm": "realizer", "not_above": "c"}, "text": "c does as well"},
-            {"if": {"arm": "realizer", "not_above": "d"}, "text": "d is not there"},
+            {"if": {"arm": "realizer", "not_above": "c"}},
+            {"if": {"arm": "realizer", "not_above": "d"}},
         ],
     }
     check_rules(rules)
     assert compared(rules) == [("realizer", "b"), ("realizer", "c"), ("realizer", "d")]
     assert missing_arms(rules, ["realizer", "c"]) == ["b"]
     outcome = decide(rules, ["realizer", "b", "c"], differences(b=(1.0, 9.0), c=(-5.0, 2.0)), images=50)
-    assert outcome == {"decision": "NO", "text": "u", "because": [("realizer", "b")], "notes": ["c does as well"]}
+    assert outcome == {
+        "decision": "NO",
+        "text": "No rule holds. Open: realizer against b, +5.0 [+1.0, +9.0] points.",
+        "because": [("realizer", "b")],
+        "notes": ["realizer is not above c by more than 2 points: -1.5 [-5.0, +2.0]."],
+    }
+
+
+@pytest.mark.parametrize(
+    ("intervals", "says"),
+    [
+        ({}, "realizer is above none, floor and patches, by more than 2 points."),
+        ({"floor": NOTHING}, "realizer is not above floor by more than 2 points: +0.2 [-1.0, +1.5]."),
+        ({"patches": (-15.2, -10.3)}, "realizer is below patches: -12.8 [-15.2, -10.3] points."),
+        ({"floor": OPEN}, "No rule holds. Open: realizer against floor, +4.0 [-1.0, +9.0] points."),
+    ],
+)
+def test_a_decision_says_what_was_measured(intervals: dict[str, tuple[float, float]], says: str) -> None:
+    """A rule once said of patches that answered 12.7 points more that they answer as many, to within two points."""
+    others = ("none", "floor", "patches")
+    rules = {
+        "rules": [
+            {"decision": "GO", "if": {"arm": "realizer", "above": list(others), "by": 2}},
+            *({"decision": "NO-GO", "if": {"arm": "realizer", "not_above": other}} for other in others),
+        ],
+        "otherwise": {"decision": "CANNOT SAY"},
+    }
+    check_rules(rules)
+    compare = differences(**{**dict.fromkeys(others, CLEAR), **intervals})
+    assert decide(rules, [*others, "realizer"], compare, images=20)["text"] == says
 
 
 @pytest.mark.parametrize(
     ("rules", "message"),
     [
         (None, "rules: expected a list of rules"),
-        ({"rules": [{"decision": "GO", "text": "t"}]}, r"rules\[0\]: expected if with arm, above and by .*; got None"),
+        ({"rules": [{"decision": "GO"}]}, r"rules\[0\]: expected if with arm, above and by .*; got None"),
         (
-            {"rules": [{"decision": "GO", "text": "t", "if": {"arm": "a", "above": "b"}}]},
+            {"rules": [{"decision": "GO", "if": {"arm": "a", "above": "b"}}]},
             r"rules\[0\]: expected if .* above and by",
         ),
         (
-            {"rules": [{"text": "t", "if": {"arm": "a", "not_above": "b"}}]},
+            {"rules": [{"if": {"arm": "a", "not_above": "b"}}]},
             r"rules\[0\]: expected decision, a string",
         ),
         (
-            {"rules": [{"decision": "GO", "text": "t", "if": {"arm": "a", "not_above": "b"}}]},
+            {"rules": [{"decision": "GO", "if": {"arm": "a", "not_above": "b"}}]},
             "otherwise: expected decision, a string; got None",
+        ),
+        (
+            {"rules": [{"decision": "GO", "text": "It pays.", "if": {"arm": "a", "not_above": "b"}}]},
+            r"rules\[0\]: expected no text, which is made from what is measured; got 'It pays.'",
         ),
     ],
 )

@@ -308,8 +308,8 @@ def test_an_experiment_on_rendered_pages(checkpoint: Path, capsys: pytest.Captur
     Path("config.yaml").write_text(
         "data: {format: rendered, pages: 2, questions: 2, size: 128, split: test}\n"
         "arms: [none, saliency]\ntimed: 1\nrounds: 1\n"
-        "rules:\n  rules: [{decision: STOP, text: so, if: {arm: saliency, not_above: [none]}}]\n"
-        "  otherwise: {decision: GO, text: else}\n"
+        "rules:\n  rules: [{decision: STOP, if: {arm: saliency, not_above: [none]}}]\n"
+        "  otherwise: {decision: GO}\n"
     )
     options = ["--model", str(checkpoint), "--device", "cpu"]
     assert main(["experiment", "config.yaml", "--out", "run", *options]) == 0, capsys.readouterr().err

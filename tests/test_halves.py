@@ -138,8 +138,8 @@ def test_what_each_half_contributes() -> None:
     ]  # fmt: skip
     records = [Record(Path(f"{number}.png"), "Why?", ("?",), line=number) for number in range(20)]
     items = Items(records, np.arange(20), np.arange(20), 0)
-    rule = {"decision": "GO", "if": {"arm": "realizer", "above": "none", "by": 2}, "text": "t"}
-    result = score_experiment(arms, items, {"rules": [rule], "otherwise": {"decision": "NO", "text": "u"}}, 4)
+    rule = {"decision": "GO", "if": {"arm": "realizer", "above": "none", "by": 2}}
+    result = score_experiment(arms, items, {"rules": [rule], "otherwise": {"decision": "NO"}}, 4)
     beside, without = result["halves"]
     assert (beside["patches"], beside["changed"]["value"]) == (17, 0.5)
     assert (without["patches"], without["changed"]["value"]) == (0, 1.0)

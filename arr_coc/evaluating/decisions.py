@@ -3,16 +3,14 @@
 rules:                       # the first one that holds decides
   - decision: GO
     if: {arm: realizer, above: [random, saliency], by: 2}      # by more than so many points, also at the interval's end
-    text: Looking where the question says pays.
   - decision: STOP
     if: {arm: realizer, not_above: none, by: 2}                # the interval ends at so many points, or below
-    text: Patches help no more than none.
-otherwise: {decision: CANNOT SAY, text: Neither is shown.}
+otherwise: {decision: CANNOT SAY}
 notes:                       # said beside the decision, each that holds
   - if: {arm: realizer, not_above: larger}                     # by: 2 where nothing is said
-    text: A larger image does as well.
 
-The 95 % interval of the difference decides, never its sign. Fewer than `FEWEST_IMAGES` images decide nothing.
+The 95 % interval of the difference decides, never its sign. Fewer than `FEWEST_IMAGES` images decide nothing. The
+sentences that say what a decision rests on are made from what was measured.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ..files import read_yaml
+from .number_texts import points
 from .statistics import FEWEST_IMAGES
 
 NO_VERDICT = "NO VERDICT"
@@ -32,48 +31,20 @@ Comparison = Mapping[str, Any]
 SMALLEST_DIFFERENCE = 2.0
 """Points: less is not worth having. What `not_above` leaves open where a rule does not say."""
 
-RIVALS = {
-    "larger": "base tokens alone, of a larger image and no fewer",
-    "smaller": "all patches of a smaller image, at no fewer tokens",
-    "random": "chance",
-    "saliency": "strong edges",
-    "uniform": "a regular lattice of as many patches",
-    "patches_only": "the same number of patches without the base",
-}
-"""What running back has to beat at equal tokens, in words."""
+RIVALS = ("larger", "smaller", "random", "saliency", "uniform", "patches_only")
+"""What running back has to beat at equal tokens: see `arms`."""
 
 DEFAULT_RULES: dict[str, Any] = {
     "rules": [
-        {
-            "decision": "GO",
-            "if": {"arm": "realizer", "above": ["none", *RIVALS], "by": SMALLEST_DIFFERENCE},
-            "text": "Running back to where the question points pays, by more than two points over the base alone, over "
-            "a floor and a smaller image of as many tokens, over blind patches, and over patches without a base.",
-        },
-        {
-            "decision": "STOP",
-            "if": {"arm": "realizer", "not_above": ["none"], "by": SMALLEST_DIFFERENCE},
-            "text": "Patches from where the question points answer no more questions than none, to within two points.",
-        },
+        {"decision": "GO", "if": {"arm": "realizer", "above": ["none", *RIVALS], "by": SMALLEST_DIFFERENCE}},
+        {"decision": "STOP", "if": {"arm": "realizer", "not_above": ["none"], "by": SMALLEST_DIFFERENCE}},
         *(
-            {
-                "decision": "NO-GO",
-                "if": {"arm": "realizer", "not_above": [rival], "by": SMALLEST_DIFFERENCE},
-                "text": f"Patches from where the question points are no better than {words}, to within two points.",
-            }
-            for rival, words in RIVALS.items()
+            {"decision": "NO-GO", "if": {"arm": "realizer", "not_above": [rival], "by": SMALLEST_DIFFERENCE}}
+            for rival in RIVALS
         ),
     ],
-    "otherwise": {
-        "decision": "CANNOT SAY",
-        "text": "Running back is neither shown to pay by two points nor shown not to: more images would tell.",
-    },
-    "notes": [
-        {
-            "if": {"arm": "saliency", "not_above": ["random"], "by": 2},
-            "text": "Strong edges are no better a guide than chance.",
-        },
-    ],
+    "otherwise": {"decision": "CANNOT SAY"},
+    "notes": [{"if": {"arm": "saliency", "not_above": ["random"], "by": SMALLEST_DIFFERENCE}}],
 }
 
 
@@ -98,10 +69,32 @@ class Condition:
 
     def holds(self, compare: Callable[[str, str], Comparison]) -> bool:
         """Whether it is shown of all others, by `compare(first, second)`."""
-        comparisons = [compare(self.arm, other) for other in self.others]
+        return not self.failing(compare)
+
+    def failing(self, compare: Callable[[str, str], Comparison]) -> list[str]:
+        """The others that it is not shown of."""
+
+        def shown(row: Comparison) -> bool:
+            low, high = (100 * row["difference"][end] for end in ("low", "high"))
+            return row["significant"] and low > self.by if self.above else high <= self.by
+
+        return [other for other in self.others if not shown(compare(self.arm, other))]
+
+    def finding(self, compare: Callable[[str, str], Comparison]) -> str:
+        """What was measured, as a sentence, where it holds."""
         if self.above:
-            return all(row["significant"] and 100 * row["difference"]["low"] > self.by for row in comparisons)
-        return all(100 * row["difference"]["high"] <= self.by for row in comparisons)
+            return f"{self.arm} is above {_listed(self.others)}, by more than {self.by:g} points."
+        return f"{self.arm} is {_listed([self._place(other, compare(self.arm, other)) for other in self.others])}."
+
+    def _place(self, other: str, row: Comparison) -> str:
+        if row["significant"] and row["difference"]["high"] < 0:
+            return f"below {other}: {points(row['difference'])} points"
+        return f"not above {other} by more than {self.by:g} points: {points(row['difference'])}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """ "a, b and c"."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def read_rules(path: Path) -> dict[str, Any]:
@@ -126,8 +119,8 @@ def check_rules(rules: Any) -> None:
         raise ValueError(f"rules: expected a list of rules under the name rules; got {rules!r}")
     for place, rule in (*((f"rules[{i}]", rule) for i, rule in enumerate(rules["rules"])), *_notes(rules)):
         condition(rule, place)
-        _require_texts(rule, place, ("decision", "text") if place.startswith("rules") else ("text",))
-    _require_texts(rules.get("otherwise"), "otherwise", ("decision", "text"))
+        _check_names(rule, place, ("decision",) if place.startswith("rules") else ())
+    _check_names(rules.get("otherwise"), "otherwise", ("decision",))
 
 
 def _notes(rules: dict[str, Any]) -> list[tuple[str, Any]]:
@@ -137,10 +130,12 @@ def _notes(rules: dict[str, Any]) -> list[tuple[str, Any]]:
     return [(f"notes[{i}]", note) for i, note in enumerate(notes)]
 
 
-def _require_texts(content: Any, place: str, names: Sequence[str]) -> None:
-    for name in names:
+def _check_names(content: Any, place: str, needed: Sequence[str]) -> None:
+    for name in needed:
         if not isinstance(content, dict) or not isinstance(content.get(name), str):
             raise ValueError(f"{place}: expected {name}, a string; got {content!r}")
+    if "text" in content:
+        raise ValueError(f"{place}: expected no text, which is made from what is measured; got {content['text']!r}")
 
 
 def condition(rule: Any, place: str = "rule") -> Condition:
@@ -195,16 +190,25 @@ def decide(
         text = f"A verdict needs at least {FEWEST_IMAGES} different images; these questions are about {images}."
         return {"decision": NO_VERDICT, "text": text, "because": [], "notes": []}
     rests_on: list[tuple[str, str]] = []
-    outcome: dict[str, Any] = dict(rules["otherwise"])
+    outcome = {"decision": rules["otherwise"]["decision"], "text": ""}
     for rule in rules["rules"]:
         stated = condition(rule)
         rests_on += [(stated.arm, other) for other in stated.others]
         if stated.holds(compare):
-            outcome = {name: rule[name] for name in ("decision", "text")}
+            outcome = {"decision": rule["decision"], "text": stated.finding(compare)}
             break
-    notes = [
-        note["text"]
-        for note in rules.get("notes") or []
-        if {condition(note).arm, *condition(note).others} <= set(arms) and condition(note).holds(compare)
-    ]
+    noted = [condition(note) for note in rules.get("notes") or []]
+    notes = [note.finding(compare) for note in noted if {note.arm, *note.others} <= set(arms) and note.holds(compare)]
+    outcome["text"] = outcome["text"] or _undecided([condition(rule) for rule in rules["rules"]], compare)
     return {**outcome, "because": list(dict.fromkeys(rests_on)), "notes": notes}
+
+
+def _undecided(conditions: Sequence[Condition], compare: Callable[[str, str], Comparison]) -> str:
+    """Which differences keep the rules from holding, where none does."""
+    pairs = dict.fromkeys((each.arm, other) for each in conditions for other in each.failing(compare))
+    open_pairs = [
+        f"{arm} against {other}, {points(compare(arm, other)['difference'])} points"
+        for arm, other in pairs
+        if all(other in each.failing(compare) for each in conditions if each.arm == arm and other in each.others)
+    ]
+    return f"No rule holds. Open: {'; '.join(open_pairs)}." if open_pairs else "No rule holds."

@@ -58,8 +58,8 @@ class Bench:
         }  # fmt: skip
         self.recipe = root / "recipe.yaml"
         self.recipe.write_text(yaml.safe_dump({"model": "model", "start": "model", "stages": [phase]}))
-        rule = {"if": {"arm": "realizer", "above": ["none"], "by": 2.0}, "decision": "GO", "text": "It does."}
-        otherwise = {"decision": "CANNOT SAY", "text": "It may."}
+        rule = {"if": {"arm": "realizer", "above": ["none"], "by": 2.0}, "decision": "GO"}
+        otherwise = {"decision": "CANNOT SAY"}
         self.rules = root / "rules.yaml"
         self.rules.write_text(yaml.safe_dump({"rules": [rule], "otherwise": otherwise}))
 
