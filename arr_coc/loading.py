@@ -69,7 +69,12 @@ def load_model(name: str | None, device: str | None = None) -> ArrCocForConditio
     config = load_config(source)
     target = find_device(device)
     if Path(source).is_dir():
-        weight_files(Path(source))
+        try:
+            weight_files(Path(source))
+        except ValueError as error:
+            if Path(source).parts[-2:-1] != SHIPPED.parts[:-1]:
+                raise
+            raise ValueError(f"{error}. Distributions have no weights: a clone of the repository has") from error
     with refused(source):
         model = ArrCocForConditionalGeneration.from_pretrained(source, config=config)
     with refused(source):

@@ -216,6 +216,10 @@ _PARTS = {
 }
 
 
+_OF_ALL = ("transformers_version", "_name_or_path")
+"""What the whole model's saved config says, and its parts' do not."""
+
+
 @validated
 class ArrCocConfig(KnobConfig):
     """The whole model.
@@ -284,6 +288,15 @@ class ArrCocConfig(KnobConfig):
         """As in transformers; what is saved names the classes of every Auto class, whose code is saved beside it."""
         self.auto_map = dict(AUTO_MAP)
         super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
+
+    def to_diff_dict(self) -> dict[str, Any]:
+        """What is saved: of the parts too only what differs from transformers' defaults, such as labels of classes."""
+        saved = super().to_diff_dict()
+        for name in self.sub_configs:
+            saved[name] = {
+                key: value for key, value in getattr(self, name).to_diff_dict().items() if key not in _OF_ALL
+            }
+        return saved
 
     @property
     def padding_id(self) -> int:

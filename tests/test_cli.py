@@ -169,6 +169,9 @@ def test_damaged_checkpoints_are_refused(cli: Cli, checkpoint: Path, picture: Pa
         return Path(shutil.copytree(checkpoint, tmp_path / name, ignore=shutil.ignore_patterns(*without)))
 
     assert "expected weights (model.safetensors, or shards" in ask(copy("weightless", "*.safetensors"))
+    assert "got none. Distributions have no weights: a clone of the repository has" in ask(
+        copy("hub_configs/arr-coc-tiny", "*.safetensors")
+    )
     cut = copy("cut")
     content = (cut / "model.safetensors").read_bytes()
     (cut / "model.safetensors").write_bytes(content[: len(content) // 2])

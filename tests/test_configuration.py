@@ -145,13 +145,19 @@ def test_an_image_token_outside_the_vocabulary_is_refused(token: int) -> None:
         ArrCocConfig(**{**config.to_dict(), "image_token_id": token})
 
 
+IDLE = {"id2label", "label2id", "_name_or_path", "chunk_size_feed_forward", "problem_type"}
+"""What transformers keeps for every config, and no part of this model asks for."""
+
+
 def test_a_config_survives_json(tmp_path: Any) -> None:
     config = tiny_config(fetcher={"budget": "fast", "allocator": "window"}, relevance_loss_weight=0.5)
     config.save_pretrained(tmp_path)
     again = ArrCocConfig.from_pretrained(tmp_path)
     assert again.to_dict() == config.to_dict()
     assert again.text_config.model_type == "qwen3" and again.fetcher_config.budget == "fast"
-    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "arr_coc"
+    saved = json.loads((tmp_path / "config.json").read_text())
+    assert saved["model_type"] == "arr_coc" and saved["fetcher_config"]["model_type"] == "arr_coc_fetcher"
+    assert not IDLE & {*saved, *(key for part in ArrCocConfig.sub_configs for key in saved[part])}
 
 
 def test_parts_may_be_configs_or_dicts_and_are_not_changed() -> None:

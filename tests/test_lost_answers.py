@@ -88,5 +88,5 @@ def test_a_folder_without_what_training_left_is_refused(tmp_path: Path, capsys: 
         main([str(tmp_path)])
     assert "expected a trained model's folder with learner.safetensors; got" in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        main(["--questions", "0"])
+        main([str(tmp_path), "--questions", "0"])
     assert "--questions: expected at least 1; got 0" in capsys.readouterr().err

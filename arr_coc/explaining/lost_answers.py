@@ -1,6 +1,6 @@
 """Where a model trained from scratch loses answers: in its encoder, in its bridge, or in its language model?
 
-    python -m arr_coc.explaining.lost_answers [MODEL] [--kinds document browser] [--questions 96] [--split validation]
+    python -m arr_coc.explaining.lost_answers MODEL [--kinds document browser] [--questions 96] [--split validation]
         [--strategies oracle realizer none] [--seed 0]
 
 The same questions are asked with the same patches, read in three ways: as the bridge says them; in perfect tokens of
@@ -94,7 +94,7 @@ def lost_answers(task: Answering) -> Iterator[Lost]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", metavar="MODEL", nargs="?", type=Path, default=Path("hub_configs/arr-coc-tiny-2"))
+    parser.add_argument("model", metavar="MODEL", type=Path)
     asked = [kind for kind in KINDS if kind not in UNASKED]
     parser.add_argument("--kinds", nargs="+", choices=asked, default=["document", "browser", "stacked", "tile"])
     parser.add_argument("--questions", type=int, default=96, help="about each kind, rounded up to whole batches of 24")
