@@ -1,5 +1,6 @@
 """Recipes: stages in their order, settings laid over them, and what is refused."""
 
+import shutil
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -15,7 +16,7 @@ from arr_coc.modeling.bridges import BRIDGES
 from arr_coc.modeling.compressors import COMPRESSORS
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from arr_coc.training.from_scratch.checkpointing import load_learner
+from arr_coc.training.from_scratch.checkpointing import load_learner, save_learner
 from arr_coc.training.from_scratch.copying import CopyingStage
 from arr_coc.training.from_scratch.looking import LookingStage
 from arr_coc.training.from_scratch.together import TogetherStage
@@ -207,16 +208,25 @@ def test_bad_recipes_are_refused(tmp_path: Path, text: str, message: str) -> Non
         load_recipe(path)
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """arr-coc-tiny as a training leaves it, with what only training needs beside the weights. Read only."""
+    folder = tmp_path_factory.mktemp("trained") / "model"
+    shutil.copytree(RECIPE.parent, folder)
+    save_learner({"reading": {"scale": torch.ones(1)}}, folder)
+    return str(folder)
+
+
 WIDE = {"hidden_size": 256, "mlp_dim": 1024, "stem_channels": [64, 96]}
 
 
 @pytest.mark.parametrize("vision", [WIDE, {"image_size": 192}, {**WIDE, "image_size": 192}])
 def test_a_start_with_a_narrower_grid_encoder_or_for_another_size_sees_what_it_saw(
-    tmp_path: Path, vision: dict[str, Any]
+    trained: str, tmp_path: Path, vision: dict[str, Any]
 ) -> None:
     path = tmp_path / "other.yaml"
     tiny = str(RECIPE.parent)
-    content = {"model": tiny, "start": tiny, "config": {"vision_config": vision}, "stages": [{"stage": "reading"}]}
+    content = {"model": tiny, "start": trained, "config": {"vision_config": vision}, "stages": [{"stage": "reading"}]}
     path.write_text(yaml.safe_dump(content))
     started = begin(load_recipe(path), torch.device("cpu")).model.eval()
     shipped = ArrCocForConditionalGeneration.from_pretrained(tiny).eval()
@@ -263,12 +273,12 @@ def test_a_start_with_narrower_base_tokens_says_what_it_said(tmp_path: Path, com
     assert gradient is not None and not torch.allclose(*gradient.chunk(2), rtol=0.05)
 
 
-def test_a_start_with_fewer_language_layers_says_what_it_said(tmp_path: Path) -> None:
+def test_a_start_with_fewer_language_layers_says_what_it_said(trained: str, tmp_path: Path) -> None:
     """New layers begin by changing nothing."""
     path = tmp_path / "deeper.yaml"
     deeper = {"num_hidden_layers": 6, "layer_types": ["full_attention"] * 6, "intermediate_size": 600}
     tiny = str(RECIPE.parent)
-    content = {"model": tiny, "start": tiny, "config": {"text_config": deeper}, "stages": [{"stage": "reading"}]}
+    content = {"model": tiny, "start": trained, "config": {"text_config": deeper}, "stages": [{"stage": "reading"}]}
     path.write_text(yaml.safe_dump(content))
     grown = begin(load_recipe(path), torch.device("cpu")).model.eval()
     shipped = ArrCocForConditionalGeneration.from_pretrained(tiny).eval()
