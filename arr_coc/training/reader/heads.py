@@ -1,7 +1,7 @@
 """What the encoder is trained to say of each patch: its characters, how many wordpieces begin there, and which.
 
-Notation: B crops, G side of their grid, S slots, C channels of the features, D width of the language model, V rows of its
-embedding table.
+Notation: B crops, G side of their grid, S slots, C channels of the features, D width of the language model, V rows of
+its embedding table.
 """
 
 from dataclasses import dataclass

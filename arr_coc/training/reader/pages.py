@@ -5,17 +5,19 @@ that a patch can hold.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
-from arr_coc.data.splits import Split
 from arr_coc.data.cached_pages import CachedPages
+from arr_coc.data.splits import Split
 from arr_coc.data.text_page import Line, TextPage
 from arr_coc.data.wear import wear
 from arr_coc.modeling.registry import Registry
@@ -29,6 +31,27 @@ Draw = Callable[[np.random.Generator, Split], TextPage]
 
 PAGES: Registry[Draw] = Registry("page source")
 """Sources of pages that need no folder: `draw(rng, split)`."""
+
+
+@PAGES.register("generated")
+def generated(rng: np.random.Generator, split: Split) -> TextPage:
+    """A page of `arr_coc.data.generated`."""
+    return _generator().draw_page(rng, split)
+
+
+@PAGES.register("laid_out")
+def laid_out(rng: np.random.Generator, split: Split) -> TextPage:
+    """The same without a picture, which is quick."""
+    return _generator().layout_page(rng, split)
+
+
+def _generator() -> ModuleType:
+    """`arr_coc.data.generated`, which needs packages of the extra "train"."""
+    try:
+        return import_module("arr_coc.data.generated")
+    except ImportError as error:
+        raise ValueError(f"pages: expected its packages, pip install 'arr-coc[train]'; got {error}") from error
+
 
 LEAST_PRINT, MOST_PRINT = 6.0, 30.0
 """Height of a capital letter on crops, px; print of other sizes is scaled to what is drawn between them."""
@@ -85,7 +108,7 @@ def crop(rng: np.random.Generator, page: TextPage, side: int, blank: int = 127) 
     lines = []
     for each in page.lines:
         boxes = (each.boxes - corner) * scale
-        if (boxes[:, 2] > 0).any() and (boxes[:, 0] < side).any() and boxes[:, 3].max() > 0 and boxes[:, 1].min() < side:
+        if (boxes[:, 2:].max(0) > 0).all() and (boxes[:, :2].min(0) < side).all():
             lines.append(Line(each.text, boxes))
     return np.asarray(picture), lines
 
@@ -99,7 +122,6 @@ class Sources:
         split: of fonts, words and packages.
         pdf_folder: a cache of PDF pages that `arr_coc.data.cached_pages` drew, with a folder for each split.
         worn: share of the pages that are worn, see `arr_coc.data.wear`.
-        reused: how often a page comes up before the next is drawn.
     """
 
     shares: Mapping[str, float]
@@ -151,15 +173,16 @@ class CropBatches(Batches[Crops]):
     """
 
     def __init__(
-        self, sources: Sources, seed: tuple[int, ...], crops: int, per_page: int, side: int, patch: int, cut: Wordpieces,
-        start: int = 0,
+        self, sources: Sources, seed: tuple[int, ...], crops: int, per_page: int, side: int, patch: int,
+        cut: Wordpieces, start: int = 0,
     ) -> None:  # fmt: skip
         self.sources, self.seed, self.crops, self.per_page = sources, seed, crops, per_page
         self.side, self.patch, self.cut, self.start = side, patch, cut, start
 
     def batch(self, step: int) -> Crops:
         rng = np.random.default_rng((*self.seed, step))
-        pictures, lines = [], []
+        pictures: list[np.ndarray] = []
+        lines: list[list[Line]] = []
         while len(pictures) < self.crops:
             page = self.sources.page(rng)
             for _ in range(min(self.per_page, self.crops - len(pictures))):

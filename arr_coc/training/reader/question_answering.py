@@ -58,7 +58,7 @@ class QuestionAnsweringStage(ScratchStage):
 
     pages_per_step: int = 4
     questions: int = 8
-    pages: Mapping[str, float] = field(default_factory=lambda: {"generated": 1.0})
+    pages: Mapping[str, float] = field(default_factory=lambda: {"laid_out": 1.0})
     budget: int = 273
     reads: Mapping[str, float] = field(default_factory=lambda: {"both": 0.4, "fetched": 0.5, "base": 0.1})
     slips: float = 0.1
@@ -322,7 +322,7 @@ class QuestionAnswering(Task):
 
     @cached_property
     def _unseen(self) -> dict[str, list[Asked]]:
-        sets = {}
+        sets: dict[str, list[Asked]] = {}
         for reads in self.stage.reads:
             batches, questions = self._batches("validation", {reads: 1.0}), 0
             sets[reads] = []

@@ -18,6 +18,7 @@ from arr_coc.modeling.grid_encoder import GridEncoder
 
 from ..from_scratch.stage import ScratchStage, Task
 from ..stages import STAGES, Run
+from . import drawn  # noqa: F401  its pages register themselves
 from .heads import Named, RecognitionHead, character_loss, count_loss, half_loss, piece_loss
 from .pages import CropBatches, Crops, Sources
 from .targets import Targets
@@ -71,7 +72,9 @@ class Recognition(Task):
         self.stage, self.device, self.root = stage, run.device, run.root
         self.config = run.model.config.vision_config
         self.cut = Wordpieces(run.processor.tokenizer)
-        table = run.model.get_input_embeddings().weight.detach()
+        embeddings = run.model.get_input_embeddings()
+        assert isinstance(embeddings, nn.Embedding)
+        table = embeddings.weight.detach()
         self.table = F.normalize(table.float(), dim=-1).to(torch.bfloat16 if stage.bf16 else torch.float32)
         self.encoder = GridEncoder(self.config)
         self.head = RecognitionHead(self.config.out_channels, table.shape[1])
@@ -106,9 +109,7 @@ class Recognition(Task):
             "characters": character_loss(named.characters, targets.characters),
             "count": count_loss(named.pieces.count, targets.pieces),
             "halves": half_loss(named.pieces.lower, targets.lower, targets.pieces),
-            "pieces": piece_loss(
-                self.head.wordpieces, named.pieces.pieces, targets.pieces, self.table, self.generator
-            ),
+            "pieces": piece_loss(self.head.wordpieces, named.pieces.pieces, targets.pieces, self.table, self.generator),
         }
         total = sum(WEIGHTS[name] * loss for name, loss in losses.items())
         assert isinstance(total, Tensor)
@@ -159,5 +160,5 @@ class Recognition(Task):
 
 
 MEASURED = ("characters", "wordpieces", "patches")
-"""Shares of right names among slots with a character, slots with a wordpiece, and patches where wordpieces begin (all of
-them, and no more)."""
+"""Shares of right names among slots with a character, slots with a wordpiece, and patches where wordpieces begin: all
+of them, and no more."""

@@ -1,8 +1,8 @@
 """What each patch shows: the characters whose centres are in it, and the wordpieces that begin with one of them.
 
-Near an edge between patches it is a coin's toss which of the two shows a character: whoever sees only the picture cannot
-know its centre to the pixel. So the encoder is told that a character belongs to whichever of the patches about the edge
-names it with more conviction already (`Print.placed_by`), one row for all characters of a line.
+Near an edge between patches it is a coin's toss which of the two shows a character: whoever sees only the picture
+cannot know its centre to the pixel. So the encoder is told that a character belongs to whichever of the patches about
+the edge names it with more conviction already (`Print.placed_by`), one row for all characters of a line.
 
 Notation: B crops or pages, G side of their grid, S slots of a patch, n characters, m wordpieces.
 """
@@ -162,7 +162,6 @@ def printed(crops: Sequence[Sequence[Line]], side: float, patch: float, cut: Wor
                 start += len(word) + 1
             number += 1
     table = np.array(rows, np.float32).reshape(-1, 5)
-    first = np.array(pieces, np.int64).reshape(-1, 2)
-    crop, line, character = (torch.from_numpy(table[:, column].astype(np.int64)) for column in (0, 1, 4))
-    centre = torch.from_numpy(table[:, 2:4] / patch)
-    return Print(crop, line, centre, character, *torch.from_numpy(first).unbind(1))
+    owner, row, character = (torch.from_numpy(table[:, column].astype(np.int64)) for column in (0, 1, 4))
+    begun = torch.from_numpy(np.array(pieces, np.int64).reshape(-1, 2))
+    return Print(owner, row, torch.from_numpy(table[:, 2:4] / patch), character, *begun.unbind(1))

@@ -6,7 +6,8 @@ from functools import lru_cache
 from transformers import PreTrainedTokenizerBase
 
 CHARACTERS = (
-    "".join(map(chr, range(33, 127))) + "£€¥§°·•–—‘’“”ÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÑÒÓÔÕÖØÙÚÛÜÝßàáâãäåæçèéêëìíîïñòóôõöøùúûüýÿŒœŠšŽž©®™½²³µ×±…«»¿¡"
+    "".join(map(chr, range(33, 127)))
+    + "£€¥§°·•–—‘’“”ÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÑÒÓÔÕÖØÙÚÛÜÝßàáâãäåæçèéêëìíîïñòóôõöøùúûüýÿŒœŠšŽž©®™½²³µ×±…«»¿¡"
 )
 """Characters that the encoder names, by their class less 1; class 0 is no character, and the last any other one."""
 
@@ -53,5 +54,5 @@ class Wordpieces:
     def _pieces(self, word: str) -> tuple[Piece, ...]:
         encoded = self.tokenizer(" " + word, add_special_tokens=False, return_offsets_mapping=True)
         pieces = zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
-        # The space is part of the first piece, or a piece of its own, as before digits: it stands where the word begins.
+        # The space is part of the first piece or, as before digits, a piece of its own where the word begins.
         return tuple(Piece(i, max(0, start - 1), max(1, end - 1)) for i, (start, end) in pieces)
