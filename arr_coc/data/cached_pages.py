@@ -50,7 +50,7 @@ def cache_pages(pages: Sequence[tuple[Path, int]], folder: str | Path, *, limit:
 
 def _store(path: Path, page: int, stored: Path, rng: np.random.Generator) -> None:
     """Writes a page beside its text; an empty file stands for one that is not readable."""
-    dpi = math.exp(rng.uniform(*map(math.log, _DPI)))
+    dpi = math.exp(rng.uniform(math.log(_DPI[0]), math.log(_DPI[1])))
     drawn = read_pdf_page(path, page, dpi, longest=_LONGEST)
     if drawn.image is None or not is_readable(drawn):
         stored.touch()
@@ -88,7 +88,7 @@ class CachedPages(Sequence[TextPage]):
     def __len__(self) -> int:
         return len(self._texts)
 
-    def __getitem__(self, index):  # type: ignore[no-untyped-def,override]
+    def __getitem__(self, index):  # type: ignore[no-untyped-def]
         path = self._texts[index]
         with np.load(path) as stored:
             lengths, boxes = stored["lengths"].tolist(), stored["boxes"]
