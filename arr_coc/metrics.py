@@ -62,6 +62,22 @@ def exact_match(text: str, answers: Iterable[str]) -> bool:
     return normalise(text) in {normalise(answer) for answer in answers}
 
 
+@_metric("caseless_match", "exact match but for case", graded=False)
+def caseless_match(text: str, answers: Iterable[str]) -> bool:
+    """Whether `text` is one of `answers`, but for case and white space."""
+    return normalise(text).lower() in {normalise(answer).lower() for answer in answers}
+
+
+@_metric("alnum_match", "match of letters and digits", graded=False)
+def alnum_match(text: str, answers: Iterable[str]) -> bool:
+    """Whether `text` is one of `answers` by letters and digits in lower case; where a text has none, by all of it."""
+    return _alnum(text) in {_alnum(answer) for answer in answers}
+
+
+def _alnum(text: str) -> str:
+    return "".join(filter(str.isalnum, text.lower())) or normalise(text).lower()
+
+
 @_metric("gqa_accuracy", "GQA accuracy", graded=False)
 def gqa_accuracy(text: str, answers: Iterable[str]) -> bool:
     """Whether `text` is one of `answers`, but for case, white space and a full stop at its end (GQA).

@@ -208,8 +208,9 @@ def test_gqa_accuracy_forgives_case_and_a_full_stop(text: str, answer: str, righ
 
 def test_the_registry_refuses_unknown_names() -> None:
     assert set(METRICS) == {
-        "exact_match", "gqa_accuracy", "vqa_accuracy", "textvqa_accuracy", "anls", "relaxed_accuracy", "token_f1",
+        "exact_match", "caseless_match", "alnum_match", "gqa_accuracy", "vqa_accuracy", "textvqa_accuracy", "anls",
+        "relaxed_accuracy", "token_f1",
     }  # fmt: skip
     assert METRICS["exact_match"].score is exact_match
-    with pytest.raises(ValueError, match="metric: expected one of anls, .*; got 'luck'"):
+    with pytest.raises(ValueError, match="metric: expected one of alnum_match, anls, .*; got 'luck'"):
         METRICS["luck"]

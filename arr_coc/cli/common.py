@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FORMATS = "chartqa, columns, docvqa, feedback, gqa, jsonl, mixed, rendered, textvqa, vqav2"
-METRICS = "exact_match, gqa_accuracy, vqa_accuracy, textvqa_accuracy, anls, relaxed_accuracy, token_f1"
+METRICS = (
+    "exact_match, caseless_match, alnum_match, gqa_accuracy, vqa_accuracy, textvqa_accuracy, anls, relaxed_accuracy, "
+    "token_f1"
+)
 """Registered names, as help shows them: to ask the registries, `--help` would have to import the library."""
 
 

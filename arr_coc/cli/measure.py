@@ -4,25 +4,54 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
-from .common import Command, add_device_argument, add_model_argument, writable
+from .common import Command, add_device_argument, add_model_argument, tiles_of, writable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("suite", metavar="SUITE", help="YAML file with data sets, the arms that answer, and what by")
+    suite = "YAML file with data sets, the arms that answer, and what by"
+    parser.add_argument("suite", metavar="SUITE", nargs="?", help=suite)
+    bench = "in place of SUITE: a folder of sources, each a folder with data.jsonl and its images"
+    parser.add_argument("--bench", metavar="DIR", help=bench)
+    parser.add_argument("--sources", metavar="NAME", nargs="+", help="only these sources of the bench")
+    tiles = "of the bench's pages, what shrinks far: auto, all, asked, never, or a number (default: the model's)"
+    parser.add_argument("--tiles", metavar="T", type=tiles_of, help=tiles)
+    answers = "JSONL of all answers to the bench, written one by one; what it holds already is not asked again"
+    parser.add_argument("--predictions", metavar="FILE", help=answers)
     add_model_argument(parser)
     splits = "of rendered pages, in place of the file's: validation to decide, test to report"
     parser.add_argument("--split", choices=("train", "validation", "test"), help=splits)
     parser.add_argument("--sets", metavar="A,B", help="only these of its sets")
-    parser.add_argument("--limit", metavar="N", type=int, help="only the first N questions of each set")
-    parser.add_argument("--batch-size", metavar="N", type=int, default=32, help="questions at a time (default: 32)")
+    parser.add_argument("--limit", metavar="N", type=int, help="only the first N questions of each set or source")
+    size = "questions at a time of a suite (default: 32; of a bench one)"
+    parser.add_argument("--batch-size", metavar="N", type=int, help=size)
     parser.add_argument("--json", metavar="FILE", help="write the results to this file")
     add_device_argument(parser)
 
 
+_OF_A_SUITE = ("split", "sets", "batch_size")
+_OF_A_BENCH = ("sources", "tiles", "predictions")
+
+
 def run(args: argparse.Namespace) -> None:
+    if (args.suite is None) == (args.bench is None):
+        raise ValueError(f"measure: expected SUITE or --bench DIR; got {'both' if args.suite else 'neither'}")
+    for name in _OF_A_BENCH if args.bench is None else _OF_A_SUITE:
+        if getattr(args, name) is not None:
+            needed = "--bench DIR" if args.bench is None else "SUITE"
+            raise ValueError(f"--{name.replace('_', '-')}: expected it with {needed}; got it without")
+    target = None if args.json is None else writable(args.json, "--json")
+    result, text = _of_suite(args) if args.bench is None else _of_bench(args)
+    print(text)
+    if target is not None:
+        from arr_coc.files import write_json
+
+        write_json(target, result)
+
+
+def _of_suite(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from arr_coc.evaluating.suite import measure_suite, read_suite, suite_text
-    from arr_coc.files import write_json
     from arr_coc.loading import load_model
 
     sets = read_suite(Path(args.suite), args.split)
@@ -32,26 +61,44 @@ def run(args: argparse.Namespace) -> None:
         if unknown := sorted(set(wanted) - set(known)):
             raise ValueError(f"--sets: expected names among {', '.join(known)}; got {', '.join(unknown)}")
         sets = [known[name] for name in wanted]
-    target = None if args.json is None else writable(args.json, "--json")
     model = load_model(args.model, args.device)
-    result = measure_suite(model, sets, limit=args.limit, batch_size=args.batch_size)
-    print(suite_text(result))
-    if target is not None:
-        write_json(target, result)
+    size = 32 if args.batch_size is None else args.batch_size
+    result = measure_suite(model, sets, limit=args.limit, batch_size=size)
+    return result, suite_text(result)
+
+
+def _of_bench(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    from arr_coc.evaluating.bench import ModelReader, ask_bench, bench_text, read_bench, score_bench
+    from arr_coc.evaluating.environment import environment, shown
+    from arr_coc.evaluating.extras import require_extra
+    from arr_coc.loading import load_model
+
+    require_extra("scipy.stats", "intervals")
+    bench = read_bench(Path(args.bench), args.sources, limit=args.limit)
+    predictions = None if args.predictions is None else writable(args.predictions, "--predictions")
+    model = load_model(args.model, args.device)
+    name = shown(model.config._name_or_path)
+    answers = ask_bench(ModelReader(model, args.tiles), name, bench, predictions=predictions)
+    result = {**score_bench(bench, answers), "model": name, **environment(model.device)}
+    return result, bench_text(result)
 
 
 COMMAND = Command(
     name="measure",
-    summary="measure a checkpoint on several data sets in one run",
+    summary="measure a checkpoint on several data sets in one run, or on a bench of real pages",
     description=(
         "Ask all questions of the data sets that a YAML file names, by the arms that it names for each (as in arr-coc\n"
         'experiment), and print one table: what is right, recall of the boxed patches, tokens; how often "not on the\n'
         'page" is right and of how many such questions it is said; the right page of several. Then tables by tags of\n'
-        "the records, and what another page's base tokens change. Intervals are 95 %, drawn by images or documents."
+        "the records, and what another page's base tokens change. Intervals are 95 %, drawn by images or documents.\n"
+        "With --bench: ask about real pages as a user would, and print exact match (by each record's `match`: alnum,\n"
+        "relaxed, or but for case) and ANLS by source and their means, seconds, and how well the confidence tells\n"
+        "right answers from wrong ones."
     ),
     examples=(
         "arr-coc measure examples/measured.yaml --split validation --limit 60",
         "arr-coc measure examples/measured.yaml --model runs/floor/model --json measured.json",
+        "arr-coc measure --bench ../bench --sources sroie funsd --limit 20 --predictions answers.jsonl",
     ),
     add_arguments=add_arguments,
     run=run,

@@ -126,6 +126,20 @@ def score_interval(values: Sequence[float] | np.ndarray, groups: Sequence[int] |
     return _with_spread(bootstrap_mean(values, groups=groups), _count_groups(values, groups), (0.0, 1.0))
 
 
+def mean_of_intervals(intervals: Sequence[Interval]) -> Interval:
+    """Mean of independent estimates with a 95 % interval from theirs (MOVER, Zou and Donner 2008).
+
+    Raises:
+        ValueError: no intervals.
+    """
+    if not intervals:
+        raise ValueError("intervals: expected at least one; got none")
+    value = sum(each.value for each in intervals) / len(intervals)
+    below = math.hypot(*(each.value - each.low for each in intervals)) / len(intervals)
+    above = math.hypot(*(each.high - each.value for each in intervals)) / len(intervals)
+    return Interval(value, value - below, value + above)
+
+
 def _with_spread(interval: Interval, groups: int, bounds: tuple[float, float]) -> Interval:
     """An interval without extent, widened by what as many groups that are all alike leave open."""
     if interval.high - interval.low > ROUNDING:

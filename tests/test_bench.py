@@ -1,0 +1,201 @@
+"""A bench of real pages: read, asked by any reader, scored by each record's own rule."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import Cli, tiny_checkpoint, tiny_model
+from PIL import Image
+from transformers.generation.streamers import BaseStreamer
+
+from arr_coc.evaluating.bench import BenchAnswer, ModelReader, ask_bench, bench_text, is_right, read_bench, score_bench
+from arr_coc.evaluating.statistics import Interval, mean_of_intervals
+
+REAL = Path(__file__).parents[2] / "shared" / "bench"
+
+
+def write_source(folder: Path, records: list[dict[str, Any]]) -> None:
+    (folder / "images").mkdir(parents=True)
+    for name in {record["image"] for record in records}:
+        Image.new("RGB", (60, 40), "white").save(folder / name)
+    (folder / "data.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+
+
+def question(page: int, text: str, *answers: str, **more: Any) -> dict[str, Any]:
+    return {"image": f"images/{page}.png", "question": text, "answers": list(answers), **more}
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Path:
+    """Two sources: three questions about two forms, two about a chart."""
+    folder = tmp_path / "bench"
+    forms = [question(0, "From?", "T. D. Blachly", match="alnum"), question(1, "Date?", "3/4", "4 March")]
+    write_source(folder / "forms", [*forms, question(0, "To?", "K. A. Sparrow", match="alnum")])
+    charts = [question(0, "How many?", "200", match="relaxed"), question(0, "Which?", "Blue", match="relaxed")]
+    write_source(folder / "charts", charts)
+    return folder
+
+
+class Told:
+    """A reader that says what it is told to, and counts the pages that it read."""
+
+    def __init__(self, answers: dict[str, tuple[str, float]]) -> None:
+        self.answers = answers
+        self.pages: list[Path] = []
+
+    def read(self, image: Path) -> Path:
+        self.pages.append(image)
+        return image
+
+    def ask(self, page: Path, question: str, streamer: BaseStreamer) -> tuple[str, float]:
+        assert page == self.pages[-1]
+        for _ in range(3):
+            streamer.put(None)
+        return self.answers[question]
+
+
+SAID = {
+    "From?": ("t d blachly.", 0.9), "To?": ("K. A. Sparow", 0.4), "Date?": (" 4  MARCH ", 0.8),
+    "How many?": ("209", 0.7), "Which?": ("green", 0.75),
+}  # fmt: skip
+
+
+def test_answers_are_scored_by_the_records_rules(bench: Path) -> None:
+    questions, reader = read_bench(bench, ["forms", "charts"]), Told(SAID)
+    answers = ask_bench(reader, "told", questions, progress=False)
+    assert [answer.question for answer in answers] == ["From?", "Date?", "To?", "How many?", "Which?"]
+    assert [answer.first for answer in answers] == [True, True, False, True, False] and len(reader.pages) == 3
+    assert all(0 <= answer.first_token <= answer.seconds for answer in answers)
+    result = score_bench(questions, answers)
+    forms, charts = result["sources"]["forms"], result["sources"]["charts"]
+    assert forms["exact"]["value"] == pytest.approx(2 / 3) and charts["exact"]["value"] == 0.5
+    assert (forms["questions"], forms["pages"], charts["questions"], charts["pages"]) == (3, 2, 2, 1)
+    assert forms["anls"]["value"] == pytest.approx((10 / 13 + 1 + 12 / 13) / 3)
+    assert result["mean"]["exact"]["value"] == pytest.approx((2 / 3 + 1 / 2) / 2)
+    assert (result["mean"]["questions"], result["mean"]["pages"]) == (5, 3)
+    # right: 0.9, 0.8, 0.7; wrong: 0.4, 0.75
+    assert result["confidence"] == {"auroc": pytest.approx(5 / 6), "right": 3, "wrong": 2}
+    text = bench_text(result)
+    assert "AUROC 0.833 (n = 5: 3 right, 2 wrong)" in text and "mean of 2 sources  58.3" in text
+
+
+@pytest.mark.parametrize(
+    ("match", "said", "answer", "right"),
+    [
+        ("alnum", "(336)286-0991", "3362860991", True), ("alnum", "11:41 a", "11:41A", True),
+        ("alnum", "11:42", "11:41", False), ("alnum", "", "-", False), ("alnum", "-", "-", True),
+        ("relaxed", "105", "100", True), ("relaxed", "106", "100", False), ("relaxed", "YES", "Yes", True),
+        ("", " new  York ", "New York", True), ("", "New York.", "New York", False), ("", "105", "100", False),
+    ],
+)  # fmt: skip
+def test_match_says_what_is_right(match: str, said: str, answer: str, right: bool, tmp_path: Path) -> None:
+    write_source(tmp_path / "one", [question(0, "?", answer, **({"match": match} if match else {}))])
+    (record,) = read_bench(tmp_path)["one"]
+    assert is_right(said, record) is right
+
+
+def test_without_right_or_wrong_answers_there_is_no_auroc(bench: Path) -> None:
+    questions = read_bench(bench, ["charts"], limit=1)
+    result = score_bench(questions, ask_bench(Told({"How many?": ("200", 0.5)}), "told", questions, progress=False))
+    assert result["confidence"] == {"auroc": None, "right": 1, "wrong": 0}
+    assert result["mean"]["seconds"]["next"] is None and "AUROC not known (n = 1" in bench_text(result)
+
+
+def test_the_mean_of_independent_intervals_is_narrower() -> None:
+    mean = mean_of_intervals([Interval(0.5, 0.2, 0.6), Interval(0.1, 0.1, 0.1), Interval(0.9, 0.5, 1.0)])
+    assert (mean.value, mean.low, mean.high) == pytest.approx((0.5, 0.5 - 0.5 / 3, 0.5 + 0.02**0.5 / 3))
+    with pytest.raises(ValueError, match="expected at least one; got none"):
+        mean_of_intervals([])
+
+
+def test_an_interrupted_run_goes_on(bench: Path, tmp_path: Path) -> None:
+    questions, file = read_bench(bench), tmp_path / "answers.jsonl"
+    whole = ask_bench(Told(SAID), "told", questions, predictions=file, progress=False)
+    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    assert [BenchAnswer(**json.loads(line)) for line in lines] == [
+        answer for source in questions for answer in sorted(
+            (each for each in whole if each.source == source), key=lambda each: (each.line == 2, each.line)
+        )
+    ]  # fmt: skip
+    file.write_text("".join(lines[:2]) + lines[2][:20], encoding="utf-8")
+    reader = Told(SAID)
+    again = ask_bench(reader, "told", questions, predictions=file, progress=False)
+    assert [(each.answer, each.line) for each in again] == [(each.answer, each.line) for each in whole]
+    assert again[:2] == whole[:2] and len(reader.pages) == 2  # charts were answered
+    assert len(file.read_text(encoding="utf-8").splitlines()) == 5
+    with pytest.raises(ValueError, match="line 1: expected an answer of other to this bench; got .told, 'How"):
+        ask_bench(reader, "other", questions, predictions=file, progress=False)
+    file.write_text('{"answer": 1}\n', encoding="utf-8")
+    with pytest.raises(ValueError, match="line 1: expected an answer; got"):
+        ask_bench(reader, "told", questions, predictions=file, progress=False)
+
+
+def test_a_model_answers_as_its_user_would_see(bench: Path) -> None:
+    model, questions = tiny_model(), read_bench(bench, ["charts"])
+    first, second = ask_bench(ModelReader(model, tiles="never"), "tiny", questions, progress=False)
+    image = bench / "charts" / "images" / "0.png"
+    told = [model.generate(image, text, tiles="never", return_fetch=True) for text in ("How many?", "Which?")]
+    assert [first.answer, second.answer] == [answer.text for answer in told]
+    assert first.probability == pytest.approx(told[0].probability, abs=1e-4)
+    assert first.first_token < first.seconds and not second.first
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (question(0, "?", "a", match="fuzzy"), "line 1: match: expected alnum, relaxed or none; got 'fuzzy'"),
+        (question(0, "?", "a", match=3), "line 1: match: expected alnum, relaxed or none; got 3"),
+        (question(0, "?"), "line 1: answers: expected a non-empty list"),
+        ({**question(0, "?", "a"), "image": "images/1.png"}, "line 1: image: expected a file"),
+    ],
+)
+def test_bad_records_are_refused(record: dict[str, Any], message: str, tmp_path: Path) -> None:
+    write_source(tmp_path / "one", [question(0, "?", "a")])
+    (tmp_path / "one" / "data.jsonl").write_text(json.dumps(record), encoding="utf-8")
+    with pytest.raises(ValueError, match=message):
+        read_bench(tmp_path)
+
+
+def test_bad_folders_are_refused(bench: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="bench: expected a folder with a folder for each source; got '.*none'"):
+        read_bench(tmp_path / "none")
+    with pytest.raises(ValueError, match="bench: expected folders that hold data.jsonl in .*; got none"):
+        read_bench(bench / "forms")
+    with pytest.raises(ValueError, match="sources: expected names among charts, forms; got receipts"):
+        read_bench(bench, ["receipts", "forms"])
+    (bench / "forms" / "data.jsonl").write_text("\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="data.jsonl: expected questions, one JSON object per line; got none"):
+        read_bench(bench)
+
+
+def test_the_command_measures_a_bench(bench: Path, tmp_path: Path, cli: Cli) -> None:
+    model, result, answers = tiny_checkpoint(tmp_path / "model"), tmp_path / "r.json", tmp_path / "a.jsonl"
+    options = ["--bench", bench, "--model", model, "--limit", 1, "--json", result, "--predictions", answers]
+    code, printed, _ = cli("measure", *options, "--sources", "forms", "charts")
+    measured = json.loads(result.read_text(encoding="utf-8"))
+    assert code == 0 and bench_text(measured) == printed.strip() and list(measured["sources"]) == ["forms", "charts"]
+    assert len(answers.read_text(encoding="utf-8").splitlines()) == 2 and measured["model"] == "model"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "expected SUITE or --bench DIR; got neither"),
+        (["suite.yaml", "--bench", "here"], "expected SUITE or --bench DIR; got both"),
+        (["--bench", "here", "--sets", "a"], "--sets: expected it with SUITE; got it without"),
+        (["--bench", "here", "--batch-size", "3"], "--batch-size: expected it with SUITE; got it without"),
+        (["suite.yaml", "--tiles", "all"], "--tiles: expected it with --bench DIR; got it without"),
+        (["--bench", "nowhere"], "bench: expected a folder with a folder for each source; got 'nowhere'"),
+    ],
+)
+def test_the_command_refuses_what_does_not_go_together(arguments: list[str], message: str, cli: Cli) -> None:
+    code, _, error = cli("measure", *arguments)
+    assert code == 2 and message in error
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the bench of real pages is not here")
+def test_the_real_bench_can_be_read_and_its_own_answers_are_right() -> None:
+    for name, records in read_bench(REAL).items():
+        wrong = [record.line for record in records if not is_right(record.answers[0], record)]
+        assert (name, wrong) == (name, [])
