@@ -77,7 +77,7 @@ def test_answers_are_scored_by_the_records_rules(bench: Path) -> None:
     # right: 0.9, 0.8, 0.7; wrong: 0.4, 0.75
     assert result["confidence"] == {"auroc": pytest.approx(5 / 6), "right": 3, "wrong": 2}
     text = bench_text(result)
-    assert "AUROC 0.833 (n = 5: 3 right, 2 wrong)" in text and "mean of 2 sources  58.3" in text
+    assert "AUROC 0.833 (n = 5: 3 right, 2 wrong)" in text and "58.3 [" in text.splitlines()[3]
 
 
 @pytest.mark.parametrize(

