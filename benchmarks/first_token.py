@@ -34,7 +34,6 @@ from arr_coc.loading import find_model, load_model
 from arr_coc.modeling.weights import WEIGHTS, WEIGHTS_INDEX
 from arr_coc.profiling.timing import CLOCKS, alternate, table
 from arr_coc.profiling.views import random_model
-from arr_coc_cli.common import tiles_of
 
 QUESTIONS = ("What is the total?", "What is the date?")
 QUESTION_TOKENS = 16
@@ -49,7 +48,8 @@ def ours(model: str, tiles: str | int | None, image: Image.Image, dtype: torch.d
     """A folder's model, with random weights where it holds none."""
     folder = Path(model)
     whole = any((folder / name).is_file() for name in (WEIGHTS, WEIGHTS_INDEX))
-    asked = (load_model(model, "cpu") if whole else random_model(folder)).to(dtype).eval()
+    asked: Any = load_model(model, "cpu") if whole else random_model(folder)
+    asked = asked.to(dtype).eval()
     one: dict[str, Any] = {"max_new_tokens": 1, "min_new_tokens": 1, "do_sample": False}
     views: dict[str, Any] = {} if tiles is None else {"tiles": tiles}
     encoding = asked.encode_image(image, **views)
@@ -87,8 +87,8 @@ def smolvlm(image: Image.Image, dtype: torch.dtype) -> dict[str, Call]:
     }  # fmt: skip
     config = SmolVLMConfig(text_config=text, vision_config=vision, scale_factor=4, image_token_id=49190)
     model = _random(SmolVLMForConditionalGeneration, config, dtype)
-    sizes = {"size": {"longest_edge": 2048}, "max_image_size": {"longest_edge": 512}}
-    processor = SmolVLMImageProcessorPil(**sizes)
+    sizes: dict[str, Any] = {"size": {"longest_edge": 2048}, "max_image_size": {"longest_edge": 512}}
+    processor: Any = SmolVLMImageProcessorPil(**sizes)
 
     def first() -> object:
         inputs = processor(image, return_tensors="pt", return_row_col_info=True)
@@ -118,8 +118,7 @@ def donut(image: Image.Image, dtype: torch.dtype) -> dict[str, Call]:
     )
     decoder = MBartConfig(
         vocab_size=57525, d_model=1024, decoder_layers=4, decoder_ffn_dim=4096, decoder_attention_heads=16,
-        encoder_layers=4, max_position_embeddings=1536, is_decoder=True, add_cross_attention=True,
-        is_encoder_decoder=False, add_final_layer_norm=True, scale_embedding=True,
+        max_position_embeddings=1536, is_encoder_decoder=False, scale_embedding=True,
     )  # fmt: skip
     config = VisionEncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
     model = _random(VisionEncoderDecoderModel, config, dtype)
@@ -173,7 +172,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--peers", nargs="*", choices=PEERS, default=list(PEERS), help="beside our model (default: all)"
     )
     tiles = "of our model: auto, all, asked, never, or a number (default: the model's)"
-    parser.add_argument("--tiles", metavar="T", type=tiles_of, help=tiles)
+    parser.add_argument("--tiles", metavar="T", type=lambda text: int(text) if text.isdecimal() else text, help=tiles)
     parser.add_argument("--rounds", type=int, default=3, help="turns of each (default: 3)")
     parser.add_argument("--threads", type=int, default=2, help="of PyTorch and of the OCR (default: 2)")
     clock = "wall, or cpu where other programs share the cores: seconds of all threads (default: wall)"
@@ -201,7 +200,8 @@ def run(args: argparse.Namespace) -> None:
     image, clock = Image.open(args.image).convert("RGB"), CLOCKS[args.clock]
     calls: dict[str, Call] = {}
     dtypes = []
-    for peer in (partial(ours, model, args.tiles), *(PEERS[name] for name in args.peers)):
+    peers: list[Peer] = [partial(ours, model, args.tiles), *(PEERS[name] for name in args.peers)]
+    for peer in peers:
         dtype, own = faster(peer, image, clock)
         dtypes.append(f"{next(iter(own))} in {dtype}")
         calls |= own

@@ -75,7 +75,7 @@ class Ocr:
         """All text of a page in reading order; "" where there is none."""
         opened = image if isinstance(image, Image.Image) else Image.open(image)
         upright = ImageOps.exif_transpose(opened).convert("RGB")
-        found = self.engine(np.asarray(upright)[..., ::-1])  # BGR
+        found: Any = self.engine(np.asarray(upright)[..., ::-1])  # BGR
         return "" if found.boxes is None else in_reading_order(found.boxes, found.txts)
 
 
@@ -101,7 +101,7 @@ class OcrPipeline:
         self, folder: Path | None = None, adapter: Path | None = None, dtype: torch.dtype = torch.bfloat16
     ) -> None:
         source = folder or smollm2_folder()
-        self.tokenizer = AutoTokenizer.from_pretrained(source)
+        self.tokenizer: Any = AutoTokenizer.from_pretrained(source)
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
         if adapter is not None:
             from peft import PeftModel

@@ -79,7 +79,7 @@ class ModelReader:
 
     def __init__(self, model: ArrCocForConditionalGeneration, tiles: str | int | None = None) -> None:
         self.model = model
-        self.options = {} if tiles is None else {"tiles": tiles}
+        self.options: dict[str, Any] = {} if tiles is None else {"tiles": tiles}
 
     def read(self, image: Path) -> Any:
         return self.model.encode_image(image, **self.options)
@@ -240,7 +240,7 @@ def score_bench(bench: Bench, answers: Sequence[BenchAnswer]) -> dict[str, Any]:
         ValueError: scipy is not installed.
     """
     require_extra("scipy.stats", "intervals")
-    sources, right, first = {}, list[bool](), 0
+    sources, right, first = dict[str, dict[str, Any]](), list[bool](), 0
     for name, records in bench.items():
         own = answers[first : first + len(records)]
         first += len(records)
