@@ -83,7 +83,7 @@ def test_answers_are_those_of_the_language_model_and_its_cache_changes_none(
         if tokens[-1] in pipeline.ends:
             break
     written = pipeline.tokenizer.decode(tokens, skip_special_tokens=True)
-    assert answer == written.strip().partition("\n")[0].strip() and len(tokens) > 1
+    assert answer == written.strip().partition('"')[0].partition("\n")[0].strip() and len(tokens) > 1
     assert probability == pytest.approx(product, rel=1e-3) and streamer.count == len(tokens) + 1
     pipeline.ask(page, "What is the total?")
     assert pipeline.ask(page, "What is the VAT?") == (answer, pytest.approx(probability, rel=1e-5))
