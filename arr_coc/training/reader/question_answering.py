@@ -14,12 +14,13 @@ from typing import ClassVar
 import numpy as np
 import torch
 import torch.nn.functional as F
-from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
+from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from arr_coc.data.domains.page import Question
 from arr_coc.data.splits import Split
+from arr_coc.modeling.bridges import WordpieceBridge
 from arr_coc.modeling.configuration_arr_coc import COMPRESSION, ArrCocVisionConfig
 from arr_coc.modeling.wordpieces import Places
 
@@ -32,6 +33,8 @@ from .vocabulary import Wordpieces
 
 READS = ("both", "fetched", "base")
 """What of a page the language model is given."""
+PLACES_STD = 0.02
+"""Spread of the embeddings of places before training."""
 QUESTION_LENGTH = 96
 """Most tokens of a question and its answer; longer ones are not asked."""
 
@@ -276,10 +279,14 @@ class QuestionAnswering(Task):
         decoder = run.model.model.language_model.to(self.dtype).requires_grad_(False)
         lora = LoraConfig(r=stage.rank, lora_alpha=stage.rank, target_modules="all-linear")
         self.model = get_peft_model(decoder, lora, autocast_adapter_dtype=False)
+        if "adapter" in run.learner:
+            set_peft_model_state_dict(self.model, dict(run.learner["adapter"]))
         self.adapter = Adapter(self.model, self.dtype)
         self.places = Places(self.config.grid_size, decoder.config.hidden_size)
         for each in (self.places.rows, self.places.columns):
-            nn.init.normal_(each.weight, std=0.02)
+            nn.init.normal_(each.weight, std=PLACES_STD)
+        if "places" in run.learner:
+            self.places.load_state_dict(run.learner["places"])
         self.module = nn.ModuleDict({"adapter": self.adapter, "places": self.places}).to(run.device)
 
     def groups(self) -> list[tuple[list[nn.Parameter], float]]:
@@ -353,6 +360,9 @@ class QuestionAnswering(Task):
         self.adapter.write()
         run.learner["adapter"] = get_peft_model_state_dict(self.model)
         run.learner["places"] = self.places.state_dict()
+        self.model.unload()  # the run's model keeps its own language model; `arr-coc assemble` merges the adapter
+        if isinstance(run.model.model.bridge, WordpieceBridge):
+            run.model.model.bridge.places.load_state_dict(self.places.state_dict())
 
 
 def _seen(batch: Asked) -> Tensor:

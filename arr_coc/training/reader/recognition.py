@@ -14,7 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from arr_coc.modeling.bridges import WordpieceBridge
 from arr_coc.modeling.grid_encoder import GridEncoder
+from arr_coc.modeling.wordpieces import WordpieceHead
 
 from ..from_scratch.stage import ScratchStage, Task
 from ..stages import STAGES, Run
@@ -155,8 +157,33 @@ class Recognition(Task):
         return torch.stack((torch.stack(rights), torch.stack(totals)), 1)
 
     def finish(self, run: Run) -> None:
-        run.model.model.vision_tower.grid_encoder.load_state_dict(self.encoder.state_dict())
+        core = run.model.model
+        core.vision_tower.grid_encoder.load_state_dict(self.encoder.state_dict())
         run.learner["recognition"] = self.head.state_dict()
+        if isinstance(core.bridge, WordpieceBridge):
+            hand_over(self.head.wordpieces, core.bridge, core.vision_tower.saccade_projection)
+
+
+@torch.no_grad()
+def hand_over(head: WordpieceHead, bridge: WordpieceBridge, projection: nn.Linear) -> None:
+    """Makes a bridge name the wordpieces that a head names, before it has learnt anything itself.
+
+    The projection [D', C] copies the C features of a patch and leaves the other channels at zero, and the bridge's head
+    reads those C.
+
+    Args:
+        head: on features.
+        bridge: whose head reads projected features.
+        projection: from features to what the bridge reads.
+    """
+    channels = projection.in_features
+    projection.weight.copy_(torch.eye(projection.out_features, channels))
+    for name in ("count", "pieces", "lower"):
+        own, trained = getattr(bridge.head, name), getattr(head, name)
+        own.weight.zero_()
+        own.weight[:, :channels] = trained.weight
+        own.bias.copy_(trained.bias)
+    bridge.head.scale.copy_(head.scale)
 
 
 MEASURED = ("characters", "wordpieces", "patches")
