@@ -185,7 +185,7 @@ def _fetching(model: ArrCocForConditionalGeneration, look: Look, strategy: str, 
 def _read(model: ArrCocForConditionalGeneration, length: int, cache: DynamicCache) -> Tensor:
     """The language model's states [1, length, D] of so many tokens behind those in the cache."""
     embeds = _empty(model, length, model.config.text_config.hidden_size)
-    return model.model(inputs_embeds=embeds, past_key_values=cache, use_cache=True).last_hidden_state
+    return model.model(inputs_embeds=embeds, cache=cache, use_cache=True).last_hidden_state
 
 
 def _empty(model: ArrCocForConditionalGeneration, *shape: int) -> Tensor:

@@ -296,7 +296,7 @@ class Asker:
             inputs = pad_after_prefix(inputs, len(encoding.prefix_ids))  # type: ignore[arg-type]
             repeats = max(self.setting(kwargs, name, 1) for name in ("num_beams", "num_return_sequences"))
             first = torch.tensor([images[0] for images in asked.images]).repeat_interleave(repeats)
-            kwargs = {**kwargs, "past_key_values": cached_prefix(self.model.model, encoding, first)}
+            kwargs = {**kwargs, "cache": cached_prefix(self.model.model, encoding, first)}
         whole = bool(self.setting(kwargs, "return_dict_in_generate"))
         wanted = return_fetch or whole
         output, texts = self.generated(inputs, kwargs, logits=wanted)
@@ -331,7 +331,7 @@ class Asker:
         """Whether this generation keeps the cache that a prefix is kept in."""
         static = self.setting(kwargs, "cache_implementation") is not None
         assisted = self.setting(kwargs, "prompt_lookup_num_tokens") is not None  # which reads prompts from the start
-        plain = not static and not assisted and "past_key_values" not in kwargs
+        plain = not static and not assisted and "cache" not in kwargs
         return plain and bool(self.setting(kwargs, "use_cache", True))
 
 
@@ -383,10 +383,10 @@ def check_decoding(model: "ArrCocForConditionalGeneration", kwargs: dict[str, An
 
     The patches of a prompt are other ones with every question, and stand before it: none of them would be read.
     """
-    cached = kwargs.get("past_key_values")
+    cached = kwargs.get("cache")
     if cached is not None and (length := cached.get_seq_length()):
         expected = "an empty cache beside images (encode_image keeps what questions share)"
-        raise ValueError(f"past_key_values: expected {expected}; got one of {length} tokens")
+        raise ValueError(f"cache: expected {expected}; got one of {length} tokens")
     for name, (kind, least, most) in DECODING.items():
         value = generation_setting(model, kwargs, name)
         fits = isinstance(value, kind) and isinstance(value, bool) == (kind is bool) and least <= value <= most

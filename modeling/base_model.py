@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
-from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
+from .before_5_24 import CACHE, CacheOutput, by_either_name
 from .bridges import BRIDGES, Bridged, FetchedPatches
 from .checks import check_inputs, refusal
 from .configuration_arr_coc import ArrCocConfig
@@ -48,7 +48,7 @@ from .vision_tower import KNOWN, SEEN, ArrCocVisionTower, ImageEncoding, pool_ce
 
 
 @dataclass
-class ArrCocModelOutput(BaseModelOutputWithPast):
+class ArrCocModelOutput(CacheOutput):
     """Output of `ArrCocModel.forward`: that of a language model without a head, and what came of the images.
 
     `fetch`: what was fetched for each image slot; `prompt`: the prompts as the language model read them, and their
@@ -56,6 +56,10 @@ class ArrCocModelOutput(BaseModelOutputWithPast):
     were asked for. None without images.
     """
 
+    last_hidden_state: Tensor | None = None
+    cache: Cache | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
     fetch: FetchResult | None = None
     prompt: EmbeddedPrompt | None = None
     scores: dict[str, Tensor] | None = None
@@ -77,7 +81,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         )
         self.layout = LAYOUTS[config.bridge_config.layout](text.hidden_size)
         self.language_model = build_language_model(text)
-        taken = {"inputs_embeds", "attention_mask", "position_ids", "past_key_values"}
+        taken = {"inputs_embeds", "attention_mask", "position_ids", CACHE}
         self._language_arguments = {*inspect.signature(self.language_model.forward).parameters} - taken
         self._language_arguments |= {*TransformersKwargs.__optional_keys__}
         self.post_init()
@@ -356,6 +360,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
             input_ids, image_encoding, image_index=image_index, choices=FetchChoices.of(choices), **steps
         )
 
+    @by_either_name
     @can_return_tuple
     def forward(
         self,
@@ -367,7 +372,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         attention_mask: Tensor | None = None,
         query_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         choices: FetchChoices | Mapping[str, Any] | None = None,
@@ -392,15 +397,16 @@ class ArrCocModel(ArrCocPreTrainedModel):
                 position_ids = positions(attention_mask)  # rows were padded anew: a token's place is not its column
         elif inputs_embeds is None:
             assert input_ids is not None
-            refuse_placeholders(input_ids, self.config.image_token_id, past_key_values)
+            refuse_placeholders(input_ids, self.config.image_token_id, cache)
             inputs_embeds = self.get_input_embeddings()(input_ids)
         outputs = self.language_model(
             inputs_embeds=inputs_embeds, attention_mask=attention_mask, position_ids=position_ids,
-            past_key_values=past_key_values, return_dict=True, **kwargs,
+            return_dict=True, **{CACHE: cache}, **kwargs,
         )  # fmt: skip
         fetch = None if prompt is None else prompt.fetch
         all_scores = None
         if prompt is not None and FetchChoices.of(choices).all_scores:
             all_scores = self.fetcher.all_scores(prompt.context, fetch)
-        named = {name: getattr(outputs, name, None) for name in BaseModelOutputWithPast.__dataclass_fields__}
-        return ArrCocModelOutput(**named, fetch=fetch, prompt=prompt, scores=all_scores)
+        states = {name: getattr(outputs, name, None) for name in ("last_hidden_state", "hidden_states", "attentions")}
+        remembered = getattr(outputs, CACHE, None)
+        return ArrCocModelOutput(**states, cache=remembered, fetch=fetch, prompt=prompt, scores=all_scores)

@@ -239,7 +239,7 @@ class ArrCocConfig(KnobConfig):
     sub_configs = {**_PARTS, "text_config": AutoConfig}
     # Trainer gathers every other output over batches: these are no tensors, or do not go together.
     keys_to_ignore_at_inference = [
-        "past_key_values",
+        "cache",
         "fetch",
         "image_tokens",
         "token_quality",

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from transformers.cache_utils import Cache
 
+from .before_5_24 import CACHE
 from .fetcher import FetchChoices
 from .prefix import cached_prefix, holds_prefix, pad_after_prefix
 from .prompt import Look, positions
@@ -119,8 +120,8 @@ def glance(model: "ArrCocModel", look: Look) -> Tensor:
             inputs_embeds=inputs["embeds"][:, start:],
             attention_mask=mask,
             position_ids=positions(mask)[:, start:],
-            past_key_values=past,
             use_cache=past is not None,
+            **{CACHE: past},
         )
     paid = _mean_over_layers(recorder.layers, model.config.fetcher_config.glance_layers)
     if paid is None:

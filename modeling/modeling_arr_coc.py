@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from transformers import GenerationConfig
 from transformers.cache_utils import Cache
 from transformers.generation import GenerationMixin
-from transformers.modeling_outputs import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from .asker import POSITIONAL, Asker, check_decoding, generation_setting, take_choices, within_context
 from .base_model import ArrCocModel, ArrCocModelOutput
+from .before_5_24 import CacheOutput, as_generate_names, by_either_name
 from .checks import refusal
 from .configuration_arr_coc import ArrCocConfig
 from .conversation import Conversation
@@ -38,7 +38,7 @@ _IMAGE_ARGUMENTS = ("pixel_values", "patch_mask", "image_index", "image_encoding
 
 
 @dataclass
-class ArrCocOutput(ModelOutput):
+class ArrCocOutput(CacheOutput):
     """Output of `ArrCocForConditionalGeneration.forward`.
 
     `loss`: answer loss plus weighted relevance loss, those that were asked for; `relevance_loss` alone; `logits`
@@ -49,7 +49,7 @@ class ArrCocOutput(ModelOutput):
 
     loss: Tensor | None = None
     logits: Tensor | None = None
-    past_key_values: Cache | None = None
+    cache: Cache | None = None
     hidden_states: tuple[Tensor, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
     relevance_loss: Tensor | None = None
@@ -99,6 +99,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
     def processor(self, processor: ArrCocProcessor | None) -> None:
         self._processor = processor
 
+    @by_either_name
     @can_return_tuple
     def forward(
         self,
@@ -110,7 +111,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         attention_mask: Tensor | None = None,
         query_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         relevance_targets: Tensor | None = None,
@@ -127,7 +128,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             image_index: [I] which image of `pixel_values` (or `image_encoding`) stands in each image slot, in the order
                 of the slots in the prompts; None: each image once.
             image_encoding: what `encode_image` returned, in place of `pixel_values`.
-            attention_mask, position_ids, past_key_values, inputs_embeds, logits_to_keep: as in any causal LM.
+            attention_mask, position_ids, cache, inputs_embeds, logits_to_keep: as in any causal LM.
             query_mask: [B, S] non-zero on the question's tokens; by default what `config.query_markers` finds (also in
                 place of one [B, S'] of prompts to which answers were added since), without them all text of the
                 prompt but what has labels.
@@ -150,7 +151,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         counted = {name: kwargs.pop(name, None) for name in ("num_items_in_batch", "shift_labels")}
         outputs = self.model(
             input_ids, pixel_values, patch_mask, image_index, image_encoding, attention_mask, query_mask, position_ids,
-            past_key_values, inputs_embeds, labels, choices, return_dict=True, **kwargs,
+            cache, inputs_embeds, labels, choices, return_dict=True, **kwargs,
         )  # fmt: skip
         keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) and logits_to_keep else slice(None)
         hidden = outputs.last_hidden_state
@@ -164,7 +165,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         return ArrCocOutput(
             loss=loss,
             logits=logits,
-            past_key_values=outputs.past_key_values,
+            cache=outputs.cache,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
             relevance_loss=relevance,
@@ -252,6 +253,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         """A conversation about an image, which is encoded once: see `Conversation`."""
         return Conversation(Asker(self, self.processor), image, keep_history=keep_history)
 
+    @by_either_name
     @torch.no_grad()
     def generate(  # type: ignore[override]
         self,
@@ -354,7 +356,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
 
     def generate_tokens(self, **kwargs: Any) -> Any:
         """transformers' own `generate`, of prompts that hold no images or were embedded (`prompt_embeds`)."""
-        return super().generate(**kwargs)  # type: ignore[misc]
+        return super().generate(**as_generate_names(kwargs))  # type: ignore[misc]
 
     def prepare_inputs_for_generation(  # type: ignore[override]
         self,

@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache
 
 from .answers import Pass, answer_probabilities, answer_uncertainties, with_fetch
+from .before_5_24 import CACHE
 from .chat_template import split_thinking
 from .checks import refusal
 from .fetcher import FetchChoices, FetchResult
@@ -178,9 +179,9 @@ class Reading:
 
     def answer(self, asker: "Asker", kwargs: dict[str, Any]) -> tuple[Any, str]:
         """What transformers' `generate` returns, and what it wrote; of what it read all up to `end` is remembered."""
-        remembered = {} if self.cache is None else {"past_key_values": self.cache}
+        remembered = {} if self.cache is None else {"cache": self.cache}
         output, texts = asker.generated(self.inputs, {**kwargs, **remembered}, logits=True)
-        cache = output.past_key_values
+        cache = getattr(output, CACHE)
         self.cache = None
         if asker.cache_is_plain(kwargs) and keeps_every_position(cache):
             cache.crop(self.end - cache.get_seq_length())  # negative: how many to drop

@@ -41,7 +41,7 @@ def with_prefix(
     embeds = model.get_input_embeddings()(ids.to(encoding.tokens.device))
     base = encoding.tokens.to(embeds)
     prompt = torch.cat((embeds.expand(len(encoding), -1, -1), base), 1)
-    model.model(inputs_embeds=prompt, past_key_values=cache, use_cache=True)
+    model.model(inputs_embeds=prompt, cache=cache, use_cache=True)
     placeholders = torch.full((base.shape[1],), model.config.image_token_id)
     layers = [(layer.keys, layer.values) for layer in cache.layers]  # type: ignore[union-attr]
     return replace(encoding, prefix_ids=torch.cat((ids, placeholders)), prefix_cache=layers)  # type: ignore[arg-type]

@@ -35,7 +35,7 @@ class ArrCocPreTrainedModel(PreTrainedModel):
         "GridLayer", "SemanticLayer", "PatchLayer", "QualityBridge", "TransformerBridge", "VisualTableBridge",
         "CompositionalScorer", "ContextualScorer", "ShannonJungVervaekeScorer", "HierarchicalScorer", "ExpertScorer",
     ]  # fmt: skip
-    _skip_keys_device_placement = ["past_key_values"]
+    _skip_keys_device_placement = ["cache"]
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_attention_backend = True

@@ -80,12 +80,12 @@ def test_a_decode_step_with_a_static_cache_compiles_without_a_break() -> None:
     inputs = prompt(model, (PAGE, "What is it?"))
     expected = model.generate(**inputs)[:, inputs["input_ids"].shape[1] :]
     cache = StaticCache(config=model.config.text_config, max_cache_len=256)
-    logits = model(**inputs, past_key_values=cache, use_cache=True).logits
+    logits = model(**inputs, cache=cache, use_cache=True).logits
     length, decoded = inputs["input_ids"].shape[1], [logits[:, -1].argmax(-1)]
     torch._dynamo.reset()
     step = torch.compile(model, fullgraph=True, backend="aot_eager")
     for number in range(expected.shape[1] - 1):
         place = torch.tensor([[length + number]])
-        output = step(input_ids=decoded[-1][:, None], position_ids=place, past_key_values=cache, use_cache=True)
+        output = step(input_ids=decoded[-1][:, None], position_ids=place, cache=cache, use_cache=True)
         decoded.append(output.logits[:, -1].argmax(-1))
     assert torch.equal(torch.stack(decoded, 1), expected) and expected.shape[1] > 1

@@ -11,6 +11,8 @@ from transformers import GenerationConfig
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 from transformers.utils import logging
 
+from arr_coc.modeling.before_5_24 import CACHE
+
 QUESTIONS = [QUESTION, "Who?", "What is the user? What is the user?", "total total total price"]
 PAIRS = [(PAGE, QUESTION), (noise(50, 120, 3), "total price")]
 
@@ -69,10 +71,10 @@ def test_stop_strings_end_an_answer(model: Any, options: dict[str, Any]) -> None
 def test_a_cache_that_holds_tokens_is_refused_beside_images(model: Any, form: str) -> None:
     """The patches of the next turn's question stand before them: they were fetched, and never read."""
     inputs = prompt(model, (PAGE, QUESTION))
-    cache = model.generate(**inputs, max_new_tokens=2, return_dict_in_generate=True).past_key_values
+    cache = getattr(model.generate(**inputs, max_new_tokens=2, return_dict_in_generate=True), CACHE)
     asked = {"image": PAGE, "question": QUESTION} if form == "question" else dict(inputs)
-    with pytest.raises(ValueError, match=r"past_key_values: expected an empty cache beside images .*; got one of \d+"):
-        model.generate(**asked, past_key_values=cache)
+    with pytest.raises(ValueError, match=r"cache: expected an empty cache beside images .*; got one of \d+"):
+        model.generate(**asked, cache=cache)
 
 
 def test_embeddings_beside_images_are_refused(model: Any) -> None:

@@ -271,7 +271,7 @@ def test_relevance_targets_need_a_scorer_that_learns() -> None:
 
 def test_trainer_can_collect_the_outputs(model: Any) -> None:
     """Trainer.evaluate gathers every output that the config does not name, and `fetch` is no tensor."""
-    assert {"past_key_values", "fetch", "image_tokens"} <= set(model.config.keys_to_ignore_at_inference)
+    assert {"cache", "fetch", "image_tokens"} <= set(model.config.keys_to_ignore_at_inference)
 
 
 # ---- saving, loading, placement

@@ -51,7 +51,7 @@ def with_all_scorers(folder: Path, dtype: torch.dtype = torch.float32) -> ArrCoc
 def _with_base_read(model: ArrCocForConditionalGeneration, encoding: ImageEncoding) -> ImageEncoding:
     """The encoding with the language model's reading of its base tokens, as prompts of `our_inputs` begin."""
     cache, base = DynamicCache(config=model.config.text_config), encoding.tokens.to(model.dtype)
-    model.model(inputs_embeds=base, past_key_values=cache, use_cache=True)
+    model.model(inputs_embeds=base, cache=cache, use_cache=True)
     ids = torch.full((base.shape[1],), model.config.image_token_id)
     layers = [(layer.keys, layer.values) for layer in cache.layers]  # type: ignore[union-attr]
     return replace(encoding, prefix_ids=ids, prefix_cache=layers)  # type: ignore[arg-type]

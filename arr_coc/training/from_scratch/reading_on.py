@@ -46,9 +46,9 @@ def read_on(
     prompt = torch.cat((embed(before[::repeats]), tokens), 1)
     cache = DynamicCache(config=model.config.text_config)
     if repeats > 1 and keeps_every_position(cache):
-        core(inputs_embeds=prompt, past_key_values=cache, use_cache=True)
+        core(inputs_embeds=prompt, cache=cache, use_cache=True)
         cache.batch_repeat_interleave(repeats)
-        output = core(inputs_embeds=text, past_key_values=cache, use_cache=True, output_attentions=shown)
+        output = core(inputs_embeds=text, cache=cache, use_cache=True, output_attentions=shown)
     else:
         whole = torch.cat((prompt.repeat_interleave(repeats, 0), text), 1)
         output = core(inputs_embeds=whole, use_cache=False, output_attentions=shown)

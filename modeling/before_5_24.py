@@ -1,0 +1,60 @@
+"""What transformers before 5.24 needs: there the key/value cache, now `cache`, is called `past_key_values`.
+
+Delete this file with support for 5.23: `CACHE` is then "cache", `CacheOutput` is `ModelOutput`, `by_either_name` is
+transformers' `deprecate_kwarg`, and `as_generate_names` changes nothing.
+"""
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.utils.deprecation import deprecate_kwarg
+from transformers.utils.generic import ModelOutput
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+OLD_NAME = "past_key_values"
+CACHE = "cache" if "cache" in BaseModelOutputWithPast.__dataclass_fields__ else OLD_NAME
+"""What the installed release calls the cache: in its language models, their outputs, and `generate`."""
+
+
+class CacheOutput(ModelOutput):
+    """An output with a field `cache`, which answers to the older name, too, as every `ModelOutput` does from 5.24 on."""
+
+    cache: Any
+
+    @property
+    def past_key_values(self) -> Any:
+        return self.cache
+
+    def __contains__(self, key: object) -> bool:
+        return super().__contains__("cache" if key == OLD_NAME else key)
+
+    def __getitem__(self, key: Any) -> Any:
+        return super().__getitem__("cache" if key == OLD_NAME else key)
+
+
+def by_either_name(function: Function) -> Function:
+    """Lets callers pass `cache` under the older name, too: from 5.24 on with transformers' own warning."""
+    if CACHE == "cache":
+        return deprecate_kwarg(OLD_NAME, "5.40.0", new_name=CACHE)(function)
+
+    @wraps(function)
+    def renaming(*args: Any, **kwargs: Any) -> Any:
+        if OLD_NAME in kwargs:
+            kwargs["cache"] = kwargs.pop(OLD_NAME)
+        return function(*args, **kwargs)
+
+    # `generate` looks up by its name whether `forward` takes it.
+    signature = inspect.signature(function)
+    *named, last = signature.parameters.values()
+    older = inspect.Parameter(OLD_NAME, inspect.Parameter.KEYWORD_ONLY, default=None)
+    vars(renaming)["__signature__"] = signature.replace(parameters=[*named, older, last])
+    return renaming  # type: ignore[return-value]
+
+
+def as_generate_names(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of `generate` with the cache under the installed release's name for it."""
+    return {CACHE if name == "cache" else name: value for name, value in kwargs.items()}
