@@ -35,6 +35,9 @@ class CacheOutput(ModelOutput):
     def __getitem__(self, key: Any) -> Any:
         return super().__getitem__("cache" if key == OLD_NAME else key)
 
+    def get(self, key: str, default: Any = None) -> Any:
+        return self[key] if key in self else default
+
 
 def by_either_name(function: Function) -> Function:
     """Lets callers pass `cache` under the older name, too: from 5.24 on with transformers' own warning."""

@@ -32,7 +32,10 @@ from .pretrained import ArrCocPreTrainedModel
 from .processing_arr_coc import ArrCocProcessor
 from .processor_loading import load_processor
 from .prompt import EmbeddedPrompt
+from .tested_release import warn_of_later_release
 from .vision_tower import ImageEncoding
+
+warn_of_later_release()
 
 _IMAGE_ARGUMENTS = ("pixel_values", "patch_mask", "image_index", "image_encoding")
 

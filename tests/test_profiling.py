@@ -125,7 +125,8 @@ def test_a_question_visits_few_files_of_the_model() -> None:
     traces = question_traces(tiny_model())
     first, further = traces["first question"], traces["further question"]
     assert "modeling_arr_coc.py" in first.files and "grid_encoder.py" not in further.files
-    assert len(first.files) <= 18 and first.changes <= 40, first.visits
+    # Without `before_5_24.py`, which goes when 5.23 does, 18.
+    assert len(first.files) <= 19 and first.changes <= 40, first.visits
     assert len(further.files) <= 12, further.visits
 
 
