@@ -67,6 +67,7 @@ def test_a_part_means_exactly_its_linear_layers(part: str) -> None:
     assert hit == set(names)
 
 
+@pytest.mark.versions
 def test_only_the_adapter_is_trained_and_the_base_stays_as_it_is() -> None:
     model = tiny_model()
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
@@ -118,6 +119,7 @@ def test_settings_that_have_a_name_of_their_own_are_refused(settings: dict[str, 
         adapt(tiny_model(), **settings)
 
 
+@pytest.mark.versions
 def test_every_way_to_load_an_adapter_gives_the_same(tmp_path: Path) -> None:
     base, folder = tmp_path / "base", tmp_path / "adapter"
     tiny_model().save_pretrained(base)
@@ -133,6 +135,7 @@ def test_every_way_to_load_an_adapter_gives_the_same(tmp_path: Path) -> None:
     assert relevance(AutoPeftModelForCausalLM.from_pretrained(str(folder))).equal(expected)
 
 
+@pytest.mark.versions
 def test_adapters_are_swapped_per_request_and_merge_to_a_plain_checkpoint(tmp_path: Path) -> None:
     model = tiny_model()
     plain = relevance(model)

@@ -30,6 +30,7 @@ def bumps(places: list[int], side: int = 16, seed: int = 0) -> np.ndarray:
 # ---- clusters -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.versions
 def test_maps_that_look_alike_are_in_one_cluster_whatever_their_scale() -> None:
     places = [2] * 5 + [9] * 7 + [14] * 3
     maps = bumps(places) * np.linspace(0.1, 10, len(places))[:, None]

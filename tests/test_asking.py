@@ -15,6 +15,8 @@ from transformers import GenerationConfig, TextIteratorStreamer
 
 from arr_coc.modeling.image_processing_arr_coc import boxes_to_patches
 
+pytestmark = pytest.mark.versions
+
 THIRD = noise(50, 120, 3)
 
 

@@ -55,6 +55,7 @@ def test_everything_a_repository_needs_is_written(built: Path, checkpoint: Path)
     assert list(built.parent.iterdir()) == [built]  # nothing is left beside it
 
 
+@pytest.mark.versions
 def test_a_fresh_interpreter_answers_from_the_folder_and_again_after_saving_elsewhere(
     built: Path, picture: Path, expected: str, tmp_path: Path
 ) -> None:

@@ -36,6 +36,7 @@ def tokens_of(model: Any, questions: list[str], strategy: str | None = None) -> 
 
 @pytest.mark.parametrize("strategy", ["realizer", "clip_query", "none"])
 @torch.no_grad()
+@pytest.mark.versions
 def test_an_exported_graph_gives_the_logits(strategy: str) -> None:
     """`int(per_row.sum())`, which counts placeholders, stopped it."""
     model = tiny_model()
@@ -75,6 +76,7 @@ def test_a_compiled_model_counts_the_placeholders_of_a_budget_that_nothing_state
 
 
 @torch.no_grad()
+@pytest.mark.versions
 def test_a_decode_step_with_a_static_cache_compiles_without_a_break() -> None:
     model = tiny_model()
     inputs = prompt(model, (PAGE, "What is it?"))

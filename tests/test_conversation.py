@@ -18,6 +18,7 @@ def model() -> Any:
     return loud_model()
 
 
+@pytest.mark.versions
 def test_a_conversation_asks_afresh(model: Any) -> None:
     """The fetch followed all questions at once: of 30 second answers 2 were right, asked afresh 30."""
     talk = model.converse(PAGE)
@@ -26,6 +27,7 @@ def test_a_conversation_asks_afresh(model: Any) -> None:
     assert talk.turns[0][1] == model.generate(PAGE, FIRST)
 
 
+@pytest.mark.versions
 def test_the_image_is_encoded_once(model: Any) -> None:
     with Calls(model.model.vision_tower.grid_encoder) as encoder:
         talk = model.converse(PAGE)

@@ -63,6 +63,7 @@ def needs(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["PDF", "TIFF", "GIF"])
+@pytest.mark.versions
 def test_pages_are_sources_in_order(kind: str) -> None:
     needs(kind)
     sources = opened(paged(kind))
@@ -73,6 +74,7 @@ def test_pages_are_sources_in_order(kind: str) -> None:
         assert [sum(pixels.getpixel((30, 17 + 20 * at))) < 100 for at in range(3)] == [at == number for at in range(3)]
 
 
+@pytest.mark.versions
 def test_frames_are_sources_at_their_seconds() -> None:
     sources = opened(video(frames=12))
     assert [source.second for source in sources] == [0.0, 1.5, 3.0, 4.5]  # 6 s: `max_frames` of them, evenly

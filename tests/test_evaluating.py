@@ -382,6 +382,7 @@ def test_exact_match_forgives_white_space_only() -> None:
     assert not exact_match("", ["New York"])
 
 
+@pytest.mark.versions
 def test_wilson_agrees_with_published_values() -> None:
     """81 of 263: 0.2553 to 0.3662 (Newcombe 1998, table I); at the edges the interval stays inside 0..1."""
     interval = wilson(81, 263)

@@ -140,6 +140,7 @@ def test_chartqa_numbers_go_on_and_files_are_told_apart() -> None:
 # ---- columns --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.versions
 def test_columns_are_mapped_and_images_decoded_late() -> None:
     first, second = open_records(make_columns())
     assert (first.question, first.answers, first.boxes) == ("What colour?", ("red",), ((0.0, 0.0, 9.0, 9.0),))

@@ -13,6 +13,8 @@ from transformers.utils import logging
 
 from arr_coc.modeling.before_5_24 import CACHE
 
+pytestmark = pytest.mark.versions
+
 QUESTIONS = [QUESTION, "Who?", "What is the user? What is the user?", "total total total price"]
 PAIRS = [(PAGE, QUESTION), (noise(50, 120, 3), "total price")]
 

@@ -45,6 +45,7 @@ def same(first: Image.Image, second: Image.Image) -> bool:
 @pytest.mark.parametrize(
     "mode", ["RGB", "L", "LA", "La", "RGBA", "RGBa", "P", "PA", "1", "CMYK", "YCbCr", "HSV", "RGBX"]
 )
+@pytest.mark.versions
 def test_every_mode_becomes_rgb(mode: str) -> None:
     if mode in ("La", "PA"):
         image = noise(mode="LA" if mode == "La" else "P").convert(mode)
@@ -130,6 +131,7 @@ def test_exif_orientation_is_applied_once(orientation: int) -> None:
 # Sources
 
 
+@pytest.mark.versions
 def test_every_source_gives_the_same_pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without any network: sockets are shut."""
     monkeypatch.setattr(socket, "socket", lambda *args, **kwargs: pytest.fail("opened a socket"))

@@ -28,6 +28,7 @@ def holder(out: Path, seconds: float) -> int:
     return child
 
 
+@pytest.mark.versions
 def test_a_second_writer_says_who_holds_it(tmp_path: Path) -> None:
     """Two experiments in one folder mended each other's predictions."""
     out = tmp_path / "out"

@@ -319,6 +319,7 @@ def test_a_device_map_gives_the_same_answers(saved: Path, model: Any, tmp_path: 
 
 
 @pytest.mark.parametrize("where", ["disk", "cpu"])
+@pytest.mark.versions
 def test_a_wholly_offloaded_model_gives_the_same_answers(saved: Path, model: Any, tmp_path: Path, where: str) -> None:
     """With every parameter on the meta device the images were sent there: "Cannot copy out of meta tensor"."""
     again = ArrCocForConditionalGeneration.from_pretrained(saved).eval()

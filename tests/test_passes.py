@@ -55,6 +55,7 @@ def test_one_pass_is_the_answer_as_ever(model: Any) -> None:
 
 
 @pytest.mark.parametrize("changes", [{}, {"bridge": {"layout": "rows"}}, {"vision": {"compressor": "mask"}}])
+@pytest.mark.versions
 def test_what_is_remembered_changes_no_answer(changes: dict[str, Any]) -> None:
     """With a cache a pass reads its patches and the question; without one, everything: the numbers are the same."""
     model = tiny_model(**changes)
@@ -65,6 +66,7 @@ def test_what_is_remembered_changes_no_answer(changes: dict[str, Any]) -> None:
         assert one.text == other.text and one.uncertainty == pytest.approx(other.uncertainty, abs=1e-4)
 
 
+@pytest.mark.versions
 def test_a_further_pass_encodes_nothing_and_reads_only_what_is_new(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     lengths: list[int] = []
     hook = model.model.language_model.register_forward_pre_hook(

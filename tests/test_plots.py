@@ -75,6 +75,7 @@ def test_the_labels_would_overlap_if_they_stood_beside_their_marks() -> None:
         assert_apart(boxes(figure, axes.texts))
 
 
+@pytest.mark.versions
 def test_a_plot_is_well_formed_and_says_what_it_shows() -> None:
     text = scatter(crowded(), x_title="tokens & more", y_title="<accuracy>")
     root = ElementTree.fromstring(text)

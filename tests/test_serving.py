@@ -61,6 +61,7 @@ def text(completion: Any) -> str:
 # ---- answers
 
 
+@pytest.mark.versions
 def test_answers_of_many_clients_are_those_of_generate(model: Any, client: Any) -> None:
     """Images, strategies and budgets mixed in one batch."""
     cases = [
@@ -78,6 +79,7 @@ def test_answers_of_many_clients_are_those_of_generate(model: Any, client: Any) 
     assert answers == expected and len(set(answers)) > 12
 
 
+@pytest.mark.versions
 def test_a_streamed_answer_comes_in_pieces_and_is_the_same(model: Any, client: Any) -> None:
     events = list(ask(client, stream=True, max_tokens=12, logprobs=True, stream_options={"include_usage": True}))
     *pieces, end, usage = events
@@ -104,6 +106,7 @@ def test_stop_strings_and_lengths(model: Any, client: Any) -> None:
     assert (short.choices[0].finish_reason, short.usage.completion_tokens) == ("length", 2)
 
 
+@pytest.mark.versions
 def test_logprobs_are_those_of_the_answers_probability(model: Any, client: Any) -> None:
     expected = model.generate(IMAGES[1], QUESTION, return_fetch=True, max_new_tokens=5)
     answer = ask(client, QUESTION, URLS[1], logprobs=True, max_tokens=5)
@@ -113,6 +116,7 @@ def test_logprobs_are_those_of_the_answers_probability(model: Any, client: Any) 
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.5])
+@pytest.mark.versions
 def test_several_passes_are_those_of_generate(temperature: float, model: Any, client: Any) -> None:
     choices = {"num_passes": 2, "budget": 4}
     answer = ask(client, max_tokens=6, logprobs=True, temperature=temperature, extra_body=choices)
@@ -126,6 +130,7 @@ def test_several_passes_are_those_of_generate(temperature: float, model: Any, cl
         assert prod(map(exp, logprobs)) == pytest.approx(expected.probability, rel=1e-2)
 
 
+@pytest.mark.versions
 def test_drawn_answers_differ_and_cold_ones_do_not(client: Any) -> None:
     warm = {text(ask(client, temperature=2.0, max_tokens=8)) for _ in range(6)}
     cold = {text(ask(client, temperature=0.0, top_p=0.5, max_tokens=8)) for _ in range(3)}
@@ -133,6 +138,7 @@ def test_drawn_answers_differ_and_cold_ones_do_not(client: Any) -> None:
     assert text(ask(client, temperature=0.001, max_tokens=8)) in cold
 
 
+@pytest.mark.versions
 def test_several_images_and_earlier_turns(model: Any, client: Any) -> None:
     assert text(ask(client, QUESTION, *URLS[:2])) == model.generate([IMAGES[:2]], [QUESTION])[0]
     first = chat("Who?", URLS[0])
@@ -310,6 +316,7 @@ def test_a_worker_that_hangs_is_replaced(server: Server, client: Any) -> None:
 # ---- status
 
 
+@pytest.mark.versions
 def test_status_and_metrics(served: tuple[Server, str], client: Any) -> None:
     root = client.with_options(base_url=served[1].removesuffix("/v1"))
     assert [model.id for model in client.models.list()] == ["tiny"]

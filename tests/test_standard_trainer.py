@@ -13,6 +13,8 @@ from arr_coc.data.collator import QuestionCollator
 from arr_coc.data.records import Record
 from arr_coc.data.sources import open_records
 
+pytestmark = pytest.mark.versions
+
 
 def pages(seed: int) -> list[Record]:
     return list(

@@ -228,6 +228,7 @@ def test_training_lowers_the_loss_and_logs_what_it_measures(checkpoint: Path, tm
     assert sum(value for name, value in last.items() if name.startswith("tier/")) == pytest.approx(1)
 
 
+@pytest.mark.versions
 def test_metrics_go_to_tensorboard(checkpoint: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -34,6 +34,7 @@ def test_the_spread_is_pooled_on_a_scale_on_which_height_does_not_matter() -> No
     assert high.error([0.0, 0.0]) == 0.0
 
 
+@pytest.mark.versions
 def test_intervals_take_it_in() -> None:
     spread = TrainingSpread(sd=0.1, freedom=8)
     drawn = Interval(0.1, 0.06, 0.15)

@@ -59,6 +59,7 @@ def test_sft_sees_the_image_and_trains_the_scorer(kind: str, lora: bool, tmp_pat
 
 
 @pytest.mark.parametrize("kind", ["messages", "prompt and completion"])
+@pytest.mark.versions
 def test_the_scorer_reads_the_question_and_nothing_of_the_answer(kind: str, tmp_path: Path) -> None:
     model = with_markers()
     trainer = make_trainer(model, kind, tmp_path, lora=False)
