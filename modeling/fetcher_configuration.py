@@ -36,6 +36,8 @@ class ArrCocFetcherConfig(KnobConfig):
         hidden_size, num_heads, num_layers: the realizer's sizes.
         position_size: channels of the realizer's 2-D position term per head, a multiple of 4.
         key_pool: patches along a row over which the realizer averages the keys of its patch attention (1: none).
+        match_size: width of the space in which the realizer compares words under a patch with each token of the
+            question (0: it does not, as checkpoints before arr-coc-135m).
         shared_size: width of the space that patches and questions share in clip_query and in the participatory knowing.
         latent_size: width of the latent through which the realizer's and the experts' attention over patches and to the
             question makes its keys and values (`KeyValueProjection`); None: directly.
@@ -72,6 +74,7 @@ class ArrCocFetcherConfig(KnobConfig):
     num_layers: int = whole(0, MAX_LAYERS, default=2)
     position_size: int = whole(4, 4096, default=32)
     key_pool: int = whole(1, 512, default=4)
+    match_size: int = whole(0, MAX_WIDTH, default=0)
     shared_size: int = width(256)
     latent_size: int | None = whole(1, MAX_WIDTH, default=None)
     textures: str | None = choice(TEXTURE_SETS, default=None)

@@ -333,6 +333,33 @@ class PatchLayer(nn.Module):
         return x + self.feed_forward(x)
 
 
+MATCHES = 4
+"""Words that a patch may name to compare with the question's."""
+
+
+class WordMatch(nn.Module):
+    """How alike the words under a patch are to the question's, as channels beside the patch's.
+
+    Cosines of `MATCHES` directions that a patch names with each token of the question, the greatest of each over the
+    question. An attention over the question cannot say this: its weights sum to 1 also where nothing matches. A
+    direction learns to compare any two words in one space, so names that no training asked for are found too.
+    """
+
+    def __init__(self, feature_size: int, text_size: int, match_size: int, size: int) -> None:
+        super().__init__()
+        self.patch = nn.Linear(feature_size, MATCHES * match_size)
+        self.token = nn.Linear(text_size, match_size)
+        self.out = nn.Linear(MATCHES, size)
+
+    def forward(self, patches: Tensor, question: Tensor, mask: Tensor) -> Tensor:
+        """Patches [B, N, C] and tokens [B, L, D], of which `mask` [B, L] marks the question's -> [B, N, H]."""
+        words = F.normalize(self.patch(patches).unflatten(-1, (MATCHES, -1)), dim=-1)
+        tokens = F.normalize(self.token(question), dim=-1)
+        alike = torch.einsum("bnwm,blm->bnwl", words, tokens.to(words.dtype))
+        alike = F.pad(alike.masked_fill(~mask[:, None, None], -1.0), (0, 1), value=-1.0)  # a question may be empty
+        return self.out(alike.amax(-1))
+
+
 @SCORERS.register("realizer")
 class Realizer(Scorer):
     """The default: patches read the question, then relevance travels over the page.
@@ -356,6 +383,7 @@ class Realizer(Scorer):
         self.cross_query = nn.Linear(size, size)
         self.cross_key_value = key_value_projection(size, config.latent_size)
         self.couple = FeedForward(3 * size, size, 2)
+        self.match = WordMatch(feature_size, text_size, config.match_size, size) if config.match_size else None
         self.layers = nn.ModuleList(
             PatchLayer(size, config.num_heads, config.position_size, config.key_pool, config.latent_size)
             for _ in range(config.num_layers)
@@ -367,7 +395,8 @@ class Realizer(Scorer):
         initialization.normal_(self.nothing, std=std)
 
     def forward(self, context: FetchContext) -> Tensor:
-        patches = self.patch_projection(self.patch_norm(context.features.flatten(2).transpose(1, 2)))
+        normed = self.patch_norm(context.features.flatten(2).transpose(1, 2))
+        patches = self.patch_projection(normed)
         mask = context.query_mask.to(patches.device)
         question = self.question_layer(self.text_projection(self.text_norm(context.query)), mask)
         question = torch.cat((question, self.nothing.expand(question.shape[0], -1, -1)), 1)
@@ -375,6 +404,8 @@ class Realizer(Scorer):
         key, value = self.cross_key_value(question).chunk(2, -1)
         asked = attend(self.cross_query(patches), key, value, self.heads, mask)
         x = patches + self.couple(torch.cat((patches, asked, patches * asked), -1))
+        if self.match is not None:
+            x = x + self.match(normed, self.text_norm(context.query), context.query_mask.to(x.device))
         for layer in self.layers:
             x = layer(x, context.side)
         return self.head(self.final_norm(x)).squeeze(-1).float()
