@@ -137,7 +137,8 @@ def test_a_page_without_the_answer_differs_only_in_its_box(domain: str, monkeypa
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("domain", sorted({*NEW} - {"chart"}))
 def test_two_hop_questions_name_the_first_hop_and_not_the_answers_line(domain: str, split: str) -> None:
-    asked = [(page, question) for page in pages(domain, split, 5) for question in page.questions if question.hops == 2]
+    drawn = pages(domain, split, 12)  # with some fonts not one of five signs shows two lines that are alike
+    asked = [(page, question) for page in drawn for question in page.questions if question.hops == 2]
     assert asked
     for page, question in asked:
         first = text_in(page, question.label_boxes[0])
