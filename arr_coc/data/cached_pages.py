@@ -70,7 +70,7 @@ def _store(path: Path, page: int, stored: Path, rng: np.random.Generator) -> Non
         )
 
 
-class CachedPages(Sequence[TextPage]):
+class CachedPages:
     """The pages that `cache_pages` drew into a folder, by index; their order never changes.
 
     Args:
@@ -88,7 +88,7 @@ class CachedPages(Sequence[TextPage]):
     def __len__(self) -> int:
         return len(self._texts)
 
-    def __getitem__(self, index):  # type: ignore[no-untyped-def]
+    def __getitem__(self, index: int) -> TextPage:
         path = self._texts[index]
         with np.load(path) as stored:
             lengths, boxes = stored["lengths"].tolist(), stored["boxes"]

@@ -17,7 +17,7 @@ from .text_page import UNKNOWN, Line
 
 _CAP_SHARE = 0.68  # of the em: the height of a capital where a font shows nothing to tell it by
 _FLAT_CAPITALS, _ASCENDERS, _TALL_DIGITS, _LOW_LETTERS = "BDEFHIKLMNPRTXZ", "bdhkl", "68", "acemnorsuvwxz"
-_LOW_SHARE, _ASCENDER_SHARE = 0.68, 1.05  # of a capital's height: x-height, and the height of b and d
+_LOW_SHARE, _ASCENDER_SHARE = 0.7, 1.05  # of a capital's height: x-height, and the height of b and d
 
 # All in em, which here is the height of a capital divided by _CAP_SHARE.
 _SPACE = 0.13  # wider gaps are spaces, beyond the usual gap between the letters of the line

@@ -290,7 +290,7 @@ def _scribble(rng: np.random.Generator, sheet: Sheet, strength: float) -> None:
     """Strokes of a pen: underlines, ticks, loops and what looks like a signature."""
     sheet.image = sheet.image.convert("RGB") if sheet.image.mode == "L" else sheet.image.copy()
     draw = ImageDraw.Draw(sheet.image)
-    for _ in range(int(rng.integers(1, 2 + 3 * strength))):
+    for _ in range(int(rng.integers(1, 2 + round(3 * strength)))):
         knots = rng.normal(0, 1, (int(rng.integers(2, 9)), 2)) * (_between(rng, 2, 12), _between(rng, 0.2, 3))
         knots = (knots * sheet.unit + rng.uniform(0, 1, 2) * sheet.size).tolist()
         points = [point for at in range(max(len(knots) - 2, 1)) for point in _curve(knots[at : at + 3])]

@@ -1,0 +1,47 @@
+"""PDFs of one page a content stream, written by hand, so that tests know where each character is."""
+
+from pathlib import Path
+
+LIGATURE = "<< /Type /Font /Subtype /Type1 /BaseFont /Times-Roman /Encoding << /Differences [1 /fi] >> >>"
+FONTS = {
+    "F1": "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding >>",
+    "F2": "<< /Type /Font /Subtype /Type1 /BaseFont /Times-Roman /Encoding /WinAnsiEncoding >>",
+    "F3": LIGATURE,
+}
+"""Names for `Tf`, and the fonts: two of those that every reader has, and one whose character 1 is the ligature fi."""
+
+
+def write_pdf(path: Path, *contents: str, size: tuple[int, int] = (612, 792)) -> Path:
+    """Writes a PDF whose pages have these content streams, in Latin-1, and the fonts above."""
+    fonts = " ".join(f"/{name} {font}" for name, font in FONTS.items())
+    kids = " ".join(f"{3 + 2 * index} 0 R" for index in range(len(contents)))
+    objects = ["<< /Type /Catalog /Pages 2 0 R >>", f"<< /Type /Pages /Kids [{kids}] /Count {len(contents)} >>"]
+    for index, content in enumerate(contents):
+        box = f"/MediaBox [0 0 {size[0]} {size[1]}] /Resources << /Font << {fonts} >> >>"
+        objects.append(f"<< /Type /Page /Parent 2 0 R {box} /Contents {4 + 2 * index} 0 R >>")
+        objects.append(f"<< /Length {len(content.encode('latin-1'))} >>\nstream\n{content}\nendstream")
+    written, offsets = "%PDF-1.4\n", []
+    for number, content in enumerate(objects, 1):
+        offsets.append(len(written.encode("latin-1")))
+        written += f"{number} 0 obj\n{content}\nendobj\n"
+    start = len(written.encode("latin-1"))
+    entries = "".join(f"{offset:010} 00000 n \n" for offset in offsets)
+    written += f"xref\n0 {len(objects) + 1}\n0000000000 65535 f \n{entries}"
+    written += f"trailer\n<< /Size {len(objects) + 1} /Root 1 0 R >>\nstartxref\n{start}\n%%EOF\n"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(written.encode("latin-1"))
+    return path
+
+
+def text_at(x: float, y: float, text: str, *, font: str = "F1", size: float = 24) -> str:
+    """Shows a text with its baseline from (x, y), in pt from the lower left corner."""
+    return f"BT /{font} {size} Tf {x} {y} Td ({text}) Tj ET\n"
+
+
+PROSE = "".join(
+    text_at(72, 700 - 20 * row, line, size=12)
+    for row, line in enumerate(
+        ("The quick brown fox jumps over the lazy dog while", "a quiet reader looks at letters on a page.") * 2
+    )
+)
+"""Enough text for a page that is worth reading."""
