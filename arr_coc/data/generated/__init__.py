@@ -15,7 +15,7 @@ import numpy as np
 from ..fonts import FontFace, find_fonts
 from ..splits import Split, check_split
 from ..text_page import TextPage
-from . import forms, invoices, letters, receipts, tables
+from . import charts, forms, invoices, letters, receipts, tables
 from .page import PAGES, PageMaker, fonts_of
 
 __all__ = ["KINDS", "draw_page", "layout_page"]
@@ -29,13 +29,16 @@ KINDS: dict[str, float] = {
     "memo": 0.7,
     "agreement": 1.0,
     "email": 0.6,
+    "bar chart": 1.0,
+    "line chart": 0.5,
+    "pie chart": 0.5,
 }
 """Kinds of pages, and how often each is drawn against the others."""
 
 _QUESTIONS = 14  # of a page at most
 _ABSENT = 0.12  # of the questions
 
-assert set(KINDS) == set(PAGES), [module.__name__ for module in (forms, invoices, letters, receipts, tables)]
+assert set(KINDS) == set(PAGES), [module.__name__ for module in (charts, forms, invoices, letters, receipts, tables)]
 
 
 def _make(rng: np.random.Generator, split: Split, kind: str | None, faces: tuple[FontFace, ...] | None) -> PageMaker:

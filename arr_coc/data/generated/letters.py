@@ -255,7 +255,7 @@ def _open(maker: PageMaker) -> tuple[Style, Style, float, float, float]:
     width, height = random.choice(((724, 1024), (724, 1024), (791, 1024)))
     maker.open(width, height, maker.paper())
     family = maker.family(mono=0.2)
-    size = random.uniform(10.5, 15.5)
+    size = random.uniform(10.5, 17)
     body = maker.style(family.regular, size)
     margin = float(random.randint(36, 96))
     return body, Style(family.bold, size, body.colour), margin, width - 2 * margin, random.choice((1.2, 1.3, 1.4, 1.6))
@@ -326,7 +326,7 @@ def letter(maker: PageMaker) -> None:
     y += step * 1.6
     writing = Writing(maker, body, x, width, leading)
     bottom = sheet.height - step * 9
-    for _ in range(random.randint(1, 5)):
+    for _ in range(random.randint(1, 7)):
         end = writing.paragraph(y, bottom, random.choice((1, 1, 2)))
         y = end + step * 0.6 if end > y else y
     sheet.write(random.choice(share(_ENDINGS, maker.split, "ending", 3)), x, y + step * 0.5, body)
@@ -481,7 +481,7 @@ def agreement(maker: PageMaker) -> None:
     _page_number(maker, body, x, width)
     asker.gist(
         "kind of page",
-        (short.lower(), f"an {short.lower()}" if short == "Agreement" else "a contract", "agreement", "contract"),
+        (short.lower(), "agreement" if short == "Contract" else "contract"),
     )
     asker.gist("title", joined(title), title)
 
@@ -547,17 +547,18 @@ def _signatures(
     random, values, asker, sheet = maker.random, maker.values, maker.asker, maker.sheet
     for left, company in ((x, one), (x + width * 0.53, two)):
         pieces, base = sheet.paragraph(company, left, y, width * 0.45, body, 1.2)
+        name = values.person()
         sheet.line((left, round(base + step * 1.6)), (left + width * 0.4, round(base + step * 1.6)), colour=body.colour)
         if random.random() < 0.5:
             hand = Style(maker.fonts.draw(random, "hand").regular, body.size * 1.5, (20, 30, 110))
-            sheet.write(values.person(), left + 10, base + step * 1.4, hand)
+            sheet.write(name, left + 10, base + step * 1.4, hand)
         label = sheet.write(random.choice(("By:", "Name:")), left, base + step * 2.7, body)
-        signer = sheet.write(values.person(), label.box[2] + 6, base + step * 2.7, body)
+        signer = sheet.write(name, label.box[2] + 6, base + step * 2.7, body)
         title = sheet.write("Title:", left, base + step * 3.8, body)
         job = sheet.write(values.job(), title.box[2] + 6, base + step * 3.8, body)
-        asker.add(f"Who signs for {joined(pieces)}?", signer.text, [signer.box], boxes_of(pieces))
+        asker.add(asker.word("who signs", name=joined(pieces)), signer.text, [signer.box], boxes_of(pieces))
         if random.random() < 0.5:
-            asker.add(f"What is the title of {signer.text}?", job.text, [job.box], [signer.box])
+            asker.add(asker.word("title of", name=signer.text), job.text, [job.box], [signer.box])
     return y + step * 7
 
 
@@ -628,9 +629,7 @@ def _folders(maker: PageMaker, body: Style, height: int) -> None:
         if name in ("Inbox", "Drafts", "Spam"):
             count = maker.sheet.write(str(maker.random.randint(1, 99)), 172, 50 + i * body.size * 2.2, body, "right")
             maker.asker.add(
-                maker.random.choice(
-                    ("How many messages are in {}?", "Which number is next to {}?", "How many are in the folder {}?")
-                ).format(name),
+                maker.asker.word("folder", name=name),
                 count.text,
                 [count.box],
                 [piece.box],
@@ -655,21 +654,15 @@ def _app_head(
     asker.add(asker.word("letter writer").replace("letter", "e-mail"), sender.text, [sender.box])
     asker.add(asker.word("letter subject").replace("letter", "e-mail"), joined(title), boxes_of(title))
     asker.add(
-        random.choice(
-            (
-                "What is the sender's address?",
-                "What is the e-mail address of the sender?",
-                "From which address was it sent?",
-            )
-        ),
+        asker.word("sender's address"),
         address.text,
         [address.box],
         [sender.box],
     )
     asker.add(
-        random.choice(("When was the e-mail sent?", "When did it arrive?", "When was this e-mail received?")),
+        asker.word("mail time"),
         time.text,
         [time.box],
     )
-    asker.absent(random.choice(("What is attached?", "Which file is attached?", "What is the name of the attachment?")))
+    asker.absent(asker.word("attached"))
     return y + step * 2.6

@@ -1,0 +1,576 @@
+"""Charts: bars, lines and pies with axes, legends, gridlines or values."""
+
+# ruff: noqa: E501, SIM905 (lists are readable as running text)
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from .asking import SPREAD, TWO_PLACES, boxes_of, spoken
+from .page import PAGES, PageMaker
+from .pools import share
+from .sheet import Colour, Piece, Style, joined
+from .tables import COLUMNS, row_heads
+
+_BARS = (
+    "vertical",
+    "horizontal",
+    "vertical values inside",
+    "horizontal values outside",
+    "vertical grid",
+    "vertical frame",
+    "horizontal plain",
+    "vertical wide",
+    "vertical groups",
+)
+_LINES = ("plain", "grid", "markers", "end labels", "frame", "markers values", "legend under")
+_PIES = ("labels", "legend", "labels and shares", "ring", "legend left", "ring labels", "legend under")
+_SOURCES = (
+    "Source: {}",
+    "Source: {} {}",
+    "Data: {}",
+    "{} | {}",
+    "Sources: {}",
+    "© {}",
+    "Based on data of {}",
+    "Note: data by {}",
+    "According to {}",
+    "Compiled from {}",
+)
+_UNITS = (
+    "in %",
+    "in thousands",
+    "in million USD",
+    "Number of {}",
+    "{} per year",
+    "Value in EUR",
+    "in tonnes",
+    "{} (kg)",
+    "Index",
+    "{} (hours)",
+    "Share of {} (%)",
+    "{} in thousands",
+    "Average {}",
+    "{} in billion",
+)
+
+Maker = PageMaker
+
+
+class _Plot:
+    """A chart's sheet, colours and styles, its title, and its data."""
+
+    def __init__(self, maker: Maker, kind: str, layouts: tuple[str, ...], most: int) -> None:
+        self.maker, self.random, self.values = maker, maker.random, maker.values
+        random = self.random
+        self.layout = maker.arrange(layouts, kind, 2)
+        width, height = random.choice(((800, 560), (850, 600), (640, 480), (1024, 640), (700, 700), (600, 800)))
+        self.dark = random.random() < 0.1
+        self.sheet = maker.open(
+            width, height, (34, 36, 44) if self.dark else (255, 255, 255) if random.random() < 0.7 else maker.tint()
+        )
+        maker.sharp = random.random() < 0.6
+        ink: Colour = (235, 235, 235) if self.dark else random.choice(((0, 0, 0), (60, 60, 60), (90, 90, 90)))
+        family = maker.family(mono=0.03)
+        size = random.uniform(11, 17) * width / 800
+        self.body = Style(family.regular, max(size, 10), ink)
+        self.bold = Style(family.bold, self.body.size, ink)
+        self.faint: Colour = (90, 92, 100) if self.dark else (215, 215, 215)
+        self.colours = [self._colour() for _ in range(12)]
+        head, names = row_heads(maker, random.randint(3, most))
+        while max(map(len, names)) > 24:
+            head, names = row_heads(maker, random.randint(3, most))
+        self.head, self.names = head, names
+        measures = share(COLUMNS[random.choice(("number", "amount", "percent"))], maker.split, "measure", 0)
+        self.measure = random.choice(measures) if random.random() < 0.75 else maker.words.noun().capitalize()
+        self.top = self._title()
+        self.bottom = float(height - 16)
+        self._source()
+
+    def _colour(self) -> Colour:
+        random = self.random
+        base = [random.randint(20, 110), random.randint(60, 200), random.randint(120, 240)]
+        random.shuffle(base)
+        return (base[0], base[1], base[2])
+
+    def _title(self) -> float:
+        random, maker, size = self.random, self.maker, self.body.size
+        y = float(random.randint(14, 30))
+        self.title: list[Piece] = []
+        if random.random() < 0.12:
+            return y
+        words = maker.words
+        text = random.choice((f"{self.measure} by {self.head.lower()}", f"{words.adjective().capitalize()} {words.noun()}: {self.measure.lower()} per {self.head.lower()}, {self.values.year()}",
+                              f"{self.measure} of {words.noun()}", f"{words.noun().capitalize()} {self.measure.lower()} {self.values.year()}"))  # fmt: skip
+        style = Style(
+            self.bold.face if random.random() < 0.6 else self.body.face,
+            size * random.uniform(1.15, 1.6),
+            self.body.colour,
+        )
+        align = random.choice(("left", "middle", "middle"))
+        self.title, end = self.sheet.paragraph(text, 20, y + style.size, self.sheet.width - 40, style, 1.2, align)
+        return end - style.size * 0.6
+
+    def _source(self) -> None:
+        random = self.random
+        if random.random() < 0.6:
+            return
+        name = self.values.company()
+        form = random.choice(share(_SOURCES, self.maker.split, "source", 2))
+        text = form.replace("{}", name, 1).replace("{}", self.values.year())
+        style = Style(self.body.face, max(9.5, self.body.size * 0.8), self.body.colour)
+        line = self.sheet.write(text, 20, self.sheet.height - 12, style)
+        printed = style.printable(name)
+        if printed in line.text and line.box[2] < self.sheet.width:
+            self.maker.asker.add(self.maker.asker.word("chart source"), printed, [line.part(printed).box])
+        self.bottom -= style.size * 1.5
+
+    def written(self, value: float, decimals: int, sign: str) -> str:
+        return self.values.grouped(value, decimals) + sign
+
+    def about(self, kind: str, count: int, counted: str = "how many bars") -> None:
+        """Gist questions, and some about what is not there."""
+        asker, random = self.maker.asker, self.random
+        asker.gist("kind of chart", (kind, f"a {kind}", kind.removesuffix(" chart")))
+        if random.random() < 0.5:
+            asker.gist("kind of page", ("chart", "a chart", kind, f"a {kind}"))
+        if self.title:
+            asker.gist("title", joined(self.title), self.title)
+        if random.random() < 0.6:
+            asker.gist(counted, str(count))
+        missing = [name for name in row_heads(self.maker, 4)[1] if name not in self.names]
+        for name in missing[:2]:
+            asker.absent(asker.word("chart value", category=name, measure=spoken(self.measure)))
+
+    def compare(self, numbers: list[float], labels: list[list[Piece]], texts: list[Piece | None]) -> None:
+        """Asks which is highest and lowest, and for their values where they are printed."""
+        asker, measure = self.maker.asker, spoken(self.measure)
+        for which, best in (("highest", max(numbers)), ("lowest", min(numbers))):
+            close = [n for n in numbers if abs(n - best) < 0.04 * max(abs(best), 1e-9)]
+            i, text = numbers.index(best), texts[numbers.index(best)]
+            if len(close) > 1 and text is None or numbers.count(best) > 1 or not labels[i]:
+                continue
+            near = [text.box] if text else []
+            asker.add(
+                asker.word(f"chart {which}", measure=measure), joined(labels[i]), boxes_of(labels[i]), near, SPREAD
+            )
+            if text:
+                asker.add(asker.word(f"chart {which} value"), text.text, [text.box], boxes_of(labels[i]), SPREAD)
+
+    def ask_values(self, labels: list[list[Piece]], texts: list[Piece | None]) -> None:
+        """Asks for the values that are printed, by category, and the other way round."""
+        asker, random = self.maker.asker, self.random
+        shown = [(label, text) for label, text in zip(labels, texts, strict=True) if text is not None and label]
+        for label, text in random.sample(shown, min(5, len(shown))):
+            word = asker.word("chart value", category=joined(label), measure=spoken(self.measure))
+            asker.add(word, text.text, [text.box], boxes_of(label))
+        said = [text.text for _, text in shown]
+        for label, text in random.sample(shown, min(1, len(shown))):
+            if said.count(text.text) == 1:
+                asker.add(asker.word("chart category", value=text.text), joined(label), boxes_of(label), [text.box])
+
+    def ask_axes(self, x: list[Piece], y: list[Piece]) -> None:
+        for word, pieces in (("x axis", x), ("y axis", y)):
+            if pieces:
+                self.maker.asker.add(self.maker.asker.word(word), joined(pieces), boxes_of(pieces))
+            elif self.random.random() < 0.2:
+                self.maker.asker.absent(self.maker.asker.word(word))
+
+
+def _nice(low: float, high: float) -> tuple[list[float], int]:
+    """Round numbers from at most low to at least high, and how many decimals they need."""
+    span = high - low
+    step = 10 ** math.floor(math.log10(span / 4))
+    step *= next(factor for factor in (1, 2, 2.5, 5, 10) if span / (step * factor) <= 6)
+    start = math.floor(low / step) * step
+    ticks = [start + i * step for i in range(int(math.ceil((high - start) / step - 1e-9)) + 1)]
+    decimals = max(0, -math.floor(math.log10(step) + 1e-9)) + (
+        1 if abs(step / 10 ** math.floor(math.log10(step)) - 2.5) < 1e-6 and step < 10 else 0
+    )
+    return ticks, decimals
+
+
+def _numbers(plot: _Plot, count: int, smooth: bool = False) -> tuple[list[float], int, str]:
+    """Data, their decimals and the sign after them."""
+    random = plot.random
+    sign = random.choice(("", "", "%", " %", "k", "M"))
+    scale = random.uniform(20, 90) if "%" in sign else 10 ** random.uniform(0.5, 5)
+    decimals = random.choice((0, 1, 2)) if scale < 100 else random.choice((0, 0, 1)) if scale < 2000 else 0
+    if not smooth:
+        return [round(scale * random.uniform(0.08, 1), decimals) for _ in range(count)], decimals, sign
+    value, numbers = random.uniform(0.3, 0.7), []
+    for _ in range(count):
+        value = min(1.0, max(0.05, value + random.gauss(0, 0.12)))
+        numbers.append(round(scale * value, decimals))
+    return numbers, decimals, sign
+
+
+def _axis_title(plot: _Plot) -> str:
+    random = plot.random
+    if random.random() < 0.5:
+        return plot.measure
+    return random.choice(share(_UNITS, plot.maker.split, "axis", 3)).replace("{}", plot.measure.lower())
+
+
+def _y_axis(
+    plot: _Plot, area: tuple[float, float, float, float], low: float, high: float, sign: str, grid: bool
+) -> tuple[Callable[[float], float], list[Piece]]:
+    """Ticks at the left of the area with gridlines; gives where a value lies, and the axis' title."""
+    x0, y0, x1, y1 = area
+    ticks, decimals = _nice(low, high)
+    sheet, body = plot.sheet, plot.body
+    title: list[Piece] = []
+    if plot.random.random() < 0.45:
+        title = [sheet.write(_axis_title(plot), x0 - body.size * 0.4, y0 - body.size * 0.8, body)]
+        if title[0].box[2] > sheet.width:
+            title = title[:1]
+
+    def at(value: float) -> float:
+        return y1 - (value - ticks[0]) / (ticks[-1] - ticks[0]) * (y1 - y0)
+
+    for tick in ticks:
+        y = at(tick)
+        if grid:
+            sheet.line((x0, round(y)), (x1, round(y)), colour=plot.faint)
+        sheet.write(plot.written(tick, decimals, sign), x0 - 8, y + body.cap_height / 2, body, "right")
+    return at, title
+
+
+def _room_for_ticks(plot: _Plot, high: float, sign: str) -> float:
+    ticks, decimals = _nice(0, high)
+    return max(plot.body.width(plot.body.printable(plot.written(tick, decimals, sign))) for tick in ticks) + 24
+
+
+@PAGES.register("bar chart")
+def bar_chart(maker: Maker) -> None:
+    """Bars, upright or lying, of one to three series."""
+    plot = _Plot(maker, "bar chart", _BARS, 9)
+    if plot.layout.startswith("horizontal"):
+        _lying(plot)
+    else:
+        _upright(plot)
+
+
+def _legend(plot: _Plot, names: list[str], x: float, y: float, colours: list[Colour]) -> list[Piece]:
+    """Squares of colour with names, in a line."""
+    pieces, body = [], plot.body
+    for name, colour in zip(names, colours, strict=False):
+        side = body.cap_height
+        plot.sheet.rectangle(x, y - side, x + side, y, fill=colour)
+        piece = plot.sheet.write(name, x + side * 1.6, y, body)
+        pieces.append(piece)
+        x = piece.box[2] + body.size * 1.2
+    if len(names) == 2:
+        a, b = (piece.text for piece in pieces)
+        plot.maker.asker.add(
+            plot.maker.asker.word("legend"), (f"{a} and {b}", f"{a}, {b}"), boxes_of(pieces), kind=TWO_PLACES
+        )
+    return pieces
+
+
+def _upright(plot: _Plot) -> None:
+    random, sheet, body, names = plot.random, plot.sheet, plot.body, plot.names
+    several = random.choice((2, 2, 3)) if plot.layout == "vertical groups" or random.random() < 0.3 else 1
+    if several > 1:
+        plot.names = names = names[:5]
+    data = [_numbers(plot, len(names)) for _ in range(several)]
+    decimals, sign = data[0][1], data[0][2]
+    scale = max(data[0][0]) / max(max(max(each[0]) for each in data), 1e-9)
+    series = [[round(n * scale, decimals) for n in each[0]] for each in data]
+    high = max(map(max, series)) * 1.12
+    top = plot.top + body.size * 2.6
+    series_names: list[str] = []
+    legend: list[Piece] = []
+    if several > 1:
+        series_names = [
+            plot.maker.words.noun().capitalize() if random.random() < 0.5 else str(2000 + 7 * i + random.randint(0, 6))
+            for i in range(several)
+        ]
+        legend = _legend(plot, series_names, 30, plot.top + body.size * 0.9, plot.colours)
+        top += body.size * 1.3
+    left = 16 + _room_for_ticks(plot, high, sign)
+    right = float(sheet.width - random.randint(16, 40))
+    step = (right - left) / len(names)
+    label_lines = max(len(body.wrap(name, step * 0.94)) for name in names)
+    x_title = random.random() < 0.4
+    bottom = plot.bottom - body.size * (1.2 * label_lines + 0.8 + 1.5 * x_title)
+    grid = random.random() < 0.6 or plot.layout == "vertical grid"
+    at, y_title = _y_axis(plot, (left, top, right, bottom), 0, high, sign, grid)
+    width = step * (0.85 if plot.layout == "vertical wide" else random.uniform(0.5, 0.75)) / several
+    printed = random.random() < 0.75 and all(
+        body.width(plot.written(n, decimals, sign)) < (step if several == 1 else width * 1.15)
+        for each in series
+        for n in each
+    )
+    labels: list[list[Piece]] = []
+    texts: list[list[Piece | None]] = [[] for _ in series]
+    for i, name in enumerate(names):
+        middle = left + (i + 0.5) * step
+        for j, numbers in enumerate(series):
+            x = middle + (j - several / 2) * width
+            y = at(numbers[i])
+            sheet.rectangle(x, round(y), x + width - 1, round(at(0)), fill=plot.colours[j])
+            inside = plot.layout == "vertical values inside" and at(0) - y > body.size * 2
+            style = Style(body.face, body.size, (255, 255, 255)) if inside and sum(plot.colours[j]) < 420 else body
+            text = plot.written(numbers[i], decimals, sign)
+            piece = (
+                sheet.write(text, x + width / 2, y + body.size * 1.1 if inside else y - 4, style, "middle")
+                if printed
+                else None
+            )
+            texts[j].append(piece)
+        pieces, _ = sheet.paragraph(
+            name, middle - step * 0.47, bottom + body.size * 1.3, step * 0.94, body, 1.2, "middle"
+        )
+        labels.append(pieces)
+    sheet.line((left, round(bottom)), (right, round(bottom)), colour=body.colour)
+    if plot.layout == "vertical frame":
+        sheet.rectangle(left, top, right, bottom, outline=body.colour)
+    title = (
+        [sheet.write(plot.head, (left + right) / 2, plot.bottom - body.size * 0.2, body, "middle")] if x_title else []
+    )
+    plot.ask_axes(title, y_title)
+    _ask_series(plot, series_names, legend, series, labels, texts)
+    plot.about("bar chart", len(names))
+
+
+def _ask_series(
+    plot: _Plot,
+    names: list[str],
+    legend: list[Piece],
+    series: list[list[float]],
+    labels: list[list[Piece]],
+    texts: list[list[Piece | None]],
+) -> None:
+    asker, random = plot.maker.asker, plot.random
+    if len(series) == 1:
+        plot.ask_values(labels, texts[0])
+        plot.compare(series[0], labels, texts[0])
+        return
+    if len(set(names)) < len(names):
+        return
+    for _ in range(6):
+        j, i = random.randrange(len(series)), random.randrange(len(labels))
+        text = texts[j][i]
+        if text is not None:
+            word = asker.word("chart series value", series=names[j], category=joined(labels[i]))
+            asker.add(word, text.text, [text.box], boxes_of([*labels[i], legend[j]]))
+
+
+def _lying(plot: _Plot) -> None:
+    random, sheet, body, names = plot.random, plot.sheet, plot.body, plot.names
+    numbers, decimals, sign = _numbers(plot, len(names))
+    if random.random() < 0.5:
+        numbers.sort(reverse=True)
+    longest = max(body.width(body.printable(name)) for name in names)
+    left = 24 + min(longest, sheet.width * 0.35) + 10
+    right = sheet.width - 30 - body.width(plot.written(max(numbers), decimals, sign)) - 6
+    top, bottom = plot.top + body.size * 1.2, plot.bottom - body.size * 1.2
+    axis = plot.layout == "horizontal" and random.random() < 0.6
+    if axis:
+        bottom -= body.size * 1.6
+    step = min((bottom - top) / len(names), 70)
+    bottom = top + step * len(names)
+    ticks, tick_decimals = _nice(0, max(numbers))
+    high = ticks[-1] if axis else max(numbers)
+    if axis:
+        for tick in ticks:
+            x = left + (right - left) * tick / high
+            sheet.line((round(x), top), (round(x), bottom), colour=plot.faint)
+            sheet.write(plot.written(tick, tick_decimals, sign), x, bottom + body.size * 1.4, body, "middle")
+    printed = not axis or random.random() < 0.6
+    labels: list[list[Piece]] = []
+    texts: list[Piece | None] = []
+    for i, (name, number) in enumerate(zip(names, numbers, strict=True)):
+        y = top + (i + 0.5) * step
+        end = left + (right - left) * number / high
+        thick = step * 0.32
+        sheet.rectangle(
+            left, y - thick, end, y + thick, fill=plot.colours[0 if plot.layout != "horizontal plain" else i]
+        )
+        lines = body.wrap(name, left - 34)
+        pieces, _ = sheet.paragraph(
+            name, 24, y + body.cap_height / 2 - (len(lines) - 1) * body.size * 0.55, left - 34, body, 1.1, "right"
+        )
+        labels.append(pieces)
+        texts.append(
+            sheet.write(plot.written(number, decimals, sign), end + 6, y + body.cap_height / 2, body)
+            if printed
+            else None
+        )
+    sheet.line((left, top), (left, bottom), colour=body.colour)
+    plot.ask_values(labels, texts)
+    plot.compare(numbers, labels, texts)
+    plot.about("bar chart", len(names))
+
+
+@PAGES.register("line chart")
+def line_chart(maker: Maker) -> None:
+    """One to three lines over years or months."""
+    plot = _Plot(maker, "line chart", _LINES, 9)
+    random, sheet, body = plot.random, plot.sheet, plot.body
+    first = random.randint(1960, 2015)
+    plot.names = [str(first + i) for i in range(random.randint(5, 11))]
+    plot.head = random.choice(
+        share(("Year", "Season", "Fiscal year", "Period", "Edition"), maker.split, "head of years", 1)
+    )
+    several = random.choice((1, 1, 2, 2, 3))
+    data = [_numbers(plot, len(plot.names), smooth=True) for _ in range(several)]
+    decimals, sign = data[0][1], data[0][2]
+    scale = max(data[0][0])
+    series = [
+        [round(n / max(each[0]) * scale * random.uniform(0.6, 1), decimals) for n in each[0]] if j else each[0]
+        for j, each in enumerate(data)
+    ]
+    high = max(map(max, series)) * 1.1
+    top = plot.top + body.size * 2.6
+    names = [
+        maker.words.noun().capitalize() if random.random() < 0.6 else plot.values.company() for _ in range(several)
+    ]
+    legend: list[Piece] = []
+    at_ends = plot.layout == "end labels" and several > 1
+    if several > 1 and not at_ends:
+        legend = _legend(plot, names, 30, plot.top + body.size * 0.9, plot.colours)
+        top += body.size * 1.2
+    left = 16 + _room_for_ticks(plot, high, sign)
+    right = sheet.width - (30 + (max(body.width(body.printable(name)) for name in names) if at_ends else 0))
+    bottom = plot.bottom - body.size * 3.2
+    at, y_title = _y_axis(
+        plot,
+        (left, top, right, bottom),
+        0,
+        high,
+        sign,
+        plot.layout in ("grid", "markers", "legend under") or random.random() < 0.5,
+    )
+    step = (right - left - 20) / (len(plot.names) - 1)
+    xs = [left + 10 + i * step for i in range(len(plot.names))]
+    every = max(1, math.ceil(body.width("00000 ") / step))
+    labels = [
+        [sheet.write(name, x, bottom + body.size * 1.4, body, "middle")] if i % every == 0 else []
+        for i, (name, x) in enumerate(zip(plot.names, xs, strict=True))
+    ]
+    sheet.line((left, round(bottom)), (right, round(bottom)), colour=body.colour)
+    if plot.layout == "frame":
+        sheet.rectangle(left, top, right, bottom, outline=body.colour)
+    printed = (
+        several == 1
+        and (plot.layout == "markers values" or random.random() < 0.6)
+        and body.width(plot.written(max(series[0]), decimals, sign)) < step
+    )
+    texts: list[Piece | None] = []
+    for j, numbers in enumerate(series):
+        points = [(x, at(number)) for x, number in zip(xs, numbers, strict=True)]
+        sheet.line(*points, colour=plot.colours[j], width=random.choice((1.5, 2, 3)))
+        for (x, y), number in zip(points, numbers, strict=True):
+            if "markers" in plot.layout or printed:
+                sheet.ellipse(x - 3, y - 3, x + 3, y + 3, fill=plot.colours[j])
+            if printed:
+                texts.append(sheet.write(plot.written(number, decimals, sign), x, y - 8, body, "middle"))
+        if at_ends:
+            legend.append(
+                sheet.write(
+                    names[j],
+                    right + 6,
+                    points[-1][1] + body.cap_height / 2,
+                    Style(body.face, body.size, plot.colours[j]),
+                )
+            )
+    title = (
+        [sheet.write(plot.head, (left + right) / 2, bottom + body.size * 2.9, body, "middle")]
+        if random.random() < 0.5
+        else []
+    )
+    plot.ask_axes(title, y_title)
+    if several == 1:
+        shown = texts or [None] * len(plot.names)
+        plot.ask_values(labels, shown)
+        plot.compare(series[0], labels, shown)
+    plot.about(
+        "line chart",
+        len(plot.names) if several == 1 else several,
+        "how many bars" if several == 1 and every == 1 else "how many lines",
+    )
+
+
+@PAGES.register("pie chart")
+def pie_chart(maker: Maker) -> None:
+    """A pie or a ring with its shares."""
+    plot = _Plot(maker, "pie chart", _PIES, 7)
+    random, sheet, body, names = plot.random, plot.sheet, plot.body, plot.names
+    parts = [random.uniform(0.4, 2) ** 2 for _ in names]
+    decimals = random.choice((0, 0, 1))
+    shares = [round(100 * part / sum(parts), decimals) for part in parts]
+    sign = random.choice(("%", "%", " %"))
+    middle = (sheet.width / 2, (plot.top + plot.bottom) / 2 + 8)
+    legend = plot.layout.startswith("legend")
+    radius = min(sheet.width * (0.26 if not legend else 0.3), (plot.bottom - plot.top) * (0.33 if not legend else 0.4))
+    if plot.layout == "legend under":
+        middle, radius = (middle[0], plot.top + radius * 0.9 + 10), radius * 0.8
+    elif legend:
+        middle = (sheet.width * (0.36 if plot.layout == "legend" else 0.66), middle[1])
+    box = (middle[0] - radius, middle[1] - radius, middle[0] + radius, middle[1] + radius)
+    angle = random.uniform(-90, 0)
+    labels: list[list[Piece]] = []
+    texts: list[Piece | None] = []
+    for i, (name, part) in enumerate(zip(names, shares, strict=True)):
+        turn = 360 * part / sum(shares)
+        sheet.slice(*box, angle, angle + turn, plot.colours[i])
+        direction = math.radians(angle + turn / 2)
+        angle += turn
+        text = plot.written(part, decimals, sign)
+        if legend:
+            rows = len(names)
+            x = {"legend": sheet.width * 0.68, "legend left": 30.0}.get(plot.layout, sheet.width * 0.25)
+            y = (
+                middle[1] + (i - rows / 2) * body.size * 1.8
+                if plot.layout != "legend under"
+                else box[3] + body.size * (2 + 1.4 * i)
+            )
+            if y > plot.bottom:
+                labels.append([])
+                texts.append(None)
+                continue
+            sheet.rectangle(x, y - body.cap_height, x + body.cap_height, y, fill=plot.colours[i])
+            labels.append([sheet.write(name, x + body.size * 1.3, y, body)])
+            inside = part > 7
+            white = Style(body.face, body.size, (255, 255, 255) if sum(plot.colours[i]) < 420 else (0, 0, 0))
+            place = (
+                middle[0] + math.cos(direction) * radius * 0.66,
+                middle[1] + math.sin(direction) * radius * 0.66 + body.cap_height / 2,
+            )
+            texts.append(sheet.write(text, *place, white, "middle") if inside else None)
+            continue
+        x, y = (
+            middle[0] + math.cos(direction) * (radius + 12),
+            middle[1] + math.sin(direction) * (radius + 12) + body.cap_height / 2,
+        )
+        align = "left" if math.cos(direction) > 0 else "right"
+        room = sheet.width - x - 4 if align == "left" else x - 4
+        both = (
+            plot.layout in ("labels and shares", "ring labels") and body.width(body.printable(f"{name} {text}")) < room
+        )
+        if body.width(body.printable(name)) > room or part < 4:
+            labels.append([])
+            texts.append(None)
+            continue
+        line = sheet.write(f"{name} {text}" if both else name, x, y, body, align)
+        labels.append([line.part(body.printable(name))])
+        if both:
+            texts.append(line.part(body.printable(text)))
+        elif part > 7:
+            white = Style(body.face, body.size, (255, 255, 255) if sum(plot.colours[i]) < 420 else (0, 0, 0))
+            place = (
+                middle[0] + math.cos(direction) * radius * 0.72,
+                middle[1] + math.sin(direction) * radius * 0.72 + body.cap_height / 2,
+            )
+            texts.append(sheet.write(text, *place, white, "middle"))
+        else:
+            texts.append(None)
+    if plot.layout.startswith("ring"):
+        hole = radius * 0.55
+        sheet.ellipse(middle[0] - hole, middle[1] - hole, middle[0] + hole, middle[1] + hole, fill=sheet.paper)
+    plot.ask_values(labels, texts)
+    if all(labels):
+        plot.compare(shares, labels, texts)
+    plot.about("pie chart", len(names))
