@@ -67,6 +67,12 @@ def in_reading_order(boxes: Any, texts: Any) -> str:
     return "\n".join("  ".join(text for *_, text in sorted(row)) for row in rows)
 
 
+def without_label(answer: str, question: str) -> str:
+    """The value of "LABEL: value", where the question names the label; another answer as it is."""
+    label, _, value = answer.partition(":")
+    return value.strip() if value.strip() and label.strip().lower() in question.lower() else answer
+
+
 class Ocr:
     """rapidocr with the weights in its wheel, on as many threads as PyTorch has."""
 
@@ -152,7 +158,7 @@ class OcrPipeline:
         scores = self.model.compute_transition_scores(output.sequences, output.logits, normalize_logits=True)
         answer = self.tokenizer.decode(output.sequences[0, ids.shape[1] :], skip_special_tokens=True).strip()
         if self.prompt is PROMPT:
-            answer = answer.partition('"')[0]
+            answer = without_label(answer.partition('"')[0], question)
         return answer.partition("\n")[0].strip(), float(scores.sum().exp())
 
     def _ids(self, text: str) -> torch.Tensor:

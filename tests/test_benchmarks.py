@@ -64,6 +64,17 @@ def test_rows_are_read_from_top_to_bottom_and_left_to_right() -> None:
     assert ocr_pipeline.in_reading_order([], []) == ""
 
 
+@pytest.mark.parametrize(
+    ("answer", "value"),
+    [
+        ("CASE TYPE:  Asbestos", "Asbestos"), ("case type: Asbestos", "Asbestos"), ("CASE TYPE:", "CASE TYPE:"),
+        ("TIME: 11:41", "TIME: 11:41"), ("11:41", "11:41"), ("Asbestos", "Asbestos"),
+    ],
+)  # fmt: skip
+def test_a_label_that_the_question_names_is_no_part_of_the_answer(answer: str, value: str) -> None:
+    assert ocr_pipeline.without_label(answer, 'What is the "CASE TYPE"?') == value
+
+
 def test_answers_are_those_of_the_language_model_and_its_cache_changes_none(
     pipeline: ocr_pipeline.OcrPipeline,
 ) -> None:
