@@ -1,6 +1,6 @@
 """Trains the language model of the OCR pipeline as ours is trained: a LoRA, on the plain text of the same pages.
 
-    python -m benchmarks.train_ocr_peer OUT [--pages generated=1] [--steps 400] [--pages-per-step 4] [--rank 32]
+    python -m benchmarks.train_ocr_peer OUT [--pages laid_out=1] [--steps 400] [--pages-per-step 4] [--rank 32]
 
 Pages, questions, adapter and learning rate are those of the stage `question_answering`; what stands for a page is its
 lines in reading order as text, as `ocr_pipeline` shows them. The questions about a page share its tokens; each sees the
@@ -24,6 +24,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from arr_coc.data.text_page import TextPage
 from arr_coc.files import check_free
+from arr_coc.loading import find_device
 from arr_coc.training.reader.pages import Sources
 from arr_coc.training.reader.question_answering import Adapter, Prompting, QuestionAnsweringStage
 from arr_coc.training.schedules import warmup_cosine
@@ -42,7 +43,7 @@ def text_of(page: TextPage) -> str:
     """The text of a page, as OCR without errors would give it."""
     boxes = []
     for line in page.lines:
-        x0, y0, x1, y1 = *line.boxes[:, :2].min(0), *line.boxes[:, 2:].max(0)
+        (x0, y0), (x1, y1) = line.boxes[:, :2].min(0), line.boxes[:, 2:].max(0)
         boxes.append([(x0, y0), (x1, y0), (x1, y1), (x0, y1)])
     return in_reading_order(boxes, [line.text for line in page.lines])
 
@@ -111,11 +112,12 @@ def train(model: Any, sources: Sources, prompting: Prompting, stage: QuestionAns
     """The model with a trained adapter (PEFT)."""
     lora = LoraConfig(r=stage.rank, lora_alpha=stage.rank, target_modules="all-linear", task_type="CAUSAL_LM")
     model = get_peft_model(model, lora, autocast_adapter_dtype=False)
-    adapter, began, losses = Adapter(model), time.perf_counter(), list[float]()
+    adapter, began, losses = Adapter(model, model.dtype), time.perf_counter(), list[float]()
     optimizer = torch.optim.AdamW(adapter.parameters(), lr=stage.learning_rate, weight_decay=stage.weight_decay)
     schedule = warmup_cosine(optimizer, steps=steps, warmup=min(stage.warmup, steps - 1))
     for step in range(steps):
         batch = drawn(sources, prompting, stage, np.random.default_rng((stage.seed, step)))
+        batch = Batch(*(each.to(model.device) for each in batch))
         adapter.write()
         core = model.get_base_model()
         hidden = core.model(
@@ -142,13 +144,14 @@ def main(arguments: list[str] | None = None) -> None:
         prog="python -m benchmarks.train_ocr_peer", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("out", metavar="OUT", type=Path, help="a new folder for the adapter")
-    pages = "how often each source of pages comes up, as NAME=SHARE (default: generated=1)"
-    parser.add_argument("--pages", metavar="P", nargs="+", default=["generated=1"], help=pages)
+    pages = "how often each source of pages comes up, as NAME=SHARE (default: laid_out=1)"
+    parser.add_argument("--pages", metavar="P", nargs="+", default=["laid_out=1"], help=pages)
     parser.add_argument("--pdf-folder", metavar="DIR", type=Path, help='pages of the source "pdf"')
     parser.add_argument("--steps", metavar="N", type=int, default=400, help="default: 400")
     parser.add_argument("--pages-per-step", metavar="N", type=int, default=4, help="default: 4")
     parser.add_argument("--rank", metavar="R", type=int, default=32, help="of the LoRA (default: 32)")
     parser.add_argument("--seed", metavar="N", type=int, default=0, help="default: 0")
+    parser.add_argument("--device", metavar="D", help="cpu, cuda, ... (default: cuda where there is one)")
     parser.add_argument("--threads", metavar="N", type=int, help="of PyTorch (default: its own)")
     args = parser.parse_args(arguments)
     try:
@@ -173,7 +176,7 @@ def run(args: argparse.Namespace) -> None:
         torch.set_num_threads(args.threads)
     folder = smollm2_folder()
     torch.manual_seed(args.seed)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, device_map=find_device(args.device))
     train(model, sources, Prompting(AutoTokenizer.from_pretrained(folder)), stage, args.steps).save_pretrained(args.out)
 
 
