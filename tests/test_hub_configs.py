@@ -19,7 +19,9 @@ from arr_coc.data.domains import WORDINGS
 from arr_coc.data.sources import open_records
 from arr_coc.data.vocabulary import build_tokenizer
 from arr_coc.flops import count_parameters, on_meta
+from arr_coc.modeling.processing_arr_coc import IMAGE_TOKEN, query_markers
 from arr_coc.training.phases import JointPhase
+from arr_coc.training.reader.question_answering import Prompting
 from arr_coc.training.recipe import load_recipe
 
 ROOT = Path(__file__).parents[1]
@@ -60,10 +62,14 @@ LABORATORY = "arr-coc-lab"
 """Trained anew by every experiment that uses it; see test_lab.py."""
 
 
+READER = "arr-coc-135m"
+"""Trained beside a published language model, which is no part of the folder."""
+
+
 def test_every_folder_without_weights_is_a_variant() -> None:
     folders = {path.parent for path in (ROOT / "hub_configs").glob("*/config.json")}
     weightless = {path.name for path in folders if not any(path.glob("model*.safetensors"))}
-    assert weightless - {UNTRAINED, LABORATORY} == set(VARIANTS)
+    assert weightless - {UNTRAINED, LABORATORY, READER} == set(VARIANTS)
 
 
 def test_what_a_gpu_is_to_train_fits_its_recipe_tokenizer_and_processor() -> None:
@@ -82,6 +88,36 @@ def test_what_a_gpu_is_to_train_fits_its_recipe_tokenizer_and_processor() -> Non
     assert recipe.config().to_diff_dict() == config.to_diff_dict()
     (joint,) = [stage for stage in recipe.stages if isinstance(stage, JointPhase)]
     assert open_records({**joint.data, "pages": 1})[0].picture.size == (config.vision_config.image_size,) * 2
+
+
+def test_the_reader_has_its_published_geometry_and_the_vocabulary_of_smollm2() -> None:
+    config, processor = config_of(READER), ArrCocProcessor.from_pretrained(ROOT / "hub_configs" / READER)
+    assert config.vision_config.num_patches == 4096 and config.vision_tokens() == (256, 273)
+    sizes = count_parameters(on_meta(config))
+    assert 8e6 < sizes["grid encoder"] < 12e6 and sizes["language model"] == 134_515_008
+    tokenizer = processor.tokenizer
+    assert len(tokenizer) == config.text_config.vocab_size == 49_152
+    assert tokenizer.convert_ids_to_tokens([0, 1, 2, 3]) == ["<|endoftext|>", "<|im_start|>", "<|im_end|>", IMAGE_TOKEN]
+    assert tokenizer.tokenize(" Total 24.50") == ["ĠTotal", "Ġ", "2", "4", ".", "5", "0"]
+    assert config.query_markers == query_markers(tokenizer) and config.image_token_id == 3
+
+
+@pytest.mark.parametrize("question", ["What is the tax?", "12.50 or 1,250?", "Who signed, and when? Ünïcode"])
+def test_the_reader_is_asked_what_it_was_trained_on(question: str) -> None:
+    """A prompt of another wording than the trained one costs answers, and nothing says so."""
+    processor = ArrCocProcessor.from_pretrained(ROOT / "hub_configs" / READER)
+    trained = Prompting(processor.tokenizer)
+    asked = [*trained.before, *[processor.image_token_id] * 5, *trained.question(question)]
+    prompts = processor.prompts([question], images=[1], placeholders=5)
+    assert prompts["input_ids"].tolist() == [asked] and prompts["attention_mask"].all()
+    assert processor.tokenizer.decode(prompts["input_ids"][0][prompts["query_mask"][0]]) == question
+
+    for answer in ("John Smith", "12.50", "£ 3", "not on the page"):
+        blocks = [{"type": "image"}, {"type": "text", "text": question}]
+        chat = [{"role": "user", "content": blocks}, {"role": "assistant", "content": answer}]
+        text = processor.apply_chat_template(chat).replace(IMAGE_TOKEN, IMAGE_TOKEN * 5)
+        newline = trained.ids("\n")
+        assert trained.ids(text) == [*asked, *trained.answer(answer), *newline]
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -199,7 +235,7 @@ print(json.dumps(outcomes))
         assert f"{folder} does not appear to have a file named processing_arr_coc.py" in trusted
 
 
-@pytest.mark.parametrize("name", ["arr-coc-tiny", "arr-coc-tiny-2", UNTRAINED, LABORATORY, *VARIANTS])
+@pytest.mark.parametrize("name", ["arr-coc-tiny", "arr-coc-tiny-2", READER, UNTRAINED, LABORATORY, *VARIANTS])
 def test_with_this_package_a_processor_needs_no_trust(name: str) -> None:
     folder = ROOT / "hub_configs" / name
     if name not in VARIANTS:  # theirs have no tokenizer before they are assembled
@@ -208,7 +244,7 @@ def test_with_this_package_a_processor_needs_no_trust(name: str) -> None:
     assert type(AutoImageProcessor.from_pretrained(folder)) is ArrCocImageProcessor
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", [READER, *VARIANTS])
 def test_config_says_all_there_is_to_say(name: str) -> None:
     """What a later default would change silently has to be written down."""
     held = json.loads((ROOT / "hub_configs" / name / "config.json").read_text(encoding="utf-8"))
