@@ -13,9 +13,12 @@ from PIL import Image, ImageDraw
 
 from arr_coc.data.domains.page import Question
 from arr_coc.data.text_page import UNKNOWN, Line, TextPage
+from arr_coc.modeling.image_processing_arr_coc import ArrCocImageProcessor
+from arr_coc.modeling.scorers import WordMatch
 from arr_coc.modeling.wordpieces import PIECE_SLOTS
+from arr_coc.training.from_scratch.targets import pixels
 from arr_coc.training.reader.heads import RecognitionHead, piece_loss
-from arr_coc.training.reader.pages import PAGES, CropBatches, Sources, crop
+from arr_coc.training.reader.pages import PAGES, CropBatches, Sources, crop, square
 from arr_coc.training.reader.question_answering import (
     AskedBatches,
     Prompting,
@@ -23,6 +26,7 @@ from arr_coc.training.reader.question_answering import (
     _seen,
 )
 from arr_coc.training.reader.recognition import RecognitionStage, hand_over
+from arr_coc.training.reader.relevance import RelevanceStage, start_match
 from arr_coc.training.reader.sketch import base_mixture, fetched, sketch, slipped
 from arr_coc.training.reader.targets import printed
 from arr_coc.training.reader.vocabulary import CLASSES, Piece, Wordpieces, class_of
@@ -264,6 +268,41 @@ def test_a_bridge_names_what_the_encoder_has_learnt_to_name() -> None:
     projected = core.vision_tower.saccade_projection(features)
     for own, trained in zip(vars(core.bridge.head(projected)).values(), vars(head(features)).values(), strict=True):
         assert torch.allclose(own, trained, atol=1e-5)
+
+
+def test_relevance_trains_the_scorers_alone(fields: None, tmp_path: Path) -> None:
+    model = tiny_model(fetcher={"match_size": 8, "scorers": ["realizer"], "budget": 40})
+    frozen = {name: weight.clone() for name, weight in model.named_parameters() if "fetcher" not in name}
+    head = RecognitionHead(16, 24).state_dict()
+    stage = RelevanceStage(
+        pages={"fields": 1.0}, worn=0.0, steps=40, questions=3, evaluate_every=40, warmup=4, learning_rate=3e-3,
+        workers=0, bf16=False,
+    )  # fmt: skip
+    run = run_of(model)
+    run.learner["recognition"] = head
+    stage.run(run, tmp_path)
+    lines = curve(tmp_path, "relevance")
+    assert lines[-1]["held out, realizer: relevant"] > lines[0]["held out, realizer: relevant"]
+    assert all(torch.equal(frozen[name], weight) for name, weight in model.named_parameters() if name in frozen)
+
+
+def test_a_match_begins_with_what_the_encoder_names() -> None:
+    """A patch that names a wordpiece is most like that wordpiece's token."""
+    table = torch.randn(30, 24, generator=torch.Generator().manual_seed(0))
+    head, match = RecognitionHead(24, 24), WordMatch(24, 24, 23, 8)
+    with torch.no_grad():
+        head.wordpieces.pieces.weight.copy_(torch.eye(24).repeat(PIECE_SLOTS, 1))
+        head.wordpieces.pieces.bias.zero_()
+    start_match(match, head.state_dict(), table)
+    patches, tokens = match.patch(table).view(30, 4, 23), match.token(table)
+    alike = torch.einsum("nm,lm->nl", *(torch.nn.functional.normalize(x, dim=-1) for x in (patches[:, 0], tokens)))
+    assert torch.equal(alike.argmax(1), torch.arange(30))
+
+
+def test_pages_are_placed_as_the_image_processor_places_them() -> None:
+    image = page(np.random.default_rng(0)).image
+    processed = ArrCocImageProcessor(size={"height": 128, "width": 128}, patch_size=8)(image, return_tensors="pt")
+    assert torch.allclose(torch.from_numpy(pixels(square(image, 128))), processed["pixel_values"][0], atol=1e-5)
 
 
 def test_question_answering_trains_the_adapter_alone(fields: None, tmp_path: Path) -> None:

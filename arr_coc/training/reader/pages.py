@@ -20,6 +20,7 @@ from arr_coc.data.cached_pages import CachedPages
 from arr_coc.data.splits import Split
 from arr_coc.data.text_page import Line, TextPage
 from arr_coc.data.wear import wear
+from arr_coc.modeling.image_processing_arr_coc import fit_square
 from arr_coc.modeling.registry import Registry
 
 from ..from_scratch.streaming import Batches
@@ -55,6 +56,18 @@ def _generator() -> ModuleType:
 
 LEAST_PRINT, MOST_PRINT = 6.0, 30.0
 """Height of a capital letter on crops, px; print of other sizes is scaled to what is drawn between them."""
+
+
+def square(image: Image.Image, side: int, blank: int = 127) -> np.ndarray:
+    """A page of any shape as uint8 [side, side, 3], placed and resized as the image processor does."""
+    placed = fit_square(image.height, image.width, side)
+    whole = Image.new("RGB", (side, side), (blank,) * 3)
+    whole.paste(
+        image.convert("RGB").resize(placed.size[::-1], Image.Resampling.BICUBIC), (placed.offset[1], placed.offset[0])
+    )
+    return np.asarray(whole)
+
+
 BEYOND = 0.2
 """Share of a crop that may lie behind an edge of the page."""
 
