@@ -8,12 +8,13 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 CONFORMANCE := $(VENV)/.conformance
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+EXTRAS := test,eval,train,serve,documents,video
 TYPING_LINK := build/typing/arr_coc/modeling
 # Workers of one thread each: threads of several workers would wait for each other. A worker takes about 1.5 GB.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow fuzz conformance lint format typing-link clean
+.PHONY: help demo test test-slow versions versions-oldest versions-newest fuzz conformance lint format typing-link clean
 
 help: ## say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,6 +27,20 @@ test: $(INSTALLED) ## run the tests but the slow ones, on up to 4 cores (WORKERS
 
 test-slow: $(INSTALLED) ## run the tests that start servers, browsers and groups of processes, kill them, or train for long
 	$(PYTEST) -m slow
+
+versions: versions-oldest versions-newest ## run chosen tests with the oldest releases that setup.py states, and with the newest
+
+# Environments beside .venv, new every time: `oldest` of the lower bounds in setup.py, `newest` of what pip finds today.
+# Where torch is several GB there is one release of it for both.
+versions-oldest: VERSIONS := -c build/oldest.txt -e ".[$(EXTRAS)]"
+versions-newest: VERSIONS := -e ".[$(EXTRAS),trl]"
+versions-oldest versions-newest: versions-%: $(INSTALLED)
+	@mkdir -p build
+	$(BIN)/python .ci/oldest.py > build/oldest.txt
+	$(PYTHON) -m venv --clear build/$*
+	build/$*/bin/python -m pip install --disable-pip-version-check --quiet --no-compile "torch==2.13.0"
+	build/$*/bin/python -m pip install --disable-pip-version-check --quiet --no-compile $(VERSIONS)
+	OMP_NUM_THREADS=1 build/$*/bin/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist worksteal -m versions
 
 fuzz: $(INSTALLED) ## try thousands of odd inputs, each an answer or the promised error; prints counts
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz
@@ -58,7 +73,7 @@ $(INSTALLED): setup.py pyproject.toml constraints.txt
 	$(PYTHON) is " + sys.version.split()[0] + ": make PYTHON=/path/to/python3.11 ...")'
 	$(PYTHON) -m venv $(VENV)
 	$(PIP_INSTALL) "torch==2.13.0"
-	$(PIP_INSTALL) -e ".[test,eval,train,serve,documents,video,demo]"
+	$(PIP_INSTALL) -e ".[$(EXTRAS),demo]"
 	@touch $@
 
 $(CONFORMANCE): $(INSTALLED)

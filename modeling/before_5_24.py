@@ -21,7 +21,7 @@ CACHE = "cache" if "cache" in BaseModelOutputWithPast.__dataclass_fields__ else 
 
 
 class CacheOutput(ModelOutput):
-    """An output with a field `cache`, which answers to the older name, too, as every `ModelOutput` does from 5.24 on."""
+    """An output with a field `cache`, which answers to the older name as every `ModelOutput` does from 5.24 on."""
 
     cache: Any
 
@@ -36,7 +36,7 @@ class CacheOutput(ModelOutput):
         return super().__getitem__("cache" if key == OLD_NAME else key)
 
     def get(self, key: str, default: Any = None) -> Any:
-        return self[key] if key in self else default
+        return super().get("cache" if key == OLD_NAME else key, default)
 
 
 def by_either_name(function: Function) -> Function:

@@ -27,10 +27,7 @@ pytestmark = pytest.mark.versions
 ROOT = Path(__file__).parents[1]
 SAVED = Path(__file__).parent / "fixtures" / "saved_5_23"
 """What `python tests/save_with_this_release.py tests/fixtures/saved_5_23` wrote under transformers 5.23.0."""
-SAID = (
-    "ARR-COC is tested up to transformers 5.24; if something fails with {}, "
-    'try pip install "transformers<5.25".'
-)
+SAID = 'ARR-COC is tested up to transformers 5.24; if something fails with {}, try pip install "transformers<5.25".'
 
 
 @pytest.fixture(scope="module")
