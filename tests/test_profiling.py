@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -123,10 +124,12 @@ def test_every_scorer_allocator_and_texture_set_is_timed() -> None:
 def test_a_question_visits_few_files_of_the_model() -> None:
     """It entered 22 files with 67 changes between them: a reader could not follow it."""
     traces = question_traces(tiny_model())
-    first, further = traces["first question"], traces["further question"]
+    first, further = (
+        replace(trace, calls=[call for call in trace.calls if call[0] != "before_5_24.py"])  # names alone, for a while
+        for trace in (traces["first question"], traces["further question"])
+    )
     assert "modeling_arr_coc.py" in first.files and "grid_encoder.py" not in further.files
-    # Without `before_5_24.py`, which goes when 5.23 does, 18.
-    assert len(first.files) <= 19 and first.changes <= 40, first.visits
+    assert len(first.files) <= 18 and first.changes <= 40, first.visits
     assert len(further.files) <= 12, further.visits
 
 
