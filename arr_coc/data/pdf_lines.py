@@ -28,6 +28,7 @@ _BASELINES = 0.08  # baselines differ at most so much within a line
 _RAISED = 0.55  # but for superscripts and subscripts, which are beside their neighbour
 _TWICE = 0.06  # a character printed again as near as that is the same one, printed to look bold
 
+_PATTERN = 4000  # segments: where more are on a page they make a pattern, and no lines
 _FEW = 5  # letters, after which the gap between them is looked at
 _INK = 24  # of 255: darker and lighter pixels of a printed character differ by more
 _IMAGE_SHARE = 0.002  # of the page: smaller pictures are bullets, rules and letters
@@ -195,19 +196,19 @@ def _beside(one: Character, other: Character, gap: float) -> bool:
 
 def _merged(segments: list[list[Character]]) -> list[list[Character]]:
     """Segments that the file has apart, though they are side by side on one baseline, as one."""
+    if len(segments) > _PATTERN:
+        return segments
     order = sorted(range(len(segments)), key=lambda index: segments[index][0].left)
     merged: dict[int, list[Character]] = {}
     for index in order:
-        segment = segments[index]
-        first = segment[0]
+        first = segments[index][0]
         for line in merged.values():
-            last = line[-1]
-            level = abs(last.baseline - first.baseline) < _BASELINES * first.em
-            if level and 0.8 < last.cap / first.cap < 1.25 and _beside(last, first, _MERGE_GAP):
-                line.extend(segment)
+            level = abs(line[0].baseline - first.baseline) < _BASELINES * first.em
+            if level and 0.8 < line[0].cap / first.cap < 1.25 and _beside(line[-1], first, _MERGE_GAP):
+                line.extend(segments[index])
                 break
         else:
-            merged[index] = list(segment)
+            merged[index] = list(segments[index])
     return [merged[index] for index in sorted(merged)]
 
 
