@@ -72,6 +72,12 @@ def test_text_is_as_printed(tmp_path: Path, content: str, expected: list[str]) -
     assert texts(read(tmp_path, content)) == expected
 
 
+def test_a_glyph_without_a_meaning_is_unknown_and_no_space(tmp_path: Path) -> None:
+    """Fonts of old have letters at the places of control characters, which were taken for spaces and lost."""
+    (line,) = read(tmp_path, text_at(72, 700, "a\\002b", font="F4")).lines
+    assert line.text == f"a{UNKNOWN}b"
+
+
 def test_a_ligature_has_a_box_for_each_of_its_characters(tmp_path: Path) -> None:
     (line,) = read(tmp_path, text_at(72, 700, "\\001x", font="F3")).lines
     starts = line.boxes[:, 0]

@@ -2,23 +2,26 @@
 
 from pathlib import Path
 
-LIGATURE = "<< /Type /Font /Subtype /Type1 /BaseFont /Times-Roman /Encoding << /Differences [1 /fi] >> >>"
+CONTROL = "/CIDInit /ProcSet findresource begin begincmap 1 beginbfchar <02> <0005> endbfchar endcmap end"
+TIMES = "/Type /Font /Subtype /Type1 /BaseFont /Times-Roman"
 FONTS = {
     "F1": "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding >>",
-    "F2": "<< /Type /Font /Subtype /Type1 /BaseFont /Times-Roman /Encoding /WinAnsiEncoding >>",
-    "F3": LIGATURE,
+    "F2": f"<< {TIMES} /Encoding /WinAnsiEncoding >>",
+    "F3": f"<< {TIMES} /Encoding << /Differences [1 /fi] >> >>",
+    "F4": f"<< {TIMES} /Encoding << /Differences [2 /H] >> /ToUnicode 3 0 R >>",
 }
-"""Names for `Tf`, and the fonts: two of those that every reader has, and one whose character 1 is the ligature fi."""
+"""Names for `Tf`, and fonts that every reader has; 1 of F3 is the ligature fi, 2 of F4 an H said to be a control."""
 
 
 def write_pdf(path: Path, *contents: str, size: tuple[int, int] = (612, 792)) -> Path:
     """Writes a PDF whose pages have these content streams, in Latin-1, and the fonts above."""
     fonts = " ".join(f"/{name} {font}" for name, font in FONTS.items())
-    kids = " ".join(f"{3 + 2 * index} 0 R" for index in range(len(contents)))
+    kids = " ".join(f"{4 + 2 * index} 0 R" for index in range(len(contents)))
     objects = ["<< /Type /Catalog /Pages 2 0 R >>", f"<< /Type /Pages /Kids [{kids}] /Count {len(contents)} >>"]
+    objects.append(f"<< /Length {len(CONTROL)} >>\nstream\n{CONTROL}\nendstream")
     for index, content in enumerate(contents):
         box = f"/MediaBox [0 0 {size[0]} {size[1]}] /Resources << /Font << {fonts} >> >>"
-        objects.append(f"<< /Type /Page /Parent 2 0 R {box} /Contents {4 + 2 * index} 0 R >>")
+        objects.append(f"<< /Type /Page /Parent 2 0 R {box} /Contents {5 + 2 * index} 0 R >>")
         objects.append(f"<< /Length {len(content.encode('latin-1'))} >>\nstream\n{content}\nendstream")
     written, offsets = "%PDF-1.4\n", []
     for number, content in enumerate(objects, 1):

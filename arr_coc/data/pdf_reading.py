@@ -35,7 +35,7 @@ _ENOUGH = 80  # characters of a page that is worth reading
 _GARBLED, _UNNAMED = 0.03, 0.1  # at most: shares of characters without a name, within lines and apart from them
 _LATIN, _VOWELS = frozenset(string.ascii_lowercase), frozenset("aeiouy")
 _LATIN_SHARE, _VOWEL_SHARE = 0.85, (0.2, 0.6)  # of letters; of Latin ones, where they make words
-_PLAIN = {"\u00ad": "-", "\u0002": "-", "\ufffe": "-", "\u2010": "-", "\u2011": "-", "\u00a0": " "}
+_PLAIN = {"\u00ad": "-", "\u0002": "-", "\ufffe": "-", "\u2010": "-", "\u2011": "-", "\r": " ", "\n": " ", "\t": " "}
 
 
 def read_pdf_page(path: str | Path, page: int, dpi: float, *, longest: int | None = None) -> TextPage:
@@ -197,6 +197,5 @@ def _plain(code: int) -> str:
     """A character by its number: spaces and hyphens of all kinds as plain ones, and as UNKNOWN what means nothing."""
     char = chr(code) if code < 0x110000 else UNKNOWN
     char = _PLAIN.get(char, char)
-    if unicodedata.category(char) in {"Co", "Cn", "Cs", "Cf"}:
-        return UNKNOWN
-    return char if char.isprintable() else " "
+    kind = unicodedata.category(char)
+    return " " if kind.startswith("Z") else UNKNOWN if kind.startswith("C") else char
