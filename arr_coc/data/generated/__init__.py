@@ -15,7 +15,7 @@ import numpy as np
 from ..fonts import FontFace, find_fonts
 from ..splits import Split, check_split
 from ..text_page import TextPage
-from . import charts, forms, invoices, letters, receipts, tables
+from . import cards, charts, forms, invoices, letters, manuals, receipts, screens, tables
 from .page import PAGES, PageMaker, fonts_of
 
 __all__ = ["KINDS", "draw_page", "layout_page"]
@@ -32,13 +32,25 @@ KINDS: dict[str, float] = {
     "bar chart": 1.0,
     "line chart": 0.5,
     "pie chart": 0.5,
+    "screen": 2.0,
+    "terminal": 0.6,
+    "business card": 0.4,
+    "id card": 0.5,
+    "label": 0.4,
+    "ticket": 0.4,
+    "badge": 0.2,
+    "manual": 1.0,
+    "schedule": 0.5,
+    "directory": 0.5,
 }
 """Kinds of pages, and how often each is drawn against the others."""
 
 _QUESTIONS = 14  # of a page at most
 _ABSENT = 0.12  # of the questions
 
-assert set(KINDS) == set(PAGES), [module.__name__ for module in (charts, forms, invoices, letters, receipts, tables)]
+assert set(KINDS) == set(PAGES), [
+    module.__name__ for module in (cards, charts, forms, invoices, letters, manuals, receipts, screens, tables)
+]
 
 
 def _make(rng: np.random.Generator, split: Split, kind: str | None, faces: tuple[FontFace, ...] | None) -> PageMaker:

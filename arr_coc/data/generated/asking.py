@@ -101,13 +101,13 @@ status time: What time does the status bar show?; What time is it on the phone?;
 battery: What is the battery level?; How much battery is left?; What percentage is the battery at?; battery?; How full is the battery?; What charge does the battery have?; Which battery percentage is shown?; What does the battery indicator say?
 setting: What is {name} set to?; What is the setting of {name}?; Which value has {name}?; What is selected for {name}?; How is {name} set?; What does {name} say?; What is shown at {name}?; {name}?; Current {name}?; Which setting does {name} have?; What is the current value of {name}?; To what is {name} set?
 switch: Is {name} on or off?; Is {name} on?; Is {name} turned on?; Is {name} enabled?; Is the switch {name} on?; Has {name} been switched on?; Is {name} active?; Did they enable {name}?
-buttons: Which buttons are there?; Which two buttons does the dialog have?; What do the two buttons say?; Between which buttons can I choose?; What are the labels of the buttons?; Which choices does the dialog offer?; What can I press?; Name the two buttons.
+buttons: Which buttons are there?; Which two buttons are shown?; What do the two buttons say?; Between which buttons can I choose?; What are the labels of the buttons?; Which choices do the buttons offer?; What can I press?; Name the two buttons.
 dialog asks: What does the dialog say?; What does the message ask?; What question does the dialog ask?; What is the message?; Which message is shown?; What does the box tell me?; Read the message.; What does the warning say?
 selected: Which tab is selected?; Which menu entry is selected?; What is highlighted in the menu?; Which entry is active?; Which item of the menu is highlighted?; Which section is open?; Where in the menu am I?; Which entry is marked in the side bar?
 tile: What is the number for {name}?; How many {name}?; What does the tile {name} show?; What value is shown for {name}?; {name}?; Which number stands with {name}?; What's the figure for {name}?; How much is {name}?; What does the dashboard say for {name}?; Which figure does {name} have?
 command: Which command was entered?; What command was run?; Which command was typed first?; What was typed at the prompt?; What is the first command?; What command stands after the prompt?; What did the user type?; Which command started this output?
 prompt: What is the prompt?; What is the name of the user and host?; Which host is it?; What does the prompt say?; Which machine is the terminal on?; What is written before the command?; What stands before the first command?; On which host was it run?
-output: What is the {name}?; Which {name} is printed?; What {name} does it print?; What does the output say for {name}?; {name}?; Which value does the output give for {name}?; What is printed for {name}?; What's the {name} in the output?; Find {name} in the output.; What value has {name}?
+output: What is the {name}?; What is printed as {name}?; What does it print for {name}?; What does the output say for {name}?; {name}?; Which value does the output give for {name}?; Read {name} in the output.; What's the {name} in the output?; Find {name} in the output.; What value has {name}?
 message from: What does the message from {name} say?; What did {name} write?; What is the message of {name}?; What does {name} say?; What text is under {name}?; Which message did {name} send?; Read the message of {name}.; What was sent by {name}?
 message time: When did {name} write?; What time is shown for {name}?; At what time did {name} send it?; When is the message from {name}?; {name}: what time?; Which time is next to {name}?; When was the entry of {name}?; What time does {name}'s entry have?
 chart value: What is the value of {category}?; What is the value for {category}?; How much is {category}?; What value does {category} have?; Which value is shown for {category}?; {category}?; What number stands at {category}?; How high is {category}?; What is the {measure} of {category}?; What was the {measure} in {category}?; What does the chart show for {category}?; Read the value of {category}.; What percentage or value is {category}?; Give me the number for {category}.; What is the figure for {category}?; How large is the {measure} for {category}?
@@ -124,6 +124,24 @@ chart source: What is the source of the chart?; Where do the data come from?; Wh
 how many lines: How many lines are there?; How many lines does the chart have?; How many series are there?; Count the lines.; number of lines?; How many curves are drawn?; How many series does the chart show?; How many things are plotted?
 how many bars: How many categories are there?; How many categories are shown?; How many categories does the chart have?; Count the categories.; number of categories?; How many groups are there on the axis?; How many different categories do you see?; How many things are compared?
 kind of chart: What kind of chart is this?; What type of chart is it?; Which chart type is used?; Is it a bar chart, a line chart or a pie chart?; type of chart?; What sort of diagram is this?; What kind of graph is shown?; How are the data drawn?
+who sent: Who is the sender?; Who sent this?; What is the name of the sender?; From whom is it?; Who is it from?; Which name has the sender?; By whom was it sent?; Sender?
+sender's place: What is the sender's address?; Where does the sender live?; From which address is it sent?; Where does it come from?; What address does the sender have?; Which address is the return address?; From where was it sent?; What is the return address?
+card person: Whose card is this?; Who is this?; What is the name on the card?; Which name is on it?; name?; What is the person's name?; Whose name is printed?; What is the name of the holder?; To whom does it belong?; Who does it belong to?
+card company: For which company does the person work?; What is the name of the company?; Which company is it?; Which company is named on the card?; company?; What firm is it from?; Who is the employer?; Which organisation is printed on it?; What business is it?
+card job: What is the person's job?; What is the job title?; What does the person do?; Which position does the person have?; What is the profession?; As what does the person work?; What is their role?; What is the person's position?
+card contact: What is the {name}?; {name}?; Which {name} is on the card?; What {name} is given?; What is the person's {name}?; Find the {name}.; Read the {name}.; Which {name} can I use?; Under which {name} can they be reached?; Give me the {name} on the card.
+section after: What is the heading of section {number}?; Which section has the number {number}?; What is section {number} called?; What is section {number} about?; What is the title of section {number}?; Which heading has number {number}?; Name section {number}.; {number} is which section?
+step of list: What is step {number}?; What should be done in step {number}?; What does step {number} say?; Which instruction has the number {number}?; What comes at number {number}?; Read step {number}.; What do I do at step {number}?; What is item {number} of the list?
+how many steps: How many steps are there?; How many numbered steps does the list have?; How many items has the numbered list?; Count the steps.; number of steps?; In how many steps is it done?; How many instructions are numbered?; How many points are in the list?
+code shown: Which function is defined?; What is the name of the function?; Which function does the code define?; What is the function called?; How is the function in the code named?; What does the code define?; name of the function in the code?; Which function is shown?
+event time: When is {name}?; At what time is {name}?; What time does {name} start?; {name}: when?; When does {name} begin?; At which time does {name} take place?; What time is given for {name}?; For when is {name} planned?
+event place: Where is {name}?; In which room is {name}?; Where does {name} take place?; {name}: where?; Which place is given for {name}?; Which room is {name} in?; What is the room of {name}?; To which room do I go for {name}?
+event at: What is at {time}?; What takes place at {time}?; What starts at {time}?; Which event is at {time}?; What happens at {time}?; {time}: what?; What is planned for {time}?; Which entry has the time {time}?
+event first: What comes first?; What is the first event?; Which event is the earliest?; What begins the programme?; With what does the day begin?; What is the first item of the programme?; What is planned first?; Which event starts first?
+event last: What comes last?; What is the last event?; Which event is the latest?; What ends the programme?; With what does the day end?; What is the last item of the programme?; What is planned last?; Which event starts last?
+listed number: What is the number of {name}?; What is {name}'s number?; How can I call {name}?; Which number does {name} have?; {name}'s phone?; What extension has {name}?; Under which number can {name} be reached?; What number is listed for {name}?; phone number of {name}
+number of whom: Whose number is {number}?; Who has the number {number}?; To whom does {number} belong?; Who can be reached at {number}?; {number} is whose number?; For whom is the number {number} listed?; Who answers {number}?; Which entry has the number {number}?
+chapter page: On which page is {name}?; On which page does {name} begin?; What page is {name} on?; page of {name}?; Which page number has {name}?; Where does {name} begin, on which page?; To which page do I turn for {name}?; {name}: which page?
 items sold: How many items were sold?; What is the number of items?; How many items does it count?; How many items are counted?; item count?; What number of items is printed?; How many pieces does the receipt count?; What is the item count?
 kind of page: What kind of document is this?; What type of document is this?; What is this?; Which kind of page is this?; What sort of document is it?; What am I looking at?; kind of document?; What does the image show?; How would you call this document?; Is this a letter, a form, or what?; Document type?; What is shown here?
 title: What is the title?; What is the title of this page?; What is the heading?; What is the title of the document?; What does the heading say?; title?; What is this document called?; Which title does it have?; Read the title.; What is written at the top as the title?; What is the headline?; How is this page titled?; Give the title of this page.
@@ -134,6 +152,7 @@ field there: Is there a {name}?; Does it have a {name}?; Is a {name} given?; Doe
 how many items: How many items are there?; How many items are listed?; How many different items were bought?; How many lines does the list have?; number of items?; How many articles are on it?; Count the items.; How many products are listed?; How many positions are there?
 how many rows: How many rows does the table have?; How many rows are there?; How many {head} rows are listed?; Count the rows of the table.; How many entries does the table have?; number of rows?; How many lines of data are in the table?; How many records are shown?
 how many columns: How many columns does the table have?; How many columns are there?; Count the columns.; number of columns?; How many columns has the table?; Into how many columns is the table divided?; How many headings do the columns have?
+how many entries: How many entries are there?; How many entries does the list have?; Count the entries.; number of entries?; How many rows does the list show?; How many things are listed?; How many lines are in the list?; How long is the list, in entries?
 how many fields: How many fields are there?; How many fields does the form have?; Count the fields of this form.; number of fields?; How many entries does the form ask for?; How many things does the form ask for?; How many labelled fields do you see?
 both: What are the {first} and the {second}?; What are {first} and {second}?; Give me the {first} and the {second}.; {first} and {second}?; Find {first} and {second}.; Tell me both the {first} and the {second}.; Read the {first} and the {second}.; I need {first} and {second}.; {First} and {second}, please.; Which {first} and which {second} are given?; What does it say for {first} and for {second}?
 ticked: Which option is ticked for {name}?; What is ticked under {name}?; Which box is checked for {name}?; What is marked for "{label}"?; Which choice was made for {name}?; {name}: what is selected?; Which {name} is marked?; What did they tick for {name}?; What is selected for {name}?; Which of the boxes at "{label}" is checked?
@@ -183,6 +202,11 @@ _ABBREVIATIONS = frozenset(
 )
 
 
+def is_phrase(name: str) -> bool:
+    """Whether a field's name is no noun, such as "Ship to"."""
+    return _PHRASE.search(spoken(name)) is not None
+
+
 def spoken(name: str) -> str:
     """A field's name as it is said within a sentence: in lower case, but for abbreviations."""
     words = name.rstrip(":").split(" ")
@@ -208,6 +232,7 @@ class Asker:
         template = self.random.choice(share(WORDINGS[kind], self.split, kind, min(_CORE, len(WORDINGS[kind]) - 4)))
         text = template.format(**names)
         text = re.sub(r"\b([Tt]he) (the|your|our) ", r"\1 ", text).replace("..", ".")
+        text = re.sub(r"\b([Aa]) (?=[aeiou])", r"\1n ", text)
         if template[0] != "{" or self.random.random() < 0.5:
             text = text[0].upper() + text[1:] if template[0] == "{" and self.random.random() < 0.5 else text
         draw = self.random.random()

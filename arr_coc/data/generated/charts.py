@@ -291,7 +291,16 @@ def _upright(plot: _Plot) -> None:
     left = 16 + _room_for_ticks(plot, high, sign)
     right = float(sheet.width - random.randint(16, 40))
     step = (right - left) / len(names)
-    label_lines = max(len(body.wrap(name, step * 0.94)) for name in names)
+    longest = max(body.width(word) for name in names for word in body.printable(name).split())
+    label = (
+        body if longest < step * 0.94 else Style(body.face, max(8.5, body.size * step * 0.94 / longest), body.colour)
+    )
+    while longest * label.size / body.size > step * 0.96 and len(names) > 2:  # fewer of them
+        del names[max(range(len(names)), key=lambda i: max(map(len, names[i].split())))]
+        step = (right - left) / len(names)
+        longest = max(body.width(word) for name in names for word in body.printable(name).split())
+    series = [numbers[: len(names)] for numbers in series]
+    label_lines = max(len(label.wrap(name, step * 0.96)) for name in names)
     x_title = random.random() < 0.4
     bottom = plot.bottom - body.size * (1.2 * label_lines + 0.8 + 1.5 * x_title)
     grid = random.random() < 0.6 or plot.layout == "vertical grid"
@@ -320,7 +329,7 @@ def _upright(plot: _Plot) -> None:
             )
             texts[j].append(piece)
         pieces, _ = sheet.paragraph(
-            name, middle - step * 0.47, bottom + body.size * 1.3, step * 0.94, body, 1.2, "middle"
+            name, middle - step * 0.48, bottom + body.size * 1.3, step * 0.96, label, 1.2, "middle"
         )
         labels.append(pieces)
     sheet.line((left, round(bottom)), (right, round(bottom)), colour=body.colour)
@@ -443,8 +452,9 @@ def line_chart(maker: Maker) -> None:
         sign,
         plot.layout in ("grid", "markers", "legend under") or random.random() < 0.5,
     )
-    step = (right - left - 20) / (len(plot.names) - 1)
-    xs = [left + 10 + i * step for i in range(len(plot.names))]
+    inset = max(10.0, body.width(plot.written(scale, decimals, sign)) / 2 + 2)
+    step = (right - left - inset - 10) / (len(plot.names) - 1)
+    xs = [left + inset + i * step for i in range(len(plot.names))]
     every = max(1, math.ceil(body.width("00000 ") / step))
     labels = [
         [sheet.write(name, x, bottom + body.size * 1.4, body, "middle")] if i % every == 0 else []
@@ -468,14 +478,10 @@ def line_chart(maker: Maker) -> None:
             if printed:
                 texts.append(sheet.write(plot.written(number, decimals, sign), x, y - 8, body, "middle"))
         if at_ends:
-            legend.append(
-                sheet.write(
-                    names[j],
-                    right + 6,
-                    points[-1][1] + body.cap_height / 2,
-                    Style(body.face, body.size, plot.colours[j]),
-                )
-            )
+            y = points[-1][1] + body.cap_height / 2
+            while any(abs(y - float(other.boxes[0, 3])) < body.size for other in legend):
+                y -= body.size * 0.5
+            legend.append(sheet.write(names[j], right + 6, y, Style(body.face, body.size, plot.colours[j])))
     title = (
         [sheet.write(plot.head, (left + right) / 2, bottom + body.size * 2.9, body, "middle")]
         if random.random() < 0.5

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from .asking import DETAIL, TICK, boxes_of, spoken
+from .asking import DETAIL, TICK, boxes_of, is_phrase, spoken
 from .fields import Field, all_fields, fields_of
 from .page import PAGES, PageMaker
 from .pools import share
@@ -406,7 +406,7 @@ def ask_fields(maker: PageMaker, shown: list[Shown], domain: str) -> None:
     for each in shown:
         if not each.value:
             asker.absent(asker.named(each.field.name, each.field.kind, joined(each.label)))
-    singular = [each for each in filled if not each.field.name.endswith("s")]
+    singular = [each for each in filled if not each.field.name.endswith("s") and not is_phrase(each.field.name)]
     if singular and random.random() < 0.3:
         each = random.choice(singular)
         asker.gist("field there", "yes", each.label, name=spoken(each.field.name))
@@ -448,7 +448,7 @@ def ask_absent(maker: PageMaker, present: list[str], domain: str, count: int = 3
         if words & there or not words:
             continue
         name = random.choice(missing.names)
-        if random.random() < 0.12 and not name.endswith("s"):
+        if random.random() < 0.12 and not name.endswith("s") and not is_phrase(name):
             asker.gist("field there", "no", name=spoken(name))
         else:
             asker.absent(asker.named(name, missing.kind))

@@ -392,7 +392,15 @@ def memo(maker: PageMaker) -> None:
 
 
 def _head_fields(
-    maker: PageMaker, body: Style, bold: Style, layout: str, x: float, y: float, width: float, step: float
+    maker: PageMaker,
+    body: Style,
+    bold: Style,
+    layout: str,
+    x: float,
+    y: float,
+    width: float,
+    step: float,
+    what: str = "memo",
 ) -> float:
     """To, from, date and subject; asks about them and about what is missing."""
     random, values, asker, sheet = maker.random, maker.values, maker.asker, maker.sheet
@@ -412,14 +420,15 @@ def _head_fields(
     upper = random.random() < 0.4
     stop = body.size * random.uniform(5, 9)
     half = width / 2
-    top = y
+    top = lowest = y
     for i, (concept, value, kind) in enumerate(fields):
         left = x + (i % 2) * half if layout == "two by two" else x
         names = term(random, concept, maker.split)
         printed = (names[0].upper() if upper else names[0]).rstrip(":") + ":"
         label = sheet.write(printed, left, y, label_style)
         start = max(left + (stop if layout != "stacked" else 0), label.box[2] + body.size * 0.6)
-        shown, end = sheet.paragraph(value, start, y, x + width - start, body, 1.25)
+        room = (left + half - 12 if layout == "two by two" else x + width) - start
+        shown, end = sheet.paragraph(value, start, y, room, body, 1.25)
         asker.value(
             [names[0].rstrip(":")], kind if concept not in ("memo to", "memo from") else "words", [label], shown
         )
@@ -431,9 +440,10 @@ def _head_fields(
                 "memo subject": "letter subject",
             }.get(concept)
             if word:
-                asker.add(asker.word(word).replace("letter", "memo"), joined(shown), boxes_of(shown), [label.box])
+                asker.add(asker.word(word).replace("letter", what), joined(shown), boxes_of(shown), [label.box])
+        lowest = max(lowest, end, y + step)
         if layout != "two by two" or i % 2 or i == len(fields) - 1:
-            y = max(end, y + step) + step * 0.25
+            y = lowest + step * 0.25
     if layout == "boxed":
         sheet.rectangle(x - 8, top - step, x + width + 8, y - step * 0.8, outline=body.colour)
     return y
@@ -599,7 +609,9 @@ def email(maker: PageMaker) -> None:
     if layout in ("app", "card", "pane"):
         y = _app_head(maker, body, bold, subject, x, y, inner, step)
     else:
-        y = _head_fields(maker, body, bold, "stacked" if layout == "plain text" else "columns", x, y, inner, step)
+        y = _head_fields(
+            maker, body, bold, "stacked" if layout == "plain text" else "columns", x, y, inner, step, "e-mail"
+        )
     sheet.line((x, round(y - step * 0.4)), (x + inner, round(y - step * 0.4)), colour=(150, 150, 150))
     y += step * 0.8
     sheet.write(
