@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-FOLDERS = {".ci", "arr_coc", "docs", "examples", "hub_configs", "modeling", "tests"}
+FOLDERS = {".ci", "arr_coc", "benchmarks", "docs", "examples", "hub_configs", "modeling", "tests"}
 FILES = {
     ".gitignore", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile", "README.md",
     "constraints.txt", "pyproject.toml", "setup.py",
