@@ -71,11 +71,8 @@ def ocr(image: Image.Image, dtype: torch.dtype) -> dict[str, Call]:
     }
 
 
-def smolvlm(image: Image.Image, dtype: torch.dtype) -> dict[str, Call]:
-    """SmolVLM-256M: tiles of 512 px of an image of 2048 px, and the whole of it once more; 64 tokens each.
-
-    Marczak et al., "SmolVLM", 2025; sizes as its config.json has them.
-    """
+def smolvlm_config() -> SmolVLMConfig:
+    """SmolVLM-256M (Marafioti et al., "SmolVLM", 2025), as its config.json has it."""
     text = {
         "model_type": "llama", "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
         "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64, "vocab_size": 49280,
@@ -85,8 +82,12 @@ def smolvlm(image: Image.Image, dtype: torch.dtype) -> dict[str, Call]:
         "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
         "image_size": 512, "patch_size": 16,
     }  # fmt: skip
-    config = SmolVLMConfig(text_config=text, vision_config=vision, scale_factor=4, image_token_id=49190)
-    model = _random(SmolVLMForConditionalGeneration, config, dtype)
+    return SmolVLMConfig(text_config=text, vision_config=vision, scale_factor=4, image_token_id=49190)
+
+
+def smolvlm(image: Image.Image, dtype: torch.dtype) -> dict[str, Call]:
+    """SmolVLM-256M: tiles of 512 px of an image of 2048 px, and the whole of it once more; 64 tokens each."""
+    model = _random(SmolVLMForConditionalGeneration, smolvlm_config(), dtype)
     sizes: dict[str, Any] = {"size": {"longest_edge": 2048}, "max_image_size": {"longest_edge": 512}}
     processor: Any = SmolVLMImageProcessorPil(**sizes)
 
@@ -108,11 +109,8 @@ def smolvlm_prompt(rows: int, columns: int, *, image_token: int = 49190) -> torc
     return torch.tensor([[*row * rows, 3, *tile, 1, *range(10, 10 + QUESTION_TOKENS)]])
 
 
-def donut(image: Image.Image, dtype: torch.dtype) -> dict[str, Call]:
-    """Donut-base: a Swin encoder of 2560 x 1920 px, and four layers of mBART's decoder that read all of it.
-
-    Kim et al., "OCR-free Document Understanding Transformer", 2022; sizes as its config.json has them.
-    """
+def donut_config() -> Any:
+    """Donut-base (Kim et al., "OCR-free Document Understanding Transformer", 2022), as its config.json has it."""
     encoder = DonutSwinConfig(
         image_size=[2560, 1920], embed_dim=128, depths=[2, 2, 14, 2], num_heads=[4, 8, 16, 32], window_size=10
     )
@@ -120,8 +118,12 @@ def donut(image: Image.Image, dtype: torch.dtype) -> dict[str, Call]:
         vocab_size=57525, d_model=1024, decoder_layers=4, decoder_ffn_dim=4096, decoder_attention_heads=16,
         max_position_embeddings=1536, is_encoder_decoder=False, scale_embedding=True,
     )  # fmt: skip
-    config = VisionEncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
-    model = _random(VisionEncoderDecoderModel, config, dtype)
+    return VisionEncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
+
+
+def donut(image: Image.Image, dtype: torch.dtype) -> dict[str, Call]:
+    """Donut-base: a Swin encoder of 2560 x 1920 px, and four layers of mBART's decoder that read all of it."""
+    model = _random(VisionEncoderDecoderModel, donut_config(), dtype)
     model.generation_config.pad_token_id, model.generation_config.decoder_start_token_id = 1, 0
     processor = DonutImageProcessorPil()
     prompt = torch.arange(10, 10 + QUESTION_TOKENS)[None]

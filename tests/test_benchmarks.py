@@ -9,7 +9,7 @@ import pytest
 import torch
 from helpers import tiny_checkpoint, tiny_tokenizer
 from PIL import Image
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, SmolVLMForConditionalGeneration, VisionEncoderDecoderModel
 from transformers.generation.streamers import BaseStreamer
 
 from arr_coc.evaluating.bench import ask_bench, read_bench
@@ -161,6 +161,15 @@ def test_smolvlm_reads_thirteen_tiles_of_an_a4_page() -> None:
     prompt = first_token.smolvlm_prompt(4, 3)
     assert int((prompt == 49190).sum()) == 13 * 64 == 832
     assert prompt.shape[1] == 832 + 13 * 2 + 4 + 2 + first_token.QUESTION_TOKENS
+
+
+def test_peers_have_their_published_sizes() -> None:
+    """Of SmolVLM-256M, and of them in SigLIP, without whose pooling 93 million are 86; of Donut-base and its Swin."""
+    with torch.device("meta"):
+        smolvlm: Any = SmolVLMForConditionalGeneration(first_token.smolvlm_config())
+        donut: Any = VisionEncoderDecoderModel(first_token.donut_config())
+    parts = (smolvlm, smolvlm.model.vision_model, donut, donut.encoder)
+    assert [round(part.num_parameters() / 1e6) for part in parts] == [256, 86, 202, 74]
 
 
 def test_the_faster_dtype_is_taken() -> None:
