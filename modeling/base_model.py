@@ -37,6 +37,7 @@ from .prompt import (
     Look,
     default_query_mask,
     find_slots,
+    hide_placeholders,
     lacks_answers,
     pack_questions,
     positions,
@@ -225,19 +226,22 @@ class ArrCocModel(ArrCocPreTrainedModel):
     def place(self, look: Look, fetched: FetchResult, **aligned: Tensor | None) -> EmbeddedPrompt:
         """Prompt embeddings with every placeholder replaced by its image's base tokens, then its saccades.
 
-        Placeholders of saccades that the allocator does not want are cut out first, and with them what is `aligned`
-        with the prompt, [B, S] each (attention_mask, position_ids, labels; None stays out).
+        Placeholders that no token comes for, as the allocator or the bridge wants fewer, are cut out, and with them
+        what is `aligned` with the prompt, [B, S] each (attention_mask, position_ids, labels; None stays out). In a
+        compiled graph, whose shapes no data may decide, attention_mask hides them.
         """
         inputs = {name: tensor for name, tensor in aligned.items() if tensor is not None}
         inputs.update(input_ids=look.input_ids, query_mask=look.query_mask)
         embeds, image_token = look.embeds, self.config.image_token_id
-        if fetched.is_ragged or fetched.budget < look.budget:
+        tokens, quality, standing = self.image_tokens(look.encoding, fetched)
+        if standing is not None and fetched.budget == look.budget and torch.compiler.is_compiling():
+            inputs, standing = hide_placeholders(standing, image_token_id=image_token, **inputs), None
+        elif standing is not None or fetched.budget < look.budget:
             inputs = trim_placeholders(
-                counts=fetched.counts, image_token_id=image_token, base_positions=look.encoding.base_positions,
+                counts=fetched.tokens, image_token_id=image_token, base_positions=look.encoding.base_positions,
                 pad_token_id=self.config.padding_id, **inputs,
             )  # fmt: skip
             embeds = self._embed(inputs["input_ids"])
-        tokens, quality, standing = self.image_tokens(look.encoding, fetched)
         flat = (tokens if standing is None else tokens[standing]).to(embeds)
         embeds = embeds.masked_scatter((inputs["input_ids"] == image_token)[..., None], flat)
         return EmbeddedPrompt(embeds, tokens, quality, fetched, look.context, inputs)
@@ -276,8 +280,8 @@ class ArrCocModel(ArrCocPreTrainedModel):
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Each image's tokens and their quality, as in `EmbeddedPrompt`, and which of them have a place in the prompt.
 
-        The last is bool [I, positions], or None where every token has one. `fetched.bypassed` says whose tokens the
-        bridge's linear projection made, because its adapter failed.
+        The last is bool [I, positions], or None where every token has one. `fetched.tokens` says how many fetched ones
+        have, `fetched.bypassed` whose tokens the bridge's linear projection made, because its adapter failed.
         """
         tokens, quality, used = encoding.tokens, encoding.quality, None
         if encoding.bypassed is not None:
@@ -290,8 +294,12 @@ class ArrCocModel(ArrCocPreTrainedModel):
                 bridged = self.bridge_saccades(encoding, fetched.indices, used, fetched.levels, fetched.relevance)
             if bridged.failed is not None:
                 fetched.bypassed = fetched.bypassed | bridged.failed.to(fetched.bypassed.device)
-            saccades = bridged.tokens
-            for factor in (fetched.weights, used):
+            saccades, weights = bridged.tokens, fetched.weights
+            if bridged.source is not None:
+                used = bridged.source >= 0
+                fetched.tokens = used.sum(1)
+                weights = None if weights is None else weights.gather(1, bridged.source.clamp(min=0))
+            for factor in (weights, used):
                 if factor is not None:
                     saccades = saccades * factor[..., None].to(saccades)
             tokens = torch.cat((tokens, saccades.to(tokens.device)), 1)

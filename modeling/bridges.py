@@ -20,7 +20,7 @@ from transformers.utils import logging
 from .configuration_arr_coc import COMPRESSION, INDICATORS, ArrCocBridgeConfig, ArrCocSemanticConfig
 from .registry import Registry
 from .semantic_encoder import KeyValue, LevelEmbedding, SemanticLayer, run_layers
-from .wordpieces import PIECE_SLOTS, Places, WordpieceHead, reading_order
+from .wordpieces import PIECE_SLOTS, Places, WordpieceHead, piece_logits, reading_order
 
 logger = logging.get_logger(__name__)
 
@@ -37,12 +37,15 @@ class Bridged:
         cache: keys and values of these tokens, per layer of attention across tokens.
         failed: [B] bool, True where an adapter failed its check, so that tokens are the linear projection's; None from
             bridges without an adapter.
+        source: [B, S] int64, which saccade each token tells of; -1 on tokens that are 0 and have no place in the
+            prompt. None: each tells of its own.
     """
 
     tokens: Tensor
     quality: Tensor | None = None
     cache: list[KeyValue] = field(default_factory=list)
     failed: Tensor | None = None
+    source: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ class Bridge(nn.Module):
 
     Attributes:
         reads_pooled: whether a mean of cells' states says what they say together; else their tokens are averaged.
-        places_tokens: whether it reads where saccades stand, and orders their tokens by it.
+        places_tokens: whether it reads where saccades stand, and says by `Bridged.source` what tokens tell of.
     """
 
     reads_pooled: ClassVar[bool] = True
@@ -368,8 +371,8 @@ class CellBridge(LinearBridge):
 class WordpieceBridge(LinearBridge):
     """Saccades as the wordpieces that begin under them, mixtures of rows of the language model's own table.
 
-    A patch may hold several wordpieces or none: the K tokens of K saccades are the filled slots of all, in reading
-    order, and behind them `blank`. Base tokens are a linear projection. Each token has its place on the page added.
+    In a patch several wordpieces may begin, or none: the tokens of K saccades are the filled slots of all, in reading
+    order, at most K. Base tokens are a linear projection. Each token has its place on the page added.
     """
 
     reads_pooled: ClassVar[bool] = False
@@ -381,7 +384,6 @@ class WordpieceBridge(LinearBridge):
         self.head = WordpieceHead(vision_size, text_size)
         self.rest = Correction(vision_size, text_size)
         self.places = Places(config.places, text_size)
-        self.blank = nn.Parameter(torch.zeros(text_size))
 
     def forward(
         self,
@@ -393,11 +395,10 @@ class WordpieceBridge(LinearBridge):
         used: Tensor | None = None,
         patches: FetchedPatches | None = None,
     ) -> Bridged:
-        projected = super().forward(semantic, compressed).tokens
         if base is None:
-            return Bridged(projected + self._cells(semantic.shape[1]))
+            return Bridged(super().forward(semantic, compressed).tokens + self._cells(semantic.shape[1], semantic.device))
         if bypass:
-            return Bridged(projected)
+            return super().forward(semantic, compressed)
         assert patches is not None, "bridges that place tokens are told where"
         states = compressed + self.context(semantic)
         named = self.head(states)
@@ -413,17 +414,16 @@ class WordpieceBridge(LinearBridge):
         chosen, stands = reading_order(filled, patches.rank, place, room)
         directions = named.pieces.flatten(1, 2).take_along_dim(chosen[..., None], 1)
         table = patches.table.to(directions)
-        logits = self.head.logits(directions.flatten(0, 1), F.normalize(table, dim=-1))
+        logits = piece_logits(directions.flatten(0, 1), F.normalize(table, dim=-1), named.scale)
         tokens = (logits.softmax(-1).to(table.dtype) @ table).view_as(directions)
-        tokens = tokens + self.rest(states).take_along_dim(chosen[..., None] // PIECE_SLOTS, 1)
-        tokens = tokens + self.places(
-            half_rows.flatten(1).gather(1, chosen), columns.flatten(1).gather(1, chosen), side
-        )
-        return Bridged(torch.where(stands[..., None], tokens, self.blank.to(tokens)))
+        source = chosen // PIECE_SLOTS
+        tokens = tokens + self.rest(states).take_along_dim(source[..., None], 1)
+        tokens = tokens + self.places(*(each.flatten(1).gather(1, chosen) for each in (half_rows, columns)), side)
+        return Bridged(tokens * stands[..., None], source=source.masked_fill(~stands, -1))
 
-    def _cells(self, count: int) -> Tensor:
+    def _cells(self, count: int, device: torch.device) -> Tensor:
         """[M, D] the places of base tokens: the middles of their cells."""
         cells = isqrt(count)
-        middle = torch.arange(cells, device=self.blank.device) * COMPRESSION + COMPRESSION // 2
+        middle = torch.arange(cells, device=device) * COMPRESSION + COMPRESSION // 2
         rows, columns = torch.meshgrid(middle, middle, indexing="ij")
         return self.places(2 * rows.flatten(), columns.flatten(), cells * COMPRESSION)

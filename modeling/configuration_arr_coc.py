@@ -150,20 +150,22 @@ class ArrCocBridgeConfig(KnobConfig):
     Parameters, by their names in the whole model's state dict: every bridge but "vet" has `model.bridge.projection`;
     "quality" and "transformer" add `model.bridge.adapter.{norm,hidden,score,gate,correction}`, "transformer" also
     `model.bridge.{norm,level,layers.i}`, "cells" `model.bridge.{norm,head,table,rest}`, with
-    `fetched_words` also `model.bridge.fetched.{norm,head,table}`; "vet" has `model.bridge.head.0`
+    `fetched_words` also `model.bridge.fetched.{norm,head,table}`, "wordpieces"
+    `model.bridge.{context,head,rest,places}`; "vet" has `model.bridge.head.0`
     (no bias), `model.bridge.head.1` and `model.bridge.table`; layout "rows" has `model.layout.image_newline` and
     `model.layout.view_seperator`, each [D].
 
     Args:
         kind: a registered bridge. "linear": DeepSeek's projector; "quality": each token of it corrected as far as its
             quality asks for; "transformer": the same with attention across tokens; "vet": Ovis' visual embedding table;
-            "cells": such a table for each place of a base token's cell, and the projector for saccades.
+            "cells": such a table for each place of a base token's cell, and the projector for saccades; "wordpieces":
+            saccades as the wordpieces of the language model that begin under them, and the projector for base tokens.
         layout: what stands around an image's tokens. "plain": nothing; "rows": DeepSeek-OCR's `image_newline` after
             each row of base tokens and `view_seperator` after the last, saccades behind it (256 base tokens take 273
             positions); "indicators": Ovis' image-start before the base and image-end behind the saccades, rows of
             `table`.
-        bypass: whether "quality", "transformer" and "cells" give way to their linear projection where a call does not
-            say.
+        bypass: whether "quality", "transformer", "cells" and "wordpieces" give way to their linear projection where a
+            call does not say.
         num_layers, num_heads: of the attention in "transformer".
         latent_size: width of the latent that keys and values of that attention are made of; None: of the tokens.
         table_size: V, rows of the table of "vet"; the last 4 are indicators (start and end of an image, of a video).
@@ -277,8 +279,9 @@ class ArrCocConfig(KnobConfig):
         bridge, width, compressor = self.bridge_config, self.text_config.hidden_size, self.vision_config.compressor
         rows = bridge.layout != "rows" or compressor == "conv"
         require(rows, "bridge_config.layout", f'"plain" with compressor "{compressor}" (no rows)', bridge.layout)
-        whole_cells = bridge.kind != "cells" or compressor == "conv"
-        require(whole_cells, "bridge_config.kind", f'no "cells" with compressor "{compressor}"', bridge.kind)
+        whole_cells = bridge.kind not in ("cells", "wordpieces") or compressor == "conv"
+        expected = f'no "cells" or "wordpieces" with compressor "{compressor}" (no cells)'
+        require(whole_cells, "bridge_config.kind", expected, bridge.kind)
         fits = bridge.kind != "transformer" or width % bridge.num_heads == 0
         require(fits, "bridge_config.num_heads", f"a divisor of the language model's width {width}", bridge.num_heads)
         patches, budget = self.vision_config.num_patches, self.fetcher_config.budget

@@ -119,6 +119,8 @@ class FetchResult(Rows):
         levels: [B, K] int64, the level of detail of each token: 0 a patch, 1 2x2, 2 4x4 patches, disjoint; None: all 0.
         fell_back: [B] bool, True where the scorer's map was of no use and strategy "saliency" stands in for it.
         bypassed: [B] bool, True where what the bridge's adapter made was of no use and its linear projection stands in.
+        tokens: [B] int64, how many tokens of the prompt tell of what was fetched: `counts`, unless the bridge says
+            otherwise (`Bridged.source`).
     """
 
     indices: Tensor
@@ -139,6 +141,7 @@ class FetchResult(Rows):
     levels: Tensor | None = None
     fell_back: Tensor = None  # type: ignore[assignment]
     bypassed: Tensor = None  # type: ignore[assignment]
+    tokens: Tensor = None  # type: ignore[assignment]
 
     PER_SACCADE: ClassVar[tuple[str, ...]] = ("indices", "positions", "is_padding", "weights", "survival", "levels")
 
@@ -147,6 +150,8 @@ class FetchResult(Rows):
             self.counts = self.indices.new_full((len(self.indices),), self.budget)
         if self.wanted is None:
             self.wanted = self.counts
+        if self.tokens is None:
+            self.tokens = self.counts
         nowhere = self.indices.new_zeros(len(self.indices), dtype=torch.bool)
         self.fell_back = nowhere if self.fell_back is None else self.fell_back
         self.bypassed = nowhere if self.bypassed is None else self.bypassed

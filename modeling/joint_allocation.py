@@ -250,19 +250,24 @@ def bridge_over_views(model: "ArrCocModel", encoding: ImageEncoding, fetched: Jo
     tokens = encoding.tokens.new_zeros(*fetched.indices.shape, encoding.tokens.shape[-1])
     quality = None if encoding.quality is None else encoding.quality.new_zeros(fetched.indices.shape)
     failed = torch.zeros_like(fetched.counts, dtype=torch.bool)
+    source = torch.full_like(fetched.indices, -1) if model.bridge.places_tokens and not encoding.bypass else None
     for numbers in view.unique().split(VIEWS_AT_ONCE):
         own = [(view == number).nonzero()[:, 0] for number in numbers]
         at, used = pad_sequence(own, True), pad_sequence([torch.ones_like(each) for each in own], True).bool()
         base = _bases(model, encoding, views, numbers.cpu())
         detail = None if levels is None else levels[at].where(used, 0)
-        bridged = model.bridge_saccades(base, indices[at].where(used, 0), used, detail)
+        relevance = fetched.seen.relevance[numbers]
+        bridged = model.bridge_saccades(base, indices[at].where(used, 0), used, detail, relevance)
         stand = (slots[at[used]], places[at[used]])
         tokens = tokens.index_put(stand, bridged.tokens[used])
         if quality is not None and bridged.quality is not None:
             quality = quality.index_put(stand, bridged.quality[used])
+        if source is not None and bridged.source is not None:
+            own_places = places[at].gather(1, bridged.source.clamp(min=0)).where(bridged.source >= 0, -1)
+            source = source.index_put(stand, own_places[used])
         if bridged.failed is not None:
             failed[views.slots[numbers.cpu()].to(failed.device)[bridged.failed]] = True
-    return Bridged(tokens, quality, failed=failed)
+    return Bridged(tokens, quality, failed=failed, source=source)
 
 
 def _bases(model: "ArrCocModel", encoding: ImageEncoding, views: Views, numbers: Tensor) -> ImageEncoding:

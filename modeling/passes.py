@@ -115,12 +115,12 @@ def merged(parts: Sequence[FetchResult]) -> FetchResult:
     if any(part.levels is not None for part in parts):
         levels = [torch.zeros_like(part.indices) if part.levels is None else part.levels for part in parts]
         joined["levels"] = torch.cat(levels, 1)
-    counts = torch.stack([part.counts for part in parts]).sum(0)
+    counts, tokens = (torch.stack([getattr(part, name) for part in parts]).sum(0) for name in ("counts", "tokens"))
     for name in ("fell_back", "bypassed"):
         joined[name] = torch.stack([getattr(part, name) for part in parts]).any(0)
     budget = sum(part.budget for part in parts)
     whole = replace(parts[0], **joined, budget=budget, counts=counts, wanted=counts, survival=None)
-    return _at(whole, whole.indices[0].argsort())
+    return replace(_at(whole, whole.indices[0].argsort()), tokens=tokens)
 
 
 def _at(fetched: FetchResult, places: Tensor) -> FetchResult:
@@ -128,7 +128,7 @@ def _at(fetched: FetchResult, places: Tensor) -> FetchResult:
     own = {name: getattr(fetched, name) for name in fetched.PER_SACCADE}
     chosen = {name: tensor.index_select(1, places) for name, tensor in own.items() if tensor is not None}
     counts = torch.full_like(fetched.counts, len(places))
-    return replace(fetched, **chosen, budget=len(places), counts=counts, wanted=counts)
+    return replace(fetched, **chosen, budget=len(places), counts=counts, wanted=counts, tokens=counts)
 
 
 def _with_taken(look: Look, fetched: FetchResult) -> Tensor:
@@ -164,18 +164,21 @@ class Reading:
         encoding, index = look.prefix, look.image_index
         if encoding is not None and index is not None and asker.cache_is_plain(kwargs):
             cache = cached_prefix(core, encoding, index) if holds_prefix(encoding, inputs) else None
-        end = first + look.encoding.tokens.shape[1] + fetched.budget
+        end = first + look.encoding.tokens.shape[1] + int(fetched.tokens)
         return cls({**inputs, "prompt_embeds": prompt.embeds}, end, cache)
 
     def extend(self, core: "ArrCocModel", look: Look, fetched: FetchResult) -> None:
         """Puts further saccades behind the last one. They have seen the base and one another."""
         base, end = look.encoding.tokens.shape[1], self.end
-        tokens = core.image_tokens(look.encoding, fetched)[0][:, base : base + fetched.budget]
+        tokens, _, standing = core.image_tokens(look.encoding, fetched)
+        if standing is not None:
+            tokens = tokens[standing][None]
+        tokens = tokens[:, base : base + int(fetched.tokens)]
         ids = self.inputs["input_ids"].new_full(tokens.shape[:2], core.config.image_token_id)
         new = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "prompt_embeds": tokens}
         for name, read in self.inputs.items():
             self.inputs[name] = torch.cat((read[:, :end], new[name].to(read), read[:, end:]), 1)
-        self.end += fetched.budget
+        self.end += int(fetched.tokens)
 
     def answer(self, asker: "Asker", kwargs: dict[str, Any]) -> tuple[Any, str]:
         """What transformers' `generate` returns, and what it wrote; of what it read all up to `end` is remembered."""

@@ -33,6 +33,7 @@ class ArrCocPreTrainedModel(PreTrainedModel):
     supports_gradient_checkpointing = True
     _no_split_modules = [
         "GridLayer", "SemanticLayer", "PatchLayer", "QualityBridge", "TransformerBridge", "VisualTableBridge",
+        "WordpieceBridge",
         "CompositionalScorer", "ContextualScorer", "ShannonJungVervaekeScorer", "HierarchicalScorer", "ExpertScorer",
     ]  # fmt: skip
     _skip_keys_device_placement = ["cache"]

@@ -195,7 +195,8 @@ class EmbeddedPrompt:
     Attributes:
         embeds: [B, S, D].
         image_tokens: [I, positions, D] what stands in each slot: base tokens (and what the layout puts between and
-            around them), then K saccades; 0 on those that were not fetched (`FetchResult.used`).
+            around them), then K saccades; 0 on those that were not fetched (`FetchResult.used`), or that the bridge
+            left empty (`Bridged.source`).
         token_quality: [I, M + K] from bridges that score tokens, else None.
         fetch: the patches fetched of each image slot, and their scores.
         context: features, question and masks that the scorer saw.
@@ -298,6 +299,35 @@ def trim_placeholders(
     fill = {"input_ids": pad_token_id, **_FILL}
     tensors = {"input_ids": input_ids, **tensors}
     return {name: _pack(tensor, stays, left, fill.get(name, 0)) for name, tensor in tensors.items()}
+
+
+def hide_placeholders(
+    standing: Tensor,
+    input_ids: Tensor,
+    *,
+    image_token_id: int,
+    attention_mask: Tensor | None = None,
+    position_ids: Tensor | None = None,
+    **aligned: Tensor,
+) -> dict[str, Tensor]:
+    """What `trim_placeholders` is for, where no shape may depend on data: placeholders stay, and none attends to them.
+
+    Args:
+        standing: bool [I, positions], False on what is to be hidden of each slot.
+        input_ids: [B, S].
+        image_token_id: the placeholder.
+        attention_mask, position_ids: [B, S], or None.
+        **aligned: other tensors [B, S], which stay as they are.
+
+    Returns:
+        All of them by name; position_ids [B, S] leave out what is hidden.
+    """
+    placeholder = input_ids == image_token_id
+    hidden = torch.zeros_like(placeholder).masked_scatter(placeholder, ~standing)
+    mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+    mask = mask.masked_fill(hidden, 0)
+    place = positions(mask) if position_ids is None else position_ids - hidden.cumsum(1)
+    return {"input_ids": input_ids, "attention_mask": mask, "position_ids": place, **aligned}
 
 
 def _inside(mask: Tensor) -> Tensor:

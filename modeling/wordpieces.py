@@ -31,11 +31,19 @@ class NamedPieces:
         count: logits [..., 1 + S] of how many wordpieces begin.
         pieces: [..., S, D] a direction in the language model's embedding space for each slot.
         lower: [..., S] logits of whether the wordpiece stands in the lower half of the patch.
+        scale: [] logarithm of what cosines with rows of the table are multiplied by.
     """
 
     count: Tensor
     pieces: Tensor
     lower: Tensor
+    scale: Tensor
+
+
+def piece_logits(directions: Tensor, table: Tensor, scale: Tensor) -> Tensor:
+    """Directions [n, D] and rows of unit length [V, D] -> logits [n, V] in float32; `scale`: see `NamedPieces`."""
+    cosines = F.normalize(directions.float(), dim=-1).to(table.dtype) @ table.T
+    return cosines.float() * scale.exp()
 
 
 class WordpieceHead(nn.Module):
@@ -52,12 +60,11 @@ class WordpieceHead(nn.Module):
     def forward(self, states: Tensor) -> NamedPieces:
         """States [..., C] -> what they say."""
         pieces = self.pieces(states).unflatten(-1, (PIECE_SLOTS, self.text_size))
-        return NamedPieces(self.count(states), pieces, self.lower(states))
+        return NamedPieces(self.count(states), pieces, self.lower(states), self.scale)
 
     def logits(self, directions: Tensor, table: Tensor) -> Tensor:
-        """Directions [n, D] and rows of unit length [V, D] -> logits [n, V] in float32."""
-        cosines = F.normalize(directions.float(), dim=-1).to(table.dtype) @ table.T
-        return cosines.float() * self.scale.exp()
+        """`piece_logits` with the head's own scale."""
+        return piece_logits(directions, table, self.scale)
 
 
 class Places(nn.Module):

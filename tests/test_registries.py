@@ -31,7 +31,7 @@ REGISTRIES = {
     ),
     "allocator": (ALLOCATORS, {"topk", "window", "tiers", "adaptive", "quadtree", "foveated", "knapsack"}),
     "compressor": (COMPRESSORS, {"conv", "mask"}),
-    "bridge": (BRIDGES, {"linear", "quality", "transformer", "vet", "cells"}),
+    "bridge": (BRIDGES, {"linear", "quality", "transformer", "vet", "cells", "wordpieces"}),
     "layout": (LAYOUTS, {"plain", "rows", "indicators"}),
     "stem": (STEMS, {"patchify", "conv"}),
 }

@@ -12,7 +12,7 @@ from .common import Command
 if TYPE_CHECKING:
     from arr_coc.assembling import Source
 
-BRIDGES = "cells, linear, quality, transformer, vet"
+BRIDGES = "cells, linear, quality, transformer, vet, wordpieces"
 SCORERS = (
     "none, random, saliency, variance, oracle, clip_query, realizer, compositional, contextual, shannon_jung_vervaeke, "
     "hierarchical, experts, glance"

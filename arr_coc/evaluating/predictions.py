@@ -81,7 +81,7 @@ def prediction(line: int, answer: Answer, encoding: ImageEncoding, image: Image.
         line=line,
         answer=answer.text,
         probability=round(answer.probability, 6),
-        tokens=encoding.base_positions + answer.fetch.budget,
+        tokens=encoding.base_positions + int(answer.fetch.tokens.sum()),
         grid=grid,
         size=(image.height, image.width),
         patches=base64.b64encode(np.packbits(bits).tobytes()).decode(),

@@ -148,7 +148,7 @@ def view_prediction(line: int, answer: Answer, encoding: ImageEncoding, digest: 
     """What is kept of an answer about a document: where each patch was fetched from, in px of its source."""
     fetch = answer.fetch
     assert encoding.source_sizes is not None, "sources were given"
-    fetched = int(fetch.counts.sum())
+    fetched = int(fetch.tokens.sum())
     return Prediction(
         line=line,
         answer=answer.text,

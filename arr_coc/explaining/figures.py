@@ -169,7 +169,7 @@ def _part(seen: Seen) -> list[Line]:
 
 def _described(fetch: FetchResult) -> str:
     patches = fetch.scores.shape[-1]
-    return f"{fetch.strategy}, {fetch.allocator}: {int(fetch.counts.sum())} tokens fetched from {patches} patches"
+    return f"{fetch.strategy}, {fetch.allocator}: {int(fetch.tokens.sum())} tokens fetched from {patches} patches"
 
 
 def _title(evidence: Evidence) -> str:
@@ -199,7 +199,7 @@ def _pass_panel(seen: Seen, number: int, one_pass: Pass, taken: np.ndarray) -> P
 
     drawn = f", {one_pass.share:.0%} of them drawn" if one_pass.share else ""
     title = (
-        f"pass {number}: {one_pass.fetch.budget} tokens{drawn}",
+        f"pass {number}: {int(one_pass.fetch.tokens.sum())} tokens{drawn}",
         one_pass.text or "(nothing)",
         f"uncertainty {one_pass.uncertainty:.3f}, confidence {one_pass.probability:.1%}",
     )
@@ -214,7 +214,7 @@ def _strategy_panel(seen: Seen, evidence: Evidence) -> Panel:
 
 def _tokens_panel(seen: Seen, evidence: Evidence) -> Panel:
     fetch = evidence.fetch
-    title = f"{int(fetch.counts.sum())} tokens, {fetch.allocator}" if fetch.budget else "base tokens alone"
+    title = f"{int(fetch.tokens.sum())} tokens, {fetch.allocator}" if fetch.budget else "base tokens alone"
     return Panel((title,), lambda axes: _draw_tokens(axes, seen, fetch))
 
 

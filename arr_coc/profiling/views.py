@@ -129,7 +129,7 @@ def view_costs(model: ArrCocForConditionalGeneration, views: int, *, rounds: int
         del core.fetch
     answer = model.generate(encoding, QUESTIONS[0], max_new_tokens=1, return_fetch=True)
     medians = {name: statistics.median(values[1:]) for name, values in times.items()}  # the first round warms up
-    tokens = encoding.base_positions + int(answer.fetch.counts.sum())
+    tokens = encoding.base_positions + int(answer.fetch.tokens.sum())
     count = 1 + (0 if encoding.tiles is None else len(encoding.tiles))
     return ViewCosts(views=count, tokens=tokens, held=held_bytes(encoding), peak=counter.peak, **medians)
 

@@ -272,7 +272,7 @@ class Engine:
         assert ticket.fetch is not None
         places = (ids == self.asker.model.config.image_token_id).nonzero()[:, 0]
         tokens, own, start = ids.clone(), [], 0
-        for image, count in zip(ticket.question.images, ticket.fetch.counts.tolist(), strict=True):
+        for image, count in zip(ticket.question.images, ticket.fetch.tokens.tolist(), strict=True):
             base = image.encoding.tokens.shape[1]
             slot = places[start : start + image.encoding.base_positions + count]
             start += len(slot)

@@ -16,6 +16,7 @@ from ..data.collator import QuestionCollator
 from ..data.sources import open_records
 from ..files import disk_faults, replace_folder
 from ..loading import refused
+from ..modeling.bridges import BRIDGES
 from ..modeling.fetcher_configuration import GRADIENTS
 from ..modeling.processing_arr_coc import ArrCocProcessor
 from ..modeling.scorers import SCORERS
@@ -328,6 +329,9 @@ def make_trainer(
     if phase.held_out is not None:
         budget = max(budget, config.vision_tokens()[1])  # evaluation fetches as the model does, not as it is drawn
     if phase.loss_weights()["distillation"]:
+        if BRIDGES[config.bridge_config.kind].places_tokens:
+            expected = "a bridge whose tokens tell of one patch each"
+            raise ValueError(f'distillation: expected {expected}; got "{config.bridge_config.kind}"')
         budget = max(budget, config.vision_tokens(budget=phase.distillation_budget, strategy="saliency")[1])
     trainer = ArrCocTrainer(
         model,

@@ -16,6 +16,7 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
     "quality": {"bridge": {"kind": "quality"}},
     "vet": {"bridge": {"kind": "vet", "table_size": 24, "layout": "indicators"}},
     "cells": {"bridge": {"kind": "cells", "place_words": [5, 3], "fetched_words": True}},
+    "wordpieces": {"bridge": {"kind": "wordpieces", "places": 8}},
     "adaptive": {"fetcher": {"allocator": "adaptive", "adaptive_share": 0.04}},
     "tiers": {"fetcher": {"allocator": "tiers"}},
     "deepseek": {"bridge": {"layout": "rows"}, "text": MIXTURE},

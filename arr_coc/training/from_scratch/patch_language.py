@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from arr_coc.data import CHARSET, FIELDS
-from arr_coc.modeling.bridges import CellBridge
+from arr_coc.modeling.bridges import CellBridge, WordpieceBridge
 from arr_coc.modeling.configuration_arr_coc import COMPRESSION
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.scorers import position_code
@@ -130,8 +130,10 @@ def speaks_words(bridge: nn.Module) -> TypeGuard[CellBridge]:
     """Whether a bridge has words for what base tokens say; if so, they have to be those of this language.
 
     Raises:
-        ValueError: its places have other vocabularies.
+        ValueError: its places have other vocabularies, or its tokens do not tell of one patch each.
     """
+    if isinstance(bridge, WordpieceBridge):
+        raise ValueError('bridge: expected one whose tokens tell of one patch each; got "wordpieces"')
     if not isinstance(bridge, CellBridge):
         return False
     if tuple(bridge.place_words) != PLACE_WORDS:
