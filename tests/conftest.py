@@ -23,12 +23,11 @@ from PIL import Image
 
 collect_ignore = ["conformance"]  # transformers' tests, which `make conformance` fetches and runs
 
-
 MAY_SKIP = {
-    r"could not import 'ray": "the extra `ray` is not installed for tests: 80 MB for one gateway",
+    r"could not import 'ray": "the extra `ray` is not installed for tests: a large package for one gateway",
     r"could not import 'trl'": "the extra `trl` is not installed for tests: it changes with every release",
     r"lmms-eval is not installed": "it asks for some hundred packages",
-    r"vllm": "it needs a GPU and several GB",
+    r"could not import 'vllm": "it needs a GPU and several GB",
     r"may not mount a disk": "a small disk that is full takes root and a kernel that lets it mount one",
     r"the bench of real pages is not here": "several of its sources state no licence, so it is never copied",
     r"does not let the peak be reset": "some kernels do not offer /proc/self/clear_refs",
