@@ -180,7 +180,7 @@ _OWN = {  # kinds of values: which wordings they have beside those of any value
 }  # fmt: skip
 
 _PHRASE = re.compile(
-    r"( (on|by|to|from|at|in|via|until|since|with)|^(from|to|for|about|cc|re|born|dated|admitted|discharged|departs|arrives|expires|signed))$"
+    r"( (on|by|to|from|at|in|via|until|since|with)|^(from|to|for|about|cc|re|born|dated|admitted|discharged|departs|arrives|expires|signed|printed|received|tendered|due|prepaid|unpaid|issued|each|call|dial|received by))$"
 )
 _ANYTHING, _NOTHING = re.compile(""), re.compile("(?!)")
 _FITS = {  # names that wordings of their own go with

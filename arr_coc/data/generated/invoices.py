@@ -125,6 +125,7 @@ def invoice(maker: PageMaker) -> None:
 def _head(paper: _Invoice) -> list[Piece]:
     random, sheet, maker = paper.random, paper.sheet, paper.maker
     seller, address = paper.values.company(), paper.values.address()
+    lines = len(address)
     if random.random() < 0.5:
         address.append(paper.values.email() if random.random() < 0.5 else paper.values.url())
     title_text = maker.shown(term(random, "invoice", maker.split)[0], upper=0.4)
@@ -153,7 +154,7 @@ def _head(paper: _Invoice) -> list[Piece]:
             y += large.size
         shop = [sheet.write(seller, x, y, Style(name.face, min(name.size, 17), name.colour), align)]
         where, y = paper.block(address, x, y + paper.step * 1.1, paper.body, align)
-    paper.entries += [("seller", (), [], shop), ("seller address", (), [], where)]
+    paper.entries += [("seller", (), [], shop), ("seller address", (), [], where[:lines])]
     paper.y = y + paper.step * 0.3
     if random.random() < 0.3:
         sheet.line(

@@ -15,7 +15,7 @@ from ..splits import Split, check_split
 
 T = TypeVar("T")
 
-_HELD_OUT = 8  # one item in so many is for validation, another for the test; at least one each
+_HELD_OUT = 6  # one item in so many, rounded, is for validation, another for the test; at least one each
 
 
 def share(pool: Sequence[T], split: Split, salt: str, core: int = 0) -> tuple[T, ...]:
@@ -38,7 +38,7 @@ def _share(pool: tuple[T, ...], split: Split, salt: str, core: int) -> tuple[T, 
     if len(pool) < core + 3:
         raise ValueError(f"{salt}: expected at least {core + 3} items; got {len(pool)}")
     ranked = sorted(pool[core:], key=lambda item: zlib.crc32(f"{salt}/{item}".encode()))
-    count = max(1, len(ranked) // _HELD_OUT)
+    count = max(1, round(len(ranked) / _HELD_OUT))
     held = {"test": ranked[:count], "validation": ranked[count : 2 * count]}
     if split != "train":
         own = held[split]
@@ -57,7 +57,7 @@ def named(text: str) -> dict[str, tuple[str, ...]]:
     return table
 
 
-_UNWANTED = "sex sexuality suicide murder rape killer incest genocide homicide torture terrorist".split()
+_UNWANTED = "sex sexuality suicide murder rape killer incest genocide homicide homosexuality psychotic torture terrorist".split()
 
 
 def _words(name: str) -> tuple[str, ...]:

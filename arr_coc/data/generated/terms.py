@@ -25,18 +25,18 @@ table: Table; TABLE; Table No; Tbl; Table # | Table no. | Seat; Place
 guests: Guests; Pax; Covers; GUESTS; No. of guests | Persons; Diners | People; Cust
 number: Receipt No; Receipt #; Bill No; Invoice No; Check #; Check; Order #; Trans #; Ticket; Order; TRN; Document No | Bill #; Slip No | Receipt ID; Chk
 register: Register; Till; Terminal; POS; Reg; Lane | Counter; Station | Cash desk; Pump
-phone: Tel; Phone; Tel.; TEL; Ph; Telephone; Tel No; Phone No | Call; Ph. | T; Contact
+phone: Tel; Phone; Tel.; TEL; Ph; Telephone; Tel No; Phone No | Call; Ph. | T; Dial
 taxid: GST Reg No; VAT No; GST ID; GST Reg; Tax ID; ABN; VAT Reg No; Co. Reg No | VAT ID; Tax Reg. No | TIN; UID
-quantity: Qty; QTY; Quantity; No.; Units; Pcs | Count; Amt | Nos; Number
+quantity: Qty; QTY; Quantity; No.; Units; Pcs | Count; Cnt | Nos; Number
 item: Item; Description; ITEM; Product; Article; Items | Goods; Particulars | Name of item; Purchase
 price: Price; Unit price; PRICE; U.Price; Each; Rate; @ | Unit cost; Price/unit | Per unit; Cost
 amount: Amount; Total; AMOUNT; Line total; Amt; Total (RM); Ext. price; Value | Sum; Net amount | Charge; Line amount
-items sold: Items; Item count; No. of items; Total items; Total qty; ITEMS SOLD | Number of items; Qty sold | Article count; Items sold
+items sold: Items; Item count; No. of items; Total items; Total qty; ITEMS SOLD | Number of items; Qty sold | Article count; Pieces sold
 invoice: Invoice; INVOICE; Tax invoice; Sales invoice; TAX INVOICE; Bill; Statement of account; Commercial invoice | Proforma invoice; Fee note | Service invoice; Statement of charges
 invoice number: Invoice number; Invoice No.; Invoice #; INVOICE NO; Inv. No.; Bill number; Invoice ID; Document number; No. | Invoice ref.; Bill No. | Invoice reference; Inv #
-invoice date: Invoice date; Date; Date of issue; Issued; Dated; Billing date; DATE; Date issued | Date of invoice; Issue date | Invoiced on; Bill date
+invoice date: Invoice date; Date; Date of issue; Issued; Dated; Billing date; DATE; Date issued | Date of invoice; Issue date | Invoiced on; Made out on
 due date: Due date; Due; Payment due; Due by; Pay by; Terms due date; Due on; DUE DATE | Payable by; Payment due date | Please pay by; Deadline
-customer: Bill to; Billed to; Customer; Sold to; Client; Invoice to; BILL TO; To; Bill To | Charged to; Purchaser | Invoiced to; Recipient
+customer: Bill to; Billed to; Customer; Sold to; Client; Invoice to; BILL TO; To; Bill To | Charged to; Purchaser | Invoiced to; Invoice recipient
 ship to: Ship to; Deliver to; Delivery address; SHIP TO; Shipping address | Dispatch to; Consignee | Goods to; Send to
 seller: From; Seller; Issued by; Vendor; Supplier | Company; Merchant | Provider; Sold by
 order number: PO number; Purchase order; Order number; P.O. #; Order No.; Your order; Contract no. | Order ref.; PO ref. | Job number; Order reference
@@ -47,7 +47,7 @@ iban: IBAN; Account; IBAN No.; Account no. | Bank account; A/C | Acc. no.; IBAN 
 paid: Amount paid; Paid; Payments; Less payments; Deposit paid; Paid to date | Prepaid; Payment received | Already paid; Advance
 balance: Balance; Balance due; Outstanding; Amount outstanding; Remaining balance | Open balance; Still due | Left to pay; Unpaid amount
 shipping: Shipping; Delivery; Freight; Shipping & handling; Postage; S&H; Carriage | Courier; Delivery charge | Transport; Packing and postage
-contact: Contact; Attn; Contact person; Salesperson; Account manager; Your contact; Sales rep | Attention; Handled by | Clerk; In charge
+contact: Contact; Attn; Contact person; Salesperson; Account manager; Your contact; Sales rep | Attention; Handled by | Ask for; In charge
 memo from: From; FROM; Sender; From: | Sent by | Originator; Written by
 memo to: To; TO; Recipient; For | Addressed to | Attn.; Intended for
 memo date: Date; DATE; Sent; Dated | Sent on | Date sent; Written on

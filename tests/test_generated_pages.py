@@ -1,0 +1,246 @@
+"""Generated pages: the same for a seed, held apart by split, and answers that stand where their boxes are."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from random import Random
+
+import numpy as np
+import pytest
+
+from arr_coc.data import fonts
+from arr_coc.data.domains.page import ABSENT, Question
+from arr_coc.data.fonts import FontFace
+from arr_coc.data.generated import KINDS, draw_page, layout_page
+from arr_coc.data.generated.asking import (
+    DETAIL,
+    GIST,
+    NOT_THERE,
+    SPREAD,
+    TICK,
+    TWO_PLACES,
+    WORDINGS,
+    Asker,
+    is_phrase,
+    spoken,
+)
+from arr_coc.data.generated.fields import FieldNames, all_fields, domains
+from arr_coc.data.generated.forms import _LAYOUTS as FORMS
+from arr_coc.data.generated.letters import FACTS
+from arr_coc.data.generated.page import Fonts
+from arr_coc.data.generated.pools import Words, share
+from arr_coc.data.generated.sheet import Sheet, Style, find
+from arr_coc.data.generated.terms import TERMS
+from arr_coc.data.generated.values import _DATES, Values
+from arr_coc.data.generated.values import KINDS as VALUES
+from arr_coc.data.splits import SPLITS, Split
+from arr_coc.data.text_page import TextPage
+
+
+@pytest.fixture(scope="module")
+def faces() -> tuple[FontFace, ...]:
+    """Faces of the training split: DejaVu at least, which matplotlib brings."""
+    try:
+        return fonts.find_fonts("train")
+    except FileNotFoundError:
+        pytest.skip("no font of the training split is installed")
+
+
+def page_of(kind: str, seed: int, faces: tuple[FontFace, ...], split: Split = "train") -> TextPage:
+    return layout_page(np.random.default_rng(seed), split, kind, faces=faces)
+
+
+def said(page: TextPage, boxes: tuple[tuple[float, float, float, float], ...]) -> str:
+    """The characters whose centres lie in boxes, box by box, without spaces."""
+    text = ""
+    for x0, y0, x1, y1 in boxes:
+        for line in page.lines:
+            middle = (line.boxes[:, :2] + line.boxes[:, 2:]) / 2
+            inside = (middle >= (x0, y0)).all(1) & (middle <= (x1, y1)).all(1)
+            text += "".join(char for char, there in zip(line.text, inside, strict=True) if there)
+    return "".join(text.split())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_layout_and_drawing_are_the_same_page_for_a_seed(kind: str, faces: tuple[FontFace, ...]) -> None:
+    first, again = page_of(kind, 3, faces), page_of(kind, 3, faces)
+    drawn = draw_page(np.random.default_rng(3), "train", kind, faces=faces)
+    other = page_of(kind, 4, faces)
+    assert first.image is None and drawn.image is not None
+    assert drawn.image.size == drawn.size == first.size and drawn.image.mode == "RGB"
+    assert first.kind == kind and first.source.startswith(f"generated: {kind}, ")
+    for page in (again, drawn):
+        assert [line.text for line in page.lines] == [line.text for line in first.lines]
+        assert all((a.boxes == b.boxes).all() for a, b in zip(page.lines, first.lines, strict=True))
+        assert page.questions == first.questions
+    assert [line.text for line in other.lines] != [line.text for line in first.lines]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("split", SPLITS)
+def test_answers_are_printed_in_their_boxes(kind: str, split: Split, faces: tuple[FontFace, ...]) -> None:
+    for seed in range(6):
+        page = page_of(kind, seed, faces, split)
+        assert page.questions
+        for question in page.questions:
+            assert question.text.strip() and all(question.answers)
+            if question.kind in (DETAIL, SPREAD):
+                answer = "".join(question.answers[0].split())
+                assert question.boxes and said(page, question.boxes) == answer, (page.source, question)
+            elif question.kind == TWO_PLACES:
+                assert len(question.boxes) >= 2
+                for word in question.answers[0].replace(" and ", " ").replace(",", "").split():
+                    assert word in said(page, question.boxes).replace(",", ""), (page.source, question)
+            elif question.kind == ABSENT:
+                assert question.answers == (NOT_THERE,) and not question.boxes and not question.label_boxes
+            else:
+                assert question.kind in (GIST, TICK)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_line_lies_on_its_page_and_none_on_another(kind: str, faces: tuple[FontFace, ...]) -> None:
+    for seed in range(8):
+        page = page_of(kind, seed, faces)
+        boxes = np.array([[*line.boxes[:, :2].min(0), *line.boxes[:, 2:].max(0)] for line in page.lines])
+        assert (boxes[:, :2] >= -1).all() and (boxes[:, 2:] <= np.array(page.size) + 1).all(), page.source
+        for a, b in combinations(range(len(boxes)), 2):
+            wide = min(boxes[a, 2], boxes[b, 2]) - max(boxes[a, 0], boxes[b, 0])
+            high = min(boxes[a, 3], boxes[b, 3]) - max(boxes[a, 1], boxes[b, 1])
+            assert wide <= 2 or high <= 1.5, (page.source, page.lines[a].text, page.lines[b].text)
+
+
+@pytest.mark.parametrize("scale", [1, 2])
+def test_ink_lies_in_the_boxes_of_characters(scale: int, faces: tuple[FontFace, ...]) -> None:
+    sheet, face = Sheet(400, 200), next(face for face in faces if not face.italic)
+    lines = [
+        sheet.write("Hamburg 12.50 xyz", 20, 60, Style(face, 24)),
+        sheet.write("TOTAL", 380, 130, Style(face, 31), "right"),
+    ]
+    ink = 255 - np.asarray(sheet.draw(scale=scale).convert("L")).astype(int)
+    room = np.zeros_like(ink)
+    for line in lines:
+        for char, (x0, y0, x1, y1) in zip(line.text, line.boxes, strict=True):
+            deep = 0.4 * (y1 - y0)  # descenders
+            room[int(y0 - 3) : int(y1 + deep), int(x0 - 2) : int(x1 + 2)] = 1
+            own = ink[int(y0) : int(y1) + 1, int(x0) : int(x1) + 1]
+            assert char == " " or own.max() > 100, char
+    assert ink.sum() > 20_000 and (ink * (1 - room)).sum() == 0
+    assert lines[1].box[2] == pytest.approx(380) and lines[0].boxes[0, 3] == 60
+
+
+def test_a_text_has_only_characters_that_the_face_has(faces: tuple[FontFace, ...]) -> None:
+    style = Style(faces[0], 20)
+    assert style.printable("ab\U000f0000  c\u3042") == "ab c"
+    assert style.printable("x \u2013 y") in ("x \u2013 y", "x - y")
+    with pytest.raises(ValueError, match="expected characters that .* has; got none"):
+        Sheet(100, 100).write("\u3042", 0, 50, style)
+
+
+def test_parts_of_lines_are_found_across_their_ends(faces: tuple[FontFace, ...]) -> None:
+    sheet, style = Sheet(300, 300), Style(faces[0], 20)
+    pieces, end = sheet.paragraph("one two three four five six seven", 10, 40, 120, style, 1.5)
+    assert len(pieces) > 2 and end == 40 + len(pieces) * 30 and all(piece.box[2] <= 131 for piece in pieces)
+    last, first = pieces[0].text.split()[-1], pieces[1].text.split()[0]
+    found = find(pieces, f"{last} {first}")
+    assert [part.text for part in found] == [last, first]
+    assert found[1].boxes[0, 0] == pieces[1].boxes[0, 0] == 10
+    assert find(pieces, "eight") == []
+    with pytest.raises(ValueError, match="expected a part of"):
+        pieces[0].part("eight")
+
+
+def lowered(names: object) -> set[str]:
+    return {str(name).casefold() for name in names}  # type: ignore[attr-defined]
+
+
+def test_splits_share_no_names_wordings_formats_or_layouts() -> None:
+    names = {split: lowered(name for field in all_fields(split) for name in field.names) for split in SPLITS}
+    terms = {split: lowered(term for each in TERMS.values() for term in each[split]) for split in SPLITS}
+    for one, two in combinations(SPLITS, 2):
+        assert not (names[one] | terms[one]) & (names[two] | terms[two])
+        for kind, texts in WORDINGS.items():
+            core = min(4, len(texts) - 4)
+            assert not set(share(texts, one, kind, core)) & set(share(texts, two, kind, core))
+        for pool, salt, core in ((_DATES, "date", 8), (FORMS, "layout of form", 4), (FACTS, "fact", 0)):
+            assert not set(map(str, share(pool, one, salt, core))) & set(map(str, share(pool, two, salt, core)))
+        drawn = [
+            {getattr(Words(Random(0), split), kind)() for kind in ("noun", "adjective", "verb") for _ in range(1)}
+            for split in (one, two)
+        ]
+        assert not drawn[0] & drawn[1]
+    assert min(len(names[split]) for split in SPLITS) >= 80
+
+
+def test_pages_of_a_split_ask_in_its_own_words(faces: tuple[FontFace, ...]) -> None:
+    """Word for word: no question of a validation or test page could have been asked about a training page's field."""
+    texts: dict[Split, set[str]] = {}
+    for split in SPLITS:
+        asker = Asker(Random(0), split)
+        texts[split] = {
+            asker.named("zebra", kind).casefold().rstrip("?.:")
+            for kind in ("date", "amount", "person", "words")
+            for _ in range(300)
+        }
+    for one, two in combinations(SPLITS, 2):
+        assert len(texts[one]) > 8 and not texts[one] & texts[two]
+
+
+def test_there_are_wordings_and_names_enough() -> None:
+    assert sum(map(len, WORDINGS.values())) >= 1000
+    assert len(lowered(text for texts in WORDINGS.values() for text in texts)) >= 900
+    fields = [field for each in domains().values() for field in each]
+    assert len(fields) >= 500 and {field.kind for field in fields} <= set(VALUES)
+    assert len(lowered(name for field in fields for name in field.names)) == sum(len(field.names) for field in fields)
+
+
+def test_an_eighth_of_the_questions_is_about_what_is_not_there(faces: tuple[FontFace, ...]) -> None:
+    questions: list[Question] = []
+    for seed in range(200):
+        questions += layout_page(np.random.default_rng(seed), "train", faces=faces).questions
+    assert 0.08 < sum(question.absent for question in questions) / len(questions) < 0.16
+    assert {question.kind for question in questions} == {DETAIL, SPREAD, TWO_PLACES, GIST, TICK, ABSENT}
+    assert all(len(page_of("form", seed, faces).questions) <= 14 for seed in range(5))
+
+
+def test_names_are_said_as_in_a_sentence() -> None:
+    assert spoken("Date of Birth:") == "date of birth"
+    assert spoken("VAT Number") == "VAT number" and spoken("TOTAL") == "total"
+    assert is_phrase("Ship to") and is_phrase("Born") and not is_phrase("Date of birth")
+
+
+def test_values_keep_their_formats_until_they_are_drawn_anew() -> None:
+    values = Values(Random(5), "train")
+    values.grouping, values.currency, values.negative = (".", ","), "{} €", "({})"
+    assert (
+        values.money(1234.5) == "1.234,50 €" and values.money(-3, 0) == "(3 €)" and values.money(7, bare=True) == "7,00"
+    )
+    day = values.day(2020, 2020).replace(month=3, day=2, hour=15, minute=4)
+    values.date_format, values.time_format = "%-d{th} %B %Y", "%-I:%M {ap}"
+    assert values.date(day) == "2nd March 2020" and values.time(day) == "3:04 pm"
+    assert all(kind(values) for kind in VALUES.values() for _ in range(20))
+
+
+def test_drawn_fields_have_different_names() -> None:
+    for seed in range(20):
+        names = FieldNames(Random(seed), "test")
+        fields = names.draw(names.domain(), 20)
+        shown = [name.casefold() for field in fields for name in field.names]
+        assert len(fields) == 20 and len(set(shown)) == len(shown)
+
+
+def test_families_are_used_for_what_they_are(faces: tuple[FontFace, ...]) -> None:
+    families = Fonts(faces)
+    known = {face.family for face in faces}
+    if {"DejaVu Sans", "DejaVu Sans Mono"} <= known:
+        assert families.use("DejaVu Sans") == "plain" and families.use("DejaVu Sans Mono") == "mono"
+    drawn = families.draw(Random(0), "mono")
+    assert not drawn.regular.italic and drawn.bold.family == drawn.regular.family
+
+
+def test_unknown_splits_and_kinds_are_refused(faces: tuple[FontFace, ...]) -> None:
+    with pytest.raises(ValueError, match="split: expected one of train, validation, test; got 'dev'"):
+        layout_page(np.random.default_rng(0), "dev", faces=faces)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="kind of generated page: expected one of .*receipt.*; got 'poem'"):
+        layout_page(np.random.default_rng(0), "train", "poem", faces=faces)
+    with pytest.raises(ValueError, match="small: expected at least 5 items; got 3"):
+        share(("a", "b", "c"), "train", "small", core=2)
