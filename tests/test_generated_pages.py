@@ -30,7 +30,7 @@ from arr_coc.data.generated.letters import FACTS
 from arr_coc.data.generated.page import Fonts
 from arr_coc.data.generated.pools import Words, share
 from arr_coc.data.generated.sheet import Sheet, Style, find
-from arr_coc.data.generated.terms import TERMS
+from arr_coc.data.generated.terms import FOREIGN, TERMS
 from arr_coc.data.generated.values import _DATES, Values
 from arr_coc.data.generated.values import KINDS as VALUES
 from arr_coc.data.splits import SPLITS, Split
@@ -155,7 +155,10 @@ def lowered(names: object) -> set[str]:
 
 def test_splits_share_no_names_wordings_formats_or_layouts() -> None:
     names = {split: lowered(name for field in all_fields(split) for name in field.names) for split in SPLITS}
-    terms = {split: lowered(term for each in TERMS.values() for term in each[split]) for split in SPLITS}
+    tables = (TERMS, *FOREIGN.values())
+    terms = {
+        split: lowered(term for table in tables for each in table.values() for term in each[split]) for split in SPLITS
+    }
     for one, two in combinations(SPLITS, 2):
         assert not (names[one] | terms[one]) & (names[two] | terms[two])
         for kind, texts in WORDINGS.items():

@@ -226,6 +226,7 @@ class Asker:
     def __init__(self, random: Random, split: Split) -> None:
         self.random, self.split = random, split
         self.questions: list[Question] = []
+        self.quotes = False  # whether names are quoted as printed, as those of another language are
 
     def word(self, kind: str, **names: str) -> str:
         """A question of a kind of `WORDINGS`, filled in and now and then written carelessly."""
@@ -259,7 +260,7 @@ class Asker:
             label: the name as the page prints it.
         """
         said, own = spoken(name), _OWN.get(kind)
-        if _PHRASE.search(said):
+        if self.quotes or _PHRASE.search(said):
             return self.word("quoted", label=(label or name).rstrip(": "))
         fits = own is not None and _FITS.get(own, _ANYTHING).search(said) and not _UNFIT.get(own, _NOTHING).search(said)
         which = own if own and fits and self.random.random() < 0.5 else "any"
@@ -290,7 +291,7 @@ class Asker:
     def both(self, first: tuple[str, Pieces, Pieces], second: tuple[str, Pieces, Pieces]) -> None:
         """Asks for two values at once: each with its name, label and value."""
         (one, label, value), (two, other_label, other) = first, second
-        one, two = spoken(one), spoken(two)
+        one, two = (f'"{name}"' if self.quotes else spoken(name) for name in (one, two))
         text = self.word("both", first=one, second=two, First=one[0].upper() + one[1:])
         answers = tuple(joined(value) + sign + joined(other) for sign in (" and ", ", ", " "))
         self.add(text, answers, boxes_of([*value, *other]), boxes_of([*label, *other_label]), TWO_PLACES)

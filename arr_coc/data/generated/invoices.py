@@ -10,7 +10,6 @@ from .page import PAGES, PageMaker
 from .pools import share
 from .sheet import Piece, Style, joined
 from .tables import Ruling, write_table
-from .terms import term
 
 _LAYOUTS = (
     "facts right",
@@ -46,6 +45,7 @@ class _Invoice:
         width, height = self.random.choice(((724, 1024), (724, 1024), (791, 1024)))
         self.sheet = maker.open(width, height, maker.paper())
         self.layout = maker.arrange(_LAYOUTS, "invoice", 3)
+        maker.speak()
         family = maker.family(mono=0.1)
         size = self.random.uniform(10.5, 15)
         self.body = maker.style(family.regular, size)
@@ -75,7 +75,7 @@ class _Invoice:
 
     def fact(self, concept: str, value: str, x: float, y: float, room: float, *, right: bool = False) -> float:
         """A term with its value after it, at a distance, or at the right end of the room."""
-        names = term(self.random, concept, self.maker.split)
+        names = self.maker.term(concept)
         label = self.sheet.write(self.label_text(names[0]), x, y, self.label)
         needed = self.body.width(self.body.printable(value))
         at = max(x + room * 0.5, label.box[2] + self.body.size * 0.5)
@@ -90,7 +90,7 @@ class _Invoice:
 
     def stacked(self, concept: str, value: str, x: float, y: float) -> float:
         """A term with its value under it."""
-        names = term(self.random, concept, self.maker.split)
+        names = self.maker.term(concept)
         label = self.sheet.write(
             self.label_text(names[0]), x, y, Style(self.label.face, max(9.0, self.body.size * 0.85), self.label.colour)
         )
@@ -128,7 +128,7 @@ def _head(paper: _Invoice) -> list[Piece]:
     lines = len(address)
     if random.random() < 0.5:
         address.append(paper.values.email() if random.random() < 0.5 else paper.values.url())
-    title_text = maker.shown(term(random, "invoice", maker.split)[0], upper=0.4)
+    title_text = maker.shown(paper.maker.term("invoice")[0], upper=0.4)
     large = Style(
         maker.family(display=0.1).bold if random.random() < 0.4 else paper.bold.face,
         random.uniform(18, 34),
@@ -193,7 +193,7 @@ def _facts(paper: _Invoice) -> list[tuple[str, str]]:
 
 def _party(paper: _Invoice, concept: str, x: float, y: float) -> float:
     random, values = paper.random, paper.values
-    names = term(random, concept, paper.maker.split)
+    names = paper.maker.term(concept)
     lines = [values.company() if random.random() < 0.7 else values.person()]
     if random.random() < 0.2:
         lines.append(values.person())
@@ -253,7 +253,7 @@ def _fact_grid(paper: _Invoice, facts: list[tuple[str, str]], y: float) -> float
 
 
 def _items(paper: _Invoice) -> tuple[list[list[Piece]], list[list[list[Piece]]], list[float], dict[str, int]]:
-    random, values, maker, split = paper.random, paper.values, paper.maker, paper.maker.split
+    random, values, maker = paper.random, paper.values, paper.maker
     order = ["item", "quantity", "price", "amount"]
     extra = random.random()
     if extra < 0.25:
@@ -267,7 +267,7 @@ def _items(paper: _Invoice) -> tuple[list[list[Piece]], list[list[list[Piece]]],
         text = (
             random.choice(("No.", "#", "Pos.", "Line"))
             if concept == "number"
-            else next(t for t in term(random, concept, split) if t not in heads)
+            else next(t for t in paper.maker.term(concept) if t not in heads)
         )
         heads.append(text)
         names[concept] = len(heads) - 1
@@ -380,10 +380,10 @@ def _ask(
         special = _SPECIAL.get(concept)
         if concept == "balance":
             continue
-        asker.absent(
-            asker.word(special) if special else asker.named(term(random, concept, maker.split)[0], _KIND[concept])
-        )
+        asker.absent(asker.word(special) if special else asker.named(paper.maker.term(concept)[0], _KIND[concept]))
     asker.gist("kind of page", ("invoice", "an invoice"))
+    if random.random() < (0.1 if maker.language == "English" else 1):
+        asker.gist("language", maker.language)
     asker.gist("title", joined(title), title)
     if random.random() < 0.4:
         asker.gist("how many items", str(len(items[2])))
@@ -416,7 +416,13 @@ def _ask_items(
                 boxes_of([*item, *head]),
             )
         else:
-            text = asker.word("cell", column=joined(head).lower(), row=name, columnlabel=joined(head), rowlabel=name)
+            text = asker.word(
+                "cell",
+                column=f'"{joined(head)}"' if asker.quotes else joined(head).lower(),
+                row=name,
+                columnlabel=joined(head),
+                rowlabel=name,
+            )
             asker.add(text, joined(cell), boxes_of(cell), boxes_of([*item, *head]))
     if len(amounts) > 2 and amounts.count(max(amounts)) == 1 and "price" not in at and random.random() < 0.6:
         row = cells[amounts.index(max(amounts))]

@@ -315,8 +315,8 @@ def letter(maker: PageMaker) -> None:
             if random.random() < 0.6
             else f"{maker.names.invented().name} {values.code()}"
         )
-        line, y = sheet.paragraph(f"{label} {text}".strip(), x, y, width, bold, leading)
-        subject = find(line, bold.printable(text))
+        shown, y = sheet.paragraph(f"{label} {text}".strip(), x, y, width, bold, leading)
+        subject = find(shown, bold.printable(text))
         asker.add(asker.word("letter subject"), joined(subject), boxes_of(subject))
         y += step
     salutation = random.choice(share(_SALUTATIONS, maker.split, "salutation", 3)).format(

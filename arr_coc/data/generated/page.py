@@ -16,6 +16,7 @@ from .asking import Asker
 from .fields import FieldNames
 from .pools import Words, share
 from .sheet import Colour, Piece, Sheet, Style, advances
+from .terms import FOREIGN, term
 from .values import Values
 
 # Families of few words: handwriting, and faces that no body text is set in. Validation and test have their own few.
@@ -94,13 +95,23 @@ class PageMaker:
         self.values, self.names, self.words = Values(random, split), FieldNames(random, split), Words(random, split)
         self.asker = Asker(random, split)
         self.sheet = Sheet(724, 1024)
-        self.kind, self.layout = "", ""
+        self.kind, self.layout, self.language = "", "", "English"
         self.sharp = random.random() < 0.35  # drawn at the page's own scale, as screens are
 
     def arrange(self, layouts: tuple[str, ...], salt: str, core: int = 1) -> str:
         """Draws the name of a layout of the split."""
         self.layout = self.random.choice(share(layouts, self.split, f"layout of {salt}", core))
         return self.layout
+
+    def speak(self) -> None:
+        """Draws the page's language: another than English now and then."""
+        if self.random.random() < 0.1:
+            self.language = self.random.choice(list(FOREIGN))
+            self.asker.quotes = True
+
+    def term(self, concept: str) -> tuple[str, ...]:
+        """Terms of a concept in the page's language, in a drawn order."""
+        return term(self.random, concept, self.split, self.language)
 
     def open(self, width: int, height: int, paper: Colour = (255, 255, 255)) -> Sheet:
         """An empty sheet of a size."""

@@ -10,7 +10,6 @@ from .asking import SPREAD, boxes_of, spoken
 from .page import PAGES, PageMaker
 from .pools import share
 from .sheet import Piece, Style, joined
-from .terms import term
 
 _LAYOUTS = (
     "name price", "quantity name price", "name quantity price", "two lines", "columns", "name x quantity", "columns with rules", "price left of name",
@@ -58,6 +57,7 @@ class _Receipt:
     def __init__(self, maker: PageMaker) -> None:
         self.maker, self.random = maker, maker.random
         self.layout = maker.arrange(_LAYOUTS, "receipt", 3)
+        maker.speak()
         random = self.random
         self.width = random.choice((360, 420, 480, 540, 600))
         self.sheet = maker.open(self.width, 1024, maker.paper())
@@ -106,7 +106,7 @@ class _Receipt:
 
     def entry(self, concept: str, value: str, *, bold: bool = False, right: bool = True) -> None:
         """A term and its value on a line; the value at the right margin or after the term."""
-        names = term(self.random, concept, self.maker.split)
+        names = self.maker.term(concept)
         self.names += names
         style = self.bold if bold else self.body
         self.y += self.step if style.size == self.body.size else style.size * 1.2
@@ -173,7 +173,7 @@ def _head(paper: _Receipt) -> None:
 
 
 def _centred_entry(paper: _Receipt, concept: str, value: str) -> None:
-    names = term(paper.random, concept, paper.maker.split)
+    names = paper.maker.term(concept)
     paper.names += names
     label = paper.text(names[0]) + paper.colon
     lines = paper.centred(f"{label} {value}")
@@ -283,10 +283,9 @@ def _items(paper: _Receipt) -> list[_Item]:
 
 
 def _column_heads(paper: _Receipt, at: dict[str, float]) -> None:
-    random, split = paper.random, paper.maker.split
     paper.y += paper.step
     for concept in ("item", "quantity", "price", "amount"):
-        text = paper.text(term(random, concept, split)[0])
+        text = paper.text(paper.maker.term(concept)[0])
         if concept == "price" or (
             concept == "quantity" and paper.bold.width(paper.bold.printable(text)) > paper.body.width("000000")
         ):
@@ -444,8 +443,10 @@ def _ask(paper: _Receipt, items: list[_Item]) -> None:
     for concept in random.sample(missing, min(2, len(missing))):
         asker.absent(asker.word(f"ask {concept}"))
     for concept in random.sample([concept for concept in _NAMED if concept not in present], 1):
-        asker.absent(asker.named(term(random, concept, maker.split)[0], _NAMED[concept]))
+        asker.absent(asker.named(paper.maker.term(concept)[0], _NAMED[concept]))
     asker.gist("kind of page", ("receipt", "a receipt"))
+    if random.random() < (0.1 if maker.language == "English" else 1):
+        asker.gist("language", maker.language)
     if random.random() < 0.5:
         asker.gist("how many items", str(len(items)))
     first, second = random.sample(paper.entries, 2) if len(paper.entries) > 3 else (paper.entries[0], paper.entries[-1])

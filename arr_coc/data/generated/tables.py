@@ -161,8 +161,8 @@ def _rule(sheet: Sheet, ruling: Ruling, lefts: list[float], tops: list[float], r
         sheet.line((left, round(y)), (right, round(y)), colour=rule)
     if layout == "dotted":
         for y in tops[1:]:
-            for x in range(round(left), round(right), 4):
-                sheet.line((x, round(y)), (x + 1, round(y)), colour=rule)
+            for dot in range(round(left), round(right), 4):
+                sheet.line((dot, round(y)), (dot + 1, round(y)), colour=rule)
     down = {"ruled": [*lefts, right], "boxed": [left, right], "columns ruled": [*lefts, right]}.get(layout, [])
     for x in down:
         sheet.line((round(x), tops[0]), (round(x), tops[-1]), colour=rule)

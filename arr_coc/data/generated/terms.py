@@ -57,20 +57,124 @@ attachment: Attachment; Attachments; Enclosure; Encl.; Attached | File attached 
 """.strip()
 
 
-def _parsed() -> dict[str, dict[Split, tuple[str, ...]]]:
+_GERMAN = """
+total: Summe; Gesamt; Gesamtbetrag; Rechnungsbetrag; Total; Zu zahlen | Endbetrag | Gesamtsumme
+subtotal: Zwischensumme; Netto; Nettobetrag; Summe netto | Warenwert | Betrag ohne MwSt
+tax: MwSt 19 %; MwSt; USt 7 %; Mehrwertsteuer; USt. 19% | Umsatzsteuer | enth. MwSt
+discount: Rabatt; Nachlass | Skonto | Abzug
+cash: Bar; BAR; Barzahlung; Gegeben | Bargeld | Bar erhalten
+change: Rückgeld; Zurück | Wechselgeld | Rückgabe
+date: Datum; Verkaufsdatum | Belegdatum | Tag
+time: Uhrzeit; Zeit; Uhr | Druckzeit | Kassenzeit
+cashier: Bediener; Es bediente Sie; Kassierer | Kellner | Verkäufer
+table: Tisch; Tisch-Nr. | Tischnummer | Platz
+number: Bon-Nr.; Beleg-Nr.; Rechnung Nr.; Belegnummer | Bonnummer | Kassenbon-Nr.
+phone: Tel.; Telefon; Tel | Fon | Rufnummer
+taxid: USt-IdNr.; Steuernummer; St.-Nr. | USt-ID | UID-Nr.
+quantity: Menge; Anzahl; Stück | Stk. | Anz.
+item: Artikel; Bezeichnung; Beschreibung; Leistung | Posten | Ware
+price: Einzelpreis; Preis; E-Preis | Stückpreis | Preis/Stk.
+amount: Betrag; Gesamtpreis; G-Preis; Summe EUR | Wert | Preis gesamt
+items sold: Anzahl Artikel; Artikelanzahl | Artikelzahl | Stückzahl
+invoice: Rechnung; RECHNUNG | Faktura | Honorarrechnung
+invoice number: Rechnungsnummer; Rechnungsnr.; Rechnungs-Nr.; Re.-Nr. | Belegnr. | Nummer der Rechnung
+invoice date: Rechnungsdatum; Ausgestellt am | Re.-Datum | Ausstellungsdatum
+due date: Fällig am; Zahlbar bis; Fälligkeit | Zahlungsziel | Fälligkeitsdatum
+customer: Rechnung an; Kunde; Rechnungsempfänger | Empfänger | Auftraggeber
+ship to: Lieferadresse; Lieferung an | Versand an | Lieferanschrift
+order number: Bestellnummer; Auftragsnr.; Bestell-Nr. | Auftragsnummer | Ihre Bestellung
+customer number: Kundennummer; Kundennr.; Kd.-Nr. | Kunden-ID | Debitor
+shipping: Versand; Versandkosten | Fracht | Lieferkosten
+terms: Zahlungsbedingungen | Konditionen | Zahlungsart
+contact: Ansprechpartner; Sachbearbeiter | Bearbeiter | Ihr Kontakt
+bank: Bank; Bankverbindung | Kreditinstitut | Geldinstitut
+iban: IBAN; Konto | Kontonummer | IBAN-Nr.
+"""
+_FRENCH = """
+total: Total; Total TTC; Montant total; Net à payer | Total à payer | Somme totale
+subtotal: Sous-total; Total HT; Montant HT | Total hors taxes | Prix HT
+tax: TVA; TVA 20 %; TVA 10 %; Montant TVA | Taxe | dont TVA
+discount: Remise; Réduction | Rabais | Ristourne
+cash: Espèces; Reçu; ESPECES | Comptant | Payé en espèces
+change: Rendu; Monnaie | Rendu monnaie | À rendre
+date: Date; Date de vente | Date du ticket | Jour
+time: Heure; H | Heure de vente | Imprimé à
+cashier: Caissier; Servi par; Vendeur | Serveur | Hôtesse
+table: Table; Table n° | No de table | Place
+number: Ticket n°; Facture n°; N° de ticket | Reçu n° | Ticket no
+phone: Tél; Tél.; Téléphone | Tel : | Appel
+taxid: N° TVA; SIRET; TVA intracom. | SIREN | No de TVA
+quantity: Qté; Quantité | Nombre | Nb
+item: Désignation; Article; Description | Produit | Libellé
+price: Prix unitaire; PU; P.U. HT | Prix/unité | Tarif
+amount: Montant; Total ligne; Prix total | Valeur | Montant net
+items sold: Nombre d'articles; Nb articles | Articles | Nb de pièces
+invoice: Facture; FACTURE | Note d'honoraires | Facture client
+invoice number: Facture n°; N° de facture; Numéro de facture | Réf. facture | No facture
+invoice date: Date de facture; Date d'émission | Émise le | Facturé le
+due date: Échéance; Date d'échéance; À payer avant | Date limite | Payable le
+customer: Facturé à; Client; Adressé à | Destinataire | Acheteur
+ship to: Livré à; Adresse de livraison | Lieu de livraison | Expédié à
+order number: Commande n°; N° de commande | Bon de commande | Réf. commande
+customer number: N° client; Code client | Réf. client | Compte client
+shipping: Frais de port; Livraison | Frais de transport | Port
+terms: Conditions de paiement | Modalités | Règlement
+contact: Contact; Votre contact | Interlocuteur | Suivi par
+bank: Banque; Domiciliation | Établissement | Votre banque
+iban: IBAN; Compte | No de compte | RIB
+"""
+_SPANISH = """
+total: Total; TOTAL A PAGAR; Importe total; Total EUR | Total factura | Suma total
+subtotal: Subtotal; Base imponible; Importe neto | Total sin IVA | Neto
+tax: IVA; IVA 21 %; IVA 10%; Cuota IVA | Impuesto | Impuestos
+discount: Descuento; Dto. | Rebaja | Bonificación
+cash: Efectivo; Entregado; EFECTIVO | Contado | Recibido
+change: Cambio; CAMBIO | Vuelta | Devuelto
+date: Fecha; Fecha de venta | Fecha ticket | Día
+time: Hora; HORA | Hora de venta | Hora impresión
+cashier: Cajero; Le atendió; Vendedor | Camarero | Dependiente
+table: Mesa; Mesa nº | Número de mesa | Puesto
+number: Ticket nº; Nº ticket; Factura simplificada | Recibo nº | Nº recibo
+phone: Tel.; Teléfono; Tfno. | Telf. | Llámenos
+taxid: CIF; NIF; N.I.F. | C.I.F. | NIF/CIF
+quantity: Cant.; Cantidad | Uds. | Unidades
+item: Descripción; Artículo; Concepto | Producto | Detalle
+price: Precio; Precio unitario; P. unit. | Precio/ud. | Tarifa
+amount: Importe; Total línea | Valor | Neto de línea
+items sold: Nº de artículos; Artículos | Total artículos | Piezas
+invoice: Factura; FACTURA | Minuta | Factura comercial
+invoice number: Nº factura; Factura nº; Número de factura | Ref. factura | Núm. factura
+invoice date: Fecha de factura; Fecha de emisión | Emitida el | Facturado el
+due date: Vencimiento; Fecha de vencimiento | Pagar antes de | Fecha límite
+customer: Cliente; Facturar a; Datos del cliente | Destinatario | Comprador
+ship to: Enviar a; Dirección de entrega | Entregar en | Lugar de entrega
+order number: Pedido nº; Nº pedido | Orden nº | Ref. pedido
+customer number: Nº cliente; Código cliente | Ref. cliente | Cuenta cliente
+shipping: Gastos de envío; Portes | Transporte | Envío
+terms: Forma de pago | Condiciones | Condiciones de pago
+contact: Contacto; Atención | Persona de contacto | Gestor
+bank: Banco; Entidad | Entidad bancaria | Caja
+iban: IBAN; Cuenta | Nº de cuenta | C/C
+"""
+
+
+def _parsed(text: str) -> dict[str, dict[Split, tuple[str, ...]]]:
     table: dict[str, dict[Split, tuple[str, ...]]] = {}
-    for line in _TERMS.splitlines():
+    for line in text.strip().splitlines():
         concept, parts = line.split(":", 1)
         lists = [tuple(term.strip() for term in part.split(";")) for part in parts.split("|")]
         table[concept] = dict(zip(SPLITS, lists, strict=True))
     return table
 
 
-TERMS = _parsed()
+TERMS = _parsed(_TERMS)
 """Terms by concept and split."""
 
+FOREIGN = {"German": _parsed(_GERMAN), "French": _parsed(_FRENCH), "Spanish": _parsed(_SPANISH)}
+"""The same in other languages; English ones where a concept is missing."""
 
-def term(random: Random, concept: str, split: Split) -> tuple[str, ...]:
+
+def term(random: Random, concept: str, split: Split, language: str = "English") -> tuple[str, ...]:
     """All terms of a concept in a drawn order: the first is for the page."""
-    terms = TERMS[concept][split]
+    terms = FOREIGN.get(language, TERMS).get(concept, TERMS[concept])[split]
     return tuple(random.sample(terms, len(terms)))
