@@ -88,8 +88,9 @@ def _widened(
     if name.endswith(("attn.proj.weight", "attn.out_proj.weight")):
         apart, shape = weight.unflatten(1, heads[0]), (like.shape[0], *heads[1])
         return _grown(apart, shape, (COPIED, SPLIT, SPLIT), generator).flatten(1)
-    if name.startswith("bridge."):  # it reads a semantic state with a compressed feature behind it
-        apart, shape = weight.unflatten(-1, (2, -1)), (*like.shape[:-1], 2, like.shape[-1] // 2)
+    if name.startswith("bridge."):  # it reads a semantic state with a compressed feature behind it, or one of them
+        reads = weight.shape[-1] // before.hidden_size
+        apart, shape = weight.unflatten(-1, (reads, -1)), (*like.shape[:-1], reads, like.shape[-1] // reads)
         how = COPIED if weight.dim() == 1 else SPLIT
         return _grown(apart, shape, (COPIED,) * weight.dim() + (how,), generator).flatten(-2)
     axes = next((axes for pattern, axes in _AXES if re.fullmatch(pattern, name)), (COPIED,) * weight.dim())
