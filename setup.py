@@ -43,6 +43,7 @@ EXTRAS_REQUIRE = {
         "mypy>=1.14",
         "openai>=3.54",
         "rendercv-fonts>=0.5",
+        "build>=1.2",
     ],
     "conformance": ["parameterized>=0.9"],  # beside "test": what transformers' own tests import
 }

@@ -84,7 +84,6 @@ class Bridge(nn.Module):
         base: list[KeyValue] | None = None,
         bypass: bool = False,
         used: Tensor | None = None,
-        patches: FetchedPatches | None = None,
     ) -> Bridged:
         """Takes tokens across.
 
@@ -93,7 +92,6 @@ class Bridge(nn.Module):
             base: None for base tokens; for saccades, the `cache` that their base tokens left, which may be [].
             bypass: give way to the linear projection.
             used: [B, S] bool, False on saccades that only fill the rectangle: no other may see them. None: all are.
-            patches: which ones the saccades are, for bridges that read it (`places_tokens`).
 
         Raises:
             ValueError: `bypass` of a bridge without a linear projection.
@@ -396,7 +394,9 @@ class WordpieceBridge(LinearBridge):
         patches: FetchedPatches | None = None,
     ) -> Bridged:
         if base is None:
-            return Bridged(super().forward(semantic, compressed).tokens + self._cells(semantic.shape[1], semantic.device))
+            return Bridged(
+                super().forward(semantic, compressed).tokens + self._cells(semantic.shape[1], semantic.device)
+            )
         if bypass:
             return super().forward(semantic, compressed)
         assert patches is not None, "bridges that place tokens are told where"

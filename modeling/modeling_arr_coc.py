@@ -258,7 +258,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
 
     @by_either_name
     @torch.no_grad()
-    def generate(  # type: ignore[override]
+    def generate(
         self,
         image: Any = None,
         question: str | Sequence[str] | None = None,
@@ -359,9 +359,9 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
 
     def generate_tokens(self, **kwargs: Any) -> Any:
         """transformers' own `generate`, of prompts that hold no images or were embedded (`prompt_embeds`)."""
-        return super().generate(**as_generate_names(kwargs))  # type: ignore[misc]
+        return super().generate(**as_generate_names(kwargs))
 
-    def prepare_inputs_for_generation(  # type: ignore[override]
+    def prepare_inputs_for_generation(
         self,
         input_ids: Tensor,
         prompt_embeds: Tensor | None = None,
@@ -380,8 +380,8 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             embeds, behind = prompt_embeds, input_ids[:, prompt_embeds.shape[1] :]
             if behind.shape[1]:
                 embeds = torch.cat((embeds, self.get_input_embeddings()(behind).to(embeds)), 1)
-        return super().prepare_inputs_for_generation(  # type: ignore[misc]
-            input_ids,  # type: ignore[arg-type]
+        return super().prepare_inputs_for_generation(
+            input_ids,
             inputs_embeds=embeds,
             is_first_iteration=embeds is not None or is_first_iteration,
             **kwargs,
