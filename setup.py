@@ -11,36 +11,36 @@ ROOT = Path(__file__).resolve().parent
 # Run the file, not the package: importing arr_coc needs transformers, which a build environment does not have.
 VERSION = runpy.run_path(str(ROOT / "arr_coc" / "version.py"))["__version__"]
 
-# Tests run with the versions in constraints.txt only. transformers' lower bound is the oldest release that the
-# processor works with (5.22 was tried and fails); torch, accelerate, safetensors and huggingface_hub follow what it
-# requires.
+# `make versions` runs chosen tests with exactly these lower bounds, and with the newest releases; all tests run with
+# those in constraints.txt. Older ones fail (transformers 5.22, accelerate 1.3, PEFT 0.18, NumPy 1.26, matplotlib
+# 3.10.6, PyAV 14.0) or were not tried (torch).
 INSTALL_REQUIRES = [
-    "torch>=2.6",
+    "torch>=2.13",
     "transformers>=5.23,<6",
-    "accelerate>=1.1",
+    "accelerate>=1.4",
     "safetensors>=0.8",
     "huggingface_hub>=1.31",
-    "peft>=0.18",  # the first release made for transformers 5
+    "peft>=0.19",
     "pillow>=11",
-    "numpy>=1.26",
+    "numpy>=2.0",
     "filelock>=4.2",  # the releases whose contenders leave a lock's content alone
 ]
 
 EXTRAS_REQUIRE = {
     "train": ["datasets>=4.0", "tensorboard>=2.18", "faker>=40.0", "wonderwords>=3.0"],
-    "eval": ["datasets>=4.0", "scipy>=1.13", "matplotlib>=3.9"],
+    "eval": ["datasets>=4.0", "scipy>=1.13", "matplotlib>=3.10.8"],
     "trl": ["trl>=1.16"],  # the release that the tests run with; older ones were not tried
     "documents": ["pypdfium2>=5.0"],
-    "video": ["av>=14.0"],
+    "video": ["av>=14.1"],
     "serve": ["fastapi>=0.115.2", "uvicorn>=0.30", "prometheus-client>=0.20"],
     "ray": ["ray[serve]>=2.60"],  # beside "serve"; the release that the tests run with; older ones were not tried
     "demo": ["gradio>=6.31"],  # the release that the tests run with; older ones were not tried
     "test": [
         "pytest>=8.3",
-        "pytest-xdist>=3.6",
+        "pytest-xdist>=3.6.1",
         "hypothesis>=6.100",
-        "ruff>=0.9",
-        "mypy>=1.14",
+        "ruff>=0.17.6",
+        "mypy>=2.4",
         "openai>=3.54",
         "rendercv-fonts>=0.5",
         "build>=1.2",
