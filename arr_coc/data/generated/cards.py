@@ -193,9 +193,7 @@ class _Fields:
         pieces: list[Piece] = []
         inner = max(x + room - left, self.value.size * 4)
         for text in texts:
-            longest = max((self.value.width(word) for word in self.value.printable(text).split()), default=0)
-            style = self.value * min(1, inner / max(longest, 1))  # a word that is too long is written smaller
-            more, y = sheet.paragraph(text, left, y, inner, style, 1.15)
+            more, y = sheet.paragraph(text, left, y, inner, self.value, 1.15)
             pieces += more
         self.shown.append(Shown(field, [label], pieces, "above" if self.above else "left"))
         return y + self.value.size * (0.45 if self.above else 0.3)

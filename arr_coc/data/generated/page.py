@@ -122,7 +122,7 @@ class PageMaker:
         """White, or nearly so."""
         if self.random.random() < 0.6:
             return (255, 255, 255)
-        low = self.random.randint(228, 254)
+        low = self.random.randint(236, 254)
         return (self.random.randint(low, 255), self.random.randint(low, 255), self.random.randint(low - 6, 254))
 
     def ink(self) -> Colour:
@@ -132,7 +132,7 @@ class PageMaker:
 
     def accent(self) -> Colour:
         """A dark colour, for headings, shading and bars."""
-        base = [self.random.randint(0, 90), self.random.randint(20, 120), self.random.randint(60, 200)]
+        base = [self.random.randint(0, 90), self.random.randint(20, 120), self.random.randint(60, 170)]
         self.random.shuffle(base)
         return (base[0], base[1], base[2])
 

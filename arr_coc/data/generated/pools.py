@@ -57,7 +57,7 @@ def named(text: str) -> dict[str, tuple[str, ...]]:
     return table
 
 
-_UNWANTED = "sex sexuality suicide murder rape killer incest genocide homicide homosexuality psychotic torture terrorist".split()
+_UNWANTED = "sex sexuality suicide murder rape killer incest genocide homicide homosexual homosexuality psychotic torture terrorist".split()
 
 
 def _words(name: str) -> tuple[str, ...]:

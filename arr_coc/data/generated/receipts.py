@@ -284,14 +284,13 @@ def _items(paper: _Receipt) -> list[_Item]:
 
 def _column_heads(paper: _Receipt, at: dict[str, float]) -> None:
     paper.y += paper.step
-    for concept in ("item", "quantity", "price", "amount"):
-        text = paper.text(paper.maker.term(concept)[0])
-        if concept == "price" or (
-            concept == "quantity" and paper.bold.width(paper.bold.printable(text)) > paper.body.width("000000")
-        ):
-            continue
+    end, style = paper.left, paper.bold
+    for concept in ("item", "quantity", "amount"):
+        text = style.printable(paper.text(paper.maker.term(concept)[0]))
         x, align = (paper.left, "left") if concept == "item" else (at[concept], "right")
-        paper.sheet.write(text, x, paper.y, paper.bold, align)
+        start = x if align == "left" else x - style.width(text)
+        if start >= end and text:
+            end = paper.sheet.write(text, x, paper.y, style, align).box[2] + style.size * 0.4
     paper.rule()
 
 

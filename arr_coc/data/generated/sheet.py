@@ -218,7 +218,14 @@ class Sheet:
     def paragraph(
         self, text: str, x: float, y: float, width: float, style: Style, leading: float = 1.3, align: str = "left"
     ) -> tuple[list[Piece], float]:
-        """Lines of at most `width` px, the first with its baseline at y; and where the baseline after them would be."""
+        """Lines of at most `width` px, the first with its baseline at y; and where the baseline after them would be.
+
+        A text with a word that is longer is written smaller.
+        """
+        longest = max((style.width(word) for word in style.printable(text).split()), default=0.0)
+        if longest > width > 0:
+            factor = max(width / longest, 0.4)
+            style, leading = style * factor, leading / factor
         pieces, anchor = [], {"left": x, "middle": x + width / 2, "right": x + width}[align]
         for line in style.wrap(text, width):
             pieces.append(self.write(line, anchor, y, style, align))

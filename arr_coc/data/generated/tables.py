@@ -290,6 +290,7 @@ def table(maker: PageMaker) -> None:
         sheet, [printed_corner, *(column.name for column in drawn)], [*rows, *([total] if total else [])], x, y + size * 0.8, inner,
         head=head, body=body, aligns=aligns, ruling=ruling, first=first, leading=leading, full=random.random() < 0.8,
     )  # fmt: skip
+    sheet.height = max(sheet.height, int(bottom + 20))
     _rest(maker, body, x, bottom, inner)
     ask_table(maker, corner, drawn, heads, cells, len(names))
     if random.random() < 0.6:

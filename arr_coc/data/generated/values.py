@@ -118,6 +118,11 @@ def _cities() -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=1)
+def _countries() -> tuple[str, ...]:
+    return tuple(country for country in dict.fromkeys(_World.countries) if country.isascii())
+
+
+@lru_cache(maxsize=1)
 def _jobs() -> tuple[str, ...]:
     return tuple(job for job in dict.fromkeys(_Jobs.jobs) if len(job) < 32 and "/" not in job)
 
@@ -265,7 +270,7 @@ class Values:
 
     def country(self) -> str:
         """A country's name."""
-        return self._one(tuple(_World.countries), "country")
+        return self._one(_countries(), "country")
 
     def state(self) -> str:
         """A state of the USA."""
