@@ -180,7 +180,7 @@ _OWN = {  # kinds of values: which wordings they have beside those of any value
 }  # fmt: skip
 
 _PHRASE = re.compile(
-    r"( (on|by|to|from|at|in|via|until|since|with)|^(from|to|for|about|cc|re|born|dated|admitted|discharged|departs|arrives|expires|signed|printed|received|tendered|due|prepaid|unpaid|issued|each|call|dial|received by))$"
+    r"( (on|by|to|from|at|in|via|until|since|with|for)|^(in charge|from|to|for|about|cc|re|born|dated|admitted|discharged|departs|arrives|expires|signed|printed|received|tendered|due|prepaid|unpaid|issued|each|call|dial|received by))$"
 )
 _ANYTHING, _NOTHING = re.compile(""), re.compile("(?!)")
 _FITS = {  # names that wordings of their own go with
@@ -234,12 +234,12 @@ class Asker:
         text = template.format(**names)
         text = re.sub(r"\b([Tt]he) (the|your|our) ", r"\1 ", text).replace("..", ".")
         text = re.sub(r"\b([Aa]) (?=[aeiou])", r"\1n ", text)
-        if template[0] != "{" or self.random.random() < 0.5:
-            text = text[0].upper() + text[1:] if template[0] == "{" and self.random.random() < 0.5 else text
+        if template[0] == "{" and self.random.random() < 0.25:
+            text = text[0].upper() + text[1:]
         draw = self.random.random()
         if draw < 0.05:
             text = text.rstrip("?.")
-        elif draw < 0.1:
+        elif draw < 0.1 and template[0] != "{":
             text = text[0].lower() + text[1:]
         return text
 

@@ -142,6 +142,7 @@ def _head(paper: _Invoice) -> list[Piece]:
         where, y = paper.block(address, middle, y, paper.body, "middle")
         y += large.size
         title = [sheet.write(title_text, middle, y, large, "middle")]
+        y += paper.step
     elif paper.layout == "title right":
         title = [sheet.write(title_text, paper.right, y, large, "right")]
         shop = [sheet.write(seller, paper.left, y, Style(name.face, min(name.size, 16), name.colour))]

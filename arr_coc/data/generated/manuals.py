@@ -79,9 +79,9 @@ def manual(maker: PageMaker) -> None:
     if random.random() < 0.8:
         number = str(random.randint(2, 400))
         form = random.choice(("{}", "{}", "- {} -", "Page {}", f"{{}} | {maker.words.noun().title()}"))
-        piece = sheet.write(
-            form.format(number), random.choice((margin, width / 2, width - margin - 90)), height - 26, body
-        )
+        align = random.choice(("left", "middle", "right"))
+        at = {"left": margin, "middle": width / 2, "right": width - margin}[align]
+        piece = sheet.write(form.format(number), at, height - 26, body, align)
         asker.add(asker.word("page number"), number, [piece.part(number).box])
     else:
         asker.absent(asker.word("page number"))

@@ -347,7 +347,7 @@ def _rest(maker: PageMaker, body: Style, x: float, y: float, width: float) -> No
     """Notes or paragraphs under the table; the page ends there at times."""
     random, sheet = maker.random, maker.sheet
     y += body.size * 1.6
-    if random.random() < 0.35:
+    if y + body.size * 3 < sheet.height and random.random() < 0.4:
         note = Style(body.face, max(9.0, body.size * 0.82), body.colour)
         text = random.choice(("Source: {}", "Note: {}", "* {}", "1) {}")).format(
             maker.words.sentence() if random.random() < 0.6 else maker.values.company()
