@@ -71,6 +71,7 @@ class Look:
     leading: float
     label_share: float  # of a column's width, for the label where it stands left
     mark: str  # in a ticked box
+    hand: bool  # whether values are written by hand
 
 
 class FormWriter:
@@ -268,7 +269,7 @@ def draw_look(maker: PageMaker, layout: str, size: float) -> Look:
         label=Style(label_face, max(size * small, 9), random.choice((ink, ink, maker.accent()))), value=Style(face, size * factor, colour),
         colon=random.choice((":", ":", "", "", " :")) if not mode.startswith("boxed a") else random.choice(("", "", ":")),
         rule=random.choice(((0, 0, 0), (120, 120, 120), (180, 180, 180), maker.accent())), leading=random.uniform(1.25, 2.0),
-        label_share=random.uniform(0.28, 0.42) if columns == 1 else random.uniform(0.36, 0.5), mark=random.choice(("cross", "tick", "radio", "fill")),
+        label_share=random.uniform(0.28, 0.42) if columns == 1 else random.uniform(0.36, 0.5), mark=random.choice(("cross", "tick", "radio", "fill")), hand=maker.fonts.use(face.family) == "hand",
     )  # fmt: skip
 
 
@@ -306,6 +307,8 @@ def form(maker: PageMaker) -> None:
     _footer(maker, look, x, sheet.height - 16, inner)
     ask_fields(maker, writer.shown, domain)
     maker.asker.gist("kind of page", ("form", "a form"))
+    if random.random() < (0.6 if look.hand else 0.12):
+        maker.asker.gist("handwriting there", "yes" if look.hand else "no")
     if title:
         maker.asker.gist("title", joined(title), title)
     if random.random() < 0.5 and not any(shown.options for shown in writer.shown):

@@ -565,7 +565,9 @@ def _signatures(
         label = sheet.write(random.choice(("By:", "Name:")), left, base + step * 2.7, body)
         signer = sheet.write(name, label.box[2] + 6, base + step * 2.7, body)
         title = sheet.write("Title:", left, base + step * 3.8, body)
-        job = sheet.write(values.job(), title.box[2] + 6, base + step * 3.8, body)
+        position = body.printable(values.job())
+        fitting = body * min(1.0, (left + width * 0.46 - title.box[2]) / body.width(position))
+        job = sheet.write(position, title.box[2] + 6, base + step * 3.8, fitting)
         asker.add(asker.word("who signs", name=joined(pieces)), signer.text, [signer.box], boxes_of(pieces))
         if random.random() < 0.5:
             asker.add(asker.word("title of", name=signer.text), job.text, [job.box], [signer.box])

@@ -19,10 +19,10 @@ from .sheet import Colour, Piece, Sheet, Style, advances
 from .terms import FOREIGN, term
 from .values import Values
 
-# Families of few words: handwriting, and faces that no body text is set in. Validation and test have their own few.
+# Families of few words: handwriting, and faces that no body text is set in.
 _HANDWRITING = frozenset(
     """Caveat; Dancing Script; DkgHandwriting; Domestic Manners; Gloria Hallelujah; Gochi Hand; Indie Flower; Kalam; La Belle Aurore; Marck Script; Rufscript;
-    Schoolbell; Shantell Sans; Satisfy; Kaushan Script; Purisa; Patrick Hand; Comic Neue; Playpen Sans; Summersby; Romande ADF Script Std; Z003""".replace("\n", " ").split("; ")
+    Schoolbell; Shantell Sans; Satisfy; Kaushan Script; Purisa; Patrick Hand; Playpen Sans; Summersby; Romande ADF Script Std; Z003""".replace("\n", " ").split("; ")
 )  # fmt: skip
 _DISPLAY = frozenset(
     """Abril Fatface; Amiga; Anton; Apropal; Audiowide; Averia GWF; BM DoHyeon; BM JUA_TTF; BM YEONSUNG; Baloo 2; Bubblegum Sans; Carter One; Cherry Bomb; Chewy; Fantasma;
