@@ -34,8 +34,8 @@ PROMPT = (
 )
 """What stands before the text of a page and behind it; the answer ends with a quotation mark.
 
-The best of eight that were tried on 15 to 20 questions about receipts, forms and screens: without an opened quotation the model
-writes sentences or, shown examples, repeats those.
+The best of eight that were tried on 15 to 20 questions about receipts, forms and screens: without an opened quotation
+the model writes sentences or, shown examples, repeats those.
 """
 
 TRAINED = ("<|im_start|>user\n", "\n{question}<|im_end|>\n<|im_start|>assistant\n")
