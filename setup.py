@@ -21,6 +21,7 @@ INSTALL_REQUIRES = [
     "safetensors>=0.8",
     "huggingface_hub>=1.31",
     "peft>=0.19",
+    "gguf>=0.19",  # reads language models in one file, as the one that arr-coc-135m is completed with
     "pillow>=11",
     "numpy>=2.0",
     "filelock>=4.2",  # the releases whose contenders leave a lock's content alone

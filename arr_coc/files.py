@@ -17,6 +17,11 @@ _WRITERS = ("while serializing", "inline_container")
 """How errors of safetensors' and of PyTorch's writers are known; the latter name a file of its source."""
 
 
+def cache_folder() -> Path:
+    """Where what was downloaded or converted is kept for a user: `arr-coc` in `$XDG_CACHE_HOME`, or in `~/.cache`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser().absolute() / "arr-coc"
+
+
 def parse_json(path: Path) -> Any:
     """The content of a JSON file.
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import initialization
 
 PIECE_SLOTS = 5
 """Wordpieces that may begin in one patch; a line and digits of 10 px in a patch of 16 px need four."""
@@ -56,6 +57,9 @@ class WordpieceHead(nn.Module):
         self.pieces = nn.Linear(width, PIECE_SLOTS * text_size)
         self.lower = nn.Linear(width, PIECE_SLOTS)
         self.scale = nn.Parameter(torch.tensor(_SCALE))
+
+    def start_weights(self, std: float) -> None:
+        initialization.constant_(self.scale, _SCALE)
 
     def forward(self, states: Tensor) -> NamedPieces:
         """States [..., C] -> what they say."""

@@ -29,7 +29,7 @@ from arr_coc.profiling.stages import question_inputs
 from arr_coc.profiling.upstream import Upstream, write_upstream
 from arr_coc_cli import main
 
-FAMILY_CASES = ["clip", "clip_text_model", "deepseek_vl_v2", "ovis2_5", "qwen3"]
+FAMILY_CASES = ["clip", "clip_text_model", "deepseek_vl_v2", "llama", "ovis2_5", "qwen2", "qwen3"]
 BRIDGE_CASES = ["linear", "quality", "transformer"]
 WHOLE_CASES = [*product(("qwen3", "ovis", "deepseek"), BRIDGE_CASES), ("ovis", "vet")]
 

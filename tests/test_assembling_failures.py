@@ -248,7 +248,7 @@ def test_what_was_asked_for_is_checked_first(
     assert "expected no revision of a folder" in refused(capsys, *asked, "--llm-revision", "main")
     assert "visual embedding table (Ovis2.5)" in refused(capsys, *asked, "--bridge", "vet")
     nothing = [*asked[:2], "--llm", tmp_path / "nothing", *asked[4:]]
-    assert "expected a folder, or org/name on the Hub" in refused(capsys, *nothing)
+    assert "expected a folder, a .gguf file, or org/name on the Hub" in refused(capsys, *nothing)
     swapped = ["--vision", published / "qwen3", *asked[2:]]
     assert "--vision: expected a model that can be vision" in refused(capsys, *swapped)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 9, 1))

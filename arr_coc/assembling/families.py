@@ -72,7 +72,10 @@ def family_of(source: Source) -> Family:
         raise ValueError(f"{source}: {error}") from error
 
 
-_NOT_MODEL = ("architectures", "auto_map", "dtype", "torch_dtype", "transformers_version", "_name_or_path", "use_cache")
+_NOT_MODEL = (
+    "architectures", "auto_map", "dtype", "torch_dtype", "transformers_version", "_name_or_path", "use_cache",
+    "_model_name_or_path",
+)  # fmt: skip
 """Fields of a published config that say how it was saved, not what the model is."""
 
 

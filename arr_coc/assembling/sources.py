@@ -1,11 +1,19 @@
-"""Where published weights lie: a local folder, or a repository on the Hub. Headers first, bytes only when asked for."""
+"""Where published weights lie: a local folder, a GGUF file, or a repository on the Hub.
 
+Headers come first, bytes only when asked for.
+"""
+
+import hashlib
 import re
+import sys
+from contextlib import nullcontext, redirect_stderr
 from dataclasses import dataclass
 from functools import cached_property
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import torch
 from huggingface_hub import HfApi, constants, hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import (
     EntryNotFoundError,
@@ -17,9 +25,14 @@ from huggingface_hub.errors import (
     SafetensorsParsingError,
 )
 from safetensors import SafetensorError, safe_open
+from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
-from ..files import read_json
+from ..files import cache_folder, fresh_folder, read_json
 from ..modeling.weights import WEIGHTS, WEIGHTS_INDEX, weight_files, weight_map
+
+_GGUF = b"GGUF"
+_TOKENIZER = ("tokenizer", "special_tokens", "chat_template")
+"""What names of a tokenizer's files begin with. It is read by itself: that takes longer than the weights do."""
 
 _HUB_NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w./-]+))?")
 
@@ -222,20 +235,89 @@ class HubSource(Source):
         return {name: TensorInfo(tuple(t.shape), str(t.dtype), file) for name, t in read.tensors.items()}
 
 
+class GgufSource(Source):
+    """A language model in a GGUF file: transformers reads it once, and the user's cache keeps it, a folder in bfloat16.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        ValueError: the file is none of that form.
+    """
+
+    def __init__(self, path: Path) -> None:
+        with open(path, "rb") as file:
+            if (magic := file.read(len(_GGUF))) != _GGUF:
+                raise ValueError(f"{path}: expected a GGUF file; got one that begins with {magic!r}")
+            file.seek(0)
+            self.sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        super().__init__(cache_folder() / "gguf" / self.sha256[:16])
+        self.path, self.name = path.absolute(), str(path)
+
+    @property
+    def published_name(self) -> str:
+        return self.path.name
+
+    def optional(self, name: str) -> Path | None:
+        path = self._read("tokenizer" if name.startswith(_TOKENIZER) else "model") / name
+        return path if path.is_file() else None
+
+    def weight_files(self) -> list[str]:
+        return weight_files(self._read("model"))
+
+    def _read(self, part: str) -> Path:
+        """The folder of the "model" or the "tokenizer", which is written where it is not yet there.
+
+        Raises:
+            ValueError: transformers cannot read the file.
+            OSError: the cache cannot be written.
+        """
+        folder = self.folder / part
+        if folder.is_dir():
+            return folder
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        shown = nullcontext() if sys.stderr.isatty() else redirect_stderr(StringIO())  # the reader's own progress bar
+        with fresh_folder(folder) as beside, shown:
+            where, file = str(self.path.parent), self.path.name
+            try:
+                if part == "tokenizer":
+                    AutoTokenizer.from_pretrained(where, gguf_file=file).save_pretrained(beside)
+                else:
+                    unpacked = {"dtype": torch.bfloat16, "quantization_config": GgufConfig(dequantize=True)}
+                    model = AutoModelForCausalLM.from_pretrained(where, gguf_file=file, **unpacked)
+                    vars(model.config).pop("quantization_config", None)  # they are no longer packed
+                    model.save_pretrained(beside)
+            except OSError:
+                raise
+            except Exception as error:  # readers of damaged files raise what they like
+                reason = " ".join(str(error).split()) or type(error).__name__
+                raise ValueError(f"{self}: expected a GGUF file that transformers reads; got {reason}") from error
+        return folder
+
+
 def open_source(text: str, revision: str | None = None, *, option: str) -> Source:
-    """The weights that `text` names: a folder, or `org/name` or `org/name@revision` on the Hub.
+    """The weights that `text` names: a folder or GGUF file, or `org/name` or `org/name@revision` on the Hub.
 
     Raises:
         ValueError: neither, two revisions, or a repository that cannot be had; the message names `option`.
     """
     path = Path(text).expanduser()
-    if path.is_dir():
+    packed = [path] if path.is_file() and path.suffix == ".gguf" else []
+    if path.is_dir() and not (path / "config.json").is_file():
+        packed = sorted(path.glob("*.gguf"))
+    if path.is_dir() or packed:
         if revision is not None:
             raise ValueError(f"{option}: expected no revision of a folder; got {revision!r}")
+        if len(packed) > 1:
+            raise ValueError(f"{option}: expected one GGUF file; got {len(packed)} in {path}")
+        if packed:
+            return GgufSource(packed[0])
         return Source(path.absolute())
     match = _HUB_NAME.fullmatch(text)
     if match is None or path.exists() or path.parent.is_dir():
-        raise ValueError(f"{option}: expected a folder, or org/name on the Hub; got {text!r}, which is neither")
+        raise ValueError(
+            f"{option}: expected a folder, a .gguf file, or org/name on the Hub; got {text!r}, which is none"
+        )
     repo, own = match.groups()
     if own is not None and revision not in (None, own):
         raise ValueError(f"{option}: expected one revision; got {own!r} and {revision!r}")

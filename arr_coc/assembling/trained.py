@@ -1,0 +1,232 @@
+"""A checkpoint from a folder of what was trained, and the published language model that it was trained beside.
+
+Such a folder holds configs, tokenizer and card, `trained*.safetensors` (all weights but the language model's), and a
+LoRA adapter of the language model in PEFT's own form.
+"""
+
+import hashlib
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import save_torch_state_dict
+from peft import PeftModel
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from tqdm import tqdm
+from transformers import AutoModelForCausalLM
+from transformers.dynamic_module_utils import custom_object_save
+
+from ..files import check_free, fresh_folder, read_json, write_json
+from ..loading import load_config
+from ..modeling.configuration_arr_coc import ArrCocConfig
+from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from ..modeling.processing_arr_coc import ArrCocProcessor
+from ..modeling.weights import check_finite, weight_files
+from .families import HEAD
+from .language_models import LANGUAGE_MODEL
+from .plan import skeleton
+from .sources import Source
+from .writer import RECORD, check_space
+
+TRAINED = "trained*.safetensors"
+ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
+LEARNER = "learner.safetensors"
+"""What only training uses; a new checkpoint's holds nothing yet."""
+SHARD = "16MB"
+"""Of a trained folder's files, at most."""
+_DTYPE = torch.bfloat16
+_LANGUAGE = "model.language_model."
+
+
+def complete(
+    folder: Path, llm: Source, out: Path, *, new: bool = False, seed: int = 0, force: bool = False,
+    progress: bool = False,
+) -> Path:  # fmt: skip
+    """Writes the complete checkpoint of a trained folder to `out`, in one step, with the code that runs it.
+
+    Args:
+        folder: what was trained.
+        llm: the language model, into which the folder's adapter is merged.
+        out: the folder to make.
+        new: begin anew: the parts that are trained start at random, and no adapter is merged.
+        seed: of what starts at random.
+        force: replace `out` if it is there and not empty.
+        progress: draw a progress bar.
+
+    Raises:
+        ValueError: weights that are damaged, missing, left over or of other shapes than the config says; `out` is in
+            the way, or there is no space for it.
+        OSError: writing failed; nothing stays behind.
+    """
+    out = out.absolute()
+    check_free(out, force)
+    config = load_config(str(folder))
+    shapes = {name: tuple(tensor.shape) for name, tensor in skeleton(config).state_dict().items()}
+    if config.tie_word_embeddings:
+        shapes.pop(HEAD, None)
+    check_space(out, _DTYPE.itemsize * sum(torch.Size(shape).numel() for shape in shapes.values()))
+    with tqdm(total=3, desc="assembling", disable=not progress) as bar:
+        weights = _new(config, seed) if new else trained_weights(folder)
+        bar.update()
+        weights |= _language_weights(config, llm, None if new else folder)
+        _check(folder, weights, shapes)
+        bar.update()
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with fresh_folder(out, force=force) as beside:
+            _write(folder, llm, config, weights, beside)
+            started = [name for name in weights if new and not _is_language(name)]
+            if new:
+                save_file({}, beside / LEARNER)
+            write_json(beside / RECORD, _record(folder, llm, started, seed))
+        bar.update()
+    return out
+
+
+def trained_weights(folder: Path) -> dict[str, Tensor]:
+    """The weights of a trained folder by name.
+
+    Raises:
+        ValueError: there are none, or a damaged file.
+    """
+    files = sorted(folder.glob(TRAINED))
+    if not files:
+        raise ValueError(f"{folder}: expected {TRAINED}, or --new for parts that start at random; got neither")
+    weights: dict[str, Tensor] = {}
+    for file in files:
+        try:
+            weights |= load_file(file)
+        except SafetensorError as error:
+            raise ValueError(f"{file}: expected a whole safetensors file; got {error}") from error
+    return weights
+
+
+def _new(config: ArrCocConfig, seed: int) -> dict[str, Tensor]:
+    """Weights of all but the language model, by the model's own random start."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = ArrCocForConditionalGeneration(config)
+    return {name: weight for name, weight in model.state_dict().items() if not _is_language(name)}
+
+
+def _is_language(name: str) -> bool:
+    return name.startswith(_LANGUAGE) or name == HEAD
+
+
+def _language_weights(config: ArrCocConfig, llm: Source, folder: Path | None) -> dict[str, Tensor]:
+    """The language model's weights by our names, with the adapter of a trained `folder` merged into them.
+
+    Raises:
+        ValueError: another language model than the config's, or an adapter that does not fit it.
+    """
+    model = AutoModelForCausalLM.from_config(config.text_config, dtype=torch.float32)
+    weights: dict[str, Tensor] = {}
+    for file in llm.weight_files():
+        weights |= load_file(llm.file(file))
+    wanted = model.state_dict()
+    if config.tie_word_embeddings:
+        weights.pop(HEAD, None)
+        wanted.pop(HEAD, None)
+    _check(llm, weights, {name: tuple(tensor.shape) for name, tensor in wanted.items()})
+    heads = [
+        (llm.config.get(name), getattr(config.text_config, name)) for name in ("model_type", "num_attention_heads")
+    ]
+    if any(theirs != ours for theirs, ours in heads):
+        expected = f"{config.text_config.model_type} with {config.text_config.num_attention_heads} heads"
+        raise ValueError(f"{llm}: expected {expected}; got {heads[0][0]} with {heads[1][0]}")
+    model.load_state_dict(weights, strict=False)
+    if folder is not None and (folder / ADAPTER[0]).is_file():
+        try:
+            merged = PeftModel.from_pretrained(model, str(folder), low_cpu_mem_usage=False).merge_and_unload()
+        except (RuntimeError, SafetensorError, KeyError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise ValueError(f"{folder}: expected a LoRA adapter of {llm}; got {reason}") from error
+        model = merged
+    state = model.state_dict()
+    names = {name: HEAD if name == HEAD else _LANGUAGE + name.removeprefix("model.") for name in wanted}
+    return {ours: state[name] for name, ours in names.items()}
+
+
+def _check(source: object, weights: dict[str, Tensor], shapes: dict[str, tuple[int, ...]]) -> None:
+    """Refuses, with a ValueError, weights of other names or shapes than the config's, and such as are no numbers."""
+    missing, unknown = sorted(shapes.keys() - weights.keys()), sorted(weights.keys() - shapes.keys())
+    other = [name for name in shapes.keys() & weights.keys() if tuple(weights[name].shape) != shapes[name]]
+    for kind, names in (("missing", missing), ("unexpected", unknown), ("of another shape", sorted(other))):
+        if names:
+            expected = "weights for every part of the config, in its shapes, and no others"
+            raise ValueError(f"{source}: expected {expected}; got {len(names)} {kind}, e.g. {names[0]}")
+    check_finite(source, weights.items())
+
+
+def _write(folder: Path, llm: Source, config: ArrCocConfig, weights: dict[str, Tensor], out: Path) -> None:
+    """Weights, configs, processor, code, and whatever else the trained folder holds."""
+    stored = {
+        name: weight.to(_DTYPE if weight.is_floating_point() else weight.dtype).contiguous()
+        for name, weight in weights.items()
+    }
+    save_torch_state_dict(stored, out)
+    for path in sorted(folder.iterdir()):
+        if path.is_file() and path.suffix in (".json", ".md") and path.name not in (ADAPTER[0], LANGUAGE_MODEL):
+            shutil.copyfile(path, out / path.name)
+    config.save_pretrained(out)
+    custom_object_save(ArrCocForConditionalGeneration, out)
+    ArrCocProcessor.from_pretrained(folder).save_pretrained(out)
+
+
+def _record(folder: Path, llm: Source, started: list[str], seed: int) -> dict[str, Any]:
+    """What the checkpoint is made of, as `writer.record` says it of others."""
+    sources = {"llm": {"name": llm.published_name, "revision": llm.revision}}
+    new = {"the model's own random start": started} if started else {}
+    return {"sources": sources, "trained": trained_digest(folder), "seed": seed, "new": new, "left_out": {}}
+
+
+def is_complete(folder: Path, out: Path) -> bool:
+    """Whether `out` is the complete checkpoint of what a folder holds now."""
+    record = out / RECORD
+    return record.is_file() and read_json(record).get("trained") == trained_digest(folder)
+
+
+def trained_digest(folder: Path) -> str:
+    """SHA-256 over a folder of trained weights, with all its files."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        if path.is_file():
+            digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def take_trained(model: Path, folder: Path) -> list[Path]:
+    """Writes what a folder of trained weights holds, from a complete model: all but its language model, in bfloat16.
+
+    An adapter of the language model beside it comes along.
+
+    Args:
+        model: a folder with weights.
+        folder: with a config; what was trained before is replaced.
+
+    Returns:
+        The files.
+
+    Raises:
+        ValueError: the model lacks weights that the folder's config asks for, or has others.
+    """
+    config = load_config(str(folder))
+    shapes = {
+        name: tuple(tensor.shape) for name, tensor in skeleton(config).state_dict().items() if not _is_language(name)
+    }
+    weights: dict[str, Tensor] = {}
+    for file in weight_files(model):
+        with safe_open(model / file, framework="pt") as opened:
+            weights |= {name: opened.get_tensor(name) for name in opened.keys() if not _is_language(name)}  # noqa: SIM118
+    _check(model, weights, shapes)
+    for path in folder.glob(TRAINED):
+        path.unlink()
+    stored = {name: weight.to(_DTYPE).contiguous() for name, weight in weights.items()}
+    save_torch_state_dict(stored, folder, filename_pattern="trained{suffix}.safetensors", max_shard_size=SHARD)
+    (folder / "trained.safetensors.index.json").unlink(missing_ok=True)  # the names of the files say enough
+    for name in ADAPTER:
+        if (model / name).is_file():
+            shutil.copyfile(model / name, folder / name)
+    return sorted((*folder.glob(TRAINED), *(folder / name for name in ADAPTER if (folder / name).is_file())))

