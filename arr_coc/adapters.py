@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from peft import LoraConfig, PeftModel
 
 
+LANGUAGE_ADAPTER = "language_adapter"
+"""Folder in a trained model's folder that holds an adapter of its language model alone."""
+
+
 def linear_layers(model: nn.Module, part: str) -> list[str]:
     """Full names of the linear layers of a part, in the model's order.
 

@@ -25,8 +25,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from arr_coc.data.text_page import TextPage
 from arr_coc.files import check_free
 from arr_coc.loading import find_device
+from arr_coc.training.reader.adapter import Adapter
 from arr_coc.training.reader.pages import Sources
-from arr_coc.training.reader.question_answering import Adapter, Prompting, QuestionAnsweringStage
+from arr_coc.training.reader.question_answering import Prompting, QuestionAnsweringStage
 from arr_coc.training.schedules import warmup_cosine
 
 from .ocr_pipeline import TRAINED, in_reading_order

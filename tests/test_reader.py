@@ -8,9 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import tiny_model, tiny_tokenizer
+import yaml
+from helpers import tiny_checkpoint, tiny_model, tiny_tokenizer
+from peft import PeftModel
 from PIL import Image, ImageDraw
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
+from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.data.domains.page import Question
 from arr_coc.data.text_page import UNKNOWN, Line, TextPage
 from arr_coc.modeling.image_processing_arr_coc import ArrCocImageProcessor
@@ -30,6 +35,7 @@ from arr_coc.training.reader.relevance import RelevanceStage, start_match
 from arr_coc.training.reader.sketch import base_mixture, fetched, sketch, slipped
 from arr_coc.training.reader.targets import printed
 from arr_coc.training.reader.vocabulary import CLASSES, Piece, Wordpieces, class_of
+from arr_coc.training.recipe import load_recipe, train
 from arr_coc.training.stages import Run
 
 WIDE, TALL = 8.0, 10.0
@@ -329,3 +335,25 @@ def test_piece_loss_is_lower_for_the_right_direction() -> None:
     right[0, 0, 0] = table[7]
     losses = [float(piece_loss(head, way, pieces, table, generator).detach()) for way in (right, -right)]
     assert losses[0] < losses[1]
+
+
+def test_a_recipe_leaves_an_adapter_that_peft_reads(fields: None, tmp_path: Path) -> None:
+    """A start need not bring what other stages leave, and the answers of decoder and adapter are PEFT's own."""
+    tiny_checkpoint(tmp_path / "start", bridge={"kind": "wordpieces", "places": 16})
+    stage = {
+        "stage": "question_answering", "pages": {"fields": 1.0}, "steps": 3, "pages_per_step": 2, "evaluate_every": 3,
+        "evaluated": 3, "warmup": 0, "learning_rate": 5e-2, "workers": 0, "bf16": False, "rank": 4,
+    }  # fmt: skip
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({"model": "start", "start": "start", "stages": [stage]}))
+    train(load_recipe(tmp_path / "recipe.yaml"), tmp_path / "out")
+    out = tmp_path / "out" / "model"
+    model = ArrCocForConditionalGeneration.from_pretrained(out)
+    assert load_file(out / "learner.safetensors")["places.rows.weight"].equal(model.model.bridge.places.rows.weight)
+    causal = AutoModelForCausalLM.from_config(model.config.text_config)
+    causal.model.load_state_dict(model.model.language_model.state_dict())
+    ids = torch.arange(8)[None]
+    before = causal(ids).logits
+    adapted = PeftModel.from_pretrained(causal, str(out / "language_adapter"))
+    assert not torch.allclose(before, adapted(ids).logits, atol=1e-4)
+    held = load_file(out / "language_adapter" / "adapter_model.safetensors")
+    assert {name.replace(".default", "") for name in adapted.state_dict() if "lora_" in name} == set(held)

@@ -19,6 +19,7 @@ from tqdm import tqdm
 from transformers import AutoModelForCausalLM
 from transformers.dynamic_module_utils import custom_object_save
 
+from ..adapters import LANGUAGE_ADAPTER
 from ..files import check_free, fresh_folder, read_json, write_json
 from ..loading import load_config
 from ..modeling.configuration_arr_coc import ArrCocConfig
@@ -227,6 +228,6 @@ def take_trained(model: Path, folder: Path) -> list[Path]:
     save_torch_state_dict(stored, folder, filename_pattern="trained{suffix}.safetensors", max_shard_size=SHARD)
     (folder / "trained.safetensors.index.json").unlink(missing_ok=True)  # the names of the files say enough
     for name in ADAPTER:
-        if (model / name).is_file():
-            shutil.copyfile(model / name, folder / name)
+        if (model / LANGUAGE_ADAPTER / name).is_file():
+            shutil.copyfile(model / LANGUAGE_ADAPTER / name, folder / name)
     return sorted((*folder.glob(TRAINED), *(folder / name for name in ADAPTER if (folder / name).is_file())))

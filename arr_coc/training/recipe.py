@@ -44,7 +44,7 @@ from arr_coc.modeling.processing_arr_coc import ArrCocProcessor
 
 from . import phases, tempering  # noqa: F401  # register their stages
 from .from_scratch import answering, comparing, copying, finding, gathering, looking, reading, together  # noqa: F401  # likewise
-from .from_scratch.checkpointing import load_learner
+from .from_scratch.checkpointing import LEARNER, load_learner
 from .from_scratch.patch_language import PatchLanguage, teach_words
 from .growing import load_grown
 from .reader import question_answering, recognition, relevance  # noqa: F401  # likewise
@@ -306,7 +306,8 @@ def begin(recipe: Recipe, device: torch.device) -> Run:
             raise ValueError(f"start: expected a trained model's folder; got {recipe.start}, which is none")
         with refused(str(recipe.start)):
             new = load_grown(run.model, recipe.start, recipe.seed)
-        if any(stage.from_scratch for stage in recipe.stages):
+        begun = any(stage.from_scratch for stage in recipe.stages) and (recipe.start / LEARNER).is_file()
+        if begun or any(stage.needs_learner for stage in recipe.stages):
             run.learner = load_learner(recipe.start)
             if "language" in run.learner and any(name.startswith("model.bridge.") for name in new):
                 language = PatchLanguage(run.model, processor.tokenizer)

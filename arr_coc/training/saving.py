@@ -10,6 +10,7 @@ from huggingface_hub import split_torch_state_dict_into_shards
 from ..loading import DTYPES
 from ..settings import check_types
 from .from_scratch.checkpointing import save_learner
+from .reader.adapter import save_adapter
 from .stages import Run
 
 
@@ -57,6 +58,8 @@ class Saving:
             run.model.to(dtype)  # type: ignore[arg-type]  # transformers wraps `to` and loses its types
         run.model.save_pretrained(folder, max_shard_size=self.max_shard_size)
         run.processor.save_pretrained(folder)
+        if adapter := run.learner.get("adapter"):
+            save_adapter({name: weight.to(dtype or weight.dtype) for name, weight in adapter.items()}, folder)
         if run.learner:
             states = {
                 part: {name: weight.to(dtype) if weight.is_floating_point() else weight for name, weight in own.items()}

@@ -47,6 +47,8 @@ class Stage(ABC):
 
     from_scratch: ClassVar[bool] = False
     """Whether it uses the run's `learner`, and therefore runs in one process; others train whole models in several."""
+    needs_learner: ClassVar[bool] = False
+    """Whether a start has to bring the run's `learner`."""
     leaves_whole: ClassVar[bool] = True
     """Whether every part of the model is trained once the stage is done, so that a phase may follow."""
 

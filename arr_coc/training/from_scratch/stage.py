@@ -69,6 +69,7 @@ class ScratchStage(Stage):
     name: ClassVar[str]
     """Of the checkpoint's file and in the log."""
     from_scratch: ClassVar[bool] = True
+    needs_learner: ClassVar[bool] = True
 
     steps: int = 3000
     learning_rate: float = 2e-3

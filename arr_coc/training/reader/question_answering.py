@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 import torch.nn.functional as F
-from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from peft import LoraConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
@@ -27,6 +27,7 @@ from arr_coc.modeling.wordpieces import Places
 from ..from_scratch.stage import ScratchStage, Task
 from ..from_scratch.streaming import Batches
 from ..stages import STAGES, Run
+from .adapter import Adapter
 from .pages import Sources
 from .sketch import Sketch, base_mixture, fetched, sketch, slipped
 from .vocabulary import Wordpieces
@@ -57,6 +58,7 @@ class QuestionAnsweringStage(ScratchStage):
     """
 
     name: ClassVar[str] = "question_answering"
+    needs_learner: ClassVar[bool] = False
     leaves_whole: ClassVar[bool] = False
 
     pages_per_step: int = 4
@@ -237,34 +239,6 @@ def stacked(pages: Sequence[tuple[_Row, list[tuple[int, int, float]], list[str]]
         held=torch.tensor(pieces, dtype=torch.long), weights=torch.tensor(weights),
         kinds=tuple(kind for _, _, kinds in pages for kind in kinds),
     )  # fmt: skip
-
-
-class Adapter(nn.Module):
-    """Float32 copies of an adapter that may compute in bfloat16, in whose rounding small steps would be lost.
-
-    Gradients go to the copies as they come, and `write` puts the copies' values into the adapter.
-    """
-
-    def __init__(self, model: PeftModel, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.working = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self.masters = nn.ParameterList(nn.Parameter(each.detach().float().clone()) for each in self.working)
-        for each, master in zip(self.working, self.masters, strict=True):
-            each.data = each.data.to(dtype)
-            each.register_post_accumulate_grad_hook(lambda own, master=master: self._hand_over(own, master))
-
-    @staticmethod
-    def _hand_over(own: Tensor, master: nn.Parameter) -> None:
-        assert own.grad is not None
-        gradient = own.grad.float()
-        master.grad = gradient if master.grad is None else master.grad + gradient
-        own.grad = None
-
-    @torch.no_grad()
-    def write(self) -> None:
-        """The copies' values into the adapter."""
-        for each, master in zip(self.working, self.masters, strict=True):
-            each.copy_(master)
 
 
 class QuestionAnswering(Task):

@@ -47,6 +47,7 @@ class RecognitionStage(ScratchStage):
     """
 
     name: ClassVar[str] = "recognition"
+    needs_learner: ClassVar[bool] = False
     leaves_whole: ClassVar[bool] = False
 
     batch_size: int = 24

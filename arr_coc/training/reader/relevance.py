@@ -43,6 +43,7 @@ class RelevanceStage(ScratchStage):
     """
 
     name: ClassVar[str] = "relevance"
+    needs_learner: ClassVar[bool] = False
     leaves_whole: ClassVar[bool] = False
 
     pages: Mapping[str, float] = field(default_factory=lambda: {"generated": 1.0})
