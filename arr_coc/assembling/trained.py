@@ -36,7 +36,7 @@ TRAINED = "trained*.safetensors"
 ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 LEARNER = "learner.safetensors"
 """What only training uses; a new checkpoint's holds nothing yet."""
-SHARD = "16MB"
+SHARD = "15MB"
 """Of a trained folder's files, at most."""
 _DTYPE = torch.bfloat16
 _LANGUAGE = "model.language_model."
