@@ -305,5 +305,5 @@ def test_what_does_not_fit_is_refused_and_nothing_is_written(
     (trained / "trained.safetensors").unlink()
     assert "missing, e.g. model.bridge.context.bias" in refusal("--llm", words)
     (trained / "trained-00002-of-00002.safetensors").unlink()
-    assert "expected trained*.safetensors, or --new for parts that start at random" in refusal("--llm", words)
+    assert "expected trained*.safetensors, or --new for parts that start at random" in refusal()
     assert "expected FOLDER beside it" in cli("assemble", "--vision", words, "--llm", words, "--new")[2]

@@ -86,17 +86,26 @@ def complete(
     return out
 
 
+def trained_files(folder: Path) -> list[Path]:
+    """The files that hold what was trained.
+
+    Raises:
+        ValueError: there are none.
+    """
+    files = sorted(folder.glob(TRAINED))
+    if not files:
+        raise ValueError(f"{folder}: expected {TRAINED}, or --new for parts that start at random; got neither")
+    return files
+
+
 def trained_weights(folder: Path) -> dict[str, Tensor]:
     """The weights of a trained folder by name.
 
     Raises:
         ValueError: there are none, or a damaged file.
     """
-    files = sorted(folder.glob(TRAINED))
-    if not files:
-        raise ValueError(f"{folder}: expected {TRAINED}, or --new for parts that start at random; got neither")
     weights: dict[str, Tensor] = {}
-    for file in files:
+    for file in trained_files(folder):
         try:
             weights |= load_file(file)
         except SafetensorError as error:

@@ -100,7 +100,7 @@ def _complete(args: argparse.Namespace) -> None:
     from huggingface_hub.utils import enable_progress_bars
 
     from arr_coc.assembling import complete, find_language_model, take_trained
-    from arr_coc.assembling.trained import is_complete
+    from arr_coc.assembling.trained import is_complete, trained_files
     from arr_coc.files import cache_folder, check_free
     from arr_coc.publishing.building import build
 
@@ -114,6 +114,8 @@ def _complete(args: argparse.Namespace) -> None:
         files = take_trained(Path(args.take).expanduser().absolute(), folder)
         print("\n".join(f"{path.stat().st_size:>12,}  {path}" for path in files))
         return
+    if not args.new:
+        trained_files(folder)  # a ValueError before anything is downloaded
     kept = cache_folder() / (f"{folder.name}-new" if args.new else folder.name)
     out = kept if args.out is None else Path(args.out).expanduser().absolute()
     if out == kept and not args.force and args.llm is None and is_complete(folder, out):
