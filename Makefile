@@ -40,7 +40,8 @@ versions-oldest versions-newest: versions-%: $(INSTALLED)
 	$(PYTHON) -m venv --clear build/$*
 	build/$*/bin/python -m pip install --disable-pip-version-check --quiet --no-compile "torch==2.13.0"
 	build/$*/bin/python -m pip install --disable-pip-version-check --quiet --no-compile $(VERSIONS)
-	OMP_NUM_THREADS=1 build/$*/bin/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist worksteal -m versions
+	OMP_NUM_THREADS=1 build/$*/bin/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist worksteal -m versions \
+		$$(grep -l mark.versions tests/test_*.py)
 
 fuzz: $(INSTALLED) ## try thousands of odd inputs, each an answer or the promised error; prints counts
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz
