@@ -28,7 +28,7 @@ INSTALL_REQUIRES = [
 ]
 
 EXTRAS_REQUIRE = {
-    "train": ["datasets>=4.0", "tensorboard>=2.18", "faker>=40.0", "wonderwords>=3.0"],
+    "train": ["datasets>=4.0", "tensorboard>=2.18", "faker>=40.0", "wonderwords>=3.0.1"],
     "eval": ["datasets>=4.0", "scipy>=1.13", "matplotlib>=3.10.7"],
     "trl": ["trl>=1.16"],  # the release that the tests run with; older ones were not tried
     "documents": ["pypdfium2>=5.0"],
@@ -44,7 +44,7 @@ EXTRAS_REQUIRE = {
         "mypy>=2.4",
         "openai>=3.54",
         "rendercv-fonts>=0.5",
-        "build>=1.2",
+        "build>=1.2.1",
     ],
     "conformance": ["parameterized>=0.9"],  # beside "test": what transformers' own tests import
 }

@@ -27,8 +27,8 @@ FORMAT = "arr_coc.encoding.1"
 SAMPLES = 1024
 """Weights of each parameter that its part of the identity is made of, evenly spaced."""
 
-_UNRELATED = ("transformers_version", "dtype")
-"""Settings that say who saved a config, and which type it was loaded in: the weights' own types count."""
+_UNRELATED = ("transformers_version", "_name_or_path", "dtype")
+"""Settings that say where a config comes from, and which type it was loaded in: the weights' own types count."""
 
 _CACHES = ("semantic_cache", "bridge_cache")
 _SAID = ("bypass", "pool", "source_sizes", "documents")
@@ -38,7 +38,9 @@ def model_identity(core: "ArrCocModel") -> str:
     """A checksum of what makes an encoding: configs, samples of the weights and active adapters, before the prompt."""
     config, digest = core.config, sha256()
     for part in (config.vision_config, config.semantic_config, config.bridge_config):
-        settings = {name: value for name, value in part.to_diff_dict().items() if name not in _UNRELATED}
+        usual = type(part)().to_dict()  # left out, so that a setting that is new changes nothing where it is unused
+        settings = {name: value for name, value in part.to_dict().items() if value != usual.get(name)}
+        settings = {name: value for name, value in settings.items() if name not in _UNRELATED}
         digest.update(json.dumps(settings, sort_keys=True, default=str).encode())
     for name, module in (("tower", core.vision_tower), ("bridge", core.bridge), ("layout", core.layout)):
         for key, said in sorted((key, _sampled(tensor)) for key, tensor in loaded_weights(module)):
