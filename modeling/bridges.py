@@ -20,7 +20,7 @@ from transformers.utils import logging
 from .configuration_arr_coc import COMPRESSION, INDICATORS, ArrCocBridgeConfig, ArrCocSemanticConfig
 from .registry import Registry
 from .semantic_encoder import KeyValue, LevelEmbedding, SemanticLayer, run_layers
-from .wordpieces import PIECE_SLOTS, Places, WordpieceHead, piece_logits, reading_order
+from .wordpieces import PIECE_SLOTS, NamedPieces, Places, WordpieceHead, piece_logits, reading_order
 
 logger = logging.get_logger(__name__)
 
@@ -418,13 +418,32 @@ class WordpieceBridge(LinearBridge):
         chosen, stands = reading_order(filled, patches.rank, place, room)
         directions = named.pieces.flatten(1, 2).take_along_dim(chosen[..., None], 1)
         table = patches.table.to(directions)
-        logits = piece_logits(directions.flatten(0, 1), F.normalize(table, dim=-1), named.scale)
+        unit = F.normalize(table, dim=-1, eps=1e-6)  # the default is 0 in float16, and rows of padding tokens are zero
+        logits = piece_logits(directions.flatten(0, 1), unit, named.scale)
         likely, rows = logits.topk(min(MIXED, len(table)))  # all rows would cost as much as finding the likely ones
         tokens = (likely.softmax(-1).to(table.dtype)[:, None] @ table[rows])[:, 0].view_as(directions)
         source = chosen // PIECE_SLOTS
         tokens = tokens + self.rest(states).take_along_dim(source[..., None], 1)
         tokens = tokens + self.places(*(each.flatten(1).gather(1, chosen) for each in (half_rows, columns)), side)
+        if torch.is_grad_enabled():
+            tokens = self._choices_learn(tokens, named, chosen, half_rows, side)
         return Bridged(tokens * stands[..., None], source=source.masked_fill(~stands, -1))
+
+    def _choices_learn(
+        self, tokens: Tensor, named: NamedPieces, chosen: Tensor, half_rows: Tensor, side: int
+    ) -> Tensor:
+        """The same tokens, through which the answer's loss reaches what chose them: how many there are, and the half.
+
+        A token's gradient is as if it were weighed by the probability that its slot is filled, and stood between both
+        halves of its patch (straight-through).
+        """
+        exists = 1 - named.count.softmax(-1).cumsum(-1)[..., :-1].flatten(1).gather(1, chosen)
+        lower = named.lower.sigmoid().flatten(1).gather(1, chosen)
+        row = half_rows.flatten(1).gather(1, chosen) // 2 * 2
+        column = torch.zeros_like(row)
+        apart = self.places(row + 1, column, side) - self.places(row, column, side)
+        weight, moved = (each - each.detach() for each in (exists, lower))
+        return tokens * (1 + weight)[..., None] + moved[..., None] * apart
 
     def _cells(self, count: int, device: torch.device) -> Tensor:
         """[M, D] the places of base tokens: the middles of their cells."""

@@ -27,8 +27,8 @@ BRIDGE_CASES: list[tuple[str, dict[str, Any]]] = [
 ]
 SETTINGS = dict(reversed(BRIDGE_CASES))
 """By kind: the first case of each."""
-CHOOSING = {"hard": r"head\.", "wordpieces": r"head\.(count|lower)\."}
-"""Weights of a lookup or a bridge that only choose: the answer's loss does not reach them."""
+CHOOSING = {"hard": r"head\."}
+"""Weights of a lookup that only choose: the answer's loss does not reach them."""
 SCORED = ["quality", "transformer"]
 
 
