@@ -23,6 +23,7 @@ from transformers.generation.streamers import BaseStreamer
 from arr_coc.evaluating.bench import ask_bench, bench_text, read_bench, score_bench
 from arr_coc.evaluating.environment import environment
 from arr_coc.files import write_json
+from arr_coc.modeling.before_5_24 import CACHE
 
 from .smollm2 import smollm2_folder
 
@@ -139,7 +140,7 @@ class OcrPipeline:
         before, _ = self.prompt
         page = self._ids(text)[:, :MAX_PAGE_TOKENS]
         ids = torch.cat((self._ids(before), page, self._ids("\n")), 1)
-        cache = self.model(input_ids=ids, use_cache=True, logits_to_keep=1).past_key_values
+        cache = self.model(input_ids=ids, use_cache=True, logits_to_keep=1)[CACHE]
         return ReadPage(text, ids, cache)
 
     @torch.no_grad()
@@ -150,9 +151,9 @@ class OcrPipeline:
         _, behind = self.prompt
         ids = torch.cat((page.ids, self._ids(behind.format(question=question))), 1)
         output = self.model.generate(
-            input_ids=ids, attention_mask=torch.ones_like(ids), past_key_values=page.cache, streamer=streamer,
-            max_new_tokens=most, do_sample=False, eos_token_id=self.ends, return_dict_in_generate=True,
-            output_logits=True,
+            input_ids=ids, attention_mask=torch.ones_like(ids), streamer=streamer, max_new_tokens=most,
+            do_sample=False, eos_token_id=self.ends, return_dict_in_generate=True, output_logits=True,
+            **{CACHE: page.cache},
         )  # fmt: skip
         page.cache.crop(page.ids.shape[1] - page.cache.get_seq_length())  # for the next question
         scores = self.model.compute_transition_scores(output.sequences, output.logits, normalize_logits=True)
