@@ -13,7 +13,7 @@ import torch
 from huggingface_hub import save_torch_state_dict
 from peft import PeftModel
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM
@@ -34,8 +34,6 @@ from .writer import RECORD, check_space
 
 TRAINED = "trained*.safetensors"
 ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
-LEARNER = "learner.safetensors"
-"""What only training uses; a new checkpoint's holds nothing yet."""
 SHARD = "15MB"
 """Of a trained folder's files, at most."""
 _DTYPE = torch.bfloat16
@@ -79,8 +77,6 @@ def complete(
         with fresh_folder(out, force=force) as beside:
             _write(folder, llm, config, weights, beside)
             started = [name for name in weights if new and not _is_language(name)]
-            if new:
-                save_file({}, beside / LEARNER)
             write_json(beside / RECORD, _record(folder, llm, started, seed))
         bar.update()
     return out
