@@ -65,6 +65,21 @@ class PatchifyStem(nn.Module):
         return self.projection(pixel_values)
 
 
+class ConvBlock(nn.Module):
+    """Two 3x3 convolutions around which the input passes, each behind a norm (He et al. 2016, with LayerNorm)."""
+
+    def __init__(self, config: ArrCocVisionConfig, width: int) -> None:
+        super().__init__()
+        self.layer_norm1 = LayerNorm2d(width, config.layer_norm_eps)
+        self.conv1 = nn.Conv2d(width, width, 3, padding=1)
+        self.layer_norm2 = LayerNorm2d(width, config.layer_norm_eps)
+        self.conv2 = nn.Conv2d(width, width, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.conv1(F.gelu(self.layer_norm1(x)))
+        return x + self.conv2(F.gelu(self.layer_norm2(hidden)))
+
+
 @STEMS.register("conv")
 class ConvStem(nn.Module):
     """Stride-2 3x3 convolutions down to a patch: learns to read from far fewer samples than patchify."""
@@ -75,6 +90,7 @@ class ConvStem(nn.Module):
         steps: list[nn.Module] = []
         for before, after in zip(widths[:-1], widths[1:], strict=True):
             steps += [nn.Conv2d(before, after, 3, 2, 1), LayerNorm2d(after, config.layer_norm_eps), nn.GELU()]
+        steps += [ConvBlock(config, widths[-1]) for _ in range(config.stem_blocks)]
         self.steps = nn.Sequential(*steps)
         self.projection = nn.Conv2d(widths[-1], config.hidden_size, 3, 2, 1)
 

@@ -252,6 +252,15 @@ def test_stems_give_one_feature_per_patch_and_learn(stem: str, size: int) -> Non
     assert not [n for n, p in encoder.named_parameters() if p.grad is None or not p.grad.any()]
 
 
+def test_blocks_of_the_stem_see_strokes_before_the_last_stride_and_learn() -> None:
+    encoder = GridEncoder(vision(stem="conv", stem_channels=STEM_CASES["conv"], stem_blocks=2))
+    assert [block.conv1.weight.shape for block in encoder.patch_embed.steps[-2:]] == [(12, 12, 3, 3)] * 2
+    features = randomise(encoder)(torch.randn(1, 3, 64, 64))
+    assert features.shape == (1, 12, 8, 8)
+    features.square().sum().backward()
+    assert not [n for n, p in encoder.named_parameters() if p.grad is None or not p.grad.any()]
+
+
 @torch.no_grad()
 def test_a_position_table_is_antialiased_at_another_side() -> None:
     table = torch.randn(1, 16, 16, 3)
