@@ -27,7 +27,8 @@ from arr_coc.files import check_free
 from arr_coc.loading import find_device
 from arr_coc.training.reader.adapter import Adapter
 from arr_coc.training.reader.pages import Sources
-from arr_coc.training.reader.question_answering import Prompting, QuestionAnsweringStage
+from arr_coc.training.reader.prompting import Prompting
+from arr_coc.training.reader.question_answering import QuestionAnsweringStage
 from arr_coc.training.schedules import warmup_cosine
 
 from .ocr_pipeline import TRAINED, in_reading_order

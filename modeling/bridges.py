@@ -399,12 +399,12 @@ class WordpieceBridge(LinearBridge):
     ) -> Bridged:
         if base is None:
             return Bridged(
-                super().forward(semantic, compressed).tokens + self._cells(semantic.shape[1], semantic.device)
+                super().forward(semantic, compressed).tokens + self.cell_places(semantic.shape[1], semantic.device)
             )
         if bypass:
             return super().forward(semantic, compressed)
         assert patches is not None, "bridges that place tokens are told where"
-        states = compressed + self.context(semantic)
+        states = self.states(semantic, compressed)
         named = self.head(states)
         slot = torch.arange(PIECE_SLOTS, device=states.device)
         filled = slot < named.count.argmax(-1, keepdim=True)  # [B, K, S]
@@ -445,7 +445,12 @@ class WordpieceBridge(LinearBridge):
         weight, moved = (each - each.detach() for each in (exists, lower))
         return tokens * (1 + weight)[..., None] + moved[..., None] * apart
 
-    def _cells(self, count: int, device: torch.device) -> Tensor:
+    def states(self, semantic: Tensor, compressed: Tensor) -> Tensor:
+        """What the head reads, of saccades' semantic states and projected features [B, K, D']."""
+        context: Tensor = self.context(semantic)
+        return compressed + context
+
+    def cell_places(self, count: int, device: torch.device) -> Tensor:
         """[M, D] the places of base tokens: the middles of their cells."""
         cells = isqrt(count)
         middle = torch.arange(cells, device=device) * COMPRESSION + COMPRESSION // 2

@@ -21,7 +21,7 @@ from arr_coc.data.vocabulary import build_tokenizer
 from arr_coc.flops import count_parameters, on_meta
 from arr_coc.modeling.processing_arr_coc import IMAGE_TOKEN, query_markers
 from arr_coc.training.phases import JointPhase
-from arr_coc.training.reader.question_answering import Prompting
+from arr_coc.training.reader.prompting import Prompting
 from arr_coc.training.recipe import load_recipe
 
 ROOT = Path(__file__).parents[1]

@@ -22,14 +22,11 @@ from arr_coc.modeling.image_processing_arr_coc import ArrCocImageProcessor
 from arr_coc.modeling.scorers import WordMatch
 from arr_coc.modeling.wordpieces import PIECE_SLOTS
 from arr_coc.training.from_scratch.targets import pixels
+from arr_coc.training.reader.end_to_end import EndToEnd, EndToEndStage, PageBatches
 from arr_coc.training.reader.heads import RecognitionHead, piece_loss
 from arr_coc.training.reader.pages import PAGES, CropBatches, Sources, crop, square
-from arr_coc.training.reader.question_answering import (
-    AskedBatches,
-    Prompting,
-    QuestionAnsweringStage,
-    _seen,
-)
+from arr_coc.training.reader.prompting import Prompting, seen
+from arr_coc.training.reader.question_answering import AskedBatches, QuestionAnsweringStage
 from arr_coc.training.reader.recognition import RecognitionStage, hand_over
 from arr_coc.training.reader.relevance import RelevanceStage, start_match
 from arr_coc.training.reader.sketch import base_mixture, fetched, sketch, slipped
@@ -218,9 +215,9 @@ def asked_batches(cut: Wordpieces, reads: str = "both") -> AskedBatches:
 
 def test_each_question_sees_the_page_and_itself(fields: None, cut: Wordpieces) -> None:
     batch = asked_batches(cut).batch(0)
-    seen, question = _seen(batch)[0, 0], batch.question[0]
+    visible, question = seen(batch)[0, 0], batch.question[0]
     for own in range(3):
-        rows = seen[question == own]
+        rows = visible[question == own]
         assert not rows[:, (question >= 0) & (question != own)].any()
         assert rows[:, question == -1].all()
     starts = [int(batch.positions[0][question == own][0]) for own in range(3)]
@@ -324,6 +321,73 @@ def test_question_answering_trains_the_adapter_alone(fields: None, tmp_path: Pat
     assert {"held out, both", "held out, fetched", "held out, base", "held out, both, detail"} <= set(lines[0])
     assert any("lora_B" in name and weight.any() for name, weight in run.learner["adapter"].items())
     assert all(torch.equal(frozen[name], weight) for name, weight in model.named_parameters()) and frozen
+
+
+END_TO_END = {
+    "pages": {"fields": 1.0}, "worn": 0.0, "questions": 3, "warmup": 1, "workers": 0, "bf16": False, "rank": 4,
+}  # fmt: skip
+
+
+def named_model(**vision: Any) -> Any:
+    """A model whose fetched patches hold wordpieces, as it thinks."""
+    model = tiny_model(
+        bridge={"kind": "wordpieces", "places": 16}, fetcher={"scorers": ["realizer"], "budget": 40}, vision=vision
+    )
+    with torch.no_grad():
+        model.model.bridge.head.count.bias[2] = 5.0  # two of each patch
+    return model
+
+
+def test_end_to_end_trains_all_behind_the_encoder(fields: None, tmp_path: Path) -> None:
+    model = named_model()
+    before = {name: weight.clone() for name, weight in model.named_parameters()}
+    run = run_of(model)
+    run.learner["recognition"] = RecognitionHead(16, 24).state_dict()
+    EndToEndStage(**END_TO_END, steps=6, evaluate_every=6, learning_rate=1e-2, adapter_rate=1e-2).run(run, tmp_path)
+    lines = curve(tmp_path, "end_to_end")
+    assert lines[-1]["held out, loss: base"] < lines[0]["held out, loss: base"]
+    assert {"held out, both", "held out, fetched, detail", "held out, base", "held out, recall: answer"} <= set(
+        lines[0]
+    )
+    moved = {name.split(".")[1] for name, weight in model.named_parameters() if not torch.equal(before[name], weight)}
+    assert moved == {"vision_tower", "bridge", "fetcher"}
+    encoder = {name for name in before if "grid_encoder" in name}
+    assert encoder and all(torch.equal(before[name], model.get_parameter(name)) for name in encoder)
+    assert any("lora_B" in name and weight.any() for name, weight in run.learner["adapter"].items())
+    assert torch.equal(run.learner["places"]["rows.weight"], model.model.bridge.places.rows.weight)
+
+
+def test_the_encoder_learns_end_to_end_where_it_has_a_rate(fields: None, tmp_path: Path) -> None:
+    model = named_model()
+    before = model.model.vision_tower.grid_encoder.pos_embed.clone()
+    EndToEndStage(**END_TO_END, steps=1, evaluate_every=9, encoder_rate=1e-3).run(run_of(model), tmp_path)
+    assert not torch.equal(before, model.model.vision_tower.grid_encoder.pos_embed)
+
+
+@torch.no_grad()
+def test_end_to_end_sees_what_the_model_sees(fields: None) -> None:
+    """One question about a page: the same patches and the same tokens as in the model's own prompt."""
+    model = named_model().eval()
+    side = model.config.vision_config.image_size
+    stage = EndToEndStage(**{**END_TO_END, "questions": 1})
+    task = EndToEnd(stage, run_of(model))
+    asked = PageBatches(stage, run_of(model), "train").batch(0)[0].page
+    seen_page = task.see(asked, oracle=False)
+    core = model.model
+    encoding = core.encode_image(asked.pixels, asked.patch_mask[None])
+    image = model.config.image_token_id
+    vision = [image] * (encoding.base_positions + 40)
+    ids = torch.tensor([[*vision, *asked.ids[0].tolist()]])
+    prompt = core.embed_images(ids, encoding, query_mask=(ids != image).long())
+    assert side == asked.pixels.shape[-1]
+    assert torch.equal(prompt.fetch.indices[0], seen_page.patches)
+    own = torch.cat((seen_page.base, seen_page.fetched))
+    assert torch.allclose(prompt.embeds[prompt.inputs["input_ids"] == image], own, atol=1e-6)
+
+
+def test_end_to_end_asks_for_a_bridge_that_names_wordpieces(fields: None) -> None:
+    with pytest.raises(ValueError, match='bridge_config.kind: expected "wordpieces"; got "linear"'):
+        EndToEnd(EndToEndStage(**END_TO_END), run_of(tiny_model()))
 
 
 def test_piece_loss_is_lower_for_the_right_direction() -> None:

@@ -47,7 +47,7 @@ from .from_scratch import answering, comparing, copying, finding, gathering, loo
 from .from_scratch.checkpointing import LEARNER, load_learner
 from .from_scratch.patch_language import PatchLanguage, teach_words
 from .growing import load_grown
-from .reader import question_answering, recognition, relevance  # noqa: F401  # likewise
+from .reader import end_to_end, question_answering, recognition, relevance  # noqa: F401  # likewise
 from .saving import Saving
 from .stages import STAGES, Run, Stage, stage_from
 

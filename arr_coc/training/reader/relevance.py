@@ -16,16 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from arr_coc.data.splits import Split
-from arr_coc.modeling.image_processing_arr_coc import boxes_to_patches, fit_square, map_boxes, patches_of_placement
-from arr_coc.modeling.losses import relevance_loss
-from arr_coc.modeling.scorers import MATCHES, FetchContext, WordMatch
+from arr_coc.modeling.scorers import MATCHES, WordMatch
 
 from ..from_scratch.stage import ScratchStage, Task
-from ..from_scratch.streaming import Batches
-from ..from_scratch.targets import pixels
 from ..stages import STAGES, Run
 from . import drawn  # noqa: F401  its pages register themselves
-from .pages import Sources, square
+from .asked_pages import AskedPage, AskedPages
+from .pages import Sources
 
 EVALUATED_PAGES = 24
 """Held-out pages that a measurement asks about."""
@@ -61,63 +58,6 @@ class RelevanceStage(ScratchStage):
         return RelevanceTask(self, run)
 
 
-@dataclass(frozen=True)
-class AskedPage:
-    """One page and Q questions about it.
-
-    Attributes:
-        pixels: [1, 3, S, S].
-        patch_mask: bool [N], True on patches that hold some of the page.
-        ids: [Q, L] tokens of the questions; `mask` [Q, L] where there are any.
-        relevance: [Q, N], 1 on the patches of the answer and of what leads to it.
-        answer: bool [Q, N], those of the answer alone.
-    """
-
-    pixels: Tensor
-    patch_mask: Tensor
-    ids: Tensor
-    mask: Tensor
-    relevance: Tensor
-    answer: Tensor
-
-
-class AskedPages(Batches[AskedPage]):
-    """Endless pages with questions that have an answer on the page, a function of (seed, step)."""
-
-    def __init__(self, stage: RelevanceStage, run: Run, *, split: Split, start: int = 0) -> None:
-        self.stage, self.start, self.tokenizer = stage, start, run.processor.tokenizer
-        config = run.model.config.vision_config
-        self.side, self.patch = config.image_size, config.patch_size
-        self.sources, self.seed = Sources(stage.pages, split, None, stage.worn), (stage.seed, 7, split != "train")
-
-    def batch(self, step: int) -> AskedPage:
-        rng = np.random.default_rng((*self.seed, step))
-        while True:
-            page = self.sources.page(rng)
-            asked = [question for question in page.questions if question.boxes]
-            if asked:
-                break
-        asked = [asked[int(n)] for n in rng.permutation(len(asked))[: self.stage.questions]]
-        assert page.image is not None
-        wide, tall = page.size
-        grid = self.side // self.patch
-
-        def patches(boxes: tuple) -> np.ndarray:
-            return boxes_to_patches(map_boxes(boxes, tall, wide, self.side), grid, self.patch).ravel()
-
-        answer = np.stack([patches(question.boxes) for question in asked])
-        leads = np.stack([patches(question.label_boxes) for question in asked])
-        tokens = self.tokenizer(
-            [question.text for question in asked], add_special_tokens=False, padding=True, return_tensors="pt"
-        )
-        mask = patches_of_placement(fit_square(tall, wide, self.side), grid, self.patch)
-        return AskedPage(
-            torch.from_numpy(pixels(square(page.image, self.side)))[None], torch.from_numpy(mask.ravel()),
-            tokens["input_ids"], tokens["attention_mask"].bool(), torch.from_numpy((answer | leads).astype(np.float32)),
-            torch.from_numpy(answer),
-        )  # fmt: skip
-
-
 class RelevanceTask(Task):
     """The scorers with weights; the encoder and the language model's embeddings stay as they are."""
 
@@ -140,33 +80,28 @@ class RelevanceTask(Task):
         return [(list(self.module.parameters()), self.stage.learning_rate)]
 
     def pages(self, start: int) -> AskedPages:
-        return AskedPages(self.stage, self.run, split="train", start=start)
+        return self._pages("train", start)
+
+    def _pages(self, split: Split, start: int = 0) -> AskedPages:
+        stage = self.stage
+        sources = Sources(stage.pages, split, None, stage.worn)
+        return AskedPages(sources, (stage.seed, 7, split != "train"), self.run, stage.questions, start=start)
 
     def losses(self, step: int, batch: AskedPage) -> dict[str, Tensor]:
         scores = torch.stack([scores for _, scores in self._scores(batch)])
-        mask = batch.patch_mask.expand(len(batch.ids), -1)
-        return {"loss": relevance_loss(scores, batch.relevance.to(scores.device), mask, self.weight)}
+        return {"loss": batch.relevance_loss(scores, self.weight)}
 
     def _scores(self, page: AskedPage) -> Iterator[tuple[str, Tensor]]:
         """The name and the scores [Q, N] of each scorer."""
-        device, count = self.run.device, len(page.ids)
         with torch.no_grad():
-            features = self.encoder(page.pixels.to(device)).float()
-            query = self.embed(page.ids.to(device)).float()
-        context = FetchContext(
-            features=features.expand(count, -1, -1, -1),
-            textures=features[:, :0].expand(count, -1, -1, -1),
-            patch_mask=page.patch_mask.to(device).expand(count, -1),
-            query=query,
-            query_mask=page.mask.to(device),
-            seeds=torch.zeros(count, dtype=torch.long),
-        )
+            features = self.encoder(page.pixels.to(self.run.device)).float()
+            context = page.context(features, self.embed)
         for name, scorer in self.scorers.items():
             yield name, scorer(context)
 
     @cached_property
     def _unseen(self) -> list[AskedPage]:
-        pages = AskedPages(self.stage, self.run, split="validation")
+        pages = self._pages("validation")
         return [pages.batch(number) for number in range(EVALUATED_PAGES)]
 
     @torch.no_grad()
@@ -176,12 +111,7 @@ class RelevanceTask(Task):
         recalls: dict[str, list[float]] = {}
         for page in self._unseen:
             for name, scores in self._scores(page):
-                fetched = torch.zeros_like(scores).scatter_(
-                    1, scores.masked_fill(~page.patch_mask.to(scores.device), -torch.inf).topk(self.budget).indices, 1.0
-                )
-                for what, wanted in (("answer", page.answer.float()), ("relevant", page.relevance)):
-                    wanted = wanted.to(fetched.device)
-                    recall = (fetched * wanted).sum(1) / wanted.sum(1).clamp(min=1)
+                for what, recall in page.recall(scores, self.budget).items():
                     recalls.setdefault(f"{name}: {what}", []).extend(recall.tolist())
         self.module.train()
         return {name: float(np.mean(values)) for name, values in recalls.items()}

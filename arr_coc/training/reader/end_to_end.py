@@ -1,0 +1,293 @@
+"""Stage: everything behind the grid encoder learns to answer from real pages, and to say what stands there.
+
+A page is encoded once. The questions about it share what is fetched: the patches that any of them asks for most. Beside
+the answers, fetched patches are to name their wordpieces, and base tokens are to be the mean of what their cell holds.
+
+Notation: Q questions of a page, N patches, G side of their grid, K fetched ones, M base tokens, D width of the language
+model, S tokens of a page and the questions about it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from arr_coc.data.splits import Split
+from arr_coc.modeling.bridges import WordpieceBridge
+from arr_coc.modeling.vision_tower import ImageEncoding
+
+from ..from_scratch.stage import ScratchStage, Task
+from ..from_scratch.streaming import Batches
+from ..stages import STAGES, Run
+from . import drawn  # noqa: F401  its pages register themselves
+from .adapter import AdaptedModel
+from .asked_pages import AskedPage, AskedPages
+from .heads import RecognitionHead, count_loss, half_loss, piece_loss
+from .pages import Sources
+from .prompting import Asked, Prompting, Row, stacked
+from .question_answering import READS, by_kind
+
+WEIGHTS = {"answer": 1.0, "base": 0.5, "count": 0.25, "halves": 0.1, "pieces": 0.5, "relevance": 1.0}
+"""Of the losses in their sum."""
+EVALUATED_PAGES = 16
+"""Held-out pages that a measurement asks about, for each kind of reading."""
+
+
+@STAGES.register("end_to_end")
+@dataclass(frozen=True)
+class EndToEndStage(ScratchStage):
+    """Settings of the stage.
+
+    Attributes:
+        pages: how often each source comes up, see `Sources`.
+        pages_per_step: pages of a step.
+        questions: most questions about a page.
+        worn: share of worn pages.
+        reads: how often the language model is given both kinds of token, fetched ones alone and base tokens alone.
+        oracle: share of pages whose relevant patches are fetched whatever the scorer says.
+        rank: of a new LoRA adapter.
+        learning_rate: of compressor, semantic encoder, bridge and scorers.
+        adapter_rate: of the LoRA adapter.
+        encoder_rate: of the grid encoder; 0: it stays as it is, which takes half the time.
+    """
+
+    name: ClassVar[str] = "end_to_end"
+    needs_learner: ClassVar[bool] = False
+    leaves_whole: ClassVar[bool] = True
+
+    pages: Mapping[str, float] = field(default_factory=lambda: {"generated": 1.0})
+    pages_per_step: int = 2
+    questions: int = 8
+    worn: float = 0.3
+    reads: Mapping[str, float] = field(default_factory=lambda: {"both": 0.6, "fetched": 0.3, "base": 0.1})
+    oracle: float = 0.5
+    rank: int = 12
+    learning_rate: float = 5e-4
+    adapter_rate: float = 2e-4
+    encoder_rate: float = 0.0
+    warmup: int = 20
+    evaluate_every: int = 100
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_shares("worn", "oracle")
+        self.check_counts("pages_per_step", "questions", "rank")
+        if unknown := sorted(set(self.reads) - set(READS)):
+            raise ValueError(f"reads: expected shares of {', '.join(READS)}; got {unknown}")
+
+    def task(self, run: Run) -> "EndToEnd":
+        return EndToEnd(self, run)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A page of a batch.
+
+    Attributes:
+        page: with its questions.
+        reads: one of `READS`.
+        oracle: whether all relevant patches are fetched.
+    """
+
+    page: AskedPage
+    reads: str
+    oracle: bool
+
+
+class PageBatches(Batches[list[Drawn]]):
+    """Endless batches of pages, a function of (seed, step)."""
+
+    def __init__(self, stage: EndToEndStage, run: Run, split: Split, start: int = 0) -> None:
+        self.stage, self.start, self.seed = stage, start, (stage.seed, 11, split != "train")
+        sources = Sources(stage.pages, split, None, stage.worn)
+        self.source = AskedPages(sources, self.seed, run, stage.questions, located=False)
+
+    def batch(self, step: int) -> list[Drawn]:
+        rng, stage = np.random.default_rng((*self.seed, step)), self.stage
+        shares = np.array(list(stage.reads.values()), float)
+        batch = []
+        for _ in range(stage.pages_per_step):
+            reads = str(rng.choice(list(stage.reads), p=shares / shares.sum()))
+            batch.append(Drawn(self.source.page(rng), reads, bool(rng.random() < stage.oracle)))
+        return batch
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the model made of a page.
+
+    Attributes:
+        base: [M, D] base tokens; `fetched` [n, D] fetched ones, at most K.
+        patches: [K] what was fetched.
+        scores: [Q, N] of the scorer that fetches.
+        losses: of everything but the answers, by name.
+    """
+
+    base: Tensor
+    fetched: Tensor
+    patches: Tensor
+    scores: Tensor
+    losses: dict[str, Tensor]
+
+
+class EndToEnd(Task):
+    """Compressor, semantic encoder, bridge and scorers, and the language model with a LoRA adapter.
+
+    Raises:
+        ValueError: a model whose bridge does not name wordpieces.
+    """
+
+    def __init__(self, stage: EndToEndStage, run: Run) -> None:
+        self.stage, self.run, self.device = stage, run, run.device
+        self.core = core = run.model.model
+        if not isinstance(core.bridge, WordpieceBridge):
+            raise ValueError(f'bridge_config.kind: expected "wordpieces"; got "{run.model.config.bridge_config.kind}"')
+        self.bridge: WordpieceBridge = core.bridge
+        self.tower = core.vision_tower
+        self.config, self.budget = run.model.config, run.model.config.vision_tokens()[1]
+        self.prompting = Prompting(run.processor.tokenizer)
+        self.language = AdaptedModel(run, stage.rank, torch.bfloat16 if stage.bf16 else torch.float32)
+        table = self.language.table.weight.detach()
+        self.unit = F.normalize(table.float(), dim=-1).to(self.language.dtype)
+        self.spread = table.float().square().mean()
+        self.characters: RecognitionHead | None = None
+        if "recognition" in run.learner:
+            self.characters = RecognitionHead(self.config.vision_config.out_channels, table.shape[1])
+            self.characters.load_state_dict(run.learner["recognition"])
+            self.characters.requires_grad_(False).to(run.device)
+        tower = self.tower
+        tower.grid_encoder.requires_grad_(stage.encoder_rate > 0)
+        behind = [tower.compressor, tower.semantic_encoder, tower.saccade_projection, core.bridge, core.fetcher.scorers]
+        self.behind = nn.ModuleList(behind)
+        parts = {"adapter": self.language.adapter, "behind": self.behind}
+        if stage.encoder_rate:
+            parts["encoder"] = tower.grid_encoder
+        self.module = nn.ModuleDict(parts).to(run.device)
+        self.generator = torch.Generator()
+
+    def groups(self) -> list[tuple[list[nn.Parameter], float]]:
+        groups = [
+            (list(self.behind.parameters()), self.stage.learning_rate),
+            (list(self.language.adapter.parameters()), self.stage.adapter_rate),
+        ]
+        if self.stage.encoder_rate:
+            groups.append((list(self.tower.grid_encoder.parameters()), self.stage.encoder_rate))
+        return groups
+
+    def pages(self, start: int) -> PageBatches:
+        return PageBatches(self.stage, self.run, "train", start)
+
+    def losses(self, step: int, batch: Sequence[Drawn]) -> dict[str, Tensor]:
+        self.generator.manual_seed(self.stage.seed * 1_000_003 + step)
+        seen = [self.see(each.page, oracle=each.oracle) for each in batch]
+        asked, embeds = self._prompts(batch, seen)
+        logits, targets, _ = self.language.answers(embeds, asked)
+        losses = {"answer": F.cross_entropy(logits.float(), targets)}
+        losses |= {name: torch.stack([page.losses[name] for page in seen]).mean() for name in seen[0].losses}
+        total = sum(WEIGHTS[name] * loss for name, loss in losses.items())
+        assert isinstance(total, Tensor)
+        return {"loss": total, **{name: loss.detach() for name, loss in losses.items()}}
+
+    def see(self, page: AskedPage, *, oracle: bool) -> Seen:
+        """Encodes a page and fetches for its questions; `oracle`: all relevant patches, as far as there is room."""
+        images, mask = page.pixels.to(self.device), page.patch_mask.to(self.device)[None]
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.stage.encoder_rate > 0):
+            features = self.tower.grid_encoder(images)
+        encoding = self.core.encode_features(features.float(), images, mask)
+        context = page.context(encoding.features.float(), self.language.table)
+        by_scorer = {name: scorer(context) for name, scorer in self.core.fetcher.scorers.items()}
+        scores = by_scorer[self.config.fetcher_config.strategy]
+        wanted = scores.detach().float().sigmoid().amax(0).masked_fill(~mask[0], -1.0)
+        if oracle:
+            wanted = wanted + 2 * page.relevance.to(wanted).amax(0).clamp(min=0)
+        patches = wanted.topk(self.budget).indices.sort().values
+        bridged = self.core.bridge_saccades(encoding, patches[None], relevance=wanted[None])
+        assert bridged.source is not None
+        base, fetched = encoding.tokens[0], bridged.tokens[0][bridged.source[0] >= 0]
+        losses = self._named(page, encoding, patches) | {
+            "base": self._base_loss(page, base),
+            "relevance": page.relevance_loss(
+                torch.stack(list(by_scorer.values())), self.config.relevance_positive_weight
+            ),
+        }
+        return Seen(base, fetched, patches, scores, losses)
+
+    def _named(self, page: AskedPage, encoding: ImageEncoding, patches: Tensor) -> dict[str, Tensor]:
+        """Losses of what the bridge says begins under fetched patches [K]."""
+        text, side = page.text.to(self.device), encoding.side
+        placed = text.nearby(side)[:, 0]
+        if self.characters is not None:
+            placed = text.placed_by(self.characters(encoding.features.permute(0, 2, 3, 1)).characters)
+        targets = text.targets(1, side, placed)
+        pieces, lower = (each.view(side**2, -1)[patches] for each in (targets.pieces, targets.lower))
+        named = self.bridge.head(self.bridge.states(*self.tower.saccades(encoding, patches[None])))
+        return {
+            "count": count_loss(named.count[0], pieces),
+            "halves": half_loss(named.lower[0], lower, pieces),
+            "pieces": piece_loss(self.bridge.head, named.pieces[0], pieces, self.unit, self.generator),
+        }
+
+    def _base_loss(self, page: AskedPage, base: Tensor) -> Tensor:
+        """Squared distance of base tokens [M, D] to the mean of what their cells hold; 1 for tokens of 0."""
+        held = self.language.table(page.held.to(self.device)).float() * page.weights.to(self.device)[:, None]
+        mean = torch.zeros(base.shape, device=base.device).index_add_(0, page.cells.to(self.device), held)
+        own = base.float() - self.bridge.cell_places(len(base), base.device).float()
+        return F.mse_loss(own, mean) / (mean.square().mean() + 1e-2 * self.spread)
+
+    def _prompts(self, batch: Sequence[Drawn], seen: Sequence[Seen]) -> tuple[Asked, Tensor]:
+        """The pages with their questions, and their embeddings [P, S, D]."""
+        rows, tokens = [], []
+        for each, page in zip(batch, seen, strict=True):
+            row = Row()
+            row.add(self.prompting.before)
+            if each.reads != "fetched":
+                row.add([0] * len(page.base), kind="base")
+                tokens.append(page.base)
+            if each.reads != "base":
+                row.add([0] * len(page.fetched), kind="fetched")
+                tokens.append(page.fetched)
+            row.ask(each.page.questions, self.prompting)
+            rows.append((row, [], [question.kind for question in each.page.questions]))
+        asked = stacked(rows).to(self.device)
+        embeds = self.language.table(asked.ids).float()
+        vision = (asked.base | asked.fetched)[..., None]
+        return asked, embeds.masked_scatter(vision, torch.cat(tokens).float())
+
+    @cached_property
+    def _unseen(self) -> list[list[Drawn]]:
+        batches = PageBatches(self.stage, self.run, "validation")
+        return [batches.batch(number) for number in range(-(-EVALUATED_PAGES // self.stage.pages_per_step))]
+
+    @torch.no_grad()
+    def measure(self) -> dict[str, float]:
+        """Exact match by what is read and kind of question, recall of what was fetched, and mean losses."""
+        self.language.model.eval()
+        self.module.eval()
+        answers: dict[str, list[tuple[str, bool]]] = {reads: [] for reads in self.stage.reads}
+        found: dict[str, list[float]] = {}
+        self.generator.manual_seed(0)
+        for batch in self._unseen:
+            seen = [self.see(each.page, oracle=False) for each in batch]
+            for reads in answers:
+                asked, embeds = self._prompts([Drawn(each.page, reads, False) for each in batch], seen)
+                answers[reads] += zip(asked.kinds, self.language.exact(embeds, asked), strict=True)
+            for each, page in zip(batch, seen, strict=True):
+                for what, recall in each.page.recall(page.scores, self.budget).items():
+                    found.setdefault(f"recall: {what}", []).extend(recall.tolist())
+                for name, loss in page.losses.items():
+                    found.setdefault(f"loss: {name}", []).append(float(loss))
+        self.module.train()
+        self.language.model.train()
+        scores = {name: float(np.mean(values)) for name, values in found.items() if values}
+        for reads, right in answers.items():
+            scores |= by_kind(reads, right)
+        return scores
+
+    def finish(self, run: Run) -> None:
+        self.language.leave(run)
+        run.learner["places"] = self.bridge.places.state_dict()
