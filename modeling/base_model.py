@@ -28,7 +28,7 @@ from .configuration_arr_coc import ArrCocConfig
 from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult, RunningBackFetcher
 from .glance import glance
 from .joint_allocation import JointFetch, bridge_over_views, fetch_over_views
-from .language_model import LAYOUTS, build_language_model
+from .language_model import LAYOUTS, build_language_model, embedding_table
 from .placement import device_of
 from .pretrained import ArrCocPreTrainedModel
 from .processing_arr_coc import find_query_tokens
@@ -269,8 +269,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         if self.bridge.places_tokens:
             scores = torch.zeros_like(indices) if relevance is None else relevance.gather(1, indices)
             rank = scores.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
-            embed = self.get_input_embeddings()
-            table = embed(torch.arange(self.config.text_config.vocab_size, device=self.input_device))
+            table = embedding_table(self.get_input_embeddings(), self.config.text_config.vocab_size, self.input_device)
             known["patches"] = FetchedPatches(indices, rank, encoding.side, table.to(indices.device))
         base, bypass = encoding.bridge_cache or [], encoding.bypass
         return self.bridge(states, projected, base=base, bypass=bypass, used=used, **known)

@@ -418,8 +418,8 @@ class WordpieceBridge(LinearBridge):
         chosen, stands = reading_order(filled, patches.rank, place, room)
         directions = named.pieces.flatten(1, 2).take_along_dim(chosen[..., None], 1)
         table = patches.table.to(directions)
-        unit = F.normalize(table, dim=-1, eps=1e-6)  # the default is 0 in float16, and rows of padding tokens are zero
-        logits = piece_logits(directions.flatten(0, 1), unit, named.scale)
+        lengths = torch.linalg.vector_norm(table, dim=-1, dtype=torch.float32).clamp(min=1e-6)  # padding's rows are 0
+        logits = piece_logits(directions.flatten(0, 1), table, named.scale.float().exp() / lengths)
         likely, rows = logits.topk(min(MIXED, len(table)))  # all rows would cost as much as finding the likely ones
         tokens = (likely.softmax(-1).to(table.dtype)[:, None] @ table[rows])[:, 0].view_as(directions)
         source = chosen // PIECE_SLOTS

@@ -54,6 +54,9 @@ class ArrCocVisionConfig(KnobConfig):
         hidden_size, num_hidden_layers, num_attention_heads, mlp_dim: the transformer's sizes.
         window_size: side of a local attention window, patches.
         global_attn_indexes: layers that attend over the whole grid.
+        shifted_windows: whether every second layer's windows begin half a window earlier, as in Swin transformers.
+        global_pool: side of the squares of patches whose means are the keys and values of layers that attend over the
+            whole grid; 1: the patches themselves, as published.
         relative_positions: of a grid of another side than is stored. "resize": the table is stretched over it, as SAM
             does; "cut": a distance in patches has the same row on every grid, for encoders that learn from crops.
         out_channels: C, channels after the neck.
@@ -76,6 +79,8 @@ class ArrCocVisionConfig(KnobConfig):
     mlp_dim: int | None = whole(1, MAX_MLP, default=None)
     window_size: int = whole(1, MAX_SIDE, default=14)
     global_attn_indexes: list[int] | tuple[int, ...] = wholes(0, MAX_LAYERS - 1, default=(2, 5, 8, 11))
+    shifted_windows: bool = False
+    global_pool: int = choice((1, 2, 4), default=1)
     relative_positions: str = choice(("resize", "cut"), default="resize")
     out_channels: int = width(256)
     layer_norm_eps: int | float = epsilon(1e-6)

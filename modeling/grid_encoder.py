@@ -135,18 +135,18 @@ def _attend_block(query: Tensor, key: Tensor, value: Tensor, *terms: Tensor) -> 
 def attend_in_blocks(
     query: Tensor, key: Tensor, value: Tensor, rows: Tensor, columns: Tensor, *, recompute: bool = False
 ) -> Tensor:
-    """Attention with position terms, `SCORES_AT_ONCE` scores after another: no [n, S*S, S*S] is ever in memory.
+    """Attention with position terms, `SCORES_AT_ONCE` scores after another: no [n, Q, S*S] is ever in memory.
 
     In half precision the terms become channels, as `_with_positions` says: there a CPU multiplies faster than it adds,
     and each score is rounded once.
 
     Args:
-        query, key, value: [n, S*S, d] for n heads of images or windows; the query is scaled.
-        rows, columns: [n, S*S, S] of each query, what a key's row and what its column adds to the score.
+        query: [n, Q, d] for n heads of images or windows, scaled; key, value: [n, S*S, d].
+        rows, columns: [n, Q, S] of each query, what a key's row and what its column adds to the score.
         recompute: make a block's scores again in the backward pass, not keep them for it.
 
     Returns:
-        [n, S*S, d].
+        [n, Q, d].
     """
     keys = key.shape[1]
     if query.dtype.itemsize < 4:
@@ -161,7 +161,7 @@ def attend_in_blocks(
         block = checkpoint(_attend_block, queries, key, value, *terms, use_reentrant=False, preserve_rng_state=False)
         return cast(Tensor, block)
 
-    several = max(1, SCORES_AT_ONCE // keys**2)  # heads whose scores fit at once, as small windows' do
+    several = max(1, SCORES_AT_ONCE // (query.shape[1] * keys))  # heads whose scores fit at once, as small windows' do
     length = max(1, SCORES_AT_ONCE // keys)
     out = []
     for head_key, head_value, *asked in zip(*(x.split(several) for x in (key, value, query, *terms)), strict=True):
@@ -173,14 +173,17 @@ def attend_in_blocks(
 class GridAttention(nn.Module):
     """Self-attention over a [S, S] grid with SAM's decomposed relative positions, without an [S*S, S*S] bias.
 
+    With `pool` above 1 keys and values are those of means of pool x pool patches (Fan et al. 2021, Multiscale vision
+    transformers).
+
     On a CPU it is computed in blocks, whose scores are made again for the backward pass; with
     `attn_implementation="eager"` they are kept, which is a little faster and takes [S*S, S*S] memory. Elsewhere, and
     where it is compiled or exported, PyTorch's fused kernel runs, with the position terms as channels of query and key.
     """
 
-    def __init__(self, config: ArrCocVisionConfig, side: int) -> None:
+    def __init__(self, config: ArrCocVisionConfig, side: int, pool: int = 1) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.pool = config, pool
         self.num_heads = config.num_attention_heads
         self.head_dim = config.hidden_size // self.num_heads
         self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
@@ -193,16 +196,27 @@ class GridAttention(nn.Module):
         initialization.zeros_(self.rel_pos_w)
 
     def _relative(self, table: Tensor, side: int) -> Tensor:
-        """Rows of `table` for every (query, key) coordinate pair: [side, side, head_dim]."""
+        """Rows of `table` for every (query, key) coordinate pair: [side, side / pool, head_dim]."""
         if table.shape[0] != 2 * side - 1:
             table = RELATIVE[self.config.relative_positions](table, 2 * side - 1)
         at = torch.arange(side, device=table.device)
-        return table[at[:, None] - at[None, :] + side - 1]
+        return table[at[:, None] - at[None, self.pool // 2 :: self.pool] + side - 1]
+
+    def _heads(self, x: Tensor, first: int, last: int) -> Tensor:
+        """Parts `first` to `last` of query, key and value of x [B, S, S, W], each [B * heads, S * S, head_dim]."""
+        width = x.shape[-1]
+        part = slice(first * width, last * width)
+        parts = F.linear(x, self.qkv.weight[part], self.qkv.bias[part]).flatten(1, 2)
+        heads = parts.unflatten(-1, (last - first, self.num_heads, self.head_dim))
+        return heads.permute(2, 0, 3, 1, 4).flatten(1, 2)
 
     def forward(self, x: Tensor) -> Tensor:
         batch, side, _, width = x.shape
-        qkv = self.qkv(x).view(batch, side * side, 3, self.num_heads, self.head_dim)
-        query, key, value = qkv.permute(2, 0, 3, 1, 4).flatten(1, 2)  # each [B*heads, S*S, head_dim]
+        if self.pool == 1:
+            query, key, value = self._heads(x, 0, 3)
+        else:
+            pooled = F.avg_pool2d(x.permute(0, 3, 1, 2), self.pool).permute(0, 2, 3, 1)
+            query, (key, value) = self._heads(x, 0, 1)[0], self._heads(pooled, 1, 3)
         grid = query.unflatten(1, (side, side))
         rows = torch.einsum("nyxd,ykd->nyxk", grid, self._relative(self.rel_pos_h, side)).flatten(1, 2)
         columns = torch.einsum("nyxd,xkd->nyxk", grid, self._relative(self.rel_pos_w, side)).flatten(1, 2)
@@ -228,25 +242,28 @@ class GridMLP(nn.Module):
 
 
 class GridLayer(GradientCheckpointingLayer):
-    """One SAM block; `window` = 0 attends over the whole grid, else within windows of that side."""
+    """One SAM block; `window` = 0 attends over the whole grid, else within windows of that side.
 
-    def __init__(self, config: ArrCocVisionConfig, window: int) -> None:
+    The first windows begin `shift` patches before the grid (Liu et al. 2021, Swin transformer).
+    """
+
+    def __init__(self, config: ArrCocVisionConfig, window: int, shift: int = 0) -> None:
         super().__init__()
-        self.window = window
+        self.window, self.shift = window, shift
         self.layer_norm1 = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
-        self.attn = GridAttention(config, window or config.grid_size)
+        self.attn = GridAttention(config, window or config.grid_size, 1 if window else config.global_pool)
         self.layer_norm2 = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.mlp = GridMLP(config)
 
     def _attend_in_windows(self, x: Tensor) -> Tensor:
         batch, side, _, width = x.shape
-        w = self.window
-        pad = -side % w  # after the norm, zero and unmasked, as SAM does
-        x = F.pad(x, (0, 0, 0, pad, 0, pad))
-        n = (side + pad) // w
+        w, before = self.window, self.shift
+        after = -(side + before) % w  # padded after the norm, zero and unmasked, as SAM does
+        x = F.pad(x, (0, 0, before, after, before, after))
+        n = (before + side + after) // w
         x = x.view(batch, n, w, n, w, width).transpose(2, 3).reshape(-1, w, w, width)
         x = self.attn(x).view(batch, n, n, w, w, width).transpose(2, 3).reshape(batch, n * w, n * w, width)
-        return x[:, :side, :side]
+        return x[:, before : before + side, before : before + side]
 
     def forward(self, x: Tensor) -> Tensor:
         normed = self.layer_norm1(x)
@@ -277,10 +294,11 @@ class GridEncoder(nn.Module):
         side = config.grid_size
         self.patch_embed = STEMS[config.stem](config)
         self.pos_embed = nn.Parameter(torch.zeros(1, side, side, config.hidden_size))
-        whole = set(config.global_attn_indexes)
-        self.layers = nn.ModuleList(
-            GridLayer(config, 0 if i in whole else config.window_size) for i in range(config.num_hidden_layers)
-        )
+        self.layers = nn.ModuleList()
+        for number in range(config.num_hidden_layers):
+            window = 0 if number in config.global_attn_indexes else config.window_size
+            shift = window // 2 if config.shifted_windows and number % 2 else 0
+            self.layers.append(GridLayer(config, window, shift))
         self.neck = GridNeck(config)
 
     def start_weights(self, std: float) -> None:

@@ -113,3 +113,17 @@ class IndicatorLayout(Layout):
         assert indicators is not None, "the config allows this layout with the vet bridge only"
         start, end = (row.to(base).expand(base.shape[0], 1, -1) for row in indicators[:2])
         return torch.cat((start, base), 1), end
+
+
+def embedding_table(embed: nn.Module, rows: int, device: torch.device) -> Tensor:
+    """The first rows [V, D] of what `embed` gives for tokens; a view of its weight where that is at hand.
+
+    Args:
+        embed: a language model's embeddings.
+        rows: V.
+        device: where tokens go.
+    """
+    if type(embed) is nn.Embedding and not embed.weight.is_meta:  # subclasses scale or quantise
+        return embed.weight[:rows]
+    table: Tensor = embed(torch.arange(rows, device=device))
+    return table

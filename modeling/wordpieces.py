@@ -42,9 +42,15 @@ class NamedPieces:
 
 
 def piece_logits(directions: Tensor, table: Tensor, scale: Tensor) -> Tensor:
-    """Directions [n, D] and rows of unit length [V, D] -> logits [n, V] in float32; `scale`: see `NamedPieces`."""
-    cosines = F.normalize(directions.float(), dim=-1).to(table.dtype) @ table.T
-    return cosines.float() * scale.exp()
+    """Directions [n, D] and rows [V, D] -> float32 logits [n, V]: scaled cosines.
+
+    Args:
+        directions: of any length.
+        table: whose rows are of length 1, or of those by which `scale` is divided.
+        scale: [] or [V], what products of unit directions with rows are multiplied by.
+    """
+    products = F.normalize(directions.float(), dim=-1).to(table.dtype) @ table.T
+    return products.float() * scale
 
 
 class WordpieceHead(nn.Module):
@@ -67,8 +73,8 @@ class WordpieceHead(nn.Module):
         return NamedPieces(self.count(states), pieces, self.lower(states), self.scale)
 
     def logits(self, directions: Tensor, table: Tensor) -> Tensor:
-        """`piece_logits` with the head's own scale."""
-        return piece_logits(directions, table, self.scale)
+        """`piece_logits` of rows of length 1 with the head's own scale."""
+        return piece_logits(directions, table, self.scale.exp())
 
 
 class Places(nn.Module):

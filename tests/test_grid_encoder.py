@@ -18,11 +18,15 @@ from arr_coc.modeling.grid_encoder import (
     STEMS,
     GridAttention,
     GridEncoder,
+    GridLayer,
     attend_in_blocks,
     resize_table,
 )
 
 STEM_CASES = {"patchify": (), "conv": (8, 12)}  # stem_channels down to patches of 8 px
+
+
+SHIFTED = {"window_size": 8, "global_attn_indexes": [2], "shifted_windows": True, "global_pool": 4}
 
 
 def vision(**changes: Any) -> ArrCocVisionConfig:
@@ -108,12 +112,12 @@ def test_attention_in_blocks_is_the_straightforward_formula(
 
 
 @pytest.mark.parametrize("precision", ["float32", "autocast", "bfloat16"])
-@pytest.mark.parametrize("window", [5, 8])
+@pytest.mark.parametrize("sizes", [{"window_size": 5}, SHIFTED])
 def test_blocks_and_the_fused_kernel_give_the_same_numbers(
-    precision: str, window: int, monkeypatch: pytest.MonkeyPatch
+    precision: str, sizes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """16 patches a side: windows of 5 need padding. The fused kernel runs on other devices and in compiled graphs."""
-    config = vision(window_size=window)
+    config = vision(**sizes)
     encoder = randomise(GridEncoder(config), 0.1)
     pixels = torch.rand(2, 3, config.image_size, config.image_size)
     if precision == "bfloat16":
@@ -236,6 +240,35 @@ def test_images_do_not_see_each_other() -> None:
     together = encoder(pixels)
     for i in range(3):
         assert torch.allclose(together[i : i + 1], encoder(pixels[i : i + 1]), atol=1e-5)
+
+
+@torch.no_grad()
+def test_shifted_windows_are_those_of_a_grid_with_half_a_window_before_it() -> None:
+    config = vision(window_size=8)
+    plain, shifted = (randomise(GridLayer(config, 8, shift)) for shift in (0, 4))
+    x = torch.randn(1, 16, 16, config.hidden_size)
+    wide = F.pad(shifted.layer_norm1(x), (0, 0, 4, 4, 4, 4))
+    plain.load_state_dict(shifted.state_dict())
+    expected = x + plain._attend_in_windows(wide)[:, 4:20, 4:20]
+    expected = expected + plain.mlp(plain.layer_norm2(expected))
+    assert torch.allclose(shifted(x), expected, atol=1e-5)
+    shifts = [layer.shift for layer in GridEncoder(vision(shifted_windows=True, global_attn_indexes=[2])).layers]
+    assert shifts == [0, 3, 0]
+
+
+@torch.no_grad()
+def test_pooled_keys_are_those_of_the_means_of_squares_at_their_middles() -> None:
+    attention = randomise(GridAttention(vision(), 8, pool=4), 0.3)
+    x = torch.randn(1, 8, 8, attention.qkv.in_features)
+    means = torch.stack([x[0, 4 * i : 4 * i + 4, 4 * j : 4 * j + 4].mean((0, 1)) for i in range(2) for j in range(2)])
+    query = attention.qkv(x[0].flatten(0, 1)).chunk(3, -1)[0]
+    key, value = attention.qkv(means).chunk(3, -1)[1:]
+    query, key, value = (part.unflatten(-1, (attention.num_heads, -1)).transpose(0, 1) for part in (query, key, value))
+    away = torch.arange(8)[:, None] - torch.tensor([2, 6]) + 7
+    rows = torch.einsum("nqd,qkd->nqk", query, attention.rel_pos_h[away].repeat_interleave(8, 0))
+    columns = torch.einsum("nqd,qkd->nqk", query, attention.rel_pos_w[away].repeat(8, 1, 1))
+    out = straightforward(query * attention.head_dim**-0.5, key, value, rows, columns).float()
+    assert torch.allclose(attention(x)[0].flatten(0, 1), attention.proj(out.transpose(0, 1).flatten(1)), atol=1e-5)
 
 
 def test_every_stem_is_tested() -> None:

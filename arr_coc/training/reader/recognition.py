@@ -39,7 +39,7 @@ class RecognitionStage(ScratchStage):
 
     Attributes:
         batch_size: crops per step.
-        side: of a crop, px; a multiple of the encoder's windows.
+        side: of a crop, px; a multiple of 4 patches. The position table is trained on crops of the model's image size.
         per_page: crops that are cut of a page.
         pages: how often each source comes up, see `Sources`.
         pdf_folder: of cached PDF pages.
@@ -84,12 +84,16 @@ class Recognition(Task):
         if "recognition" in run.learner:
             self.encoder.load_state_dict(run.model.model.vision_tower.grid_encoder.state_dict())
             self.head.load_state_dict(run.learner["recognition"])
+        elif stage.side != self.config.image_size:
+            nn.init.zeros_(self.encoder.pos_embed)
+        # A crop may stand anywhere on a page: its places say nothing of those of a page.
+        self.encoder.pos_embed.requires_grad_(stage.side == self.config.image_size)
         self.module = nn.ModuleDict({"encoder": self.encoder, "head": self.head}).to(run.device)
         self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch leaves it out of its stubs
         self.generator = torch.Generator()
 
     def groups(self) -> list[tuple[list[nn.Parameter], float]]:
-        return [(list(self.module.parameters()), self.stage.learning_rate)]
+        return [([each for each in self.module.parameters() if each.requires_grad], self.stage.learning_rate)]
 
     def _sources(self, shares: Mapping[str, float], validation: bool) -> Sources:
         folder = None if self.stage.pdf_folder is None else self.root / Path(self.stage.pdf_folder)
