@@ -116,7 +116,8 @@ def test_commands_run(command: str, checkout: Path, checkpoint: Path, capsys: py
 def test_the_packages_of_the_fonts_are_named(split: Split, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as refusal:
         find_fonts(split, directories=[tmp_path])
-    assert str(refusal.value).partition("apt-get install ")[2] in " ".join(TEXT.split())
+    text = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
+    assert str(refusal.value).partition("apt-get install ")[2] in " ".join(text.split())
 
 
 @pytest.mark.parametrize("page", PAGES)
