@@ -142,7 +142,7 @@ def test_a_line_near_an_edge_goes_where_it_is_named(cut: Wordpieces) -> None:
 def test_crops_keep_ink_in_the_boxes() -> None:
     drawn = page(np.random.default_rng(0))
     for seed in range(20):
-        picture, lines = crop(np.random.default_rng(seed), drawn, 64)
+        picture, lines = crop(np.random.default_rng(seed), drawn, 64, (6.0, 30.0))
         assert picture.shape == (64, 64, 3)
         dark = (picture < 60).all(-1)
         shown = np.zeros_like(dark)
@@ -154,7 +154,7 @@ def test_crops_keep_ink_in_the_boxes() -> None:
 
 
 def test_batches_are_a_function_of_the_step(fields: None, cut: Wordpieces) -> None:
-    batches = CropBatches(Sources({"fields": 1.0}, "train"), (3,), 4, 2, 64, 16, cut)
+    batches = CropBatches(Sources({"fields": 1.0}, "train"), (3,), 4, 2, 64, (6.0, 30.0), 16, cut)
     first, again, other = batches.batch(5), batches.batch(5), batches.batch(6)
     assert torch.equal(first.pixels, again.pixels) and torch.equal(first.text.piece, again.text.piece)
     assert not torch.equal(first.pixels, other.pixels)

@@ -54,8 +54,8 @@ def _generator() -> ModuleType:
         raise ValueError(f"pages: expected its packages, pip install 'arr-coc[train]'; got {error}") from error
 
 
-LEAST_PRINT, MOST_PRINT = 6.0, 30.0
-"""Height of a capital letter on crops, px; print of other sizes is scaled to what is drawn between them."""
+Heights = tuple[float, float]
+"""Of the smallest and the largest print on crops: that of a line's characters, px."""
 
 
 def square(image: Image.Image, side: int, blank: int = 127) -> np.ndarray:
@@ -70,6 +70,8 @@ def square(image: Image.Image, side: int, blank: int = 127) -> np.ndarray:
 
 BEYOND = 0.2
 """Share of a crop that may lie behind an edge of the page."""
+CANDIDATES = 4
+"""Squares of which a crop is chosen."""
 
 
 @dataclass(frozen=True)
@@ -86,27 +88,47 @@ def _corner(wanted: float, length: int, reach: float) -> float:
     return min(max(wanted, least), most)
 
 
-def crop(rng: np.random.Generator, page: TextPage, side: int, blank: int = 127) -> tuple[np.ndarray, list[Line]]:
-    """A square of `side` px of a page, scaled; uint8 [side, side, 3] and its lines, in px of the crop.
-
-    Args:
-        rng: which square, and how large its print is.
-        page: with text.
-        side: px.
-        blank: grey level beyond the page's edges.
-    """
-    assert page.image is not None
+def _place(rng: np.random.Generator, page: TextPage, side: int, heights: Heights) -> tuple[float, float, float]:
+    """Where a crop about some character begins, x and y in px of the page, and its scale."""
     line = page.lines[int(rng.integers(len(page.lines)))]
     box = line.boxes[int(rng.integers(len(line.text)))]
     height = max(2.0, float(box[3] - box[1]))
-    wanted = float(np.exp(rng.uniform(np.log(LEAST_PRINT), np.log(MOST_PRINT))))
-    scale = float(np.clip(wanted / height, 0.6, 1.6)) if rng.random() < 0.6 else 1.0
-    reach = side / scale  # of the page, px
-    width, tall = page.size
-    x0, y0 = (
+    wanted = float(np.exp(rng.uniform(*np.log(heights))))
+    fits = heights[0] <= height <= heights[1]
+    scale = 1.0 if rng.random() < 0.4 and fits else float(np.clip(wanted / height, 0.5, 2.0))
+    reach = side / scale
+    x, y = (
         _corner(float(box[axis]) - float(rng.uniform(0.05, 0.95)) * reach, length, reach)
         for axis, length in enumerate(page.size)
     )
+    return x, y, scale
+
+
+def crop(
+    rng: np.random.Generator, page: TextPage, side: int, heights: Heights, blank: int = 127
+) -> tuple[np.ndarray, list[Line]]:
+    """A square of `side` px of a page, scaled; uint8 [side, side, 3] and its lines, in px of the crop.
+
+    Of `CANDIDATES` squares it is the one with the most characters: blank paper teaches little.
+
+    Args:
+        rng: which squares, and how large their print is.
+        page: with text.
+        side: px.
+        heights: between which print is scaled, where it is larger or smaller, and in six of ten other cases.
+        blank: grey level beyond the page's edges.
+    """
+    assert page.image is not None
+    places = [_place(rng, page, side, heights) for _ in range(CANDIDATES)]
+    boxes = np.concatenate([line.boxes for line in page.lines])
+    centres = (boxes[:, :2] + boxes[:, 2:]) / 2
+
+    def characters(place: tuple[float, float, float]) -> int:
+        away = (centres - place[:2]) * place[2]
+        return int(((away >= 0) & (away < side)).all(1).sum())
+
+    x0, y0, scale = max(places, key=characters)
+    reach, (width, tall) = side / scale, page.size  # of the page, px
     region = (x0, y0, x0 + reach, y0 + reach)
     inside = (max(0, int(x0)), max(0, int(y0)), min(width, int(x0 + reach) + 1), min(tall, int(y0 + reach) + 1))
     cut = page.image.convert("RGB").crop(inside)
@@ -180,17 +202,18 @@ class CropBatches(Batches[Crops]):
         crops: of a batch, B.
         per_page: crops that are cut of one page.
         side: of a crop, px.
+        heights: see `crop`.
         patch: side of a patch, px.
         cut: words into wordpieces.
         start: the first step.
     """
 
     def __init__(
-        self, sources: Sources, seed: tuple[int, ...], crops: int, per_page: int, side: int, patch: int,
-        cut: Wordpieces, start: int = 0,
+        self, sources: Sources, seed: tuple[int, ...], crops: int, per_page: int, side: int, heights: Heights,
+        patch: int, cut: Wordpieces, start: int = 0,
     ) -> None:  # fmt: skip
         self.sources, self.seed, self.crops, self.per_page = sources, seed, crops, per_page
-        self.side, self.patch, self.cut, self.start = side, patch, cut, start
+        self.side, self.heights, self.patch, self.cut, self.start = side, heights, patch, cut, start
 
     def batch(self, step: int) -> Crops:
         rng = np.random.default_rng((*self.seed, step))
@@ -199,7 +222,7 @@ class CropBatches(Batches[Crops]):
         while len(pictures) < self.crops:
             page = self.sources.page(rng)
             for _ in range(min(self.per_page, self.crops - len(pictures))):
-                picture, shown = crop(rng, page, self.side)
+                picture, shown = crop(rng, page, self.side, self.heights)
                 pictures.append(pixels(picture))
                 lines.append(shown)
         return Crops(torch.from_numpy(np.stack(pictures)), printed(lines, self.side, self.patch, self.cut))

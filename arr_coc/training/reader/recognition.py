@@ -44,6 +44,7 @@ class RecognitionStage(ScratchStage):
         pages: how often each source comes up, see `Sources`.
         pdf_folder: of cached PDF pages.
         worn: share of worn pages.
+        least_print, most_print: height of a line's characters on crops, px: small print is hard to begin with.
     """
 
     name: ClassVar[str] = "recognition"
@@ -56,6 +57,8 @@ class RecognitionStage(ScratchStage):
     pages: Mapping[str, float] = field(default_factory=lambda: {"generated": 1.0})
     pdf_folder: str | None = None
     worn: float = 0.5
+    least_print: float = 6.0
+    most_print: float = 30.0
     warmup: int = 200
     optimizer: str = "muon"
 
@@ -63,6 +66,8 @@ class RecognitionStage(ScratchStage):
         super().__post_init__()
         self.check_shares("worn")
         self.check_counts("batch_size", "side", "per_page")
+        if not 0 < self.least_print <= self.most_print:
+            raise ValueError(f"least_print: expected 0 < least <= most; got {self.least_print}, {self.most_print}")
 
     def task(self, run: Run) -> "Recognition":
         return Recognition(self, run)
@@ -103,7 +108,7 @@ class Recognition(Task):
         stage, seed = self.stage, (self.stage.seed, int(validation))
         return CropBatches(
             self._sources(shares, validation), seed, stage.batch_size, stage.per_page, stage.side,
-            self.config.patch_size, self.cut, start,
+            (stage.least_print, stage.most_print), self.config.patch_size, self.cut, start,
         )  # fmt: skip
 
     def pages(self, start: int) -> CropBatches:
