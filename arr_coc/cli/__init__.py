@@ -60,7 +60,7 @@ COMMANDS: tuple[Command, ...] = (
     reference.COMMAND,
 )
 
-DESCRIPTION = "Ask a vision-language model that runs back into the image for the patches a question needs."
+DESCRIPTION = "Ask a vision-language model that fetches the image patches that a question needs (running back)."
 
 
 class Parser(argparse.ArgumentParser):

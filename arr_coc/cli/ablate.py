@@ -11,7 +11,7 @@ from .experiment import add_run_arguments, conduct
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser)
-    parser.add_argument("--peers", action="store_true", help="published pruning rules, too")
+    parser.add_argument("--peers", action="store_true", help="also measure published pruning rules")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -35,12 +35,12 @@ def finish(out: Path, records: Any, metric: str | None) -> None:
 
 COMMAND = Command(
     name="ablate",
-    summary="what each part is worth: budgets, scorers, allocators, bridges",
+    summary="measure each part: budgets, scorers, allocators, bridges",
     description=(
         "Answer the same questions with one part of the model changed at a time: the budget, and every registered\n"
-        "scorer, allocator, compressor and bridge that the checkpoint can run. Goes on with a run that was killed,\n"
-        "and is shared by processes, as experiment is. OUT/report.html has the table and\n"
-        "plots of accuracy against tokens and time; OUT/ablation.csv and OUT/result.json have the numbers."
+        "scorer, allocator, compressor and bridge that the checkpoint can run. A killed run resumes, and several\n"
+        "processes can share the work, as in arr-coc experiment. OUT/report.html has the table and plots of accuracy\n"
+        "against tokens and time. OUT/ablation.csv and OUT/result.json have the numbers."
     ),
     examples=(
         "arr-coc ablate --data examples/held_out/data.jsonl --out runs/ablation --limit 300",

@@ -20,22 +20,22 @@ from .data_arguments import add_data_arguments, find_source, reading
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("data", metavar="DATA", nargs="?", help="the questions, as for evaluate")
+    parser.add_argument("data", metavar="DATA", nargs="?", help="the questions, as for arr-coc evaluate")
     add_data_arguments(parser)
-    parser.add_argument("--out", metavar="DIR", required=True, help="folder for analysis.html and analysis.json")
+    parser.add_argument("--out", metavar="DIR", required=True, help="output folder for analysis.html and analysis.json")
     add_model_argument(parser)
-    parser.add_argument("--strategy", metavar="S", help="what decides which patches are fetched (default: the model's)")
+    parser.add_argument("--strategy", metavar="S", help="strategy that scores the patches (default: the model's)")
     add_choice_arguments(parser)
     add_passes_argument(parser)
-    parser.add_argument("--clusters", metavar="N", type=int, default=6, help="of relevance maps (default: 6)")
-    parser.add_argument("--examples", metavar="N", type=int, default=3, help="questions of each cluster (default: 3)")
-    metrics = f"how answers are scored: {METRICS} (default: the format's; exact_match for JSONL)"
+    parser.add_argument("--clusters", metavar="N", type=int, default=6, help="number of clusters (default: 6)")
+    parser.add_argument("--examples", metavar="N", type=int, default=3, help="questions shown per cluster (default: 3)")
+    metrics = f"metric of the answers: {METRICS} (default: the format's; exact_match for JSONL)"
     parser.add_argument("--metric", metavar="M", help=metrics)
     add_tiles_argument(parser)
-    parser.add_argument("--batch-size", metavar="N", type=int, default=32, help="questions at a time (default: 32)")
-    parser.add_argument("--limit", metavar="N", type=int, help="only the first N questions")
+    parser.add_argument("--batch-size", metavar="N", type=int, default=32, help="questions per batch (default: 32)")
+    parser.add_argument("--limit", metavar="N", type=int, help="ask only the first N questions (default: all)")
     parser.add_argument(
-        "--seed", metavar="N", type=int, default=0, help="of clusters and random relevance (default: 0)"
+        "--seed", metavar="N", type=int, default=0, help="seed of clusters and random relevance (default: 0)"
     )
     add_device_argument(parser)
 
@@ -73,12 +73,12 @@ def run(args: argparse.Namespace) -> None:
 
 COMMAND = Command(
     name="analyse",
-    summary="cluster relevance maps, and say what kinds of questions get",
+    summary="cluster the relevance maps of a data set, and report by kind of question",
     description=(
-        "Ask every question of a data set (of any that evaluate reads), cluster the maps of relevance by k-means, and\n"
-        "write analysis.html, a page that needs nothing else: each cluster with its mean map and its most typical\n"
-        "questions; what questions with the same words or tags fetch and from where, with scores and recall, 95 %\n"
-        "intervals. analysis.json holds the numbers. Needs scipy (pip install 'arr-coc[eval]')."
+        "Ask every question of a data set, cluster the relevance maps by k-means, and write a self-contained page,\n"
+        "analysis.html. It shows each cluster with its mean map and its most typical questions. It also shows what\n"
+        "questions with the same words or tags fetch and from where, with scores, recall and 95 % intervals.\n"
+        "analysis.json holds the numbers. Needs scipy (pip install 'arr-coc[eval]')."
     ),
     examples=(
         "arr-coc analyse held_out.jsonl --out why",

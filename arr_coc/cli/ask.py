@@ -29,20 +29,20 @@ PICTURES = (".png", ".jpg", ".jpeg", ".webp")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    sources = "an image, PDF or video file, an http(s) URL or a data: URL; several are asked about together"
+    sources = "image, PDF or video file, http(s) URL or data: URL; several are asked about in one question"
     parser.add_argument("image", metavar="IMAGE", nargs="+", help=sources)
-    parser.add_argument("question", metavar="QUESTION", help="what to ask, in quotes")
+    parser.add_argument("question", metavar="QUESTION", help="the question, in quotes")
     add_model_argument(parser)
-    strategies = 'what decides which patches are fetched: "realizer", "saliency", "none", ... (default: the model\'s)'
+    strategies = 'strategy that scores the patches: "realizer", "saliency", "none", ... (default: the model\'s)'
     parser.add_argument("--strategy", metavar="S", help=strategies)
     add_choice_arguments(parser)
     add_passes_argument(parser)
     add_box_argument(parser)
-    tiles = "of what shrinks far in the model's square: auto (default), all, asked, never, or a number of them"
+    tiles = "tiles of large images: auto, all, asked (those the question chooses), never, or a number (default: auto)"
     parser.add_argument("--tiles", metavar="T", type=tiles_of, help=tiles)
     picture = (
-        f"draw the image, the fetched patches and their relevance to this file ({', '.join(PICTURES)}); of a document "
-        "or a large page, a contact sheet"
+        f"file for a picture of the fetched patches and their relevance ({', '.join(PICTURES)}); for a document or a "
+        "large image it is a contact sheet"
     )
     parser.add_argument("--picture", metavar="FILE", help=picture)
     parser.add_argument("--json", action="store_true", help="print the answer and what was fetched as JSON")
@@ -131,10 +131,10 @@ def _pass_as_json(each: Pass) -> dict[str, Any]:
 
 COMMAND = Command(
     name="ask",
-    summary="ask a question about an image, or several",
+    summary="ask a question about one image or several",
     description=(
-        "Ask a question about an image, or about several together. The answer goes to standard output; how sure the\n"
-        "model is, and what it fetched, to standard error."
+        "Ask a question about one image or several, a PDF or a video. The answer goes to standard output; the\n"
+        "confidence and a summary of what was fetched go to standard error."
     ),
     examples=(
         'arr-coc ask receipt.png "What is the total?"',

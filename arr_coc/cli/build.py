@@ -8,8 +8,8 @@ from .common import Command
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="SOURCE", help="folder with config, processor, tokenizer, weights and card")
-    parser.add_argument("out", metavar="OUT", help="folder to write; must not exist or be empty")
-    parser.add_argument("--card", metavar="FILE", help="a README.md to take instead of the one in SOURCE")
+    parser.add_argument("out", metavar="OUT", help="output folder; must be empty or not exist")
+    parser.add_argument("--card", metavar="FILE", help="README.md to use as the card (default: the one in SOURCE)")
     parser.add_argument("--force", action="store_true", help="replace OUT if it has files")
 
 
@@ -28,9 +28,9 @@ COMMAND = Command(
     name="build",
     summary="write a model repository that loads without this package",
     description=(
-        "Write a complete model repository: the files of SOURCE, the model's code, the maps by which transformers'\n"
-        "Auto classes find it (trust_remote_code=True), and a card whose metadata has library, task, base models, the\n"
-        "tested range of transformers and the results in evaluation.json. OUT appears in one step or not at all."
+        "Write a complete model repository: the files of SOURCE, the model's code, the auto_map for transformers'\n"
+        "Auto classes (trust_remote_code=True), and a card whose metadata has library, task, base models, the tested\n"
+        "range of transformers and the results in evaluation.json. OUT is written in one step or not at all."
     ),
     examples=(
         "arr-coc build hub_configs/arr-coc-tiny OUT",

@@ -63,30 +63,31 @@ def add_model_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model",
         metavar="M",
-        help="folder, or name on the Hub as org/name (default: hub_configs/arr-coc-tiny-2 of a checkout)",
+        help="the model: a folder, or org/name on the Hub (default: hub_configs/arr-coc-tiny-2 of a checkout)",
     )
 
 
 def add_device_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--device", metavar="D", help="cpu, cuda, cuda:1, ... (default: cuda where there is one)")
+    parser.add_argument("--device", metavar="D", help="cpu, cuda, cuda:1, ... (default: cuda if available, else cpu)")
 
 
 def add_choice_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds --budget and --allocator."""
     budgets = (
-        'patches to fetch: a number, "fast", "balanced", "standard", "accurate", "all", "tier:64" to "tier:400", '
+        'number of tokens to fetch, or "fast", "balanced", "standard", "accurate", "all", "tier:64" to "tier:400", '
         'or "auto": the model chooses (default: the model\'s)'
     )
     parser.add_argument("--budget", metavar="K", help=budgets)
     parser.add_argument(
         "--allocator",
         metavar="A",
-        help='"topk", "window", "tiers", "adaptive", "quadtree", "foveated" or "knapsack" (default: the model\'s)',
+        help='how patches are chosen by relevance: "topk", "window", "tiers", "adaptive", "quadtree", "foveated" or '
+        '"knapsack" (default: the model\'s)',
     )
 
 
 def add_box_argument(parser: argparse.ArgumentParser) -> None:
-    boxes = "for --strategy oracle: where the answer stands, px of the image; may be repeated"
+    boxes = "for --strategy oracle: ground-truth box of the answer, in px of the image; may be repeated"
     parser.add_argument("--box", metavar="X0,Y0,X1,Y1", action="append", type=_box, help=boxes)
 
 
@@ -100,8 +101,8 @@ def _box(text: str) -> tuple[float, float, float, float]:
 
 def add_tiles_argument(parser: argparse.ArgumentParser) -> None:
     tiles = (
-        "of what shrinks far in the model's square: auto, all, asked, never, or a number of them (default: auto for "
-        "questions about documents or several images, none for others)"
+        "tiles of large images: auto, all, asked (those that a question chooses), never, or the most per source "
+        "(default: auto for questions about documents or several images, never for others)"
     )
     parser.add_argument("--tiles", metavar="T", type=tiles_of, help=tiles)
 
@@ -112,7 +113,7 @@ def tiles_of(text: str) -> str | int:
 
 
 def add_passes_argument(parser: argparse.ArgumentParser) -> None:
-    passes = 'runs back for each question, each with the budget: a number, or "auto": up to 4, while answers are unsure'
+    passes = 'passes of fetching per question, each with the budget: a number, or "auto": up to 4 while unsure'
     parser.add_argument("--passes", metavar="P", type=_passes, default=1, help=f"{passes} (default: 1)")
 
 

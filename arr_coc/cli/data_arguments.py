@@ -17,12 +17,12 @@ _YAML = (".yaml", ".yml")
 
 def add_data_arguments(parser: argparse.ArgumentParser) -> None:
     """--format, --with, --on-error and --max-errors."""
-    parser.add_argument("--format", metavar="F", help=f"of DATA: {FORMATS} (default: jsonl)")
-    also = "what else the format needs, such as images=DIR or ocr=FILE; may be repeated, columns.question=NAME"
+    parser.add_argument("--format", metavar="F", help=f"format of DATA: {FORMATS} (default: jsonl)")
+    also = "setting of the format, such as images=DIR, ocr=FILE or columns.question=NAME; may be repeated"
     parser.add_argument("--with", metavar="NAME=VALUE", action="append", dest="fields", help=also)
-    errors = "at a bad record: stop, or skip it with a warning (default: stop)"
+    errors = "what to do at a bad record: stop, or skip it with a warning (default: stop)"
     parser.add_argument("--on-error", choices=("stop", "skip"), help=errors)
-    most = "bad records that are skipped at most (default: 100)"
+    most = "number of bad records that are skipped at most (default: 100)"
     parser.add_argument("--max-errors", metavar="N", type=int, help=most)
 
 

@@ -9,7 +9,10 @@ from .common import Command, add_device_argument
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "model", metavar="MODEL", nargs="?", help="folder, or name on the Hub (default: arr-coc-tiny-2 of a checkout)"
+        "model",
+        metavar="MODEL",
+        nargs="?",
+        help="folder, or org/name on the Hub (default: arr-coc-tiny-2 of a checkout)",
     )
     parser.add_argument("--host", metavar="H", default="127.0.0.1", help="address to listen at (default: %(default)s)")
     parser.add_argument("--port", metavar="P", type=int, default=7860, help="port to listen at (default: %(default)s)")
@@ -30,10 +33,10 @@ def run(args: argparse.Namespace) -> None:
 
 COMMAND = Command(
     name="demo",
-    summary="a page in the browser to ask about images",
+    summary="serve a web page to ask about images",
     description=(
-        "Serve a page on which to drop an image, ask about it, and see which patches each question fetched, of two\n"
-        "strategies side by side if wanted. Nothing leaves the machine."
+        "Serve a web page: drop an image, ask about it, and see which patches each question fetched, with two\n"
+        "strategies side by side if wanted. No data leaves the machine."
     ),
     examples=("arr-coc demo", "arr-coc demo out/arr-coc-tiny --port 8080"),
     add_arguments=add_arguments,

@@ -24,25 +24,25 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     form = (
-        '{"image": path, "question": str, "answers": [str], "boxes": [[x0, y0, x1, y1]]} per line, boxes optional; '
-        "or what --format says; or a YAML file with format, path and the rest"
+        'JSONL file with {"image": path, "question": str, "answers": [str], "boxes": [[x0, y0, x1, y1]]} per line, '
+        "boxes optional; or a file in --format; or a YAML file with format, path and other settings"
     )
     parser.add_argument("data", metavar="DATA", nargs="?", help=form)
     add_data_arguments(parser)
     add_model_argument(parser)
-    strategies = "comma-separated, or all (default: all; oracle among them where every line has boxes)"
+    strategies = "strategies, comma-separated, or all (default: all; with oracle if every record has boxes)"
     parser.add_argument("--strategies", metavar="A,B", default="all", help=strategies)
-    allocators = "comma-separated, or all: each strategy with each of them, in place of --allocator"
+    allocators = "allocators, comma-separated, or all: each strategy runs with each of them (default: --allocator)"
     parser.add_argument("--allocators", metavar="A,B", help=allocators)
     add_choice_arguments(parser)
     add_passes_argument(parser)
-    metrics = f"how answers are scored: {METRICS} (default: the format's; exact_match for JSONL)"
+    metrics = f"metric of the answers: {METRICS} (default: the format's; exact_match for JSONL)"
     parser.add_argument("--metric", metavar="M", help=metrics)
     add_tiles_argument(parser)
-    parser.add_argument("--batch-size", metavar="N", type=int, default=32, help="questions at a time (default: 32)")
-    parser.add_argument("--limit", metavar="N", type=int, help="only the first N questions")
-    parser.add_argument("--seed", metavar="N", type=int, help="of random relevance (default: one per question)")
-    parser.add_argument("--json", metavar="FILE", help="write the results to this file")
+    parser.add_argument("--batch-size", metavar="N", type=int, default=32, help="questions per batch (default: 32)")
+    parser.add_argument("--limit", metavar="N", type=int, help="ask only the first N questions (default: all)")
+    parser.add_argument("--seed", metavar="N", type=int, help="seed of random relevance (default: one per question)")
+    parser.add_argument("--json", metavar="FILE", help="file for the results (default: none)")
     add_device_argument(parser)
 
 
@@ -130,15 +130,14 @@ def _share(interval: dict[str, float] | None) -> str:
 
 COMMAND = Command(
     name="evaluate",
-    summary="score answers and recall on questions with known answers",
+    summary="measure accuracy and recall on questions with known answers",
     description=(
-        "Ask every question of a JSONL file, or of a published data set, by every strategy, and print the metric (by\n"
-        "default the data set's own; for JSONL exact match: but for white space; case matters), recall of the patches\n"
-        "under the boxes, and image tokens per question, with 95 % intervals; where records are absent, also how\n"
-        'often the answer "not on the page" is right (precision) and how many of those records get it (recall).\n'
-        "A question may have several images, or a PDF or video: one budget goes over all of them. Where it is known\n"
-        "which page answers, the last columns say of how many questions the fetched patch of the highest relevance\n"
-        "came from it, and of how many the most patches; intervals are drawn by documents."
+        "Ask every question of a data set with every strategy, and print the metric, recall of the patches under the\n"
+        "boxes, and image tokens per question, with 95 % intervals. Exact match ignores white space, not case. If the\n"
+        'data set has questions about absent fields, the table also has precision and recall of "not on the page".\n'
+        "A question may have several images, or a PDF or video: one budget covers all of them. If the page of the\n"
+        "answer is known, the last columns give the share of questions whose patch of the highest relevance, and\n"
+        "whose most patches, came from it; then intervals are drawn by documents."
     ),
     examples=(
         "arr-coc evaluate held_out.jsonl --strategies none,random,realizer",

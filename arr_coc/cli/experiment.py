@@ -28,31 +28,33 @@ ERRORS = ("on_error", "max_errors")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser)
-    arms = "strategies, uniform, larger, smaller, patches_only, other_base, oracle, keep_all, peers; also STRATEGY@K"
+    arms = "arms: strategies, uniform, larger, smaller, patches_only, other_base, oracle, keep_all, peers; STRATEGY@K"
     groups = "STRATEGY+ALLOCATOR; or groups: ladder, baselines, halves, bounds, peers (default: all groups but peers)"
     parser.add_argument("--arms", metavar="A,B", help=f"{arms}, {groups}")
-    trained = "what these weights were also trained to read, of larger, smaller, patches_only, keep_all (default: none)"
+    trained = "arms that the weights were also trained on: larger, smaller, patches_only, keep_all (default: none)"
     parser.add_argument("--trained-on", metavar="A,B", help=trained)
-    parser.add_argument("--rules", metavar="RULES.yaml", help="what will decide (default: those of the ladder)")
+    parser.add_argument("--rules", metavar="RULES.yaml", help="criteria that decide (default: those of the ladder)")
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     """What is asked, of which model, and where to: the same for experiments and ablations."""
-    config = "any of the options below by name (batch_size: 32); options win"
+    config = "YAML file with any of the options below by name (batch_size: 32); options override it"
     parser.add_argument("config", metavar="CONFIG.yaml", nargs="?", help=config)
-    parser.add_argument("--data", metavar="DATA", help="the questions, as for evaluate")
+    parser.add_argument("--data", metavar="DATA", help="the questions, as for arr-coc evaluate")
     add_data_arguments(parser)
     add_model_argument(parser)
-    parser.add_argument("--out", metavar="OUT", help="folder for all that is written; goes on where it stopped")
-    parser.add_argument("--metric", metavar="M", help=f"{METRICS} (default: the format's; exact_match for JSONL)")
+    parser.add_argument("--out", metavar="OUT", help="output folder; a killed run in it resumes")
+    parser.add_argument(
+        "--metric", metavar="M", help=f"metric: {METRICS} (default: the format's; exact_match for JSONL)"
+    )
     add_choice_arguments(parser)
     add_tiles_argument(parser)
-    parser.add_argument("--seeds", metavar="N,N", help="of random relevance, one run each (default: 0,1,2)")
-    parser.add_argument("--limit", metavar="N", type=int, help="only the first N questions")
-    parser.add_argument("--batch-size", metavar="N", type=int, help="questions at a time (default: 32)")
-    parser.add_argument("--timed", metavar="N", type=int, help="questions that are timed (default: 4)")
-    parser.add_argument("--rounds", metavar="N", type=int, help="how often each is timed (default: 3)")
-    again = "numbers and report from the predictions in OUT, without the model; --metric may be another"
+    parser.add_argument("--seeds", metavar="N,N", help="seeds of random relevance, one run each (default: 0,1,2)")
+    parser.add_argument("--limit", metavar="N", type=int, help="ask only the first N questions (default: all)")
+    parser.add_argument("--batch-size", metavar="N", type=int, help="questions per batch (default: 32)")
+    parser.add_argument("--timed", metavar="N", type=int, help="number of timed questions (default: 4)")
+    parser.add_argument("--rounds", metavar="N", type=int, help="timings of each (default: 3)")
+    again = "recompute numbers and report from the predictions in OUT, without the model; --metric may change"
     parser.add_argument("--rescore", action="store_true", help=again)
     add_device_argument(parser)
 
@@ -238,13 +240,13 @@ def _seed(value: Any) -> int:
 
 COMMAND = Command(
     name="experiment",
-    summary="compare strategies with baselines of as many tokens, and decide by rules made before",
+    summary="compare strategies with baselines of as many tokens, under pre-registered criteria",
     description=(
         "Answer the same questions by every arm with the same weights: the ladder of strategies, baselines of as many\n"
-        "tokens (a regular lattice; a larger image; a smaller one), halves (patches without a base; patches beside\n"
-        "another page's base, and that base alone), bounds (oracle boxes; all patches). CONFIG.yaml may name arms\n"
-        "with weights of their own instead (contest: {NAME: {arm: A, weights: [M, M]}}). Predictions are kept as they\n"
-        "are made, so the same command goes on with a run that was killed; under accelerate launch (on CPUs:\n"
+        "tokens (a regular lattice; a larger image; a smaller one), halves (patches without base tokens; patches with\n"
+        "another page's base tokens, and these alone), bounds (oracle boxes; all patches). CONFIG.yaml may name\n"
+        "arms with weights of their own instead (contest: {NAME: {arm: A, weights: [M, M]}}). Predictions are saved\n"
+        "as they are made, so the same command resumes a killed run; under accelerate launch (on CPUs:\n"
         "torchrun --nproc_per_node N -m arr_coc_cli experiment ...) the processes share the images.\n"
         "OUT/report.html has the decision, paired differences, costs, buckets and pictures."
     ),

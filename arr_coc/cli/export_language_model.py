@@ -7,9 +7,9 @@ from .common import Command
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="folder, or name on the Hub as org/name")
-    parser.add_argument("out", metavar="OUT", help="folder to write; must not exist or be empty")
-    parser.add_argument("--max-shard-size", metavar="SIZE", default="5GB", help='of a file, as "500MB" (default: 5GB)')
+    parser.add_argument("model", metavar="MODEL", help="the model: a folder, or org/name on the Hub")
+    parser.add_argument("out", metavar="OUT", help="output folder; must be empty or not exist")
+    parser.add_argument("--max-shard-size", metavar="SIZE", default="5GB", help="size of a weights file (default: 5GB)")
     parser.add_argument("--force", action="store_true", help="replace OUT if it has files")
 
 
@@ -28,11 +28,11 @@ def run(args: argparse.Namespace) -> None:
 
 COMMAND = Command(
     name="export-language-model",
-    summary="write the language model as a plain checkpoint, for vLLM and the like",
+    summary="write the language model as a plain checkpoint, for engines such as vLLM",
     description=(
-        "Write the language model of MODEL as a plain checkpoint of transformers, with tokenizer and chat template.\n"
-        "An engine that takes embedded prompts answers with it what arr_coc.serving.vllm_client embeds. OUT appears\n"
-        "in one step or not at all."
+        "Write the language model of MODEL as a plain transformers checkpoint, with tokenizer and chat template. An\n"
+        "engine that takes prompt embeddings, such as vLLM, answers the prompts that arr_coc.serving.vllm_client\n"
+        "embeds. OUT is written in one step or not at all."
     ),
     examples=("arr-coc export-language-model hub_configs/arr-coc-tiny OUT",),
     add_arguments=add_arguments,

@@ -8,15 +8,17 @@ from .common import Command, add_device_argument
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="M", nargs="?", help="folder or org/name (default: the shipped model)")
-    size = "side of the image, px, for tokens, FLOPs and --stats (default: the model's)"
+    parser.add_argument(
+        "model", metavar="M", nargs="?", help="folder, or org/name on the Hub (default: the shipped one)"
+    )
+    size = "side of the image in px, for tokens, FLOPs and --stats (default: the model's)"
     parser.add_argument("--image-size", metavar="S", type=int, help=size)
-    parser.add_argument("--budget", metavar="K", help="patches to fetch, for the FLOPs (default: the model's)")
-    length = "length of the question, for the FLOPs (default: 16)"
+    parser.add_argument("--budget", metavar="K", help="number of fetched tokens, for the FLOPs (default: the model's)")
+    length = "length of the question in tokens, for the FLOPs (default: 16)"
     parser.add_argument("--question-tokens", metavar="L", type=int, default=16, help=length)
-    stats = "run the model on a generated image: statistics of each stage, and what is out of range (reads the weights)"
+    stats = "run the model on a generated image: statistics of each stage, and values out of range (reads the weights)"
     parser.add_argument("--stats", action="store_true", help=stats)
-    scorers = "list every scorer with its parameters and FLOPs at this model's sizes, held by it or not"
+    scorers = "list every registered scorer with its parameters and FLOPs at this model's sizes"
     parser.add_argument("--scorers", action="store_true", help=scorers)
     add_device_argument(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -44,12 +46,12 @@ def run(args: argparse.Namespace) -> None:
 
 COMMAND = Command(
     name="info",
-    summary="show a model's parts, tokens and cost",
+    summary="print a model's parts, tokens and cost",
     description=(
-        "Parameters per part, geometry, tokens per image, and floating-point operations per stage. All of it follows\n"
-        "from the config: no weights are read, and the operations are counted by running the model on shapes alone.\n"
-        "With --stats the model itself runs, on an image made on the spot, and what comes out of each stage is summed\n"
-        "up: the same weights give the same numbers on every machine, up to rounding."
+        "Print parameters per part, geometry, tokens per image, and floating-point operations (FLOPs) per stage. All\n"
+        "of it follows from the config: no weights are read, and FLOPs are counted on the meta device. With --stats\n"
+        "the model runs on a generated image, and the output of each stage is summarized: the same weights give the\n"
+        "same numbers on every machine, up to rounding."
     ),
     examples=(
         "arr-coc info hub_configs/arr-coc-tiny",

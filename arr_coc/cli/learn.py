@@ -11,14 +11,14 @@ from .common import Command, add_device_argument, add_model_argument
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("log", metavar="LOG", nargs="?", help="folder that arr-coc serve --feedback wrote")
     add_model_argument(parser)
-    parser.add_argument("--versions", metavar="DIR", required=True, help="folder of the scorer's versions")
-    original = "YAML file (format, path, ...) of questions that the scorer shall judge as it did"
+    parser.add_argument("--versions", metavar="DIR", required=True, help="folder of the versions of the scorer")
+    original = "YAML file (format, path, ...) of questions on which the scorer's relevance is kept by distillation"
     parser.add_argument("--original", metavar="DATA.yaml", help=original)
-    parser.add_argument("--rest", metavar="DATA.yaml", help="likewise, of questions that shall not be forgotten")
-    parser.add_argument("--back", action="store_true", help="take the version before into use again, and end")
-    parser.add_argument("--steps", metavar="N", type=int, help="of training (default: 400)")
-    parser.add_argument("--rank", metavar="R", type=int, help="of the adapter (default: 8)")
-    margin = "points that the rest may lose; a larger loss has to be excluded (default: 1)"
+    parser.add_argument("--rest", metavar="DATA.yaml", help="regression set: YAML file, as --original")
+    parser.add_argument("--back", action="store_true", help="go back to the previous version, and exit")
+    parser.add_argument("--steps", metavar="N", type=int, help="training steps (default: 400)")
+    parser.add_argument("--rank", metavar="R", type=int, help="rank of the LoRA adapter (default: 8)")
+    margin = "points that the regression set may lose; the interval must exclude a larger loss (default: 1)"
     parser.add_argument("--margin", metavar="POINTS", type=float, help=margin)
     add_device_argument(parser)
 
@@ -62,13 +62,12 @@ def run(args: argparse.Namespace) -> None:
 
 COMMAND = Command(
     name="learn",
-    summary="train the scorer on feedback, and promote it where it is better",
+    summary="train the scorer on feedback, and promote it if it is better",
     description=(
-        "Train an adapter of the scorer on feedback (two images in three), held to what the scorer says of\n"
-        "original questions, which are every second one; compare it with the scorer in use on the other feedback and\n"
-        "on questions that shall not be forgotten; promote it if it is better on the former and no worse than the\n"
-        "margin on the latter. Servers with --versions DIR take it at once. Killed, the same command goes on.\n"
-        "--back takes the version before again."
+        "Train an adapter of the scorer on feedback (two images in three). Every second question is an original one,\n"
+        "on which the scorer's relevance is kept. Then compare the adapter with the scorer in use, on the other\n"
+        "feedback and on a regression set. It is promoted if it is better on the feedback and loses no more than the\n"
+        "margin on the regression set. Servers with --versions DIR load it at once. A killed run resumes."
     ),
     examples=(
         "arr-coc learn said --original original.yaml --rest rest.yaml --versions scorers",

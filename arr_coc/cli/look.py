@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("image", metavar="IMAGE", help="an image, or a document: PDF, TIFF, GIF, video")
-    parser.add_argument("questions", metavar="QUESTION", nargs="+", help="what to ask, each in quotes")
-    parser.add_argument("--out", metavar="DIR", required=True, help="folder for the figures and look.json")
+    parser.add_argument("image", metavar="IMAGE", help="image or document (PDF, TIFF, GIF, video)")
+    parser.add_argument("questions", metavar="QUESTION", nargs="+", help="one or more questions, each in quotes")
+    parser.add_argument("--out", metavar="DIR", required=True, help="output folder for the figures and look.json")
     add_model_argument(parser)
-    strategies = 'what decides which patches are fetched: "realizer", "saliency", ... (default: the model\'s)'
+    strategies = 'strategy that scores the patches: "realizer", "saliency", ... (default: the model\'s)'
     parser.add_argument("--strategy", metavar="S", help=strategies)
-    several = "also a figure of these side by side, with commas between them"
+    several = "also draw these strategies side by side, comma-separated (default: none)"
     parser.add_argument("--strategies", metavar="A,B", help=several)
     add_choice_arguments(parser)
     add_passes_argument(parser)
-    textures = "which of the 13 basic ones are shown, with commas between them (default: 6)"
+    textures = "textures to draw, of the 13 basic ones, comma-separated (default: 6 of them)"
     parser.add_argument("--textures", metavar="A,B", help=textures)
     add_box_argument(parser)
     add_device_argument(parser)
@@ -105,10 +105,10 @@ COMMAND = Command(
     summary="draw why patches were fetched for a question",
     description=(
         "Ask questions about an image and draw, for each, what led to the answer: the image, the relevance of its\n"
-        "patches, the tokens that were chosen (of 1, 4 or 16 patches), the maps that the scorer decides by with their\n"
-        "weights (or, of a scorer without such maps, the knowings), and the image's textures. With --passes also the\n"
-        "history of the passes, with --strategies these side by side. Of a document, or an image that is looked at in\n"
-        "tiles, the view is shown that most was fetched from. look.json holds the numbers. Needs matplotlib\n"
+        "patches, the fetched tokens (of 1, 4 or 16 patches), the scorer's relevance maps with their weights (for a\n"
+        "scorer without maps: information, salience and query similarity), and the image's textures. --passes adds\n"
+        "the history of the passes, --strategies a comparison. For a document, or an image with tiles, the view with\n"
+        "the most fetched tokens is drawn. look.json holds the numbers. Needs matplotlib\n"
         "(pip install 'arr-coc[eval]')."
     ),
     examples=(

@@ -10,23 +10,23 @@ from .common import Command, add_device_argument, add_model_argument, tiles_of, 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    suite = "YAML file with data sets, the arms that answer, and what by"
+    suite = "YAML file with data sets, their arms, and tags to report by"
     parser.add_argument("suite", metavar="SUITE", nargs="?", help=suite)
-    bench = "in place of SUITE: a folder of sources, each a folder with data.jsonl and its images"
+    bench = "instead of SUITE: a folder of sources, each a folder with data.jsonl and its images"
     parser.add_argument("--bench", metavar="DIR", help=bench)
-    parser.add_argument("--sources", metavar="NAME", nargs="+", help="only these sources of the bench")
-    tiles = "of the bench's pages, what shrinks far: auto, all, asked, never, or a number (default: the model's)"
+    parser.add_argument("--sources", metavar="NAME", nargs="+", help="names of sources in DIR (default: all)")
+    tiles = "with --bench, tiles of large images: auto, all, asked, never, or a number (default: the model's)"
     parser.add_argument("--tiles", metavar="T", type=tiles_of, help=tiles)
-    answers = "JSONL of all answers to the bench, written one by one; what it holds already is not asked again"
+    answers = "with --bench, JSONL file of the answers; a run resumes after those that it holds (default: none)"
     parser.add_argument("--predictions", metavar="FILE", help=answers)
     add_model_argument(parser)
-    splits = "of rendered pages, in place of the file's: validation to decide, test to report"
+    splits = "split of rendered pages: validation to decide, test to report (default: the suite's)"
     parser.add_argument("--split", choices=("train", "validation", "test"), help=splits)
-    parser.add_argument("--sets", metavar="A,B", help="only these of its sets")
-    parser.add_argument("--limit", metavar="N", type=int, help="only the first N questions of each set or source")
-    size = "questions at a time of a suite (default: 32; of a bench one)"
+    parser.add_argument("--sets", metavar="A,B", help="names of sets in SUITE (default: all)")
+    parser.add_argument("--limit", metavar="N", type=int, help="ask only the first N questions of each set or source")
+    size = "questions per batch of a suite (default: 32; --bench asks one at a time)"
     parser.add_argument("--batch-size", metavar="N", type=int, help=size)
-    parser.add_argument("--json", metavar="FILE", help="write the results to this file")
+    parser.add_argument("--json", metavar="FILE", help="file for the results (default: none)")
     add_device_argument(parser)
 
 
@@ -87,13 +87,12 @@ COMMAND = Command(
     name="measure",
     summary="measure a checkpoint on several data sets in one run, or on a bench of real pages",
     description=(
-        "Ask all questions of the data sets that a YAML file names, by the arms that it names for each (as in arr-coc\n"
-        'experiment), and print one table: what is right, recall of the boxed patches, tokens; how often "not on the\n'
-        'page" is right and of how many such questions it is said; the right page of several. Then tables by tags of\n'
-        "the records, and what another page's base tokens change. Intervals are 95 %, drawn by images or documents.\n"
-        "With --bench: ask about real pages as a user would, and print exact match (by each record's `match`: alnum,\n"
-        "relaxed, or but for case) and ANLS by source and their means, seconds, and how well the confidence tells\n"
-        "right answers from wrong ones."
+        "Ask all questions of the data sets in SUITE with the arms that it names for each (as in arr-coc experiment),\n"
+        'and print one table: accuracy, recall of the boxed patches, tokens, precision and recall of "not on the\n'
+        'page", and the right page of several. Then print tables by tags of the records, and the effect of another\n'
+        "page's base tokens. Intervals are 95 %, drawn by images or documents. With --bench: ask about real pages as\n"
+        "a user would, and print by source and on average exact match (by each record's `match`: alnum, relaxed, or\n"
+        "ignoring case) and ANLS, seconds, and how well the confidence predicts right answers."
     ),
     examples=(
         "arr-coc measure examples/measured.yaml --split validation --limit 60",

@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="FOLDER", help="what arr-coc build wrote")
-    parser.add_argument("name", metavar="ORG/NAME", help="repository on the Hub; made where there is none")
+    parser.add_argument("folder", metavar="FOLDER", help="folder that arr-coc build wrote")
+    parser.add_argument("name", metavar="ORG/NAME", help="repository on the Hub; created if there is none")
     seen = parser.add_mutually_exclusive_group()
-    seen.add_argument("--private", action="store_true", help="only its owners may see it (default)")
-    seen.add_argument("--public", action="store_true", help="everybody may see it")
-    parser.add_argument("--revision", metavar="BRANCH", help="made where there is none (default: main)")
+    seen.add_argument("--private", action="store_true", help="create a private repository (default)")
+    seen.add_argument("--public", action="store_true", help="create a public repository")
+    parser.add_argument("--revision", metavar="BRANCH", help="branch; created if there is none (default: main)")
     parser.add_argument("--create-pr", action="store_true", help="open a pull request instead of committing")
-    parser.add_argument("--message", metavar="TEXT", help="of the commit")
-    parser.add_argument("--dry-run", action="store_true", help="check, list files and bytes, use no network")
+    parser.add_argument("--message", metavar="TEXT", help="commit message (default: a generated one)")
+    parser.add_argument("--dry-run", action="store_true", help="check, list files and bytes; use no network")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -84,10 +84,10 @@ COMMAND = Command(
     name="push",
     summary="publish a model repository on the Hub",
     description=(
-        "Publish FOLDER as ORG/NAME in one commit. First it is checked: complete, free of pickles and of paths of\n"
-        "this machine, and loaded as others will load it, which runs the code in it. Weights in the repository that\n"
-        "are not in FOLDER are removed. The token comes from HF_TOKEN or hf auth login. A run that was cut off is\n"
-        "resumed by running it again."
+        "Publish FOLDER as ORG/NAME in one commit. First FOLDER is checked: it must be complete, hold no pickles and\n"
+        "no paths of this machine, and load as others will load it, which runs the code in it. Weights in the\n"
+        "repository that are not in FOLDER are removed. The token comes from HF_TOKEN or hf auth login. An\n"
+        "interrupted run resumes when it is repeated."
     ),
     examples=(
         "arr-coc push OUT org/name --dry-run",

@@ -8,10 +8,12 @@ from .data_arguments import add_data_arguments, find_source, reading
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="folder of the model, in which the file is written")
-    parser.add_argument("data", metavar="DATA", nargs="?", help="usual questions, as for arr-coc evaluate")
+    parser.add_argument("model", metavar="MODEL", help="folder of the model; the file is written into it")
+    parser.add_argument("data", metavar="DATA", nargs="?", help="typical questions, as for arr-coc evaluate")
     add_data_arguments(parser)
-    parser.add_argument("--limit", metavar="N", type=int, default=500, help="only the first N questions (default: 500)")
+    parser.add_argument(
+        "--limit", metavar="N", type=int, default=500, help="ask only the first N questions (default: 500)"
+    )
     add_device_argument(parser)
 
 
@@ -33,10 +35,10 @@ def run(args: argparse.Namespace) -> None:
 
 COMMAND = Command(
     name="reference",
-    summary="save how a model fetches on usual questions, for arr-coc serve to compare with",
+    summary="save what a model fetches on typical questions, to monitor drift in arr-coc serve",
     description=(
-        "Ask usual questions without generating answers, and save the distributions of relevance and of the bridge's\n"
-        "tokens beside the weights. arr-coc serve compares its traffic with them: arr_coc_drift in its metrics."
+        "Ask typical questions without generating answers, and save the distributions of relevance and of the\n"
+        "bridge's tokens beside the weights. arr-coc serve compares its traffic with them: metric arr_coc_drift."
     ),
     examples=(
         "arr-coc reference hub_configs/arr-coc-tiny examples/held_out/data.jsonl",

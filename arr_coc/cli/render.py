@@ -10,25 +10,29 @@ DOMAINS = (
     "stacked, table"
 )
 VARIATIONS = {
-    "photo": "share of pages that are photographed: at an angle, in uneven light, compressed",
-    "absent": "share of questions about fields that a page of fields does not show",
-    "unheard": "share of these that are about what no page has a field for",
-    "turns": "share of questions that come second in a chat, after another one about the page",
+    "photo": "share of pages as simulated photographs: at an angle, in uneven light, compressed",
+    "absent": "share of questions about fields that the page does not show",
+    "unheard": "share of these that are about names that no page has as a field",
+    "turns": "share of questions in the second turn of a chat about the page",
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("out", metavar="OUT", help="folder for data.jsonl and images/; must not exist or be empty")
-    parser.add_argument("--pages", metavar="N", type=int, default=400, help="(default: 400)")
-    parser.add_argument("--questions", metavar="N", type=int, default=3, help="per page, at most (default: 3)")
-    parser.add_argument("--seed", metavar="N", type=int, default=2026, help="(default: 2026)")
-    size = "side of a page; of an A4 page (invoice, pages) the width (default: 256)"
+    parser.add_argument(
+        "out", metavar="OUT", help="output folder for data.jsonl and images/; must be empty or not exist"
+    )
+    parser.add_argument("--pages", metavar="N", type=int, default=400, help="number of pages (default: 400)")
+    parser.add_argument(
+        "--questions", metavar="N", type=int, default=3, help="questions per page, at most (default: 3)"
+    )
+    parser.add_argument("--seed", metavar="N", type=int, default=2026, help="seed of the pages (default: 2026)")
+    size = "side of a page in px; of an A4 page (invoice, pages) the width (default: 256)"
     parser.add_argument("--size", metavar="PX", type=int, default=256, help=size)
-    domain = f"what is drawn, page by page in turn: {DOMAINS} (default: document)"
+    domain = f"kinds of pages, drawn in turn: {DOMAINS} (default: document)"
     parser.add_argument("--domain", metavar="NAME[,NAME]", default="document", help=domain)
-    sources = "pages (of pages, each document a PDF), images (of pair) or frames (of clip) (default: drawn)"
+    sources = "pages per PDF (domain pages), images (pair) or frames (clip) (default: random)"
     parser.add_argument("--sources", metavar="N", type=int, help=sources)
-    split = "whose fonts, layouts, wordings and words; validation has training's layouts (default: test)"
+    split = "split of fonts, layouts, wordings and words; validation has train's layouts (default: test)"
     parser.add_argument("--split", choices=("train", "validation", "test"), default="test", help=split)
     for name, what in VARIATIONS.items():
         parser.add_argument(f"--{name}", metavar="SHARE", type=float, default=0.0, help=f"{what} (default: 0)")
@@ -58,12 +62,12 @@ def run(args: argparse.Namespace) -> None:
 
 COMMAND = Command(
     name="render",
-    summary="write rendered pages to train on or to be asked about",
+    summary="draw pages with questions, answers and boxes",
     description=(
-        "Write pages as images and a JSONL file of questions, answers and boxes. By default they are lines of\n"
-        "`field value`: what arr-coc-tiny is trained on (--split train) and measured on (--split test: other fonts,\n"
-        "layouts and words). --domain names other pages, also several, which take turns.\n"
-        "The same options and fonts give the same files. OUT appears in one step or not at all."
+        "Write pages as images, and a JSONL file of questions, answers and boxes. The default domain is lines of\n"
+        "`field value`, on which arr-coc-tiny is trained (--split train) and measured (--split test: other fonts,\n"
+        "layouts and words). --domain chooses other kinds of pages. The same options and fonts give the same files.\n"
+        "OUT is written in one step or not at all."
     ),
     examples=(
         "arr-coc render out/pages --pages 100",

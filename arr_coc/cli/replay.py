@@ -11,8 +11,8 @@ from .common import Command, add_device_argument, add_model_argument, writable
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("log", metavar="LOG", help="folder that arr-coc serve --examples wrote")
     add_model_argument(parser)
-    parser.add_argument("--versions", metavar="DIR", help="of scorers, where the server had one")
-    parser.add_argument("--json", metavar="FILE", help="write every outcome here, without images")
+    parser.add_argument("--versions", metavar="DIR", help="folder of the scorer's versions, if the server had one")
+    parser.add_argument("--json", metavar="FILE", help="file for every outcome, without images (default: none)")
     add_device_argument(parser)
 
 
@@ -47,10 +47,10 @@ def run(args: argparse.Namespace) -> None:
 
 COMMAND = Command(
     name="replay",
-    summary="ask a server's log of examples again, and say which answers differ",
+    summary="ask a server's log of examples again, and print which answers differ",
     description=(
         "Ask every example of a log that `arr-coc serve --examples` wrote, and print those whose answer or patches\n"
-        "are not those of then. Redacted ones and those whose tokens were drawn are not asked."
+        "differ from the log. Redacted examples and those with sampled tokens are not asked."
     ),
     examples=("arr-coc replay log --json outcomes.json", "arr-coc replay log --model ./my-model --versions scorers"),
     add_arguments=add_arguments,

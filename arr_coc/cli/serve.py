@@ -18,16 +18,21 @@ KEYS_VARIABLE = "ARR_COC_API_KEYS"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "model", metavar="MODEL", nargs="?", help="folder, or name on the Hub (default: arr-coc-tiny-2 of a checkout)"
+        "model",
+        metavar="MODEL",
+        nargs="?",
+        help="folder, or org/name on the Hub (default: arr-coc-tiny-2 of a checkout)",
     )
-    parser.add_argument("--name", metavar="N", help="what clients call the model (default: the folder's name)")
+    parser.add_argument("--name", metavar="N", help="name of the model for clients (default: the folder's)")
     parser.add_argument("--host", metavar="H", default="127.0.0.1", help="address to listen at (default: %(default)s)")
-    parser.add_argument("--port", metavar="P", type=int, default=8000, help="0: any free one (default: %(default)s)")
-    keys = f"file with a key per line, one of which clients must show; or {KEYS_VARIABLE}, keys separated by commas"
+    parser.add_argument(
+        "--port", metavar="P", type=int, default=8000, help="port; 0: any free one (default: %(default)s)"
+    )
+    keys = f"file of API keys, one per line; or {KEYS_VARIABLE}, comma-separated (default: no key is needed)"
     parser.add_argument("--api-keys", metavar="FILE", help=keys)
-    hosts = "let images be downloaded from this host; may be repeated (default: data: URLs only)"
+    hosts = "host from which images may be downloaded; may be repeated (default: data: URLs only)"
     parser.add_argument("--image-host", metavar="H", action="append", default=[], help=hosts)
-    private = "let those hosts have addresses of this machine and its networks"
+    private = "allow these hosts to have addresses of this machine and its networks"
     parser.add_argument("--private-images", action="store_true", help=private)
     _add_limits(parser)
     _add_use(parser)
@@ -38,28 +43,38 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     limits = parser.add_argument_group("limits")
     mib: dict[str, Any] = {"metavar": "MIB", "type": int}
     count: dict[str, Any] = {"metavar": "N", "type": int}
-    limits.add_argument("--max-body", help="of a request (default: 16)", **mib)
-    limits.add_argument("--max-pixels", help="of an image (default: 40 million)", **count)
+    limits.add_argument("--max-body", help="size of a request in MiB (default: 16)", **mib)
+    limits.add_argument("--max-pixels", help="pixels of an image (default: 40 million)", **count)
     limits.add_argument("--image-workers", help="processes that decode images (default: 2)", **count)
-    limits.add_argument("--encodings", help="of encoded images that are held (default: 512)", **mib)
-    limits.add_argument("--max-waiting", help="questions that wait; beyond it 429 (default: 128)", **count)
+    limits.add_argument("--encodings", help="cache of encoded images in MiB (default: 512)", **mib)
+    limits.add_argument("--max-waiting", help="waiting questions; more get status 429 (default: 128)", **count)
     limits.add_argument("--max-running", help="questions in the batch (default: 8 on a CPU, else 64)", **count)
-    limits.add_argument("--cache-tokens", help="positions of the language model's cache (default: 16384)", **count)
-    limits.add_argument("--answer-seconds", metavar="S", type=float, help="for a whole answer (default: 120)")
+    limits.add_argument("--cache-tokens", help="tokens of the language model's cache (default: 16384)", **count)
+    limits.add_argument("--answer-seconds", metavar="S", type=float, help="seconds for a whole answer (default: 120)")
 
 
 def _add_use(parser: argparse.ArgumentParser) -> None:
-    use = parser.add_argument_group("what is kept of its use (nothing by default)")
-    examples = "log examples here: a sample of the answers, all failures, all improbable ones; see arr-coc replay"
+    use = parser.add_argument_group("logs of use (nothing is kept by default)")
+    examples = "folder for a log: a sample of the answers, all failures, all unsure answers; see arr-coc replay"
     use.add_argument("--examples", metavar="DIR", help=examples)
-    use.add_argument("--sample", metavar="P", type=float, help="share of the answers in that log (default: 0.001)")
-    use.add_argument("--unsure", metavar="P", type=float, help="probability below which all are (default: 0.5)")
-    use.add_argument("--examples-size", metavar="MIB", type=int, help="of that log, oldest out first (default: 256)")
-    use.add_argument("--feedback", metavar="DIR", help="take /v1/feedback and keep it here; see arr-coc learn")
-    use.add_argument("--feedback-size", metavar="MIB", type=int, help="of it; full, it takes no more (default: 1024)")
-    redact = "function that changes or drops what either log is about to keep"
+    use.add_argument("--sample", metavar="P", type=float, help="share of answers that is logged (default: 0.001)")
+    use.add_argument("--unsure", metavar="P", type=float, help="confidence below which all are logged (default: 0.5)")
+    use.add_argument(
+        "--examples-size",
+        metavar="MIB",
+        type=int,
+        help="size of that log in MiB; the oldest are dropped (default: 256)",
+    )
+    use.add_argument("--feedback", metavar="DIR", help="folder for the feedback of /v1/feedback; see arr-coc learn")
+    use.add_argument(
+        "--feedback-size",
+        metavar="MIB",
+        type=int,
+        help="size of it in MiB; if full, feedback is refused (default: 1024)",
+    )
+    redact = "function that edits or drops each entry of both logs before it is written"
     use.add_argument("--redact", metavar="MODULE:FUNCTION", help=redact)
-    versions = "fetch with the scorer that arr-coc learn promotes here, from the moment it does"
+    versions = "folder of scorer versions; the server fetches with the one that arr-coc learn promotes"
     use.add_argument("--versions", metavar="DIR", help=versions)
 
 
@@ -130,8 +145,8 @@ COMMAND = Command(
     name="serve",
     summary="serve a model behind an OpenAI-compatible API",
     description=(
-        "Serve a model: /v1/chat/completions, /v1/models, /v1/encodings (encode an image once, ask many), /healthz,\n"
-        '/readyz, /metrics. Ends on SIGTERM, when the questions that it took are answered. Needs the extra "serve".'
+        "Serve a model: /v1/chat/completions, /v1/models, /v1/encodings (encode an image once, ask many times),\n"
+        '/healthz, /readyz, /metrics. On SIGTERM it answers accepted questions, then exits. Needs the extra "serve".'
     ),
     examples=(
         "arr-coc serve hub_configs/arr-coc-tiny-2",

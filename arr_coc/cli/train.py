@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", metavar="RECIPE.yaml", help="the stages and their settings")
-    out = "folder for checkpoints and the trained model (default: runs/train)"
+    parser.add_argument("recipe", metavar="RECIPE.yaml", help="recipe: the stages and their settings")
+    out = "output folder for checkpoints and the trained model (default: runs/train)"
     parser.add_argument("--out", metavar="OUT", default="runs/train", help=out)
-    parser.add_argument("--device", default="cpu", help="where to train, as torch names it (default: cpu)")
-    adapter = "train LoRA of this rank (default: 8) beside the parts of the recipe's one phase, not the model"
+    parser.add_argument("--device", default="cpu", help="device, as PyTorch names it (default: cpu)")
+    adapter = "train only a LoRA adapter of this rank (8 if none is given), on the parts of the recipe's one phase"
     parser.add_argument("--adapter", metavar="RANK", type=int, nargs="?", const=8, help=adapter)
-    settings = "overrides: steps=100 of all stages, 2.steps=100 or joint.steps=100 of one, joint.data.path=x inside it"
+    settings = "override: steps=100 in all stages, 2.steps=100 or joint.steps=100 in one, joint.data.path=x nested"
     parser.add_argument("settings", metavar="SETTING", nargs="*", help=settings)
 
 
@@ -70,11 +70,11 @@ def _save_reference(folder: Path, records: "Sequence[Record]", device: str) -> N
 
 COMMAND = Command(
     name="train",
-    summary="train a model by a recipe; goes on where a killed run stopped",
+    summary="train a model by a recipe; a killed run resumes",
     description=(
         "Run the stages of a recipe. Every stage keeps a checkpoint in its own folder of OUT, so the same command\n"
-        "goes on with a run that was killed. The trained model is written to OUT/model, and how it fetches on\n"
-        "the recipe's `reference` questions, see arr-coc reference. On many devices:\n"
+        "resumes a killed run. The trained model is written to OUT/model, with what it fetches on the recipe's\n"
+        "`reference` questions (see arr-coc reference). On several devices:\n"
         "accelerate launch --config_file examples/accelerate/ddp.yaml -m arr_coc_cli train RECIPE.yaml ..."
     ),
     examples=(
