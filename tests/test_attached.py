@@ -238,7 +238,7 @@ def test_no_base_keeps_tokens_in_their_places(family: str) -> None:
     reader = reader_of(family)
     page = reader.encode_image(WIDE, pool=0)
     prompt = page.prompts[0]
-    asked = reader._plain_prompt(prompt, "What?")
+    asked = reader.writer.plain(prompt, "What?")
     ids, is_image, positions = asked
     kept = torch.tensor([1, 4, 7])
     placed = reader._place(prompt, asked, kept)

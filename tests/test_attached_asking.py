@@ -68,7 +68,7 @@ def test_random_follows_its_seed(reader: AttachedReader) -> None:
 def test_similarity_fetches_tokens_that_are_like_the_question(reader: AttachedReader) -> None:
     page = reader.encode_image(picture(250, 320))
     prompt = page.prompts[0]
-    words = reader.model.get_input_embeddings()(reader._tokenized_words("xyz")).detach()
+    words = reader.query("xyz")
     prompt.seen = prompt.seen.clone()
     prompt.seen[[5, 40, 71]] = words * 30
     answer = reader.generate(page, "xyz", budget=3, strategy="similarity", return_fetch=True)
@@ -82,10 +82,9 @@ def test_attention_is_that_of_the_question_to_the_base(reader: AttachedReader, p
     model, _ = published("qwen3_vl")
     page = reader.encode_image(picture(250, 320), prefix=prefix)
     prompt = page.prompts[0]
-    asked = reader._plain_prompt(prompt, "xyz")
+    received = reader.attention(page, prompt, "xyz")
     with torch.no_grad():
-        received = reader._attention(page, prompt, asked, reader._tokenized_words("xyz"))
-        placed = reader._place(prompt, asked, torch.zeros(0, dtype=torch.long))
+        placed = reader._place(prompt, reader.writer.plain(prompt, "xyz"), torch.zeros(0, dtype=torch.long))
         inputs = reader._inputs(page, reader._batch([placed]))
         model.set_attn_implementation("eager")
         try:
@@ -169,10 +168,14 @@ def test_unknown_families_are_refused_with_the_list() -> None:
 
 def test_a_processor_of_another_model_is_refused() -> None:
     model, other = published("qwen3_vl")[0], published("gemma3")[1]
-    with pytest.raises(ValueError, match="processor: expected a Qwen3VLProcessor; got Gemma3Processor"):
+    with pytest.raises(
+        ValueError, match="processor: expected a Qwen3VLProcessor, as qwen3_vl has; got Gemma3Processor"
+    ):
         arr_coc.attach(model, other)
     small = published("internvl")[0]
-    with pytest.raises(ValueError, match="processor: expected a InternVLProcessor; got Qwen3VLProcessor"):
+    with pytest.raises(
+        ValueError, match="processor: expected a InternVLProcessor, as internvl has; got Qwen3VLProcessor"
+    ):
         arr_coc.attach(small, published("qwen3_vl")[1])
 
 

@@ -1,10 +1,11 @@
-"""What a published model's vision tower made of the images of a prompt, which no question changes.
+"""What a published model's vision tower makes of the images of a prompt, which no question changes.
 
 Notation: N image tokens as the plain model has them, M base tokens, D width of the language model, V views. Positions
 are (y, x).
 """
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache
 
 from ..modeling.textures import luminance, magnitude, sobel
-from .families import View
+from .families import Family, View
 
 TOKEN_PX = 8
 """Side of a token's part of the image, px, from which its saliency is taken."""
@@ -36,7 +37,7 @@ class EncodedPrompt:
         base: [M, D], and `base_planes` [M, D] for each of DeepStack's layers.
         seen: [N, D] what scorers see of each token.
         tokens: [N, D], and `planes` [N, D]; None: they are encoded when they are asked for, from `pixels`.
-        pixels: what the vision tower takes, by name.
+        pixels: what the vision tower takes, by name; empty where there are `tokens`.
         inputs: what positions depend on, see `Family.of_prompt`.
         prefix_ids: [p] the prompt up to the last base token, of which `prefix` holds keys and values.
     """
@@ -74,15 +75,108 @@ class AttachedEncoding:
     Attributes:
         prompts: of each prompt, its images.
         model: the model that made it.
-        outputs: makes the model's own output of image tokens.
+        outputs: makes the model's own output, as `mm_encoder_outputs` holds it, of image tokens by name.
     """
 
     prompts: list[EncodedPrompt]
     model: Any = field(repr=False)
-    outputs: Any = field(repr=False)
+    outputs: Callable[..., dict[str, Any]] = field(repr=False)
 
     def __len__(self) -> int:
         return len(self.prompts)
+
+
+def encode_prompts(
+    family: Family,
+    images: Sequence[Sequence[Image.Image]],
+    texts: Sequence[list[str]],
+    inputs: Mapping[str, Any],
+    pool: int,
+    way: str,
+) -> AttachedEncoding:
+    """Runs the vision tower once over the images of all prompts.
+
+    Args:
+        family: of the model.
+        images: of each prompt.
+        texts: what the processor writes in the place of each.
+        inputs: what it made of all of them.
+        pool, way: see `AttachedReader.encode_image`.
+    """
+    core, first = family.model.base_model, 0
+    names = inspect.signature(core.get_image_features).parameters
+    tower = {name: inputs[name] for name in names if name in inputs}
+    prompts = []
+    for shown, own in zip(images, texts, strict=True):
+        known = family.of_prompt(inputs, first, first + len(shown))
+        pixels = family.pixels(tower, first, first + len(shown)) if way == "pixels" else {}
+        prompts.append(_unseen(shown, own, _views(family, shown, own, known), pool, known, pixels))
+        first += len(shown)
+    if way == "pixels":
+        grids = [grid for prompt in prompts for grid in prompt.base_grids]
+        tower = family.overviews([image for shown in images for image in shown], grids)
+    outputs = core.get_image_features(**tower, return_dict=True)
+    tokens, planes = flat(outputs)
+    counts = [sum(r * c for r, c in prompt.base_grids) if prompt.pixels else len(prompt) for prompt in prompts]
+    if sum(counts) != len(tokens):
+        raise ValueError(f"processor: expected {len(tokens)} image tokens, as the model makes; got {sum(counts)}")
+    parts = zip(*(values.split(counts) for values in (tokens, *planes)), strict=True)
+    for prompt, part in zip(prompts, parts, strict=True):
+        _see(prompt, *part)
+    kept = {name: outputs[name] for name in ("visual_indicator_features",) if name in outputs}
+    return AttachedEncoding(prompts, family.model, lambda **own: {"image": type(outputs)(**own, **kept)})
+
+
+def flat(outputs: Any) -> tuple[Tensor, list[Tensor]]:
+    """Image tokens [N, D] and DeepStack's planes [N, D], in whatever nesting a family returns them."""
+
+    def joined(tokens: Any) -> Tensor:
+        return tokens.flatten(0, -2) if isinstance(tokens, Tensor) else torch.cat([joined(part) for part in tokens])
+
+    return joined(outputs.pooler_output), [joined(plane) for plane in outputs.get("deepstack_features") or []]
+
+
+def _views(family: Family, images: Sequence[Image.Image], texts: Sequence[str], known: dict[str, Tensor]) -> list[View]:
+    views = list[View]()
+    for number, (image, text) in enumerate(zip(images, texts, strict=True)):
+        count = text.count(family.image_token)
+        own = family.views(number, (image.height, image.width), count, text, known)
+        if sum(map(len, own)) != count:
+            expected = f"views of {count} image tokens, as the processor writes"
+            raise ValueError(f"{family.model.config.model_type}: expected {expected}; got {sum(map(len, own))}")
+        views += own
+    return views
+
+
+def _unseen(
+    images: Sequence[Image.Image],
+    texts: list[str],
+    views: list[View],
+    pool: int,
+    known: dict[str, Tensor],
+    pixels: dict[str, Tensor],
+) -> EncodedPrompt:
+    """The images of a prompt before the tower has seen them."""
+    places, boxes = places_of(views)
+    grids = [(-(-view.rows // pool), -(-view.cols // pool)) if pool else (0, 0) for view in views]
+    cells = cells_of(places, views, grids) if pool else torch.full((len(places),), -1)
+    none = torch.zeros(0)
+    saliency = saliency_of(images, views)
+    return EncodedPrompt(texts, views, places, boxes, saliency, cells, grids, none, [], none, None, [], pixels, known)
+
+
+def _see(prompt: EncodedPrompt, tokens: Tensor, *planes: Tensor) -> None:
+    """Gives a prompt what the tower saw: all tokens, of which base tokens are means; or the base, an overview."""
+    if prompt.pixels:
+        prompt.base, prompt.base_planes = tokens, list(planes)
+        prompt.seen = tokens[prompt.cells.to(tokens.device)]
+        return
+    count = sum(rows * cols for rows, cols in prompt.base_grids)
+    prompt.base, *prompt.base_planes = (
+        mean_over_cells(values, prompt.cells, count).to(values) for values in (tokens, *planes)
+    )
+    prompt.seen = prompt.tokens = tokens
+    prompt.planes = list(planes)
 
 
 def places_of(views: Sequence[View]) -> tuple[Tensor, Tensor]:

@@ -8,12 +8,15 @@ Notation: N image tokens of a prompt as the plain model has them, S prompt lengt
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor
+from transformers.vision_utils import get_vision_interpolation_indices_and_weights, get_vision_position_ids
 
 from ..modeling.image_processing_arr_coc import Box
 from ..modeling.registry import Registry
@@ -65,9 +68,13 @@ class Family:
     by_prompt: ClassVar[bool] = False
     """Whether `mm_encoder_outputs` holds a list with a tensor for each prompt, else one tensor."""
 
+    encodes_cells: ClassVar[bool] = False
+    """Whether the vision tower can encode the patches of some image tokens alone: the way "pixels"."""
+
     def __init__(self, model: Any, processor: Any) -> None:
         self.model = model
         self.processor = processor
+        self.image_token = processor.tokenizer.convert_ids_to_tokens(model.config.image_token_id)
 
     def views(self, image: int, size: tuple[int, int], tokens: int, text: str, inputs: Mapping[str, Any]) -> list[View]:
         """The views of one image of a prompt, in the order of their tokens.
@@ -97,6 +104,20 @@ class Family:
         """Further inputs; `blocks` [B, S] is True on image tokens that attend to each other in both directions."""
         return {}
 
+    # Of families that encode cells:
+
+    def overviews(self, images: Sequence[Image.Image], grids: Sequence[tuple[int, int]]) -> dict[str, Tensor]:
+        """What the tower takes of small copies of images, each of (rows, cols) tokens."""
+        raise NotImplementedError
+
+    def pixels(self, tower: Mapping[str, Tensor], first: int, last: int) -> dict[str, Tensor]:
+        """The part of images `first` to `last` of what the tower takes."""
+        raise NotImplementedError
+
+    def encode_cells(self, pixels: Mapping[str, Tensor], cells: Tensor) -> Any:
+        """What `get_image_features` makes of the patches of the image tokens `cells` [K] alone, at their places."""
+        raise NotImplementedError
+
     def _image_token(self, ids: Tensor) -> Tensor:
         return ids == self.model.config.image_token_id
 
@@ -114,8 +135,6 @@ def tiles(image: int, size: tuple[int, int], rows: int, cols: int, side: int) ->
     ]
 
 
-@FAMILIES.register("qwen3_vl")
-@FAMILIES.register("qwen3_vl_moe")
 @FAMILIES.register("qwen2_5_vl")
 class QwenVL(Family):
     """An image at its own resolution as one view; positions are (time, y, x)."""
@@ -137,6 +156,52 @@ class QwenVL(Family):
     def position_ids(self, positions: Tensor, mask: Tensor) -> Tensor:
         text = (mask.cumsum(-1) - 1).clamp(min=0)
         return torch.cat((text[None].to(positions), positions))
+
+
+@FAMILIES.register("qwen3_vl")
+@FAMILIES.register("qwen3_vl_moe")
+class Qwen3VL(QwenVL):
+    """Its tower attends within an image without windows, so that any of its patches can be encoded alone."""
+
+    encodes_cells = True
+
+    def overviews(self, images: Sequence[Image.Image], grids: Sequence[tuple[int, int]]) -> dict[str, Tensor]:
+        config = self.model.config.vision_config
+        side = config.patch_size * config.spatial_merge_size
+        sizes = [(cols * side, rows * side) for rows, cols in grids]
+        small = [image.resize(size, Image.Resampling.BICUBIC) for image, size in zip(images, sizes, strict=True)]
+        return self.processor.image_processor(small, do_resize=False, return_tensors="pt").to(self.model.device)
+
+    def pixels(self, tower: Mapping[str, Tensor], first: int, last: int) -> dict[str, Tensor]:
+        starts = F.pad(tower["image_grid_thw"].prod(-1).cumsum(0), (1, 0))
+        patches = tower["pixel_values"][starts[first] : starts[last]]
+        return {"pixel_values": patches, "image_grid_thw": tower["image_grid_thw"][first:last]}
+
+    def encode_cells(self, pixels: Mapping[str, Tensor], cells: Tensor) -> Any:
+        tower, grids = self.model.base_model.visual, pixels["image_grid_thw"]
+        merge = tower.spatial_merge_size
+        places = get_vision_position_ids(grids, merge)
+        corners, weights = get_vision_interpolation_indices_and_weights(
+            grids,
+            num_grid_per_side=tower.num_grid_per_side,
+            mode=tower.interpolation_mode,
+            align_corners=tower.interpolation_align_corners,
+            spatial_merge_size=merge,
+        )
+        # A token's merge x merge patches lie one behind the other.
+        rows = (cells[:, None] * merge**2 + torch.arange(merge**2, device=cells.device)).flatten()
+        last = (grids.prod(-1) // merge**2).cumsum(0)
+        counts = torch.bincount(torch.bucketize(cells, last, right=True), minlength=len(grids))
+        lengths = F.pad((counts[counts > 0] * merge**2).cumsum(0), (1, 0)).int()
+        return self.model.base_model.get_image_features(
+            pixels["pixel_values"][rows],
+            grids.new_tensor([[1, merge, merge * len(cells)]]),
+            image_position_ids=places[rows],
+            image_interp_indices=corners[rows],
+            image_interp_weights=weights[rows],
+            image_cu_seqlens=lengths,
+            return_dict=True,
+        )
 
 
 @FAMILIES.register("internvl")

@@ -6,6 +6,7 @@ prompts, T image tokens. Positions are [axes, S]: one axis, or time, y and x.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +15,20 @@ from ..modeling.prompt import NAMED_BUDGETS, resolve_budget
 from .encoding import EncodedPrompt, mean_over_cells
 
 TEXT, BASE, FETCHED = 0, 1, 2
+
+
+class PlainPrompt(NamedTuple):
+    """A prompt with all image tokens.
+
+    Attributes:
+        ids: [S].
+        is_image: bool [S], True on its N image tokens.
+        positions: [axes, S], of the plain model.
+    """
+
+    ids: Tensor
+    is_image: Tensor
+    positions: Tensor
 
 
 @dataclass
@@ -67,24 +82,17 @@ def count_fetched(budget: float | int | str, tokens: int, places: int, base: int
 
 
 def place(
-    ids: Tensor,
-    positions: Tensor,
-    is_image: Tensor,
-    prompt: EncodedPrompt,
-    fetched: Tensor | None,
-    tokens: Tensor,
-    planes: list[Tensor],
+    asked: PlainPrompt, prompt: EncodedPrompt, fetched: Tensor | None, tokens: Tensor, planes: list[Tensor]
 ) -> PlacedPrompt:
     """Puts base tokens where their view stands, and fetched ones behind all base tokens.
 
     Args:
-        ids: [S], the plain prompt.
-        positions: [axes, S], of the plain model.
-        is_image: bool [S], True on its N image tokens.
+        asked: the plain model's prompt.
         prompt: its images.
         fetched: [K] numbers of tokens, ascending; None: all, each in its own place, and no base.
         tokens, planes: [K, D] the fetched ones, or all.
     """
+    ids, is_image, positions = asked
     columns = is_image.nonzero().flatten()
     text = (~is_image).nonzero().flatten()
     if fetched is None:

@@ -5,14 +5,25 @@ model, L question tokens, M base tokens.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ..modeling.configuration_arr_coc import ArrCocFetcherConfig
+from ..modeling.glance import GlanceScorer
 from ..modeling.image_processing_arr_coc import Box
-from ..modeling.scorers import SCORERS, FetchContext, Scorer, masked_mean, says_nothing, unit_range
+from ..modeling.scorers import (
+    SCORERS,
+    FetchContext,
+    Realizer,
+    Scorer,
+    masked_mean,
+    says_nothing,
+    unit_range,
+    warn_of_fallback,
+)
 from .encoding import EncodedPrompt
 
 
@@ -29,22 +40,34 @@ class SimilarityScorer(Scorer):
         return alike.masked_fill(~context.query_mask[:, None], -1.0).amax(-1)
 
 
-STRATEGIES: dict[str, type[Scorer]] = {
-    "attention": SCORERS["glance"],
-    "similarity": SimilarityScorer,
-    **{name: SCORERS[name] for name in ("saliency", "random", "oracle", "realizer")},
-}
+class TrainedScorer(Realizer):
+    """Our models' trained scorer, for the image tokens of a published model; it has yet to be trained.
 
-
-def make_scorer(strategy: str, width: int, config: ArrCocFetcherConfig | None = None) -> Scorer:
-    """A scorer for tokens `width` wide.
-
-    Raises:
-        ValueError: an unknown strategy.
+    Attributes:
+        config: its sizes.
+        width: D.
     """
-    if strategy not in STRATEGIES:
-        raise ValueError(f"strategy: expected one of {', '.join(sorted(STRATEGIES))}; got {strategy!r}")
-    return STRATEGIES[strategy](config or ArrCocFetcherConfig(), feature_size=width, text_size=width)
+
+    def __init__(self, config: ArrCocFetcherConfig, *, feature_size: int, text_size: int) -> None:
+        super().__init__(config, feature_size=feature_size, text_size=text_size)
+        self.config, self.width = config, feature_size
+        for module in self.modules():
+            if start := getattr(module, "start_weights", None):
+                start(config.initializer_range)
+
+
+STRATEGIES: dict[str, type[Scorer]] = {
+    "attention": GlanceScorer,
+    "similarity": SimilarityScorer,
+    **{name: SCORERS[name] for name in ("saliency", "random", "oracle")},
+    "realizer": TrainedScorer,
+}
+"""By the names that our own models have for them too."""
+
+
+def make_scorer(strategy: str, width: int) -> Scorer:
+    """The scorer of a strategy, for tokens `width` wide."""
+    return STRATEGIES[strategy](ArrCocFetcherConfig(), feature_size=width, text_size=width)
 
 
 def contexts(
@@ -85,10 +108,10 @@ def contexts(
         yield (
             at,
             FetchContext(
-                features=on_grid(prompt.seen).transpose(1, 2).unflatten(2, (side, side)),
+                features=on_grid(prompt.seen.float()).transpose(1, 2).unflatten(2, (side, side)),
                 textures=torch.stack((torch.zeros_like(edges), edges), 1).unflatten(2, (side, side)),
                 patch_mask=mask,
-                query=query.expand(len(at), -1, -1),
+                query=query.float().expand(len(at), -1, -1),
                 query_mask=mask.new_ones(len(at), len(query)),
                 seeds=torch.tensor([seed * len(prompt.views) + number for number in numbers]),
                 relevance=None if relevance is None else on_grid(relevance),
@@ -97,30 +120,31 @@ def contexts(
         )
 
 
-def score(
-    scorer: Scorer,
-    prompt: EncodedPrompt,
-    query: Tensor,
-    *,
-    attention: Tensor | None = None,
-    relevance: Tensor | None = None,
-    seed: int = 0,
-) -> tuple[Tensor, Tensor, bool]:
-    """Scores [N] in float32 and relevance [N] in 0..1 of every token; whether saliency stands in for the scorer.
-
-    It does where the scorer's map holds numbers that are not finite, or none above another. Tokens that stand for no
-    place score 0. See `contexts` for the arguments.
-    """
+def token_scores(scorer: Scorer, prompt: EncodedPrompt, query: Tensor, **given: Any) -> Tensor:
+    """Scores [N] in float32 of every token, 0 where it stands for no place; `given` as `contexts` takes it."""
     scores = torch.zeros(len(prompt), device=prompt.seen.device)
-    for at, context in contexts(prompt, query, attention=attention, relevance=relevance, seed=seed):
+    for at, context in contexts(prompt, query, **given):
         inside = context.patch_mask
         scores[at.to(inside.device)[inside]] = scorer(context).float().to(inside.device)[inside]
+    return scores
+
+
+def score(scorer: Scorer, prompt: EncodedPrompt, query: Tensor, **given: Any) -> tuple[Tensor, Tensor, bool]:
+    """Scores [N] and relevance [N] in 0..1 of every token; whether saliency stands in for the scorer.
+
+    It does where the scorer's map holds numbers that are not finite, or none above another. For the arguments see
+    `token_scores`.
+    """
+    scores = token_scores(scorer, prompt, query, **given)
     places = prompt.is_place.to(scores.device)
     failed = bool(says_nothing(scores[None], places[None]))
     if failed:
+        warn_of_fallback(scorer)
         scores = prompt.saliency.to(scores.device)
-    is_logit = scorer.trained and not failed
-    relevance = scores.sigmoid() if is_logit else unit_range(scores.masked_fill(~places, float(scores[places].min())))
+    if scorer.trained and not failed:
+        relevance = scores.sigmoid()
+    else:
+        relevance = unit_range(scores.masked_fill(~places, float(scores[places].min())))
     return scores, relevance.masked_fill(~places, 0.0), failed
 
 
