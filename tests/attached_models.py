@@ -1,6 +1,7 @@
 """A tiny model with random weights of each family that `arr_coc.attach` knows, and its processor, made offline.
 
-Real processors of the same classes: their image processors without torchvision, and a tokenizer of single characters.
+The processors are transformers' own, with image processors that need no torchvision and a tokenizer of single
+characters; what two test files ask of such models.
 """
 
 import math
@@ -12,16 +13,16 @@ import numpy as np
 import torch
 import transformers
 from PIL import Image
-from tokenizers import Tokenizer, decoders, models
-from transformers import PreTrainedTokenizerFast
+from torch import Tensor
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.llava_onevision.image_processing_pil_llava_onevision import LlavaOnevisionImageProcessorPil
 from transformers.models.ovis2.image_processing_pil_ovis2 import Ovis2ImageProcessorPil
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.smolvlm import processing_smolvlm
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
+
+from benchmarks.attached import NoVideos, bare_processor, character_tokenizer, qwen_processor, qwen_tokenizer
 
 PAD, END = 0, 1
 TEXT = {
@@ -38,52 +39,20 @@ TEXT = {
     "max_position_embeddings": 4096,
 }
 VISION = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
-CHAT = (
-    "{% for message in messages %}<user>{% for part in message['content'] %}{% if part['type'] == 'image' %}IMAGE"
-    "{% else %}{{ part['text'] }}{% endif %}{% endfor %}\n{% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
-)
-
-
-def tokenizer(named: dict[str, str], others: list[str] = ()) -> PreTrainedTokenizerFast:  # type: ignore[assignment]
-    """Single characters, and special tokens: `named` become attributes."""
-    characters = ["<pad>", "</s>", "<s>", "<unk>", "\n", *map(chr, range(32, 127))]
-    inner = Tokenizer(models.BPE({text: at for at, text in enumerate(characters)}, [], unk_token="<unk>"))
-    inner.decoder = decoders.Fuse()
-    made = PreTrainedTokenizerFast(
-        tokenizer_object=inner, pad_token="<pad>", eos_token="</s>", unk_token="<unk>", extra_special_tokens=named
-    )
-    made.add_special_tokens({"extra_special_tokens": others}, replace_extra_special_tokens=False) if others else None
-    return made
-
-
-class NoVideos:
-    """Stands in for a video processor, which needs torchvision."""
-
-    model_input_names: list[str] = []  # noqa: RUF012
-    num_frames = fps = merge_size = 1
-
-
-def processor(kind: type, image_processor: Any, words: Any, placeholder: str, *videos: Any, **settings: Any) -> Any:
-    """A processor of transformers' class `kind`, which does not ask what its parts are."""
-    bare = type(kind.__name__, (kind,), {"check_argument_for_proper_class": lambda self, name, part: None})
-    return bare(image_processor, words, *videos, chat_template=CHAT.replace("IMAGE", placeholder), **settings)
 
 
 def qwen(name: str, patch: int, **vision: Any) -> tuple[Any, Any]:
-    words = tokenizer({}, ["<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>"])
-    image, video, start, end = (words.convert_tokens_to_ids(t) for t in words.all_special_tokens[-4:])
+    tokenizer, ids = qwen_tokenizer()
     rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1], "mrope_interleaved": True}
     experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16} if "moe" in name else {}
     config = getattr(transformers, f"{name}Config")(
         text_config={**TEXT, **experts, "rope_parameters": rope},
         vision_config={"depth": 4, "num_heads": 4, "hidden_size": 32, "intermediate_size": 48, "patch_size": patch,
                        "out_hidden_size": 32, **vision},
-        image_token_id=image, video_token_id=video, vision_start_token_id=start, vision_end_token_id=end,
+        **ids,
     )  # fmt: skip
-    images = Qwen2VLImageProcessorPil(patch_size=patch, merge_size=2, min_pixels=64**2, max_pixels=512**2)
     kind = transformers.Qwen2_5_VLProcessor if name == "Qwen2_5_VL" else transformers.Qwen3VLProcessor
-    text = "<|vision_start|><|image_pad|><|vision_end|>"
-    return config, processor(kind, images, words, text, NoVideos())
+    return config, qwen_processor(kind, tokenizer, patch, min_pixels=64**2, max_pixels=512**2)
 
 
 def qwen3_vl(name: str = "Qwen3VL") -> tuple[Any, Any]:
@@ -92,7 +61,7 @@ def qwen3_vl(name: str = "Qwen3VL") -> tuple[Any, Any]:
 
 def internvl() -> tuple[Any, Any]:
     names = {"start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<IMG_CONTEXT>"}
-    words = tokenizer({**names, "video_token": "<video>"})
+    words: Any = character_tokenizer({**names, "video_token": "<video>"})
     config = transformers.InternVLConfig(
         text_config={"model_type": "qwen2", **TEXT},
         vision_config={**VISION, "image_size": [56, 56], "patch_size": [7, 7]},
@@ -100,19 +69,21 @@ def internvl() -> tuple[Any, Any]:
     )
     images = GotOcr2ImageProcessorPil(size={"height": 56, "width": 56}, crop_to_patches=True, max_patches=4)
     kind = transformers.InternVLProcessor
-    return config, processor(kind, images, words, "<IMG_CONTEXT>", NoVideos(), image_seq_length=16)
+    return config, bare_processor(kind, images, words, "<IMG_CONTEXT>", NoVideos(), image_seq_length=16)
 
 
 def idefics(kind: str, images: Any, *videos: Any) -> tuple[Any, Any]:
     places = [f"<row_{row}_col_{col}>" for row in range(1, 5) for col in range(1, 5)]
-    words = tokenizer({}, ["<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>", *places])
+    words: Any = character_tokenizer(
+        {}, ["<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>", *places]
+    )
     config = getattr(transformers, f"{kind}Config")(
         text_config={"model_type": "llama", **TEXT},
         vision_config={**VISION, "image_size": 64, "patch_size": 8},
         image_token_id=words.convert_tokens_to_ids("<image>"), scale_factor=2, pad_token_id=PAD,
     )  # fmt: skip
     cut = images(size={"longest_edge": 128}, max_image_size={"longest_edge": 64})
-    made = processor(getattr(transformers, f"{kind}Processor"), cut, words, "<image>", *videos, image_seq_len=16)
+    made = bare_processor(getattr(transformers, f"{kind}Processor"), cut, words, "<image>", *videos, image_seq_len=16)
     return config, made
 
 
@@ -123,7 +94,7 @@ def smolvlm() -> tuple[Any, Any]:
 
 def ovis2() -> tuple[Any, Any]:
     marks = ["<IMG_ATOM>", "<IMG_START>", "<IMG_GRID>", "<IMG_COL>", "<IMG_ROW>", "<IMG_END>"]
-    words = tokenizer({}, [*marks, "<image>"])
+    words: Any = character_tokenizer({}, [*marks, "<image>"])
     ids = [words.convert_tokens_to_ids(mark) for mark in marks]
     config = transformers.Ovis2Config(
         text_config={"model_type": "qwen2", **TEXT},
@@ -132,12 +103,12 @@ def ovis2() -> tuple[Any, Any]:
         image_token_id=ids[0], visual_indicator_token_ids=ids[1:], vocab_size=256, hidden_size=32,
     )  # fmt: skip
     images = Ovis2ImageProcessorPil(size={"height": 56, "width": 56}, crop_to_patches=True, max_patches=4)
-    return config, processor(transformers.Ovis2Processor, images, words, "<image>", image_seq_length=16)
+    return config, bare_processor(transformers.Ovis2Processor, images, words, "<image>", image_seq_length=16)
 
 
 def gemma3() -> tuple[Any, Any]:
     names = {"image_token": "<image_soft_token>", "boi_token": "<start_of_image>", "eoi_token": "<end_of_image>"}
-    words = tokenizer(names)
+    words: Any = character_tokenizer(names)
     config = transformers.Gemma3Config(
         text_config={**TEXT, "sliding_window": 24, "query_pre_attn_scalar": 8,
                      "layer_types": ["sliding_attention", "full_attention"] * 2},
@@ -145,11 +116,11 @@ def gemma3() -> tuple[Any, Any]:
         image_token_id=words.image_token_id, boi_token_id=words.boi_token_id, eoi_token_id=words.eoi_token_id,
     )  # fmt: skip
     images = Gemma3ImageProcessorPil(size={"height": 56, "width": 56})
-    return config, processor(transformers.Gemma3Processor, images, words, "<start_of_image>", image_seq_length=16)
+    return config, bare_processor(transformers.Gemma3Processor, images, words, "<start_of_image>", image_seq_length=16)
 
 
 def llava_onevision() -> tuple[Any, Any]:
-    words = tokenizer({"image_token": "<image>", "video_token": "<video>"})
+    words: Any = character_tokenizer({"image_token": "<image>", "video_token": "<video>"})
     pinpoints = [[28, 28], [28, 56], [56, 28], [56, 56], [84, 28]]
     config = transformers.LlavaOnevisionConfig(
         text_config={"model_type": "qwen2", **TEXT},
@@ -160,7 +131,7 @@ def llava_onevision() -> tuple[Any, Any]:
     )  # fmt: skip
     images = LlavaOnevisionImageProcessorPil(size={"height": 28, "width": 28}, image_grid_pinpoints=pinpoints)
     kind, settings = transformers.LlavaOnevisionProcessor, {"vision_feature_select_strategy": "full"}
-    return config, processor(kind, images, words, "<image>", NoVideos(), num_image_tokens=16, **settings)
+    return config, bare_processor(kind, images, words, "<image>", NoVideos(), num_image_tokens=16, **settings)
 
 
 BUILDERS: dict[str, Callable[[], tuple[Any, Any]]] = {
@@ -193,3 +164,27 @@ def picture(height: int, width: int, seed: int = 0) -> Image.Image:
     """Coloured blocks, no two alike."""
     blocks = np.random.RandomState(seed).randint(0, 255, (height // 10, width // 10, 3), dtype=np.uint8)
     return Image.fromarray(blocks).resize((width, height), Image.Resampling.NEAREST)
+
+
+WIDE, TALL = picture(150, 220), picture(200, 120, seed=1)
+QUESTIONS = ["What?", "How much is it?"]
+WHOLE = {"return_fetch": True, "return_dict_in_generate": True}
+"""Of `AttachedReader.generate`, for answers with all logits."""
+
+
+def plain(family: str, images: list[list[Any]], questions: list[str], **kwargs: Any) -> Any:
+    """What the model itself says, asked by transformers' own ways."""
+    model, made = published(family)
+    chats = [
+        [{"role": "user", "content": [{"type": "image"}] * len(shown) + [{"type": "text", "text": question}]}]
+        for shown, question in zip(images, questions, strict=True)
+    ]
+    texts = [made.apply_chat_template(chat, add_generation_prompt=True, tokenize=False) for chat in chats]
+    shown = images if any(images) else None
+    inputs = made(text=texts, images=shown, padding=True, padding_side="left", return_tensors="pt")
+    return model.generate(**inputs, return_dict_in_generate=True, output_logits=True, **kwargs)
+
+
+def logits_of(answers: Any) -> Tensor:
+    """[B, T, vocabulary] of answers of one call, asked with `WHOLE`."""
+    return torch.stack(list(answers[0].output.logits), 1)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from attached_models import BUILDERS, QUESTIONS, TALL, WHOLE, WIDE, logits_of, plain, published
 from torch import Tensor
 from transformers import TextStreamer
 from transformers.models.gemma3.modeling_gemma3 import Gemma3Model
@@ -12,28 +13,10 @@ from transformers.models.gemma3.modeling_gemma3 import Gemma3Model
 import arr_coc
 from arr_coc.attached.families import FAMILIES
 from arr_coc.attached.reader import POOL, AttachedReader
-from tests.attached_models import BUILDERS, picture, published
-
-WIDE, TALL = picture(150, 220), picture(200, 120, seed=1)
-QUESTIONS = ["What?", "How much is it?"]
-WHOLE = {"return_fetch": True, "return_dict_in_generate": True}
 
 
 def reader_of(family: str) -> AttachedReader:
     return arr_coc.attach(*published(family))
-
-
-def plain(family: str, images: list[list[Any]], questions: list[str], **kwargs: Any) -> Any:
-    """What the model says by transformers' own ways."""
-    model, processor = published(family)
-    chats = [
-        [{"role": "user", "content": [{"type": "image"}] * len(shown) + [{"type": "text", "text": question}]}]
-        for shown, question in zip(images, questions, strict=True)
-    ]
-    texts = [processor.apply_chat_template(chat, add_generation_prompt=True, tokenize=False) for chat in chats]
-    shown = images if any(images) else None
-    inputs = processor(text=texts, images=shown, padding=True, padding_side="left", return_tensors="pt")
-    return model.generate(**inputs, return_dict_in_generate=True, output_logits=True, **kwargs)
 
 
 def test_the_list_is_the_registry() -> None:
@@ -170,10 +153,6 @@ def test_fewer_tokens_equal_a_slow_reference(family: str, image: Any) -> None:
 
 
 # ---- encode once, batches, beams -------------------------------------------------------------------------------------
-
-
-def logits_of(answers: Any) -> Tensor:
-    return torch.stack(list(answers[0].output.logits), 1)
 
 
 def test_questions_share_what_was_read_before_them(family: str) -> None:

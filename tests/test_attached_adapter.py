@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 import torch
+from attached_models import picture, published
 from safetensors.torch import save_file
 
 import arr_coc
 from arr_coc.attached import AttachedReader, train_scorer
 from arr_coc.attached.families import FAMILIES
 from arr_coc.modeling.configuration_arr_coc import ArrCocFetcherConfig
-from tests.attached_models import picture, published
 
 SMALL = ArrCocFetcherConfig(hidden_size=16, num_heads=2, num_layers=1, position_size=8, key_pool=1)
 

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 import torch
+from attached_models import picture, published
 from PIL import Image
 
 import arr_coc
 from arr_coc.attached.placing import count_fetched
 from arr_coc.attached.reader import AttachedReader
 from arr_coc.attached.scoring import between_cells, most_relevant
-from tests.attached_models import picture, published
 
 
 @pytest.fixture

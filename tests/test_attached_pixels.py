@@ -2,12 +2,11 @@
 
 import pytest
 import torch
+from attached_models import QUESTIONS, TALL, WHOLE, WIDE, logits_of, picture, plain, published
 
 import arr_coc
 from arr_coc.attached.families import FAMILIES
 from arr_coc.attached.reader import AttachedReader
-from tests.attached_models import picture, published
-from tests.test_attached import QUESTIONS, TALL, WHOLE, WIDE, logits_of, plain
 
 ABLE = ["qwen3_vl", "qwen3_vl_moe"]
 
