@@ -15,6 +15,7 @@ from PIL import Image
 from torch import Tensor
 from transformers.cache_utils import Cache
 
+from ..modeling.image_loading import Source
 from ..modeling.textures import luminance, magnitude, sobel
 from .families import Family, View
 
@@ -27,6 +28,7 @@ class EncodedPrompt:
     """The images of one prompt.
 
     Attributes:
+        sources: of each image: its size, its pixels, its page or second in a document.
         texts: what the processor writes in each image's place.
         views: all grids of tokens, in the order of the tokens.
         places: [N, 3] view, y, x of each token; -1 where it stands for no place.
@@ -42,6 +44,7 @@ class EncodedPrompt:
         prefix_ids: [p] the prompt up to the last base token, of which `prefix` holds keys and values.
     """
 
+    sources: list[Source]
     texts: list[str]
     views: list[View]
     places: Tensor
@@ -88,6 +91,7 @@ class AttachedEncoding:
 
 def encode_prompts(
     family: Family,
+    sources: Sequence[list[Source]],
     images: Sequence[Sequence[Image.Image]],
     texts: Sequence[list[str]],
     inputs: Mapping[str, Any],
@@ -98,7 +102,7 @@ def encode_prompts(
 
     Args:
         family: of the model.
-        images: of each prompt.
+        sources, images: of each prompt.
         texts: what the processor writes in the place of each.
         inputs: what it made of all of them.
         pool, way: see `AttachedReader.encode_image`.
@@ -107,10 +111,11 @@ def encode_prompts(
     names = inspect.signature(core.get_image_features).parameters
     tower = {name: inputs[name] for name in names if name in inputs}
     prompts = []
-    for shown, own in zip(images, texts, strict=True):
+    for own, shown, written in zip(sources, images, texts, strict=True):
         known = family.of_prompt(inputs, first, first + len(shown))
         pixels = family.pixels(tower, first, first + len(shown)) if way == "pixels" else {}
-        prompts.append(_unseen(shown, own, _views(family, shown, own, known), pool, known, pixels))
+        views = _views(family, own, written, known)
+        prompts.append(_unseen(own, written, views, saliency_of(shown, views), pool, known, pixels))
         first += len(shown)
     if way == "pixels":
         grids = [grid for prompt in prompts for grid in prompt.base_grids]
@@ -136,11 +141,11 @@ def flat(outputs: Any) -> tuple[Tensor, list[Tensor]]:
     return joined(outputs.pooler_output), [joined(plane) for plane in outputs.get("deepstack_features") or []]
 
 
-def _views(family: Family, images: Sequence[Image.Image], texts: Sequence[str], known: dict[str, Tensor]) -> list[View]:
+def _views(family: Family, sources: Sequence[Source], texts: Sequence[str], known: dict[str, Tensor]) -> list[View]:
     views = list[View]()
-    for number, (image, text) in enumerate(zip(images, texts, strict=True)):
+    for number, (source, text) in enumerate(zip(sources, texts, strict=True)):
         count = text.count(family.image_token)
-        own = family.views(number, (image.height, image.width), count, text, known)
+        own = family.views(number, (source.height, source.width), count, text, known)
         if sum(map(len, own)) != count:
             expected = f"views of {count} image tokens, as the processor writes"
             raise ValueError(f"{family.model.config.model_type}: expected {expected}; got {sum(map(len, own))}")
@@ -149,9 +154,10 @@ def _views(family: Family, images: Sequence[Image.Image], texts: Sequence[str], 
 
 
 def _unseen(
-    images: Sequence[Image.Image],
+    sources: list[Source],
     texts: list[str],
     views: list[View],
+    saliency: Tensor,
     pool: int,
     known: dict[str, Tensor],
     pixels: dict[str, Tensor],
@@ -161,8 +167,9 @@ def _unseen(
     grids = [(-(-view.rows // pool), -(-view.cols // pool)) if pool else (0, 0) for view in views]
     cells = cells_of(places, views, grids) if pool else torch.full((len(places),), -1)
     none = torch.zeros(0)
-    saliency = saliency_of(images, views)
-    return EncodedPrompt(texts, views, places, boxes, saliency, cells, grids, none, [], none, None, [], pixels, known)
+    return EncodedPrompt(
+        sources, texts, views, places, boxes, saliency, cells, grids, none, [], none, None, [], pixels, known
+    )
 
 
 def _see(prompt: EncodedPrompt, tokens: Tensor, *planes: Tensor) -> None:

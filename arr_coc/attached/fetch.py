@@ -12,6 +12,9 @@ from ..modeling.fetcher import FetchResult
 from ..modeling.origins import Origin
 from .encoding import EncodedPrompt
 
+ALL = "all"
+"""The strategy of an answer for which all tokens were kept, each in its place, without a base."""
+
 
 @dataclass
 class AttachedFetch(FetchResult):
@@ -50,7 +53,7 @@ def fetch_result(
         allocator="topk",
         fell_back=torch.tensor([failed]),
         places=places,
-        base=len(prompt.base),
+        base=0 if strategy == ALL else len(prompt.base),
     )
 
 
@@ -59,5 +62,8 @@ def origins(prompt: EncodedPrompt, indices: Tensor) -> tuple[Origin, ...]:
     numbers = indices.cpu()
     numbers = numbers[prompt.is_place[numbers]]
     owners = [prompt.views[view].image for view in prompt.places[numbers, 0].tolist()]
-    boxes = [(x0, y0, x1, y1) for x0, y0, x1, y1 in prompt.boxes[numbers].tolist()]
-    return tuple(Origin(image, None, None, box) for image, box in zip(owners, boxes, strict=True))
+    found = []
+    for image, (x0, y0, x1, y1) in zip(owners, prompt.boxes[numbers].tolist(), strict=True):
+        source = prompt.sources[image]
+        found.append(Origin(image, source.page, source.second, (x0, y0, x1, y1)))
+    return tuple(found)

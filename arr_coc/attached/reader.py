@@ -19,13 +19,15 @@ from ..modeling.asker import check_decoding, checked_questions, generation_setti
 from ..modeling.before_5_24 import CACHE
 from ..modeling.checks import boxes_per_slot
 from ..modeling.glance import AttentionRecorder
-from ..modeling.image_loading import load_image
+from ..modeling.image_loading import MAX_IMAGE_PIXELS, Source, load_source
 from ..modeling.image_processing_arr_coc import Box
 from ..modeling.prefix import keeps_every_position
+from ..modeling.view_encoding import sources_of
+from ..modeling.views import AS_SEEN
 from .adapter import load_scorer, save_scorer
 from .encoding import AttachedEncoding, EncodedPrompt, encode_prompts, flat
 from .families import FAMILIES
-from .fetch import AttachedFetch, fetch_result, origins
+from .fetch import ALL, AttachedFetch, fetch_result, origins
 from .placing import BASE, FETCHED, TEXT, Batch, PlacedPrompt, PlainPrompt, count_fetched, pad, place
 from .prompts import PromptWriter
 from .scoring import STRATEGIES, TrainedScorer, between_cells, make_scorer, most_relevant, relevance_of_boxes, score
@@ -99,7 +101,7 @@ class AttachedReader:
 
         Args:
             image: in any form that our own models take: one; a list, one for each question; or a list of lists, shown
-                together.
+                together. All pages of a PDF, and frames of a video, are shown together.
             pool: image tokens along each axis that one base token stands for; 0: no base tokens.
             way: "tokens": the vision tower encodes the whole image, and base tokens are means; "pixels": it encodes a
                 small copy of the image, whose tokens are the base, and later the patches that a question asks for.
@@ -110,9 +112,10 @@ class AttachedReader:
                 of a family whose tower encodes whole images only.
         """
         self._check_way(pool, way)
-        images = [[load_image(source) for source in shown] for shown in shown_by_prompts(image)]
+        sources = [_sources(shown) for shown in shown_by_prompts(image)]
+        images = [[source.load() for source in shown] for shown in sources]
         inputs, texts = self.writer.processed(images)
-        encoding = encode_prompts(self.family, images, texts, inputs, pool, way)
+        encoding = encode_prompts(self.family, sources, images, texts, inputs, pool, way)
         if prefix and pool:
             for prompt in encoding.prompts:
                 self._read_prefix(encoding, prompt)
@@ -430,8 +433,10 @@ class AttachedReader:
         }
 
 
-ALL = "all"
-"""The strategy of an answer for which all tokens were kept."""
+def _sources(shown: Sequence[Any]) -> list[Source]:
+    """The images, pages and frames that a prompt shows."""
+    pages = [sources_of(load_source(one), AS_SEEN, MAX_IMAGE_PIXELS) for one in shown]
+    return [page for own in pages for page in own]
 
 
 def _paired(prompts: list[EncodedPrompt], questions: list[str]) -> tuple[list[EncodedPrompt], list[str]]:
