@@ -220,7 +220,7 @@ def test_no_base_keeps_tokens_in_their_places(family: str) -> None:
     asked = reader.writer.plain(prompt, "What?")
     ids, is_image, positions = asked
     kept = torch.tensor([1, 4, 7])
-    placed = reader._place(prompt, asked, kept)
+    placed = reader.runner.place(prompt, asked, kept)
     columns = sorted((~is_image).nonzero().flatten().tolist() + is_image.nonzero().flatten()[kept].tolist())
     assert torch.equal(placed.ids, ids[columns])
     assert torch.equal(placed.positions, positions[:, columns].float())

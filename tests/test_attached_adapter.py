@@ -55,7 +55,7 @@ def test_the_models_own_attention_teaches() -> None:
     )
     assert losses[-1] < 0.2 * losses[0] and steps == [*range(60)]
     (prompt,) = page.prompts
-    paid = reader.attention(page, prompt, "What?", to_all=True)
+    paid = reader.runner.attention(page, prompt, "What?", to_all=True)
     assert len(paid) == len(prompt)
     best = paid.argsort(descending=True)[:3].tolist()
     fetched = reader.generate(page, "What?", budget=10, return_fetch=True).fetch.indices[0].tolist()

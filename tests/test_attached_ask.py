@@ -1,9 +1,12 @@
-"""`arr-coc ask` with a published model in a folder."""
+"""`arr-coc ask` with a published model in a folder, and what the pages about published models show."""
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+import transformers
 from attached_models import published
 from helpers import Cli
 from PIL import Image
@@ -11,7 +14,8 @@ from PIL import Image
 import arr_coc
 from arr_coc.attached.loading import load_reader
 
-PDF = Path(__file__).parents[1] / "examples/images/invoices.pdf"
+ROOT = Path(__file__).parents[1]
+PDF = ROOT / "examples/images/invoices.pdf"
 
 
 @pytest.fixture
@@ -66,3 +70,21 @@ def test_a_folder_that_does_not_load_is_refused(folder: Path, checkpoint: Path) 
     (folder / "model.safetensors").write_bytes(b"damaged")
     with pytest.raises(ValueError, match="expected what AutoModelForImageTextToText loads; got"):
         load_reader(str(folder))
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/published-models.md"])
+def test_what_the_pages_show_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the tiny model in the place of the Hub's, and few steps of training."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    for kind, part in zip(("AutoModelForImageTextToText", "AutoProcessor"), published("qwen3_vl"), strict=True):
+        monkeypatch.setattr(getattr(transformers, kind), "from_pretrained", lambda *args, part=part, **kwargs: part)
+    space: dict[str, Any] = {
+        name: getattr(transformers, name) for name in ("AutoModelForImageTextToText", "AutoProcessor")
+    }
+    space["arr_coc"] = arr_coc
+    blocks = re.findall(r"```py\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(compile(block.replace("steps=200", "steps=1"), page, "exec"), space)
+    assert space["answer"].fetch.strategy == "attention" and space["answer"].sources

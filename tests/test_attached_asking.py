@@ -82,10 +82,10 @@ def test_attention_is_that_of_the_question_to_the_base(reader: AttachedReader, p
     model, _ = published("qwen3_vl")
     page = reader.encode_image(picture(250, 320), prefix=prefix)
     prompt = page.prompts[0]
-    received = reader.attention(page, prompt, "xyz")
+    received = reader.runner.attention(page, prompt, "xyz")
     with torch.no_grad():
-        placed = reader._place(prompt, reader.writer.plain(prompt, "xyz"), torch.zeros(0, dtype=torch.long))
-        inputs = reader._inputs(page, reader._batch([placed]))
+        placed = reader.runner.place(prompt, reader.writer.plain(prompt, "xyz"), torch.zeros(0, dtype=torch.long))
+        inputs = reader.runner._inputs(page, reader.runner._batch([placed]))
         model.set_attn_implementation("eager")
         try:
             layers = model.base_model(**inputs, output_attentions=True).attentions

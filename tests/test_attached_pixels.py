@@ -38,7 +38,7 @@ def test_the_base_is_a_small_copy_at_its_cells_places(reader: AttachedReader) ->
     torch.testing.assert_close(prompt.base, seen.pooler_output[0])
     torch.testing.assert_close(prompt.base_planes[2], seen.deepstack_features[2][0])
     asked = reader.writer.plain(prompt, "What?")
-    placed = reader._place(prompt, asked, torch.tensor([0, 79]))
+    placed = reader.runner.place(prompt, asked, torch.tensor([0, 79]))
     base, fetched = placed.positions[:, placed.kinds == 1], placed.positions[:, placed.kinds == 2]
     first = asked.positions[:, asked.is_image][:, :1]
     assert (base - first).tolist() == [
@@ -53,7 +53,7 @@ def test_cells_are_encoded_at_their_places(reader: AttachedReader) -> None:
     images = [picture(256, 320), picture(128, 192, seed=1)]  # 80 and 24 tokens
     (prompt,) = reader.encode_image([images], way="pixels", prefix=False).prompts
     cells = torch.tensor([3, 40, 41, 79, 80, 99])
-    tokens, planes = reader._encode_cells(prompt, cells)
+    tokens, planes = reader.runner._encode_cells(prompt, cells)
     tower = reader.model.base_model.visual
     rows = (cells[:, None] * 4 + torch.arange(4)).flatten()
     kept = torch.zeros(len(prompt.pixels["pixel_values"]), dtype=torch.bool).index_fill(0, rows, True)

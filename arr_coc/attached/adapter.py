@@ -134,7 +134,7 @@ def example_loss(
     scores = token_scores(scorer, prompt, reader.query(question))
     places = prompt.is_place.to(scores.device)
     if boxes is None:
-        return _divergence(scores, reader.attention(encoding, prompt, question, to_all=True), places)
+        return _divergence(scores, reader.runner.attention(encoding, prompt, question, to_all=True), places)
     target = relevance_of_boxes(prompt, boxes_per_slot(boxes)).to(scores.device)
     return relevance_loss(scores[None, None], target[None], places[None], POSITIVE_WEIGHT)
 

@@ -4,32 +4,28 @@ Notation: B questions, N image tokens of a prompt as the plain model has them, M
 tokens, S prompt length, D width of the language model.
 """
 
-import copy
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import DynamicCache
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
 
 from ..modeling.answers import Answer, answer_probabilities
-from ..modeling.asker import check_decoding, checked_questions, generation_setting, shown_by_prompts, within_context
-from ..modeling.before_5_24 import CACHE
+from ..modeling.asker import check_decoding, checked_questions, shown_by_prompts
 from ..modeling.checks import boxes_per_slot
-from ..modeling.glance import AttentionRecorder
 from ..modeling.image_loading import MAX_IMAGE_PIXELS, Source, load_source
 from ..modeling.image_processing_arr_coc import Box
-from ..modeling.prefix import keeps_every_position
 from ..modeling.view_encoding import sources_of
 from ..modeling.views import AS_SEEN
 from .adapter import load_scorer, save_scorer
-from .encoding import AttachedEncoding, EncodedPrompt, encode_prompts, flat
+from .encoding import AttachedEncoding, EncodedPrompt, encode_prompts
 from .families import FAMILIES
 from .fetch import ALL, AttachedFetch, fetch_result, origins
-from .placing import BASE, FETCHED, TEXT, Batch, PlacedPrompt, PlainPrompt, count_fetched, pad, place
+from .placing import PlainPrompt, count_fetched
 from .prompts import PromptWriter
+from .runner import ModelRunner
 from .scoring import STRATEGIES, TrainedScorer, between_cells, make_scorer, most_relevant, relevance_of_boxes, score
 
 BUDGET = 0.25
@@ -39,12 +35,6 @@ POOL = 4
 """Image tokens along each axis that one base token stands for, where a call says nothing."""
 
 WAYS = ("tokens", "pixels")
-
-ATTENTION_LAYERS = (0.25, 0.75)
-"""From which to which share of the language model's depth strategy "attention" reads."""
-
-NEW_TOKENS = 128
-"""Of an answer at most, where neither the call nor the model's generation config says."""
 
 
 def attach(model: Any, processor: Any) -> "AttachedReader":
@@ -84,6 +74,7 @@ class AttachedReader:
         self.processor = processor
         self.family = kind(model, processor)
         self.writer = PromptWriter(self.family)
+        self.runner = ModelRunner(self.writer)
         self.scorer: TrainedScorer | None = None
 
     @property
@@ -118,16 +109,8 @@ class AttachedReader:
         encoding = encode_prompts(self.family, sources, images, texts, inputs, pool, way)
         if prefix and pool:
             for prompt in encoding.prompts:
-                self._read_prefix(encoding, prompt)
+                self.runner.read_prefix(encoding, prompt)
         return encoding
-
-    def _read_prefix(self, encoding: AttachedEncoding, prompt: EncodedPrompt) -> None:
-        """Has the language model read the prompt up to its last base token."""
-        placed = self._place(prompt, self.writer.plain(prompt, "?"), torch.zeros(0, dtype=torch.long))
-        cache = DynamicCache(config=self.model.config.get_text_config())
-        inputs = self._inputs(encoding, self._batch([placed]), end=placed.prefix)
-        self.model.base_model(**inputs, **{CACHE: cache}, use_cache=True)
-        prompt.prefix_ids, prompt.prefix = placed.ids[: placed.prefix], cache
 
     # ---- ask ------------------------------------------------------------------------------------------------------
 
@@ -162,7 +145,7 @@ class AttachedReader:
             kwargs: what transformers' `generate` takes.
 
         Returns:
-            The answer, or a list of them for lists.
+            The answer, or a list of them for lists; without an image always text.
 
         Raises:
             ValueError: what cannot be asked; before anything is encoded where that can be told before.
@@ -171,7 +154,7 @@ class AttachedReader:
         check_decoding(self.model, kwargs)
         strategy = self._checked_strategy(strategy, boxes)
         if image is None:
-            answers: list[Any] = self._without_image(questions, kwargs)
+            answers: list[Any] = self.runner.answers_to_text(questions, kwargs)
         else:
             count_fetched(budget, 2**30, 2**30, int(pool > 0))  # refuses what no image allows
             if not isinstance(image, AttachedEncoding):
@@ -203,22 +186,16 @@ class AttachedReader:
         kwargs: dict[str, Any],
         return_fetch: bool,
     ) -> list[Any]:
-        """The third step: generates from prompts with what was fetched."""
+        """Answers to prompts, with what was fetched for each."""
         kept = [None if fetch.strategy == ALL else fetch.indices[0] for fetch in fetches]
-        placed = [self._place(*each) for each in zip(prompts, asked, kept, strict=True)]
-        repeats = max(self._setting(kwargs, name, 1) for name in ("num_beams", "num_return_sequences"))
-        cache, start = self._prefix(prompts, placed) if repeats == 1 and self._cache_is_plain(kwargs) else (None, 0)
-        batch = self._batch(placed, start, level=repeats > 1 and not self.family.by_prompt)
-        inputs = self._inputs(encoding, batch, stacked=repeats > 1)
-        inputs["input_ids"] = batch.ids
-        if cache is not None:
-            inputs[CACHE] = cache
-        output, texts = self._decoded(inputs, kwargs, return_fetch)
+        placed = [self.runner.place(*each) for each in zip(prompts, asked, kept, strict=True)]
+        output, start, texts = self.runner.answers(encoding, prompts, placed, kwargs, return_fetch)
         if not return_fetch:
             return texts
-        end, padding = self._setting(kwargs, "eos_token_id", []), self._setting(kwargs, "pad_token_id", -1)
-        probabilities = answer_probabilities(self.model, output, batch.ids.shape[1], end, padding)
-        whole = output if self._setting(kwargs, "return_dict_in_generate") else None
+        setting = self.runner.setting
+        end, padding = setting(kwargs, "eos_token_id", []), setting(kwargs, "pad_token_id", -1)
+        probabilities = answer_probabilities(self.model, output, start, end, padding)
+        whole = output if setting(kwargs, "return_dict_in_generate") else None
         each = len(texts) // len(prompts)
         sources = [origins(prompt, fetch.indices[0]) for prompt, fetch in zip(prompts, fetches, strict=True)]
         return [
@@ -250,40 +227,6 @@ class AttachedReader:
     def query(self, question: str) -> Tensor:
         """[L, D] embeddings of a question, as scorers read it."""
         return self.model.get_input_embeddings()(self.writer.words(question))
-
-    @torch.no_grad()
-    def attention(
-        self, encoding: AttachedEncoding, prompt: EncodedPrompt, question: str, *, to_all: bool = False
-    ) -> Tensor:
-        """[M] what the question's tokens attend to among base tokens, in the language model's middle layers.
-
-        The language model reads base and question, behind the cached prefix where there is one; or, `to_all`, all
-        image tokens and the question: [N].
-
-        Raises:
-            ValueError: no base tokens, or attention of a kind that shows no weights.
-        """
-        if not to_all and not len(prompt.base):
-            raise ValueError(
-                'strategy "attention": expected base tokens (pool above 0), which are read first; got none'
-            )
-        asked = self.writer.plain(prompt, question)
-        placed = self._place(prompt, asked, None if to_all else torch.zeros(0, dtype=torch.long))
-        cache, start = self._prefix([prompt], [placed])
-        behind = int((placed.kinds != TEXT).nonzero()[-1]) + 1
-        own = _find(placed.ids[behind:], self.writer.words(question)) + behind - start
-        is_question = torch.zeros(1, len(placed.ids) - start, dtype=torch.bool, device=own.device)
-        with AttentionRecorder(is_question.index_fill(1, own, True)) as recorder:
-            inputs = self._inputs(encoding, self._batch([placed], start), start=start)
-            self.model.base_model(**inputs, **{CACHE: cache}, use_cache=cache is not None)
-        if not recorder.layers:
-            received = self.model.config.get_text_config()._attn_implementation
-            expected = 'a language model with attention "sdpa" or "eager", which shows its weights'
-            raise ValueError(f'strategy "attention": expected {expected}; got {received!r}')
-        low, high = (round(share * len(recorder.layers)) for share in ATTENTION_LAYERS)
-        low = min(low, len(recorder.layers) - 1)
-        paid = torch.stack(recorder.layers[low : max(low + 1, high)]).mean(0)[0]
-        return paid[(placed.kinds == (FETCHED if to_all else BASE)).to(paid.device)]
 
     # ---- checks before work ----------------------------------------------------------------------------------------
 
@@ -343,7 +286,7 @@ class AttachedReader:
             return fetch_result(prompt, torch.zeros(0, dtype=torch.long), none, none, "none", failed=False)
         given: dict[str, Any] = {"seed": seed}
         if strategy == "attention":
-            given["attention"] = between_cells(self.attention(encoding, prompt, question), prompt)
+            given["attention"] = between_cells(self.runner.attention(encoding, prompt, question), prompt)
         if boxes is not None:
             given["relevance"] = relevance_of_boxes(prompt, boxes)
         trained = self.scorer if strategy == "realizer" else None
@@ -352,85 +295,6 @@ class AttachedReader:
         return fetch_result(
             prompt, most_relevant(scores, prompt.is_place, count), scores, relevance, strategy, failed=failed
         )
-
-    def _place(self, prompt: EncodedPrompt, asked: PlainPrompt, fetched: Tensor | None) -> PlacedPrompt:
-        """The prompt with base tokens and those that were fetched; None: with all."""
-        tokens, planes = prompt.tokens, prompt.planes
-        if tokens is None:
-            tokens, planes = self._encode_cells(prompt, fetched)
-        elif fetched is not None:
-            at = fetched.to(tokens.device)
-            tokens, planes = tokens[at], [plane[at] for plane in planes]
-        return place(asked, prompt, fetched, tokens, planes)
-
-    def _encode_cells(self, prompt: EncodedPrompt, cells: Tensor | None) -> tuple[Tensor, list[Tensor]]:
-        """The tokens `cells` [K] of a prompt, and their planes, from its pixels; None: all."""
-        if cells is None:
-            return flat(self.model.base_model.get_image_features(**prompt.pixels, return_dict=True))
-        if not len(cells):
-            return prompt.base[:0], [plane[:0] for plane in prompt.base_planes]
-        return flat(self.family.encode_cells(prompt.pixels, cells.to(prompt.base.device)))
-
-    def _without_image(self, questions: Sequence[str], kwargs: dict[str, Any]) -> list[str]:
-        """What the plain model answers to text."""
-        texts = [self.writer.chat(0, text) for text in questions]
-        inputs = self.processor(text=texts, padding=True, padding_side="left", return_tensors="pt")
-        return self._decoded(inputs.to(self.model.device), kwargs, False)[1]
-
-    def _decoded(self, inputs: dict[str, Any], kwargs: dict[str, Any], with_logits: bool) -> tuple[Any, list[str]]:
-        """What transformers' `generate` returns, and the answers' texts."""
-        start = inputs["input_ids"].shape[1]
-        settings = within_context(self.model, kwargs, start) | {"return_dict_in_generate": True}
-        if self._setting(kwargs, "max_new_tokens") is None and "max_length" not in kwargs:
-            settings["max_new_tokens"] = NEW_TOKENS
-        if with_logits:
-            settings["output_logits"] = True
-        output = self.model.generate(**inputs, **settings)
-        texts = self.processor.tokenizer.batch_decode(output.sequences[:, start:], skip_special_tokens=True)
-        return output, [text.strip() for text in texts]
-
-    def _setting(self, kwargs: dict[str, Any], name: str, default: Any = None) -> Any:
-        return generation_setting(self.model, kwargs, name, default)
-
-    def _cache_is_plain(self, kwargs: dict[str, Any]) -> bool:
-        """Whether this generation keeps a cache of the kind that a prefix is kept in."""
-        others = [self._setting(kwargs, name) for name in ("cache_implementation", "prompt_lookup_num_tokens")]
-        return others == [None, None] and "cache" not in kwargs and bool(self._setting(kwargs, "use_cache", True))
-
-    def _batch(self, placed: Sequence[PlacedPrompt], prefix: int = 0, level: bool = False) -> Batch:
-        padding = self._setting({}, "pad_token_id", self.processor.tokenizer.pad_token_id)
-        return pad(placed, self.model.config.image_token_id, padding or 0, prefix, level)
-
-    def _prefix(self, prompts: Sequence[EncodedPrompt], placed: Sequence[PlacedPrompt]) -> tuple[Any, int]:
-        """A cache of what all prompts begin with, and its length; None and 0 where they share none."""
-        first = prompts[0]
-        known, cache = first.prefix_ids, first.prefix
-        if known is None or cache is None or any(prompt is not first for prompt in prompts):
-            return None, 0
-        start = len(known)
-        if not all(own.prefix == start and torch.equal(own.ids[:start], known) for own in placed):
-            return None, 0
-        if len({len(own.ids) for own in placed}) > 1 and not keeps_every_position(cache):
-            return None, 0  # a sliding window would count the padding behind the prefix
-        cache = copy.deepcopy(cache)
-        cache.batch_repeat_interleave(len(placed))
-        return cache, start
-
-    def _inputs(
-        self, encoding: AttachedEncoding, batch: Batch, *, start: int = 0, end: int | None = None, stacked: bool = False
-    ) -> dict[str, Any]:
-        """What the model's forward takes for the tokens from `start` to `end`; `stacked`: as beams have to have it."""
-        kinds, tokens = batch.kinds[:, :end], batch.tokens
-        has_base = bool((kinds == BASE).any())
-        joined = tokens if self.family.by_prompt else torch.stack(tokens) if stacked else torch.cat(tokens)
-        planes = {"deepstack_features": batch.planes} if batch.planes else {}
-        return {
-            "input_ids": batch.ids[:, start:end],
-            "attention_mask": batch.mask[:, :end],
-            "position_ids": self.family.position_ids(batch.positions, batch.mask)[..., start:end],
-            "mm_encoder_outputs": encoding.outputs(pooler_output=joined, **planes),
-            **self.family.token_types(kinds == (BASE if has_base else FETCHED)),
-        }
 
 
 def _sources(shown: Sequence[Any]) -> list[Source]:
@@ -456,15 +320,3 @@ def _boxes_of(prompts: Sequence[EncodedPrompt], boxes: Any) -> list[Any]:
     if len(listed) != sum(counts):
         raise ValueError(f"boxes: expected one list per question and image ({sum(counts)}); got {len(listed)}")
     return [[listed.pop(0) for _ in range(count)] for count in counts]
-
-
-def _find(ids: Tensor, words: Tensor) -> Tensor:
-    """Where the question's tokens stand among those behind the images; all of them where they are not found.
-
-    A tokenizer may join a question's first or last letters with what stands beside it.
-    """
-    if 0 < len(words) <= len(ids):
-        hits = (ids.unfold(0, len(words), 1) == words).all(-1).nonzero().flatten()
-        if len(hits):
-            return hits[0] + torch.arange(len(words), device=ids.device)
-    return torch.arange(len(ids), device=ids.device)
