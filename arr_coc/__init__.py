@@ -4,6 +4,7 @@ Importing it registers its classes, so that transformers' Auto classes and pipel
 """
 
 from .adapters import scorer_lora_config as scorer_lora_config
+from .attached import attach as attach
 from .auto_classes import register
 from .modeling.configuration_arr_coc import ArrCocConfig as ArrCocConfig
 from .modeling.image_processing_arr_coc import ArrCocImageProcessor as ArrCocImageProcessor

@@ -186,7 +186,7 @@ def _said(question: str, text: str | None, probability: float | None) -> list[st
 def describe(fetch: FetchResult) -> str:
     """One sentence: strategy, budget, and how many of the fetched patches are padding."""
     patches = fetch.relevance.shape[-1]
-    base = patches // COMPRESSION**2
+    base = getattr(fetch, "base", patches // COMPRESSION**2)  # of a published model as many as it has views
     if not fetch.budget:
         return f"strategy {fetch.strategy}: the {base} base tokens only, nothing fetched of {patches} patches"
     padding = int((fetch.is_padding & fetch.used).sum())

@@ -9,11 +9,17 @@ import pytest
 import torch
 from helpers import tiny_checkpoint, tiny_tokenizer
 from PIL import Image
-from transformers import LlamaConfig, LlamaForCausalLM, SmolVLMForConditionalGeneration, VisionEncoderDecoderModel
+from transformers import (
+    AutoModelForImageTextToText,
+    LlamaConfig,
+    LlamaForCausalLM,
+    SmolVLMForConditionalGeneration,
+    VisionEncoderDecoderModel,
+)
 from transformers.generation.streamers import BaseStreamer
 
 from arr_coc.evaluating.bench import ask_bench, read_bench
-from benchmarks import first_token, ocr_pipeline, smollm2
+from benchmarks import attached, first_token, ocr_pipeline, smollm2
 
 
 class Tokens(BaseStreamer):
@@ -170,6 +176,44 @@ def test_peers_have_their_published_sizes() -> None:
         donut: Any = VisionEncoderDecoderModel(first_token.donut_config())
     parts = (smolvlm, smolvlm.model.vision_model, donut, donut.encoder)
     assert [round(part.num_parameters() / 1e6) for part in parts] == [256, 86, 202, 74]
+
+
+def test_published_models_have_their_sizes() -> None:
+    """Of Qwen3-VL-2B and its tower, of InternVL3.5-1B and its tower, in millions."""
+    found = []
+    for name in ("qwen3-vl-2b", "internvl3.5-1b"):
+        config, _ = attached.SIZES[name]()
+        with torch.device("meta"):
+            model: Any = AutoModelForImageTextToText.from_config(config)
+        tower = getattr(model.model, "visual", None) or model.model.vision_tower
+        found += [round(part.num_parameters() / 1e6) for part in (model, tower)]
+    assert found == [2128, 407, 1061, 304]
+
+
+def test_running_back_is_timed_beside_the_plain_model(picture: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    threads = str(torch.get_num_threads())
+    options = ["--sides", "300", "--budgets", "0.25", "--threads", threads, "--dtype", "float32"]
+    attached.main(["small", "--image", str(picture), *options])
+    printed = capsys.readouterr().out
+    assert "300 x 200 px, 70 image tokens, 1 rounds" in printed and "strategy attention, wall seconds" in printed
+    timed = [line[:28].strip() for line in printed.splitlines()[-5:]]
+    asked = ["tokens, 25%", "tokens, 25%, next question", "pixels, 25%", "pixels, 25%, next question"]
+    assert timed == ["plain", *asked]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--rounds", "0"], "--rounds: expected at least 1; got 0"),
+        (["--sides", "8"], "--sides: expected at least 64 px; got 8"),
+        (["--image", "none.png"], "none.png"),
+        (["--budgets", "2"], "budget: expected a share in 0..1"),
+        (["--strategy", "glance"], "strategy: expected one of attention"),
+    ],
+)
+def test_timing_running_back_refuses_bad_arguments(arguments: list[str], message: str) -> None:
+    with pytest.raises(SystemExit, match=message):
+        attached.main(["small", "--threads", str(torch.get_num_threads()), *arguments])
 
 
 def test_the_faster_dtype_is_taken() -> None:

@@ -22,8 +22,12 @@ from .common import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from arr_coc.attached import AttachedReader
     from arr_coc.modeling.answers import Answer, Pass
-    from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+    from arr_coc.modeling.image_loading import Source
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp")
 
@@ -50,11 +54,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from arr_coc.attached.loading import load_reader
     from arr_coc.contact_sheet import draw_sheet
-    from arr_coc.files import fresh_file
     from arr_coc.loading import load_model
     from arr_coc.modeling.image_processing_arr_coc import load_source
-    from arr_coc.viewing import describe, draw_answer
+    from arr_coc.viewing import draw_answer
 
     picture = None if args.picture is None else writable(args.picture, "--picture", PICTURES)
     if os.path.isfile(args.question):  # also where it is too long for a path
@@ -62,6 +66,10 @@ def run(args: argparse.Namespace) -> None:
     if len(args.image) > 1 and args.box:
         raise ValueError(f"--box: expected one image, which it is on; got {len(args.image)}")
     images = [load_source(image) for image in args.image]
+    if (reader := load_reader(args.model, args.device)) is not None:
+        sources, answer = _ask_published(args, reader, images)
+        _report(args, reader.model, answer, answer.fetch.base, picture, partial(draw_sheet, sources))
+        return
     model = load_model(args.model, args.device)
     strategy = args.strategy or model.config.fetcher_config.strategy
     if args.box and strategy != "oracle":
@@ -77,12 +85,43 @@ def run(args: argparse.Namespace) -> None:
         num_passes=args.passes,
         return_fetch=True,
     )
+    draw = partial(draw_answer, images[0]) if seen.sources is None else partial(draw_sheet, seen.sources)
+    _report(args, model, answer, len(seen) * seen.base_positions, picture, draw)
+
+
+def _ask_published(args: argparse.Namespace, reader: AttachedReader, images: list[Any]) -> tuple[list[Source], Any]:
+    """What was asked about and the answer of a published model, to which running back is attached."""
+    for name in ("allocator", "passes", "tiles"):
+        if (value := getattr(args, name)) not in (None, 1):  # one pass is what there is
+            raise ValueError(f"--{name}: expected none with a {reader.model.config.model_type} model; got {value}")
+    budget: dict[str, Any] = {} if args.budget is None else {"budget": _share_or_number(args.budget)}
+    seen = reader.encode_image([images])
+    answer = reader.generate(seen, args.question, strategy=args.strategy, boxes=args.box, return_fetch=True, **budget)
+    return seen.prompts[0].sources, answer
+
+
+def _share_or_number(text: str) -> float | int | str:
+    """A budget of `AttachedReader.generate`: a share, a number of tokens, or a name."""
+    if text.isdecimal():
+        return int(text)
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _report(
+    args: argparse.Namespace, model: Any, answer: Answer, base: int, picture: Path | None, draw: Callable[..., Any]
+) -> None:
+    """Draws and prints an answer."""
+    from arr_coc.files import fresh_file
+    from arr_coc.viewing import describe
+
     if picture is not None:
-        draw = partial(draw_answer, images[0]) if seen.sources is None else partial(draw_sheet, seen.sources)
         with fresh_file(picture) as beside:
             draw(answer, question=args.question).save(beside)
     if args.json:
-        print(json.dumps(_as_json(args, model, answer, len(seen) * seen.base_positions), ensure_ascii=False))
+        print(json.dumps(_as_json(args, model, answer, base), ensure_ascii=False))
         return
     print(answer.text)
     drawn = "" if picture is None else f"; picture in {picture}"
@@ -92,9 +131,7 @@ def run(args: argparse.Namespace) -> None:
     print(f"confidence {answer.probability:.1%}; {said}", file=sys.stderr)
 
 
-def _as_json(
-    args: argparse.Namespace, model: ArrCocForConditionalGeneration, answer: Answer, base: int
-) -> dict[str, Any]:
+def _as_json(args: argparse.Namespace, model: Any, answer: Answer, base: int) -> dict[str, Any]:
     fetch = answer.fetch
     used = fetch.used.nonzero(as_tuple=True)
     images = [name if len(name) < 1000 else f"{name[:80]}..." for name in args.image]  # a data: URL is the image itself
@@ -133,8 +170,13 @@ COMMAND = Command(
     name="ask",
     summary="ask a question about one image or several",
     description=(
-        "Ask a question about one image or several, a PDF or a video. The answer goes to standard output; the\n"
-        "confidence and a summary of what was fetched go to standard error."
+        "Ask a question about one image or several, a PDF or a video. The answer goes to standard output; the
+"
+        "confidence and a summary of what was fetched go to standard error. With a published model of another family
+"
+        "(Qwen3-VL, InternVL, ...) --budget may be a share of its image tokens; --allocator, --passes and --tiles are
+"
+        "not available."
     ),
     examples=(
         'arr-coc ask receipt.png "What is the total?"',
@@ -142,6 +184,7 @@ COMMAND = Command(
         'arr-coc ask receipt.png "What is the total?" --strategy none --json',
         'arr-coc ask invoices.pdf "What is the total?" --picture sheet.png',
         'arr-coc ask first.png second.png "Which total is the highest?"',
+        'arr-coc ask invoice.jpg "What is the total?" --model Qwen/Qwen3-VL-2B-Instruct --budget 0.25',
     ),
     add_arguments=add_arguments,
     run=run,

@@ -1,0 +1,230 @@
+"""What a published model's vision tower makes of the images of a prompt, which no question changes.
+
+Notation: N image tokens as the plain model has them, M base tokens, D width of the language model, V views. Positions
+are (y, x).
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from transformers.cache_utils import Cache
+
+from ..modeling.image_loading import Source
+from ..modeling.textures import luminance, magnitude, sobel
+from .families import Family, View
+
+TOKEN_PX = 8
+"""Side of a token's part of the image, px, from which its saliency is taken."""
+
+
+@dataclass(eq=False)
+class EncodedPrompt:
+    """The images of one prompt.
+
+    Attributes:
+        sources: of each image: its size, its pixels, its page or second in a document.
+        texts: what the processor writes in each image's place.
+        views: all grids of tokens, in the order of the tokens.
+        places: [N, 3] view, y, x of each token; -1 where it stands for no place.
+        boxes: [N, 4] x0, y0, x1, y1 of each, px of its image.
+        saliency: [N] mean Sobel magnitude of the image under each token.
+        cells: [N] the base token that stands for each token, or -1.
+        base_grids: (rows, cols) of the base tokens of each view.
+        base: [M, D], and `base_planes` [M, D] for each of DeepStack's layers.
+        seen: [N, D] what scorers see of each token.
+        tokens: [N, D], and `planes` [N, D]; None: they are encoded when they are asked for, from `pixels`.
+        pixels: what the vision tower takes, by name; empty where there are `tokens`.
+        inputs: what positions depend on, see `Family.of_prompt`.
+        prefix_ids: [p] the prompt up to the last base token, of which `prefix` holds keys and values.
+    """
+
+    sources: list[Source]
+    texts: list[str]
+    views: list[View]
+    places: Tensor
+    boxes: Tensor
+    saliency: Tensor
+    cells: Tensor
+    base_grids: list[tuple[int, int]]
+    base: Tensor
+    base_planes: list[Tensor]
+    seen: Tensor
+    tokens: Tensor | None
+    planes: list[Tensor]
+    pixels: dict[str, Tensor]
+    inputs: dict[str, Tensor]
+    prefix_ids: Tensor | None = None
+    prefix: Cache | None = field(default=None, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @property
+    def is_place(self) -> Tensor:
+        """bool [N], False on tokens that stand for no place."""
+        return self.places[:, 0] >= 0
+
+
+@dataclass(eq=False)
+class AttachedEncoding:
+    """What `AttachedReader.encode_image` returns: the images of each prompt.
+
+    Attributes:
+        prompts: of each prompt, its images.
+        model: the model that made it.
+        outputs: makes the model's own output, as `mm_encoder_outputs` holds it, of image tokens by name.
+    """
+
+    prompts: list[EncodedPrompt]
+    model: Any = field(repr=False)
+    outputs: Callable[..., dict[str, Any]] = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+
+def encode_prompts(
+    family: Family,
+    sources: Sequence[list[Source]],
+    images: Sequence[Sequence[Image.Image]],
+    texts: Sequence[list[str]],
+    inputs: Mapping[str, Any],
+    pool: int,
+    way: str,
+) -> AttachedEncoding:
+    """Runs the vision tower once over the images of all prompts.
+
+    Args:
+        family: of the model.
+        sources, images: of each prompt.
+        texts: what the processor writes in the place of each.
+        inputs: what it made of all of them.
+        pool, way: see `AttachedReader.encode_image`.
+    """
+    core, first = family.model.base_model, 0
+    names = inspect.signature(core.get_image_features).parameters
+    tower = {name: inputs[name] for name in names if name in inputs}
+    prompts = []
+    for own, shown, written in zip(sources, images, texts, strict=True):
+        known = family.of_prompt(inputs, first, first + len(shown))
+        pixels = family.pixels(tower, first, first + len(shown)) if way == "pixels" else {}
+        views = _views(family, own, written, known)
+        prompts.append(_unseen(own, written, views, saliency_of(shown, views), pool, known, pixels))
+        first += len(shown)
+    if way == "pixels":
+        grids = [grid for prompt in prompts for grid in prompt.base_grids]
+        tower = family.overviews([image for shown in images for image in shown], grids)
+    outputs = core.get_image_features(**tower, return_dict=True)
+    tokens, planes = flat(outputs)
+    counts = [sum(r * c for r, c in prompt.base_grids) if prompt.pixels else len(prompt) for prompt in prompts]
+    if sum(counts) != len(tokens):
+        raise ValueError(f"processor: expected {len(tokens)} image tokens, as the model makes; got {sum(counts)}")
+    parts = zip(*(values.split(counts) for values in (tokens, *planes)), strict=True)
+    for prompt, part in zip(prompts, parts, strict=True):
+        _see(prompt, *part)
+    kept = {name: outputs[name] for name in ("visual_indicator_features",) if name in outputs}
+    return AttachedEncoding(prompts, family.model, lambda **own: {"image": type(outputs)(**own, **kept)})
+
+
+def flat(outputs: Any) -> tuple[Tensor, list[Tensor]]:
+    """Image tokens [N, D] and DeepStack's planes [N, D], in whatever nesting a family returns them."""
+
+    def joined(tokens: Any) -> Tensor:
+        return tokens.flatten(0, -2) if isinstance(tokens, Tensor) else torch.cat([joined(part) for part in tokens])
+
+    return joined(outputs.pooler_output), [joined(plane) for plane in outputs.get("deepstack_features") or []]
+
+
+def _views(family: Family, sources: Sequence[Source], texts: Sequence[str], known: dict[str, Tensor]) -> list[View]:
+    views = list[View]()
+    for number, (source, text) in enumerate(zip(sources, texts, strict=True)):
+        count = text.count(family.image_token)
+        own = family.views(number, (source.height, source.width), count, text, known)
+        if sum(map(len, own)) != count:
+            expected = f"views of {count} image tokens, as the processor writes"
+            raise ValueError(f"{family.model.config.model_type}: expected {expected}; got {sum(map(len, own))}")
+        views += own
+    return views
+
+
+def _unseen(
+    sources: list[Source],
+    texts: list[str],
+    views: list[View],
+    saliency: Tensor,
+    pool: int,
+    known: dict[str, Tensor],
+    pixels: dict[str, Tensor],
+) -> EncodedPrompt:
+    """The images of a prompt before the tower has seen them."""
+    places, boxes = places_of(views)
+    grids = [(-(-view.rows // pool), -(-view.cols // pool)) if pool else (0, 0) for view in views]
+    cells = cells_of(places, views, grids) if pool else torch.full((len(places),), -1)
+    none = torch.zeros(0)
+    return EncodedPrompt(
+        sources, texts, views, places, boxes, saliency, cells, grids, none, [], none, None, [], pixels, known
+    )
+
+
+def _see(prompt: EncodedPrompt, tokens: Tensor, *planes: Tensor) -> None:
+    """Gives a prompt what the tower saw: all tokens, of which base tokens are means; or the base, an overview."""
+    if prompt.pixels:
+        prompt.base, prompt.base_planes = tokens, list(planes)
+        prompt.seen = tokens[prompt.cells.to(tokens.device)]
+        return
+    count = sum(rows * cols for rows, cols in prompt.base_grids)
+    prompt.base, *prompt.base_planes = (
+        mean_over_cells(values, prompt.cells, count).to(values) for values in (tokens, *planes)
+    )
+    prompt.seen = prompt.tokens = tokens
+    prompt.planes = list(planes)
+
+
+def places_of(views: Sequence[View]) -> tuple[Tensor, Tensor]:
+    """View, y, x [N, 3] and the box [N, 4] in px of every token of views that stand one behind the other."""
+    places, boxes = [], []
+    for number, view in enumerate(views):
+        own = torch.full((len(view), 3), -1)
+        y, x = torch.meshgrid(torch.arange(view.rows), torch.arange(view.cols), indexing="ij")
+        at = view.numbers().flatten()
+        own[at] = torch.stack((torch.full_like(y, number), y, x), -1).flatten(0, 1)
+        places.append(own)
+        boxes.append(torch.zeros(len(view), 4).index_copy(0, at, view.boxes()))
+    return torch.cat(places), torch.cat(boxes)
+
+
+def cells_of(places: Tensor, views: Sequence[View], grids: Sequence[tuple[int, int]]) -> Tensor:
+    """[N] the base token over each token, where each view's base tokens lie on a grid of (rows, cols); -1: none."""
+    cells, first = torch.full((len(places),), -1), 0
+    for number, (view, (rows, cols)) in enumerate(zip(views, grids, strict=True)):
+        inside = (places[:, 0] == number).nonzero().flatten()
+        y, x = places[inside, 1], places[inside, 2]
+        cells[inside] = first + (y * rows // view.rows) * cols + x * cols // view.cols
+        first += rows * cols
+    return cells
+
+
+def mean_over_cells(values: Tensor, cells: Tensor, count: int) -> Tensor:
+    """Means of values [N, D] over the tokens of each of `count` cells [N]: [count, D], summed in float32."""
+    inside = cells >= 0
+    at, kept = cells[inside].to(values.device), values[inside.to(values.device)].float()
+    sums = torch.zeros(count, values.shape[1], device=values.device).index_add(0, at, kept)
+    return sums / torch.bincount(at, minlength=count).clamp(min=1)[:, None]
+
+
+def saliency_of(images: Sequence[Image.Image], views: Sequence[View]) -> Tensor:
+    """[N] mean Sobel magnitude under every token of some views; 0 where a token stands for no place."""
+    found = []
+    for view in views:
+        size = (view.cols * TOKEN_PX, view.rows * TOKEN_PX)
+        part = images[view.image].convert("RGB").resize(size, Image.Resampling.BILINEAR, box=view.box)
+        pixels = torch.from_numpy(np.array(part)).permute(2, 0, 1)[None].float() / 127.5 - 1
+        edges = torch.nn.functional.avg_pool2d(magnitude(sobel(luminance(pixels))), TOKEN_PX).flatten()
+        found.append(torch.zeros(len(view)).index_copy(0, view.numbers().flatten(), edges))
+    return torch.cat(found)

@@ -1,0 +1,295 @@
+"""The families of published models: what differs between them about an image's tokens.
+
+Everything else is transformers' own: `get_image_features` encodes, `generate(mm_encoder_outputs=..., position_ids=...)`
+takes image tokens from outside. Nothing of a model is patched or copied.
+
+Notation: N image tokens of a prompt as the plain model has them, S prompt length, D width of the language model.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor
+from transformers.vision_utils import get_vision_interpolation_indices_and_weights, get_vision_position_ids
+
+from ..modeling.image_processing_arr_coc import Box
+from ..modeling.registry import Registry
+
+
+@dataclass(frozen=True)
+class View:
+    """A grid of image tokens: a whole image, or a tile of it.
+
+    Attributes:
+        image: which of the prompt's images it shows, from 0.
+        box: x0, y0, x1, y1, the part of that image, px.
+        rows, cols: of its tokens.
+        row_ends: tokens behind each row that stand for no place, such as LLaVA's newline.
+        ends: such tokens behind the last row.
+    """
+
+    image: int
+    box: Box
+    rows: int
+    cols: int
+    row_ends: int = 0
+    ends: int = 0
+
+    def __len__(self) -> int:
+        return self.rows * (self.cols + self.row_ends) + self.ends
+
+    def numbers(self) -> Tensor:
+        """[rows, cols] the number of each token within the view."""
+        return torch.arange(self.rows)[:, None] * (self.cols + self.row_ends) + torch.arange(self.cols)
+
+    def boxes(self) -> Tensor:
+        """[rows * cols, 4] x0, y0, x1, y1 of each token, px of the image."""
+        x0, y0, x1, y1 = self.box
+        y = torch.linspace(y0, y1, self.rows + 1)
+        x = torch.linspace(x0, x1, self.cols + 1)
+        top, left = torch.meshgrid(y[:-1], x[:-1], indexing="ij")
+        bottom, right = torch.meshgrid(y[1:], x[1:], indexing="ij")
+        return torch.stack((left, top, right, bottom), -1).flatten(0, 1)
+
+
+class Family:
+    """Base: images of one view each, one-dimensional positions, all image tokens of a batch in one tensor.
+
+    Args:
+        model, processor: of the family.
+    """
+
+    by_prompt: ClassVar[bool] = False
+    """Whether `mm_encoder_outputs` holds a list with a tensor for each prompt, else one tensor."""
+
+    encodes_cells: ClassVar[bool] = False
+    """Whether the vision tower can encode the patches of some image tokens alone: the way "pixels"."""
+
+    def __init__(self, model: Any, processor: Any) -> None:
+        self.model = model
+        self.processor = processor
+        self.image_token = processor.tokenizer.convert_ids_to_tokens(model.config.image_token_id)
+
+    def views(self, image: int, size: tuple[int, int], tokens: int, text: str, inputs: Mapping[str, Any]) -> list[View]:
+        """The views of one image of a prompt, in the order of their tokens.
+
+        Args:
+            image: which image of the prompt.
+            size: its (height, width), px.
+            tokens: how many it takes.
+            text: what the processor writes in its place.
+            inputs: what the processor made of the prompt's images: see `of_prompt`.
+        """
+        raise NotImplementedError
+
+    def of_prompt(self, inputs: Mapping[str, Any], first: int, last: int) -> dict[str, Tensor]:
+        """What the family has to remember of images `first` to `last` of a call."""
+        return {}
+
+    def positions(self, ids: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Positions [axes, S] that the plain model gives to a prompt [S]."""
+        return torch.arange(len(ids), device=ids.device)[None]
+
+    def position_ids(self, positions: Tensor, mask: Tensor) -> Tensor:
+        """Positions [axes, B, S] and attention mask [B, S] as `generate` takes them."""
+        return positions[0]
+
+    def token_types(self, blocks: Tensor) -> dict[str, Tensor]:
+        """Further inputs; `blocks` [B, S] is True on image tokens that attend to each other in both directions."""
+        return {}
+
+    # Of families that encode cells:
+
+    def overviews(self, images: Sequence[Image.Image], grids: Sequence[tuple[int, int]]) -> dict[str, Tensor]:
+        """What the tower takes of small copies of images, each of (rows, cols) tokens."""
+        raise NotImplementedError
+
+    def pixels(self, tower: Mapping[str, Tensor], first: int, last: int) -> dict[str, Tensor]:
+        """The part of images `first` to `last` of what the tower takes."""
+        raise NotImplementedError
+
+    def encode_cells(self, pixels: Mapping[str, Tensor], cells: Tensor) -> Any:
+        """What `get_image_features` makes of the patches of the image tokens `cells` [K] alone, at their places."""
+        raise NotImplementedError
+
+    def _image_token(self, ids: Tensor) -> Tensor:
+        return ids == self.model.config.image_token_id
+
+
+FAMILIES: Registry[type[Family]] = Registry("model_type")
+
+
+def tiles(image: int, size: tuple[int, int], rows: int, cols: int, side: int) -> list[View]:
+    """Equal tiles of an image of (height, width) px, row by row, each of `side` x `side` tokens."""
+    height, width = size[0] / rows, size[1] / cols
+    return [
+        View(image, (x * width, y * height, (x + 1) * width, (y + 1) * height), side, side)
+        for y in range(rows)
+        for x in range(cols)
+    ]
+
+
+@FAMILIES.register("qwen2_5_vl")
+class QwenVL(Family):
+    """An image at its own resolution as one view; positions are (time, y, x)."""
+
+    by_prompt = True
+
+    def views(self, image: int, size: tuple[int, int], tokens: int, text: str, inputs: Mapping[str, Any]) -> list[View]:
+        merge = self.model.config.vision_config.spatial_merge_size
+        _, rows, cols = (inputs["image_grid_thw"][image] // merge).tolist()
+        return [View(image, (0, 0, size[1], size[0]), rows, cols)]
+
+    def of_prompt(self, inputs: Mapping[str, Any], first: int, last: int) -> dict[str, Tensor]:
+        return {"image_grid_thw": inputs["image_grid_thw"][first:last]}
+
+    def positions(self, ids: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+        types = self._image_token(ids).int()
+        return self.model.base_model.get_rope_index(ids[None], types[None], **inputs)[0][:, 0]
+
+    def position_ids(self, positions: Tensor, mask: Tensor) -> Tensor:
+        text = (mask.cumsum(-1) - 1).clamp(min=0)
+        return torch.cat((text[None].to(positions), positions))
+
+
+@FAMILIES.register("qwen3_vl")
+@FAMILIES.register("qwen3_vl_moe")
+class Qwen3VL(QwenVL):
+    """Its tower attends within an image without windows, so that any of its patches can be encoded alone."""
+
+    encodes_cells = True
+
+    def overviews(self, images: Sequence[Image.Image], grids: Sequence[tuple[int, int]]) -> dict[str, Tensor]:
+        config = self.model.config.vision_config
+        side = config.patch_size * config.spatial_merge_size
+        sizes = [(cols * side, rows * side) for rows, cols in grids]
+        small = [image.resize(size, Image.Resampling.BICUBIC) for image, size in zip(images, sizes, strict=True)]
+        return self.processor.image_processor(small, do_resize=False, return_tensors="pt").to(self.model.device)
+
+    def pixels(self, tower: Mapping[str, Tensor], first: int, last: int) -> dict[str, Tensor]:
+        starts = F.pad(tower["image_grid_thw"].prod(-1).cumsum(0), (1, 0))
+        patches = tower["pixel_values"][starts[first] : starts[last]]
+        return {"pixel_values": patches, "image_grid_thw": tower["image_grid_thw"][first:last]}
+
+    def encode_cells(self, pixels: Mapping[str, Tensor], cells: Tensor) -> Any:
+        tower, grids = self.model.base_model.visual, pixels["image_grid_thw"]
+        merge = tower.spatial_merge_size
+        places = get_vision_position_ids(grids, merge)
+        corners, weights = get_vision_interpolation_indices_and_weights(
+            grids,
+            num_grid_per_side=tower.num_grid_per_side,
+            mode=tower.interpolation_mode,
+            align_corners=tower.interpolation_align_corners,
+            spatial_merge_size=merge,
+        )
+        # A token's merge x merge patches lie one behind the other.
+        rows = (cells[:, None] * merge**2 + torch.arange(merge**2, device=cells.device)).flatten()
+        last = (grids.prod(-1) // merge**2).cumsum(0)
+        counts = torch.bincount(torch.bucketize(cells, last, right=True), minlength=len(grids))
+        lengths = F.pad((counts[counts > 0] * merge**2).cumsum(0), (1, 0)).int()
+        return self.model.base_model.get_image_features(
+            pixels["pixel_values"][rows],
+            grids.new_tensor([[1, merge, merge * len(cells)]]),
+            image_position_ids=places[rows],
+            image_interp_indices=corners[rows],
+            image_interp_weights=weights[rows],
+            image_cu_seqlens=lengths,
+            return_dict=True,
+        )
+
+
+@FAMILIES.register("internvl")
+class InternVL(Family):
+    """Tiles, row by row, and behind them an overview; an image of one tile has none."""
+
+    def views(self, image: int, size: tuple[int, int], tokens: int, text: str, inputs: Mapping[str, Any]) -> list[View]:
+        side = math.isqrt(self.processor.image_seq_length)
+        count = tokens // side**2
+        overview = tiles(image, size, 1, 1, side)
+        if count == 1:
+            return overview
+        grids = [(rows, (count - 1) // rows) for rows in range(1, count) if (count - 1) % rows == 0]
+        rows, cols = min(grids, key=lambda grid: abs(size[1] / size[0] - grid[1] / grid[0]))
+        return tiles(image, size, rows, cols, side) + overview
+
+
+@FAMILIES.register("idefics3")
+@FAMILIES.register("smolvlm")
+class Idefics3(Family):
+    """Tiles, row by row, each named by row and column in the prompt, and behind them an overview."""
+
+    by_prompt = True
+
+    def views(self, image: int, size: tuple[int, int], tokens: int, text: str, inputs: Mapping[str, Any]) -> list[View]:
+        side = math.isqrt(self.processor.image_seq_len)
+        named = [(int(row), int(col)) for row, col in re.findall(r"<row_(\d+)_col_(\d+)>", text)]
+        rows, cols = map(max, zip(*named, strict=True)) if named else (0, 0)
+        return tiles(image, size, rows, cols, side) + tiles(image, size, 1, 1, side)
+
+
+@FAMILIES.register("ovis2")
+class Ovis2(Family):
+    """An overview, and behind it tiles row by row, between which indicator tokens tell of rows and columns."""
+
+    def views(self, image: int, size: tuple[int, int], tokens: int, text: str, inputs: Mapping[str, Any]) -> list[View]:
+        side = math.isqrt(self.processor.image_seq_length)
+        overview = tiles(image, size, 1, 1, side)
+        rows = text.count("<IMG_ROW>") + 1
+        cols = text.count("<IMG_COL>") // rows + 1
+        return overview if tokens == side**2 else overview + tiles(image, size, rows, cols, side)
+
+
+@FAMILIES.register("gemma3")
+class Gemma3(Family):
+    """One view, and behind it crops along the longer side where pan and scan is on.
+
+    Tokens of a view attend to each other in both directions. Fetched tokens stand behind the base and attend to what
+    stands before them only, so that what the base says does not depend on the question.
+    """
+
+    def views(self, image: int, size: tuple[int, int], tokens: int, text: str, inputs: Mapping[str, Any]) -> list[View]:
+        side = math.isqrt(self.processor.image_seq_length)
+        crops = tokens // side**2 - 1
+        rows, cols = (1, crops) if size[1] >= size[0] else (crops, 1)
+        return tiles(image, size, 1, 1, side) + (tiles(image, size, rows, cols, side) if crops else [])
+
+    def token_types(self, blocks: Tensor) -> dict[str, Tensor]:
+        return {"token_type_ids": blocks.long()}
+
+
+@FAMILIES.register("llava_onevision")
+class LlavaOnevision(Family):
+    """An overview, and behind it one grid of all tiles, cut to the image, a newline behind each row.
+
+    Several images in a prompt have no tiles, and one newline each.
+    """
+
+    by_prompt = True
+
+    def views(self, image: int, size: tuple[int, int], tokens: int, text: str, inputs: Mapping[str, Any]) -> list[View]:
+        side, box = math.isqrt(self.processor.num_image_tokens), (0, 0, size[1], size[0])
+        if tokens == side**2 + 1:
+            return [View(image, box, side, side, ends=1)]
+        rows, cols = self._cut_grid(size, side)
+        return [View(image, box, side, side), View(image, box, rows, cols, row_ends=1)]
+
+    def _cut_grid(self, size: tuple[int, int], side: int) -> tuple[int, int]:
+        """Rows and columns of the tiles' tokens, without padding, as `pack_image_features` leaves them."""
+        from transformers.models.llava_onevision.modeling_llava_onevision import (
+            get_anyres_image_grid_shape,
+            unpad_image,
+        )
+
+        config = self.model.config
+        shape = get_anyres_image_grid_shape(size, config.image_grid_pinpoints, config.vision_config.image_size)
+        whole = torch.empty(1, *(count * side for count in shape), device="meta")
+        rows, cols = unpad_image(whole, size).shape[1:]
+        most = int(config.vision_aspect_ratio.removeprefix("anyres_max_"))
+        ratio = math.sqrt(rows * cols / (most * side**2))
+        return (int(rows // ratio), int(cols // ratio)) if ratio > 1.1 else (rows, cols)

@@ -1,0 +1,187 @@
+"""From a prompt with all image tokens to one with base tokens and those that were fetched.
+
+Notation: S tokens of the plain prompt, N of them of images, S' tokens of what is left, M base tokens, K fetched ones, B
+prompts, T image tokens. Positions are [axes, S]: one axis, or time, y and x.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..modeling.prompt import NAMED_BUDGETS, resolve_budget
+from .encoding import EncodedPrompt, mean_over_cells
+
+TEXT, BASE, FETCHED = 0, 1, 2
+
+
+class PlainPrompt(NamedTuple):
+    """A prompt with all image tokens.
+
+    Attributes:
+        ids: [S].
+        is_image: bool [S], True on its N image tokens.
+        positions: [axes, S], of the plain model.
+    """
+
+    ids: Tensor
+    is_image: Tensor
+    positions: Tensor
+
+
+@dataclass
+class PlacedPrompt:
+    """A prompt as the language model reads it.
+
+    Attributes:
+        ids: [S'].
+        positions: [axes, S'], those that the plain model gives to the same places; of base tokens their cells' mean.
+        kinds: [S'] `TEXT`, `BASE` or `FETCHED`.
+        tokens, planes: [T, D] its image tokens in their order.
+        prefix: how many tokens no question changes: those up to the last base token.
+    """
+
+    ids: Tensor
+    positions: Tensor
+    kinds: Tensor
+    tokens: Tensor
+    planes: list[Tensor]
+    prefix: int
+
+
+def count_fetched(budget: float | int | str, tokens: int, places: int, base: int) -> int | None:
+    """K for a prompt of `tokens` image tokens in `places`, `base` of which stand for all; None: all are kept.
+
+    Args:
+        budget: a share (float) of the plain model's image tokens, base included; or, as for our own models, a number
+            of tokens to fetch beside the base, or a name in `NAMED_BUDGETS`; or "all".
+
+    Raises:
+        ValueError: another budget, more than there is, a share that the base alone exceeds, or no token at all.
+    """
+    names = ", ".join([*NAMED_BUDGETS, "all"])
+    if isinstance(budget, str) and budget not in (*NAMED_BUDGETS, "all"):
+        raise ValueError(f"budget: expected a share, a number of tokens or one of {names}; got {budget!r}")
+    if isinstance(budget, bool) or not isinstance(budget, float | int | str):
+        raise ValueError(f"budget: expected a share, a number of tokens or one of {names}; got {budget!r}")
+    if budget == "all" or (isinstance(budget, float) and budget == 1.0):
+        return None
+    if isinstance(budget, float):
+        if not 0.0 <= budget < 1.0:
+            raise ValueError(f"budget: expected a share in 0..1; got {budget!r}")
+        fetched = min(round(budget * tokens) - base, places)
+        if fetched < 0:
+            raise ValueError(f"budget: expected at least {base / tokens:.3f}, what the base takes; got {budget!r}")
+    else:
+        fetched = resolve_budget(budget, places)
+    if not fetched + base:
+        raise ValueError(f"budget: expected at least one token where there is no base; got {budget!r}")
+    return fetched
+
+
+def place(
+    asked: PlainPrompt, prompt: EncodedPrompt, fetched: Tensor | None, tokens: Tensor, planes: list[Tensor]
+) -> PlacedPrompt:
+    """Puts base tokens where their view stands, and fetched ones behind all base tokens.
+
+    Args:
+        asked: the plain model's prompt.
+        prompt: its images.
+        fetched: [K] numbers of tokens, ascending; None: all, each in its own place, and no base.
+        tokens, planes: [K, D] the fetched ones, or all.
+    """
+    ids, is_image, positions = asked
+    columns = is_image.nonzero().flatten()
+    text = (~is_image).nonzero().flatten()
+    if fetched is None:
+        kinds = torch.where(is_image, FETCHED, TEXT)
+        return PlacedPrompt(ids, positions, kinds, tokens, planes, 0)
+    own = columns[fetched.to(columns.device)]
+    count = len(prompt.base)
+    base_positions = mean_over_cells(positions[:, columns].T, prompt.cells, count).T
+    behind = columns[-1].expand(len(own)) if count else own
+    keys = torch.cat((text, columns[_first_of_view(prompt)], behind))
+    order = keys.argsort(stable=True)
+    kinds = torch.tensor([TEXT, BASE, FETCHED], device=ids.device).repeat_interleave(
+        torch.tensor([len(text), count, len(own)], device=ids.device)
+    )
+    image_id = ids[columns[:1]]
+    every = torch.cat((ids[text], image_id.expand(count + len(own))))
+    at = torch.cat((positions[:, text].float(), base_positions, positions[:, own].float()), 1)
+    kinds = kinds[order]
+    prefix = int((kinds == BASE).nonzero()[-1]) + 1 if count else 0
+    image_tokens = torch.cat((prompt.base, tokens))
+    image_planes = [torch.cat(pair) for pair in zip(prompt.base_planes, planes, strict=True)]
+    return PlacedPrompt(every[order], at[:, order], kinds, image_tokens, image_planes, prefix)
+
+
+def _first_of_view(prompt: EncodedPrompt) -> Tensor:
+    """[M] the number of the first token of the view that each base token stands for."""
+    firsts, start = [], 0
+    for view, (rows, cols) in zip(prompt.views, prompt.base_grids, strict=True):
+        firsts += [start] * (rows * cols)
+        start += len(view)
+    return torch.tensor(firsts, dtype=torch.long)
+
+
+@dataclass
+class Batch:
+    """Prompts side by side: [prefix][padding][rest], where all begin with the same prefix of p tokens, or p = 0.
+
+    Attributes:
+        ids, mask: [B, S'].
+        positions: [axes, B, S'].
+        kinds: [B, S'].
+        tokens: [B, T, D], or a list of [T, D]; `planes` likewise, for each layer.
+    """
+
+    ids: Tensor
+    mask: Tensor
+    positions: Tensor
+    kinds: Tensor
+    tokens: list[Tensor]
+    planes: list[list[Tensor]]
+
+
+def pad(prompts: Sequence[PlacedPrompt], image_id: int, pad_id: int, prefix: int = 0, level: bool = False) -> Batch:
+    """Pads prompts on the left, or behind a common prefix.
+
+    Args:
+        prompts: at least one.
+        image_id, pad_id: of the model.
+        prefix: p.
+        level: whether all get as many image tokens, by padding with some that nothing attends to: zeros.
+    """
+    most = max(len(prompt.tokens) for prompt in prompts)
+    extra = [most - len(prompt.tokens) if level else 0 for prompt in prompts]
+    length = max(len(prompt.ids) + more for prompt, more in zip(prompts, extra, strict=True))
+    rows = []
+    for prompt, more in zip(prompts, extra, strict=True):
+        fill = prompt.ids.new_full((length - len(prompt.ids),), pad_id)
+        fill[len(fill) - more :] = image_id
+        rows.append((prompt, fill, _behind(prompt.tokens, more, prefix, prompt)))
+
+    def join(parts: Tensor, padding: Tensor) -> Tensor:
+        return torch.cat((parts[..., :prefix], padding, parts[..., prefix:]), -1)
+
+    return Batch(
+        ids=torch.stack([join(prompt.ids, fill) for prompt, fill, _ in rows]),
+        mask=torch.stack([join(torch.ones_like(prompt.ids), torch.zeros_like(fill)) for prompt, fill, _ in rows]),
+        positions=torch.stack(
+            [join(p.positions, p.positions.new_zeros(len(p.positions), len(fill))) for p, fill, _ in rows], 1
+        ),
+        kinds=torch.stack([join(prompt.kinds, torch.full_like(fill, TEXT)) for prompt, fill, _ in rows]),
+        tokens=[tokens for _, _, tokens in rows],
+        planes=[
+            [_behind(plane, more, prefix, prompt) for prompt, more, plane in zip(prompts, extra, layer, strict=True)]
+            for layer in zip(*(prompt.planes for prompt in prompts), strict=True)
+        ],
+    )
+
+
+def _behind(tokens: Tensor, more: int, prefix: int, prompt: PlacedPrompt) -> Tensor:
+    """Image tokens [T, D] that stand behind the prefix, and `more` zeros in front of them."""
+    known = int((prompt.kinds[:prefix] != TEXT).sum())
+    return torch.cat((tokens.new_zeros(more, tokens.shape[1]), tokens[known:]))

@@ -1,0 +1,322 @@
+"""The user's door to running back on a published vision-language model.
+
+Notation: B questions, N image tokens of a prompt as the plain model has them, M base tokens, K fetched ones, L question
+tokens, S prompt length, D width of the language model.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
+
+from ..modeling.answers import Answer, answer_probabilities
+from ..modeling.asker import check_decoding, checked_questions, shown_by_prompts
+from ..modeling.checks import boxes_per_slot
+from ..modeling.image_loading import MAX_IMAGE_PIXELS, Source, load_source
+from ..modeling.image_processing_arr_coc import Box
+from ..modeling.view_encoding import sources_of
+from ..modeling.views import AS_SEEN
+from .adapter import load_scorer, save_scorer
+from .encoding import AttachedEncoding, EncodedPrompt, encode_prompts
+from .families import FAMILIES
+from .fetch import ALL, AttachedFetch, fetch_result, origins
+from .placing import PlainPrompt, count_fetched
+from .prompts import PromptWriter
+from .runner import ModelRunner
+from .scoring import STRATEGIES, TrainedScorer, between_cells, make_scorer, most_relevant, relevance_of_boxes, score
+
+BUDGET = 0.25
+"""Of the plain model's image tokens, where a call says nothing."""
+
+POOL = 4
+"""Image tokens along each axis that one base token stands for, where a call says nothing."""
+
+WAYS = ("tokens", "pixels")
+
+
+def attach(model: Any, processor: Any) -> "AttachedReader":
+    """Running back on a published vision-language model: fewer image tokens, those that each question asks for.
+
+    The model is used through its own public methods and keeps nothing: it works beside the reader as before.
+
+    Args:
+        model: of one of the families in `FAMILIES`, as `AutoModelForImageTextToText` loads it.
+        processor: the model's, as `AutoProcessor` loads it.
+
+    Raises:
+        ValueError: a model of another family, or a processor of another model.
+
+    Example:
+        >>> reader = arr_coc.attach(model, processor)
+        >>> page = reader.encode_image("invoice.jpg")
+        >>> reader.generate(page, "What is the total?", budget=0.25, return_fetch=True)
+    """
+    return AttachedReader(model, processor)
+
+
+class AttachedReader:
+    """Asks a published model about images: see `attach`.
+
+    Attributes:
+        model, processor: as they were given.
+        scorer: the trained scorer that strategy "realizer" runs, or None.
+    """
+
+    def __init__(self, model: Any, processor: Any) -> None:
+        kind, model_type = FAMILIES[model.config.model_type], model.config.model_type
+        expected = PROCESSOR_MAPPING_NAMES[model_type]
+        if expected not in [base.__name__ for base in type(processor).__mro__]:
+            raise ValueError(f"processor: expected a {expected}, as {model_type} has; got {type(processor).__name__}")
+        self.model = model
+        self.processor = processor
+        self.family = kind(model, processor)
+        self.writer = PromptWriter(self.family)
+        self.runner = ModelRunner(self.writer)
+        self.scorer: TrainedScorer | None = None
+
+    @property
+    def width(self) -> int:
+        """D, of image tokens and of the embeddings of text."""
+        return self.model.get_input_embeddings().weight.shape[1]
+
+    # ---- encode once ----------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def encode_image(
+        self, image: Any, *, pool: int = POOL, way: str = "tokens", prefix: bool = True
+    ) -> AttachedEncoding:
+        """Everything about images that no question changes.
+
+        Args:
+            image: in any form that our own models take: one; a list, one for each question; or a list of lists, shown
+                together. All pages of a PDF, and frames of a video, are shown together.
+            pool: image tokens along each axis that one base token stands for; 0: no base tokens.
+            way: "tokens": the vision tower encodes the whole image, and base tokens are means; "pixels": it encodes a
+                small copy of the image, whose tokens are the base, and later the patches that a question asks for.
+            prefix: whether the language model reads the prompt up to the base tokens, which questions then share.
+
+        Raises:
+            ValueError: an image that cannot be read, a pool below 0, another way, or "pixels" without base tokens or
+                of a family whose tower encodes whole images only.
+        """
+        self._check_way(pool, way)
+        sources = [_sources(shown) for shown in shown_by_prompts(image)]
+        images = [[source.load() for source in shown] for shown in sources]
+        inputs, texts = self.writer.processed(images)
+        encoding = encode_prompts(self.family, sources, images, texts, inputs, pool, way)
+        if prefix and pool:
+            for prompt in encoding.prompts:
+                self.runner.read_prefix(encoding, prompt)
+        return encoding
+
+    # ---- ask ------------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def generate(
+        self,
+        image: Any,
+        question: str | Sequence[str],
+        *,
+        budget: float | int | str = BUDGET,
+        strategy: str | None = None,
+        boxes: Sequence[Box] | Sequence[Sequence[Box]] | None = None,
+        seed: int = 0,
+        pool: int = POOL,
+        way: str = "tokens",
+        return_fetch: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """Answers questions about images.
+
+        Args:
+            image: what `encode_image` takes or returned; None: a prompt without an image, which the plain model gets.
+            question: one, or several: one for each prompt, or all about one prompt, or one about all.
+            budget: how many image tokens the language model reads: see `count_fetched`. 1.0: all of them, in their
+                places, which is what the plain model does.
+            strategy: what says where to run back to: a name in `STRATEGIES`; None: "realizer" where there is a trained
+                scorer, else "attention".
+            boxes: (x0, y0, x1, y1) px for strategy "oracle": a list, or one for each image of each prompt.
+            seed: of strategy "random".
+            pool, way: see `encode_image`; of images that are not encoded yet.
+            return_fetch: whether to return `Answer`s, with what was fetched.
+            kwargs: what transformers' `generate` takes.
+
+        Returns:
+            The answer, or a list of them for lists; without an image always text.
+
+        Raises:
+            ValueError: what cannot be asked; before anything is encoded where that can be told before.
+        """
+        questions = self._checked_questions(question)
+        check_decoding(self.model, kwargs)
+        strategy = self._checked_strategy(strategy, boxes)
+        if image is None:
+            answers: list[Any] = self.runner.answers_to_text(questions, kwargs)
+        else:
+            count_fetched(budget, 2**30, 2**30, int(pool > 0))  # refuses what no image allows
+            if not isinstance(image, AttachedEncoding):
+                shared = strategy == "attention" or len(questions) > 1
+                encoding = self.encode_image(image, pool=pool, way=way, prefix=shared)
+            elif image.model is not self.model:
+                raise ValueError(
+                    f"encoding: expected one that this model made; got one of {type(image.model).__name__}"
+                )
+            else:
+                encoding = image
+            prompts, questions = _paired(encoding.prompts, questions)
+            asked = [self.writer.plain(*pair) for pair in zip(prompts, questions, strict=True)]
+            given = _boxes_of(prompts, boxes)
+            fetches = [
+                self._fetch(encoding, prompt, own, text, budget=budget, strategy=strategy, boxes=listed, seed=seed)
+                for prompt, own, text, listed in zip(prompts, asked, questions, given, strict=True)
+            ]
+            answers = self._answers(encoding, prompts, asked, fetches, kwargs, return_fetch)
+        single = isinstance(question, str) and not isinstance(image, list | tuple)
+        return answers[0] if single and len(answers) == 1 else answers
+
+    def _answers(
+        self,
+        encoding: AttachedEncoding,
+        prompts: Sequence[EncodedPrompt],
+        asked: Sequence[PlainPrompt],
+        fetches: Sequence[AttachedFetch],
+        kwargs: dict[str, Any],
+        return_fetch: bool,
+    ) -> list[Any]:
+        """Answers to prompts, with what was fetched for each."""
+        kept = [None if fetch.strategy == ALL else fetch.indices[0] for fetch in fetches]
+        placed = [self.runner.place(*each) for each in zip(prompts, asked, kept, strict=True)]
+        output, start, texts = self.runner.answers(encoding, prompts, placed, kwargs, return_fetch)
+        if not return_fetch:
+            return texts
+        setting = self.runner.setting
+        end, padding = setting(kwargs, "eos_token_id", []), setting(kwargs, "pad_token_id", -1)
+        probabilities = answer_probabilities(self.model, output, start, end, padding)
+        whole = output if setting(kwargs, "return_dict_in_generate") else None
+        each = len(texts) // len(prompts)
+        sources = [origins(prompt, fetch.indices[0]) for prompt, fetch in zip(prompts, fetches, strict=True)]
+        return [
+            Answer(text, probability, fetches[row // each], sources[row // each], output=whole)
+            for row, (text, probability) in enumerate(zip(texts, probabilities, strict=True))
+        ]
+
+    # ---- the trained scorer ----------------------------------------------------------------------------------------
+
+    def save_adapter(self, path: str | Path) -> None:
+        """Writes the trained scorer to a safetensors file.
+
+        Raises:
+            ValueError: there is none.
+        """
+        if self.scorer is None:
+            raise ValueError("save_adapter: expected a trained scorer (load_adapter, or train_scorer); got none")
+        save_scorer(self.scorer, path, self.model.config.model_type)
+
+    def load_adapter(self, path: str | Path) -> None:
+        """Reads a scorer that `save_adapter` wrote; strategy "realizer" then is the default.
+
+        Raises:
+            ValueError: another file, or a scorer of another family or width.
+        """
+        self.scorer = load_scorer(path, self.model.config.model_type, self.width).to(self.model.device)
+
+    @torch.no_grad()
+    def query(self, question: str) -> Tensor:
+        """[L, D] embeddings of a question, as scorers read it."""
+        return self.model.get_input_embeddings()(self.writer.words(question))
+
+    # ---- checks before work ----------------------------------------------------------------------------------------
+
+    def _check_way(self, pool: int, way: str) -> None:
+        if isinstance(pool, bool) or not isinstance(pool, int) or pool < 0:
+            raise ValueError(f"pool: expected an integer from 0; got {pool!r}")
+        if way not in WAYS:
+            raise ValueError(f"way: expected one of {', '.join(WAYS)}; got {way!r}")
+        if way == "pixels" and not self.family.encodes_cells:
+            able = ", ".join(sorted(name for name, kind in FAMILIES.items() if kind.encodes_cells))
+            raise ValueError(f'way "pixels": expected a model of type {able}; got {self.model.config.model_type}')
+        if way == "pixels" and not pool:
+            raise ValueError('way "pixels": expected a pool above 0, by which the small copy is smaller; got 0')
+
+    def _checked_questions(self, question: str | Sequence[str]) -> list[str]:
+        questions = checked_questions(question, [])
+        for text in questions:
+            for token in {self.family.image_token, self.processor.image_token}:
+                if token in text:
+                    expected = f"text without {token}, which stands for an image"
+                    raise ValueError(f"question: expected {expected}; got {text!r}")
+        return questions
+
+    def _checked_strategy(self, strategy: str | None, boxes: Any) -> str:
+        if strategy is None:
+            strategy = "attention" if self.scorer is None else "realizer"
+        if strategy not in STRATEGIES:
+            raise ValueError(f"strategy: expected one of {', '.join(sorted(STRATEGIES))}; got {strategy!r}")
+        if strategy == "realizer" and self.scorer is None:
+            raise ValueError('strategy "realizer": expected a trained scorer (load_adapter, or train_scorer); got none')
+        if (strategy == "oracle") != (boxes is not None):
+            received = f"strategy {strategy!r} {'without' if boxes is None else 'with'} boxes"
+            raise ValueError(f"boxes: expected boxes with strategy oracle, and with no other; got {received}")
+        return strategy
+
+    # ---- steps -----------------------------------------------------------------------------------------------------
+
+    def _fetch(
+        self,
+        encoding: AttachedEncoding,
+        prompt: EncodedPrompt,
+        asked: PlainPrompt,
+        question: str,
+        *,
+        budget: float | int | str,
+        strategy: str,
+        boxes: Sequence[Sequence[Box]] | None,
+        seed: int,
+    ) -> AttachedFetch:
+        """What to fetch for a question; of strategy "all" where the budget keeps all."""
+        count = count_fetched(budget, len(prompt), int(prompt.is_place.sum()), len(prompt.base))
+        if count is None:
+            every = torch.arange(len(prompt), device=asked.ids.device)
+            return fetch_result(prompt, every, torch.zeros(len(prompt)), torch.ones(len(prompt)), ALL, failed=False)
+        if not count:
+            none = torch.zeros(len(prompt))
+            return fetch_result(prompt, torch.zeros(0, dtype=torch.long), none, none, "none", failed=False)
+        given: dict[str, Any] = {"seed": seed}
+        if strategy == "attention":
+            given["attention"] = between_cells(self.runner.attention(encoding, prompt, question), prompt)
+        if boxes is not None:
+            given["relevance"] = relevance_of_boxes(prompt, boxes)
+        trained = self.scorer if strategy == "realizer" else None
+        scorer = trained or make_scorer(strategy, self.width)
+        scores, relevance, failed = score(scorer, prompt, self.query(question), **given)
+        return fetch_result(
+            prompt, most_relevant(scores, prompt.is_place, count), scores, relevance, strategy, failed=failed
+        )
+
+
+def _sources(shown: Sequence[Any]) -> list[Source]:
+    """The images, pages and frames that a prompt shows."""
+    pages = [sources_of(load_source(one), AS_SEEN, MAX_IMAGE_PIXELS) for one in shown]
+    return [page for own in pages for page in own]
+
+
+def _paired(prompts: list[EncodedPrompt], questions: list[str]) -> tuple[list[EncodedPrompt], list[str]]:
+    """A prompt's images for each question, and a question for each prompt's images."""
+    if len(questions) == 1:
+        return prompts, questions * len(prompts)
+    if len(prompts) not in (1, len(questions)):
+        raise ValueError(f"images: expected 1 or {len(questions)} (one per question); got {len(prompts)}")
+    return prompts * len(questions) if len(prompts) == 1 else prompts, questions
+
+
+def _boxes_of(prompts: Sequence[EncodedPrompt], boxes: Any) -> list[Any]:
+    """The lists of boxes of each prompt's images; None where there are none."""
+    if boxes is None:
+        return [None] * len(prompts)
+    listed, counts = boxes_per_slot(boxes), [len(prompt.texts) for prompt in prompts]
+    if len(listed) != sum(counts):
+        raise ValueError(f"boxes: expected one list per question and image ({sum(counts)}); got {len(listed)}")
+    return [[listed.pop(0) for _ in range(count)] for count in counts]

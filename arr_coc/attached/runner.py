@@ -1,0 +1,193 @@
+"""Runs a published model on prompts with base and fetched tokens.
+
+Notation: B prompts, N image tokens of a prompt as the plain model has them, M base tokens, K fetched ones, S prompt
+length.
+"""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import DynamicCache
+
+from ..modeling.asker import generation_setting, within_context
+from ..modeling.before_5_24 import CACHE
+from ..modeling.glance import AttentionRecorder
+from ..modeling.prefix import keeps_every_position
+from .encoding import AttachedEncoding, EncodedPrompt, flat
+from .placing import BASE, FETCHED, TEXT, Batch, PlacedPrompt, PlainPrompt, pad, place
+from .prompts import PromptWriter
+
+ATTENTION_LAYERS = (0.25, 0.75)
+"""From which to which share of the language model's depth attention is read."""
+
+NEW_TOKENS = 128
+"""Of an answer at most, where neither the call nor the model's generation config says."""
+
+
+class ModelRunner:
+    """Has a published model read prompts and answer them.
+
+    Args:
+        writer: of the model's prompts.
+    """
+
+    def __init__(self, writer: PromptWriter) -> None:
+        self.writer = writer
+        self.family = writer.family
+        self.model = writer.model
+        self.processor = writer.processor
+
+    def place(self, prompt: EncodedPrompt, asked: PlainPrompt, fetched: Tensor | None) -> PlacedPrompt:
+        """The prompt with base tokens and those that were fetched; None: with all."""
+        tokens, planes = prompt.tokens, prompt.planes
+        if tokens is None:
+            tokens, planes = self._encode_cells(prompt, fetched)
+        elif fetched is not None:
+            at = fetched.to(tokens.device)
+            tokens, planes = tokens[at], [plane[at] for plane in planes]
+        return place(asked, prompt, fetched, tokens, planes)
+
+    def _encode_cells(self, prompt: EncodedPrompt, cells: Tensor | None) -> tuple[Tensor, list[Tensor]]:
+        """The tokens `cells` [K] of a prompt, and their planes, from its pixels; None: all."""
+        if cells is None:
+            return flat(self.model.base_model.get_image_features(**prompt.pixels, return_dict=True))
+        if not len(cells):
+            return prompt.base[:0], [plane[:0] for plane in prompt.base_planes]
+        return flat(self.family.encode_cells(prompt.pixels, cells.to(prompt.base.device)))
+
+    def read_prefix(self, encoding: AttachedEncoding, prompt: EncodedPrompt) -> None:
+        """Has the language model read the prompt up to its last base token."""
+        placed = self.place(prompt, self.writer.plain(prompt, "?"), torch.zeros(0, dtype=torch.long))
+        cache = DynamicCache(config=self.model.config.get_text_config())
+        inputs = self._inputs(encoding, self._batch([placed]), end=placed.prefix)
+        self.model.base_model(**inputs, **{CACHE: cache}, use_cache=True)
+        prompt.prefix_ids, prompt.prefix = placed.ids[: placed.prefix], cache
+
+    @torch.no_grad()
+    def attention(
+        self, encoding: AttachedEncoding, prompt: EncodedPrompt, question: str, *, to_all: bool = False
+    ) -> Tensor:
+        """[M] what the question's tokens attend to among base tokens, in the language model's middle layers.
+
+        The language model reads base and question, behind the cached prefix where there is one; or, `to_all`, all
+        image tokens and the question: [N].
+
+        Raises:
+            ValueError: no base tokens, or attention of a kind that shows no weights.
+        """
+        if not to_all and not len(prompt.base):
+            raise ValueError(
+                'strategy "attention": expected base tokens (pool above 0), which are read first; got none'
+            )
+        asked = self.writer.plain(prompt, question)
+        placed = self.place(prompt, asked, None if to_all else torch.zeros(0, dtype=torch.long))
+        cache, start = self._prefix([prompt], [placed])
+        behind = int((placed.kinds != TEXT).nonzero()[-1]) + 1
+        own = _find(placed.ids[behind:], self.writer.words(question)) + behind - start
+        is_question = torch.zeros(1, len(placed.ids) - start, dtype=torch.bool, device=own.device)
+        with AttentionRecorder(is_question.index_fill(1, own, True)) as recorder:
+            inputs = self._inputs(encoding, self._batch([placed], start), start=start)
+            self.model.base_model(**inputs, **{CACHE: cache}, use_cache=cache is not None)
+        if not recorder.layers:
+            received = self.model.config.get_text_config()._attn_implementation
+            expected = 'a language model with attention "sdpa" or "eager", which shows its weights'
+            raise ValueError(f'strategy "attention": expected {expected}; got {received!r}')
+        low, high = (round(share * len(recorder.layers)) for share in ATTENTION_LAYERS)
+        low = min(low, len(recorder.layers) - 1)
+        paid = torch.stack(recorder.layers[low : max(low + 1, high)]).mean(0)[0]
+        return paid[(placed.kinds == (FETCHED if to_all else BASE)).to(paid.device)]
+
+    def answers(
+        self,
+        encoding: AttachedEncoding,
+        prompts: Sequence[EncodedPrompt],
+        placed: Sequence[PlacedPrompt],
+        kwargs: dict[str, Any],
+        with_logits: bool,
+    ) -> tuple[Any, int, list[str]]:
+        """What transformers' `generate` returns for placed prompts, where its answers begin, and their texts."""
+        repeats = max(self.setting(kwargs, name, 1) for name in ("num_beams", "num_return_sequences"))
+        cache, start = self._prefix(prompts, placed) if repeats == 1 and self._cache_is_plain(kwargs) else (None, 0)
+        batch = self._batch(placed, start, level=repeats > 1 and not self.family.by_prompt)
+        inputs = self._inputs(encoding, batch, stacked=repeats > 1)
+        inputs["input_ids"] = batch.ids
+        if cache is not None:
+            inputs[CACHE] = cache
+        return self._decoded(inputs, kwargs, with_logits)
+
+    def answers_to_text(self, questions: Sequence[str], kwargs: dict[str, Any]) -> list[str]:
+        """What the plain model answers to text."""
+        texts = [self.writer.chat(0, text) for text in questions]
+        inputs = self.processor(text=texts, padding=True, padding_side="left", return_tensors="pt")
+        return self._decoded(inputs.to(self.model.device), kwargs, False)[2]
+
+    def setting(self, kwargs: dict[str, Any], name: str, default: Any = None) -> Any:
+        """A setting of a generation as transformers will see it."""
+        return generation_setting(self.model, kwargs, name, default)
+
+    def _decoded(self, inputs: dict[str, Any], kwargs: dict[str, Any], with_logits: bool) -> tuple[Any, int, list[str]]:
+        """What `generate` returns, where answers begin in it, and their texts."""
+        start = inputs["input_ids"].shape[1]
+        settings = within_context(self.model, kwargs, start) | {"return_dict_in_generate": True}
+        if self.setting(kwargs, "max_new_tokens") is None and "max_length" not in kwargs:
+            settings["max_new_tokens"] = NEW_TOKENS
+        if with_logits:
+            settings["output_logits"] = True
+        output = self.model.generate(**inputs, **settings)
+        texts = self.processor.tokenizer.batch_decode(output.sequences[:, start:], skip_special_tokens=True)
+        return output, start, [text.strip() for text in texts]
+
+    def _cache_is_plain(self, kwargs: dict[str, Any]) -> bool:
+        """Whether this generation keeps a cache of the kind that a prefix is kept in."""
+        others = [self.setting(kwargs, name) for name in ("cache_implementation", "prompt_lookup_num_tokens")]
+        return others == [None, None] and "cache" not in kwargs and bool(self.setting(kwargs, "use_cache", True))
+
+    def _batch(self, placed: Sequence[PlacedPrompt], prefix: int = 0, level: bool = False) -> Batch:
+        padding = self.setting({}, "pad_token_id", self.processor.tokenizer.pad_token_id)
+        return pad(placed, self.model.config.image_token_id, padding or 0, prefix, level)
+
+    def _prefix(self, prompts: Sequence[EncodedPrompt], placed: Sequence[PlacedPrompt]) -> tuple[Any, int]:
+        """A cache of what all prompts begin with, and its length; None and 0 where they share none."""
+        first = prompts[0]
+        known, cache = first.prefix_ids, first.prefix
+        if known is None or cache is None or any(prompt is not first for prompt in prompts):
+            return None, 0
+        start = len(known)
+        if not all(own.prefix == start and torch.equal(own.ids[:start], known) for own in placed):
+            return None, 0
+        if len({len(own.ids) for own in placed}) > 1 and not keeps_every_position(cache):
+            return None, 0  # a sliding window would count the padding behind the prefix
+        cache = copy.deepcopy(cache)
+        cache.batch_repeat_interleave(len(placed))
+        return cache, start
+
+    def _inputs(
+        self, encoding: AttachedEncoding, batch: Batch, *, start: int = 0, end: int | None = None, stacked: bool = False
+    ) -> dict[str, Any]:
+        """What the model's forward takes for the tokens from `start` to `end`; `stacked`: as beams have to have it."""
+        kinds, tokens = batch.kinds[:, :end], batch.tokens
+        has_base = bool((kinds == BASE).any())
+        joined = tokens if self.family.by_prompt else torch.stack(tokens) if stacked else torch.cat(tokens)
+        planes = {"deepstack_features": batch.planes} if batch.planes else {}
+        return {
+            "input_ids": batch.ids[:, start:end],
+            "attention_mask": batch.mask[:, :end],
+            "position_ids": self.family.position_ids(batch.positions, batch.mask)[..., start:end],
+            "mm_encoder_outputs": encoding.outputs(pooler_output=joined, **planes),
+            **self.family.token_types(kinds == (BASE if has_base else FETCHED)),
+        }
+
+
+def _find(ids: Tensor, words: Tensor) -> Tensor:
+    """Where the question's tokens stand among those behind the images; all of them where they are not found.
+
+    A tokenizer may join a question's first or last letters with what stands beside it.
+    """
+    if 0 < len(words) <= len(ids):
+        hits = (ids.unfold(0, len(words), 1) == words).all(-1).nonzero().flatten()
+        if len(hits):
+            return hits[0] + torch.arange(len(words), device=ids.device)
+    return torch.arange(len(ids), device=ids.device)

@@ -1,0 +1,197 @@
+"""What says where to run back to, for image tokens of a published model: our own models' scorers, view by view.
+
+Notation: N image tokens of a prompt, V views of one size, G the longer side of their grid, D width of the language
+model, L question tokens, M base tokens.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..modeling.configuration_arr_coc import ArrCocFetcherConfig
+from ..modeling.glance import GlanceScorer
+from ..modeling.image_processing_arr_coc import Box
+from ..modeling.scorers import (
+    SCORERS,
+    FetchContext,
+    Realizer,
+    Scorer,
+    masked_mean,
+    says_nothing,
+    unit_range,
+    warn_of_fallback,
+)
+from .encoding import EncodedPrompt
+
+
+class SimilarityScorer(Scorer):
+    """The greatest cosine of an image token, less the mean of all, with an embedding of the question's tokens.
+
+    Without training: in these models both stand in one space, the language model's.
+    """
+
+    def forward(self, context: FetchContext) -> Tensor:
+        tokens = context.features.flatten(2).transpose(1, 2).float()
+        tokens = F.normalize(tokens - masked_mean(tokens, context.patch_mask)[:, None], dim=-1)
+        alike = tokens @ F.normalize(context.query.float(), dim=-1).transpose(1, 2)
+        return alike.masked_fill(~context.query_mask[:, None], -1.0).amax(-1)
+
+
+class TrainedScorer(Realizer):
+    """Our models' trained scorer, for the image tokens of a published model; it has yet to be trained.
+
+    Attributes:
+        config: its sizes.
+        width: D.
+    """
+
+    def __init__(self, config: ArrCocFetcherConfig, *, feature_size: int, text_size: int) -> None:
+        super().__init__(config, feature_size=feature_size, text_size=text_size)
+        self.config, self.width = config, feature_size
+        for module in self.modules():
+            if start := getattr(module, "start_weights", None):
+                start(config.initializer_range)
+
+
+STRATEGIES: dict[str, type[Scorer]] = {
+    "attention": GlanceScorer,
+    "similarity": SimilarityScorer,
+    **{name: SCORERS[name] for name in ("saliency", "random", "oracle")},
+    "realizer": TrainedScorer,
+}
+"""By the names that our own models have for them too."""
+
+
+def make_scorer(strategy: str, width: int) -> Scorer:
+    """The scorer of a strategy, for tokens `width` wide."""
+    return STRATEGIES[strategy](ArrCocFetcherConfig(), feature_size=width, text_size=width)
+
+
+def contexts(
+    prompt: EncodedPrompt,
+    query: Tensor,
+    *,
+    attention: Tensor | None = None,
+    relevance: Tensor | None = None,
+    seed: int = 0,
+) -> Iterator[tuple[Tensor, FetchContext]]:
+    """What scorers see of a prompt, views of one size together.
+
+    Args:
+        prompt: its images.
+        query: [L, D] embeddings of the question.
+        attention, relevance: [N] each, or None.
+        seed: of random relevance.
+
+    Yields:
+        [V, G * G] the number of the token at each place, -1 where the grid has none; and the context.
+    """
+    sides = [max(view.rows, view.cols) for view in prompt.views]
+    starts = torch.tensor([0, *map(len, prompt.views)]).cumsum(0).tolist()
+    for side in sorted(set(sides)):
+        numbers = [number for number, own in enumerate(sides) if own == side]
+        at = torch.full((len(numbers), side, side), -1)
+        for row, number in enumerate(numbers):
+            view = prompt.views[number]
+            at[row, : view.rows, : view.cols] = view.numbers() + starts[number]
+        at = at.flatten(1)
+        mask = (at >= 0).to(prompt.seen.device)
+
+        def on_grid(values: Tensor, at: Tensor = at, mask: Tensor = mask) -> Tensor:
+            there = values.to(mask.device)[at.clamp(min=0).to(mask.device)]
+            return there.masked_fill(~mask.view(*mask.shape, *[1] * (there.ndim - 2)), 0.0)
+
+        edges = on_grid(prompt.saliency)
+        yield (
+            at,
+            FetchContext(
+                features=on_grid(prompt.seen.float()).transpose(1, 2).unflatten(2, (side, side)),
+                textures=torch.stack((torch.zeros_like(edges), edges), 1).unflatten(2, (side, side)),
+                patch_mask=mask,
+                query=query.float().expand(len(at), -1, -1),
+                query_mask=mask.new_ones(len(at), len(query)),
+                seeds=torch.tensor([seed * len(prompt.views) + number for number in numbers]),
+                relevance=None if relevance is None else on_grid(relevance),
+                attention=None if attention is None else on_grid(attention),
+            ),
+        )
+
+
+def token_scores(scorer: Scorer, prompt: EncodedPrompt, query: Tensor, **given: Any) -> Tensor:
+    """Scores [N] in float32 of every token, 0 where it stands for no place; `given` as `contexts` takes it."""
+    scores = torch.zeros(len(prompt), device=prompt.seen.device)
+    for at, context in contexts(prompt, query, **given):
+        inside = context.patch_mask
+        scores[at.to(inside.device)[inside]] = scorer(context).float().to(inside.device)[inside]
+    return scores
+
+
+def score(scorer: Scorer, prompt: EncodedPrompt, query: Tensor, **given: Any) -> tuple[Tensor, Tensor, bool]:
+    """Scores [N] and relevance [N] in 0..1 of every token; whether saliency stands in for the scorer.
+
+    It does where the scorer's map holds numbers that are not finite, or none above another. For the arguments see
+    `token_scores`.
+    """
+    scores = token_scores(scorer, prompt, query, **given)
+    places = prompt.is_place.to(scores.device)
+    failed = bool(says_nothing(scores[None], places[None]))
+    if failed:
+        warn_of_fallback(scorer)
+        scores = prompt.saliency.to(scores.device)
+    if scorer.trained and not failed:
+        relevance = scores.sigmoid()
+    else:
+        relevance = unit_range(scores.masked_fill(~places, float(scores[places].min())))
+    return scores, relevance.masked_fill(~places, 0.0), failed
+
+
+def most_relevant(scores: Tensor, is_place: Tensor, count: int) -> Tensor:
+    """[count] the tokens with the highest scores [N], ascending; of equal ones the first."""
+    ranked = scores.masked_fill(~is_place.to(scores.device), float("-inf"))
+    return ranked.argsort(descending=True, stable=True)[:count].sort().values
+
+
+def relevance_of_boxes(prompt: EncodedPrompt, boxes: Sequence[Sequence[Box]]) -> Tensor:
+    """[N] the share of each token that lies in boxes of its image, px: a list for each image of the prompt.
+
+    A box thinner than a pixel counts as one pixel thick.
+
+    Raises:
+        ValueError: not as many lists as images, or a box that ends before it starts.
+    """
+    images = 1 + max(view.image for view in prompt.views)
+    if len(boxes) != images:
+        raise ValueError(f"boxes: expected one list per image of a prompt ({images}); got {len(boxes)}")
+    owner = torch.tensor([view.image for view in prompt.views])[prompt.places[:, 0].clamp(min=0)]
+    x0, y0, x1, y1 = prompt.boxes.unbind(-1)
+    covered = torch.zeros(len(prompt))
+    for image, listed in enumerate(boxes):
+        for left, top, right, bottom in listed:
+            if right < left or bottom < top:
+                raise ValueError(f"boxes: expected x0 <= x1 and y0 <= y1; got {(left, top, right, bottom)}")
+            right, bottom = max(right, left + 1), max(bottom, top + 1)
+            across = (x1.clamp(max=right) - x0.clamp(min=left)).clamp(min=0)
+            down = (y1.clamp(max=bottom) - y0.clamp(min=top)).clamp(min=0)
+            share = across * down / ((x1 - x0) * (y1 - y0)).clamp(min=1e-6)
+            covered = torch.where(owner == image, torch.maximum(covered, share), covered)
+    return covered.masked_fill(~prompt.is_place, 0.0)
+
+
+def between_cells(values: Tensor, prompt: EncodedPrompt) -> Tensor:
+    """Values of base tokens [M] on all tokens [N]: interpolated between the cells' centres, view by view.
+
+    As shares of the greatest, to four digits: what interpolation rounds must not order tokens of one value.
+    """
+    values = values.float() / values.max().clamp(min=1e-12)
+    spread, first = [], 0
+    for view, (rows, cols) in zip(prompt.views, prompt.base_grids, strict=True):
+        grid = values[first : first + rows * cols].view(1, 1, rows, cols)
+        fine = F.interpolate(grid, (view.rows, view.cols), mode="bilinear", align_corners=False)
+        fine = fine.flatten().round(decimals=4)
+        at = view.numbers().flatten().to(fine.device)
+        spread.append(torch.zeros(len(view), device=fine.device).index_copy(0, at, fine))
+        first += rows * cols
+    return torch.cat(spread)

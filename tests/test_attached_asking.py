@@ -1,0 +1,221 @@
+"""Running back on published models: what is fetched, budgets, and what cannot be asked."""
+
+from typing import Any
+
+import pytest
+import torch
+from attached_models import picture, published
+from PIL import Image
+
+import arr_coc
+from arr_coc.attached.placing import count_fetched
+from arr_coc.attached.reader import AttachedReader
+from arr_coc.attached.scoring import between_cells, most_relevant
+
+
+@pytest.fixture
+def reader() -> AttachedReader:
+    return arr_coc.attach(*published("qwen3_vl"))
+
+
+def blank_but(box: tuple[int, int, int, int]) -> Image.Image:
+    """White, 256 x 320 px (height x width), with noise in a box."""
+    page = Image.new("RGB", (320, 256), "white")
+    page.paste(picture(box[3] - box[1], box[2] - box[0]), box[:2])
+    return page
+
+
+BOX = (192, 64, 256, 128)
+"""px; two by two tokens of 32 px: rows 2 and 3, columns 6 and 7 of a grid of 8 x 10."""
+
+UNDER_BOX = [26, 27, 36, 37]
+
+
+# ---- strategies ------------------------------------------------------------------------------------------------------
+
+
+def test_saliency_fetches_what_has_edges(reader: AttachedReader) -> None:
+    answer = reader.generate(blank_but(BOX), "What?", budget=4, strategy="saliency", return_fetch=True)
+    assert answer.fetch.indices.tolist() == [UNDER_BOX]
+    assert answer.fetch.positions.tolist() == [[[2, 6], [2, 7], [3, 6], [3, 7]]]
+    assert [origin.box for origin in answer.sources] == [
+        (192, 64, 224, 96), (224, 64, 256, 96), (192, 96, 224, 128), (224, 96, 256, 128),
+    ]  # fmt: skip
+    assert answer.fetch.covered().nonzero()[:, 1].tolist() == UNDER_BOX
+    assert answer.fetch.regions()[0, 3].tolist() == [3, 7, 4, 8]
+
+
+def test_oracle_fetches_what_lies_under_boxes(reader: AttachedReader) -> None:
+    options = {"budget": 4, "strategy": "oracle", "return_fetch": True}
+    answer = reader.generate(blank_but(BOX), "What?", boxes=[BOX], **options)
+    assert answer.fetch.indices.tolist() == [UNDER_BOX]
+    line = reader.generate(blank_but(BOX), "What?", boxes=[(0, 40, 128, 40)], **options)  # too thin to have an area
+    assert line.fetch.indices.tolist() == [[10, 11, 12, 13]]
+    pair = reader.generate([[blank_but(BOX)] * 2], "What?", boxes=[[], [BOX]], **options)
+    assert pair[0].fetch.indices.tolist() == [[80 + number for number in UNDER_BOX]]
+    assert {origin.source for origin in pair[0].sources} == {1}
+
+
+def test_random_follows_its_seed(reader: AttachedReader) -> None:
+    page = reader.encode_image(picture(250, 320))
+    fetched = [
+        reader.generate(page, "What?", budget=8, strategy="random", seed=seed, return_fetch=True).fetch.indices.tolist()
+        for seed in (1, 1, 2)
+    ]
+    assert fetched[0] == fetched[1] != fetched[2]
+
+
+def test_similarity_fetches_tokens_that_are_like_the_question(reader: AttachedReader) -> None:
+    page = reader.encode_image(picture(250, 320))
+    prompt = page.prompts[0]
+    words = reader.query("xyz")
+    prompt.seen = prompt.seen.clone()
+    prompt.seen[[5, 40, 71]] = words * 30
+    answer = reader.generate(page, "xyz", budget=3, strategy="similarity", return_fetch=True)
+    assert answer.fetch.indices.tolist() == [[5, 40, 71]]
+    assert answer.fetch.relevance[0, [5, 40, 71]].min() > 0.9
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+def test_attention_is_that_of_the_question_to_the_base(reader: AttachedReader, prefix: bool) -> None:
+    """Against eager attention's own weights, of the prompt with base tokens alone."""
+    model, _ = published("qwen3_vl")
+    page = reader.encode_image(picture(250, 320), prefix=prefix)
+    prompt = page.prompts[0]
+    received = reader.runner.attention(page, prompt, "xyz")
+    with torch.no_grad():
+        placed = reader.runner.place(prompt, reader.writer.plain(prompt, "xyz"), torch.zeros(0, dtype=torch.long))
+        inputs = reader.runner._inputs(page, reader.runner._batch([placed]))
+        model.set_attn_implementation("eager")
+        try:
+            layers = model.base_model(**inputs, output_attentions=True).attentions
+        finally:
+            model.set_attn_implementation("sdpa")
+    assert reader.processor.tokenizer.decode(placed.ids[-8:]) == "xyz<bot>"
+    base = (placed.kinds == 1).nonzero().flatten()
+    assert len(base) == 6
+    expected = torch.stack([layer[0, :, -8:-5].mean((0, 1))[base] for layer in layers[1:3]]).mean(0)
+    torch.testing.assert_close(received, expected, atol=1e-6, rtol=1e-4)
+
+
+def test_attention_is_interpolated_between_cells(reader: AttachedReader) -> None:
+    prompt = reader.encode_image(picture(250, 320), prefix=False).prompts[0]
+    assert prompt.base_grids == [(2, 3)]
+    spread = between_cells(torch.tensor([0.0, 0.0, 0.0, 0.0, 0.0, 2.0]), prompt).view(8, 10)
+    assert spread[-1, -1] == 1.0 and spread[0].max() == 0.0
+    assert (spread.diff(dim=1) >= 0).all() and (spread.diff(dim=0) >= 0).all()
+
+
+def test_where_a_map_says_nothing_saliency_stands_in(reader: AttachedReader) -> None:
+    answer = reader.generate(
+        blank_but(BOX), "What?", budget=4, strategy="oracle", boxes=[(900, 900, 999, 999)], return_fetch=True
+    )
+    assert answer.fetch.indices.tolist() == [UNDER_BOX]
+    assert answer.fetch.fallbacks == {"scorer": 1, "bridge": 0}
+
+
+def test_of_equal_tokens_the_first_is_fetched() -> None:
+    scores, places = torch.tensor([0.0, 1.0, 1.0, 2.0, 1.0]), torch.tensor([True, True, False, True, True])
+    assert most_relevant(scores, places, 2).tolist() == [1, 3]
+
+
+# ---- budgets ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("budget", "fetched"),
+    [(0.25, 768), (0.0625, 0), (1.0, None), ("all", None), (0, 0), (64, 64), ("fast", 64), ("standard", 273)],
+)
+def test_budgets(budget: Any, fetched: int | None) -> None:
+    assert count_fetched(budget, 4096, 4096, 256) == fetched
+
+
+def test_newlines_are_not_fetched() -> None:
+    assert count_fetched(0.95, 100, 80, 5) == 80
+
+
+@pytest.mark.parametrize(
+    ("budget", "base", "message"),
+    [
+        ("auto", 256, "expected a share, a number of tokens or one of fast, balanced, standard, accurate, all"),
+        (True, 256, "expected a share, a number of tokens"),
+        (None, 256, "expected a share, a number of tokens"),
+        (1.5, 256, r"expected a share in 0\.\.1; got 1\.5"),
+        (float("nan"), 256, r"expected a share in 0\.\.1; got nan"),
+        (0.05, 256, r"expected at least 0\.062, what the base takes; got 0\.05"),
+        (4097, 256, "expected 0 to 4096 patches"),
+        (-1, 256, "expected 0 to 4096 patches"),
+        (0, 0, "expected at least one token where there is no base; got 0"),
+        (0.0, 0, "expected at least one token where there is no base; got 0.0"),
+    ],
+)
+def test_other_budgets_are_refused(budget: Any, base: int, message: str) -> None:
+    with pytest.raises(ValueError, match=f"budget: {message}"):
+        count_fetched(budget, 4096, 4096, base)
+
+
+# ---- what cannot be asked --------------------------------------------------------------------------------------------
+
+
+def test_unknown_families_are_refused_with_the_list() -> None:
+    class Model:
+        class config:  # noqa: N801
+            model_type = "mllama"
+
+    with pytest.raises(ValueError, match="model_type: expected one of gemma3, idefics3, internvl, .*; got 'mllama'"):
+        arr_coc.attach(Model(), None)
+
+
+def test_a_processor_of_another_model_is_refused() -> None:
+    model, other = published("qwen3_vl")[0], published("gemma3")[1]
+    with pytest.raises(
+        ValueError, match="processor: expected a Qwen3VLProcessor, as qwen3_vl has; got Gemma3Processor"
+    ):
+        arr_coc.attach(model, other)
+    small = published("internvl")[0]
+    with pytest.raises(
+        ValueError, match="processor: expected a InternVLProcessor, as internvl has; got Qwen3VLProcessor"
+    ):
+        arr_coc.attach(small, published("qwen3_vl")[1])
+
+
+def test_an_encoding_of_another_model_is_refused(reader: AttachedReader) -> None:
+    page = arr_coc.attach(*published("qwen2_5_vl")).encode_image(picture(150, 220))
+    with pytest.raises(ValueError, match="encoding: expected one that this model made; got one of Qwen2_5_VL"):
+        reader.generate(page, "What?")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"question": ""}, "question: expected a non-empty string"),
+        (
+            {"question": "a <|image_pad|>"},
+            r"question: expected text without <\|image_pad\|>, which stands for an image",
+        ),
+        ({"image": None, "question": "<|image_pad|> what?"}, "question: expected text without"),
+        ({"strategy": "glance"}, "strategy: expected one of attention, oracle, random, .*; got 'glance'"),
+        ({"strategy": "realizer"}, r'strategy "realizer": expected a trained scorer \(load_adapter'),
+        ({"strategy": "oracle"}, "boxes: expected boxes with strategy oracle, and with no other"),
+        ({"boxes": [BOX]}, "boxes: expected boxes with strategy oracle, and with no other"),
+        ({"strategy": "oracle", "boxes": [(9, 9, 1, 1)]}, "boxes: expected x0 <= x1"),
+        ({"budget": 2.0}, r"budget: expected a share in 0\.\.1"),
+        ({"budget": 0, "pool": 0}, "budget: expected at least one token where there is no base"),
+        ({"pool": -1}, "pool: expected an integer from 0; got -1"),
+        ({"image": [], "question": "What?"}, "images: expected at least one"),
+        ({"image": [[]], "question": "What?"}, "images: expected at least one"),
+        ({"num_beams": 0}, "num_beams: expected"),
+        ({"image": [picture(60, 60)] * 2, "question": ["a", "b", "c"]}, "images: expected 1 or 3"),
+        ({"pool": 0}, 'strategy "attention": expected base tokens'),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(reader: AttachedReader, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        reader.generate(**{"image": picture(150, 220), "question": "What?", **given})
+
+
+def test_most_is_refused_before_any_image_is_encoded(reader: AttachedReader, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader.model.base_model, "get_image_features", lambda **kwargs: pytest.fail("encoded"))
+    for given in ({"budget": 2.0}, {"strategy": "other"}, {"question": " "}, {"boxes": [BOX]}, {"pool": -1}):
+        with pytest.raises(ValueError, match="expected"):
+            reader.generate(**{"image": picture(150, 220), "question": "What?", **given})
