@@ -18,6 +18,7 @@ from .boxes import relevance_of_boxes
 from .chat_template import THINKING
 from .checks import CALLABLES, DECODING, NUMBERS, boxes_per_slot, refusal, too_long
 from .configuration_arr_coc import COMPRESSION
+from .encoding_files import maker, of_model
 from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult
 from .image_processing_arr_coc import Box
 from .image_sources import shorten
@@ -104,6 +105,7 @@ class Asker:
             raise TypeError(f"encode_image: expected options of views; got {', '.join(sorted(rest))}")
         prompts = shown_by_prompts(image)
         encoding = self._encode_sources(prompts, taken, together=any(len(shown) > 1 for shown in prompts))
+        encoding.made_by = maker(self.model.model)
         return with_prefix(self.model, self.processor, encoding) if prefix else encoding
 
     def _view_options(self, kwargs: dict[str, Any]) -> tuple[ViewOptions, dict[str, Any]]:
@@ -211,8 +213,8 @@ class Asker:
         read_twice: bool,
     ) -> Asked:  # fmt: skip
         """The encodings, and as many questions as prompts; `read_twice`: whether each of them glances at the base."""
-        if encoded := is_encoding(encoding := image):
-            image.check_fits(self.model.config)
+        if encoded := is_encoding(image):
+            encoding = of_model(image, self.model.model)
         else:
             prompts = shown_by_prompts(image)
             encoding = self._encode_sources(prompts, options)

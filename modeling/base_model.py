@@ -14,6 +14,7 @@ model width. Positions are (y, x), row-major.
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from secrets import token_hex
 from typing import Any
 
 import torch
@@ -75,6 +76,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         super().__init__(config)
         vision, semantic, text = config.vision_config, config.semantic_config, config.text_config
         fetcher, sizes = config.fetcher_config, {"feature_size": vision.out_channels, "text_size": text.hidden_size}
+        self.token = token_hex(8)  # tells models of one process apart, see `encoding_files.maker`
         self.vision_tower = ArrCocVisionTower(vision, semantic, **scorer_inputs(fetcher))
         self.fetcher = RunningBackFetcher(fetcher, **sizes, depth_size=vision.hidden_size)
         self.bridge = BRIDGES[config.bridge_config.kind](

@@ -153,7 +153,8 @@ def open_encoded(stream: IO[bytes], name: str, limit: int) -> Image.Image:
             raise _Refused(f"{name}: expected at most {limit} pixels, received more") from error
         except UnidentifiedImageError:
             received = "other content" if stream.seek(0, os.SEEK_END) else "an empty file"
-            raise _Refused(f"{name}: expected an image ({', '.join(FORMATS)}), received {received}") from None
+            expected = f"an image ({', '.join(FORMATS)}), a PDF or a video"
+            raise _Refused(f"{name}: expected {expected}, received {received}") from None
 
 
 def decode(image: Image.Image, name: str, limit: int) -> Image.Image:
@@ -163,8 +164,8 @@ def decode(image: Image.Image, name: str, limit: int) -> Image.Image:
     return loaded
 
 
-class _Refused(ValueError):
-    """Ours, in words for the caller."""
+class _Refused(Exception):
+    """Ours, in words for the caller, who gets a ValueError."""
 
 
 @contextmanager
@@ -172,8 +173,8 @@ def _corruption_refused(name: str) -> Iterator[None]:
     """Pillow's parsers raise whatever broken content makes them trip over, and may quote it."""
     try:
         yield
-    except _Refused:
-        raise
+    except _Refused as error:
+        raise ValueError(str(error)) from None
     except Exception as error:
         raise ValueError(f"{name}: expected a whole image, received a corrupt one ({type(error).__name__})") from None
 

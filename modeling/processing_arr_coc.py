@@ -5,7 +5,7 @@ Notation: B batch, L tokens of a prompt, M base tokens and K saccades of one ima
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -214,7 +214,10 @@ class ArrCocProcessor(ProcessorMixin):
         if images is not None:
             images = self.image_processor.fetch_images(images)  # before the lock: a download takes its time
         with self.tokenizing.lock:
-            return super().__call__(images, list(texts) if isinstance(text, tuple) else text, *args, **kwargs)
+            inputs = super().__call__(images, list(texts) if isinstance(text, tuple) else text, *args, **kwargs)
+        if "input_ids" in inputs:
+            self._check_length(inputs, kwargs | (kwargs.get("text_kwargs") or {}))
+        return inputs
 
     @property
     def model_input_names(self) -> list[str]:
@@ -327,19 +330,17 @@ class ArrCocProcessor(ProcessorMixin):
     def _merge_kwargs(self, *args: Any, **kwargs: Any) -> dict[str, dict]:
         merged = super()._merge_kwargs(*args, **kwargs)
         text_kwargs = merged["text_kwargs"]
-        # Cutting at model_max_length would drop the end of the question unseen; `_check_length` refuses it instead.
-        # A shorter max_length is the caller's own wish, and transformers refuses it when it cuts placeholders.
-        limit = text_kwargs.get("max_length") or self.tokenizer.model_max_length
-        if text_kwargs.get("truncation") and limit >= self.tokenizer.model_max_length:
+        # Truncation would drop the question's end, or where the answer begins, unseen; `_check_length` refuses instead.
+        if text_kwargs.get("truncation"):
             text_kwargs["truncation"] = False
-            text_kwargs["max_length"] = None if text_kwargs.get("padding") != "max_length" else limit
+            if text_kwargs.get("padding") != "max_length":
+                text_kwargs["max_length"] = None
         return merged
 
     def _check_special_mm_tokens(self, text: list[str], text_inputs: Any, modalities: list[str]) -> None:
         """The one hook that ProcessorMixin.__call__ offers between the tokenizer and its result: adds `query_mask`."""
         super()._check_special_mm_tokens(text, text_inputs, modalities)
         rows = [torch.as_tensor(row) for row in text_inputs["input_ids"]]
-        self._check_length(text_inputs)
         markers = query_markers(self.tokenizer, self.image_token)
         masks = [find_query_tokens(row[None], **markers)[0] for row in rows]
         for row, mask in zip(rows, masks, strict=True):
@@ -355,13 +356,16 @@ class ArrCocProcessor(ProcessorMixin):
             is_tensor = isinstance(text_inputs["input_ids"], torch.Tensor)
             text_inputs["query_mask"] = stacked if is_tensor else stacked.numpy()
 
-    def _check_length(self, text_inputs: Any) -> None:
-        limit = self.tokenizer.model_max_length
-        mask = text_inputs.get("attention_mask")
-        lengths = [len(row) for row in text_inputs["input_ids"]] if mask is None else [int(sum(row)) for row in mask]
+    def _check_length(self, inputs: Any, asked: Mapping[str, Any]) -> None:
+        """Refuses prompts longer than the tokenizer's limit, or than the one that truncation was `asked` to keep."""
+        limit, name = self.tokenizer.model_max_length, "tokenizer.model_max_length"
+        if asked.get("truncation") and (asked.get("max_length") or limit) < limit:
+            limit, name = asked["max_length"], "max_length; truncation would cut the question"
+        mask = inputs.get("attention_mask")
+        lengths = [len(row) for row in inputs["input_ids"]] if mask is None else [int(sum(row)) for row in mask]
         if max(lengths, default=0) > limit:
             raise ValueError(
-                f"text: expected at most {limit} tokens (tokenizer.model_max_length), received {max(lengths)}, "
+                f"text: expected at most {limit} tokens ({name}), received {max(lengths)}, "
                 "images included; shorten the question or lower the budget"
             )
 
