@@ -12,17 +12,19 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers.image_utils import make_flat_list_of_images
 from transformers.processing_utils import ImagesKwargs, MultiModalData, ProcessingKwargs, ProcessorMixin
+from transformers.utils import logging
 
 from .auto_map import PROCESSOR_MAP
-from .chat_template import CHAT_TEMPLATE
+from .chat_template import CHAT_TEMPLATE, QUESTION_ROLE, images_first
 from .checks import check_processing, refusal
 from .configuration_arr_coc import count_vision_tokens
 from .processor_settings import ProcessorSettings
 
+logger = logging.get_logger(__name__)
+
 IMAGE_TOKEN = "<|image_pad|>"
 TURN_START, TURN_END = "<|im_start|>", "<|im_end|>"
 VISION_START, VISION_END = "<|vision_start|>", "<|vision_end|>"
-QUESTION_ROLE = "user"
 FOREIGN_IMAGE_TOKEN = "<image>"
 """What other models' prompts write for an image; here it is text like any other."""
 
@@ -219,6 +221,13 @@ class ArrCocProcessor(ProcessorMixin):
             self._check_length(inputs, kwargs | (kwargs.get("text_kwargs") or {}))
         return inputs
 
+    def apply_chat_template(self, conversation: Any, *args: Any, **kwargs: Any) -> Any:
+        """As in transformers, of a chat whose images come before its first question: see `images_first`."""
+        single = isinstance(conversation, list | tuple) and all(isinstance(turn, Mapping) for turn in conversation)
+        chats = [conversation] if single else conversation
+        ordered = [images_first(getattr(chat, "messages", chat)) for chat in chats]
+        return super().apply_chat_template(ordered[0] if single else ordered, *args, **kwargs)
+
     @property
     def model_input_names(self) -> list[str]:
         return [*super().model_input_names, "query_mask"]
@@ -239,7 +248,7 @@ class ArrCocProcessor(ProcessorMixin):
         messages: list[Any] = [{"role": role, "content": [{"type": "text", "text": text}]} for role, text in turns]
         for caption in reversed([""] * images if isinstance(images, int) else images):
             messages[0]["content"] = [{"type": "text", "text": caption}, {"type": "image"}, *messages[0]["content"]]
-        text = self.apply_chat_template(messages, add_generation_prompt=True)
+        text = super().apply_chat_template(messages, add_generation_prompt=True)  # captions stand before their images
         return text.replace(self.image_token, self.image_token * placeholders)
 
     def prompts(
@@ -349,6 +358,12 @@ class ArrCocProcessor(ProcessorMixin):
             in_chat = self.image_token_id in tokens and markers["start_id"] in tokens
             if in_chat and not self.tokenizer.decode(row[mask]).strip():
                 raise ValueError("text: expected a question beside the image, received an empty one")
+            placed = (row == self.image_token_id).nonzero()[:, 0]
+            if in_chat and mask[: placed[-1]].any():
+                logger.warning_once(
+                    "text: expected images before the question, as models are trained and as "
+                    "processor.apply_chat_template writes it; received text before an image: answers get worse"
+                )
         if isinstance(text_inputs["input_ids"], list):
             text_inputs["query_mask"] = [mask.int().tolist() for mask in masks]
         else:
