@@ -16,7 +16,7 @@ from .configuration_arr_coc import COMPRESSION
 from .documents import Limits, open_document
 from .fetcher import FetchChoices
 from .image_loading import Encoded, Source
-from .image_processing_arr_coc import ArrCocImageProcessor, Box
+from .image_processing_arr_coc import ArrCocImageProcessor, Box, warn_of_blank
 from .placement import device_of
 from .processing_arr_coc import Turns
 from .prompt import Look, count_vision_tokens, pooling
@@ -134,6 +134,9 @@ def _overviews(
     processor: ArrCocImageProcessor, images: Sequence[Image.Image], tiled: Sequence[bool]
 ) -> dict[str, Tensor]:
     """Model inputs of images; what is looked at in tiles as well may be too small to be read in its overview."""
+    for image, in_tiles in zip(images, tiled, strict=True):
+        if in_tiles:
+            warn_of_blank(image)
     inputs = [
         processor(image, return_tensors="pt", **({"readable_px": None} if in_tiles else {}))
         for image, in_tiles in zip(images, tiled, strict=True)
