@@ -46,6 +46,7 @@ from .prompt import (
     trim_placeholders,
 )  # fmt: skip
 from .scorers import FetchContext, scorer_inputs
+from .view_encoding import look_at_views
 from .vision_tower import KNOWN, SEEN, ArrCocVisionTower, ImageEncoding, pool_cells
 
 
@@ -323,9 +324,13 @@ class ArrCocModel(ArrCocPreTrainedModel):
         image_index: Tensor | None = None,
         query_mask: Tensor | None = None,
         choices: FetchChoices = AS_CONFIGURED,
+        joint: bool = False,
         **aligned: Tensor | None,
     ) -> EmbeddedPrompt:
-        """The three steps for the arguments of `forward`, which it checks."""
+        """The three steps for the arguments of `forward`, which it checks.
+
+        `joint`: the images of a prompt share one budget, as `generate(image, question)` has it; else each has its own.
+        """
         if choices.num_passes not in (None, 1):
             raise refusal("num_passes", "several only in generate(image, question)", choices.num_passes)
         inputs = {"input_ids": input_ids, "query_mask": query_mask, "image_index": image_index, **aligned}
@@ -342,6 +347,11 @@ class ArrCocModel(ArrCocPreTrainedModel):
             input_ids, encoding, query_mask=query_mask.bool(), image_index=image_index, choices=choices,
             attention_mask=aligned.get("attention_mask"),
         )  # fmt: skip
+        shown = look.rows.bincount(minlength=len(input_ids)).tolist()
+        if joint and choices.patches is None and max(shown) > 1:
+            index = torch.arange(len(encoding)) if image_index is None else image_index.cpu()
+            numbers = [own.tolist() for own in index.split(shown)]
+            look = look_at_views(self, look, encoding, numbers, choices)
         return self.place(look, self.fetch(look, choices), **aligned)
 
     def _with_images(

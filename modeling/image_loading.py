@@ -142,7 +142,7 @@ def load_image(
 
     Raises:
         FileNotFoundError: no such file.
-        ValueError: anything else that does not yield an image.
+        ValueError: anything else that does not yield an image, documents of several pages too.
     """
     if isinstance(source, Image.Image):
         return finish_image(source, "image", max_image_pixels)
@@ -153,9 +153,12 @@ def load_image(
         source = (source.float() if source.is_floating_point() else source).numpy()
     if isinstance(source, np.ndarray):
         return finish_image(_array_to_image(source, max_image_pixels, input_data_format), "image", max_image_pixels)
-    stream, name = open_source(source, source_policy(sources), timeout)
-    with stream, open_encoded(stream, name, max_image_pixels) as image:
-        return decode(image, name, max_image_pixels)
+    loaded = load_source(source, max_image_pixels=max_image_pixels, timeout=timeout, sources=sources)
+    if isinstance(loaded, Encoded):
+        kind = {"pdf": "a PDF", "video": "a video", "pages": "several pages"}[loaded.kind]
+        expected = "one image (generate(document, question) and encode_image(document) take all of its pages)"
+        raise ValueError(f"{loaded.name}: expected {expected}, received {kind}")
+    return loaded
 
 
 def open_encoded(stream: IO[bytes], name: str, limit: int) -> Image.Image:

@@ -293,8 +293,9 @@ class ArrCocImageProcessor(PilBackend):
         logger.warning(
             f"An image of {image.height} x {image.width} px (height x width) shrinks into a square of {side} px "
             f"(factor {placed.scale:.2g}): letters lower than {math.ceil(readable_px / placed.scale)} px in it become "
-            f"lower than {readable_px:g} px, which the model does not read. Ask about a part of it, or take a "
-            "model with a larger square. (Said once; readable_px=None of the image processor turns it off.)"
+            f"lower than {readable_px:g} px, which the model does not read. Ask by generate(image, question), "
+            "which looks at it in tiles too, or about a part of it. (Said once; readable_px=None of the image "
+            "processor turns it off.)"
         )
 
     @staticmethod

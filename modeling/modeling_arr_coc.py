@@ -361,7 +361,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         if encoding is None:
             encoding = self.model.encode_image(images["pixel_values"], images["patch_mask"])
         return self.model.embed_images(
-            input_ids, encoding, image_index=images["image_index"], choices=choices, **aligned
+            input_ids, encoding, image_index=images["image_index"], choices=choices, joint=True, **aligned
         )
 
     def init_continuous_batching(self, *args: Any, **kwargs: Any) -> NoReturn:

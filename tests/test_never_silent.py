@@ -63,7 +63,7 @@ def test_adapters_behind_frozen_parts_learn_under_reentrant_checkpointing(part: 
 
 
 def test_label_smoothing_predicts_the_next_token(tmp_path: Path) -> None:
-    """Trainer shifts labels of the classes it knows, which remote code's were not: each token learnt to repeat itself."""
+    """Trainer shifts labels of classes it knows, which remote code's were not: each token learnt to repeat itself."""
     model = tiny_model()
     trainer = make_trainer(model, tmp_path, label_smoothing_factor=0.1)
     batch = trainer.data_collator([trainer.train_dataset[0]])  # type: ignore[index]
@@ -123,10 +123,24 @@ def drawing(model: Any, folder: Path) -> None:
     load_image(folder / "page.svg")
 
 
+def document(model: Any, folder: Path) -> None:
+    model.processor(images=write_pdf(folder / "two.pdf", "", ""), text=model.processor.prompt(QUESTION))
+
+
+def pages(model: Any, folder: Path) -> None:
+    PAGE.save(folder / "two.tiff", save_all=True, append_images=[PAGE])
+    content = [{"type": "image", "path": str(folder / "two.tiff")}, {"type": "text", "text": QUESTION}]
+    model.processor.apply_chat_template([{"role": "user", "content": content}], tokenize=True, return_dict=True)
+
+
+WHOLE = r"expected one image \(generate\(document, question\) and encode_image\(document\) take all of its pages\)"
 KINDS = r"expected an image \(PNG, JPEG, .*\), a PDF or a video, received other content"
 REFUSED: dict[str, tuple[Callable[[Any, Path], object], str]] = {
     "label smoothing beside relevance": (smoothed_relevance, "label_smoothing_factor"),
-    "a truncated prompt": (truncated, r"at most \d+ tokens \(max_length; truncation would cut the question\), received"),
+    "a truncated prompt": (
+        truncated,
+        r"at most \d+ tokens \(max_length; truncation would cut the question\)",
+    ),
     "truncated text": (truncated_text, r"at most 3 tokens \(max_length"),
     "an encoding of other weights": (
         lambda model, _: model.generate(tiny_model(seed=1).encode_image(PAGE), QUESTION),
@@ -139,6 +153,8 @@ REFUSED: dict[str, tuple[Callable[[Any, Path], object], str]] = {
     "generate_batch": (lambda model, _: model.generate_batch([[1, 2, 3]]), "generate_batch: expected generate"),
     "a page of 200 inches": (large_page, "page 1: expected .*; a lower dpi than 150 makes it smaller"),
     "a compressed PDF": (compressed, f"page.pdf.gz: {KINDS}"),
+    "a PDF by the processor": (document, f"two.pdf: {WHOLE}, received a PDF"),
+    "a TIFF by the chat template": (pages, f"two.tiff: {WHOLE}, received several pages"),
     "a drawing": (drawing, f"page.svg: {KINDS}"),
 }
 

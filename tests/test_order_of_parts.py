@@ -64,6 +64,15 @@ def test_every_door_answers_alike(model: Any) -> None:
     assert ask(text=chat, return_full_text=False)[0]["generated_text"] == expected
 
 
+def test_several_images_share_a_budget_by_every_door(model: Any) -> None:
+    """Each had its own where the processor wrote the prompt."""
+    expected = model.generate([[CARD, PAGE]], [QUESTION], return_fetch=True)[0]
+    inputs = model.processor.apply_chat_template([turn(shown(CARD), shown(PAGE), ASK)], **WRITTEN)
+    tokens = model.generate(**inputs)[:, inputs["input_ids"].shape[1] :]
+    assert model.processor.batch_decode(tokens, skip_special_tokens=True) == [expected.text]
+    assert int(expected.fetch.counts.sum()) == model.config.vision_tokens()[1]
+
+
 def test_prompts_written_by_hand_are_warned_of(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     warned: list[str] = []
     monkeypatch.setattr("arr_coc.modeling.processing_arr_coc.logger.warning_once", warned.append)
