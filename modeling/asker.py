@@ -27,7 +27,7 @@ from .prefix import cached_prefix, holds_prefix, pad_after_prefix, with_prefix
 from .processing_arr_coc import ArrCocProcessor, History
 from .prompt import EmbeddedPrompt, Look, count_saccades, pooling
 from .view_encoding import encode_prompts, look_at_views
-from .views import AS_SEEN, VIEW_OPTIONS, ViewOptions, take_view_options
+from .views import AS_SEEN, VIEW_OPTIONS, ViewOptions, least_scale, take_view_options
 from .vision_tower import ImageEncoding
 
 if TYPE_CHECKING:
@@ -128,8 +128,7 @@ class Asker:
         images = processor.load_sources(sources)
         if list in map(type, images):
             raise refusal("image", "one image, or a list of them", sources)
-        least = 1.0 if isinstance(options.tiles, int) else options.tile_scale
-        if pooled or processor.shrinks(images, 0.0 if options.tiles == "never" else least):
+        if pooled or processor.shrinks(images, least_scale(options)):
             return encode_prompts(self.model.model, processor, prompts, images, options)
         inputs = processor(images, return_tensors="pt")
         encoding = self.model.model.encode_image(inputs["pixel_values"], inputs["patch_mask"])

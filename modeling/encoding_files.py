@@ -153,11 +153,11 @@ def _rebuilt(tensors: dict[str, Tensor], said: dict[str, Any]) -> ImageEncoding:
     if places is not None:
         sizes = said["source_sizes"]
         encoding.sources = [
-            Source(height, width, _no_pixels, page, second)
+            Source(height, width, no_pixels, page, second)
             for (height, width), (page, second) in zip(sizes, places, strict=True)
         ]
     return encoding
 
 
-def _no_pixels() -> Any:
-    raise ValueError("source: expected its pixels; got an encoding from a file, which holds none")
+def no_pixels() -> Any:
+    raise ValueError("source: expected its pixels; got an encoding that holds none")
