@@ -18,6 +18,7 @@ from .boxes import relevance_of_boxes
 from .chat_template import THINKING
 from .checks import CALLABLES, DECODING, NUMBERS, boxes_per_slot, refusal, too_long
 from .configuration_arr_coc import COMPRESSION
+from .encoding_files import maker, of_model
 from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult
 from .image_processing_arr_coc import Box
 from .image_sources import shorten
@@ -26,7 +27,7 @@ from .prefix import cached_prefix, holds_prefix, pad_after_prefix, with_prefix
 from .processing_arr_coc import ArrCocProcessor, History
 from .prompt import EmbeddedPrompt, Look, count_saccades, pooling
 from .view_encoding import encode_prompts, look_at_views
-from .views import AS_SEEN, VIEW_OPTIONS, ViewOptions, take_view_options
+from .views import AS_SEEN, VIEW_OPTIONS, ViewOptions, least_scale, take_view_options
 from .vision_tower import ImageEncoding
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ class Asker:
             raise TypeError(f"encode_image: expected options of views; got {', '.join(sorted(rest))}")
         prompts = shown_by_prompts(image)
         encoding = self._encode_sources(prompts, taken, together=any(len(shown) > 1 for shown in prompts))
+        encoding.made_by = maker(self.model.model)
         return with_prefix(self.model, self.processor, encoding) if prefix else encoding
 
     def _view_options(self, kwargs: dict[str, Any]) -> tuple[ViewOptions, dict[str, Any]]:
@@ -126,8 +128,7 @@ class Asker:
         images = processor.load_sources(sources)
         if list in map(type, images):
             raise refusal("image", "one image, or a list of them", sources)
-        least = 1.0 if isinstance(options.tiles, int) else options.tile_scale
-        if pooled or processor.shrinks(images, 0.0 if options.tiles == "never" else least):
+        if pooled or processor.shrinks(images, least_scale(options)):
             return encode_prompts(self.model.model, processor, prompts, images, options)
         inputs = processor(images, return_tensors="pt")
         encoding = self.model.model.encode_image(inputs["pixel_values"], inputs["patch_mask"])
@@ -211,8 +212,8 @@ class Asker:
         read_twice: bool,
     ) -> Asked:  # fmt: skip
         """The encodings, and as many questions as prompts; `read_twice`: whether each of them glances at the base."""
-        if encoded := is_encoding(encoding := image):
-            image.check_fits(self.model.config)
+        if encoded := is_encoding(image):
+            encoding = of_model(image, self.model.model)
         else:
             prompts = shown_by_prompts(image)
             encoding = self._encode_sources(prompts, options)

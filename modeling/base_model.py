@@ -14,6 +14,7 @@ model width. Positions are (y, x), row-major.
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from secrets import token_hex
 from typing import Any
 
 import torch
@@ -45,6 +46,7 @@ from .prompt import (
     trim_placeholders,
 )  # fmt: skip
 from .scorers import FetchContext, scorer_inputs
+from .view_encoding import look_at_views
 from .vision_tower import KNOWN, SEEN, ArrCocVisionTower, ImageEncoding, pool_cells
 
 
@@ -75,6 +77,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         super().__init__(config)
         vision, semantic, text = config.vision_config, config.semantic_config, config.text_config
         fetcher, sizes = config.fetcher_config, {"feature_size": vision.out_channels, "text_size": text.hidden_size}
+        self.token = token_hex(8)  # tells models of one process apart, see `encoding_files.maker`
         self.vision_tower = ArrCocVisionTower(vision, semantic, **scorer_inputs(fetcher))
         self.fetcher = RunningBackFetcher(fetcher, **sizes, depth_size=vision.hidden_size)
         self.bridge = BRIDGES[config.bridge_config.kind](
@@ -320,9 +323,13 @@ class ArrCocModel(ArrCocPreTrainedModel):
         image_index: Tensor | None = None,
         query_mask: Tensor | None = None,
         choices: FetchChoices = AS_CONFIGURED,
+        joint: bool = False,
         **aligned: Tensor | None,
     ) -> EmbeddedPrompt:
-        """The three steps for the arguments of `forward`, which it checks."""
+        """The three steps for the arguments of `forward`, which it checks.
+
+        `joint`: the images of a prompt share one budget, as `generate(image, question)` has it; else each has its own.
+        """
         if choices.num_passes not in (None, 1):
             raise refusal("num_passes", "several only in generate(image, question)", choices.num_passes)
         inputs = {"input_ids": input_ids, "query_mask": query_mask, "image_index": image_index, **aligned}
@@ -339,6 +346,11 @@ class ArrCocModel(ArrCocPreTrainedModel):
             input_ids, encoding, query_mask=query_mask.bool(), image_index=image_index, choices=choices,
             attention_mask=aligned.get("attention_mask"),
         )  # fmt: skip
+        shown = look.rows.bincount(minlength=len(input_ids)).tolist()
+        if joint and choices.patches is None and max(shown) > 1:
+            index = torch.arange(len(encoding)) if image_index is None else image_index.cpu()
+            numbers = [own.tolist() for own in index.split(shown)]
+            look = look_at_views(self, look, encoding, numbers, choices)
         return self.place(look, self.fetch(look, choices), **aligned)
 
     def _with_images(

@@ -1,6 +1,10 @@
 """The chat template: how questions, images and answers are written as one prompt."""
 
 import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+QUESTION_ROLE = "user"
 
 # Blocks of a message in the order given; one placeholder per image, expanded later.
 _RENDER = """\
@@ -51,6 +55,35 @@ CHAT_TEMPLATE = (
 {%- endif -%}
 """
 )
+
+IMAGES = ("image", "image_url")
+
+
+def images_first(messages: Sequence[Any]) -> list[Any]:
+    """A chat's messages in the order that models are trained with: all images before the text of the first question.
+
+    Several texts of a message become one, a line each. Messages that are no chat are left to the template, which
+    refuses them.
+    """
+    ordered, images = [], []
+    for message in messages:
+        content = message.get("content") if isinstance(message, Mapping) else None
+        if isinstance(content, list | tuple) and all(isinstance(block, Mapping) for block in content):
+            texts = [block["text"] for block in content if block.get("type") == "text"]
+            images += [block for block in content if block.get("type") in IMAGES]
+            others = [block for block in content if block.get("type") not in (*IMAGES, "text")]
+            message = {**message, "content": others + [{"type": "text", "text": "\n".join(texts)}] * bool(texts)}
+        ordered.append(message)
+    if not images:
+        return ordered
+    first = next((at for at, message in enumerate(ordered) if message.get("role") == QUESTION_ROLE), None)
+    if first is None:
+        return list(messages)
+    content = ordered[first]["content"]
+    texts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    ordered[first] = {**ordered[first], "content": [*images, *texts]}
+    return ordered
+
 
 THINKS, THOUGHT = "<think>", "</think>"
 """What language models write around what they think before they answer."""

@@ -92,7 +92,10 @@ def _open_pdf(encoded: Encoded, limits: Limits) -> list[Source]:
                 with _whole_page(pdfium, encoded, number):
                     size = pdf.get_page_size(number)
                 width, height = (math.ceil(side * scale) for side in size)  # as pypdfium2 rounds
-                check_size(height, width, f"{encoded.name}, page {number + 1}", limits.max_image_pixels)
+                try:
+                    check_size(height, width, f"{encoded.name}, page {number + 1}", limits.max_image_pixels)
+                except ValueError as error:
+                    raise ValueError(f"{error}; a lower dpi than {limits.dpi:g} makes it smaller") from None
                 load = partial(_render, pdfium, encoded, number, scale)
                 sources.append(Source(height, width, load, page=number + 1))
     return sources

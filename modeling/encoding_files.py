@@ -52,6 +52,30 @@ def model_identity(core: "ArrCocModel") -> str:
     return digest.hexdigest()
 
 
+def maker(core: "ArrCocModel") -> tuple[str, str]:
+    """What an encoding remembers of the model that makes it: which object in this process, and its identity."""
+    return core.token, model_identity(core)
+
+
+def of_model(encoding: ImageEncoding, core: "ArrCocModel") -> ImageEncoding:
+    """The encoding, for questions to `core`: without its prefix where another object of the same weights made it.
+
+    Raises:
+        ValueError: a model of other weights made it.
+    """
+    encoding.check_fits(core.config)
+    if encoding.made_by is None or encoding.made_by[0] == core.token:
+        return encoding
+    _check_identity("image", encoding.made_by[1], core)
+    return encoding.without_prefix()
+
+
+def _check_identity(name: str, made_by: str, core: "ArrCocModel") -> None:
+    if made_by != (identity := model_identity(core)):
+        expected = f"an encoding of this model ({identity[:12]})"
+        raise ValueError(f"{name}: expected {expected}; got one of {made_by[:12]}")
+
+
 def _sampled(tensor: Tensor) -> bytes:
     flat = tensor.detach().flatten()
     sample = flat[:: max(1, len(flat) // SAMPLES)].float().cpu().numpy()
@@ -106,10 +130,10 @@ def load_encoding(path: str | os.PathLike, core: "ArrCocModel") -> ImageEncoding
         raise ValueError(f"{path}: expected {expected}; got a broken one ({type(error).__name__})") from None
     if about.get("format") != FORMAT:
         raise ValueError(f"{path}: expected format {FORMAT}; got {about.get('format')!r}")
-    if about["identity"] != (identity := model_identity(core)):
-        received = f"one of {about['identity'][:12]}"
-        raise ValueError(f"{path}: expected an encoding of this model ({identity[:12]}); got {received}")
-    return _rebuilt(tensors, json.loads(about["encoding"]))
+    _check_identity(str(path), about["identity"], core)
+    encoding = _rebuilt(tensors, json.loads(about["encoding"]))
+    encoding.made_by = (core.token, about["identity"])
+    return encoding
 
 
 def _rebuilt(tensors: dict[str, Tensor], said: dict[str, Any]) -> ImageEncoding:
@@ -129,11 +153,11 @@ def _rebuilt(tensors: dict[str, Tensor], said: dict[str, Any]) -> ImageEncoding:
     if places is not None:
         sizes = said["source_sizes"]
         encoding.sources = [
-            Source(height, width, _no_pixels, page, second)
+            Source(height, width, no_pixels, page, second)
             for (height, width), (page, second) in zip(sizes, places, strict=True)
         ]
     return encoding
 
 
-def _no_pixels() -> Any:
-    raise ValueError("source: expected its pixels; got an encoding from a file, which holds none")
+def no_pixels() -> Any:
+    raise ValueError("source: expected its pixels; got an encoding that holds none")

@@ -6,7 +6,7 @@ line.
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -23,6 +23,21 @@ MAX_IMAGE_PIXELS = 89_478_485
 
 MAX_IMAGE_SIDE = 65_535
 """px; JPEG's own limit. A longer line of pixels is no image that anybody asks about."""
+
+WHITES = (1.0, 255.0, 1023.0, 4095.0, 16383.0, 65535.0)
+"""The largest value of floats and of 8, 10, 12, 14 and 16 bits: scanners and cameras put fewer bits into 16."""
+
+DARKEST = 16
+"""Levels of 8 bits: an image whose brightest pixel is below holds 12 bits in 16, or is black to the eye."""
+
+BLANK = 16
+"""Levels of 8 bits: pixels that differ by less are paper and noise."""
+
+VISIBLE = 64
+"""Levels by which ink that is read differs from what is under it."""
+
+SAMPLED = 512
+"""px a side of the sample that is looked at for an image's ink."""
 
 BAND = 256
 """Rows that are converted at a time, where a conversion takes several times the memory of the image."""
@@ -113,7 +128,8 @@ def load_image(
     input_data_format: str | ChannelDimension | None = None,
     sources: str | SourcePolicy = "any",
 ) -> Image.Image:
-    """Upright RGB image from any source. Transparency is laid on white, 16-bit and float modes scaled to 8 bit.
+    """Upright RGB image from any source. Transparency is laid on white, or where the ink is nearly
+    white on black or grey; 16-bit and float modes are scaled to 8 bit.
 
     Args:
         source: PIL image, path (str, Path, file://; "~" is the home folder), http(s) URL, data: URL, base64 text,
@@ -126,7 +142,7 @@ def load_image(
 
     Raises:
         FileNotFoundError: no such file.
-        ValueError: anything else that does not yield an image.
+        ValueError: anything else that does not yield an image, documents of several pages too.
     """
     if isinstance(source, Image.Image):
         return finish_image(source, "image", max_image_pixels)
@@ -137,9 +153,12 @@ def load_image(
         source = (source.float() if source.is_floating_point() else source).numpy()
     if isinstance(source, np.ndarray):
         return finish_image(_array_to_image(source, max_image_pixels, input_data_format), "image", max_image_pixels)
-    stream, name = open_source(source, source_policy(sources), timeout)
-    with stream, open_encoded(stream, name, max_image_pixels) as image:
-        return decode(image, name, max_image_pixels)
+    loaded = load_source(source, max_image_pixels=max_image_pixels, timeout=timeout, sources=sources)
+    if isinstance(loaded, Encoded):
+        kind = {"pdf": "a PDF", "video": "a video", "pages": "several pages"}[loaded.kind]
+        expected = "one image (generate(document, question) and encode_image(document) take all of its pages)"
+        raise ValueError(f"{loaded.name}: expected {expected}, received {kind}")
+    return loaded
 
 
 def open_encoded(stream: IO[bytes], name: str, limit: int) -> Image.Image:
@@ -153,7 +172,8 @@ def open_encoded(stream: IO[bytes], name: str, limit: int) -> Image.Image:
             raise _Refused(f"{name}: expected at most {limit} pixels, received more") from error
         except UnidentifiedImageError:
             received = "other content" if stream.seek(0, os.SEEK_END) else "an empty file"
-            raise _Refused(f"{name}: expected an image ({', '.join(FORMATS)}), received {received}") from None
+            expected = f"an image ({', '.join(FORMATS)}), a PDF or a video"
+            raise _Refused(f"{name}: expected {expected}, received {received}") from None
 
 
 def decode(image: Image.Image, name: str, limit: int) -> Image.Image:
@@ -163,8 +183,8 @@ def decode(image: Image.Image, name: str, limit: int) -> Image.Image:
     return loaded
 
 
-class _Refused(ValueError):
-    """Ours, in words for the caller."""
+class _Refused(Exception):
+    """Ours, in words for the caller, who gets a ValueError."""
 
 
 @contextmanager
@@ -172,8 +192,8 @@ def _corruption_refused(name: str) -> Iterator[None]:
     """Pillow's parsers raise whatever broken content makes them trip over, and may quote it."""
     try:
         yield
-    except _Refused:
-        raise
+    except _Refused as error:
+        raise ValueError(str(error)) from None
     except Exception as error:
         raise ValueError(f"{name}: expected a whole image, received a corrupt one ({type(error).__name__})") from None
 
@@ -185,9 +205,10 @@ def finish_image(image: Image.Image, name: str, limit: int) -> Image.Image:
         image.load()
         if image.mode == "F" and not np.isfinite(np.asarray(image)).all():
             raise _Refused(f"{name}: expected finite pixels, received mode F with values that are not finite")
-        # Reading EXIF is cheap, transposing copies: an image that was loaded before passes through untouched.
-        upright = ImageOps.exif_transpose(image) if image.getexif() else image
-        return _to_rgb(upright)
+        with suppress(SyntaxError):  # of EXIF that is broken where the image is not
+            # Reading EXIF is cheap, transposing copies: an image that was loaded before passes through untouched.
+            image = ImageOps.exif_transpose(image) if image.getexif() else image
+        return _to_rgb(image)
 
 
 def check_size(height: int, width: int, name: str, limit: int) -> None:
@@ -203,27 +224,60 @@ def check_size(height: int, width: int, name: str, limit: int) -> None:
         )
 
 
+def is_blank(image: Image.Image) -> bool:
+    """Whether an RGB image shows nothing: every channel's pixels are within `BLANK` levels of one another."""
+    return all(high - low <= BLANK for low, high in image.getextrema())  # type: ignore[misc]
+
+
 def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode == "RGB" and "transparency" not in image.info:
-        return image
+        return _lightened(image)
     if image.mode.startswith(("I", "F")):
         return Image.fromarray(_scale_to_8_bit(np.asarray(image), image.mode)).convert("RGB")
     if image.has_transparency_data:
-        page = Image.new("RGB", image.size)
+        page, background = Image.new("RGB", image.size), _background(image)
         for top in range(0, image.height, BAND):
             band = image.crop((0, top, image.width, min(top + BAND, image.height)))
             rgba = band.convert("LA").convert("RGBA") if band.mode == "La" else band.convert("RGBA")
-            white = Image.new("RGBA", band.size, "white")
-            white.alpha_composite(rgba)
-            page.paste(white.convert("RGB"), (0, top))
+            under = Image.new("RGBA", band.size, (background,) * 3)
+            under.alpha_composite(rgba)
+            page.paste(under.convert("RGB"), (0, top))
         return page
-    return image.convert("RGB")
+    return _lightened(image.convert("RGB"))
+
+
+def _lightened(image: Image.Image) -> Image.Image:
+    """A scan of 12 bits a channel in 16, of which Pillow keeps the upper 8 (up to 15), over the whole range."""
+    brightest = max(high for _, high in image.getextrema())  # type: ignore[misc]
+    return image.point(lambda value: value * 255 / brightest) if 0 < brightest < DARKEST else image
+
+
+def _background(image: Image.Image) -> int:
+    """The grey that is laid under an image with transparency: white, unless ink that stands alone would vanish on it.
+
+    That is so where a quarter of the image is transparent, and a quarter of what is visible nearly white: then it is
+    the grey, of white, black and the middle, from which the tenth of the ink that is nearest to it differs most.
+    """
+    width, height = (min(side, SAMPLED) for side in image.size)
+    sample = image.resize((width, height), Image.Resampling.NEAREST)
+    rgba = np.asarray((sample.convert("LA") if sample.mode == "La" else sample).convert("RGBA"))
+    weight = rgba[..., 3].ravel() / 255.0
+    ink = rgba[..., :3].reshape(-1, 3) @ np.array([0.299, 0.587, 0.114])
+    if weight.mean() > 0.75 or not weight.any() or weight[ink > 255 - VISIBLE].sum() < 0.25 * weight.sum():
+        return 255
+
+    def contrast(grey: int) -> float:
+        far = np.abs(ink - grey)
+        nearest = np.argsort(far)
+        return float(far[nearest][np.searchsorted(weight[nearest].cumsum(), 0.1 * weight.sum())])
+
+    return max((255, 0, 128), key=contrast)
 
 
 def _scale_to_8_bit(values: np.ndarray, mode: str) -> np.ndarray:
-    """16-bit by 65535; wider modes by the smallest of 1 (float), 255 and 65535 that holds them, else by min and max."""
+    """By the white of the fewest bits that hold the values (1.0 of floats), else by min and max."""
     low, high = float(values.min()), float(values.max())
-    known = {"I;": (65535.0,), "F": (1.0, 255.0, 65535.0)}.get(mode[:2], (255.0, 65535.0))
+    known = WHITES[not mode.startswith("F") :]
     white = next((limit for limit in known if low >= 0 and high <= limit), None)
     black = 0.0
     if white is None:
@@ -259,7 +313,7 @@ def _array_to_8_bit(array: np.ndarray) -> np.ndarray:
     if array.dtype == bool:
         return array.astype(np.uint8) * 255
     if array.dtype == np.uint16:
-        return np.rint(array / 257.0).astype(np.uint8)
+        return _scale_to_8_bit(array, "I;16") if array.size else array.astype(np.uint8)
     is_float = np.issubdtype(array.dtype, np.floating)
     if not is_float and not np.issubdtype(array.dtype, np.integer):
         raise ValueError(f"image: expected an array of integers or floats, received {array.dtype}")

@@ -6,7 +6,6 @@ Positions are (y, x), row-major; boxes alone are x first, as data sets have them
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +18,7 @@ from transformers.utils import logging
 
 from .checks import PROCESSING, check_processing
 from .configuration_arr_coc import grid_size
-from .image_loading import MAX_IMAGE_PIXELS, Encoded, load_image, load_source
+from .image_loading import MAX_IMAGE_PIXELS, Encoded, is_blank, load_image, load_source
 from .processor_settings import check_image_settings
 
 logger = logging.get_logger(__name__)
@@ -148,7 +147,8 @@ class ArrCocImageProcessor(PilBackend):
         patch_size: p, px.
         max_image_pixels: larger images raise ValueError before their pixels are decoded.
         readable_px: height of the lowest letters that the model reads, px of the square. The first image that shrinks
-            to less than half its size is warned of, with the height that its letters need; None: no warning.
+            to less than half its size is warned of, with the height that its letters need, and so is the first blank
+            one; None: no warnings.
         sources: what may be read where an image is a path or URL: "any"; a server that takes them from others sets
             "public" (no files, no addresses of its own network) or "inline" (nothing is fetched). See `POLICIES`.
         views: fields of `views.ViewOptions` by name, where a call says nothing else.
@@ -220,13 +220,12 @@ class ArrCocImageProcessor(PilBackend):
     ) -> Any:
         if isinstance(images, (list, tuple)) or getattr(images, "ndim", 0) == 4:
             return [self._load(image, input_data_format) for image in images]
-        limit, sources = self.max_image_pixels, self.sources
-        with suppress(Exception):  # Pillow's, of EXIF that is broken: `load_image` says so
-            loaded = isinstance(images, Image.Image) and getattr(images, "fp", None) is None
-            plain = loaded and images.mode == "RGB" and "transparency" not in images.info and not images.getexif()
-            if plain and 0 < images.width * images.height <= limit:
-                return images  # as `load_image` gives it: in memory, upright, opaque
-        return load(images, max_image_pixels=limit, input_data_format=input_data_format, sources=sources)
+        return load(
+            images,
+            max_image_pixels=self.max_image_pixels,
+            input_data_format=input_data_format,
+            sources=self.sources,
+        )
 
     def _prepare_image_like_inputs(
         self, images: Any, *args: Any, input_data_format: str | ChannelDimension | None = None, **kwargs: Any
@@ -269,6 +268,8 @@ class ArrCocImageProcessor(PilBackend):
         for image in images:
             placed = self._place(image, side, kwargs["do_resize"])
             self._warn_of_letters(image, placed, side, readable_px)
+            if readable_px is not None:
+                warn_of_blank(image)
             top, left = placed.offset
             height, width = placed.size
             if (image.height, image.width) != placed.size:
@@ -292,8 +293,9 @@ class ArrCocImageProcessor(PilBackend):
         logger.warning(
             f"An image of {image.height} x {image.width} px (height x width) shrinks into a square of {side} px "
             f"(factor {placed.scale:.2g}): letters lower than {math.ceil(readable_px / placed.scale)} px in it become "
-            f"lower than {readable_px:g} px, which the model does not read. Ask about a part of it, or take a "
-            "model with a larger square. (Said once; readable_px=None of the image processor turns it off.)"
+            f"lower than {readable_px:g} px, which the model does not read. Ask by generate(image, question), "
+            "which looks at it in tiles too, or about a part of it. (Said once; readable_px=None of the image "
+            "processor turns it off.)"
         )
 
     @staticmethod
@@ -304,6 +306,14 @@ class ArrCocImageProcessor(PilBackend):
         if max(height, width) > side:
             raise ValueError(f"do_resize=False: expected an image of at most {side} px a side, got {height}x{width}")
         return Placement(1.0, (round((side - height) * 0.5), round((side - width) * 0.5)), (height, width))
+
+
+def warn_of_blank(image: Image.Image) -> None:
+    """Says once that an image is blank."""
+    if is_blank(image):
+        logger.warning_once(
+            "image: expected something to be seen; received a blank one, of which any answer is a guess"
+        )
 
 
 def _check_square(size: Any, patch_size: int) -> None:

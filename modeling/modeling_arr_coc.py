@@ -9,13 +9,14 @@ N patches, M base tokens, K saccades, D language-model width.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 from transformers import GenerationConfig
 from transformers.cache_utils import Cache
 from transformers.generation import GenerationMixin
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils.generic import can_return_tuple
 
 from .asker import POSITIONAL, Asker, check_decoding, generation_setting, take_choices, within_context
@@ -24,6 +25,7 @@ from .before_5_24 import CacheOutput, as_generate_names, by_either_name
 from .checks import refusal
 from .configuration_arr_coc import ArrCocConfig
 from .conversation import Conversation
+from .encoding_files import maker
 from .fetcher import FetchChoices, FetchResult
 from .image_processing_arr_coc import Box
 from .losses import relevance_loss, warn_of_training_in_eval_mode
@@ -152,6 +154,10 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         if not isinstance(logits_to_keep, int) and not _is_index(logits_to_keep):
             raise refusal("logits_to_keep", "an integer, or a tensor of them", logits_to_keep)
         counted = {name: kwargs.pop(name, None) for name in ("num_items_in_batch", "shift_labels")}
+        taught = labels is not None or counted["shift_labels"] is not None
+        if relevance_targets is not None and counted["num_items_in_batch"] is not None and not taught:
+            taken = "label_smoothing_factor and compute_loss_func take labels away, and the relevance loss with them"
+            raise ValueError(f"labels: expected beside relevance_targets; got none ({taken})")
         outputs = self.model(
             input_ids, pixel_values, patch_mask, image_index, image_encoding, attention_mask, query_mask, position_ids,
             cache, inputs_embeds, labels, choices, return_dict=True, **kwargs,
@@ -247,6 +253,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         if pixel_values is None:
             return Asker(self, self.processor).encode(image, **options)
         encoding = self.model.encode_image(pixel_values, patch_mask)
+        encoding.made_by = maker(self.model)
         try:
             return with_prefix(self, self.processor, encoding)
         except ValueError:  # no processor, no prompt
@@ -354,8 +361,13 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         if encoding is None:
             encoding = self.model.encode_image(images["pixel_values"], images["patch_mask"])
         return self.model.embed_images(
-            input_ids, encoding, image_index=images["image_index"], choices=choices, **aligned
+            input_ids, encoding, image_index=images["image_index"], choices=choices, joint=True, **aligned
         )
+
+    def init_continuous_batching(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuses transformers' `generate_batch`, which knows token ids alone."""
+        expected = "generate(image, [questions]) or generate([images], [questions]), which batch, or arr-coc serve"
+        raise ValueError(f"generate_batch: expected {expected}; got a call for prompts of token ids, without images")
 
     def generate_tokens(self, **kwargs: Any) -> Any:
         """transformers' own `generate`, of prompts that hold no images or were embedded (`prompt_embeds`)."""
@@ -365,6 +377,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         self,
         input_ids: Tensor,
         prompt_embeds: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         is_first_iteration: bool | None = False,
         tokenizer: Any = None,
         assistant_tokenizer: Any = None,
@@ -372,10 +385,12 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
     ) -> dict[str, Any]:
         """Puts embedded prompts `prompt_embeds` [B, S, D], images in place, where their ids are in `input_ids`.
 
+        `inputs_embeds` are of prompts without images and without ids, as transformers takes them.
+
         Only what is not in the cache needs them: the first pass, or each one where there is no cache. `input_ids` may
         already hold tokens behind the prompt. Tokenizers, which transformers passes on from its call, are no model's.
         """
-        embeds = None
+        embeds = inputs_embeds
         if prompt_embeds is not None and (is_first_iteration or not kwargs.get("use_cache", True)):
             embeds, behind = prompt_embeds, input_ids[:, prompt_embeds.shape[1] :]
             if behind.shape[1]:
@@ -383,7 +398,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         return super().prepare_inputs_for_generation(
             input_ids,
             inputs_embeds=embeds,
-            is_first_iteration=embeds is not None or is_first_iteration,
+            is_first_iteration=prompt_embeds is not None and embeds is not None or is_first_iteration,
             **kwargs,
         )
 
@@ -402,5 +417,8 @@ def _behind_prompt(output: Any, input_ids: Tensor, trimmed: int) -> Any:
     output.sequences = sequences
     return output
 
+
+# With label_smoothing_factor, Trainer computes the loss: it shifts the labels of the classes that stand here.
+MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[ArrCocConfig.model_type] = ArrCocForConditionalGeneration.__name__
 
 __all__ = ["ArrCocForConditionalGeneration", "ArrCocModel", "ArrCocPreTrainedModel", "FetchChoices", "ImageEncoding"]

@@ -1,7 +1,8 @@
 """What the model classes share with every model of transformers: initialisation, capabilities, loading."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -56,6 +57,12 @@ class ArrCocPreTrainedModel(PreTrainedModel):
         core: Any = self.base_model
         self.probes = Probes(core, self.get_output_embeddings()) if on else None
         return self.probes
+
+    def _set_gradient_checkpointing(self, *args: Any, **kwargs: Any) -> None:
+        super()._set_gradient_checkpointing(*args, **kwargs)
+        for module in self.modules():
+            if getattr(module, "gradient_checkpointing", False):
+                module._gradient_checkpointing_func = partial(_checkpoint, module, module._gradient_checkpointing_func)  # type: ignore[assignment]
 
     @classmethod
     def from_pretrained(
@@ -119,6 +126,19 @@ class ArrCocPreTrainedModel(PreTrainedModel):
             # A fetched patch speaks the base tokens' language before any training. The compressor comes before it.
             tower: Any = getattr(self, "model", self).vision_tower
             initialization.copy_(module.weight, tower.compressor.warm_start())
+
+
+def _checkpoint(layer: nn.Module, checkpoint: Callable[..., Any], run: Callable[..., Any], *inputs: Any) -> Any:
+    """A checkpoint that gives a layer's weights gradients, whichever kind it is: see `use_reentrant`.
+
+    A reentrant one does so only where an input requires gradients: what frozen parts before an adapter make does not.
+    """
+    if not any(torch.is_tensor(value) and value.requires_grad for value in inputs):
+        if not any(parameter.requires_grad for parameter in layer.parameters()):
+            return run(*inputs)  # there is nothing to save for
+        first = next(at for at, value in enumerate(inputs) if torch.is_tensor(value) and value.is_floating_point())
+        inputs = (*inputs[:first], inputs[first].detach().requires_grad_(), *inputs[first + 1 :])
+    return checkpoint(run, *inputs)
 
 
 def _place_of(options: Mapping[str, Any]) -> dict[str, Any]:

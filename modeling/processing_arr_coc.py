@@ -5,24 +5,26 @@ Notation: B batch, L tokens of a prompt, M base tokens and K saccades of one ima
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers.image_utils import make_flat_list_of_images
 from transformers.processing_utils import ImagesKwargs, MultiModalData, ProcessingKwargs, ProcessorMixin
+from transformers.utils import logging
 
 from .auto_map import PROCESSOR_MAP
-from .chat_template import CHAT_TEMPLATE
+from .chat_template import CHAT_TEMPLATE, QUESTION_ROLE, images_first
 from .checks import check_processing, refusal
 from .configuration_arr_coc import count_vision_tokens
 from .processor_settings import ProcessorSettings
 
+logger = logging.get_logger(__name__)
+
 IMAGE_TOKEN = "<|image_pad|>"
 TURN_START, TURN_END = "<|im_start|>", "<|im_end|>"
 VISION_START, VISION_END = "<|vision_start|>", "<|vision_end|>"
-QUESTION_ROLE = "user"
 FOREIGN_IMAGE_TOKEN = "<image>"
 """What other models' prompts write for an image; here it is text like any other."""
 
@@ -214,7 +216,17 @@ class ArrCocProcessor(ProcessorMixin):
         if images is not None:
             images = self.image_processor.fetch_images(images)  # before the lock: a download takes its time
         with self.tokenizing.lock:
-            return super().__call__(images, list(texts) if isinstance(text, tuple) else text, *args, **kwargs)
+            inputs = super().__call__(images, list(texts) if isinstance(text, tuple) else text, *args, **kwargs)
+        if "input_ids" in inputs:
+            self._check_length(inputs, kwargs | (kwargs.get("text_kwargs") or {}))
+        return inputs
+
+    def apply_chat_template(self, conversation: Any, *args: Any, **kwargs: Any) -> Any:
+        """As in transformers, of a chat whose images come before its first question: see `images_first`."""
+        single = isinstance(conversation, list | tuple) and all(isinstance(turn, Mapping) for turn in conversation)
+        chats = [conversation] if single else conversation
+        ordered = [images_first(getattr(chat, "messages", chat)) for chat in chats]
+        return super().apply_chat_template(ordered[0] if single else ordered, *args, **kwargs)
 
     @property
     def model_input_names(self) -> list[str]:
@@ -236,7 +248,7 @@ class ArrCocProcessor(ProcessorMixin):
         messages: list[Any] = [{"role": role, "content": [{"type": "text", "text": text}]} for role, text in turns]
         for caption in reversed([""] * images if isinstance(images, int) else images):
             messages[0]["content"] = [{"type": "text", "text": caption}, {"type": "image"}, *messages[0]["content"]]
-        text = self.apply_chat_template(messages, add_generation_prompt=True)
+        text = super().apply_chat_template(messages, add_generation_prompt=True)  # captions stand before their images
         return text.replace(self.image_token, self.image_token * placeholders)
 
     def prompts(
@@ -327,19 +339,17 @@ class ArrCocProcessor(ProcessorMixin):
     def _merge_kwargs(self, *args: Any, **kwargs: Any) -> dict[str, dict]:
         merged = super()._merge_kwargs(*args, **kwargs)
         text_kwargs = merged["text_kwargs"]
-        # Cutting at model_max_length would drop the end of the question unseen; `_check_length` refuses it instead.
-        # A shorter max_length is the caller's own wish, and transformers refuses it when it cuts placeholders.
-        limit = text_kwargs.get("max_length") or self.tokenizer.model_max_length
-        if text_kwargs.get("truncation") and limit >= self.tokenizer.model_max_length:
+        # Truncation would drop the question's end, or where the answer begins, unseen; `_check_length` refuses instead.
+        if text_kwargs.get("truncation"):
             text_kwargs["truncation"] = False
-            text_kwargs["max_length"] = None if text_kwargs.get("padding") != "max_length" else limit
+            if text_kwargs.get("padding") != "max_length":
+                text_kwargs["max_length"] = None
         return merged
 
     def _check_special_mm_tokens(self, text: list[str], text_inputs: Any, modalities: list[str]) -> None:
         """The one hook that ProcessorMixin.__call__ offers between the tokenizer and its result: adds `query_mask`."""
         super()._check_special_mm_tokens(text, text_inputs, modalities)
         rows = [torch.as_tensor(row) for row in text_inputs["input_ids"]]
-        self._check_length(text_inputs)
         markers = query_markers(self.tokenizer, self.image_token)
         masks = [find_query_tokens(row[None], **markers)[0] for row in rows]
         for row, mask in zip(rows, masks, strict=True):
@@ -348,6 +358,12 @@ class ArrCocProcessor(ProcessorMixin):
             in_chat = self.image_token_id in tokens and markers["start_id"] in tokens
             if in_chat and not self.tokenizer.decode(row[mask]).strip():
                 raise ValueError("text: expected a question beside the image, received an empty one")
+            placed = (row == self.image_token_id).nonzero()[:, 0]
+            if in_chat and mask[: placed[-1]].any():
+                logger.warning_once(
+                    "text: expected images before the question, as models are trained and as "
+                    "processor.apply_chat_template writes it; received text before an image: answers get worse"
+                )
         if isinstance(text_inputs["input_ids"], list):
             text_inputs["query_mask"] = [mask.int().tolist() for mask in masks]
         else:
@@ -355,13 +371,16 @@ class ArrCocProcessor(ProcessorMixin):
             is_tensor = isinstance(text_inputs["input_ids"], torch.Tensor)
             text_inputs["query_mask"] = stacked if is_tensor else stacked.numpy()
 
-    def _check_length(self, text_inputs: Any) -> None:
-        limit = self.tokenizer.model_max_length
-        mask = text_inputs.get("attention_mask")
-        lengths = [len(row) for row in text_inputs["input_ids"]] if mask is None else [int(sum(row)) for row in mask]
+    def _check_length(self, inputs: Any, asked: Mapping[str, Any]) -> None:
+        """Refuses prompts longer than the tokenizer's limit, or than the one that truncation was `asked` to keep."""
+        limit, name = self.tokenizer.model_max_length, "tokenizer.model_max_length"
+        if asked.get("truncation") and (asked.get("max_length") or limit) < limit:
+            limit, name = asked["max_length"], "max_length; truncation would cut the question"
+        mask = inputs.get("attention_mask")
+        lengths = [len(row) for row in inputs["input_ids"]] if mask is None else [int(sum(row)) for row in mask]
         if max(lengths, default=0) > limit:
             raise ValueError(
-                f"text: expected at most {limit} tokens (tokenizer.model_max_length), received {max(lengths)}, "
+                f"text: expected at most {limit} tokens ({name}), received {max(lengths)}, "
                 "images included; shorten the question or lower the budget"
             )
 

@@ -3,7 +3,7 @@
 Notation: P sources, I image slots, N patches of a grid. Windows are x0, y0, x1, y1 in px of the source.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,20 +11,25 @@ from typing import TYPE_CHECKING, Any
 import torch
 from PIL import Image
 from torch import Tensor
+from transformers.utils import logging
 
 from .configuration_arr_coc import COMPRESSION
 from .documents import Limits, open_document
 from .fetcher import FetchChoices
 from .image_loading import Encoded, Source
-from .image_processing_arr_coc import ArrCocImageProcessor, Box
+from .image_processing_arr_coc import ArrCocImageProcessor, Box, warn_of_blank
 from .placement import device_of
 from .processing_arr_coc import Turns
 from .prompt import Look, count_vision_tokens, pooling
-from .views import VIEWS_AT_ONCE, ViewOptions, Views, Window, arrange, plan_tiles, relevance_of, square_of
+from .views import VIEWS_AT_ONCE, ViewOptions, Views, Window, arrange, least_scale, plan_tiles, relevance_of, square_of
 from .vision_tower import ArrCocVisionTower, ImageEncoding, Tiles
 
 if TYPE_CHECKING:
     from .base_model import ArrCocModel
+
+
+PATIENCE = 2.0
+"""Seconds of encoding after which a progress bar is shown."""
 
 
 @dataclass
@@ -84,7 +89,7 @@ def encode_sources(
     if limit is not None and base >= limit:
         expected = f"sources whose base tokens leave room in {limit} tokens of context"
         raise ValueError(f"images: expected {expected}; got {max(map(len, documents))} of {base} together")
-    windows = [_windows_of(source, options, grid, vision.patch_size) for source in sources]
+    windows = [windows_of(source, options, grid, vision.patch_size) for source in sources]
     planned = iter(windows)
     count = max(sum(len(next(planned)) for _ in document) for document in documents)
     if options.tiles != "asked" and count > options.max_tiles and options.tiles != "auto":
@@ -103,11 +108,12 @@ def encode_sources(
     return encoding
 
 
-def _windows_of(source: Source, options: ViewOptions, grid: int, patch_size: int) -> list[Window]:
+def windows_of(source: Source, options: ViewOptions, grid: int, patch_size: int) -> list[Window]:
+    """The tiles that a source can have."""
     if options.tiles == "never":
         return []
     most = options.tiles if isinstance(options.tiles, int) else None
-    scale = 1.0 if most is not None else options.tile_scale
+    scale = least_scale(options)
     return plan_tiles(source.height, source.width, grid=grid, patch_size=patch_size, scale=scale, most=most)
 
 
@@ -121,7 +127,7 @@ def _encode_overviews(
     """Overviews [P]; of several sources without what saccades see of them, which is made anew where it is needed."""
     parts = []
     device = core.input_device
-    for start in range(0, len(sources), VIEWS_AT_ONCE):
+    for start in _shown(range(0, len(sources), VIEWS_AT_ONCE), "pages"):
         some = sources[start : start + VIEWS_AT_ONCE]
         tiled = [bool(own) for own in windows[start : start + VIEWS_AT_ONCE]]
         inputs = _overviews(processor, [source.load() for source in some], tiled)
@@ -134,11 +140,19 @@ def _overviews(
     processor: ArrCocImageProcessor, images: Sequence[Image.Image], tiled: Sequence[bool]
 ) -> dict[str, Tensor]:
     """Model inputs of images; what is looked at in tiles as well may be too small to be read in its overview."""
+    for image, in_tiles in zip(images, tiled, strict=True):
+        if in_tiles:
+            warn_of_blank(image)
     inputs = [
         processor(image, return_tensors="pt", **({"readable_px": None} if in_tiles else {}))
         for image, in_tiles in zip(images, tiled, strict=True)
     ]
     return {name: torch.cat([own[name] for own in inputs]) for name in ("pixel_values", "patch_mask")}
+
+
+def _shown(steps: range, what: str) -> Iterable[int]:
+    """The steps, with a progress bar where they take long."""
+    return logging.tqdm(steps, desc=f"Encoding {what}", delay=PATIENCE, leave=False)
 
 
 def _encode_tiles(
@@ -150,7 +164,7 @@ def _encode_tiles(
     """Tiles (source row, window), those of one source one after the other, so that each is opened once."""
     parts, row, image = [], -1, None
     device = device_of(tower)
-    for start in range(0, len(wanted), VIEWS_AT_ONCE):
+    for start in _shown(range(0, len(wanted), VIEWS_AT_ONCE), "tiles"):
         some, squares = wanted[start : start + VIEWS_AT_ONCE], []
         for number, window in some:
             if number != row or image is None:

@@ -134,6 +134,7 @@ class ImageEncoding(Rows):
             scorer of the model reads them.
         bypassed: [P] bool, True where the bridge's adapter failed, so that `tokens` are its linear projection's; None
             from bridges without an adapter.
+        made_by: the model that made it (`encoding_files.maker`), or None where that is not known.
         side: G.
         base_positions: positions that an image takes in a prompt when nothing is fetched: M, and those of the layout.
     """
@@ -161,6 +162,7 @@ class ImageEncoding(Rows):
     tiling: Any = field(default=None, metadata={"shared": True})
     depths: Tensor | None = None
     bypassed: Tensor | None = None
+    made_by: tuple[str, str] | None = field(default=None, metadata={"shared": True})
 
     side: int = field(init=False)
     base_positions: int = field(init=False)

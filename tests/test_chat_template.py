@@ -56,7 +56,7 @@ def test_rendered_prompt() -> None:
     ]
     expected = (
         "<|im_start|>system\nBe brief.<|im_end|>\n"
-        f"<|im_start|>user\nCompare {PLACE} with {PLACE}<|im_end|>\n"
+        f"<|im_start|>user\n{PLACE}{PLACE}Compare \n with <|im_end|>\n"
         "<|im_start|>assistant\nSame.<|im_end|>\n"
         "<|im_start|>user\nSure?<|im_end|>\n"
     )

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageOps
+from PIL import Image, ImageDraw, ImageOps
 from test_image_processing import GRID, SIDE, noise, processor
 
 from arr_coc.modeling import image_loading
@@ -74,11 +74,57 @@ def test_transparency_is_laid_on_white() -> None:
     assert load_image(keyed).getpixel((0, 0)) == (255, 255, 255)
 
 
+def written(ink: Any, background: Any, mode: str = "RGBA") -> Image.Image:
+    image = Image.new(mode, (300, 80), background)
+    ImageDraw.Draw(image).text((20, 20), "Total 12.50", fill=ink, font_size=32)
+    return image
+
+
+@pytest.mark.parametrize(
+    ("ink", "under"),
+    [((0, 0, 0, 255), 255), ((255, 255, 255, 255), 0), ((255, 255, 120, 255), 0), ((200, 30, 30, 255), 255)],
+)
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "La", "P"])
+def test_ink_on_transparency_stays_visible(ink: tuple[int, ...], under: int, mode: str, tmp_path: Path) -> None:
+    """White ink was laid on white: "not on the page", at 99 %."""
+    image = written(ink, (*ink[:3], 0))
+    if mode == "La":
+        image = image.convert("LA").convert("La")
+    elif mode != "RGBA":
+        image = image.convert(mode)
+    loaded = np.asarray(load_image(image).convert("L")).astype(int)
+    assert loaded[0, 0] == under and np.abs(loaded - under).max() > 120
+
+
+def test_black_and_white_ink_are_both_visible() -> None:
+    image = written((0, 0, 0, 255), (0, 0, 0, 0))
+    ImageDraw.Draw(image).text((150, 20), "Total 99.00", fill=(255, 255, 255, 255), font_size=32)
+    assert load_image(image).getpixel((0, 0)) == (128, 128, 128)
+
+
+def test_corners_and_shadows_of_a_window_stay_white() -> None:
+    image = written((0, 0, 0, 255), (255, 255, 255, 255))
+    image.putpixel((0, 0), (0, 0, 0, 0))
+    assert load_image(image).getpixel((0, 0)) == (255, 255, 255)
+
+
+@pytest.mark.parametrize("mode", ["I;16", "RGB"])
+def test_a_scan_of_12_bits_is_not_black(mode: str) -> None:
+    """A PNG holds them in 16 bits; of colours Pillow keeps the upper 8, which are then 15 at most."""
+    page = np.asarray(written(0, 255, "L")).astype(int)
+    deep = Image.fromarray((page * 4095 // 255).astype(np.uint16))
+    image = deep if mode == "I;16" else Image.fromarray((page * 15 // 255).astype(np.uint8)).convert("RGB")
+    assert np.abs(np.asarray(load_image(image).convert("L")).astype(int) - page).max() <= 17
+
+
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
         (np.array([[0, 65535, 32896]], dtype=np.uint16), [0, 255, 128]),
-        (np.array([[0, 255, 128]], dtype=np.uint16), [0, 1, 0]),  # 16 bit stays 16 bit, dark or not
+        (np.array([[0, 255, 128]], dtype=np.uint16), [0, 255, 128]),
+        (np.array([[0, 4095, 2048]], dtype=np.uint16), [0, 255, 128]),
+        (np.array([[0, 4095, 2048]], dtype=np.int32), [0, 255, 128]),
+        (np.array([[0, 1000, 512]], dtype=np.uint16), [0, 249, 128]),
         (np.array([[0, 255, 128]], dtype=np.int32), [0, 255, 128]),
         (np.array([[0, 65535, 32896]], dtype=np.int32), [0, 255, 128]),
         (np.array([[-100, 100, 0]], dtype=np.int32), [0, 255, 128]),
@@ -249,7 +295,7 @@ def test_broken_files(tmp_path: Path, content: bytes, received: str) -> None:
         (12, "received int"),
         (None, "received NoneType"),
         ({"url": "x"}, "received dict$"),
-        (b"no image", r"^bytes: expected an image \(PNG, JPEG, .*\), received other content$"),
+        (b"no image", r"^bytes: expected an image \(PNG, JPEG, .*\), a PDF or a video, received other content$"),
         (b"", "^bytes: expected an image .* received an empty file$"),
         (StringIO("text"), "^file object: expected one opened for bytes, received str from it$"),
         ({"bytes": None, "path": None}, "received NoneType"),

@@ -191,6 +191,17 @@ def test_a_page_whose_letters_shrink_away_is_warned_of_once(said: pytest.LogCapt
     assert processor(readable_px=5.5).to_dict().keys() == ready.to_dict().keys()
 
 
+def test_a_blank_page_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    warned: list[str] = []
+    monkeypatch.setattr("arr_coc.modeling.image_processing_arr_coc.logger.warning_once", warned.append)
+    paper = np.random.default_rng(0).integers(240, 250, (64, 64, 3), dtype=np.uint8)
+    processor()([noise(64, 64), Image.fromarray(paper)])
+    assert len(warned) == 1 and "received a blank one" in warned[0]
+    paper[10:12, 10:12] = 0
+    processor()(Image.fromarray(paper))
+    assert len(warned) == 1
+
+
 def test_images_that_shrink_little_are_not_warned_of(said: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     ready = processor()
     ready([noise(128, 100), noise(64, 64), noise(9, 9)])

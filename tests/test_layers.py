@@ -24,7 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "arr_coc.memory",
         "arr_coc.normalisation",
     ),
-    ("arr_coc.locks", "arr_coc.parts", "arr_coc.settings"),
+    ("arr_coc.faults", "arr_coc.locks", "arr_coc.parts", "arr_coc.settings"),
     ("arr_coc.version", "arr_coc.modeling"),
 )
 """From the top down; a part imports itself and parts of lower layers. Beside them stands arr_coc itself, the user's

@@ -209,11 +209,6 @@ def test_prompts_longer_than_the_tokenizers_limit(padding: bool | str, truncatio
     assert len(out["input_ids"][0]) == 100
 
 
-def test_truncation_never_cuts_placeholders() -> None:
-    with pytest.raises(ValueError, match="Mismatch in `image` token count"):
-        make_processor()(images=picture(), text="<|image_pad|>What?", truncation=True, max_length=20)
-
-
 @pytest.mark.parametrize(
     ("budget", "message"),
     [("quick", "quick"), (-1, "-1"), (SIDE * SIDE, "expected 0 to 256 patches")],

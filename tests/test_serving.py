@@ -1,5 +1,6 @@
 """The server, asked by the official client: answers are those of `generate`, whoever else asks."""
 
+import base64
 import json
 import os
 import re
@@ -8,6 +9,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from math import exp, prod
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -15,8 +18,10 @@ import pytest
 pytest.importorskip("openai")
 
 import openai
+from PIL import Image
 from serving_client import chat, data_url, noise, png, serving, until
 from test_modeling import loud_model
+from tiny_pdf import text_at, write_pdf
 
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.serving.app import Server
@@ -112,7 +117,9 @@ def test_logprobs_are_those_of_the_answers_probability(model: Any, client: Any) 
     answer = ask(client, QUESTION, URLS[1], logprobs=True, max_tokens=5)
     content = answer.choices[0].logprobs.content
     assert prod(exp(token.logprob) for token in content) == pytest.approx(expected.probability, rel=1e-2)
-    assert answer.arr_coc == {"strategy": "realizer", "allocator": "topk", "patches": [expected.fetch.budget]}
+    seen = {"height": 60, "width": 90, "views": 1, "scale": 1.422, "warnings": []}
+    fetched = {"strategy": "realizer", "allocator": "topk", "patches": [expected.fetch.budget]}
+    assert answer.arr_coc == {**fetched, "images": [seen]}
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.5])
@@ -147,6 +154,96 @@ def test_several_images_and_earlier_turns(model: Any, client: Any) -> None:
     assert text(answer) == model.generate(IMAGES[0], QUESTION, history=[("Who?", "Me.")])
 
 
+def pdf(*texts: str) -> bytes:
+    """A PDF of pages of 126 x 150 px at 150 dpi."""
+    with TemporaryDirectory() as folder:
+        pages = [text_at(5, 30, text, size=12) for text in texts]
+        return write_pdf(Path(folder, "pages.pdf"), *pages, size=(60, 72)).read_bytes()
+
+
+@pytest.mark.parametrize("pages", [1, 2, 5])
+def test_pdfs_are_answered_as_generate_answers_them(pages: int, model: Any, client: Any) -> None:
+    content = pdf(*(f"Tax {number}" for number in range(pages)))
+    url = "data:application/pdf;base64," + base64.b64encode(content).decode()
+    file = {"type": "file", "file": {"file_data": url, "filename": "pages.pdf"}}
+    expected = model.generate(content, QUESTION)
+    messages: Any = [{"role": "user", "content": [{"type": "text", "text": QUESTION}, file]}]
+    for chats in (messages, chat(QUESTION, url)):
+        answer = client.chat.completions.create(model="tiny", messages=chats)
+        assert text(answer) == expected
+        seen = answer.arr_coc["images"]
+        assert [(page["height"], page["width"], page["views"]) for page in seen] == [(150, 126, 1)] * pages
+
+
+def test_large_images_are_answered_in_tiles(model: Any, client: Any) -> None:
+    """Each was looked at as one square, and the client was not told."""
+    large, small = png(noise(5, (300, 300))), png(noise(6))
+    questions = [(large, "Who?"), (small, "Who?"), (large, "What?"), (small, "What?")] * 3
+    with ThreadPoolExecutor(12) as threads:
+        answers = list(threads.map(lambda case: ask(client, case[1], data_url(case[0])), questions))
+    assert [text(answer) for answer in answers] == [model.generate(*case) for case in questions]
+    tiles = model.encode_image(large).tiles
+    assert answers[0].arr_coc["images"] == [
+        {"height": 300, "width": 300, "views": 1 + len(tiles), "scale": 0.5, "warnings": []}
+    ]
+    both = ask(client, QUESTION, data_url(large), data_url(small))
+    assert text(both) == model.generate([[large, small]], [QUESTION])[0] and len(both.arr_coc["images"]) == 2
+
+
+def test_blank_pages_are_told_of(client: Any) -> None:
+    blank = ask(client, QUESTION, data_url(png(Image.new("RGB", (90, 60), "white"))))
+    assert blank.arr_coc["images"][0]["warnings"] == ["blank: any answer is a guess"]
+
+
+def test_what_changes_nothing_is_taken(model: Any, client: Any) -> None:
+    nothing: dict[str, Any] = {
+        "response_format": {"type": "text"}, "tools": [], "tool_choice": "none", "user": "u", "metadata": {"a": "b"},
+        "store": False, "parallel_tool_calls": True, "service_tier": "auto",
+    }  # fmt: skip
+    assert text(ask(client, **nothing)) == model.generate(IMAGES[0], QUESTION)
+
+
+def schema_of(**properties: Any) -> dict[str, Any]:
+    schema = {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+    return {"type": "json_schema", "json_schema": {"name": "receipt", "strict": True, "schema": schema}}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_json_by_a_schema_asks_each_field(stream: bool, server: Server, model: Any, client: Any) -> None:
+    form = schema_of(total={"type": "string"}, seller={"type": "string", "description": "Who sells?"})
+    expected = {
+        "total": model.generate(IMAGES[0], "What is the total?"),
+        "seller": model.generate(IMAGES[0], "Who sells?"),
+    }
+    if stream:
+        chunks = list(ask(client, response_format=form, stream=True))
+        said = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+        told = chunks[-1].arr_coc
+    else:
+        answer = ask(client, response_format=form)
+        said, told = text(answer), answer.arr_coc
+    assert json.loads(said) == expected
+    assert told["fields"]["seller"]["question"] == "Who sells?" and 0 < told["fields"]["total"]["probability"] < 1
+    assert until(lambda: not server.engine.running)
+
+
+def test_json_that_is_refused(server: Server, client: Any) -> None:
+    for form, message in (
+        (schema_of(rows={"type": "array"}), "rows: expected type string, number"),
+        (schema_of(total={"type": "number"}), "total: expected an answer that is number"),
+        ({"type": "json_object"}, "response_format.type"),
+    ):
+        with pytest.raises(openai.BadRequestError, match=message):
+            ask(client, response_format=form)
+    assert until(lambda: not server.engine.running)
+
+
+def test_the_model_can_be_looked_up(client: Any) -> None:
+    assert client.models.retrieve("tiny").id == "tiny" == client.models.list().data[0].id
+    with pytest.raises(openai.NotFoundError, match="expected 'tiny', which is served here"):
+        client.models.retrieve("org/gpt")
+
+
 def test_an_image_is_encoded_once(server: Server, model: Any, client: Any) -> None:
     content = png(noise(77))
     held = client.post("/encodings", cast_to=object, body={"image": data_url(content)})
@@ -163,7 +260,19 @@ def test_an_image_is_encoded_once(server: Server, model: Any, client: Any) -> No
 
 
 REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
-    "another model": ({"model": "gpt"}, 404, "model: expected 'tiny'"),
+    "another model": ({"model": "gpt"}, 404, "model: expected 'tiny', which is served here"),
+    "an unknown part": (
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "input_audio"}]}]},
+        400,
+        "messages.0.content: part 1: expected type text, image_url, file; got input_audio",
+    ),
+    "a tool": ({"tools": [{"type": "function", "function": {"name": "f"}}]}, 400, "tools: expected none: this model"),
+    "too many tokens": ({"max_tokens": 1020}, 400, "tokens, images included, the context of 1024 holds no more"),
+    "too many pages": (
+        {"messages": chat("a", data_url(pdf(*["Tax 1"] * 9)))},
+        400,
+        "pages of at most 100000 pixels together (the server's --max-pixels); got 9 of 170100: send fewer pages",
+    ),
     "no image": ({"messages": [{"role": "user", "content": "Hello?"}]}, 400, "expected at least one image; got none"),
     "a system's turn": ({"messages": [{"role": "system", "content": "x"}]}, 400, "messages.0.role"),
     "an answer last": ({"messages": [*chat("a", URLS[0]), {"role": "assistant", "content": "b"}]}, 400, "in turn"),
@@ -171,7 +280,11 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "control tokens": ({"messages": chat("<|im_end|>", URLS[0])}, 400, "expected a non-empty string"),
     "a file": ({"messages": chat("a", "/etc/hostname")}, 400, "image_url: expected a data: or http"),
     "a file's URL": ({"messages": chat("a", "file:///etc/hostname")}, 400, "image_url: expected"),
-    "a host": ({"messages": chat("a", "http://localhost/x.png")}, 400, "allowed here"),
+    "a host": (
+        {"messages": chat("a", "http://localhost/x.png")},
+        400,
+        "no host is allowed here (the server's --image-host",
+    ),
     "no image in it": ({"messages": chat("a", data_url(b"nothing"))}, 400, "received other content"),
     "half an image": ({"messages": chat("a", data_url(IMAGES[0][:900]))}, 400, "received a corrupt one"),
     "too many pixels": ({"messages": chat("a", data_url(png(noise(0, (400, 400)))))}, 400, "at most 100000 pixels"),
@@ -189,7 +302,7 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     ),
     "a field": ({"extra_body": {"stratgy": "none"}}, 400, "stratgy"),
     "a seed": ({"seed": 1}, 400, "seed"),
-    "two answers": ({"n": 2}, 400, "n: "),
+    "two answers": ({"n": 2}, 400, "n: expected 1, one answer a request"),
     "empty stops": ({"stop": [""]}, 400, "stop: expected"),
     "a long question": ({"messages": chat("long " * 2000, URLS[0])}, 400, "tokens"),
 }

@@ -36,7 +36,7 @@ from . import (
     serve,
     train,
 )
-from .common import Command, fault_of_input, quiet
+from .common import Command, quiet
 
 COMMANDS: tuple[Command, ...] = (
     ask.COMMAND,
@@ -113,6 +113,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), output)
         return 1
     except Exception as error:
+        from arr_coc.faults import fault_of_input
+
         message = fault_of_input(error)
         if message is None or args.debug:
             raise

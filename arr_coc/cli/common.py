@@ -2,8 +2,6 @@
 
 import argparse
 import os
-import pickle
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -43,20 +41,6 @@ def quiet() -> Iterator[None]:
         logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()
-
-
-def fault_of_input(error: Exception) -> str | None:
-    """One line about what was asked for, a file, or a disk; None where the fault is ours.
-
-    Our own code raises ValueError and OSError. The others are how libraries speak of damaged files.
-    """
-    from huggingface_hub.errors import StrictDataclassError
-    from safetensors import SafetensorError
-
-    kinds: tuple[type[Exception], ...] = (
-        ValueError, OSError, SafetensorError, StrictDataclassError, zipfile.BadZipFile, pickle.UnpicklingError,
-    )  # fmt: skip
-    return (" ".join(str(error).split()) or type(error).__name__) if isinstance(error, kinds) else None
 
 
 def add_model_argument(parser: argparse.ArgumentParser) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from ..faults import run_module
 from .fonts import FontFace, find_fonts
 from .splits import SPLITS
 
@@ -75,4 +76,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_module(main)

@@ -15,6 +15,7 @@ import subprocess
 from collections.abc import Collection
 from pathlib import Path
 
+from ..faults import run_module
 from .font_families import font_families
 from .splits import SPLITS, Split
 
@@ -48,4 +49,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_module(main)

@@ -27,6 +27,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from ..faults import run_module
 from .cached_pages import cache_pages
 from .pdf_reading import count_pdf_pages
 from .splits import SPLITS, Split, check_split
@@ -167,4 +168,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_module(main)

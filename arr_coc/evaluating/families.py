@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..faults import run_module
 from ..files import write_text
 from ..flops import count_allocators, count_scorers
 from ..loading import find_model, load_config
@@ -167,4 +168,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_module(main)

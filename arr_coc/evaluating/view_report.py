@@ -22,6 +22,7 @@ from ..data.domains.pair import COMPARISONS
 from ..data.records import Record, read_records
 from ..data.splits import SPLITS, Split
 from ..data.writing import DATA, write_questions
+from ..faults import run_module
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .evaluation import evaluate
 
@@ -162,4 +163,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_module(main)

@@ -22,6 +22,7 @@ from ..data.mixture import KINDS, UNASKED
 from ..data.splits import SPLITS
 from ..evaluating.number_texts import percent
 from ..evaluating.statistics import Interval, score_interval
+from ..faults import run_module
 from ..modeling.configuration_arr_coc import resolve_budget
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.processing_arr_coc import ArrCocProcessor
@@ -125,4 +126,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_module(main)

@@ -21,6 +21,7 @@ from arr_coc.assembling import Plan, Request, Source, make_plan, write
 from arr_coc.assembling.initialisation import part_of
 from arr_coc.loading import find_model
 
+from ..faults import run_module
 from . import upstream
 
 LIMIT = 1.3
@@ -132,4 +133,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_module(main)

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from transformers.models.sam.configuration_sam import SamVisionConfig
 from transformers.models.sam.modeling_sam import SamVisionEncoder
 
+from ..faults import run_module
 from ..memory import LiveTensors
 from ..modeling import grid_encoder
 from ..modeling.configuration_arr_coc import ArrCocConfig, ArrCocVisionConfig
@@ -152,4 +153,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_module(main)

@@ -30,6 +30,7 @@ from arr_coc.modeling.textures import TEXTURE_SETS, textures
 from arr_coc.modeling.vision_tower import ImageEncoding, gather_patches
 from arr_coc.modeling.weights import WEIGHTS, WEIGHTS_INDEX
 
+from ..faults import run_module
 from .first_token import our_inputs
 from .timing import CLOCKS, Seconds, alternate
 
@@ -120,4 +121,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_module(main)

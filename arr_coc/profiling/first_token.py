@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
+from ..faults import run_module
 from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .timing import CLOCKS, Seconds, alternate, table
@@ -144,4 +145,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_module(main)

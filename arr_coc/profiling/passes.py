@@ -18,6 +18,7 @@ from PIL import Image
 
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
+from ..faults import run_module
 from .stages import QUESTION, generated_image
 from .timing import CLOCKS, alternate
 
@@ -92,4 +93,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_module(main)

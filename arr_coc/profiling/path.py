@@ -19,6 +19,7 @@ from typing import Any
 import arr_coc.modeling
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
+from ..faults import run_module
 from .second_question import QUESTIONS
 from .stages import generated_image
 
@@ -94,4 +95,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_module(main)

@@ -20,6 +20,7 @@ import torch
 
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
+from ..faults import run_module
 from .assembling import peak_memory
 from .stages import question_inputs
 
@@ -117,4 +118,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_module(main)

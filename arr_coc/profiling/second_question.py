@@ -17,6 +17,7 @@ from PIL import Image
 
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
+from ..faults import run_module
 from .timing import alternate
 
 QUESTIONS = ("What is the total?", "What is the date?")
@@ -84,4 +85,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_module(main)

@@ -23,6 +23,7 @@ from typing import Any
 
 from ..data.records import Record
 from ..data.sources import open_records
+from ..faults import run_module
 from ..loading import load_model
 from .served import NAME, Case, Reply, ServedProcess, argument_parser, ask, cases, percentile, serve_command
 
@@ -175,4 +176,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_module(main)

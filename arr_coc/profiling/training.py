@@ -29,6 +29,7 @@ from accelerate.utils import DistributedDataParallelKwargs
 from ..data.collator import QuestionCollator
 from ..data.records import Record
 from ..data.sources import open_records
+from ..faults import run_module
 from ..loading import find_model
 from ..memory import LiveTensors
 from ..modeling.configuration_arr_coc import ArrCocConfig
@@ -160,4 +161,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_module(main)

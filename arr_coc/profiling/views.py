@@ -30,6 +30,7 @@ from arr_coc.modeling.processing_arr_coc import ArrCocProcessor, query_markers
 from arr_coc.modeling.views import AS_SEEN
 from arr_coc.modeling.vision_tower import ImageEncoding
 
+from ..faults import run_module
 from .second_question import QUESTIONS
 
 
@@ -156,4 +157,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_module(main)

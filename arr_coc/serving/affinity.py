@@ -31,7 +31,12 @@ def _first_image(request: Any) -> str:
     if "image" in request:
         return str(request["image"])
     parts = (part for message in request["messages"] for part in message["content"] if isinstance(part, dict))
-    return str(next((part["image_url"]["url"] for part in parts if part.get("type") == "image_url"), ""))
+    urls = (
+        part["file"]["file_data"] if part["type"] == "file" else part["image_url"]["url"]
+        for part in parts
+        if part.get("type") in ("image_url", "file")
+    )
+    return str(next(urls, ""))
 
 
 def by_affinity(key: str, names: Iterable[str]) -> list[str]:

@@ -34,6 +34,15 @@ from .worker_pool import WorkerPool
 logger = logging.getLogger(__name__)
 
 
+ASKED = {
+    "n": "expected 1, one answer a request; send the request again for another",
+    "tools": "expected none: this model answers questions about images, and calls no tools",
+    "tool_choice": "expected none: this model answers questions about images, and calls no tools",
+    "store": "expected false: nothing is stored for clients",
+}
+"""What to do about fields that are served for one value."""
+
+
 class Server:
     """One model behind HTTP.
 
@@ -107,9 +116,20 @@ def _endpoints(server: Server) -> FastAPI:
     _add_errors(api, server)
     _add_status(api, server)
 
+    model = {"id": server.name, "object": "model", "created": 0, "owned_by": "arr-coc"}
+
+    def check_model(name: str) -> None:
+        if name != server.name:
+            raise HTTPException(404, f"model: expected {server.name!r}, which is served here; got another")
+
     @api.get("/v1/models")
     async def models() -> dict[str, Any]:
-        return {"object": "list", "data": [{"id": server.name, "object": "model", "created": 0, "owned_by": "arr-coc"}]}
+        return {"object": "list", "data": [model]}
+
+    @api.get("/v1/models/{name:path}")
+    async def one_model(name: str) -> dict[str, Any]:
+        check_model(name)
+        return model
 
     @api.post("/v1/encodings")
     async def encodings(body: EncodingRequest, request: Request) -> dict[str, Any]:
@@ -129,8 +149,7 @@ def _endpoints(server: Server) -> FastAPI:
 
     @api.post("/v1/chat/completions", response_model=None)
     async def chat(body: ChatRequest, request: Request) -> dict[str, Any] | StreamingResponse:
-        if body.model != server.name:
-            raise HTTPException(404, f"model: expected {server.name!r}; got another")
+        check_model(body.model)
         answering = await _while_there(request, server.chat.begin(body))
         if body.stream:
             return StreamingResponse(answering.events(), media_type="text/event-stream")
@@ -203,7 +222,7 @@ def _add_errors(api: FastAPI, server: Server) -> None:
     async def invalid(_: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]  # without what was sent, which may be long
         place = ".".join(str(part) for part in first["loc"][1:]) or "body"
-        return refuse("request", 400, f"{place}: {first['msg']}")
+        return refuse("request", 400, f"{place}: {ASKED.get(place, first['msg'].removeprefix('Value error, '))}")
 
     @api.exception_handler(UnknownHandle)
     async def unknown(_: Request, error: UnknownHandle) -> Response:

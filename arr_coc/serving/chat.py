@@ -5,7 +5,8 @@ import json
 import math
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..modeling.asker import checked_questions
@@ -14,6 +15,7 @@ from .answer_text import AnswerText
 from .encodings import EncodingStore
 from .ended import Ended
 from .engine import Engine
+from .json_answers import Field, as_json
 from .metrics import Metrics, length_label, tier_label
 from .protocol import ChatRequest, Completion, error_body, fetch_summary, logprobs_of, usage
 from .question import EngineStopped, Progress, Question, Ticket
@@ -52,8 +54,8 @@ class Chat:
         self._max_tokens = config.max_new_tokens or 64
         self._temperature = float(config.temperature or 1.0) if config.do_sample else 0.0
 
-    async def begin(self, request: ChatRequest) -> "Answering":
-        """The answer to a request, of which the first token is there.
+    async def begin(self, request: ChatRequest) -> "Answering | JsonAnswering":
+        """The answer to a request, of which the first token is there; of a schema, that of every field.
 
         Raises:
             ValueError: the request is refused.
@@ -63,9 +65,11 @@ class Chat:
         images, history, text = request.turns()
         if len(images) > self.settings.max_images:
             raise ValueError(f"messages: expected at most {self.settings.max_images} images; got {len(images)}")
-        checked_questions(text, self.processor.control_tokens)
-        answering = Answering(self, request)
-        async with asyncio.timeout_at(answering.deadline):
+        fields = request.fields
+        texts = [text] if fields is None else [field.question for field in fields]
+        checked_questions(texts, self.processor.control_tokens)
+        answers = [Answering(self, request) for _ in texts]
+        async with asyncio.timeout_at(answers[0].deadline):
             held = [await self.store.get(url) for url in images]  # one by one: a request has one image worker
             asked = request.max_completion_tokens or request.max_tokens or self._max_tokens
             temperature = self._temperature if request.temperature is None else request.temperature
@@ -78,8 +82,20 @@ class Chat:
                 temperature,
                 1.0 if request.top_p is None else request.top_p,
             )
-            await answering.start(self.engine.submit(question))
-        return answering
+            if len(question.pools) > 1:
+                pages = [len(image.seen) for image in held]
+                expected = "documents of about as many pages in one request, or a request for each"
+                raise ValueError(f"messages: expected {expected}; got {pages} pages")
+            try:
+                for answer, own in zip(answers, texts, strict=True):
+                    answer.take(self.engine.submit(replace(question, text=own)))
+                for answer in answers:
+                    await answer.start()
+            except BaseException:
+                for answer in answers:
+                    answer.end()
+                raise
+        return answers[0] if fields is None else JsonAnswering(fields, answers)
 
     def finish(self, tokens: list[int], text: AnswerText) -> str:
         """Why an answer ended: "stop" or "length"."""
@@ -105,10 +121,14 @@ class Answering:
         self._length = ""
         self._finish = "cancelled"
 
-    async def start(self, ticket: Ticket) -> None:
+    def take(self, ticket: Ticket) -> None:
+        """The question that is answered, from now on to be ended."""
+        self._ticket, self._progress = ticket, ticket.progress()
+
+    async def start(self) -> None:
         """Waits for the first token."""
-        self._ticket = ticket
-        self._progress = ticket.progress()
+        assert self._ticket is not None
+        ticket = self._ticket
         try:
             self._latest = await anext(self._progress)
         except BaseException as error:
@@ -128,9 +148,14 @@ class Answering:
         if self._finish == "cancelled" and asyncio.get_running_loop().time() >= self.deadline:
             self._finish = "late"
         self._count(ticket)
-        text, probability = self._text.text(self._latest.tokens), math.exp(sum(self._latest.logprobs))
-        answer = (text, probability) if self._latest.tokens else None
+        text = self._text.text(self._latest.tokens)
+        answer = (text, self.probability) if self._latest.tokens else None
         self.chat.on_end(Ended(self.number, ticket, tuple(self.request.stops), self._finish, answer))
+
+    @property
+    def probability(self) -> float:
+        """Of all tokens so far together."""
+        return math.exp(sum(self._latest.logprobs))
 
     def _count(self, ticket: Ticket) -> None:
         metrics = self.chat.metrics
@@ -151,11 +176,11 @@ class Answering:
             pass
         text = self._text.text(self._latest.tokens)
         logprobs = self._logprobs(self._text.thought(self._latest.tokens)) if self.request.logprobs else None
-        return self._completion().whole(text, self._finish, self._usage(), logprobs, self._fetched())
+        return self.completion.whole(text, self._finish, self._usage(), logprobs, self._fetched())
 
     async def events(self) -> AsyncIterator[str]:
         """Server-sent events; `end` is called behind the last one, or when the client goes."""
-        completion, seen = self._completion(), 0
+        completion, seen = self.completion, 0
         try:
             yield _event(completion.chunk({"role": "assistant", "content": ""}))
             async for progress in self._steps():
@@ -193,7 +218,9 @@ class Answering:
     def _logprobs(self, start: int) -> dict[str, Any]:
         return logprobs_of(self.chat.processor.tokenizer, *self.chat.shown(self._latest, start))
 
-    def _completion(self) -> Completion:
+    @property
+    def completion(self) -> Completion:
+        """The form of what is sent."""
         return Completion(self.number, self.chat.name)
 
     def _usage(self) -> dict[str, int]:
@@ -202,7 +229,59 @@ class Answering:
 
     def _fetched(self) -> dict[str, Any]:
         assert self._ticket is not None and self._ticket.fetch is not None
-        return fetch_summary(self._ticket.fetch, self._ticket.passes)
+        seen = [page for image in self._ticket.question.images for page in image.seen]
+        return fetch_summary(self._ticket.fetch, self._ticket.passes, seen)
+
+
+class JsonAnswering:
+    """The answers to all fields of a schema, told as one. Whoever begins it ends it with `end`, however it went."""
+
+    def __init__(self, fields: Sequence[Field], answers: Sequence[Answering]) -> None:
+        self.fields, self.answers = fields, answers
+
+    def end(self) -> None:
+        """Gives back what the answers took."""
+        for answer in self.answers:
+            answer.end()
+
+    async def whole(self) -> dict[str, Any]:
+        """The body of an answer that is not streamed.
+
+        Raises:
+            ValueError: an answer is no value of its field.
+        """
+        bodies = [await answer.whole() for answer in self.answers]
+        texts = [body["choices"][0]["message"]["content"] for body in bodies]
+        values = [field.value(text) for field, text in zip(self.fields, texts, strict=True)]
+        asked = {
+            ".".join(field.path): {"question": field.question, "text": text, "probability": answer.probability}
+            for field, text, answer in zip(self.fields, texts, self.answers, strict=True)
+        }
+        first = bodies[0]
+        first["choices"][0]["message"]["content"] = as_json(self.fields, values)
+        first["choices"][0]["finish_reason"] = "stop"
+        first["usage"] = {name: sum(body["usage"][name] for body in bodies) for name in first["usage"]}
+        first["arr_coc"]["fields"] = asked
+        return first
+
+    async def events(self) -> AsyncIterator[str]:
+        """Server-sent events, all at once: `end` is called behind the last one, or when the client goes."""
+        first = self.answers[0]
+        try:
+            body = await self.whole()
+            completion, said = first.completion, body["choices"][0]["message"]["content"]
+            yield _event(completion.chunk({"role": "assistant", "content": said}))
+            yield _event(completion.chunk({}, "stop", arr_coc=body["arr_coc"]))
+            options = first.request.stream_options
+            if options is not None and options.include_usage:
+                yield _event(completion.usage_chunk(body["usage"]))
+            yield "data: [DONE]\n\n"
+        except ValueError as error:
+            yield _event(error_body(str(error), "invalid_request_error"))
+        except (TimeoutError, EngineStopped):
+            yield _event(error_body("the server ended before the answer did", "server_error", code="stopped"))
+        finally:
+            self.end()
 
 
 def _event(body: dict[str, Any]) -> str:

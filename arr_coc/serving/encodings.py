@@ -3,18 +3,27 @@
 import asyncio
 import hashlib
 import hmac
+import math
 import secrets
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from ..modeling.base_model import ArrCocModel
+from ..modeling.encoding_files import no_pixels
+from ..modeling.image_loading import Source, is_blank
+from ..modeling.image_processing_arr_coc import FAR_SHRUNK, ArrCocImageProcessor
 from ..modeling.image_sources import POLICIES, open_source
+from ..modeling.view_encoding import encode_sources, windows_of
+from ..modeling.views import ViewOptions, least_scale, take_view_options
 from ..modeling.vision_tower import ImageEncoding
 from .image_worker import PreparedImage
 from .metrics import Metrics
@@ -37,6 +46,7 @@ class HeldEncoding:
         handle: what clients call it; nobody can tell it from the image alone.
         encoding: of one image, without a language model's prefix.
         size: bytes that it takes.
+        seen: how each of its pages was seen: see `seen_pages`.
         content: the image as it was sent, where the store keeps that.
     """
 
@@ -44,6 +54,7 @@ class HeldEncoding:
     handle: str
     encoding: ImageEncoding
     size: int
+    seen: tuple[dict[str, Any], ...]
     content: bytes = b""
 
 
@@ -53,7 +64,7 @@ def size_of(value: Any) -> int:
         return value.numel() * value.element_size()
     if isinstance(value, list | tuple):
         return sum(size_of(part) for part in value)
-    return sum(size_of(getattr(value, part.name)) for part in fields(value)) if isinstance(value, ImageEncoding) else 0
+    return sum(size_of(getattr(value, part.name)) for part in fields(value)) if is_dataclass(value) else 0  # type: ignore[arg-type]
 
 
 def inline_content(url: str) -> bytes:
@@ -64,6 +75,38 @@ def inline_content(url: str) -> bytes:
     """
     stream, _ = open_source(url, POLICIES["inline"], None)
     return stream.read()
+
+
+def bounded_tiles(sources: Sequence[Source], processor: ArrCocImageProcessor, options: ViewOptions) -> ViewOptions:
+    """The options, so that all tiles of a document can be encoded: no question runs back to its pixels."""
+    if options.tiles == "never":
+        return options
+    options = replace(options, tiles="auto") if options.tiles == "asked" else options
+    side, patch_size = processor.size["height"], processor.patch_size
+    count = sum(len(windows_of(source, options, side // patch_size, patch_size)) for source in sources)
+    return options if count <= options.max_tiles else replace(options, tiles=max(1, options.max_tiles // len(sources)))
+
+
+def seen_pages(
+    encoding: ImageEncoding, images: Sequence[Image.Image], processor: ArrCocImageProcessor
+) -> tuple[dict[str, Any], ...]:
+    """Of each page its size in px, how many views it was seen in, their finest scale (px of the model's square per px
+    of the page), and what is to be warned of."""
+    side, seen = processor.size["height"], []
+    for number, image in enumerate(images):
+        windows = [] if encoding.tiles is None else encoding.tiles.windows[encoding.tiles.sources == number].tolist()
+        longest = min((max(x1 - x0, y1 - y0) for x0, y0, x1, y1 in windows), default=max(image.size))
+        scale = side / longest
+        warnings = ["blank: any answer is a guess"] if is_blank(image) else []
+        if scale < FAR_SHRUNK and processor.readable_px is not None:
+            warnings.append(f"letters lower than {math.ceil(processor.readable_px / scale)} px are not read")
+        page = {"height": image.height, "width": image.width, "views": 1 + len(windows), "scale": round(scale, 3)}
+        seen.append({**page, "warnings": warnings})
+    return tuple(seen)
+
+
+def _itself(image: Image.Image) -> Image.Image:
+    return image
 
 
 def handle_of(key: bytes, secret: bytes) -> str:
@@ -113,6 +156,7 @@ class EncodingStore:
             key = hashlib.sha256(content).digest()
             return await self._by_key(key, lambda: self._prepare(content))
         if scheme in ("http", "https"):
+            self._check_host(source)
             prepared = await self.workers.download(source)
 
             async def ready() -> PreparedImage:
@@ -120,6 +164,12 @@ class EncodingStore:
 
             return await self._by_key(prepared.key, ready)
         raise ValueError("image_url: expected a data: or http(s) URL, or encoding: and a handle; got another")
+
+    def _check_host(self, url: str) -> None:
+        hosts = self.workers.limits.policy.hosts or ()
+        if urlsplit(url).hostname not in hosts:
+            allowed = f"one at {', '.join(hosts)}" if hosts else "a data: URL, as no host is allowed here"
+            raise ValueError(f"image_url: expected {allowed} (the server's --image-host HOST allows one); got another")
 
     async def stop(self) -> None:
         """Waits for the image that is being encoded; none is after that."""
@@ -158,19 +208,32 @@ class EncodingStore:
     async def _encode(self, key: bytes, prepare: Callable[[], Awaitable[PreparedImage]]) -> HeldEncoding:
         prepared = await prepare()
         with self.metrics.encode_seconds.time():
-            encoding = await asyncio.get_running_loop().run_in_executor(self._thread, self._encoded, prepared)
+            encoded = asyncio.get_running_loop().run_in_executor(self._thread, self._encoded, prepared)
+            encoding, seen = await encoded
         handle = handle_of(key, self._secret)
         content = prepared.content if self.keeps_content else b""
-        held = HeldEncoding(key, handle, encoding, size_of(encoding) + len(content), content)
+        held = HeldEncoding(key, handle, encoding, size_of(encoding) + len(content), seen, content)
         self._hold(held)
         return held
 
     @torch.no_grad()
-    def _encoded(self, prepared: PreparedImage) -> ImageEncoding:
-        device = self.model.input_device
-        encoding = self.model.encode_image(prepared.pixel_values.to(device), prepared.patch_mask.to(device))
-        encoding.source_sizes = [prepared.size]
-        return encoding
+    def _encoded(self, prepared: PreparedImage) -> tuple[ImageEncoding, tuple[dict[str, Any], ...]]:
+        """What `generate` sees of it, with all tiles at once: of more than `max_tiles` fewer, at a smaller scale."""
+        processor = self.workers.processor
+        images = [Image.fromarray(page.pixels) for page in prepared.pages]
+        sources = [
+            Source(image.height, image.width, partial(_itself, image), page.page, page.second)
+            for image, page in zip(images, prepared.pages, strict=True)
+        ]
+        options = bounded_tiles(sources, processor, take_view_options(processor.views)[0])
+        if prepared.pages[0].page is not None or processor.shrinks(images, least_scale(options)):
+            encoding = encode_sources(self.model, processor, [sources], options)
+            encoding.sources = [replace(source, load=no_pixels) for source in sources]
+        else:
+            inputs = processor(images, return_tensors="pt").to(self.model.input_device)
+            encoding = self.model.encode_image(inputs["pixel_values"], inputs["patch_mask"])
+            encoding.source_sizes = [(images[0].height, images[0].width)]
+        return encoding, seen_pages(encoding, images, processor)
 
     def _hold(self, held: HeldEncoding) -> None:
         if held.size > self.limit:

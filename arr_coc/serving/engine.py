@@ -26,7 +26,7 @@ from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.prompt import EmbeddedPrompt
 from .batched_model import PAGE, BatchedLanguageModel
 from .passes import NobodyWaits, answer_in_passes
-from .question import EngineBusy, EngineStopped, Progress, Question, Ticket
+from .question import EngineBusy, EngineStopped, Page, Progress, Question, Ticket
 from .settings import ServerSettings
 from .token_rows import TokenRows
 
@@ -38,12 +38,12 @@ USABLE = 0.8
 
 @dataclass
 class _Running:
-    """A question in the batch: the rows that are its own, the images whose rows it reads, its cache positions."""
+    """A question in the batch: the rows that are its own, the pages whose rows it reads, its cache positions."""
 
     ticket: Ticket
     manager: ContinuousBatchingManager
     rows: list[int]
-    images: list[bytes]
+    pages: list[Page]
     positions: int
 
 
@@ -88,7 +88,7 @@ class Engine:
         self._waiting: deque[Ticket] = deque()
         self._waiting_for_passes: deque[Ticket] = deque()
         self._running: dict[str, _Running] = {}
-        self._bases: OrderedDict[bytes, _Base] = OrderedDict()
+        self._bases: OrderedDict[Page, _Base] = OrderedDict()
         self._managers: dict[bool, ContinuousBatchingManager] = {}
         self._threads: list[threading.Thread] = []
         self._changed = threading.Condition()
@@ -215,9 +215,10 @@ class Engine:
         """Scores, fetches and places for all questions of the batch, and hands them on."""
         questions = [ticket.question for ticket in batch]
         held = {image.key: image for question in questions for image in question.images}
-        numbers = {key: number for number, key in enumerate(held)}
-        first, *others = (image.encoding for image in held.values())
-        shown = [[numbers[image.key] for image in question.images] for question in questions]
+        first, *others = encodings = [image.encoding for image in held.values()]
+        starts = itertools.accumulate(map(len, encodings), initial=0)
+        rows = {key: range(start, start + len(held[key].encoding)) for key, start in zip(held, starts, strict=False)}
+        shown = [[row for image in question.images for row in rows[image.key]] for question in questions]
         asked = Asked(first.join(*others), shown, [question.text for question in questions])
         history = [list(question.history) for question in questions]
         with self._fetching:
@@ -239,10 +240,11 @@ class Engine:
         ticket.prompt_tokens = len(ids)
         positions = len(ids) + ticket.question.max_tokens
         if positions > self.longest:
-            expected = f"at most {self.longest} tokens of prompt and answer"
-            raise ValueError(
-                f"question: expected {expected}; got {len(ids)} and max_tokens {ticket.question.max_tokens}"
-            )
+            room, got = self.longest - len(ids), ticket.question.max_tokens
+            if room < 1:
+                raise ValueError(f"question: expected a prompt of fewer than {self.longest} tokens; got {len(ids)}")
+            why = f"beside the prompt's {len(ids)} tokens, images included, the context of {self.longest} holds no more"
+            raise ValueError(f"max_tokens: expected at most {room}; got {got}: {why}")
         with self._changed:
             self._changed.wait_for(
                 lambda: not self.alive or ticket.cancelled or self._used() + positions <= self.positions
@@ -252,9 +254,9 @@ class Engine:
             if ticket.cancelled:
                 return
             tokens, own = self._as_ids(ticket, ids, embeds)
-            images = [image.key for image in ticket.question.images]
+            pages = [page for page, _ in ticket.question.pages]
             manager = self._manager(sampling=ticket.question.temperature > 0)
-            self._running[ticket.number] = _Running(ticket, manager, own, images, positions)
+            self._running[ticket.number] = _Running(ticket, manager, own, pages, positions)
         drawn: dict[str, Any] = {"temperature": ticket.question.temperature, "top_p": ticket.question.top_p}
         manager.add_request(
             tokens,
@@ -272,17 +274,17 @@ class Engine:
         assert ticket.fetch is not None
         places = (ids == self.asker.model.config.image_token_id).nonzero()[:, 0]
         tokens, own, start = ids.clone(), [], 0
-        for image, count in zip(ticket.question.images, ticket.fetch.tokens.tolist(), strict=True):
-            base = image.encoding.tokens.shape[1]
-            slot = places[start : start + image.encoding.base_positions + count]
+        for (page, encoding), count in zip(ticket.question.pages, ticket.fetch.tokens.tolist(), strict=True):
+            base = encoding.tokens.shape[1]
+            slot = places[start : start + encoding.base_positions + count]
             start += len(slot)
-            tokens[slot[:base]] = ids.new_tensor(self._base_ids(image.key, embeds[slot[:base]]))
+            tokens[slot[:base]] = ids.new_tensor(self._base_ids(page, embeds[slot[:base]]))
             fetched = self._take(embeds[slot[base:]])
             tokens[slot[base:]] = ids.new_tensor(fetched)
             own += fetched
         return tokens.tolist(), own
 
-    def _base_ids(self, key: bytes, embeds: Tensor) -> list[int]:
+    def _base_ids(self, key: Page, embeds: Tensor) -> list[int]:
         """The ids of an image's base tokens, for one more question to read."""
         if key not in self._bases:
             self._bases[key] = _Base(self._take(embeds))
@@ -363,7 +365,7 @@ class Engine:
             running = self._running.pop(number, None)
             if running is not None:
                 self.rows.release(running.rows)
-                for key in running.images:
+                for key in running.pages:
                     self._bases[key].readers -= 1
                 self._changed.notify_all()
         return running

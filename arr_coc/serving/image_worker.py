@@ -5,6 +5,7 @@ Nothing but bytes goes through its connection: requests are "B" and an image's c
 """
 
 import hashlib
+import json
 import os
 import resource
 import struct
@@ -15,58 +16,62 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from ..modeling.image_loading import load_image
+from ..modeling.image_loading import load_source
 from ..modeling.image_processing_arr_coc import ArrCocImageProcessor
 from ..modeling.image_sources import SourcePolicy, open_source
+from ..modeling.view_encoding import sources_of
+from ..modeling.views import take_view_options
 
 CONTENT, URL, IMAGE, REFUSED = b"B", b"U", b"I", b"E"
 
-_HEADER = struct.Struct("<4I32s")
-"""Height and width of the source, side of the square, patches; SHA-256 of the content."""
+_LENGTH = struct.Struct("<I")
+"""Bytes of the JSON that says what the pixels behind it are."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """An image, a page of a document or a frame of a video: RGB uint8 [height, width, 3]."""
+
+    pixels: np.ndarray
+    page: int | None = None
+    second: float | None = None
 
 
 @dataclass(frozen=True)
 class PreparedImage:
-    """An image as the model takes it.
+    """What was decoded of an image or a document.
 
     Attributes:
         key: SHA-256 of the encoded content.
-        size: (height, width) of the source, px.
-        pixel_values: float32 [1, 3, S, S].
-        patch_mask: bool [1, N].
+        pages: upright, in order; of an image itself.
         content: the encoded content, where it was downloaded; else whoever asked has it.
     """
 
     key: bytes
-    size: tuple[int, int]
-    pixel_values: Tensor
-    patch_mask: Tensor
+    pages: tuple[Page, ...]
     content: bytes = b""
 
     def to_bytes(self) -> bytes:
-        side, patches = self.pixel_values.shape[-1], self.patch_mask.shape[-1]
-        header = _HEADER.pack(*self.size, side, patches, self.key)
-        return header + self.pixel_values.numpy().tobytes() + self.patch_mask.numpy().tobytes() + self.content
+        pages = [(*page.pixels.shape[:2], page.page, page.second) for page in self.pages]
+        head = json.dumps([self.key.hex(), pages]).encode()
+        return b"".join((_LENGTH.pack(len(head)), head, *(page.pixels.tobytes() for page in self.pages), self.content))
 
     @classmethod
     def from_bytes(cls, message: bytes) -> "PreparedImage":
-        height, width, side, patches, key = _HEADER.unpack_from(message)
-        floats = np.frombuffer(message, np.float32, 3 * side * side, _HEADER.size)
-        mask = np.frombuffer(message, np.bool_, patches, _HEADER.size + floats.nbytes)
-        return cls(
-            key,
-            (height, width),
-            torch.from_numpy(floats.reshape(1, 3, side, side).copy()),
-            torch.from_numpy(mask.reshape(1, patches).copy()),
-            message[_HEADER.size + floats.nbytes + patches :],
-        )
+        at = _LENGTH.size + _LENGTH.unpack_from(message)[0]
+        key, listed = json.loads(message[_LENGTH.size : at])
+        pages = []
+        for height, width, page, second in listed:
+            pixels = np.frombuffer(message, np.uint8, 3 * height * width, at).reshape(height, width, 3)
+            pages.append(Page(pixels, page, second))
+            at += pixels.nbytes
+        return cls(bytes.fromhex(key), tuple(pages), message[at:])
 
     @staticmethod
-    def most_bytes(side: int, patches: int) -> int:
-        """The size of a message about a square of `side` px with `patches` patches."""
-        return _HEADER.size + 12 * side * side + patches
+    def most_bytes(pixels: int) -> int:
+        """The size of a message about so many pixels, without content."""
+        return 65_536 + 3 * pixels
 
 
 @dataclass(frozen=True)
@@ -80,15 +85,19 @@ class ImageLimits:
 
 
 def prepare(content: bytes, processor: ArrCocImageProcessor, limits: ImageLimits) -> PreparedImage:
-    """The image with this encoded content.
+    """The image or document with this encoded content.
 
     Raises:
         ValueError: it is none, or too large.
     """
-    image = load_image(content, max_image_pixels=limits.pixels)
-    inputs = processor(image, return_tensors="pt")
-    size = (image.height, image.width)
-    return PreparedImage(hashlib.sha256(content).digest(), size, inputs["pixel_values"], inputs["patch_mask"].bool())
+    image = load_source(content, max_image_pixels=limits.pixels)
+    sources = sources_of(image, take_view_options(processor.views)[0], limits.pixels)
+    total = sum(source.height * source.width for source in sources)
+    if total > limits.pixels:
+        expected = f"pages of at most {limits.pixels} pixels together (the server's --max-pixels)"
+        raise ValueError(f"image: expected {expected}; got {len(sources)} of {total}: send fewer pages")
+    pages = tuple(Page(np.asarray(source.load()), source.page, source.second) for source in sources)
+    return PreparedImage(hashlib.sha256(content).digest(), pages)
 
 
 def download(url: str, limits: ImageLimits) -> bytes:

@@ -4,14 +4,17 @@ A field that would change the answer and is not served is refused, not passed ov
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, field_validator
 
 from ..modeling.answers import Pass
 from ..modeling.fetcher import FetchChoices, FetchResult
+from ..modeling.image_sources import shorten
 from ..modeling.processing_arr_coc import Turn
+from .json_answers import Field as JsonField
+from .json_answers import fields_of
 
 
 class Strict(BaseModel):
@@ -41,11 +44,51 @@ class ImagePart(Strict):
     image_url: ImageURL
 
 
+class FileData(Strict):
+    """A PDF or image as a data: URL, or the handle of what was encoded before."""
+
+    file_data: str
+    filename: str | None = None
+
+
+class FilePart(Strict):
+    """A part of a message that is a PDF."""
+
+    type: Literal["file"]
+    file: FileData
+
+
+PARTS = ("text", "image_url", "file")
+
+
+class JsonSchema(BaseModel):
+    """A schema and its name; what else clients send with it changes nothing."""
+
+    name: str = "answer"
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class ResponseFormat(Strict):
+    """Of the answer: text, or JSON by a schema, each field of which is then a question (`json_answers`)."""
+
+    type: Literal["text", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
 class Message(Strict):
     """One turn of a chat."""
 
     role: Literal["user", "assistant"]
-    content: str | list[Annotated[TextPart | ImagePart, Field(discriminator="type")]]
+    content: str | list[Annotated[TextPart | ImagePart | FilePart, Field(discriminator="type")]]
+
+    @field_validator("content", mode="before")
+    @classmethod
+    def _known_parts(cls, content: Any) -> Any:
+        for number, part in enumerate(content if isinstance(content, list) else []):
+            kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+            if kind not in PARTS:
+                raise ValueError(f"part {number}: expected type {', '.join(PARTS)}; got {shorten(str(kind), 40)}")
+        return content
 
     @property
     def text(self) -> str:
@@ -58,7 +101,8 @@ class Message(Strict):
     def images(self) -> list[str]:
         """Where its images are."""
         parts = [] if isinstance(self.content, str) else self.content
-        return [part.image_url.url for part in parts if isinstance(part, ImagePart)]
+        shown = [part for part in parts if not isinstance(part, TextPart)]
+        return [part.image_url.url if isinstance(part, ImagePart) else part.file.file_data for part in shown]
 
 
 class StreamOptions(Strict):
@@ -87,12 +131,32 @@ class ChatRequest(Strict):
     num_passes: StrictInt | Literal["auto"] | None = None
     # Served for these values only, which say nothing.
     n: Literal[1] | None = None
+    response_format: ResponseFormat | None = None
+    tools: list[Any] | None = Field(None, max_length=0)
+    tool_choice: Literal["none", "auto"] | None = None
+    parallel_tool_calls: bool | None = None
+    service_tier: str | None = None
     top_logprobs: Literal[0] | None = None
     frequency_penalty: Literal[0] | None = None
     presence_penalty: Literal[0] | None = None
     user: str | None = None
     metadata: dict[str, str] | None = None
     store: Literal[False] | None = None
+
+    @property
+    def fields(self) -> list[JsonField] | None:
+        """What is asked for as JSON, or None: the answer is text.
+
+        Raises:
+            ValueError: a schema that is not served, or logprobs beside it.
+        """
+        if self.response_format is None or self.response_format.type == "text":
+            return None
+        if self.response_format.json_schema is None:
+            raise ValueError("response_format: expected json_schema with a schema; got none")
+        if self.logprobs:
+            raise ValueError("logprobs: expected text; got JSON, whose arr_coc.fields have probabilities")
+        return fields_of(self.response_format.json_schema.schema_)
 
     @property
     def stops(self) -> list[str]:
@@ -189,9 +253,13 @@ def logprobs_of(tokenizer: Any, tokens: Sequence[int], logprobs: Sequence[float]
     return {"content": content, "refusal": None}
 
 
-def fetch_summary(fetch: FetchResult, passes: Sequence[Pass] = ()) -> dict[str, Any]:
-    """What was fetched: strategy, allocator, patches of each image; where several passes were asked for, of each."""
+def fetch_summary(
+    fetch: FetchResult, passes: Sequence[Pass] = (), seen: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    """What was fetched: strategy, allocator, patches of each page, and how each was `seen`; where several passes were
+    asked for, of each."""
     summary = {"strategy": fetch.strategy, "allocator": fetch.allocator, "patches": fetch.counts.tolist()}
+    summary["images"] = list(seen)
     history = [
         {"text": own.text, "uncertainty": own.uncertainty, "explored": own.share, "patches": own.fetch.budget}
         for own in passes

@@ -8,7 +8,11 @@ from dataclasses import dataclass, field
 from ..modeling.answers import Pass
 from ..modeling.fetcher import AS_CONFIGURED, FetchChoices, FetchResult
 from ..modeling.processing_arr_coc import Turn
+from ..modeling.vision_tower import ImageEncoding
 from .encodings import HeldEncoding
+
+Page = tuple[bytes, int]
+"""An image's or document's key, and the row of the page in its encoding."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +38,24 @@ class Question:
     top_p: float = 1.0
 
     def goes_with(self, other: "Question") -> bool:
-        """Whether both can be embedded in one batch: single images stay apart from several, which share a budget."""
+        """Whether both can be embedded in one batch: single images stay apart from views, which share a budget."""
         alike = self.choices == other.choices and self.max_tokens == other.max_tokens
-        return alike and (len(self.images) > 1) == (len(other.images) > 1)
+        return alike and (self.joint, self.pools) == (other.joint, other.pools)
+
+    @property
+    def joint(self) -> bool:
+        """Whether several views share one budget."""
+        return len(self.images) > 1 or any(image.encoding.documents is not None for image in self.images)
+
+    @property
+    def pools(self) -> set[int]:
+        """How base tokens are pooled; one question's are all alike."""
+        return {image.encoding.pool for image in self.images}
+
+    @property
+    def pages(self) -> list[tuple[Page, ImageEncoding]]:
+        """The page in each slot of the prompt, and the encoding that it is of."""
+        return [((image.key, row), image.encoding) for image in self.images for row in range(len(image.encoding))]
 
     @property
     def in_passes(self) -> bool:

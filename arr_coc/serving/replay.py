@@ -10,7 +10,6 @@ from ..learning.adapted_fetcher import adapted_fetcher
 from ..learning.versions import CHECKPOINT, Versions
 from ..modeling.asker import Answer
 from ..modeling.fetcher import RunningBackFetcher
-from ..modeling.image_loading import load_image
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .answer_text import AnswerText
 from .example import JOURNAL, Example, example_of, fetched_patches
@@ -87,13 +86,12 @@ class Replay:
         own, core.fetcher = core.fetcher, fetcher
         try:
             (answer,) = self.model.generate(
-                [[load_image(image) for image in example.images]],
+                [list(example.images)],
                 [example.question],
                 history=list(example.history),
                 return_fetch=True,
                 max_new_tokens=example.max_tokens,
                 do_sample=False,
-                tiles="never",  # a server looks at images as they are
                 strategy=example.strategy,
                 budget=example.budget,
                 allocator=example.allocator,

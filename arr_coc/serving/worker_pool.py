@@ -69,10 +69,8 @@ class WorkerPool:
         on_restart: Callable[[], None] = lambda: None,
     ) -> None:
         self.processor, self.limits, self.count, self.on_restart = processor, limits, count, on_restart
-        side = processor.size["height"]
         downloaded = limits.policy.max_bytes or MAX_BYTES
-        prepared = PreparedImage.most_bytes(side, (side // processor.patch_size) ** 2)
-        self._most_bytes = 1 + max(65_536, prepared + downloaded)
+        self._most_bytes = 1 + PreparedImage.most_bytes(limits.pixels) + downloaded
         self._idle: asyncio.LifoQueue[_Worker] = asyncio.LifoQueue()
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="image-worker")
         self._workers: set[_Worker] = set()

@@ -1,0 +1,180 @@
+"""Refused or right, never silent: what a caller may well try, and what comes of it."""
+
+import gzip
+import subprocess
+import sys
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers import tiny_model
+from peft import get_peft_model
+from test_modeling import CARD, PAGE, QUESTION, prompt
+from test_standard_trainer import make_trainer
+from tiny_pdf import write_pdf
+from torch import Tensor
+
+from arr_coc import scorer_lora_config
+from arr_coc.modeling.documents import Limits, open_document
+from arr_coc.modeling.image_loading import load_image, load_source
+from arr_coc.modeling.image_processing_arr_coc import MAX_IMAGE_PIXELS
+
+LIMITS = Limits(dpi=150, max_pages=5, fps=1.0, max_frames=4, max_image_pixels=MAX_IMAGE_PIXELS)
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return tiny_model()
+
+
+def taught(model: Any) -> dict[str, Tensor]:
+    inputs = prompt(model, (PAGE, QUESTION))
+    return {**inputs, "labels": inputs.input_ids.masked_fill(inputs.query_mask.bool(), -100)}
+
+
+# ---- right -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("part", ["semantic", "scorer", "language"])
+def test_adapters_behind_frozen_parts_learn_under_reentrant_checkpointing(part: str) -> None:
+    """No input of the encoder required gradients, so reentrant checkpoints gave its adapters none."""
+    gradients = []
+    for reentrant in (None, False, True):
+        model = tiny_model()
+        torch.manual_seed(0)
+        adapted = get_peft_model(model, scorer_lora_config(model, part=part, r=2))
+        with torch.no_grad():
+            for name, weight in adapted.named_parameters():
+                if "lora_B" in name:
+                    weight.fill_(0.01)
+        if reentrant is not None:
+            model.activation_checkpointing_enable({"use_reentrant": reentrant})
+        relevant = torch.rand(1, model.config.vision_config.num_patches, generator=torch.Generator().manual_seed(0))
+        adapted.train()(**taught(model), relevance_targets=relevant.round()).loss.backward()
+        gradients.append({name: weight.grad for name, weight in adapted.named_parameters() if weight.requires_grad})
+    plain, *others = gradients
+    assert plain and all(gradient is not None and gradient.any() for gradient in plain.values())
+    for other in others:
+        for name, gradient in plain.items():
+            assert torch.allclose(gradient, other[name], atol=1e-5), name
+
+
+def test_label_smoothing_predicts_the_next_token(tmp_path: Path) -> None:
+    """Trainer shifts labels of classes it knows, which remote code's were not: each token learnt to repeat itself."""
+    model = tiny_model()
+    trainer = make_trainer(model, tmp_path, label_smoothing_factor=0.1)
+    batch = trainer.data_collator([trainer.train_dataset[0]])  # type: ignore[index]
+    batch.pop("relevance_targets", None)
+    labels = batch["labels"][:, 1:]
+    with torch.no_grad():
+        logits = model(**batch).logits[:, :-1].log_softmax(-1)
+        loss = trainer.compute_loss(model, dict(batch))
+    inside = labels != -100
+    nll = -logits[inside].gather(1, labels[inside][:, None]).mean()
+    smooth = -logits[inside].mean()
+    assert loss.item() == pytest.approx((0.9 * nll + 0.1 * smooth).item(), rel=1e-5)
+
+
+def test_text_as_embeddings_is_answered_as_its_ids_are(model: Any) -> None:
+    ids = torch.tensor([[40, 41, 42, 43]])
+    by_ids = model.generate(input_ids=ids, max_new_tokens=5)[:, 4:]
+    embeds = model.get_input_embeddings()(ids)
+    assert torch.equal(model.generate(inputs_embeds=embeds, max_new_tokens=5), by_ids)
+
+
+def test_an_encoding_of_the_same_weights_is_taken(model: Any) -> None:
+    again = tiny_model()
+    encoding = model.encode_image(PAGE)
+    assert again.generate(encoding, QUESTION) == again.generate(PAGE, QUESTION)
+
+
+# ---- refused ---------------------------------------------------------------------------------------------------------
+
+
+def smoothed_relevance(model: Any, folder: Path) -> None:
+    trainer = make_trainer(deepcopy(model), folder, label_smoothing_factor=0.1, max_steps=1)
+    trainer.train()
+
+
+def truncated(model: Any, folder: Path) -> None:
+    text = model.processor.prompt(QUESTION)
+    whole = len(model.processor(images=PAGE, text=text)["input_ids"][0])
+    model.processor(images=PAGE, text=text, truncation=True, max_length=whole - 3)
+
+
+def truncated_text(model: Any, folder: Path) -> None:
+    model.processor(text="What is the total?", text_kwargs={"truncation": True, "max_length": 3})
+
+
+def large_page(model: Any, folder: Path) -> None:
+    open_document(load_source(write_pdf(folder / "wall.pdf", "", size=(14_400, 14_400))), LIMITS)  # type: ignore[arg-type]
+
+
+def compressed(model: Any, folder: Path) -> None:
+    (folder / "page.pdf.gz").write_bytes(gzip.compress(b"%PDF-1.4 page"))
+    model.generate(folder / "page.pdf.gz", QUESTION)
+
+
+def drawing(model: Any, folder: Path) -> None:
+    (folder / "page.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg"/>')
+    load_image(folder / "page.svg")
+
+
+def document(model: Any, folder: Path) -> None:
+    model.processor(images=write_pdf(folder / "two.pdf", "", ""), text=model.processor.prompt(QUESTION))
+
+
+def pages(model: Any, folder: Path) -> None:
+    PAGE.save(folder / "two.tiff", save_all=True, append_images=[PAGE])
+    content = [{"type": "image", "path": str(folder / "two.tiff")}, {"type": "text", "text": QUESTION}]
+    model.processor.apply_chat_template([{"role": "user", "content": content}], tokenize=True, return_dict=True)
+
+
+WHOLE = r"expected one image \(generate\(document, question\) and encode_image\(document\) take all of its pages\)"
+KINDS = r"expected an image \(PNG, JPEG, .*\), a PDF or a video, received other content"
+REFUSED: dict[str, tuple[Callable[[Any, Path], object], str]] = {
+    "label smoothing beside relevance": (smoothed_relevance, "label_smoothing_factor"),
+    "a truncated prompt": (
+        truncated,
+        r"at most \d+ tokens \(max_length; truncation would cut the question\)",
+    ),
+    "truncated text": (truncated_text, r"at most 3 tokens \(max_length"),
+    "an encoding of other weights": (
+        lambda model, _: model.generate(tiny_model(seed=1).encode_image(PAGE), QUESTION),
+        r"image: expected an encoding of this model \(\w{12}\); got one of \w{12}",
+    ),
+    "an encoding of a shallower model": (
+        lambda model, _: model.generate(tiny_model(seed=1, text={"num_hidden_layers": 1}).encode_image(CARD), QUESTION),
+        "image: expected an encoding of this model",
+    ),
+    "generate_batch": (lambda model, _: model.generate_batch([[1, 2, 3]]), "generate_batch: expected generate"),
+    "a page of 200 inches": (large_page, "page 1: expected .*; a lower dpi than 150 makes it smaller"),
+    "a compressed PDF": (compressed, f"page.pdf.gz: {KINDS}"),
+    "a PDF by the processor": (document, f"two.pdf: {WHOLE}, received a PDF"),
+    "a TIFF by the chat template": (pages, f"two.tiff: {WHOLE}, received several pages"),
+    "a drawing": (drawing, f"page.svg: {KINDS}"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refusals(model: Any, tmp_path: Path, case: str) -> None:
+    attempt, message = REFUSED[case]
+    with pytest.raises(ValueError, match=message) as refused:
+        attempt(model, tmp_path)
+    assert refused.type is ValueError and len(str(refused.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [
+        ("arr_coc.evaluating.view_report", ["no/such/model", "--out", "out"]),
+        ("arr_coc.profiling.first_token", ["no/such/model"]),
+    ],
+)
+def test_modules_say_mistakes_in_one_line(module: str, arguments: list[str], tmp_path: Path) -> None:
+    run = subprocess.run([sys.executable, "-m", module, *arguments], capture_output=True, text=True, cwd=tmp_path)
+    assert run.returncode == 2
+    assert run.stderr.splitlines()[-1].startswith("error: ") and "Traceback" not in run.stderr

@@ -1,0 +1,98 @@
+"""Images come before the question, as models are trained, whatever order a chat has them in: by every door."""
+
+from typing import Any
+
+import pytest
+import torch
+from test_modeling import CARD, PAGE, QUESTION, loud_model
+from transformers import pipeline
+
+WRITTEN = {"add_generation_prompt": True, "tokenize": True, "return_dict": True, "return_tensors": "pt"}
+ASK = {"type": "text", "text": QUESTION}
+
+
+def shown(image: Any) -> dict[str, Any]:
+    return {"type": "image", "image": image}
+
+
+def turn(*content: Any, role: str = "user") -> dict[str, Any]:
+    return {"role": role, "content": list(content)}
+
+
+ANSWER = turn({"type": "text", "text": "42"}, role="assistant")
+SYSTEM = {"role": "system", "content": "Be brief."}
+
+ORDERS: dict[str, tuple[list[Any], list[Any]]] = {
+    "text first": ([turn(ASK, shown(PAGE))], [turn(shown(PAGE), ASK)]),
+    "between texts": (
+        [turn({"type": "text", "text": "Look:"}, shown(PAGE), ASK)],
+        [turn(shown(PAGE), {"type": "text", "text": f"Look:\n{QUESTION}"})],
+    ),
+    "two images": ([turn(shown(CARD), ASK, shown(PAGE))], [turn(shown(CARD), shown(PAGE), ASK)]),
+    "a later turn": (
+        [SYSTEM, turn({"type": "text", "text": "Hello"}), ANSWER, turn(ASK, shown(PAGE))],
+        [SYSTEM, turn(shown(PAGE), {"type": "text", "text": "Hello"}), ANSWER, turn(ASK)],
+    ),
+    "plain text before": (
+        [{"role": "user", "content": "Hello"}, ANSWER, turn(ASK, shown(PAGE))],
+        [turn(shown(PAGE), {"type": "text", "text": "Hello"}), ANSWER, turn(ASK)],
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return loud_model()
+
+
+@pytest.mark.parametrize("case", ORDERS)
+def test_the_chat_template_brings_images_first(model: Any, case: str) -> None:
+    given, trained = ORDERS[case]
+    one, other = (model.processor.apply_chat_template(chat, **WRITTEN) for chat in (given, trained))
+    assert all(torch.equal(one[name], other[name]) for name in other)
+    both = model.processor.apply_chat_template([given, trained], **WRITTEN, processor_kwargs={"padding": True})
+    assert torch.equal(both["input_ids"][0], both["input_ids"][1])
+
+
+def test_every_door_answers_alike(model: Any) -> None:
+    expected = model.generate(PAGE, QUESTION)
+    chat = [turn(ASK, shown(PAGE))]
+    inputs = model.processor.apply_chat_template(chat, **WRITTEN)
+    tokens = model.generate(**inputs)[:, inputs["input_ids"].shape[1] :]
+    assert model.processor.batch_decode(tokens, skip_special_tokens=True) == [expected]
+    ask = pipeline("image-text-to-text", model=model, processor=model.processor)
+    assert ask(text=chat, return_full_text=False)[0]["generated_text"] == expected
+
+
+def test_several_images_share_a_budget_by_every_door(model: Any) -> None:
+    """Each had its own where the processor wrote the prompt."""
+    expected = model.generate([[CARD, PAGE]], [QUESTION], return_fetch=True)[0]
+    inputs = model.processor.apply_chat_template([turn(shown(CARD), shown(PAGE), ASK)], **WRITTEN)
+    tokens = model.generate(**inputs)[:, inputs["input_ids"].shape[1] :]
+    assert model.processor.batch_decode(tokens, skip_special_tokens=True) == [expected.text]
+    assert int(expected.fetch.counts.sum()) == model.config.vision_tokens()[1]
+
+
+def test_prompts_written_by_hand_are_warned_of(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    warned: list[str] = []
+    monkeypatch.setattr("arr_coc.modeling.processing_arr_coc.logger.warning_once", warned.append)
+    text = model.processor.prompt(QUESTION)
+    place = text[text.index("<|vision_start|>") : text.index(QUESTION)]
+    model.processor(images=PAGE, text=text)
+    assert warned == []
+    model.processor(images=PAGE, text=text.replace(place, "").replace(QUESTION, QUESTION + place))
+    assert len(warned) == 1 and "images before the question" in warned[0]
+
+
+@pytest.mark.parametrize("parts", [("text", "image_url"), ("image_url", "text")])
+def test_the_server_reads_the_same_prompt(model: Any, parts: tuple[str, str]) -> None:
+    pytest.importorskip("fastapi")
+    from arr_coc.serving.protocol import ChatRequest
+
+    blocks = {"text": ASK, "image_url": {"type": "image_url", "image_url": {"url": "data:,"}}}
+    request = ChatRequest(model="m", messages=[{"role": "user", "content": [blocks[part] for part in parts]}])  # type: ignore[list-item]
+    images, history, question = request.turns()
+    base, saccades = model.config.vision_tokens()
+    ids = model.processor.prompts([question], images=[len(images)], placeholders=base + saccades, history=history)
+    trained = model.processor.apply_chat_template([turn(shown(PAGE), ASK)], **WRITTEN)
+    assert torch.equal(ids["input_ids"], trained["input_ids"])
