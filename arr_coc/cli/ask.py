@@ -170,12 +170,9 @@ COMMAND = Command(
     name="ask",
     summary="ask a question about one image or several",
     description=(
-        "Ask a question about one image or several, a PDF or a video. The answer goes to standard output; the
-"
-        "confidence and a summary of what was fetched go to standard error. With a published model of another family
-"
-        "(Qwen3-VL, InternVL, ...) --budget may be a share of its image tokens; --allocator, --passes and --tiles are
-"
+        "Ask a question about one image or several, a PDF or a video. The answer goes to standard output; the\n"
+        "confidence and a summary of what was fetched go to standard error. With a published model of another family\n"
+        "(Qwen3-VL, InternVL, ...) --budget may be a share of its image tokens; --allocator, --passes and --tiles are\n"
         "not available."
     ),
     examples=(
