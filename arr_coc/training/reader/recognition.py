@@ -59,8 +59,7 @@ class RecognitionStage(ScratchStage):
     worn: float = 0.5
     least_print: float = 6.0
     most_print: float = 30.0
-    warmup: int = 200
-    optimizer: str = "muon"
+    warmup: int = 60
 
     def __post_init__(self) -> None:
         super().__post_init__()
