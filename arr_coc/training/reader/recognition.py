@@ -44,6 +44,8 @@ class RecognitionStage(ScratchStage):
         pages: how often each source comes up, see `Sources`.
         pdf_folder: of cached PDF pages.
         worn: share of worn pages.
+        settled: steps after which the encoder's own conviction says which of two patches shows a character near the edge
+            between them (`Print.placed_by`); before, its centre does, as there is no conviction yet.
         least_print, most_print: height of a line's characters on crops, px: small print is hard to begin with.
     """
 
@@ -57,6 +59,7 @@ class RecognitionStage(ScratchStage):
     pages: Mapping[str, float] = field(default_factory=lambda: {"generated": 1.0})
     pdf_folder: str | None = None
     worn: float = 0.5
+    settled: int = 500
     least_print: float = 6.0
     most_print: float = 30.0
     warmup: int = 60
@@ -115,7 +118,7 @@ class Recognition(Task):
 
     def losses(self, step: int, batch: Crops) -> dict[str, Tensor]:
         self.generator.manual_seed(self.stage.seed * 1_000_003 + step)
-        named, targets = self.read(batch)
+        named, targets = self.read(batch, settled=step >= self.stage.settled)
         losses = {
             "characters": character_loss(named.characters, targets.characters),
             "count": count_loss(named.pieces.count, targets.pieces),
@@ -126,13 +129,14 @@ class Recognition(Task):
         assert isinstance(total, Tensor)
         return {"loss": total, **{name: loss.detach() for name, loss in losses.items()}}
 
-    def read(self, batch: Crops) -> tuple[Named, Targets]:
-        """What the head says of a batch's patches, and what it should say."""
+    def read(self, batch: Crops, *, settled: bool = True) -> tuple[Named, Targets]:
+        """What the head says of a batch's patches, and what it should say; `settled`: see `RecognitionStage`."""
         images = batch.pixels.to(self.device).contiguous(memory_format=torch.channels_last)
         named: Named = self.head(self.encoder(images).permute(0, 2, 3, 1))
         text = batch.text.to(self.device)
         side = named.characters.shape[1]
-        return named, text.targets(len(images), side, text.placed_by(named.characters))
+        patches = text.placed_by(named.characters) if settled else text.nearby(side)[:, 0]
+        return named, text.targets(len(images), side, patches)
 
     @cached_property
     def _unseen(self) -> dict[str, list[Crops]]:
