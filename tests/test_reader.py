@@ -20,7 +20,7 @@ from arr_coc.data.domains.page import Question
 from arr_coc.data.text_page import UNKNOWN, Line, TextPage
 from arr_coc.modeling.image_processing_arr_coc import ArrCocImageProcessor
 from arr_coc.modeling.scorers import WordMatch
-from arr_coc.modeling.wordpieces import PIECE_SLOTS
+from arr_coc.modeling.wordpieces import PIECE_SLOTS, NamedPieces
 from arr_coc.training.from_scratch.targets import pixels
 from arr_coc.training.reader.end_to_end import EndToEnd, EndToEndStage, PageBatches
 from arr_coc.training.reader.heads import RecognitionHead, piece_loss
@@ -104,11 +104,14 @@ def test_a_piece_stands_in_the_patch_where_it_begins(cut: Wordpieces) -> None:
     assert found.pieces[0, 0, :, 0].tolist() == [ids("Ġthe"), -1, ids("Ġ"), -1]
     assert found.pieces[0, 0, 2, :3].tolist() == [ids("Ġ"), ids("user"), -1]
     assert (found.pieces[0, 1:] == -1).all()
-    assert [found.characters[0, 0, x, :2].tolist() for x in range(3)] == [
-        [class_of("t"), class_of("h")],
-        [class_of("e"), 0],
-        [class_of("u"), class_of("s")],
-    ]
+    t, h, e, u, s = map(class_of, "theus")  # of 8 px over cells of 4 px; y from 3 to 13 is over both middles, 4 and 12
+    rows = [[t, t, h, h], [e, e, 0, 0], [u, u, s, s]]
+    assert found.characters[0, 0, :3].tolist() == [2 * row for row in rows]
+
+
+def test_a_character_over_no_middle_of_a_cell_has_its_own(cut: Wordpieces) -> None:
+    found = targets([line("wi", 0, 0, 3.0)], cut)  # 3 px wide, at 0 and 3; the middles are at 2 and 6
+    assert found.characters[0, 0, 0].tolist() == [class_of("w"), class_of("i"), 0, 0] + [0] * 4
 
 
 def test_two_lines_of_one_patch_keep_apart(cut: Wordpieces) -> None:
@@ -122,18 +125,20 @@ def test_two_lines_of_one_patch_keep_apart(cut: Wordpieces) -> None:
 def test_words_that_the_edge_cuts_and_unknown_characters_are_not_asked_for(cut: Wordpieces) -> None:
     found = targets([line("user", 50, 3), line(f"a{UNKNOWN}", 2, 35)], cut)
     assert (found.pieces[0, 0, 3] == -2).all() and (found.pieces[0, 2, 0] == -2).all()
-    assert found.characters[0, 0, 3, 0] == class_of("u")
+    assert found.characters[0, 0, 3, :2].tolist() == [class_of("u")] * 2
 
 
 def test_a_line_near_an_edge_goes_where_it_is_named(cut: Wordpieces) -> None:
     """Its centre is a pixel above the edge between two rows: the encoder's own conviction decides, for all of it."""
-    text = printed([[line("abc", 4, 9.5)]], 64, 16, cut)  # centre at y = 14.5
-    logits = torch.zeros(1, 4, 4, 5, CLASSES)
-    for column, character in enumerate("abc"):
-        logits[0, 1, (4 + 8 * column + 4) // 16, 0, class_of(character)] = 5.0
-    rows = text.placed_by(logits) // 4
-    assert rows.tolist() == [1, 1, 1]
-    assert (text.placed_by(torch.zeros_like(logits)) // 4).tolist() == [0, 0, 0]
+    text = printed([[line("a b", 4, 9.5)]], 64, 16, cut)  # centre at y = 14.5
+    table = torch.nn.functional.normalize(torch.randn(len(cut.tokenizer), 8), dim=-1)
+    said = torch.randn(1, 4, 4, PIECE_SLOTS, 8) * 1e-3
+    columns = (text.centre[text.first, 0] // 1).long()
+    said[0, 1, columns, 0] = table[text.piece]
+    named = NamedPieces(torch.zeros(1, 4, 4, 6), said, torch.zeros(1, 4, 4, PIECE_SLOTS), torch.tensor(0.0))
+    assert (text.placed_by(named, table) // 4).tolist() == [1] * len(text.piece)
+    said[0, 0, columns, 0], said[0, 1, columns, 0] = table[text.piece], 0.0
+    assert (text.placed_by(named, table) // 4).tolist() == [0] * len(text.piece)
 
 
 # ---- crops

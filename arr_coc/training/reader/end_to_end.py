@@ -155,11 +155,11 @@ class EndToEnd(Task):
         table = self.language.table.weight.detach()
         self.unit = F.normalize(table.float(), dim=-1).to(self.language.dtype)
         self.spread = table.float().square().mean()
-        self.characters: RecognitionHead | None = None
+        self.recognition: RecognitionHead | None = None
         if "recognition" in run.learner:
-            self.characters = RecognitionHead(self.config.vision_config.out_channels, table.shape[1])
-            self.characters.load_state_dict(run.learner["recognition"])
-            self.characters.requires_grad_(False).to(run.device)
+            self.recognition = RecognitionHead(self.config.vision_config.out_channels, table.shape[1])
+            self.recognition.load_state_dict(run.learner["recognition"])
+            self.recognition.requires_grad_(False).to(run.device)
         tower = self.tower
         tower.grid_encoder.requires_grad_(stage.encoder_rate > 0)
         behind = [tower.compressor, tower.semantic_encoder, tower.saccade_projection, core.bridge, core.fetcher.scorers]
@@ -221,8 +221,8 @@ class EndToEnd(Task):
         """Losses of what the bridge says begins under fetched patches [K]."""
         text, side = page.text.to(self.device), encoding.side
         placed = text.nearby(side)[:, 0]
-        if self.characters is not None:
-            placed = text.placed_by(self.characters(encoding.features.permute(0, 2, 3, 1)).characters)
+        if self.recognition is not None:
+            placed = text.placed_by(self.recognition.wordpieces(encoding.features.permute(0, 2, 3, 1)), self.unit)
         targets = text.targets(1, side, placed)
         pieces, lower = (each.view(side**2, -1)[patches] for each in (targets.pieces, targets.lower))
         named = self.bridge.head(self.bridge.states(*self.tower.saccades(encoding, patches[None])))

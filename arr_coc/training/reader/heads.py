@@ -12,18 +12,18 @@ from torch import Tensor, nn
 
 from arr_coc.modeling.wordpieces import NamedPieces, WordpieceHead
 
-from .targets import CHARACTER_SLOTS
+from .targets import CELLS
 from .vocabulary import CLASSES
 
 NONE_WEIGHT = 0.2
-"""Of the class "no character", which most slots are, and of patches where no wordpiece begins."""
+"""Of the class "no character", which most cells are, and of patches where no wordpiece begins."""
 NEGATIVES = 3000
 """Rows of the embedding table, besides those of the batch, that the right one is told from in a training step."""
 
 
 @dataclass(frozen=True)
 class Named:
-    """What the heads say of patches: `pieces`, and `characters`, logits [..., CHARACTER_SLOTS, CLASSES]."""
+    """What the heads say of patches: `pieces`, and `characters`, logits [..., CELLS, CLASSES]."""
 
     characters: Tensor
     pieces: NamedPieces
@@ -34,17 +34,17 @@ class RecognitionHead(nn.Module):
 
     def __init__(self, channels: int, text_size: int) -> None:
         super().__init__()
-        self.characters = nn.Linear(channels, CHARACTER_SLOTS * CLASSES)
+        self.characters = nn.Linear(channels, CELLS * CLASSES)
         self.wordpieces = WordpieceHead(channels, text_size)
 
     def forward(self, features: Tensor) -> Named:
         """Features [..., C] -> what they say."""
-        characters = self.characters(features).unflatten(-1, (CHARACTER_SLOTS, CLASSES))
+        characters = self.characters(features).unflatten(-1, (CELLS, CLASSES))
         return Named(characters, self.wordpieces(features))
 
 
 def character_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy over all slots [..., S, classes], [..., S]; the class 0, which most are, weighs less."""
+    """Cross-entropy over all cells [..., CELLS, classes], [..., CELLS]; the class 0, which most are, weighs less."""
     weight = torch.ones(logits.shape[-1], device=logits.device)
     weight[0] = NONE_WEIGHT
     return F.cross_entropy(logits.flatten(0, -2).float(), targets.flatten(), weight=weight)

@@ -44,8 +44,8 @@ class RecognitionStage(ScratchStage):
         pages: how often each source comes up, see `Sources`.
         pdf_folder: of cached PDF pages.
         worn: share of worn pages.
-        settled: steps after which the encoder's own conviction says which of two patches shows a character near the edge
-            between them (`Print.placed_by`); before, its centre does, as there is no conviction yet.
+        settled: steps after which the encoder's own conviction says in which of two patches a wordpiece near the edge
+            between them begins (`Print.placed_by`); before, its centre does, as there is no conviction yet.
         least_print, most_print: height of a line's characters on crops, px: small print is hard to begin with.
     """
 
@@ -135,7 +135,7 @@ class Recognition(Task):
         named: Named = self.head(self.encoder(images).permute(0, 2, 3, 1))
         text = batch.text.to(self.device)
         side = named.characters.shape[1]
-        patches = text.placed_by(named.characters) if settled else text.nearby(side)[:, 0]
+        patches = text.placed_by(named.pieces, self.table) if settled else text.nearby(side)[:, 0]
         return named, text.targets(len(images), side, patches)
 
     @cached_property
@@ -200,5 +200,5 @@ def hand_over(head: WordpieceHead, bridge: WordpieceBridge, projection: nn.Linea
 
 
 MEASURED = ("characters", "wordpieces", "patches")
-"""Shares of right names among slots with a character, slots with a wordpiece, and patches where wordpieces begin: all
+"""Shares of right names among cells with a character, slots with a wordpiece, and patches where wordpieces begin: all
 of them, and no more."""
