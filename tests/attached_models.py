@@ -43,7 +43,9 @@ VISION = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "n
 
 def qwen(name: str, patch: int, **vision: Any) -> tuple[Any, Any]:
     tokenizer, ids = qwen_tokenizer()
-    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1], "mrope_interleaved": True}
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}
+    if name != "Qwen2_5_VL":
+        rope["mrope_interleaved"] = True
     experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16} if "moe" in name else {}
     config = getattr(transformers, f"{name}Config")(
         text_config={**TEXT, **experts, "rope_parameters": rope},

@@ -189,6 +189,17 @@ def test_a_batch_answers_as_its_prompts_do_alone(family: str, strategy: str) -> 
             assert batch[row].probability == pytest.approx(single.probability, rel=1e-3)
 
 
+@pytest.mark.parametrize("budget", [0.5, 1.0])
+def test_every_cache_gives_the_same_tokens(family: str, budget: float) -> None:
+    reader = reader_of(family)
+    page = reader.encode_image(WIDE)
+    options = {"budget": budget, "strategy": "saliency", **WHOLE}
+    expected = logits_of([reader.generate(page, "What?", **options)])
+    for choice in ({"use_cache": False}, {"cache_implementation": "static"}):
+        received = logits_of([reader.generate(page, "What?", **choice, **options)])
+        torch.testing.assert_close(received, expected, atol=2e-5, rtol=1e-5)
+
+
 def test_beams_and_samples(family: str) -> None:
     reader = reader_of(family)
     options = {"budget": 0.5, "strategy": "saliency"}

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attached_models import published
 from helpers import Cli, tiny_checkpoint, tiny_model
 from PIL import Image
 from transformers.generation.streamers import BaseStreamer
 
+import arr_coc
 from arr_coc.evaluating.bench import BenchAnswer, ModelReader, ask_bench, bench_text, is_right, read_bench, score_bench
 from arr_coc.evaluating.statistics import Interval, mean_of_intervals
 
@@ -178,6 +180,22 @@ def test_the_command_measures_a_bench(bench: Path, tmp_path: Path, cli: Cli) -> 
     assert len(answers.read_text(encoding="utf-8").splitlines()) == 2 and measured["model"] == "model"
 
 
+def test_the_command_measures_a_published_model(bench: Path, tmp_path: Path, cli: Cli) -> None:
+    for part in published("idefics3"):
+        part.save_pretrained(tmp_path / "model")
+    answers = tmp_path / "a.jsonl"
+    options = ["--bench", bench, "--model", tmp_path / "model", "--limit", 1, "--strategy", "saliency", "--budget"]
+    code, _, error = cli("measure", *options, "0.5", "--predictions", answers)
+    assert code == 0, error
+    said = {line["source"]: line["answer"] for line in map(json.loads, answers.read_text("utf-8").splitlines())}
+    reader = arr_coc.attach(*published("idefics3"))
+    page, settings = bench / "forms/images/0.png", {"strategy": "saliency", "max_new_tokens": 6}
+    assert said["forms"] == reader.generate(page, "From?", budget=0.5, **settings)
+    assert said["forms"] != reader.generate(page, "From?", budget=5, **settings)
+    code, _, error = cli("measure", *options, "0.5", "--tiles", "never")
+    assert code == 2 and "--tiles: expected none with a idefics3 model; got never" in error
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -185,6 +203,7 @@ def test_the_command_measures_a_bench(bench: Path, tmp_path: Path, cli: Cli) -> 
         (["suite.yaml", "--bench", "here"], "expected SUITE or --bench DIR; got both"),
         (["--bench", "here", "--sets", "a"], "--sets: expected it with SUITE; got it without"),
         (["--bench", "here", "--batch-size", "3"], "--batch-size: expected it with SUITE; got it without"),
+        (["suite.yaml", "--budget", "9"], "--budget: expected it with --bench DIR; got it without"),
         (["suite.yaml", "--tiles", "all"], "--tiles: expected it with --bench DIR; got it without"),
         (["--bench", "nowhere"], "bench: expected a folder with a folder for each source; got 'nowhere'"),
     ],

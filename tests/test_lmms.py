@@ -1,10 +1,13 @@
-"""lmms-eval with the real package: a local task, asked of the tiny checkpoint. Skipped where it is not installed."""
+"""lmms-eval with the real package: a local task, asked of tiny models. Skipped where it is not installed."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from attached_models import published
+
+import arr_coc
 
 pytest.importorskip("lmms_eval.models.registry_v2", reason="lmms-eval is not installed", exc_type=ImportError)
 
@@ -47,36 +50,57 @@ def task(tmp_path: Path, picture: Path) -> Path:
     return tmp_path
 
 
-def test_a_local_task_is_answered_as_generate_does(
-    task: Path, picture: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+QUESTIONS = ["What is it?", "Why?", "How many are there in all?"]
+
+
+def share_alike(task: Path, picture: Path, said: list[str], arguments: str, monkeypatch: pytest.MonkeyPatch) -> float:
+    """The share of the questions that lmms-eval's own runner hears answered with `said`, the last but for a change."""
     from lmms_eval.evaluator import simple_evaluate
     from lmms_eval.models import MODEL_REGISTRY_V2
     from lmms_eval.tasks import TaskManager
 
     from arr_coc.evaluating.lmms import manifest
-    from arr_coc.loading import load_model
 
-    questions = ["What is it?", "Why?", "How many are there in all?"]
-    model = load_model(str(checkpoint), "cpu")
-    said = model.generate([str(picture)] * 3, questions, budget=9, max_new_tokens=4)
     expected = [one.split("?")[0].strip() for one in said[:2]] + ["nothing of the kind"]
     lines = [
         {"image": str(picture), "question": question, "answer": answer}
-        for question, answer in zip(questions, expected, strict=True)
+        for question, answer in zip(QUESTIONS, expected, strict=True)
     ]
     (task / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     monkeypatch.setenv("HF_DATASETS_CACHE", str(task / "cache"))
     MODEL_REGISTRY_V2.register_manifest(manifest(), overwrite=True)
     result: Any = simple_evaluate(
         model="arr_coc",
-        model_args=f"pretrained={checkpoint},device=cpu,budget=9",
+        model_args=arguments,
         tasks=["local_letters"],
         batch_size=2,
         task_manager=TaskManager(include_path=str(task), include_defaults=False),
         bootstrap_iters=0,
     )
-    assert result["results"]["local_letters"]["same,none"] == pytest.approx(2 / 3)
+    return result["results"]["local_letters"]["same,none"]
+
+
+def test_a_local_task_is_answered_as_generate_does(
+    task: Path, picture: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from arr_coc.loading import load_model
+
+    model = load_model(str(checkpoint), "cpu")
+    said = model.generate([str(picture)] * 3, QUESTIONS, budget=9, max_new_tokens=4)
+    arguments = f"pretrained={checkpoint},device=cpu,budget=9"
+    assert share_alike(task, picture, said, arguments, monkeypatch) == pytest.approx(2 / 3)
+
+
+def test_a_published_model_is_asked_too(task: Path, picture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a family whose processor needs no torchvision."""
+    for part in published("idefics3"):
+        part.save_pretrained(task / "model")
+    options: dict[str, Any] = {"budget": 0.5, "strategy": "saliency", "pool": 2}
+    reader = arr_coc.attach(*published("idefics3"))
+    said = reader.generate([[str(picture)]] * 3, QUESTIONS, max_new_tokens=4, do_sample=False, **options)
+    arguments = f"pretrained={task / 'model'},device=cpu,budget=0.5,strategy=saliency,pool=2"
+    assert len(set(said[:2])) == 2
+    assert share_alike(task, picture, said, arguments, monkeypatch) == pytest.approx(2 / 3)
 
 
 def test_what_cannot_be_asked_is_refused(checkpoint: Path) -> None:

@@ -50,6 +50,11 @@ class PlacedPrompt:
     planes: list[Tensor]
     prefix: int
 
+    @property
+    def has_gaps(self) -> bool:
+        """Whether some tokens of the plain model's prompt are not there."""
+        return self.positions.is_floating_point()
+
 
 def count_fetched(budget: float | int | str, tokens: int, places: int, base: int) -> int | None:
     """K for a prompt of `tokens` image tokens in `places`, `base` of which stand for all; None: all are kept.
@@ -145,7 +150,15 @@ class Batch:
     planes: list[list[Tensor]]
 
 
-def pad(prompts: Sequence[PlacedPrompt], image_id: int, pad_id: int, prefix: int = 0, level: bool = False) -> Batch:
+def pad(
+    prompts: Sequence[PlacedPrompt],
+    image_id: int,
+    pad_id: int,
+    *,
+    prefix: int = 0,
+    level: bool = False,
+    spare: int = 0,
+) -> Batch:
     """Pads prompts on the left, or behind a common prefix.
 
     Args:
@@ -153,10 +166,11 @@ def pad(prompts: Sequence[PlacedPrompt], image_id: int, pad_id: int, prefix: int
         image_id, pad_id: of the model.
         prefix: p.
         level: whether all get as many image tokens, by padding with some that nothing attends to: zeros.
+        spare: padding that all have.
     """
     most = max(len(prompt.tokens) for prompt in prompts)
     extra = [most - len(prompt.tokens) if level else 0 for prompt in prompts]
-    length = max(len(prompt.ids) + more for prompt, more in zip(prompts, extra, strict=True))
+    length = spare + max(len(prompt.ids) + more for prompt, more in zip(prompts, extra, strict=True))
     rows = []
     for prompt, more in zip(prompts, extra, strict=True):
         fill = prompt.ids.new_full((length - len(prompt.ids),), pad_id)

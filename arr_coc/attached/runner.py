@@ -111,7 +111,9 @@ class ModelRunner:
         """What transformers' `generate` returns for placed prompts, where its answers begin, and their texts."""
         repeats = max(self.setting(kwargs, name, 1) for name in ("num_beams", "num_return_sequences"))
         cache, start = self._prefix(prompts, placed) if repeats == 1 and self._cache_is_plain(kwargs) else (None, 0)
-        batch = self._batch(placed, start, level=repeats > 1 and not self.family.by_prompt)
+        # `generate` drops a mask of ones, and without mask and cache a gap in positions begins another sequence.
+        spare = int(not self.setting(kwargs, "use_cache", True) and any(own.has_gaps for own in placed))
+        batch = self._batch(placed, start, level=repeats > 1 and not self.family.by_prompt, spare=spare)
         inputs = self._inputs(encoding, batch, stacked=repeats > 1)
         inputs["input_ids"] = batch.ids
         if cache is not None:
@@ -145,9 +147,10 @@ class ModelRunner:
         others = [self.setting(kwargs, name) for name in ("cache_implementation", "prompt_lookup_num_tokens")]
         return others == [None, None] and "cache" not in kwargs and bool(self.setting(kwargs, "use_cache", True))
 
-    def _batch(self, placed: Sequence[PlacedPrompt], prefix: int = 0, level: bool = False) -> Batch:
+    def _batch(self, placed: Sequence[PlacedPrompt], prefix: int = 0, level: bool = False, spare: int = 0) -> Batch:
         padding = self.setting({}, "pad_token_id", self.processor.tokenizer.pad_token_id)
-        return pad(placed, self.model.config.image_token_id, padding or 0, prefix, level)
+        image = self.model.config.image_token_id
+        return pad(placed, image, padding or 0, prefix=prefix, level=level, spare=spare)
 
     def _prefix(self, prompts: Sequence[EncodedPrompt], placed: Sequence[PlacedPrompt]) -> tuple[Any, int]:
         """A cache of what all prompts begin with, and its length; None and 0 where they share none."""

@@ -17,6 +17,7 @@ from .common import (
     add_device_argument,
     add_model_argument,
     add_passes_argument,
+    share_or_number,
     tiles_of,
     writable,
 )
@@ -94,20 +95,10 @@ def _ask_published(args: argparse.Namespace, reader: AttachedReader, images: lis
     for name in ("allocator", "passes", "tiles"):
         if (value := getattr(args, name)) not in (None, 1):  # one pass is what there is
             raise ValueError(f"--{name}: expected none with a {reader.model.config.model_type} model; got {value}")
-    budget: dict[str, Any] = {} if args.budget is None else {"budget": _share_or_number(args.budget)}
+    budget: dict[str, Any] = {} if args.budget is None else {"budget": share_or_number(args.budget)}
     seen = reader.encode_image([images])
     answer = reader.generate(seen, args.question, strategy=args.strategy, boxes=args.box, return_fetch=True, **budget)
     return seen.prompts[0].sources, answer
-
-
-def _share_or_number(text: str) -> float | int | str:
-    """A budget of `AttachedReader.generate`: a share, a number of tokens, or a name."""
-    if text.isdecimal():
-        return int(text)
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 def _report(

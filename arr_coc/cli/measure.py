@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from .common import Command, add_device_argument, add_model_argument, tiles_of, writable
+from .common import Command, add_device_argument, add_model_argument, share_or_number, tiles_of, writable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,6 +17,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sources", metavar="NAME", nargs="+", help="names of sources in DIR (default: all)")
     tiles = "with --bench, tiles of large images: auto, all, asked, never, or a number (default: the model's)"
     parser.add_argument("--tiles", metavar="T", type=tiles_of, help=tiles)
+    strategies = "with --bench, what decides what is fetched (default: the model's)"
+    parser.add_argument("--strategy", metavar="S", help=strategies)
+    budgets = (
+        "with --bench, patches to fetch: a number or a name; of a published model also a share of its image tokens"
+    )
+    parser.add_argument("--budget", metavar="K", help=f"{budgets} (default: the model's, or 0.25)")
     answers = "with --bench, JSONL file of the answers; a run resumes after those that it holds (default: none)"
     parser.add_argument("--predictions", metavar="FILE", help=answers)
     add_model_argument(parser)
@@ -31,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 _OF_A_SUITE = ("split", "sets", "batch_size")
-_OF_A_BENCH = ("sources", "tiles", "predictions")
+_OF_A_BENCH = ("sources", "tiles", "strategy", "budget", "predictions")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -68,6 +74,7 @@ def _of_suite(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 
 def _of_bench(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    from arr_coc.attached.loading import load_reader
     from arr_coc.evaluating.bench import ModelReader, ask_bench, bench_text, read_bench, score_bench
     from arr_coc.evaluating.environment import environment, shown
     from arr_coc.evaluating.extras import require_extra
@@ -76,9 +83,17 @@ def _of_bench(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     require_extra("scipy.stats", "intervals")
     bench = read_bench(Path(args.bench), args.sources, limit=args.limit)
     predictions = None if args.predictions is None else writable(args.predictions, "--predictions")
-    model = load_model(args.model, args.device)
+    reader = load_reader(args.model, args.device)
+    model: Any = load_model(args.model, args.device) if reader is None else reader.model
+    if reader is not None and args.tiles is not None:
+        raise ValueError(f"--tiles: expected none with a {model.config.model_type} model; got {args.tiles}")
+    named = {"strategy": args.strategy, "budget": args.budget}
+    choices: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+    if reader is not None and args.budget is not None:
+        choices["budget"] = share_or_number(args.budget)
     name = shown(model.config._name_or_path)
-    answers = ask_bench(ModelReader(model, args.tiles), name, bench, predictions=predictions)
+    asked = ModelReader(reader or model, args.tiles, **choices)
+    answers = ask_bench(asked, name, bench, predictions=predictions)
     result = {**score_bench(bench, answers), "model": name, **environment(model.device)}
     return result, bench_text(result)
 
@@ -98,6 +113,7 @@ COMMAND = Command(
         "arr-coc measure examples/measured.yaml --split validation --limit 60",
         "arr-coc measure examples/measured.yaml --model runs/floor/model --json measured.json",
         "arr-coc measure --bench ../bench --sources sroie funsd --limit 20 --predictions answers.jsonl",
+        "arr-coc measure --bench ../bench --model Qwen/Qwen3-VL-2B-Instruct --budget 0.25",
     ),
     add_arguments=add_arguments,
     run=run,

@@ -17,6 +17,7 @@ import numpy as np
 from tqdm import tqdm
 from transformers.generation.streamers import BaseStreamer
 
+from ..attached import AttachedReader
 from ..data.fields import shorten
 from ..data.records import Record, Row, gather, lines, parse
 from ..metrics import METRICS
@@ -70,25 +71,28 @@ class BenchAnswer:
 
 
 class ModelReader:
-    """A checkpoint as a user asks it: `encode_image`, then `generate` for each question.
+    """A model as a user asks it: `encode_image`, then `generate` for each question.
 
     Args:
-        model: with a processor.
-        tiles: see `views.ViewOptions`; None: what the checkpoint says.
+        model: a checkpoint with a processor, or a reader of a published model.
+        tiles: of a checkpoint, see `views.ViewOptions`; None: what it says.
+        choices: what else `generate` is told, such as `strategy` and `budget`.
     """
 
-    def __init__(self, model: ArrCocForConditionalGeneration, tiles: str | int | None = None) -> None:
-        self.model = model
+    def __init__(
+        self, model: ArrCocForConditionalGeneration | AttachedReader, tiles: str | int | None = None, **choices: Any
+    ) -> None:
+        self.model: Any = model
         self.options: dict[str, Any] = {} if tiles is None else {"tiles": tiles}
+        self.choices = choices
+        self.limit = new_tokens(model.model if isinstance(model, AttachedReader) else model)
 
     def read(self, image: Path) -> Any:
         return self.model.encode_image(image, **self.options)
 
     def ask(self, page: Any, question: str, streamer: BaseStreamer) -> tuple[str, float]:
-        limit = new_tokens(self.model)
-        answer = self.model.generate(
-            page, question, return_fetch=True, do_sample=False, max_new_tokens=limit, streamer=streamer
-        )
+        settings = {"do_sample": False, "max_new_tokens": self.limit, "streamer": streamer}
+        answer = self.model.generate(page, question, return_fetch=True, **settings, **self.choices)
         return answer.text, answer.probability
 
 

@@ -1,8 +1,12 @@
-"""An adapter for lmms-eval (https://github.com/EvolvingLMMs-Lab/lmms-eval): its tasks, asked of an ARR-COC checkpoint.
+"""An adapter for lmms-eval (https://github.com/EvolvingLMMs-Lab/lmms-eval): its tasks, asked of a model.
 
 lmms-eval finds it by the entry point group "lmms_eval.models", once both packages are installed:
 
     lmms-eval --model arr_coc --model_args pretrained=org/arr-coc,budget=fast --tasks textvqa_val --batch_size 16
+
+With the name of a published model (see `arr_coc.attach`) running back is attached to it; `budget` may be a share:
+
+    lmms-eval --model arr_coc --model_args pretrained=Qwen/Qwen3-VL-2B-Instruct,budget=0.25 --tasks docvqa_val
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,6 +17,7 @@ from lmms_eval.api.model import lmms
 from lmms_eval.models.registry_v2 import ModelManifest
 from tqdm import tqdm
 
+from ..attached.loading import load_reader
 from ..loading import load_model
 from .prediction_loop import new_tokens
 
@@ -21,10 +26,11 @@ class ArrCoc(lmms):
     """Answers greedily, one image or several per question; a question without an image is refused.
 
     Args:
-        pretrained: folder, or name on the Hub as org/name.
+        pretrained: folder, or name on the Hub as org/name, of an ARR-COC checkpoint or a published model.
         device: None: CUDA where there is one.
         batch_size: questions at a time.
-        strategy, budget, allocator: see `generate`; the checkpoint's by default.
+        strategy, budget: see `generate`; the checkpoint's by default.
+        allocator: of a checkpoint; `way`, `pool`: of a published model, see `AttachedReader.encode_image`.
     """
 
     is_simple = True
@@ -35,19 +41,22 @@ class ArrCoc(lmms):
         device: str | None = None,
         batch_size: int | str = 1,
         strategy: str | None = None,
-        budget: int | str | None = None,
-        allocator: str | None = None,
-        **unknown: Any,
+        budget: float | int | str | None = None,
+        **others: Any,
     ) -> None:
         super().__init__()
-        if unknown:
-            known = "pretrained, device, batch_size, strategy, budget, allocator"
-            raise ValueError(f"model_args: expected {known}; got {', '.join(unknown)}")
-        self.model = load_model(pretrained, device)
+        reader = load_reader(pretrained, device)
+        own = ("allocator",) if reader is None else ("way", "pool")
+        if unknown := others.keys() - own:
+            known = ", ".join(("pretrained", "device", "batch_size", "strategy", "budget", *own))
+            raise ValueError(f"model_args: expected {known}; got {', '.join(sorted(unknown))}")
+        self.asked: Any = load_model(pretrained, device) if reader is None else reader
+        self.model: Any = self.asked if reader is None else reader.model
         self.batch_size = int(batch_size)
         if self.batch_size < 1:
             raise ValueError(f"batch_size: expected at least 1; got {batch_size}")
-        self.choices: dict[str, Any] = {"strategy": strategy, "budget": budget, "allocator": allocator}
+        named = {"strategy": strategy, "budget": budget, **others}
+        self.choices = {name: value for name, value in named.items() if value is not None}
 
     def generate_until(self, requests: Sequence[Instance]) -> list[str]:
         """Answers in the order of the requests, each cut before the first of its `until` strings."""
@@ -68,7 +77,7 @@ class ArrCoc(lmms):
             questions.append(question.replace("<image>", "").strip())
         wanted = batch[0].args[1]
         length = wanted.get("max_new_tokens") or new_tokens(self.model)
-        said = self.model.generate(images, questions, max_new_tokens=length, do_sample=False, **self.choices)
+        said = self.asked.generate(images, questions, max_new_tokens=length, do_sample=False, **self.choices)
         ends = wanted.get("until") or []
         return [_until(answer, [ends] if isinstance(ends, str) else ends) for answer in said]
 
