@@ -64,7 +64,8 @@ class ArrCocPreTrainedModel(PreTrainedModel):
         super()._set_gradient_checkpointing(*args, **kwargs)
         for module in self.modules():
             if getattr(module, "gradient_checkpointing", False):
-                module._gradient_checkpointing_func = partial(_checkpoint, module, module._gradient_checkpointing_func)  # type: ignore[assignment]
+                run: Any = module._gradient_checkpointing_func
+                module._gradient_checkpointing_func = partial(_checkpoint, module, run)  # type: ignore[assignment]
 
     @classmethod
     def from_pretrained(
