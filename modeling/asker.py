@@ -39,6 +39,10 @@ POSITIONAL = ("inputs", "generation_config", "logits_processor", "stopping_crite
 """The first parameters of transformers' `generate`, in order."""
 
 
+UNPOOLED = 2**31
+"""Base tokens of a prompt that none has: the processor wrote placeholders for all of each image."""
+
+
 @dataclass(frozen=True)
 class Asked:
     """Questions about encoded images: for each prompt the numbers of the images that it shows, in order.
@@ -107,6 +111,15 @@ class Asker:
         encoding = self._encode_sources(prompts, taken, together=any(len(shown) > 1 for shown in prompts))
         encoding.made_by = maker(self.model.model)
         return with_prefix(self.model, self.processor, encoding) if prefix else encoding
+
+    @torch.no_grad()
+    def encode_slots(self, input_ids: Tensor, sources: Sequence[Any], **options: Any) -> ImageEncoding:
+        """The images in the slots of prompts [B, S] that the processor wrote, one in each, in views; unpooled."""
+        taken = replace(self._view_options(options)[0], max_base_tokens=UNPOOLED)
+        placeholders = (input_ids == self.model.config.image_token_id).sum(1)
+        size, waiting = int(placeholders.sum()) // len(sources), iter(sources)
+        counts = (placeholders // max(1, size)).tolist()
+        return self._encode_sources([[next(waiting) for _ in range(count)] for count in counts if count], taken)
 
     def _view_options(self, kwargs: dict[str, Any]) -> tuple[ViewOptions, dict[str, Any]]:
         saved = self.processor.image_processor.views

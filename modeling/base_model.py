@@ -347,7 +347,8 @@ class ArrCocModel(ArrCocPreTrainedModel):
             attention_mask=aligned.get("attention_mask"),
         )  # fmt: skip
         shown = look.rows.bincount(minlength=len(input_ids)).tolist()
-        if joint and choices.patches is None and max(shown) > 1:
+        in_views = encoding.documents is not None or (choices.patches is None and max(shown) > 1)
+        if joint and in_views:
             index = torch.arange(len(encoding)) if image_index is None else image_index.cpu()
             numbers = [own.tolist() for own in index.split(shown)]
             look = look_at_views(self, look, encoding, numbers, choices)

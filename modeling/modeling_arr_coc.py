@@ -35,11 +35,12 @@ from .processing_arr_coc import ArrCocProcessor
 from .processor_loading import load_processor
 from .prompt import EmbeddedPrompt
 from .tested_release import warn_of_later_release
+from .views import VIEW_OPTIONS
 from .vision_tower import ImageEncoding
 
 warn_of_later_release()
 
-_IMAGE_ARGUMENTS = ("pixel_values", "patch_mask", "image_index", "image_encoding")
+_IMAGE_ARGUMENTS = ("pixel_values", "patch_mask", "image_index", "image_encoding", "image_sources")
 
 
 @dataclass
@@ -153,6 +154,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             choices = replace(choices, all_scores=True, relevance=relevance_targets if known else choices.relevance)
         if not isinstance(logits_to_keep, int) and not _is_index(logits_to_keep):
             raise refusal("logits_to_keep", "an integer, or a tensor of them", logits_to_keep)
+        kwargs.pop("image_sources", None)  # of which `generate` looks at tiles; here each image is one square
         counted = {name: kwargs.pop(name, None) for name in ("num_items_in_batch", "shift_labels")}
         taught = labels is not None or counted["shift_labels"] is not None
         if relevance_targets is not None and counted["num_items_in_batch"] is not None and not taught:
@@ -358,7 +360,11 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         encoding = images["image_encoding"]
         if (encoding is None) == (images["pixel_values"] is None):
             raise ValueError("images: expected pixel_values or image_encoding; got both")
-        if encoding is None:
+        asker = None if images["image_sources"] is None else Asker(self, self.processor)
+        options = {name: kwargs.pop(name) for name in VIEW_OPTIONS & kwargs.keys()}
+        if asker is not None and encoding is None:
+            encoding = asker.encode_slots(input_ids, images["image_sources"], **options)
+        elif encoding is None:
             encoding = self.model.encode_image(images["pixel_values"], images["patch_mask"])
         return self.model.embed_images(
             input_ids, encoding, image_index=images["image_index"], choices=choices, joint=True, **aligned

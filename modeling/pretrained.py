@@ -1,7 +1,8 @@
 """What the model classes share with every model of transformers: initialisation, capabilities, loading."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -13,6 +14,7 @@ from torch import nn
 from transformers import initialization
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.modeling_utils import PreTrainedModel
+from transformers.utils import logging
 
 from .configuration_arr_coc import ArrCocConfig
 from .probes import Probes
@@ -62,7 +64,8 @@ class ArrCocPreTrainedModel(PreTrainedModel):
         super()._set_gradient_checkpointing(*args, **kwargs)
         for module in self.modules():
             if getattr(module, "gradient_checkpointing", False):
-                module._gradient_checkpointing_func = partial(_checkpoint, module, module._gradient_checkpointing_func)  # type: ignore[assignment]
+                run: Any = module._gradient_checkpointing_func
+                module._gradient_checkpointing_func = partial(_checkpoint, module, run)  # type: ignore[assignment]
 
     @classmethod
     def from_pretrained(
@@ -104,9 +107,10 @@ class ArrCocPreTrainedModel(PreTrainedModel):
         try:
             _check_folder(folder)
             for place in places:
-                loaded = super().from_pretrained(
-                    source, *model_args, ignore_mismatched_sizes=True, **{**options, **place}
-                )
+                with _no_bar() if place else nullcontext():  # a single one: that of the weights' loading
+                    loaded = super().from_pretrained(
+                        source, *model_args, ignore_mismatched_sizes=True, **{**options, **place}
+                    )
                 model, report = loaded
                 if not getattr(model, "_hf_peft_config_loaded", False):  # then the report is the adapter's
                     check_fit(source, report, passed=passed)
@@ -126,6 +130,17 @@ class ArrCocPreTrainedModel(PreTrainedModel):
             # A fetched patch speaks the base tokens' language before any training. The compressor comes before it.
             tower: Any = getattr(self, "model", self).vision_tower
             initialization.copy_(module.weight, tower.compressor.warm_start())
+
+
+@contextmanager
+def _no_bar() -> Iterator[None]:
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _checkpoint(layer: nn.Module, checkpoint: Callable[..., Any], run: Callable[..., Any], *inputs: Any) -> Any:

@@ -36,6 +36,12 @@ History = Sequence[Turn] | Sequence[Sequence[Turn]]
 
 Shown = int | Sequence[str]  # how many images a chat shows, or the text before each of them
 
+PIXELS = {
+    "size", "patch_size", "do_resize", "resample", "do_rescale", "rescale_factor", "do_normalize", "image_mean",
+    "image_std", "images_kwargs",
+}  # fmt: skip
+"""Arguments of a call that make other pixels of an image than `generate(image, question)` makes."""
+
 _CUT = "\0"
 """Where a text is divided, so that a tokenizer reads the parts one by one; it is no text itself."""
 
@@ -144,6 +150,9 @@ class Turns:
 class ArrCocProcessor(ProcessorMixin):
     """Images and text -> `input_ids`, `attention_mask`, `query_mask`, `pixel_values`, `patch_mask`.
 
+    Where a chat waits for its answer and an image is larger than the square, also `image_sources`: the images
+    themselves, so that `generate` looks at tiles of them.
+
     Each `<|image_pad|>` in the text becomes as many as the model fills for that image: M + K, and those of the layout.
     `query_mask` (as `attention_mask` in shape and container; bool as a tensor) is true on the text of the user's last
     question: not on earlier turns, the template, placeholders, answers or padding. Batches are padded on the left.
@@ -219,6 +228,10 @@ class ArrCocProcessor(ProcessorMixin):
             inputs = super().__call__(images, list(texts) if isinstance(text, tuple) else text, *args, **kwargs)
         if "input_ids" in inputs:
             self._check_length(inputs, kwargs | (kwargs.get("text_kwargs") or {}))
+        if images is not None and texts and all(map(_is_open, texts)) and not kwargs.keys() & PIXELS:
+            sources = make_flat_list_of_images(images)
+            if self.image_processor.shrinks(sources, 1.0):
+                inputs["image_sources"] = sources
         return inputs
 
     def apply_chat_template(self, conversation: Any, *args: Any, **kwargs: Any) -> Any:
@@ -394,6 +407,12 @@ class ArrCocProcessor(ProcessorMixin):
         patch_size = merged.get("patch_size") or self.image_processor.patch_size
         count = self._count(merged.get("budget"), merged.get("strategy"), side, patch_size)
         return MultiModalData(num_image_tokens=[count] * len(image_sizes), num_image_patches=[1] * len(image_sizes))
+
+
+def _is_open(text: str) -> bool:
+    """Whether a chat ends where an answer is to begin."""
+    before, begun, last = text.rpartition(TURN_START)
+    return bool(begun) and TURN_END not in last
 
 
 def histories(history: History, count: int) -> Sequence[Sequence[Turn]]:

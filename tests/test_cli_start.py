@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import Cli
+from helpers import Cli, tiny_checkpoint
+from PIL import Image
 from transformers.utils import logging
 
+from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.data.domains import DOMAINS
 from arr_coc.data.formats import FORMATS
 from arr_coc.data.records import MAX_ERRORS
@@ -95,3 +97,47 @@ def test_libraries_are_as_loud_afterwards_as_before(cli: Cli, picture: Path) -> 
     before = logging.get_verbosity(), logging.is_progress_bar_enabled()
     cli("ask", picture, QUESTION, "--model", "typo")
     assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("examples/phases.yaml", "stips=1", "--out", "OUT"),
+        ("examples/phases.yaml", "--out", "OUT", "stips=1"),
+        ("--out", "OUT", "examples/phases.yaml", "stips=1"),
+    ],
+)
+def test_settings_stand_before_and_behind_options(cli: Cli, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    """Behind an option they were "unrecognized arguments"."""
+    given = [str(tmp_path) if part == "OUT" else part.replace("examples", str(ROOT / "examples")) for part in arguments]
+    code, out, err = cli("train", *given)
+    assert (code, out) == (2, "") and "stips" in err and "unrecognized" not in err
+
+
+@pytest.mark.parametrize("arguments", [("train", "r.yaml", "--out", "o", "stray"), ("info", "m", "steps=1")])
+def test_arguments_that_mean_nothing(cli: Cli, arguments: tuple[str, ...]) -> None:
+    code, _, err = cli(*arguments)
+    assert code == 2 and err.startswith(f"arr-coc: error: unrecognized arguments: {arguments[-1]}")
+
+
+def test_one_bar_is_shown_while_a_model_is_loaded(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Weights are compared without memory for them first, with a bar of its own."""
+    folder = tiny_checkpoint(tmp_path / "model")
+    capfd.readouterr()
+    shown = logging.is_progress_bar_enabled()
+    logging.enable_progress_bar()
+    try:
+        ArrCocForConditionalGeneration.from_pretrained(folder)
+        assert logging.is_progress_bar_enabled()
+    finally:
+        (logging.enable_progress_bar if shown else logging.disable_progress_bar)()
+    assert capfd.readouterr().err.count("Loading weights:   0%") == 1
+
+
+def test_large_images_show_how_far_they_are(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tiny_checkpoint(tmp_path / "model")
+    Image.effect_noise((600, 600), 80).save(tmp_path / "large.png")
+    for patience, shown in ((600, False), (0, True)):
+        monkeypatch.setattr("arr_coc.modeling.view_encoding.PATIENCE", patience)
+        code, _, err = cli("ask", tmp_path / "large.png", QUESTION, "--model", folder)
+        assert code == 0 and ("Encoding tiles" in err) == shown

@@ -52,6 +52,18 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def test_the_time_is_estimated_first(
+    model: Any, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr("arr_coc.evaluating.experiment.ESTIMATED", 3)
+    records = read_records(data)
+    arms = make_arms(model.config, ["none", "saliency"])
+    assert predict(model, arms, records, tmp_path) == 12 == sum(len(read_run(tmp_path, arm.name)) for arm in arms)
+    assert "8 answers to go, in about 0 min by the first 4" in capsys.readouterr().err
+    assert predict(model, arms, records, tmp_path) == 0
+    assert "to go" not in capsys.readouterr().err
+
+
 # ---- what arms fetch ----------------------------------------------------------------------------------------------
 
 

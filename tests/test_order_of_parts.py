@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from test_modeling import CARD, PAGE, QUESTION, loud_model
 from transformers import pipeline
 
@@ -71,6 +73,39 @@ def test_several_images_share_a_budget_by_every_door(model: Any) -> None:
     tokens = model.generate(**inputs)[:, inputs["input_ids"].shape[1] :]
     assert model.processor.batch_decode(tokens, skip_special_tokens=True) == [expected.text]
     assert int(expected.fetch.counts.sum()) == model.config.vision_tokens()[1]
+
+
+def test_large_images_are_seen_in_tiles_by_every_door(model: Any) -> None:
+    """The processor looked at one square, and an A4 page was answered otherwise than by generate(image, question)."""
+    large = Image.fromarray(np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8))
+    for images in ([large], [large, CARD]):
+        chat = [turn(ASK, *map(shown, images))]
+        expected = model.generate([images], [QUESTION], return_fetch=True)[0]
+        assert expected.fetch.seen.views.tile_rows.numel()
+        inputs = model.processor.apply_chat_template(chat, **WRITTEN)
+        tokens = model.generate(**inputs)[:, inputs["input_ids"].shape[1] :]
+        assert model.processor.batch_decode(tokens, skip_special_tokens=True) == [expected.text]
+        ask = pipeline("image-text-to-text", model=model, processor=model.processor)
+        assert ask(text=chat, return_full_text=False)[0]["generated_text"] == expected.text
+    one = model.processor.apply_chat_template([turn(ASK, shown(large))], **WRITTEN)
+    other = model.processor.apply_chat_template([turn(ASK, shown(PAGE))], **WRITTEN)
+    never = model.generate(**one, tiles="never")[:, one["input_ids"].shape[1] :]
+    assert model.processor.batch_decode(never, skip_special_tokens=True) == [
+        model.generate(large, QUESTION, tiles="never")
+    ]
+    assert "image_sources" not in other and model(**one).logits.isfinite().all()
+    both = model.processor.apply_chat_template(
+        [[turn(ASK, shown(large))], [turn(ASK, shown(PAGE))]], **WRITTEN, processor_kwargs={"padding": True}
+    )
+    tokens = model.generate(**both)[:, both["input_ids"].shape[1] :]
+    answers = model.processor.batch_decode(tokens, skip_special_tokens=True)
+    assert answers == [model.generate(image, QUESTION) for image in (large, PAGE)]
+
+
+def test_trained_chats_hold_no_more_than_the_square(model: Any) -> None:
+    large = Image.new("RGB", (400, 300), "white")
+    inputs = model.processor.apply_chat_template([turn(ASK, shown(large)), ANSWER], tokenize=True, return_dict=True)
+    assert "image_sources" not in inputs
 
 
 def test_prompts_written_by_hand_are_warned_of(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:

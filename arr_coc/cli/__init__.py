@@ -9,6 +9,7 @@ error), 130 interrupted.
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -60,6 +61,9 @@ COMMANDS: tuple[Command, ...] = (
     reference.COMMAND,
 )
 
+SETTING = re.compile(r"[^-=][^=]*=.*", re.DOTALL)
+"""NAME=VALUE, as commands with settings take them."""
+
 DESCRIPTION = "Ask a vision-language model that fetches the image patches that a question needs (running back)."
 
 
@@ -98,7 +102,12 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code."""
     try:
-        args = parser().parse_args(argv)
+        args, rest = parser().parse_known_args(argv)
+        # argparse takes no positional arguments behind an option that stands among them.
+        if rest and (not hasattr(args, "settings") or not all(SETTING.fullmatch(part) for part in rest)):
+            parser().error(f"unrecognized arguments: {' '.join(rest)}")
+        if rest:
+            args.settings += rest
     except SystemExit as stop:  # argparse has said what it had to say
         return int(stop.code or 0)
     try:

@@ -55,6 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from transformers.utils import logging
+
     from arr_coc.attached.loading import load_reader
     from arr_coc.contact_sheet import draw_sheet
     from arr_coc.loading import load_model
@@ -75,6 +77,7 @@ def run(args: argparse.Namespace) -> None:
     strategy = args.strategy or model.config.fetcher_config.strategy
     if args.box and strategy != "oracle":
         raise ValueError(f"--box: expected strategy oracle, which fetches what is in it; got {strategy}")
+    logging.enable_progress_bar()  # of pages and tiles, where encoding them takes long
     seen = model.encode_image([images] if len(images) > 1 else images[0], tiles=args.tiles)
     answer = model.generate(
         seen,

@@ -39,8 +39,7 @@ def quiet() -> Iterator[None]:
         yield
     finally:
         logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()
+        (logging.enable_progress_bar if bars else logging.disable_progress_bar)()
 
 
 def add_model_argument(parser: argparse.ArgumentParser) -> None:

@@ -7,12 +7,15 @@ OUT/result.json         the numbers
 OUT/report.html, .md    the same for people
 """
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from time import monotonic
 from typing import Any, TypedDict
 
 import yaml
+from tqdm import tqdm
 from transformers.utils import logging
 
 from ..data.formats import Format
@@ -53,6 +56,9 @@ class Planned(TypedDict):
     command: str
     environment: dict[str, Any]
 
+
+ESTIMATED = 8
+"""Images from which on it is said before how long it takes."""
 
 UNPLANNED = ("command", "environment")
 """What may differ between the runs that fill one folder."""
@@ -325,13 +331,27 @@ def predict(
     for run in runs:
         on_disk = read_run(folder, run)
         answered[run] = [place for place, line in enumerate(lines) if line in on_disk]
-    count = 0
-    for run, predictions in predict_all(
-        model, arms, records, batch_size=batch_size, answered=answered, shard=shard, tiles=tiles, progress=progress
-    ):
-        append(folder / f"{run}-{process}.jsonl", predictions.values())
-        count += len(predictions)
-    return count
+    how: dict[str, Any] = {"batch_size": batch_size, "shard": shard, "tiles": tiles}
+
+    def keep(places: Collection[int], progress: bool) -> int:
+        """Answers what is asked about at these places; returns how many answers."""
+        done = {run: {*own, *range(len(records))} - ({*places} - {*own}) for run, own in answered.items()}
+        count = 0
+        for run, predictions in predict_all(model, arms, records, answered=done, progress=progress, **how):
+            append(folder / f"{run}-{process}.jsonl", predictions.values())
+            count += len(predictions)
+            answered[run] += predictions
+        return count
+
+    images = [[item.place for item in group] for group in by_image(records)[process :: shard[1]]]
+    places, first, began = {place for group in images for place in group}, 0, monotonic()
+    if progress and len(images) >= ESTIMATED:
+        first = keep(images[0], progress=False)
+        left = sum(len(places - {*own}) for own in answered.values())
+        if first:
+            minutes = (monotonic() - began) / first * left / 60
+            tqdm.write(f"{left} answers to go, in about {minutes:.0f} min by the first {first}", file=sys.stderr)
+    return first + keep(places, progress)
 
 
 # ---- all of it ----------------------------------------------------------------------------------------------------

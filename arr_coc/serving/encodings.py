@@ -64,7 +64,7 @@ def size_of(value: Any) -> int:
         return value.numel() * value.element_size()
     if isinstance(value, list | tuple):
         return sum(size_of(part) for part in value)
-    return sum(size_of(getattr(value, part.name)) for part in fields(value)) if is_dataclass(value) else 0  # type: ignore[arg-type]
+    return sum(size_of(getattr(value, part.name)) for part in fields(value)) if is_dataclass(value) else 0
 
 
 def inline_content(url: str) -> bytes:
