@@ -119,6 +119,9 @@ class Asker:
         placeholders = (input_ids == self.model.config.image_token_id).sum(1)
         size, waiting = int(placeholders.sum()) // len(sources), iter(sources)
         counts = (placeholders // max(1, size)).tolist()
+        if sum(counts) != len(sources):
+            expected = f"as many as images in the prompts, of {placeholders.tolist()} placeholders"
+            raise ValueError(f"image_sources: expected {expected}; got {len(sources)}")
         return self._encode_sources([[next(waiting) for _ in range(count)] for count in counts if count], taken)
 
     def _view_options(self, kwargs: dict[str, Any]) -> tuple[ViewOptions, dict[str, Any]]:

@@ -52,9 +52,15 @@ def model_identity(core: "ArrCocModel") -> str:
     return digest.hexdigest()
 
 
-def maker(core: "ArrCocModel") -> tuple[str, str]:
-    """What an encoding remembers of the model that makes it: which object in this process, and its identity."""
-    return core.token, model_identity(core)
+def maker(core: "ArrCocModel") -> tuple[str, str] | None:
+    """What an encoding remembers of the model that makes it: which object in this process, and its identity.
+
+    None where weights have no numbers to sample, as some quantized ones.
+    """
+    try:
+        return core.token, model_identity(core)
+    except (NotImplementedError, RuntimeError):
+        return None
 
 
 def of_model(encoding: ImageEncoding, core: "ArrCocModel") -> ImageEncoding:
@@ -66,12 +72,13 @@ def of_model(encoding: ImageEncoding, core: "ArrCocModel") -> ImageEncoding:
     encoding.check_fits(core.config)
     if encoding.made_by is None or encoding.made_by[0] == core.token:
         return encoding
-    _check_identity("image", encoding.made_by[1], core)
+    if (own := maker(core)) is not None:
+        _check_identity("image", encoding.made_by[1], own[1])
     return encoding.without_prefix()
 
 
-def _check_identity(name: str, made_by: str, core: "ArrCocModel") -> None:
-    if made_by != (identity := model_identity(core)):
+def _check_identity(name: str, made_by: str, identity: str) -> None:
+    if made_by != identity:
         expected = f"an encoding of this model ({identity[:12]})"
         raise ValueError(f"{name}: expected {expected}; got one of {made_by[:12]}")
 
@@ -130,7 +137,7 @@ def load_encoding(path: str | os.PathLike, core: "ArrCocModel") -> ImageEncoding
         raise ValueError(f"{path}: expected {expected}; got a broken one ({type(error).__name__})") from None
     if about.get("format") != FORMAT:
         raise ValueError(f"{path}: expected format {FORMAT}; got {about.get('format')!r}")
-    _check_identity(str(path), about["identity"], core)
+    _check_identity(str(path), about["identity"], model_identity(core))
     encoding = _rebuilt(tensors, json.loads(about["encoding"]))
     encoding.made_by = (core.token, about["identity"])
     return encoding

@@ -133,6 +133,15 @@ def pages(model: Any, folder: Path) -> None:
     model.processor.apply_chat_template([{"role": "user", "content": content}], tokenize=True, return_dict=True)
 
 
+def other_sources(model: Any, folder: Path) -> None:
+    content = [{"type": "image", "image": PAGE.resize((300, 300))}, {"type": "text", "text": QUESTION}]
+    inputs = model.processor.apply_chat_template(
+        [{"role": "user", "content": content}],
+        add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt",
+    )  # fmt: skip
+    model.generate(**{**inputs, "image_sources": inputs["image_sources"] * 5})
+
+
 WHOLE = r"expected one image \(generate\(document, question\) and encode_image\(document\) take all of its pages\)"
 KINDS = r"expected an image \(PNG, JPEG, .*\), a PDF or a video, received other content"
 REFUSED: dict[str, tuple[Callable[[Any, Path], object], str]] = {
@@ -155,6 +164,7 @@ REFUSED: dict[str, tuple[Callable[[Any, Path], object], str]] = {
     "a compressed PDF": (compressed, f"page.pdf.gz: {KINDS}"),
     "a PDF by the processor": (document, f"two.pdf: {WHOLE}, received a PDF"),
     "a TIFF by the chat template": (pages, f"two.tiff: {WHOLE}, received several pages"),
+    "other images than placeholders": (other_sources, "image placeholders: expected 5 images of 16 base tokens"),
     "a drawing": (drawing, f"page.svg: {KINDS}"),
 }
 
