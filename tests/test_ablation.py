@@ -16,6 +16,7 @@ from helpers import tiny_config
 from PIL import Image
 from torch.distributed.run import main as torchrun
 
+from arr_coc.cli import main
 from arr_coc.evaluating.ablation import ABSENT, BUDGETS, make_trials, trial_arms
 from arr_coc.evaluating.ablation_scores import COLUMNS
 from arr_coc.evaluating.arms import make_arms
@@ -26,7 +27,6 @@ from arr_coc.modeling.allocators import ALLOCATORS
 from arr_coc.modeling.bridges import BRIDGES
 from arr_coc.modeling.compressors import COMPRESSORS
 from arr_coc.modeling.scorers import SCORERS
-from arr_coc_cli import main
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +206,7 @@ def test_two_processes_answer_as_one_does(
     options += ["--device", "cpu"] if torch.accelerator.is_available() else []  # else it is found out
     assert main([*options, "--out", str(tmp_path / "one")]) == 0
     capfd.readouterr()
-    torchrun(["--standalone", "--nproc_per_node", "2", "-m", "arr_coc_cli", *options, "--out", str(tmp_path / "two")])
+    torchrun(["--standalone", "--nproc_per_node", "2", "-m", "arr_coc.cli", *options, "--out", str(tmp_path / "two")])
     printed = capfd.readouterr().out
     for run in ("none", "random.0", "realizer"):
         files = sorted(path.name for path in (tmp_path / "two" / "predictions").glob(f"{run}-*.jsonl"))

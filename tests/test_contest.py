@@ -13,6 +13,7 @@ import yaml
 from helpers import Cli, tiny_checkpoint
 from PIL import Image
 
+from arr_coc.cli import main
 from arr_coc.data.records import read_records
 from arr_coc.evaluating import contest
 from arr_coc.evaluating.arms import Arm, make_arms
@@ -22,7 +23,6 @@ from arr_coc.evaluating.experiment import plan_arms, predict, read_plan
 from arr_coc.evaluating.halves import swapped_pairs
 from arr_coc.evaluating.predictions import read_run
 from arr_coc.loading import load_model
-from arr_coc_cli import main
 
 CONTEST: dict[str, dict[str, Any]] = {
     "running": {"arm": "realizer", "weights": ["a", "b"]},

@@ -11,6 +11,7 @@ import pytest
 from accelerate.data_loader import IterableDatasetShard
 from torch.utils.data import DataLoader
 
+from arr_coc.cli import main
 from arr_coc.data import SPLITS, family_names, pools
 from arr_coc.data.domains import (
     DOMAINS,
@@ -27,7 +28,6 @@ from arr_coc.data.rasterising import Box, Ink
 from arr_coc.data.records import read_records
 from arr_coc.data.splits import split_of
 from arr_coc.data.streaming import RecordStream
-from arr_coc_cli import main
 
 NEW = ("chart", "departures", "directory", "receipt", "sign", "table")
 """Domains beside `document`, `form`, `browser`, `stacked` and `density`, whose pages have their own tests."""

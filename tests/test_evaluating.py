@@ -15,6 +15,7 @@ from helpers import tiny_model
 from PIL import Image
 
 import arr_coc
+from arr_coc.cli import main
 from arr_coc.cli.evaluate import table
 from arr_coc.data.records import NOT_ON_THE_PAGE, read_records
 from arr_coc.evaluating import evaluate
@@ -24,7 +25,6 @@ from arr_coc.evaluating.predictions import boxed_patches
 from arr_coc.evaluating.statistics import bootstrap_mean, wilson
 from arr_coc.metrics import exact_match, patch_recall
 from arr_coc.modeling.allocators import ALLOCATORS
-from arr_coc_cli import main
 
 QUESTIONS = ["What is it?", "Why?", "How many of them are there?"]
 SIZES = [(60, 90), (80, 40), (50, 50)]  # height, width

@@ -14,6 +14,8 @@ import yaml
 from helpers import tiny_model
 from PIL import Image
 
+from arr_coc.cli import main
+from arr_coc.cli.experiment import read_config
 from arr_coc.data.records import read_records
 from arr_coc.evaluating.answers import ask, encode, lattice, load_images
 from arr_coc.evaluating.arms import BASELINES, BOUNDS, GROUPS, LADDER, make_arms
@@ -24,8 +26,6 @@ from arr_coc.evaluating.predictions import append, mend, prediction, read_run
 from arr_coc.evaluating.report import table_text, write_report
 from arr_coc.loading import load_model
 from arr_coc.memory import LiveTensors
-from arr_coc_cli import main
-from arr_coc_cli.experiment import read_config
 
 SIZES = [(60, 90), (80, 40), (50, 50)]  # height, width
 QUESTIONS = ["What is it?", "Why?"]

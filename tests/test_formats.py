@@ -24,13 +24,13 @@ from format_sources import (
 from helpers import tiny_model
 from PIL import Image
 
+from arr_coc.cli import main
+from arr_coc.cli.data_arguments import find_source
 from arr_coc.data.formats import FORMATS
 from arr_coc.data.records import Record, read_records
 from arr_coc.data.sources import open_records, open_source
 from arr_coc.evaluating import METRICS, evaluate
 from arr_coc.modeling.image_loading import load_image
-from arr_coc_cli import main
-from arr_coc_cli.data_arguments import find_source
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from arr_coc import ArrCocConfig, ArrCocProcessor
+from arr_coc.cli.experiment import read_config
 from arr_coc.data import CHARSET
 from arr_coc.data.domains.density import densities
 from arr_coc.evaluating.arms import Arm, make_arms
@@ -27,7 +28,6 @@ from arr_coc.training.from_scratch.learner import LEARNT, Learner
 from arr_coc.training.from_scratch.looking import LookingStage
 from arr_coc.training.from_scratch.together import TogetherStage
 from arr_coc.training.recipe import load_recipe
-from arr_coc_cli.experiment import read_config
 
 ROOT = Path(__file__).parents[1]
 LAB, EXPERIMENT = ROOT / "hub_configs" / "arr-coc-lab", ROOT / "examples" / "experiments" / "lab-density"

@@ -14,6 +14,7 @@ from published import assembled
 from transformers import Qwen3VLForConditionalGeneration
 
 from arr_coc import ArrCocConfig
+from arr_coc.cli import main
 from arr_coc.flops import count_flops, count_scorers, on_meta
 from arr_coc.modeling.allocators import ALLOCATORS
 from arr_coc.modeling.scorers import SCORERS
@@ -28,7 +29,6 @@ from arr_coc.profiling.placing import WAYS, Asked, place
 from arr_coc.profiling.stages import generated_image
 from arr_coc.profiling.timing import Seconds, alternate, table
 from arr_coc.profiling.views import random_model, view_costs
-from arr_coc_cli import main
 
 SHIPPED = Path(__file__).parents[1] / "hub_configs" / "arr-coc-tiny"
 TRAINED = {name for name, kind in SCORERS.items() if kind.trained}

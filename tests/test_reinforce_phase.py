@@ -142,7 +142,7 @@ def test_two_processes_reinforce_one_scorer(tmp_path: Path) -> None:
     }  # fmt: skip
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(yaml.safe_dump({"model": "tiny", "start": "tiny", "stages": [stage]}))
-    launched("ddp.yaml", "-m", "arr_coc_cli", "train", str(recipe), "--out", str(tmp_path / "out"))
+    launched("ddp.yaml", "-m", "arr_coc.cli", "train", str(recipe), "--out", str(tmp_path / "out"))
     made = ArrCocForConditionalGeneration.from_pretrained(tmp_path / "out" / "model").state_dict()
     before = loaded(tmp_path / "tiny")[0].state_dict()
     changed = [name for name in before if not torch.equal(made[name], before[name])]

@@ -12,6 +12,7 @@ import pytest
 from helpers import tiny_model
 from PIL import Image
 
+from arr_coc.cli import main
 from arr_coc.cli.evaluate import table
 from arr_coc.data.collator import QuestionCollator
 from arr_coc.data.formats.jsonl import Jsonl
@@ -22,7 +23,6 @@ from arr_coc.evaluating.experiment import Settings, arms_of, facts, plan_arms, p
 from arr_coc.evaluating.predictions import Prediction, read_run
 from arr_coc.evaluating.scores import read_scored, summary
 from arr_coc.evaluating.view_asking import needs_views, right_source, view_recall
-from arr_coc_cli import main
 
 ROOT = Path(__file__).parents[1]
 

@@ -1,7 +1,6 @@
 """The command line: `arr-coc COMMAND ...`. One module per command, listed in `COMMANDS`.
 
-It is a package beside `arr_coc`, not in it: importing arr_coc registers its classes with transformers, which takes
-seconds. Here a command's `run` imports what it needs, so that `--version` and every `--help` answer at once.
+A command's `run` imports what it needs, so that `--version` and every `--help` answer without importing torch.
 
 Exit codes: 0 done, 1 a fault of ours (with a traceback), 2 a mistake in what was asked for (one line on standard
 error), 130 interrupted.

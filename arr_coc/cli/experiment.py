@@ -247,7 +247,7 @@ COMMAND = Command(
         "another page's base tokens, and these alone), bounds (oracle boxes; all patches). CONFIG.yaml may name\n"
         "arms with weights of their own instead (contest: {NAME: {arm: A, weights: [M, M]}}). Predictions are saved\n"
         "as they are made, so the same command resumes a killed run; under accelerate launch (on CPUs:\n"
-        "torchrun --nproc_per_node N -m arr_coc_cli experiment ...) the processes share the images.\n"
+        "torchrun --nproc_per_node N -m arr_coc.cli experiment ...) the processes share the images.\n"
         "OUT/report.html has the decision, paired differences, costs, buckets and pictures."
     ),
     examples=(

@@ -36,7 +36,7 @@ def argument_parser(description: str | None) -> argparse.ArgumentParser:
 
 def serve_command(model: str, *options: str) -> list[str]:
     """What Python runs to serve `model` as `NAME` on the CPU; without a `--port` it is 8000."""
-    return ["-m", "arr_coc_cli", "serve", model, "--name", NAME, "--device", "cpu", *options]
+    return ["-m", "arr_coc.cli", "serve", model, "--name", NAME, "--device", "cpu", *options]
 
 
 @dataclass(frozen=True)

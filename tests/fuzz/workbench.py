@@ -179,7 +179,7 @@ def start(arguments: list[str], *, file_bytes: int | None = None) -> Running:
 
 def command(arguments: list[str]) -> int:
     """`arr-coc ARGUMENTS`, from the root of a process: a traceback is printed where Python would print it."""
-    from arr_coc_cli import main
+    from arr_coc.cli import main
 
     return main(arguments)
 
