@@ -27,7 +27,7 @@ from arr_coc.attached import AttachedReader
 from arr_coc.attached.reader import WAYS
 from arr_coc.evaluating.environment import environment
 from arr_coc.memory import LiveTensors
-from arr_coc.profiling.timing import CLOCKS, Seconds, alternate, table
+from benchmarks.timing import CLOCKS, Seconds, alternate, table
 
 QUESTIONS = ("What is the total?", "What is the date?")
 

@@ -23,8 +23,8 @@ from arr_coc.assembling import open_source, writer
 from arr_coc.assembling import sources as sources_module
 from arr_coc.assembling.sources import HubSource
 from arr_coc.cli import main
-from arr_coc.profiling import upstream
-from arr_coc.profiling.upstream import write_upstream
+from benchmarks import upstream
+from benchmarks.upstream import write_upstream
 
 
 def test_a_failed_write_leaves_nothing_and_can_be_started_again(

@@ -1,6 +1,7 @@
 """Scripts in benchmarks/: their parts, and what they refuse. What they measure takes minutes, and is run by hand."""
 
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -238,3 +239,22 @@ def test_first_and_next_question_of_a_checkpoint_are_timed(
     assert "90 x 60 px), 1 rounds, wall seconds" in printed and "arr-coc in " in printed
     lines = printed.splitlines()
     assert [line[:22].strip() for line in lines[-2:]] == ["arr-coc", "arr-coc, next question"]
+
+
+def test_every_documented_module_can_be_run() -> None:
+    """`python -m NAME` in README and docs names a module that is a program."""
+    root = Path(__file__).parents[1]
+    pages = [
+        root / "README.md",
+        *root.glob("docs/*.md"),
+        *root.glob("benchmarks/*.md"),
+        *root.glob("hub_configs/*/*.md"),
+    ]
+    pages += root.glob("examples/**/*.md")
+    text = " ".join(page.read_text(encoding="utf-8") for page in pages)
+    names = set(re.findall(r"-m\s+((?:arr_coc|benchmarks|tests)[a-z_.0-9]*[a-z_0-9])\b", text))
+    assert {"arr_coc.cli", "benchmarks.path", "benchmarks.first_token"} <= names
+    for name in sorted(names):
+        folder = root / name.replace(".", "/")
+        program = folder / "__main__.py" if folder.is_dir() else folder.with_suffix(".py")
+        assert '__name__ == "__main__"' in (source := program.read_text()) or "exit(main())" in source, name

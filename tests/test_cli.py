@@ -228,7 +228,7 @@ def test_a_reader_that_leaves_is_no_error(cli: Cli, checkpoint: Path, monkeypatc
     def leave(_: Any) -> str:
         raise BrokenPipeError
 
-    monkeypatch.setattr("arr_coc.profiling.model_summary.report", leave)
+    monkeypatch.setattr("arr_coc.model_summary.report", leave)
     assert cli("info", checkpoint) == (1, "", "")
 
 

@@ -11,10 +11,10 @@ ROOT = Path(__file__).parents[1]
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("arr_coc.cli",),
-    ("arr_coc.demo", "arr_coc.profiling", "arr_coc.serving"),
+    ("arr_coc.demo", "arr_coc.serving"),
     ("arr_coc.explaining", "arr_coc.learning"),
     ("arr_coc.training", "arr_coc.evaluating", "arr_coc.publishing", "arr_coc.assembling"),
-    ("arr_coc.attached", "arr_coc.contact_sheet"),
+    ("arr_coc.attached", "arr_coc.contact_sheet", "arr_coc.model_summary"),
     ("arr_coc.data", "arr_coc.flops", "arr_coc.loading", "arr_coc.metrics", "arr_coc.viewing"),
     (
         "arr_coc.adapters",

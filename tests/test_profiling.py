@@ -16,19 +16,19 @@ from transformers import Qwen3VLForConditionalGeneration
 from arr_coc import ArrCocConfig
 from arr_coc.cli import main
 from arr_coc.flops import count_flops, count_scorers, on_meta
+from arr_coc.model_summary import generated_image
 from arr_coc.modeling.allocators import ALLOCATORS
 from arr_coc.modeling.scorers import SCORERS
 from arr_coc.modeling.textures import TEXTURE_SETS
-from arr_coc.profiling.assembling import LIMIT
-from arr_coc.profiling.encoder import encoder_costs
-from arr_coc.profiling.fetching import ENCODER, FIRST, fetching_costs
-from arr_coc.profiling.first_token import first_token, our_inputs, qwen3_vl_config, qwen3_vl_inputs
-from arr_coc.profiling.passes import cost_of_a_pass
-from arr_coc.profiling.path import Trace, question_traces
-from arr_coc.profiling.placing import WAYS, Asked, place
-from arr_coc.profiling.stages import generated_image
-from arr_coc.profiling.timing import Seconds, alternate, table
-from arr_coc.profiling.views import random_model, view_costs
+from benchmarks.assembling import LIMIT
+from benchmarks.encoder import encoder_costs
+from benchmarks.fetching import ENCODER, FIRST, fetching_costs
+from benchmarks.passes import cost_of_a_pass
+from benchmarks.path import Trace, question_traces
+from benchmarks.placing import WAYS, Asked, place
+from benchmarks.qwen3_vl import first_token, our_inputs, qwen3_vl_config, qwen3_vl_inputs
+from benchmarks.timing import Seconds, alternate, table
+from benchmarks.views import random_model, view_costs
 
 SHIPPED = Path(__file__).parents[1] / "hub_configs" / "arr-coc-tiny"
 TRAINED = {name for name, kind in SCORERS.items() if kind.trained}
@@ -42,11 +42,11 @@ def test_assembling_holds_one_file_and_one_group(tmp_path: Path) -> None:
     """
     if not Path("/proc/self/clear_refs").exists():
         pytest.skip("peak memory is read from Linux' /proc")
-    command = [sys.executable, "-m", "arr_coc.profiling.assembling", "--scale", "4", "--max-shard-size", "32MB"]
+    command = [sys.executable, "-m", "benchmarks.assembling", "--scale", "4", "--max-shard-size", "32MB"]
     # glibc would raise the size from which freed blocks go back to the system: up to 60 MB too much, by chance.
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
     command += ["--folder", str(tmp_path)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, cwd=SHIPPED.parents[1], env=environment, capture_output=True, text=True, timeout=600)
     if "clear_refs" in done.stderr:
         pytest.skip("this system does not let the peak be reset")
     assert done.returncode == 0, done.stderr

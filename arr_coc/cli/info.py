@@ -26,8 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from arr_coc.loading import find_model, load_config, load_model
-    from arr_coc.profiling.model_summary import describe_model, describe_scorers, report
-    from arr_coc.profiling.stages import expected_range, stage_statistics
+    from arr_coc.model_summary import describe_model, describe_scorers, expected_range, report, stage_statistics
 
     if args.question_tokens < 1:
         raise ValueError(f"--question-tokens: expected at least 1; got {args.question_tokens}")

@@ -362,7 +362,7 @@ def keep_costs(
 ) -> dict[str, Any] | None:
     """The costs of each arm, measured once per folder, of the arms and models that `asked` gives.
 
-    None of arms that are asked over views: what views cost, `arr_coc.profiling.views` says.
+    None of arms that are asked over views: what views cost, `benchmarks.views` says.
     """
     measured = read_costs(out)
     if needs_views(records, settings.tiles):

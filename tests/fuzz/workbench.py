@@ -87,10 +87,9 @@ class Bench:
 
 def import_commands() -> None:
     """Imports what the commands import, so that a forked process need not."""
-    from arr_coc import assembling, data, evaluating, profiling, publishing, training  # noqa: F401
+    from arr_coc import assembling, data, evaluating, model_summary, publishing, training  # noqa: F401
     from arr_coc.data import writing  # noqa: F401
     from arr_coc.evaluating import ablation_report, experiment, report  # noqa: F401
-    from arr_coc.profiling import model_summary  # noqa: F401
     from arr_coc.publishing import pushing  # noqa: F401
     from arr_coc.training import adapter, recipe  # noqa: F401
 

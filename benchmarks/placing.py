@@ -1,12 +1,11 @@
 """How much memory does a model take, placed in several ways, and is its answer always the same?
 
-    python -m arr_coc.profiling.placing MODEL [--dtype bfloat16] [--new-tokens 8] [--max-shard-size 500MB]
+    python -m benchmarks.placing MODEL [--dtype bfloat16] [--new-tokens 8] [--max-shard-size 500MB]
 
 Each way has a process of its own, whose resident memory at its peak is printed, imports included: the model as a whole;
 `device_map="auto"`; its language model on disk; exported in shards and loaded from them. Linux only.
 """
 
-import argparse
 import tempfile
 import time
 from collections.abc import Callable
@@ -18,11 +17,12 @@ from typing import Any
 
 import torch
 
+from arr_coc.model_summary import question_inputs
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
 from ..faults import run_module
 from .assembling import peak_memory
-from .stages import question_inputs
+from .timing import argument_parser
 
 MODULES = ("model.vision_tower", "model.fetcher", "model.bridge", "model.layout", "model.language_model", "lm_head")
 ON_DISK = ("model.language_model", "lm_head")
@@ -90,9 +90,7 @@ def place(way: str, asked: Asked) -> Placed:
 
 def main() -> None:
     """Runs the measurement from the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--dtype", default="bfloat16", choices=("float32", "bfloat16", "float16"))
+    parser = argument_parser(__doc__, None, dtype="bfloat16")
     parser.add_argument("--new-tokens", type=int, default=8)
     parser.add_argument("--max-shard-size", default="500MB")
     parser.add_argument(
@@ -101,7 +99,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=arguments.folder) as scratch:
         asked = Asked(
-            model=arguments.model,
+            model=Path(arguments.model),
             scratch=Path(scratch),
             dtype=getattr(torch, arguments.dtype),
             new_tokens=arguments.new_tokens,

@@ -1,13 +1,12 @@
 """What does a further pass cost, against asking the question afresh with as many patches?
 
-    python -m arr_coc.profiling.passes [MODEL] [--rounds 15] [--budget 53] [--clock cpu]
+    python -m benchmarks.passes [MODEL] [--rounds 15] [--budget 53] [--clock cpu]
 
 One: `generate(encoding, question)` with the budget; two: with `num_passes=2`, without exploration; all: with twice the
 budget in one pass; all on an image that is encoded already; fresh: the last with the image itself. The further pass is
 two - one. The four alternate in one process; the figures are medians.
 """
 
-import argparse
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,11 +15,11 @@ from typing import Any
 import torch
 from PIL import Image
 
+from arr_coc.faults import run_module
+from arr_coc.model_summary import QUESTION, generated_image
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
-from ..faults import run_module
-from .stages import QUESTION, generated_image
-from .timing import CLOCKS, alternate
+from .timing import CLOCKS, alternate, argument_parser
 
 
 @dataclass(frozen=True)
@@ -72,11 +71,8 @@ def cost_of_a_pass(
 
 def main() -> None:
     """Runs the measurement from the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("model", nargs="?", default="hub_configs/arr-coc-tiny")
-    parser.add_argument("--rounds", type=int, default=15)
+    parser = argument_parser(__doc__, "hub_configs/arr-coc-tiny", rounds=15, clock="wall")
     parser.add_argument("--budget", type=int, default=53)
-    parser.add_argument("--clock", choices=list(CLOCKS), default="wall")
     arguments = parser.parse_args()
     model = ArrCocForConditionalGeneration.from_pretrained(arguments.model).eval()
     side = model.config.vision_config.image_size

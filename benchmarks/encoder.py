@@ -1,6 +1,6 @@
 """How fast is the grid encoder, and how much memory does it take, against other ways to the same numbers?
 
-    python -m arr_coc.profiling.encoder [CONFIG] [--dtype bfloat16] [--image-size 1024] [--rounds 5] [--backward]
+    python -m benchmarks.encoder [CONFIG] [--dtype bfloat16] [--image-size 1024] [--rounds 5] [--backward]
         [--batch-size 1] [--clock wall]
 
 Three arms take turns in one process, with the same random weights: attention in blocks, as on a CPU; in PyTorch's fused
@@ -10,7 +10,6 @@ step's forward and backward pass, under autocast for another dtype than float32.
 where other programs share the cores.
 """
 
-import argparse
 import copy
 import time
 from collections.abc import Callable
@@ -23,12 +22,13 @@ from torch import Tensor, nn
 from transformers.models.sam.configuration_sam import SamVisionConfig
 from transformers.models.sam.modeling_sam import SamVisionEncoder
 
-from ..faults import run_module
-from ..memory import LiveTensors
-from ..modeling import grid_encoder
-from ..modeling.configuration_arr_coc import ArrCocConfig, ArrCocVisionConfig
-from ..modeling.grid_encoder import GridEncoder
-from .timing import CLOCKS, Seconds, alternate, table
+from arr_coc.faults import run_module
+from arr_coc.memory import LiveTensors
+from arr_coc.modeling import grid_encoder
+from arr_coc.modeling.configuration_arr_coc import ArrCocConfig, ArrCocVisionConfig
+from arr_coc.modeling.grid_encoder import GridEncoder
+
+from .timing import CLOCKS, Seconds, alternate, argument_parser, table
 
 
 @dataclass(frozen=True)
@@ -124,16 +124,12 @@ def encoder_costs(
 
 def main() -> None:
     """Runs the measurement from the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("config", nargs="?", default="hub_configs/arr-coc-qwen3-1.7b", help="a model's folder")
-    parser.add_argument("--dtype", default="bfloat16", choices=("float32", "bfloat16", "float16"))
+    parser = argument_parser(__doc__, "hub_configs/arr-coc-qwen3-1.7b", rounds=5, clock="wall", dtype="bfloat16")
     parser.add_argument("--image-size", type=int, help="px; default: the config's")
     parser.add_argument("--batch-size", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--backward", action="store_true", help="measure training")
-    parser.add_argument("--clock", default="wall", choices=CLOCKS)
     arguments = parser.parse_args()
-    config = copy.deepcopy(ArrCocConfig.from_pretrained(arguments.config).vision_config)
+    config = copy.deepcopy(ArrCocConfig.from_pretrained(arguments.model).vision_config)
     config.image_size = arguments.image_size or config.image_size
     dtype = getattr(torch, arguments.dtype)
     costs = encoder_costs(
@@ -142,7 +138,7 @@ def main() -> None:
     )  # fmt: skip
     passes = "forward and backward" if arguments.backward else "forward"
     print(
-        f"{arguments.config}, {arguments.batch_size} image(s) of {config.image_size} px, {passes}, {arguments.dtype}, "
+        f"{arguments.model}, {arguments.batch_size} image(s) of {config.image_size} px, {passes}, {arguments.dtype}, "
         f"{torch.get_num_threads()} threads, {arguments.rounds} rounds, {arguments.clock} seconds"
     )
     print(table(costs.seconds, "blocks"))

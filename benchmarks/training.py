@@ -1,6 +1,6 @@
 """How fast is training, how much memory does it take, and what does the cache of encoder outputs save?
 
-    python -m arr_coc.profiling.training [MODEL] [--steps 6] [--batch-size 8] [--processes 2]
+    python -m benchmarks.training [MODEL] [--steps 6] [--batch-size 8] [--processes 2]
 
 One run, all arms on the same rendered questions: everything trained; the scorer alone (so that the encoder runs
 without a gradient); the scorer alone with cached encoder outputs. Figures are medians over steps, each the whole of
@@ -26,17 +26,19 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
 
-from ..data.collator import QuestionCollator
-from ..data.records import Record
-from ..data.sources import open_records
-from ..faults import run_module
-from ..loading import find_model
-from ..memory import LiveTensors
-from ..modeling.configuration_arr_coc import ArrCocConfig
-from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from ..parts import PARTS
-from ..training.cache import CachedEncoder
-from ..training.parts import train_only
+from arr_coc.data.collator import QuestionCollator
+from arr_coc.data.records import Record
+from arr_coc.data.sources import open_records
+from arr_coc.faults import run_module
+from arr_coc.loading import find_model
+from arr_coc.memory import LiveTensors
+from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
+from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from arr_coc.parts import PARTS
+from arr_coc.training.cache import CachedEncoder
+from arr_coc.training.parts import train_only
+
+from .timing import argument_parser
 
 ARMS: dict[str, tuple[tuple[str, ...], bool]] = {
     "everything": (tuple(PARTS), False),
@@ -109,7 +111,7 @@ def launched(arguments: argparse.Namespace, processes: int) -> Throughput:
     """
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes),
-        "-m", "arr_coc.profiling.training", str(arguments.model), "--worker",
+        "-m", "benchmarks.training", str(arguments.model), "--worker",
         "--steps", str(arguments.steps), "--batch-size", str(arguments.batch_size), "--pages", str(arguments.pages),
     ]  # fmt: skip
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
@@ -127,8 +129,7 @@ def _row(name: str, measured: Throughput, base: Throughput) -> str:
 
 def main() -> None:
     """Runs the measurement from the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("model", nargs="?", default="hub_configs/arr-coc-tiny")
+    parser = argument_parser(__doc__, "hub_configs/arr-coc-tiny")
     parser.add_argument("--steps", type=int, default=6, help="timed, per arm")
     parser.add_argument("--batch-size", type=int, default=8, help="questions per step and process")
     parser.add_argument("--pages", type=int, default=16, help="rendered, with 2 questions each")

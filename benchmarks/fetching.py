@@ -1,6 +1,6 @@
 """What do textures, each scorer and each allocator cost beside all that a question waits for?
 
-    python -m arr_coc.profiling.fetching [MODEL] [--dtype bfloat16] [--question-tokens 16] [--rounds 5] [--clock cpu]
+    python -m benchmarks.fetching [MODEL] [--dtype bfloat16] [--question-tokens 16] [--rounds 5] [--clock cpu]
 
 One image and one question, every scorer at the model's sizes; those that the checkpoint does not hold have random
 weights, which cost the same, and so has all of a folder that holds a config alone. Medians of rounds in which
@@ -9,7 +9,6 @@ together. Fetching is scoring, allocating and gathering, and for "glance" the la
 by each scorer with allocator "topk", by each allocator with the model's own scorer. Textures are made once per image.
 """
 
-import argparse
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -20,6 +19,7 @@ import torch
 from transformers.cache_utils import DynamicCache
 from transformers.utils import logging
 
+from arr_coc.faults import run_module
 from arr_coc.modeling.allocators import ALLOCATORS
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.fetcher import FetchChoices
@@ -30,9 +30,8 @@ from arr_coc.modeling.textures import TEXTURE_SETS, textures
 from arr_coc.modeling.vision_tower import ImageEncoding, gather_patches
 from arr_coc.modeling.weights import WEIGHTS, WEIGHTS_INDEX
 
-from ..faults import run_module
-from .first_token import our_inputs
-from .timing import CLOCKS, Seconds, alternate
+from .qwen3_vl import our_inputs
+from .timing import CLOCKS, Seconds, alternate, argument_parser
 
 FIRST, ENCODER = "first token", "grid encoder"
 """What the others are shares of: an answer's first token, from pixels and a prompt, and the grid encoder in it."""
@@ -96,16 +95,12 @@ def fetching_costs(
 
 def main() -> None:
     """Runs the measurement from the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("model", metavar="MODEL", nargs="?", type=Path, default=Path("hub_configs/arr-coc-tiny"))
-    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"))
+    parser = argument_parser(__doc__, "hub_configs/arr-coc-tiny", rounds=5, clock="cpu", dtype="float32")
     parser.add_argument("--question-tokens", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--clock", default="cpu", choices=CLOCKS)
     arguments = parser.parse_args()
     logging.set_verbosity_error()  # which weights are missing is said above
     logging.disable_progress_bar()
-    model = with_all_scorers(arguments.model, getattr(torch, arguments.dtype))
+    model = with_all_scorers(Path(arguments.model), getattr(torch, arguments.dtype))
     costs = fetching_costs(
         model, question_tokens=arguments.question_tokens, rounds=arguments.rounds, clock=CLOCKS[arguments.clock]
     )

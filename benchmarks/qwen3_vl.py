@@ -1,6 +1,6 @@
 """How long is the time to the first token, against a model of Qwen3-VL's architecture with the same language model?
 
-    python -m arr_coc.profiling.first_token [CONFIG] [--dtype bfloat16] [--image-size 1024] [--rounds 3]
+    python -m benchmarks.qwen3_vl [CONFIG] [--dtype bfloat16] [--image-size 1024] [--rounds 3]
         [--clock wall]
 
 Both have random weights and take turns in one process: `generate` of one token from pixels and a prompt of placeholders
@@ -9,7 +9,6 @@ Pictures are prepared beforehand; the random scorer costs what a trained one doe
 where other programs share the cores.
 """
 
-import argparse
 import time
 from collections.abc import Callable
 from functools import partial
@@ -18,10 +17,11 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
-from ..faults import run_module
-from ..modeling.configuration_arr_coc import ArrCocConfig
-from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from .timing import CLOCKS, Seconds, alternate, table
+from arr_coc.faults import run_module
+from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
+from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+
+from .timing import CLOCKS, Seconds, alternate, argument_parser, table
 
 QWEN3_VL_VISION: dict[str, Any] = {
     "depth": 24, "hidden_size": 1024, "intermediate_size": 4096, "num_heads": 16, "patch_size": 16,
@@ -118,15 +118,11 @@ def first_token(
 
 def main() -> None:
     """Runs the measurement from the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("config", nargs="?", default="hub_configs/arr-coc-qwen3-1.7b", help="a model's folder")
-    parser.add_argument("--dtype", default="bfloat16", choices=("float32", "bfloat16", "float16"))
+    parser = argument_parser(__doc__, "hub_configs/arr-coc-qwen3-1.7b", rounds=3, clock="wall", dtype="bfloat16")
     parser.add_argument("--image-size", type=int, help="px; default: the config's")
     parser.add_argument("--question-tokens", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--clock", default="wall", choices=CLOCKS)
     arguments = parser.parse_args()
-    config = ArrCocConfig.from_pretrained(arguments.config)
+    config = ArrCocConfig.from_pretrained(arguments.model)
     size = arguments.image_size or config.vision_config.image_size
     seconds = first_token(
         config,
@@ -138,7 +134,7 @@ def main() -> None:
         clock=CLOCKS[arguments.clock],
     )
     print(
-        f"{arguments.config}, {size} px, {arguments.question_tokens} question tokens, {arguments.dtype}, "
+        f"{arguments.model}, {size} px, {arguments.question_tokens} question tokens, {arguments.dtype}, "
         f"{torch.get_num_threads()} threads, {arguments.rounds} rounds, {arguments.clock} seconds"
     )
     print(table(seconds, "arr-coc"))

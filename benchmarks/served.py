@@ -19,17 +19,18 @@ from urllib.parse import urlsplit
 
 import torch
 
-from ..data.records import Record
-from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from arr_coc.data.records import Record
+from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+
+from .timing import argument_parser
 
 NAME = "benchmark"
 """What the model is served as."""
 
 
-def argument_parser(description: str | None) -> argparse.ArgumentParser:
+def serving_parser(doc: str | None, rounds: int | None = None) -> argparse.ArgumentParser:
     """The arguments of a benchmark of serving: which model, and the data set whose questions are asked."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", nargs="?", default="hub_configs/arr-coc-tiny", help="folder or name on the Hub")
+    parser = argument_parser(doc, "hub_configs/arr-coc-tiny", rounds=rounds)
     parser.add_argument("--data", default="examples/held_out/data.jsonl", help="questions, as for `arr-coc evaluate`")
     return parser
 

@@ -1,12 +1,11 @@
 """Which files of the model a question visits on its way, in the order of the calls.
 
-    python -m arr_coc.profiling.path [MODEL] [--calls]
+    python -m benchmarks.path [MODEL] [--calls]
 
 A reader follows the code as the calls do: the fewer files, and the fewer changes from one to another, the easier.
 Traced are `generate(image, question, max_new_tokens=1)`, and one more question about the image once it is encoded.
 """
 
-import argparse
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,11 +16,12 @@ from types import FrameType
 from typing import Any
 
 import arr_coc.modeling
+from arr_coc.model_summary import generated_image
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
 from ..faults import run_module
 from .second_question import QUESTIONS
-from .stages import generated_image
+from .timing import argument_parser
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,7 @@ def _traces(model: ArrCocForConditionalGeneration, image: Path) -> dict[str, Tra
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", metavar="MODEL", nargs="?", default="hub_configs/arr-coc-tiny")
+    parser = argument_parser(__doc__, "hub_configs/arr-coc-tiny")
     parser.add_argument("--calls", action="store_true", help="print every call too")
     arguments = parser.parse_args()
     model = ArrCocForConditionalGeneration.from_pretrained(arguments.model).eval()

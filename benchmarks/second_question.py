@@ -1,12 +1,11 @@
 """How long does the next question about an image take, against the first?
 
-    python -m arr_coc.profiling.second_question [MODEL] [--rounds 15] [--new-tokens 1]
+    python -m benchmarks.second_question [MODEL] [--rounds 15] [--new-tokens 1]
 
 First: `model.generate(image, question)`, all of it. Second: `model.generate(encoding, question)` on what `encode_image`
 returned. The two alternate in one process; the figures are medians and the median of the ratios, pair by pair.
 """
 
-import argparse
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,10 @@ import numpy as np
 import torch
 from PIL import Image
 
+from arr_coc.faults import run_module
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
-from ..faults import run_module
-from .timing import alternate
+from .timing import alternate, argument_parser
 
 QUESTIONS = ("What is the total?", "What is the date?")
 
@@ -64,10 +63,8 @@ def second_question(
 
 def main() -> None:
     """Runs the measurement from the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("model", nargs="?", default="hub_configs/arr-coc-tiny")
+    parser = argument_parser(__doc__, "hub_configs/arr-coc-tiny", rounds=15)
     parser.add_argument("--image", help="default: grey noise of the model's own side")
-    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--new-tokens", type=int, default=1)
     parser.add_argument("--strategy", help="default: the model's")
     arguments = parser.parse_args()

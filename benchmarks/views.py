@@ -1,13 +1,12 @@
 """What do more views of an image cost? Encoder, scoring with joint allocation, prefill, memory; and the next question.
 
-    python -m arr_coc.profiling.views [MODEL] [--views 1 4 16 64] [--rounds 3] [--random]
+    python -m benchmarks.views [MODEL] [--views 1 4 16 64] [--rounds 3] [--random]
 
 An image of noise is as large as its tiles need: none for 1, k * k for others, beside the overview. Seconds are medians,
 all from one run; memory is counted tensor by tensor: what the encoding holds (its features and the rest of it), and the
 most that was alive while it was made.
 """
 
-import argparse
 import math
 import statistics
 import time
@@ -32,6 +31,7 @@ from arr_coc.modeling.vision_tower import ImageEncoding
 
 from ..faults import run_module
 from .second_question import QUESTIONS
+from .timing import argument_parser
 
 
 @dataclass(frozen=True)
@@ -136,10 +136,8 @@ def view_costs(model: ArrCocForConditionalGeneration, views: int, *, rounds: int
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", metavar="MODEL", nargs="?", default="hub_configs/arr-coc-tiny")
+    parser = argument_parser(__doc__, "hub_configs/arr-coc-tiny", rounds=3)
     parser.add_argument("--views", type=int, nargs="+", default=[1, 4, 16, 64])
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
         "--random", action="store_true", help="random weights, of a MODEL that has a configuration alone"
     )

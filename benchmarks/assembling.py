@@ -1,6 +1,6 @@
 """How much memory does assembling take, against what it must hold?
 
-    python -m arr_coc.profiling.assembling [--max-shard-size 500MB] [--llm qwen3|deepseek] [--scale 1]
+    python -m benchmarks.assembling [--max-shard-size 500MB] [--llm qwen3|deepseek] [--scale 1]
 
 Writes stand-ins of the published sizes (see `upstream.py`; `--scale 8` divides widths by 8), assembles them, and prints
 the growth of resident memory at its peak beside the largest tensor group and the largest file of the output.

@@ -1,6 +1,6 @@
 """How many questions a second, against asking one at a time?
 
-    python -m arr_coc.profiling.serving_throughput [MODEL] [--rounds 3] [--images 4] [--clients 1,8,32]
+    python -m benchmarks.serving_throughput [MODEL] [--rounds 3] [--images 4] [--clients 1,8,32]
 
 Three ways, in turn in every round: `model.generate(image, question)` in this process; a plain server that decodes,
 encodes and generates for one request at a time; and `arr-coc serve` with 1, 8 and 32 clients, whose answers are
@@ -21,11 +21,12 @@ from os import sysconf
 from pathlib import Path
 from typing import Any
 
-from ..data.records import Record
-from ..data.sources import open_records
-from ..faults import run_module
-from ..loading import load_model
-from .served import NAME, Case, Reply, ServedProcess, argument_parser, ask, cases, percentile, serve_command
+from arr_coc.data.records import Record
+from arr_coc.data.sources import open_records
+from arr_coc.faults import run_module
+from arr_coc.loading import load_model
+
+from .served import NAME, Case, Reply, ServedProcess, ask, cases, percentile, serve_command, serving_parser
 
 GENERATE, PLAIN = "generate", "plain server"
 
@@ -89,7 +90,7 @@ class Comparison:
 
     def run(self, rounds: int) -> dict[str, list[Measured]]:
         """The figures of each way, round by round."""
-        plain = ["-m", "arr_coc.profiling.serving_throughput", self.name, "--plain-server"]
+        plain = ["-m", "benchmarks.serving_throughput", self.name, "--plain-server"]
         with ServedProcess(serve_command(self.name, "--port", "0")) as server, ServedProcess(plain) as sequential:
             for process in (server, sequential):
                 by_clients(process.url, self.warm, 1, stream=process is server)
@@ -160,8 +161,7 @@ def serve_plainly(name: str) -> None:
 
 
 def main() -> None:
-    parser = argument_parser(__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser = serving_parser(__doc__, rounds=3)
     parser.add_argument("--images", type=int, default=4)
     parser.add_argument("--questions", type=int, default=64, help="in a round, for each number of clients")
     parser.add_argument("--clients", default="1,8,32")

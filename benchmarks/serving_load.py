@@ -1,6 +1,6 @@
 """Does the server lose, mix up or leak anything when its clients misbehave?
 
-    python -m arr_coc.profiling.serving_load [MODEL] [--requests 10000] [--clients 32] [--questions 72]
+    python -m benchmarks.serving_load [MODEL] [--requests 10000] [--clients 32] [--questions 72]
 
 Many clients ask about the pages of a data set; some vanish, send slowly, break images, or send too much. After a
 quarter of the requests an image worker is killed, after half of them the server gets SIGTERM and another takes its
@@ -19,9 +19,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 
-from ..data.sources import open_records
-from ..loading import load_model
-from .served import Case, Reply, ServedProcess, argument_parser, ask, cases, leave, percentile, serve_command
+from arr_coc.data.sources import open_records
+from arr_coc.loading import load_model
+
+from .served import Case, Reply, ServedProcess, ask, cases, leave, percentile, serve_command, serving_parser
 
 BODY_LIMIT = 1
 """MiB, of the server; requests that are too large are twice that."""
@@ -201,7 +202,7 @@ class Load:
 
 
 def main() -> int:
-    parser = argument_parser(__doc__)
+    parser = serving_parser(__doc__)
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--questions", type=int, default=72, help="different ones (the first of the data)")
