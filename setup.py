@@ -65,6 +65,6 @@ setup(
     extras_require=EXTRAS_REQUIRE,
     entry_points={
         "console_scripts": ["arr-coc = arr_coc.cli:main"],
-        "lmms_eval.models": ["arr_coc = arr_coc.evaluating.lmms:manifest"],
+        "lmms_eval.models": ["arr_coc = arr_coc.evaluation.lmms:manifest"],
     },
 )

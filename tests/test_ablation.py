@@ -17,12 +17,10 @@ from PIL import Image
 from torch.distributed.run import main as torchrun
 
 from arr_coc.cli import main
-from arr_coc.evaluating.ablation import ABSENT, BUDGETS, make_trials, trial_arms
-from arr_coc.evaluating.ablation_scores import COLUMNS
-from arr_coc.evaluating.arms import make_arms
-from arr_coc.evaluating.peers import PEERS
-from arr_coc.evaluating.predictions import Prediction, read_run
-from arr_coc.evaluating.spending import misallocated, query_dependence, token_ranges
+from arr_coc.evaluation.arms import make_arms
+from arr_coc.evaluation.peer_rules import PEERS
+from arr_coc.evaluation.predictions import Prediction, misallocated, query_dependence, read_run, token_ranges
+from arr_coc.experiments.ablation import ABSENT, BUDGETS, COLUMNS, make_trials, trial_arms
 from arr_coc.modeling.allocators import ALLOCATORS
 from arr_coc.modeling.bridges import BRIDGES
 from arr_coc.modeling.compressors import COMPRESSORS
@@ -130,7 +128,7 @@ def ablation(checkpoint: Path, data: Path, tmp_path_factory: pytest.TempPathFact
     out = tmp_path_factory.mktemp("ablation") / "out"
     options = ["--data", str(data), "--model", str(checkpoint), "--out", str(out), "--seeds", "0"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("arr_coc.evaluating.ablation.BUDGETS", (0, 273, "all"))
+        patch.setattr("arr_coc.experiments.ablation.BUDGETS", (0, 273, "all"))
         assert main(["ablate", *options, "--timed", "1", "--rounds", "1"]) == 0
     return out
 

@@ -19,7 +19,7 @@ from transformers import (
 )
 from transformers.generation.streamers import BaseStreamer
 
-from arr_coc.evaluating.bench import ask_bench, read_bench
+from arr_coc.evaluation.bench import ask_bench, read_bench
 from benchmarks import attached, first_token, ocr_pipeline, smollm2
 
 

@@ -18,7 +18,7 @@ from arr_coc.data.domains import DOMAINS
 from arr_coc.data.formats import FORMATS
 from arr_coc.data.records import MAX_ERRORS
 from arr_coc.data.sources import DEFAULT_FORMAT
-from arr_coc.evaluating.arms import GROUPS
+from arr_coc.evaluation.arms import GROUPS
 from arr_coc.loading import DTYPES, SHIPPED
 from arr_coc.metrics import METRICS
 from arr_coc.modeling.allocators import ALLOCATORS

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from arr_coc.evaluating.arms import Arm
-from arr_coc.evaluating.comparison import describe, describe_change
-from arr_coc.evaluating.predictions import Prediction
-from arr_coc.evaluating.scores import Scored
-from arr_coc.evaluating.statistics import bootstrap_mean, paired_difference
+from arr_coc.evaluation.arms import Arm
+from arr_coc.evaluation.predictions import Prediction
+from arr_coc.evaluation.scores import Scored
+from arr_coc.evaluation.statistics import bootstrap_mean, paired_difference
+from arr_coc.evaluation.strategies import describe, describe_change
 
 ARM = Arm("realizer", "ladder", "realizer", 17, "topk", 64, 100)
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from arr_coc.data.records import Record
-from arr_coc.evaluating.arms import Arm
-from arr_coc.evaluating.curve_report import curve_blocks, draw_curve
-from arr_coc.evaluating.curves import Curve, score_curve
-from arr_coc.evaluating.predictions import Prediction
-from arr_coc.evaluating.scores import Scored
-from arr_coc.evaluating.statistics import bootstrap_ratio
+from arr_coc.evaluation.arms import Arm
+from arr_coc.evaluation.predictions import Prediction
+from arr_coc.evaluation.scores import Scored
+from arr_coc.evaluation.statistics import bootstrap_ratio
+from arr_coc.experiments.plots import curve_blocks, draw_curve
+from arr_coc.experiments.scoring import Curve, score_curve
 
 CURVE = Curve("density", "running", "floor", "ceiling")
 IMAGES, LEVELS = 60, (50, 100, 200)

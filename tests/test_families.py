@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from helpers import tiny_config
 
-from arr_coc.evaluating.families import family_cells, matrix_page, three_digits, updated
 from arr_coc.loading import load_config
 from arr_coc.modeling.allocators import ALLOCATORS
 from arr_coc.modeling.scorers import SCORERS
+from benchmarks.families import family_cells, matrix_page, three_digits, updated
 
 ROOT = Path(__file__).parents[1]
 

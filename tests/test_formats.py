@@ -29,7 +29,7 @@ from arr_coc.cli.data_arguments import find_source
 from arr_coc.data.formats import FORMATS
 from arr_coc.data.records import Record, read_records
 from arr_coc.data.sources import open_records, open_source
-from arr_coc.evaluating import METRICS, evaluate
+from arr_coc.evaluation import METRICS, evaluate
 from arr_coc.modeling.image_loading import load_image
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arr_coc.evaluating.arms import Arm
-from arr_coc.evaluating.scores import Scored
+from arr_coc.evaluation.arms import Arm
+from arr_coc.evaluation.scores import Scored
 from arr_coc.learning.gate import decide
 
 ARM = Arm("realizer", "ladder", "realizer", 17, "topk", 128, 33, ())

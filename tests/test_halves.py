@@ -11,13 +11,13 @@ from PIL import Image
 from torch.testing import assert_close
 
 from arr_coc.data.records import Record
-from arr_coc.evaluating.answers import encode, load_images
-from arr_coc.evaluating.arms import make_arms
-from arr_coc.evaluating.bases import OtherPages, as_read
-from arr_coc.evaluating.experiment import predict
-from arr_coc.evaluating.halves import compared_halves, swapped_pairs
-from arr_coc.evaluating.predictions import Prediction, read_run
-from arr_coc.evaluating.scores import Items, Scored, score_experiment
+from arr_coc.evaluation.answers import encode, load_images
+from arr_coc.evaluation.arms import make_arms
+from arr_coc.evaluation.prediction_loop import OtherPages, as_read
+from arr_coc.evaluation.predictions import Prediction, compared_halves, read_run, swapped_pairs
+from arr_coc.evaluation.scores import Items, Scored
+from arr_coc.experiments.experiment import predict
+from arr_coc.experiments.scoring import score_experiment
 from arr_coc.modeling.fetcher import FetchChoices
 
 SIZES = [(60, 90), (80, 40), (50, 50)]  # height, width

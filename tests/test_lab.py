@@ -14,10 +14,9 @@ from arr_coc import ArrCocConfig, ArrCocProcessor
 from arr_coc.cli.experiment import read_config
 from arr_coc.data import CHARSET
 from arr_coc.data.domains.density import densities
-from arr_coc.evaluating.arms import Arm, make_arms
-from arr_coc.evaluating.contest import check_tokens
-from arr_coc.evaluating.decisions import check_rules, missing_arms
-from arr_coc.evaluating.entries import Entry
+from arr_coc.evaluation.arms import Arm, make_arms
+from arr_coc.experiments.contest import check_tokens
+from arr_coc.experiments.decisions import Entry, check_rules, missing_arms
 from arr_coc.flops import count_parameters, on_meta
 from arr_coc.modeling.configuration_arr_coc import resolve_budget
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration

@@ -13,7 +13,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("arr_coc.cli",),
     ("arr_coc.demo", "arr_coc.serving"),
     ("arr_coc.explaining", "arr_coc.learning"),
-    ("arr_coc.training", "arr_coc.evaluating", "arr_coc.publishing", "arr_coc.assembling"),
+    ("arr_coc.training", "arr_coc.evaluation", "arr_coc.publishing", "arr_coc.assembling"),
     ("arr_coc.attached", "arr_coc.contact_sheet", "arr_coc.model_summary"),
     ("arr_coc.data", "arr_coc.flops", "arr_coc.loading", "arr_coc.metrics", "arr_coc.viewing"),
     (
@@ -21,7 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "arr_coc.auto_classes",
         "arr_coc.files",
         "arr_coc.journal",
-        "arr_coc.memory",
+        "arr_coc.experiments.costs",
         "arr_coc.normalisation",
     ),
     ("arr_coc.faults", "arr_coc.locks", "arr_coc.parts", "arr_coc.settings"),
@@ -104,11 +104,11 @@ def test_no_arrow_runs_back_up() -> None:
 @pytest.mark.parametrize(
     ("module", "code", "imported", "down"),
     [
-        ("arr_coc.evaluating.costs", "def f():\n    from arr_coc.cli import main", "arr_coc.cli", False),
-        ("arr_coc.evaluating.costs", "from ..training.cache import CachedEncoder", "arr_coc.training", False),
+        ("arr_coc.experiments.costs", "def f():\n    from arr_coc.cli import main", "arr_coc.cli", False),
+        ("arr_coc.experiments.costs", "from ..training.cache import CachedEncoder", "arr_coc.training", False),
         ("arr_coc.publishing.building", "from .. import ArrCocModel", "arr_coc", False),
         ("arr_coc.publishing.building", "from .. import modeling", "arr_coc.modeling", True),
-        ("arr_coc.data.collator", "import arr_coc.evaluating.evaluation", "arr_coc.evaluating", False),
+        ("arr_coc.data.collator", "import arr_coc.evaluation.strategies", "arr_coc.evaluation", False),
         ("arr_coc.data.formats.gqa", "from ..fields import shorten", "arr_coc.data", True),
         ("arr_coc.modeling.prompt", "from ..data import fields", "arr_coc.data", False),
     ],

@@ -12,7 +12,7 @@ from serving_client import noise, png
 
 from arr_coc.data.feedback import JOURNAL, Feedback
 from arr_coc.data.formats import FeedbackLog, Rendered
-from arr_coc.evaluating.identity import model_identity
+from arr_coc.evaluation.prediction_loop import model_identity
 from arr_coc.journal import Journal
 from arr_coc.learning import learn as learning
 from arr_coc.learning.gate import Decision

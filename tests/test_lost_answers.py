@@ -8,11 +8,11 @@ import torch
 from test_training import ANSWERING, begun, config, questions
 
 from arr_coc.data.vocabulary import build_tokenizer
-from arr_coc.explaining.lost_answers import WAYS, lost_answers, main
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.training.from_scratch.answering import Answering
 from arr_coc.training.from_scratch.learner import Learner, Said
 from arr_coc.training.from_scratch.questions import Batch, Prompts
+from benchmarks.lost_answers import WAYS, lost_answers, main
 
 __all__ = ["config"]  # the fixture
 

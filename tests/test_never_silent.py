@@ -170,7 +170,7 @@ def test_refusals(model: Any, tmp_path: Path, case: str) -> None:
 @pytest.mark.parametrize(
     ("module", "arguments"),
     [
-        ("arr_coc.evaluating.view_report", ["no/such/model", "--out", "out"]),
+        ("benchmarks.view_report", ["no/such/model", "--out", "out"]),
         ("benchmarks.qwen3_vl", ["no/such/model"]),
     ],
 )

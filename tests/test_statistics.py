@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arr_coc.evaluating.statistics import (
+from arr_coc.evaluation.statistics import (
     SIGNIFICANCE,
     bootstrap_mean,
     clustered_error,

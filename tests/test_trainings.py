@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from arr_coc.evaluating.arms import Arm
-from arr_coc.evaluating.scores import Scored, compare_all
-from arr_coc.evaluating.statistics import Interval
-from arr_coc.evaluating.trainings import TrainingSpread, training_spread
+from arr_coc.evaluation.arms import Arm
+from arr_coc.evaluation.scores import Scored, compare_all
+from arr_coc.evaluation.statistics import Interval, TrainingSpread, training_spread
 
 IMAGES = np.repeat(np.arange(100), 3)
 

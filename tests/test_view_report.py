@@ -9,8 +9,8 @@ import pytest
 from helpers import tiny_model
 from PIL import Image
 
-from arr_coc.evaluating import view_report
-from arr_coc.evaluating.view_report import Measured, counting_views, line_of
+from benchmarks import view_report
+from benchmarks.view_report import Measured, counting_views, line_of
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_the_documented_command_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = Path(__file__).parents[1]
-    (line,) = re.findall("^python -m arr_coc.evaluating.view_report.*$", (root / "docs" / "views.md").read_text(), re.M)
+    (line,) = re.findall("^python -m benchmarks.view_report.*$", (root / "docs" / "views.md").read_text(), re.M)
     monkeypatch.chdir(root)
     less = ["--out", str(tmp_path), "--questions", "2", "--only", "pairs"]
     monkeypatch.setattr("sys.argv", ["view_report", *shlex.split(line)[3:], *less])

@@ -11,7 +11,7 @@ import yaml
 from helpers import Cli
 
 from arr_coc import locks
-from arr_coc.evaluating.predictions import mend
+from arr_coc.evaluation.predictions import mend
 from arr_coc.locks import sole_writer
 
 ROOT = Path(__file__).parents[1]

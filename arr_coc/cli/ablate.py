@@ -15,8 +15,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from arr_coc.evaluating.experiment import plan_ablation
-    from arr_coc.evaluating.extras import require_extra
+    from arr_coc.evaluation.reporting import require_extra
+    from arr_coc.experiments.ablation import plan_ablation
 
     require_extra("matplotlib", "plots")
     conduct(args, partial(plan_ablation, peers=args.peers), finish)
@@ -24,8 +24,7 @@ def run(args: argparse.Namespace) -> None:
 
 def finish(out: Path, records: Any, metric: str | None) -> None:
     """Numbers, report, and the table on standard output."""
-    from arr_coc.evaluating.ablation_report import ablation_text, write_ablation
-    from arr_coc.evaluating.ablation_scores import rescore_ablation
+    from arr_coc.experiments.ablation import ablation_text, rescore_ablation, write_ablation
 
     result = rescore_ablation(out, records, metric=metric)
     page = write_ablation(out, result)

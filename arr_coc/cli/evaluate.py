@@ -47,8 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from arr_coc.evaluating import evaluate
-    from arr_coc.evaluating.evaluation import with_allocators
+    from arr_coc.evaluation import evaluate
+    from arr_coc.evaluation.strategies import with_allocators
     from arr_coc.files import write_json
     from arr_coc.loading import load_model
     from arr_coc.metrics import METRICS
@@ -102,7 +102,7 @@ def usable_strategies(model: ArrCocForConditionalGeneration, *, oracle: bool) ->
 
 def table(strategies: dict[str, dict[str, Any]], metric: str = "exact_match") -> str:
     """The results as aligned text, intervals in brackets."""
-    from arr_coc.evaluating.blocks import to_text
+    from arr_coc.evaluation.reporting import to_text
     from arr_coc.metrics import METRICS
 
     head = ["strategy", METRICS[metric].title, "recall of boxed patches", "tokens", "n"]

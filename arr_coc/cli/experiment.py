@@ -16,8 +16,8 @@ from .common import METRICS, Command, add_choice_arguments, add_device_argument,
 from .data_arguments import add_data_arguments, find_source, reading
 
 if TYPE_CHECKING:
-    from arr_coc.evaluating.entries import Entry
-    from arr_coc.evaluating.experiment import Settings
+    from arr_coc.experiments.decisions import Entry
+    from arr_coc.experiments.experiment import Settings
 
 PLACES = ("model", "data", "out", "rules")
 """Keys of the YAML file that are paths, relative to it; `rules` may be the rules themselves, `data` a source."""
@@ -60,7 +60,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from arr_coc.evaluating.experiment import make_plan
+    from arr_coc.experiments.experiment import make_plan
 
     conduct(args, make_plan, finish, contests=True)
 
@@ -86,7 +86,7 @@ def conduct(
     import torch
     from accelerate import PartialState
 
-    from arr_coc.evaluating.experiment import Settings, check_data, keep_costs, keep_plan, plan_arms, read_plan
+    from arr_coc.experiments.experiment import Settings, check_data, keep_costs, keep_plan, plan_arms, read_plan
     from arr_coc.locks import sole_writer
 
     _check_rescoring(args)
@@ -144,7 +144,7 @@ Answering = tuple[Callable[..., dict[str, Any]], Callable[..., int], Callable[..
 
 def _one_model(name: str | None, device: str | None, plan_for: Callable[..., dict[str, Any]]) -> Answering:
     """One model answers for all arms."""
-    from arr_coc.evaluating.experiment import predict
+    from arr_coc.experiments.experiment import predict
     from arr_coc.loading import load_model
 
     model = load_model(name, device)
@@ -153,7 +153,7 @@ def _one_model(name: str | None, device: str | None, plan_for: Callable[..., dic
 
 def _contest(name: str | None, device: str | None, entries: Sequence[Entry]) -> Answering:
     """Every arm is answered for by models of its own."""
-    from arr_coc.evaluating.contest import first_models, plan_contest, predict_contest
+    from arr_coc.experiments.contest import first_models, plan_contest, predict_contest
     from arr_coc.loading import load_model
 
     if name is not None:
@@ -165,8 +165,8 @@ def _contest(name: str | None, device: str | None, entries: Sequence[Entry]) -> 
 
 def finish(out: Path, records: Any, metric: str | None) -> None:
     """Numbers, report, and a table on standard output."""
-    from arr_coc.evaluating.experiment import rescore
-    from arr_coc.evaluating.report import table_text, write_report
+    from arr_coc.experiments.experiment import rescore
+    from arr_coc.experiments.report import table_text, write_report
 
     result = rescore(out, records, metric=metric)
     page = write_report(out, result, records)
@@ -182,8 +182,8 @@ def read_config(name: str | None) -> dict[str, Any]:
     """
     from arr_coc.data.formats import Format
     from arr_coc.data.sources import open_source
-    from arr_coc.evaluating.entries import read_entries
-    from arr_coc.evaluating.experiment import Settings
+    from arr_coc.experiments.decisions import read_entries
+    from arr_coc.experiments.experiment import Settings
     from arr_coc.files import read_yaml
 
     if name is None:
@@ -214,8 +214,8 @@ def make_settings(options: dict[str, Any]) -> Settings:
     Raises:
         ValueError: a list of the wrong kind, or rules that cannot be read.
     """
-    from arr_coc.evaluating.decisions import read_rules
-    from arr_coc.evaluating.experiment import Settings
+    from arr_coc.experiments.decisions import read_rules
+    from arr_coc.experiments.experiment import Settings
 
     settings = dict(options)
     for name in ("arms", "seeds", "trained_on", "contest"):

@@ -40,8 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from arr_coc.evaluating.environment import environment, shown
-    from arr_coc.evaluating.extras import require_extra
+    from arr_coc.evaluation.reporting import environment, require_extra, shown
     from arr_coc.files import write_json
     from arr_coc.loading import load_model
 

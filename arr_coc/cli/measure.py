@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _of_suite(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from arr_coc.evaluating.suite import measure_suite, read_suite, suite_text
+    from arr_coc.evaluation.suite import measure_suite, read_suite, suite_text
     from arr_coc.loading import load_model
 
     sets = read_suite(Path(args.suite), args.split)
@@ -75,9 +75,8 @@ def _of_suite(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 def _of_bench(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from arr_coc.attached.loading import load_reader
-    from arr_coc.evaluating.bench import ModelReader, ask_bench, bench_text, read_bench, score_bench
-    from arr_coc.evaluating.environment import environment, shown
-    from arr_coc.evaluating.extras import require_extra
+    from arr_coc.evaluation.bench import ModelReader, ask_bench, bench_text, read_bench, score_bench
+    from arr_coc.evaluation.reporting import environment, require_extra, shown
     from arr_coc.loading import load_model
 
     require_extra("scipy.stats", "intervals")

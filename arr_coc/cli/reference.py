@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from arr_coc.evaluating.fetch_reference import REFERENCE, measure_reference
+    from arr_coc.evaluation.fetch_reference import REFERENCE, measure_reference
     from arr_coc.loading import load_model
 
     folder = Path(args.model).expanduser()

@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _save_reference(folder: Path, records: "Sequence[Record]", device: str) -> None:
     """Saves beside a trained model how it fetches on usual questions."""
-    from arr_coc.evaluating.fetch_reference import REFERENCE, measure_reference
+    from arr_coc.evaluation.fetch_reference import REFERENCE, measure_reference
     from arr_coc.loading import load_model
 
     measure_reference(load_model(str(folder), device), records).save(folder / REFERENCE)

@@ -12,14 +12,12 @@ from typing import Any
 import numpy as np
 
 from ..data.records import Record
-from ..evaluating.buckets import MOST_VALUES, question_kinds
-from ..evaluating.environment import environment, shown
-from ..evaluating.evaluation import check_request, strategy_arm
-from ..evaluating.extras import require_extra
-from ..evaluating.prediction_loop import predict_all
-from ..evaluating.predictions import Prediction
-from ..evaluating.scores import Scored, distinct_items, score_arm
-from ..evaluating.statistics import score_interval
+from ..evaluation.prediction_loop import predict_all
+from ..evaluation.predictions import Prediction
+from ..evaluation.reporting import environment, require_extra, shown
+from ..evaluation.scores import MOST_VALUES, Scored, distinct_items, question_kinds, score_arm
+from ..evaluation.statistics import score_interval
+from ..evaluation.strategies import check_request, strategy_arm
 from ..modeling.answers import Answer
 from ..modeling.fetcher import FetchChoices
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ..evaluating.extras import require_extra
+from ..evaluation.reporting import require_extra
 from ..modeling.image_processing_arr_coc import fit_square
 
 MAP_SIDE = 16

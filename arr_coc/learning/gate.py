@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ..evaluating.number_texts import p_value, percent, points
-from ..evaluating.scores import Scored, compare
-from ..evaluating.statistics import FEWEST_IMAGES, SIGNIFICANCE, Interval, is_significant, sign_flip
+from ..evaluation.reporting import p_value, percent, points
+from ..evaluation.scores import Scored, compare
+from ..evaluation.statistics import FEWEST_IMAGES, SIGNIFICANCE, Interval, is_significant, sign_flip
 
 MARGIN = 0.01
 """Largest loss on the rest that is put up with: a point."""
@@ -25,7 +25,7 @@ class Decision:
     Attributes:
         promoted: whether both say so.
         reasons: what does not, in words; empty where all is well.
-        feedback, rest: comparisons of the new scorer (first) with the one in use, see `evaluating.scores.compare`, with
+        feedback, rest: comparisons of the new scorer (first) with the one in use, see `evaluation.scores.compare`, with
             each one's score and the numbers of questions and images.
         margin: of the rest.
         p_margin: p of the test that the loss on the rest is less than the margin.

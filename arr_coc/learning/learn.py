@@ -12,9 +12,9 @@ import torch
 
 from ..data.formats import FeedbackLog, Format
 from ..data.records import Record
-from ..evaluating.evaluation import score_fetchers
-from ..evaluating.identity import model_identity
-from ..evaluating.scores import Scored
+from ..evaluation.prediction_loop import model_identity
+from ..evaluation.scores import Scored
+from ..evaluation.strategies import score_fetchers
 from ..loading import load_config, load_model
 from ..locks import sole_writer
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
