@@ -20,7 +20,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from arr_coc.data.vocabulary import build_tokenizer
+from arr_coc.data.questions import build_tokenizer
 from arr_coc.experiments.costs import LiveTensors
 from arr_coc.modeling.configuration_arr_coc import COMPRESSION, ArrCocConfig
 from arr_coc.modeling.image_processing_arr_coc import ArrCocImageProcessor

@@ -109,7 +109,7 @@ def test_no_arrow_runs_back_up() -> None:
         ("arr_coc.publishing.building", "from .. import ArrCocModel", "arr_coc", False),
         ("arr_coc.publishing.building", "from .. import modeling", "arr_coc.modeling", True),
         ("arr_coc.data.collator", "import arr_coc.evaluation.strategies", "arr_coc.evaluation", False),
-        ("arr_coc.data.formats.gqa", "from ..fields import shorten", "arr_coc.data", True),
+        ("arr_coc.data.formats.published", "from ..fields import shorten", "arr_coc.data", True),
         ("arr_coc.modeling.prompt", "from ..data import fields", "arr_coc.data", False),
     ],
 )

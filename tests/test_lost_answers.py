@@ -7,7 +7,7 @@ import pytest
 import torch
 from test_training import ANSWERING, begun, config, questions
 
-from arr_coc.data.vocabulary import build_tokenizer
+from arr_coc.data.questions import build_tokenizer
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.training.from_scratch.answering import Answering
 from arr_coc.training.from_scratch.learner import Learner, Said

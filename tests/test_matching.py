@@ -2,7 +2,7 @@
 
 import pytest
 
-from arr_coc.data.matching import MOST_PLACES, OcrToken, locate, reading_order, spell, within
+from arr_coc.data.formats.published import MOST_PLACES, OcrToken, locate, reading_order, spell, within
 
 
 def row(*words: str, y: float = 0.0) -> list[OcrToken]:

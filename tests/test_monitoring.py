@@ -14,8 +14,7 @@ from helpers import Cli
 from serving_client import noise
 from test_modeling import loud_model
 
-from arr_coc.data.images import held
-from arr_coc.data.records import Record
+from arr_coc.data.records import Record, held
 from arr_coc.evaluation import fetch_reference
 from arr_coc.evaluation.fetch_reference import (
     REFERENCE,

@@ -15,7 +15,7 @@ from PIL import Image
 from arr_coc.cli import main
 from arr_coc.cli.evaluate import table
 from arr_coc.data.collator import QuestionCollator
-from arr_coc.data.formats.jsonl import Jsonl
+from arr_coc.data.formats.own import Jsonl
 from arr_coc.data.records import Record, read_records
 from arr_coc.evaluation import evaluate
 from arr_coc.evaluation.answers import needs_views

@@ -16,8 +16,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ..data.images import HeldImage, opened
-from ..data.records import Record
+from ..data.records import HeldImage, Record, opened
 from ..modeling.allocators import best
 from ..modeling.answers import Answer
 from ..modeling.fetcher import FetchChoices

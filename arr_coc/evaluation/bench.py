@@ -18,8 +18,7 @@ from tqdm import tqdm
 from transformers.generation.streamers import BaseStreamer
 
 from ..attached import AttachedReader
-from ..data.fields import shorten
-from ..data.records import Record, Row, gather, lines, parse
+from ..data.records import Record, Row, gather, lines, parse, shorten
 from ..metrics import METRICS
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .prediction_loop import new_tokens

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 from transformers.utils.hub import cached_file
 
-from ..data.images import opened
-from ..data.records import Record
+from ..data.records import Record, opened
 from ..files import read_json, write_json
 from ..modeling.asker import Asked, Asker
 from ..modeling.fetcher import AS_CONFIGURED

@@ -20,8 +20,7 @@ from torch import Tensor
 from tqdm import tqdm
 from transformers.utils import cached_file
 
-from ..data.images import HeldImage
-from ..data.records import Record
+from ..data.records import HeldImage, Record
 from ..modeling.answers import Answer
 from ..modeling.fetcher import RunningBackFetcher
 from ..modeling.image_loading import load_image

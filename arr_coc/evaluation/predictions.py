@@ -19,8 +19,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from ..data.fields import shorten
-from ..data.records import Record
+from ..data.records import Record, shorten
 from ..files import fresh_file
 from ..metrics import fetch_distances, patch_recall
 from ..modeling.answers import Answer

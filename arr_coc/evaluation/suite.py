@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data.formats import Format
-from ..data.formats.rendered import Rendered
+from ..data.formats.own import Rendered
 from ..data.records import Record
 from ..data.sources import open_source
 from ..data.splits import Split

@@ -1,6 +1,6 @@
 """How alike two fonts are, letter by letter: finds a held-out family that goes by another name in training.
 
-python -m arr_coc.data.font_likeness    # the pairs of installed families that are most alike across two splits
+python -m benchmarks.font_likeness    # the pairs of installed families that are most alike across two splits
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from ..faults import run_module
-from .fonts import FontFace, find_fonts
-from .splits import SPLITS
+from arr_coc.data.fonts import FontFace, find_fonts
+from arr_coc.data.splits import SPLITS
+from arr_coc.faults import run_module
 
 LIMIT = 0.94
 """Families of two splits that are as alike as this do not both belong in the table.

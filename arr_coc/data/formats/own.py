@@ -1,17 +1,143 @@
-"""Rendered pages, drawn when a question about them is asked for: as many as a training wants, none on disk."""
+"""Our own formats: a JSON object per line, feedback of a server's users, several sources in turn, rendered pages."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any, overload
+from itertools import islice
+from pathlib import Path
+from typing import Any, get_args, overload
 
 from PIL import Image
 
+from ...journal import journal_files
 from ..domains import DOMAINS, Page, Variations, draw_page
-from ..images import HeldImage
-from ..records import MAX_ERRORS, OnError, Record
+from ..feedback import JOURNAL, Part, read_feedback
+from ..records import MAX_ERRORS, HeldImage, OnError, Record, Row, lines, parse
 from ..splits import Split, check_split
-from .base import FORMATS, Format
+from .base import FORMATS, FileFormat, Format
+
+
+@FORMATS.register("jsonl")
+@dataclass(frozen=True)
+class Jsonl(FileFormat):
+    """`path`: the file; images lie relative to it."""
+
+    places = ("path",)
+
+    @property
+    def files(self) -> list[Path]:
+        return [self.path]
+
+    def rows(self) -> Iterator[Row]:
+        yield from lines(self.path.absolute())
+
+    def record(self, row: Row) -> Record:
+        return parse(row, self.path.absolute().parent)
+
+
+@FORMATS.register("feedback")
+@dataclass(frozen=True)
+class FeedbackLog(Format):
+    """Feedback as `arr-coc serve --feedback` writes it.
+
+    Attributes:
+        path: the folder.
+        part: "learned", "held_out" (one image in three) or "all".
+    """
+
+    path: Path
+    part: Part = "all"
+
+    places = ("path",)
+
+    def __post_init__(self) -> None:
+        if self.part not in get_args(Part):
+            raise ValueError(f"part: expected one of {', '.join(get_args(Part))}; got {self.part!r}")
+
+    @property
+    def title(self) -> str:
+        return f"{self.path} ({self.part})"
+
+    @property
+    def files(self) -> list[Path]:
+        return journal_files(self.path, JOURNAL)
+
+    def read(
+        self, *, limit: int | None = None, on_error: OnError = "stop", max_errors: int = MAX_ERRORS
+    ) -> Sequence[Record]:
+        """The records; entries are whole or absent, so none is skipped: a damaged one is an error."""
+        records = list(islice(read_feedback(self.path, self.part), limit))
+        if not records:
+            raise ValueError(f"{self.title}: expected feedback with right answers; got none")
+        return records
+
+
+@FORMATS.register("mixed")
+@dataclass(frozen=True)
+class Mixed(Format):
+    """As many records of each source: a shorter one begins again until the longest has come to its end.
+
+    Attributes:
+        sources: what each says of itself, as a source of its own would.
+        retained: numbers, from 0, of sources whose records are only there so that nothing changes: see `Record`.
+    """
+
+    sources: tuple[Format, ...]
+    retained: tuple[int, ...] = ()
+
+    nested = ("sources",)
+
+    def __post_init__(self) -> None:
+        numbers = range(len(self.sources))
+        told = self.retained if isinstance(self.retained, list | tuple) else (None,)
+        if not all(type(number) is int and number in numbers for number in told):
+            expected = f"a list of numbers of sources, 0 to {len(self.sources) - 1}"
+            raise ValueError(f"retained: expected {expected}; got {self.retained!r}")
+
+    @property
+    def title(self) -> str:
+        return " and ".join(source.title for source in self.sources)
+
+    @property
+    def files(self) -> list[Path]:
+        return [path for source in self.sources for path in source.files]
+
+    @property
+    def filed(self) -> bool:
+        return all(source.filed for source in self.sources)
+
+    def read(
+        self, *, limit: int | None = None, on_error: OnError = "stop", max_errors: int = MAX_ERRORS
+    ) -> Sequence[Record]:
+        """The records in turn, numbered as they come."""
+        sources = [source.read(limit=limit, on_error=on_error, max_errors=max_errors) for source in self.sources]
+        records = _InTurn(sources, self.retained)
+        return records if limit is None else records[:limit]
+
+
+@dataclass(frozen=True)
+class _InTurn(Sequence[Record]):
+    """Record n is the next one of source n modulo their number; none is made before it is taken."""
+
+    sources: list[Sequence[Record]]
+    retained: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.sources) * max(map(len, self.sources))
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Record]: ...
+    def __getitem__(self, index: int | slice) -> Record | list[Record]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        turn, source = divmod(index % len(self), len(self.sources))
+        records = self.sources[source]
+        return replace(records[turn % len(records)], line=index % len(self) + 1, retained=source in self.retained)
+
 
 _DRAWN = 64
 """Pages that are kept; others are drawn again when they are needed."""
