@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from arr_coc.assembling import Plan, Request, Source, make_plan, write
-from arr_coc.assembling.initialisation import part_of
+from arr_coc.assembling.writer import part_of
 from arr_coc.loading import find_model
 
 from ..faults import run_module

@@ -18,9 +18,9 @@ from typing import Any
 from arr_coc.evaluation.reporting import to_text
 from arr_coc.faults import run_module
 from arr_coc.files import write_text
-from arr_coc.flops import count_allocators, count_scorers
 from arr_coc.loading import find_model, load_config
 from arr_coc.metrics import METRICS
+from arr_coc.model_summary import count_allocators, count_scorers
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.scorers import SCORERS
 

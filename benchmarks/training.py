@@ -26,6 +26,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
 
+from arr_coc.adapters import PARTS
 from arr_coc.data.collator import QuestionCollator
 from arr_coc.data.records import Record
 from arr_coc.data.sources import open_records
@@ -34,7 +35,6 @@ from arr_coc.faults import run_module
 from arr_coc.loading import find_model
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from arr_coc.parts import PARTS
 from arr_coc.training.cache import CachedEncoder
 from arr_coc.training.parts import train_only
 

@@ -22,7 +22,7 @@ from worked_cases import (
 )
 
 from arr_coc.assembling import FAMILIES, Plan, Request, Source, make_plan, write
-from arr_coc.assembling.clip_text import CLIP_RECIPE, QUESTION, WORDS, words_in_common
+from arr_coc.assembling.published import CLIP_RECIPE, QUESTION, WORDS, words_in_common
 from arr_coc.assembling.sources import TensorInfo
 from arr_coc.cli import main
 from arr_coc.model_summary import question_inputs
@@ -182,8 +182,8 @@ def test_clip_words_start_the_questions_projection(published: Path, tmp_path: Pa
 
 
 def test_fitting_recovers_a_linear_map_between_vocabularies(tmp_path: Path) -> None:
-    from arr_coc.assembling.clip_text import fit
-    from arr_coc.assembling.mapping import Rows
+    from arr_coc.assembling.families import Rows
+    from arr_coc.assembling.published import fit
 
     count, width, shared = 400, 6, 5
     torch.manual_seed(0)

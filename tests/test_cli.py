@@ -14,7 +14,7 @@ from PIL import Image
 
 from arr_coc.cli import main
 from arr_coc.cli.evaluate import table
-from arr_coc.flops import count_flops, count_parameters, on_meta
+from arr_coc.model_summary import count_flops, count_parameters, on_meta
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
 ROOT = Path(__file__).parents[1]

@@ -10,8 +10,7 @@ from helpers import Cli, tiny_model
 from PIL import Image
 from test_documents import paged
 
-from arr_coc.contact_sheet import draw_sheet
-from arr_coc.viewing import OUTLINE_COLOUR
+from arr_coc.viewing import OUTLINE_COLOUR, draw_sheet
 
 
 def outlined(sheet: Image.Image) -> int:

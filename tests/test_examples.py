@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from arr_coc.parts import part_of_parameter
+from arr_coc.adapters import part_of_parameter
 from arr_coc.training.recipe import load_recipe, train
 
 ROOT = Path(__file__).parents[1]

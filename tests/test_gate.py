@@ -8,7 +8,7 @@ import pytest
 
 from arr_coc.evaluation.arms import Arm
 from arr_coc.evaluation.scores import Scored
-from arr_coc.learning.gate import decide
+from arr_coc.learning.learn import decide
 
 ARM = Arm("realizer", "ladder", "realizer", 17, "topk", 128, 33, ())
 

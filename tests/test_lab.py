@@ -17,7 +17,7 @@ from arr_coc.data.domains.density import densities
 from arr_coc.evaluation.arms import Arm, make_arms
 from arr_coc.experiments.contest import check_tokens
 from arr_coc.experiments.decisions import Entry, check_rules, missing_arms
-from arr_coc.flops import count_parameters, on_meta
+from arr_coc.model_summary import count_parameters, on_meta
 from arr_coc.modeling.configuration_arr_coc import resolve_budget
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.training.from_scratch.answering import AnsweringStage

@@ -13,18 +13,11 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("arr_coc.cli",),
     ("arr_coc.demo", "arr_coc.serving"),
     ("arr_coc.explaining", "arr_coc.learning"),
-    ("arr_coc.training", "arr_coc.evaluation", "arr_coc.publishing", "arr_coc.assembling"),
-    ("arr_coc.attached", "arr_coc.contact_sheet", "arr_coc.model_summary"),
-    ("arr_coc.data", "arr_coc.flops", "arr_coc.loading", "arr_coc.metrics", "arr_coc.viewing"),
-    (
-        "arr_coc.adapters",
-        "arr_coc.auto_classes",
-        "arr_coc.files",
-        "arr_coc.journal",
-        "arr_coc.experiments.costs",
-        "arr_coc.normalisation",
-    ),
-    ("arr_coc.faults", "arr_coc.locks", "arr_coc.parts", "arr_coc.settings"),
+    ("arr_coc.training", "arr_coc.experiments", "arr_coc.publishing", "arr_coc.assembling"),
+    ("arr_coc.attached", "arr_coc.evaluation"),
+    ("arr_coc.data", "arr_coc.loading", "arr_coc.metrics", "arr_coc.model_summary", "arr_coc.viewing"),
+    ("arr_coc.adapters", "arr_coc.auto_classes", "arr_coc.journal"),
+    ("arr_coc.faults", "arr_coc.files"),
     ("arr_coc.version", "arr_coc.modeling"),
 )
 """From the top down; a part imports itself and parts of lower layers. Beside them stands arr_coc itself, the user's

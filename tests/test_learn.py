@@ -15,8 +15,7 @@ from arr_coc.data.formats import FeedbackLog, Rendered
 from arr_coc.evaluation.prediction_loop import model_identity
 from arr_coc.journal import Journal
 from arr_coc.learning import learn as learning
-from arr_coc.learning.gate import Decision
-from arr_coc.learning.learn import Lesson, learn
+from arr_coc.learning.learn import Decision, Lesson, learn
 from arr_coc.learning.versions import CHECKPOINT, Versions
 from arr_coc.loading import load_model
 

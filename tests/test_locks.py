@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from arr_coc.locks import sole_writer
+from arr_coc.files import sole_writer
 
 
 def holder(out: Path, seconds: float) -> int:

@@ -15,8 +15,7 @@ from transformers import Qwen3VLForConditionalGeneration
 
 from arr_coc import ArrCocConfig
 from arr_coc.cli import main
-from arr_coc.flops import count_flops, count_scorers, on_meta
-from arr_coc.model_summary import generated_image
+from arr_coc.model_summary import count_flops, count_scorers, generated_image, on_meta
 from arr_coc.modeling.allocators import ALLOCATORS
 from arr_coc.modeling.scorers import SCORERS
 from arr_coc.modeling.textures import TEXTURE_SETS

@@ -15,7 +15,7 @@ from torch import Tensor
 from trainers import CPU, PAGES, killed_at, loaded, same, trainer_of, weights_of
 
 from arr_coc import ArrCocForConditionalGeneration
-from arr_coc.parts import part_of_parameter
+from arr_coc.adapters import part_of_parameter
 from arr_coc.training.asked_batch import AnsweredPrompts
 from arr_coc.training.phases import AllocatorPhase, make_trainer, train_phase
 from arr_coc.training.recipe import load_recipe, train

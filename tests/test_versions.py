@@ -8,8 +8,7 @@ import torch
 from helpers import tiny_model
 
 from arr_coc.adapters import adapt, save_adapter
-from arr_coc.learning.adapted_fetcher import adapted_fetcher
-from arr_coc.learning.versions import CHECKPOINT, DECISION, Versions
+from arr_coc.learning.versions import CHECKPOINT, DECISION, Versions, adapted_fetcher
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
 

@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from arr_coc.publishing import build
-    from arr_coc.publishing.cards import CARD, missing_metadata, read_card
+    from arr_coc.publishing.building import CARD, missing_metadata, read_card
 
     out = build(args.source, args.out, card=args.card, force=args.force)
     print(f'{out}\nload it by AutoModel.from_pretrained("{out}", trust_remote_code=True)')

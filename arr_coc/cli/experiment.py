@@ -87,7 +87,7 @@ def conduct(
     from accelerate import PartialState
 
     from arr_coc.experiments.experiment import Settings, check_data, keep_costs, keep_plan, plan_arms, read_plan
-    from arr_coc.locks import sole_writer
+    from arr_coc.files import sole_writer
 
     _check_rescoring(args)
     options = read_config(args.config)

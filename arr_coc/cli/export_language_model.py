@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from arr_coc.files import check_free
     from arr_coc.loading import load_model
-    from arr_coc.publishing.language_model import export_language_model
+    from arr_coc.publishing.building import export_language_model
 
     check_free(Path(args.out).expanduser().absolute(), args.force)  # before the weights are read
     model = load_model(args.model, "cpu")

@@ -18,7 +18,7 @@ from ..evaluation.answers import ask, encode, load_images
 from ..evaluation.arms import Arm
 from ..evaluation.peer_rules import PEERS
 from ..evaluation.peers import choose
-from ..flops import count_flops, on_meta
+from ..model_summary import count_flops, on_meta
 from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 

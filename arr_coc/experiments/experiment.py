@@ -26,10 +26,9 @@ from ..evaluation.prediction_loop import OtherPages, by_image, hash_images, mode
 from ..evaluation.predictions import append, mend, read_run
 from ..evaluation.reporting import environment, require_extra, shown
 from ..evaluation.scores import check_answers, read_scored
-from ..files import read_json, read_yaml, write_json, write_text
+from ..files import check_entries, check_types, read_json, read_yaml, write_json, write_text
 from ..modeling.allocators import ALLOCATORS
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from ..settings import check_entries, check_types
 from .costs import ArmCost, Asked, Costs, Percentiles, measure_costs
 from .decisions import DEFAULT_RULES, Entry, check_rules, missing_arms
 from .scoring import Curve, read_curve, score_curve, score_experiment

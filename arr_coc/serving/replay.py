@@ -6,8 +6,7 @@ from pathlib import Path
 
 from ..evaluation.prediction_loop import model_identity
 from ..journal import read_journal
-from ..learning.adapted_fetcher import adapted_fetcher
-from ..learning.versions import CHECKPOINT, Versions
+from ..learning.versions import CHECKPOINT, Versions, adapted_fetcher
 from ..modeling.asker import Answer
 from ..modeling.fetcher import RunningBackFetcher
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration

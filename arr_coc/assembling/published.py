@@ -1,16 +1,128 @@
-"""DeepSeek-OCR (deepseek-ai/DeepSeek-OCR): the vision encoder, the projector, and a mixture-of-experts language model.
+"""The published models, each a family: CLIP's words, decoders, DeepSeek-OCR and Ovis2.5."""
 
-Notation: G side of the grid, D' semantic width. `sam_model` is our grid encoder and, with its last two convolutions,
-our compressor; `vision_model` is our semantic encoder.
-"""
-
+import re
 from math import isqrt
 from typing import Any
 
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..files import read_json
 from ..modeling.chat_template import render_macro
-from .families import FAMILIES, Family, Prompting, Shapes, map_decoder
-from .mapping import Mapping
+from .families import FAMILIES, Family, Mapping, Prompting, Rows, Shapes, as_text_config, map_decoder
 from .sources import Source
+
+# ---- clip_text -------------------------------------------------------------------------------------------------------
+#
+# CLIP's words (openai/clip-vit-large-patch14): where scorer "clip_query" starts to read questions.
+#
+# The scorer's shared space is trained; CLIP gives it a start in which words of like meaning lie together. The
+# question's projection is fitted so that the language model's embedding of a word leads to CLIP's embedding of the
+# same word.
+#
+# Notation: W words in common, D language-model width, S width of the shared space, CLIP's.
+
+
+CLIP_TEXT = "clip-text"
+CLIP_RECIPE = "fitted: from the language model's embeddings of words to CLIP's (ridge regression)"
+WORDS = "text_model.embeddings.token_embedding.weight"
+QUESTION = "model.fetcher.scorers.clip_query.text_projection.weight"
+
+RIDGE = 0.1
+"""Penalty per word, against normalised embeddings of unit variance."""
+
+
+@FAMILIES.register("clip")
+class Clip(Family):
+    """Read for its word embeddings; no tensor of it is in the checkpoint."""
+
+    roles = (CLIP_TEXT,)
+
+    def map(self, source: Source, roles: set[str], wanted: Shapes) -> Mapping:
+        mapping = Mapping(source)
+        mapping.leave_out(re.escape(WORDS), "read, to fit how scorer clip_query starts")
+        mapping.leave_out(r"text_model\..+|text_projection\.weight|logit_scale", "its text encoder: words are enough")
+        mapping.leave_out(
+            r"vision_model\..+|visual_projection\.weight", "its vision encoder: images are read by another"
+        )
+        return mapping
+
+
+FAMILIES.register("clip_text_model")(Clip)
+
+
+def words_in_common(source: Source, tokenizer: Any) -> list[tuple[int, int]]:
+    """(row of the language model, row of CLIP) of each lower-case word that is one token for both.
+
+    Raises:
+        ValueError: the two know no word in common, or `source` has no tokenizer of CLIP's form.
+    """
+    known = tokenizer.get_vocab()
+    vocabulary = read_json(source.file("tokenizer.json")).get("model", {}).get("vocab", {})
+    words = [
+        (token.removesuffix("</w>"), row) for token, row in vocabulary.items() if re.fullmatch(r"[a-z]+</w>", token)
+    ]
+    pairs = sorted((known["Ġ" + word], row) for word, row in words if "Ġ" + word in known)  # Ġ: a space before it
+    if not pairs:
+        raise ValueError(f"{source}: expected words that the language model's tokenizer knows too; got none")
+    return pairs
+
+
+@torch.no_grad()
+def fit(source: Source, embeddings: Rows, tokenizer: Any) -> Tensor:
+    """[S, D] float32: leads the normalised embedding of a word to CLIP's, centred."""
+    pairs = torch.tensor(words_in_common(source, tokenizer))
+    table = source.shape(WORDS)
+    embedded = _gather(embeddings, pairs[:, 0])
+    order = pairs[:, 1].argsort()
+    asked = torch.empty(len(pairs), table[1])
+    asked[order] = _gather(Rows(source, WORDS, 0, table[0]), pairs[order, 1])
+    asked = asked - asked.mean(0)
+    embedded = F.layer_norm(embedded, embedded.shape[-1:])
+    square = (embedded.T @ embedded).double()
+    square += RIDGE * len(pairs) * torch.eye(len(square), dtype=torch.float64)
+    return torch.linalg.solve(square, (embedded.T @ asked).double()).T.float()
+
+
+def _gather(rows: Rows, wanted: Tensor) -> Tensor:
+    """Rows `wanted`, ascending, of a table: [W, width] float32, without ever holding the table."""
+    gathered = torch.empty(len(wanted), rows.info.shape[1])
+    for first, block in rows.blocks():
+        here = (wanted >= first) & (wanted < first + len(block))
+        gathered[here] = block[wanted[here] - first].float()
+    return gathered
+
+
+# ---- decoders --------------------------------------------------------------------------------------------------------
+#
+# Decoders whose names are transformers' own: Qwen3, Qwen2, and Llama and those of its form, as SmolLM2.
+
+
+@FAMILIES.register("llama")
+@FAMILIES.register("qwen2")
+@FAMILIES.register("qwen3")
+class Decoder(Family):
+    """The language model, its tokenizer, its ChatML."""
+
+    roles = ("llm",)
+
+    def text_config(self, source: Source) -> dict[str, Any]:
+        return as_text_config(source.config, source.field("model_type"))
+
+    def map(self, source: Source, roles: set[str], wanted: Shapes) -> Mapping:
+        mapping = Mapping(source)
+        map_decoder(mapping, wanted)
+        return mapping
+
+
+# ---- deepseek_ocr ----------------------------------------------------------------------------------------------------
+#
+# DeepSeek-OCR (deepseek-ai/DeepSeek-OCR): the vision encoder, the projector, and a mixture-of-experts language model.
+#
+# Notation: G side of the grid, D' semantic width. `sam_model` is our grid encoder and, with its last two
+# convolutions, our compressor; `vision_model` is our semantic encoder.
+
 
 _GRID, _SEMANTIC = "model.vision_tower.grid_encoder.", "model.vision_tower.semantic_encoder."
 _COMPRESSOR = "model.vision_tower.compressor."
@@ -224,3 +336,57 @@ def _count(source: Source, pattern: str) -> int:
     if not count:
         raise ValueError(f"{source}: expected tensor {pattern.format(0)}; got none")
     return count
+
+
+# ---- ovis ------------------------------------------------------------------------------------------------------------
+#
+# Ovis2.5 (AIDC-AI/Ovis2.5-2B, -9B): a Qwen3 language model and a visual embedding table.
+#
+# Its own vision encoder is left out: images are read by DeepSeek-OCR's. The table's head reads that encoder's
+# 2x2-merged features; it is loaded where ours are as wide, else it starts anew.
+
+
+TABLE = "vte.weight"
+HEAD = "model.bridge.head.0.weight"
+
+
+@FAMILIES.register("ovis2_5")
+class Ovis(Family):
+    """The language model under `llm.`, and for bridge "vet" the table and its head."""
+
+    roles = ("llm",)
+
+    def text_config(self, source: Source) -> dict[str, Any]:
+        published = source.field("llm_config")
+        if not isinstance(published, dict) or published.get("model_type") != "qwen3":
+            raise ValueError(
+                f"{source}: expected llm_config of model_type 'qwen3' in config.json; got {published!r:.80}"
+            )
+        return as_text_config(published, "qwen3")
+
+    def bridge_config(self, source: Source, kind: str) -> dict[str, Any]:
+        if kind != "vet":
+            return {}
+        rows = source.shape(TABLE)[0]
+        source.agree("rows of the visual embedding table", rows, source.field("visual_vocab_size", rows))
+        return {"table_size": rows, "layout": "indicators"}
+
+    def map(self, source: Source, roles: set[str], wanted: Shapes) -> Mapping:
+        mapping = Mapping(source)
+        map_decoder(mapping, wanted, "llm.")
+        if HEAD in wanted:
+            mapping.take("model.bridge.table.weight", TABLE)
+            mapping.rename({r"visual_tokenizer\.head\.1\.(\w+)": r"model.bridge.head.1.\1"})
+            head, ours = "visual_tokenizer.head.0.weight", wanted[HEAD][1]
+            theirs = source.shape(head)[1]
+            if theirs == ours:
+                mapping.take(HEAD, head)
+            else:
+                mapping.leave_out(
+                    r"visual_tokenizer\.head\.0\.weight", f"reads {theirs} features of its own encoder, not our {ours}"
+                )
+        mapping.leave_out(
+            r"visual_tokenizer\.head\..+|vte\.weight", 'the visual table of bridge "vet", which is not asked for'
+        )
+        mapping.leave_out(r"visual_tokenizer\.vit\..+", "its own vision encoder: images are read by another")
+        return mapping
