@@ -25,7 +25,7 @@ from helpers import tiny_model
 from PIL import Image
 
 from arr_coc.cli import main
-from arr_coc.cli.data_arguments import find_source
+from arr_coc.cli.common import find_source
 from arr_coc.data.formats import FORMATS
 from arr_coc.data.records import Record, read_records
 from arr_coc.data.sources import open_records, open_source

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from arr_coc.cli import main
-from arr_coc.cli.data_arguments import find_source
+from arr_coc.cli.common import find_source
 from arr_coc.data.domains import AS_DRAWN, Page, Variations, draw_page
 from arr_coc.data.domains.variations import unheard_field
 from arr_coc.data.formats.own import Rendered

@@ -1,4 +1,8 @@
-"""`arr-coc experiment`: does running back help? The ladder, baselines, bounds; a decision by rules made before."""
+"""`arr-coc experiment` and `arr-coc ablate`: does running back help, and what does each part bring?
+
+The ladder, baselines, bounds, a decision by rules made before; every budget, scorer, allocator and bridge that a
+checkpoint can run, one changed at a time.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +16,22 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .common import METRICS, Command, add_choice_arguments, add_device_argument, add_model_argument, add_tiles_argument
-from .data_arguments import add_data_arguments, find_source, reading
+from .common import (
+    METRICS,
+    Command,
+    add_choice_arguments,
+    add_data_arguments,
+    add_device_argument,
+    add_model_argument,
+    add_tiles_argument,
+    find_source,
+    reading,
+)
 
 if TYPE_CHECKING:
     from arr_coc.experiments.decisions import Entry
     from arr_coc.experiments.experiment import Settings
+
 
 PLACES = ("model", "data", "out", "rules")
 """Keys of the YAML file that are paths, relative to it; `rules` may be the rules themselves, `data` a source."""
@@ -257,4 +271,46 @@ COMMAND = Command(
     ),
     add_arguments=add_arguments,
     run=run,
+)
+
+
+def add_ablate_arguments(parser: argparse.ArgumentParser) -> None:
+    add_run_arguments(parser)
+    parser.add_argument("--peers", action="store_true", help="also measure published pruning rules")
+
+
+def run_ablate(args: argparse.Namespace) -> None:
+    from arr_coc.evaluation.reporting import require_extra
+    from arr_coc.experiments.ablation import plan_ablation
+
+    require_extra("matplotlib", "plots")
+    conduct(args, partial(plan_ablation, peers=args.peers), finish_ablation)
+
+
+def finish_ablation(out: Path, records: Any, metric: str | None) -> None:
+    """Numbers, report, and the table on standard output."""
+    from arr_coc.experiments.ablation import ablation_text, rescore_ablation, write_ablation
+
+    result = rescore_ablation(out, records, metric=metric)
+    page = write_ablation(out, result)
+    print(ablation_text(result))
+    print(page)
+
+
+ABLATE = Command(
+    name="ablate",
+    summary="measure each part: budgets, scorers, allocators, bridges",
+    description=(
+        "Answer the same questions with one part of the model changed at a time: the budget, and every registered\n"
+        "scorer, allocator, compressor and bridge that the checkpoint can run. A killed run resumes, and several\n"
+        "processes can share the work, as in arr-coc experiment. OUT/report.html has the table and plots of accuracy\n"
+        "against tokens and time. OUT/ablation.csv and OUT/result.json have the numbers."
+    ),
+    examples=(
+        "arr-coc ablate --data examples/held_out/data.jsonl --out runs/ablation --limit 300",
+        "arr-coc ablate --data examples/held_out/data.jsonl --out runs/ablation --limit 300 --peers",
+        "arr-coc ablate --data examples/held_out/data.jsonl --out runs/ablation --limit 300 --rescore --metric anls",
+    ),
+    add_arguments=add_ablate_arguments,
+    run=run_ablate,
 )

@@ -1,9 +1,11 @@
-"""`arr-coc assemble`: one checkpoint from the published weights of several models."""
+"""`arr-coc assemble`, `build`, `push` and `export-language-model`: from published weights to a Hub repository."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -12,6 +14,8 @@ from .common import Command
 
 if TYPE_CHECKING:
     from arr_coc.assembling import Source
+    from arr_coc.publishing.pushing import Checked
+
 
 BRIDGES = "cells, linear, quality, transformer, vet, wordpieces"
 SCORERS = (
@@ -20,7 +24,7 @@ SCORERS = (
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_assemble_arguments(parser: argparse.ArgumentParser) -> None:
     where = "folder, .gguf file, or org/name or org/name@revision on the Hub"
     trained = "folder of trained parts, such as hub_configs/arr-coc-135m, to complete with a language model"
     parser.add_argument("folder", metavar="FOLDER", nargs="?", help=trained)
@@ -52,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="print the plan; write nothing, download no weights")
 
 
-def run(args: argparse.Namespace) -> None:
+def run_assemble(args: argparse.Namespace) -> None:
     from huggingface_hub.utils import enable_progress_bars
 
     from arr_coc.assembling import Request, make_plan, report, write
@@ -152,7 +156,7 @@ def _sources(args: argparse.Namespace) -> dict[str, Source]:
     return sources
 
 
-COMMAND = Command(
+ASSEMBLE = Command(
     name="assemble",
     summary="make a checkpoint from the published weights of other models",
     description=(
@@ -167,6 +171,160 @@ COMMAND = Command(
         "arr-coc assemble hub_configs/arr-coc-135m",
         "arr-coc assemble hub_configs/arr-coc-135m --new --out runs/135m",
     ),
-    add_arguments=add_arguments,
-    run=run,
+    add_arguments=add_assemble_arguments,
+    run=run_assemble,
+)
+
+
+def add_build_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", metavar="SOURCE", help="folder with config, processor, tokenizer, weights and card")
+    parser.add_argument("out", metavar="OUT", help="output folder; must be empty or not exist")
+    parser.add_argument("--card", metavar="FILE", help="README.md to use as the card (default: the one in SOURCE)")
+    parser.add_argument("--force", action="store_true", help="replace OUT if it has files")
+
+
+def run_build(args: argparse.Namespace) -> None:
+    from arr_coc.publishing import build
+    from arr_coc.publishing.building import CARD, missing_metadata, read_card
+
+    out = build(args.source, args.out, card=args.card, force=args.force)
+    print(f'{out}\nload it by AutoModel.from_pretrained("{out}", trust_remote_code=True)')
+    missing = missing_metadata(read_card(out / CARD))
+    if missing:
+        print(f"arr-coc push will ask for {', '.join(missing)} in the metadata of the card", file=sys.stderr)
+
+
+BUILD = Command(
+    name="build",
+    summary="write a model repository that loads without this package",
+    description=(
+        "Write a complete model repository: the files of SOURCE, the model's code, the auto_map for transformers'\n"
+        "Auto classes (trust_remote_code=True), and a card whose metadata has library, task, base models, the tested\n"
+        "range of transformers and the results in evaluation.json. OUT is written in one step or not at all."
+    ),
+    examples=(
+        "arr-coc build hub_configs/arr-coc-tiny OUT",
+        "arr-coc build ASSEMBLED OUT --card hub_configs/arr-coc-qwen3-0.6b/README.md --force",
+    ),
+    add_arguments=add_build_arguments,
+    run=run_build,
+)
+
+
+def add_push_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="FOLDER", help="folder that arr-coc build wrote")
+    parser.add_argument("name", metavar="ORG/NAME", help="repository on the Hub; created if there is none")
+    seen = parser.add_mutually_exclusive_group()
+    seen.add_argument("--private", action="store_true", help="create a private repository (default)")
+    seen.add_argument("--public", action="store_true", help="create a public repository")
+    parser.add_argument("--revision", metavar="BRANCH", help="branch; created if there is none (default: main)")
+    parser.add_argument("--create-pr", action="store_true", help="open a pull request instead of committing")
+    parser.add_argument("--message", metavar="TEXT", help="commit message (default: a generated one)")
+    parser.add_argument("--dry-run", action="store_true", help="check, list files and bytes; use no network")
+
+
+def run_push(args: argparse.Namespace) -> None:
+    from arr_coc.publishing import check, check_name, push
+    from arr_coc.publishing.pushing import MAIN
+
+    visibility = "public" if args.public else "private"
+    place = f"{check_name(args.name)} ({visibility}), branch {args.revision or MAIN}"
+    if args.dry_run:
+        print(listing(check(args.folder)))
+        print(f"{'a pull request to' if args.create_pr else 'to'} {place}; nothing was sent")
+        return
+    with _bars_only():
+        pushed = push(
+            args.folder,
+            args.name,
+            private=not args.public,
+            revision=args.revision,
+            create_pr=args.create_pr,
+            message=args.message,
+        )
+    for name in pushed.removed:
+        print(f"removed {name}, weights that the folder does not have", file=sys.stderr)
+    files = f"{len(pushed.checked.files)} files, {pushed.checked.nbytes:,} bytes"
+    print(f"{pushed.url}\n{files} {'pushed to' if pushed.changed else 'were there already:'} {place}")
+
+
+def listing(checked: Checked) -> str:
+    """Files with their bytes, and the sums."""
+    rows = [
+        *checked.files.items(),
+        (f"in {len(checked.files)} files, {checked.parameters:,} parameters", checked.nbytes),
+    ]
+    width = max(len(f"{size:,}") for _, size in rows)
+    return "\n".join(f"{size:>{width},}  {name}" for name, size in rows)
+
+
+@contextmanager
+def _bars_only() -> Iterator[None]:
+    """Progress bars of the upload where somebody watches, without notes on retries, which name signed addresses."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars, logging
+
+    verbosity = logging.get_verbosity()
+    bars = are_progress_bars_disabled() and sys.stderr.isatty() and constants.HF_HUB_DISABLE_PROGRESS_BARS is None
+    logging.set_verbosity_error()
+    if bars:
+        enable_progress_bars()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            disable_progress_bars()
+
+
+PUSH = Command(
+    name="push",
+    summary="publish a model repository on the Hub",
+    description=(
+        "Publish FOLDER as ORG/NAME in one commit. First FOLDER is checked: it must be complete, hold no pickles and\n"
+        "no paths of this machine, and load as others will load it, which runs the code in it. Weights in the\n"
+        "repository that are not in FOLDER are removed. The token comes from HF_TOKEN or hf auth login. An\n"
+        "interrupted run resumes when it is repeated."
+    ),
+    examples=(
+        "arr-coc push OUT org/name --dry-run",
+        "arr-coc push OUT org/name --revision v2 --private",
+        "arr-coc push OUT org/name --public --create-pr",
+    ),
+    add_arguments=add_push_arguments,
+    run=run_push,
+)
+
+
+def add_export_language_model_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="the model: a folder, or org/name on the Hub")
+    parser.add_argument("out", metavar="OUT", help="output folder; must be empty or not exist")
+    parser.add_argument("--max-shard-size", metavar="SIZE", default="5GB", help="size of a weights file (default: 5GB)")
+    parser.add_argument("--force", action="store_true", help="replace OUT if it has files")
+
+
+def run_export_language_model(args: argparse.Namespace) -> None:
+    from arr_coc.files import check_free
+    from arr_coc.loading import load_model
+    from arr_coc.publishing.building import export_language_model
+
+    check_free(Path(args.out).expanduser().absolute(), args.force)  # before the weights are read
+    model = load_model(args.model, "cpu")
+    out = export_language_model(model, args.out, force=args.force, max_shard_size=args.max_shard_size)
+    print(
+        f"{out}\nserve it by: vllm serve {out} --enable-prompt-embeds --dtype {str(model.dtype).removeprefix('torch.')}"
+    )
+
+
+EXPORT_LANGUAGE_MODEL = Command(
+    name="export-language-model",
+    summary="write the language model as a plain checkpoint, for engines such as vLLM",
+    description=(
+        "Write the language model of MODEL as a plain transformers checkpoint, with tokenizer and chat template. An\n"
+        "engine that takes prompt embeddings, such as vLLM, answers the prompts that arr_coc.serving.vllm_client\n"
+        "embeds. OUT is written in one step or not at all."
+    ),
+    examples=("arr-coc export-language-model hub_configs/arr-coc-tiny OUT",),
+    add_arguments=add_export_language_model_arguments,
+    run=run_export_language_model,
 )
