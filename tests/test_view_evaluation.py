@@ -194,7 +194,7 @@ DOCUMENTED = [
     line
     for block in re.findall(r"```sh\n(.*?)```", (ROOT / "docs" / "views.md").read_text(encoding="utf-8"), re.DOTALL)
     for line in block.splitlines()
-    if line.startswith("arr-coc")  # the table's command: tests/test_view_report.py
+    if line.startswith("arr-coc")  # the table's command: tests/test_benchmarks.py
 ]
 SMALL = {
     "render": ["--pages", "1", "--questions", "1", "--size", "96", "--split", "train"],

@@ -1,4 +1,4 @@
-"""The benchmarks measure what they say; `arr-coc info --stats` prints what comes out of every stage."""
+"""Benchmarks of the model measure what they say; `arr-coc info --stats` prints what comes out of every stage."""
 
 import json
 import os
