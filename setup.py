@@ -1,5 +1,4 @@
-"""How ARR-COC is packaged: `modeling/`, which also travels with the weights, is installed as `arr_coc.modeling`, and
-the command line in `arr_coc/cli/` as `arr_coc_cli`."""
+"""How ARR-COC is packaged: `modeling/`, which also travels with the weights, is installed as `arr_coc.modeling`."""
 
 import runpy
 from pathlib import Path
@@ -8,7 +7,7 @@ from setuptools import find_packages, setup
 
 ROOT = Path(__file__).resolve().parent
 
-# Run the file, not the package: importing arr_coc needs transformers, which a build environment does not have.
+# Run the file, not the package, so that a build imports nothing of it.
 VERSION = runpy.run_path(str(ROOT / "arr_coc" / "version.py"))["__version__"]
 
 # `make versions` runs chosen tests with exactly these lower bounds, and with the newest releases; all tests run with
@@ -49,9 +48,7 @@ EXTRAS_REQUIRE = {
     "conformance": ["parameterized>=0.9"],  # beside "test": what transformers' own tests import
 }
 
-# The command line is installed beside the library: importing arr_coc registers its classes with transformers, which
-# takes seconds, and `arr-coc --help` shall not.
-PACKAGE_DIR = {"arr_coc.modeling": "modeling", "arr_coc_cli": "arr_coc/cli"}
+PACKAGE_DIR = {"arr_coc.modeling": "modeling"}
 
 setup(
     name="arr-coc",
@@ -61,13 +58,13 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11",
-    packages=[*find_packages(include=["arr_coc", "arr_coc.*"], exclude=["arr_coc.cli"]), *PACKAGE_DIR],
+    packages=[*find_packages(include=["arr_coc", "arr_coc.*"]), *PACKAGE_DIR],
     package_dir=PACKAGE_DIR,
     package_data={"arr_coc.data": ["*.csv"], "arr_coc.serving": ["monitoring/*"]},
     install_requires=INSTALL_REQUIRES,
     extras_require=EXTRAS_REQUIRE,
     entry_points={
-        "console_scripts": ["arr-coc = arr_coc_cli:main"],
-        "lmms_eval.models": ["arr_coc = arr_coc.evaluating.lmms:manifest"],
+        "console_scripts": ["arr-coc = arr_coc.cli:main"],
+        "lmms_eval.models": ["arr_coc = arr_coc.evaluation.lmms:manifest"],
     },
 )

@@ -1,16 +1,27 @@
-"""transformers' Auto classes, and which class of ours each of them gives."""
+"""Which class each of transformers' Auto classes gives for `model_type` "arr_coc", and when they learn it.
 
-import transformers
+`import arr_coc` loads neither torch nor transformers. The classes register as soon as a program imports transformers
+or `arr_coc.modeling`, whichever comes first, so `import arr_coc` is all that `AutoModel.from_pretrained` needs.
+"""
 
-from .modeling.auto_map import AUTO_MODELS
-from .modeling.configuration_arr_coc import ArrCocConfig
-from .modeling.image_processing_arr_coc import ArrCocImageProcessor
-from .modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from .modeling.processing_arr_coc import ArrCocProcessor
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+import types
+from collections.abc import Sequence
 
 
 def register() -> None:
-    """Makes transformers' Auto classes know ours; may be repeated."""
+    """Registers the classes with transformers' Auto classes; may be repeated."""
+    import transformers
+
+    from .modeling.auto_map import AUTO_MODELS
+    from .modeling.configuration_arr_coc import ArrCocConfig
+    from .modeling.image_processing_arr_coc import ArrCocImageProcessor
+    from .modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+    from .modeling.processing_arr_coc import ArrCocProcessor
+
     transformers.AutoConfig.register(ArrCocConfig.model_type, ArrCocConfig, exist_ok=True)
     for name in AUTO_MODELS:
         getattr(transformers, name).register(ArrCocConfig, ArrCocForConditionalGeneration, exist_ok=True)
@@ -18,3 +29,44 @@ def register() -> None:
     transformers.AutoImageProcessor.register(
         ArrCocConfig, image_processor_classes={"pil": ArrCocImageProcessor}, exist_ok=True
     )
+
+
+def register_with_transformers() -> None:
+    """Registers the classes now, where transformers is imported already, or right after its import."""
+    if "transformers" in sys.modules:
+        register()
+    else:
+        sys.meta_path.insert(0, _AfterImport())
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """A post-import hook: calls `register` once, after the first import of one of `names`."""
+
+    names = ("transformers", f"{__package__}.modeling")
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname not in self.names:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _RegisteringLoader(spec.loader)
+        return spec
+
+
+class _RegisteringLoader(importlib.abc.Loader):
+    """Loads a module as `loader` does, and calls `register`."""
+
+    def __init__(self, loader: importlib.abc.Loader) -> None:
+        self.loader = loader
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType | None:
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        if module.__spec__ is not None:
+            module.__spec__.loader = module.__loader__ = self.loader
+        self.loader.exec_module(module)
+        register()

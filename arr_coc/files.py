@@ -1,17 +1,66 @@
-"""Files: JSON and YAML, outputs that appear whole or not at all."""
+"""Files: JSON and YAML of the types declared, outputs that appear whole or not at all, one writer at a time.
+
+Whoever writes a folder or a file holds a lock beside it, which a killed process loses. Others may have changed files,
+so what comes from them is checked.
+"""
 
 import json
 import os
+import platform
+import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import fields
+from datetime import datetime
+from functools import reduce
+from operator import or_
 from pathlib import Path
-from typing import Any
+from types import GenericAlias, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import yaml
+from filelock import FileLock, Timeout
+from huggingface_hub.dataclasses import type_validator
 from safetensors import SafetensorError
 
-from .locks import sole_writer
+PATIENCE = 10.0
+"""Seconds to wait for another writer. Loading processes of a killed run hold its lock until they notice, up to 5 s."""
+
+
+@contextmanager
+def sole_writer(out: Path, *, patience: float | None = None) -> Iterator[None]:
+    """Keeps every other process from writing `out` until the block ends.
+
+    Args:
+        out: a folder or a file, there or not yet; the lock is `.NAME.lock` beside it.
+        patience: how long to wait for a process that holds it, s; None: `PATIENCE`.
+
+    Raises:
+        ValueError: another process still writes there; the message says which one, and since when.
+    """
+    path = out.absolute().parent / f".{out.absolute().name}.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=PATIENCE if patience is None else patience)
+    except Timeout:
+        raise ValueError(f"{out}: expected no other process to write there; got {_holder(path)}") from None
+    try:
+        path.write_text(f"process {os.getpid()} on {platform.node()} since {datetime.now():%Y-%m-%d %H:%M:%S}", "utf-8")
+        yield
+    finally:
+        with suppress(OSError):  # Windows keeps a file that is open; it is locked anew then
+            path.unlink()  # while we hold it: who opened it meanwhile sees that it is gone, and starts over
+        lock.release()
+
+
+def _holder(lock: Path) -> str:
+    try:
+        return lock.read_text(encoding="utf-8") or "another one"
+    except (OSError, UnicodeDecodeError):
+        return "another one"
+
 
 _WRITERS = ("while serializing", "inline_container")
 """How errors of safetensors' and of PyTorch's writers are known; the latter name a file of its source."""
@@ -185,3 +234,52 @@ def disk_faults(out: Path) -> Iterator[None]:
 
 def _beside(path: Path, what: str) -> Path:
     return path.parent / f".{path.name}.{what}"
+
+
+def check_types(settings: Any) -> None:
+    """Refuses values of other types than a dataclass declares. A whole number passes as a number, a list as a tuple.
+
+    Raises:
+        ValueError: the message names the field.
+    """
+    hints = get_type_hints(type(settings))
+    for field in fields(settings):
+        _check_type(field.name, getattr(settings, field.name), hints[field.name])
+
+
+def check_entries(content: Any, schema: type, where: str) -> None:
+    """As `check_types`, of a mapping with a `TypedDict` for schema; it may hold other entries too.
+
+    Raises:
+        ValueError: no mapping, or an entry is missing or of another type; the message begins with `where`.
+    """
+    hints = get_type_hints(schema)
+    if not isinstance(content, dict) or not set(hints) <= set(content):
+        received = f"none of {', '.join(sorted(set(hints) - set(content)))}" if isinstance(content, dict) else content
+        raise ValueError(f"{where}: expected {', '.join(hints)}; got {received!r}")
+    for name, hint in hints.items():
+        _check_type(f"{where}: {name}", content[name], hint)
+
+
+def _check_type(name: str, value: Any, hint: Any) -> None:
+    try:
+        type_validator(name, value, _as_read(hint))
+    except TypeError as error:
+        declared = hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)
+        expected = re.sub(r"(collections\.abc|typing)\.", "", declared)
+        raise ValueError(f"{name}: expected {expected}; got {value!r}") from error
+
+
+def _as_read(hint: Any) -> Any:
+    """The type that a value has as YAML and JSON give it, for what is declared as `hint`."""
+    origin, parts = get_origin(hint), tuple(_as_read(part) for part in get_args(hint) if part is not ...)
+    if hint is float:
+        return int | float
+    if origin in (Union, UnionType):
+        return reduce(or_, parts)
+    if origin in (Mapping, dict):
+        return GenericAlias(dict, parts)
+    if origin in (tuple, list, Sequence):
+        alike = origin is not tuple or ... in get_args(hint)
+        return GenericAlias(tuple, (parts[0], ...) if alike else parts) | GenericAlias(list, (reduce(or_, parts),))
+    return hint

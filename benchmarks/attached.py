@@ -25,9 +25,9 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 import arr_coc
 from arr_coc.attached import AttachedReader
 from arr_coc.attached.reader import WAYS
-from arr_coc.evaluating.environment import environment
-from arr_coc.memory import LiveTensors
-from arr_coc.profiling.timing import CLOCKS, Seconds, alternate, table
+from arr_coc.evaluation.reporting import environment
+from arr_coc.experiments.costs import LiveTensors
+from benchmarks.timing import CLOCKS, Seconds, alternate, table
 
 QUESTIONS = ("What is the total?", "What is the date?")
 

@@ -29,11 +29,11 @@ from transformers import (
 from transformers.models.donut.image_processing_pil_donut import DonutImageProcessorPil
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
-from arr_coc.evaluating.environment import environment
+from arr_coc.evaluation.reporting import environment
 from arr_coc.loading import find_model, load_model
 from arr_coc.modeling.weights import WEIGHTS, WEIGHTS_INDEX
-from arr_coc.profiling.timing import CLOCKS, alternate, table
-from arr_coc.profiling.views import random_model
+from benchmarks.timing import CLOCKS, alternate, table
+from benchmarks.views import random_model
 
 QUESTIONS = ("What is the total?", "What is the date?")
 QUESTION_TOKENS = 16

@@ -20,8 +20,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.generation.streamers import BaseStreamer
 
-from arr_coc.evaluating.bench import ask_bench, bench_text, read_bench, score_bench
-from arr_coc.evaluating.environment import environment
+from arr_coc.evaluation.bench import ask_bench, bench_text, read_bench, score_bench
+from arr_coc.evaluation.reporting import environment
 from arr_coc.files import write_json
 from arr_coc.modeling.before_5_24 import CACHE
 
@@ -103,7 +103,7 @@ class ReadPage:
 
 
 class OcrPipeline:
-    """OCR and a language model, as a `Reader` of `arr_coc.evaluating.bench`.
+    """OCR and a language model, as a `Reader` of `arr_coc.evaluation.bench`.
 
     Args:
         folder: of the language model; None: SmolLM2-135M-Instruct.

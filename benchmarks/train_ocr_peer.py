@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from arr_coc.data.text_page import TextPage
+from arr_coc.data.domains.page import TextPage
 from arr_coc.files import check_free
 from arr_coc.loading import find_device
 from arr_coc.training.reader.adapter import Adapter

@@ -25,8 +25,7 @@ from arr_coc.adapters import adapt, save_adapter
 from arr_coc.data.collator import QuestionCollator
 from arr_coc.data.records import Record
 from arr_coc.data.sources import open_records
-from arr_coc.evaluating.comparison import describe, describe_change
-from arr_coc.evaluating.evaluation import score_strategies
+from arr_coc.evaluation.strategies import describe, describe_change, score_strategies
 from arr_coc.training.cache import CachedEncoder
 from arr_coc.training.schedules import warmup_cosine
 

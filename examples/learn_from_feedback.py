@@ -17,12 +17,10 @@ from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.data.feedback import JOURNAL, Feedback
 from arr_coc.data.formats import Rendered
 from arr_coc.data.records import Record
-from arr_coc.evaluating.comparison import describe, describe_change
-from arr_coc.evaluating.evaluation import score_fetchers
+from arr_coc.evaluation.strategies import describe, describe_change, score_fetchers
 from arr_coc.journal import Journal, journal_files, read_journal
-from arr_coc.learning.adapted_fetcher import adapted_fetcher
 from arr_coc.learning.learn import Lesson, learn
-from arr_coc.learning.versions import Versions
+from arr_coc.learning.versions import Versions, adapted_fetcher
 from arr_coc.modeling.image_loading import load_image
 
 parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])

@@ -18,8 +18,7 @@ import torch
 
 from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.data.sources import open_records
-from arr_coc.evaluating.comparison import describe, describe_change
-from arr_coc.evaluating.evaluation import score_strategies
+from arr_coc.evaluation.strategies import describe, describe_change, score_strategies
 from arr_coc.training.phases import AllocatorPhase, make_trainer
 
 STRATEGY = "realizer"

@@ -20,8 +20,7 @@ from trl import SFTConfig, SFTTrainer
 from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.data.records import Record
 from arr_coc.data.sources import open_records
-from arr_coc.evaluating.comparison import describe, describe_change
-from arr_coc.evaluating.evaluation import score_strategies
+from arr_coc.evaluation.strategies import describe, describe_change, score_strategies
 
 
 def in_words(record: Record) -> Record:

@@ -7,8 +7,8 @@
 set -euo pipefail
 out="${1:-runs/phases}"
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
-launch=(python -m arr_coc_cli train)
+launch=(python -m arr_coc.cli train)
 if [ "${PROCESSES:-1}" -gt 1 ]; then
-    launch=(accelerate launch --config_file "$root/accelerate/ddp.yaml" --num_processes "$PROCESSES" -m arr_coc_cli train)
+    launch=(accelerate launch --config_file "$root/accelerate/ddp.yaml" --num_processes "$PROCESSES" -m arr_coc.cli train)
 fi
 exec "${launch[@]}" "$root/phases.yaml" "${@:2}" --out "$out"

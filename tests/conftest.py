@@ -139,7 +139,7 @@ def processor(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture
 def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
     """Runs a command line; gives exit code, standard output and standard error. Any use of the network fails."""
-    from arr_coc_cli import main
+    from arr_coc.cli import main
 
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("the network was used")

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.assembling import Plan, Request, Source, make_plan, write
-from arr_coc.profiling import upstream
-from arr_coc.profiling.upstream import write_upstream
-from arr_coc_cli import main
+from arr_coc.cli import main
+from benchmarks import upstream
+from benchmarks.upstream import write_upstream
 
 VISION: dict[str, Any] = {
     "image": 128, "patch": 8, "width": 24, "layers": 2, "heads": 2, "whole": (1,), "window": 7, "channels": 16,

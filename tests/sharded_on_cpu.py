@@ -1,4 +1,4 @@
-"""`python -m arr_coc_cli train ...` with FSDP among processes on a CPU.
+"""`python -m arr_coc.cli train ...` with FSDP among processes on a CPU.
 
 accelerate turns FSDP on for accelerators only, although torch shards over gloo as well: here it takes these for one.
 """
@@ -10,7 +10,7 @@ from accelerate import PartialState
 from accelerate.utils import DistributedType
 from helpers import leave
 
-from arr_coc_cli import main
+from arr_coc.cli import main
 
 _begin = PartialState.__init__
 

@@ -16,17 +16,15 @@ from helpers import tiny_config
 from PIL import Image
 from torch.distributed.run import main as torchrun
 
-from arr_coc.evaluating.ablation import ABSENT, BUDGETS, make_trials, trial_arms
-from arr_coc.evaluating.ablation_scores import COLUMNS
-from arr_coc.evaluating.arms import make_arms
-from arr_coc.evaluating.peers import PEERS
-from arr_coc.evaluating.predictions import Prediction, read_run
-from arr_coc.evaluating.spending import misallocated, query_dependence, token_ranges
+from arr_coc.cli import main
+from arr_coc.evaluation.arms import make_arms
+from arr_coc.evaluation.peer_rules import PEERS
+from arr_coc.evaluation.predictions import Prediction, misallocated, query_dependence, read_run, token_ranges
+from arr_coc.experiments.ablation import ABSENT, BUDGETS, COLUMNS, make_trials, trial_arms
 from arr_coc.modeling.allocators import ALLOCATORS
 from arr_coc.modeling.bridges import BRIDGES
 from arr_coc.modeling.compressors import COMPRESSORS
 from arr_coc.modeling.scorers import SCORERS
-from arr_coc_cli import main
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +128,7 @@ def ablation(checkpoint: Path, data: Path, tmp_path_factory: pytest.TempPathFact
     out = tmp_path_factory.mktemp("ablation") / "out"
     options = ["--data", str(data), "--model", str(checkpoint), "--out", str(out), "--seeds", "0"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("arr_coc.evaluating.ablation.BUDGETS", (0, 273, "all"))
+        patch.setattr("arr_coc.experiments.ablation.BUDGETS", (0, 273, "all"))
         assert main(["ablate", *options, "--timed", "1", "--rounds", "1"]) == 0
     return out
 
@@ -206,7 +204,7 @@ def test_two_processes_answer_as_one_does(
     options += ["--device", "cpu"] if torch.accelerator.is_available() else []  # else it is found out
     assert main([*options, "--out", str(tmp_path / "one")]) == 0
     capfd.readouterr()
-    torchrun(["--standalone", "--nproc_per_node", "2", "-m", "arr_coc_cli", *options, "--out", str(tmp_path / "two")])
+    torchrun(["--standalone", "--nproc_per_node", "2", "-m", "arr_coc.cli", *options, "--out", str(tmp_path / "two")])
     printed = capfd.readouterr().out
     for run in ("none", "random.0", "realizer"):
         files = sorted(path.name for path in (tmp_path / "two" / "predictions").glob(f"{run}-*.jsonl"))

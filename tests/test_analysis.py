@@ -11,10 +11,17 @@ from helpers import Cli, tiny_model
 from PIL import Image
 
 from arr_coc.data.records import Record
-from arr_coc.evaluating import evaluate
-from arr_coc.evaluating.blocks import Figure, Gallery, to_html, to_markdown
-from arr_coc.explaining.analysis import analyse, typical_words, word_groups
-from arr_coc.explaining.clusters import cluster_maps, effective_share, most_typical, on_page
+from arr_coc.evaluation import evaluate
+from arr_coc.evaluation.reporting import Figure, Gallery, to_html, to_markdown
+from arr_coc.explaining.analysis import (
+    analyse,
+    cluster_maps,
+    effective_share,
+    most_typical,
+    on_page,
+    typical_words,
+    word_groups,
+)
 from arr_coc.explaining.page import write_analysis
 from arr_coc.modeling.fetcher import FetchChoices
 

@@ -10,7 +10,7 @@ from helpers import TINY_PATCH, TINY_SIDE
 from test_training import ANSWERING, COPYING, READING, begun, config, questions  # noqa: F401  (config is a fixture)
 
 from arr_coc.data.mixture import Mixture
-from arr_coc.data.vocabulary import build_tokenizer
+from arr_coc.data.questions import build_tokenizer
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.training.attention import all_eager_attention
 from arr_coc.training.from_scratch import learner as learner_module

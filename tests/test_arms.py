@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_coc import ArrCocConfig
-from arr_coc.evaluating.answers import lattice
-from arr_coc.evaluating.arms import BASELINES, BOUNDS, GROUPS, LADDER, make_arms
+from arr_coc.evaluation.answers import lattice
+from arr_coc.evaluation.arms import BASELINES, BOUNDS, GROUPS, LADDER, make_arms
 
 
 def test_arms_of_the_published_geometry() -> None:

@@ -22,12 +22,12 @@ from worked_cases import (
 )
 
 from arr_coc.assembling import FAMILIES, Plan, Request, Source, make_plan, write
-from arr_coc.assembling.clip_text import CLIP_RECIPE, QUESTION, WORDS, words_in_common
+from arr_coc.assembling.published import CLIP_RECIPE, QUESTION, WORDS, words_in_common
 from arr_coc.assembling.sources import TensorInfo
-from arr_coc.profiling import upstream
-from arr_coc.profiling.stages import question_inputs
-from arr_coc.profiling.upstream import Upstream, write_upstream
-from arr_coc_cli import main
+from arr_coc.cli import main
+from arr_coc.model_summary import question_inputs
+from benchmarks import upstream
+from benchmarks.upstream import Upstream, write_upstream
 
 FAMILY_CASES = ["clip", "clip_text_model", "deepseek_vl_v2", "llama", "ovis2_5", "qwen2", "qwen3"]
 BRIDGE_CASES = ["linear", "quality", "transformer"]
@@ -182,8 +182,8 @@ def test_clip_words_start_the_questions_projection(published: Path, tmp_path: Pa
 
 
 def test_fitting_recovers_a_linear_map_between_vocabularies(tmp_path: Path) -> None:
-    from arr_coc.assembling.clip_text import fit
-    from arr_coc.assembling.mapping import Rows
+    from arr_coc.assembling.families import Rows
+    from arr_coc.assembling.published import fit
 
     count, width, shared = 400, 6, 5
     torch.manual_seed(0)

@@ -22,9 +22,9 @@ from torch import Tensor
 from arr_coc.assembling import open_source, writer
 from arr_coc.assembling import sources as sources_module
 from arr_coc.assembling.sources import HubSource
-from arr_coc.profiling import upstream
-from arr_coc.profiling.upstream import write_upstream
-from arr_coc_cli import main
+from arr_coc.cli import main
+from benchmarks import upstream
+from benchmarks.upstream import write_upstream
 
 
 def test_a_failed_write_leaves_nothing_and_can_be_started_again(
@@ -46,7 +46,7 @@ def test_a_failed_write_leaves_nothing_and_can_be_started_again(
 KILLED = """
 import os, signal, sys
 from arr_coc.assembling import writer
-from arr_coc_cli import main
+from arr_coc.cli import main
 
 save, written = writer.save_file, []
 

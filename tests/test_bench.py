@@ -11,8 +11,8 @@ from PIL import Image
 from transformers.generation.streamers import BaseStreamer
 
 import arr_coc
-from arr_coc.evaluating.bench import BenchAnswer, ModelReader, ask_bench, bench_text, is_right, read_bench, score_bench
-from arr_coc.evaluating.statistics import Interval, mean_of_intervals
+from arr_coc.evaluation.bench import BenchAnswer, ModelReader, ask_bench, bench_text, is_right, read_bench, score_bench
+from arr_coc.evaluation.statistics import Interval, mean_of_intervals
 
 REAL = Path(__file__).parents[2] / "shared" / "bench"
 

@@ -1,14 +1,18 @@
 """Scripts in benchmarks/: their parts, and what they refuse. What they measure takes minutes, and is run by hand."""
 
 import json
+import re
+import shlex
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from helpers import tiny_checkpoint, tiny_tokenizer
+from helpers import tiny_checkpoint, tiny_config, tiny_model, tiny_tokenizer
 from PIL import Image
+from test_training import ANSWERING, begun, config, questions
 from transformers import (
     AutoModelForImageTextToText,
     LlamaConfig,
@@ -18,8 +22,19 @@ from transformers import (
 )
 from transformers.generation.streamers import BaseStreamer
 
-from arr_coc.evaluating.bench import ask_bench, read_bench
-from benchmarks import attached, first_token, ocr_pipeline, smollm2
+from arr_coc.data.questions import build_tokenizer
+from arr_coc.evaluation.bench import ask_bench, read_bench
+from arr_coc.loading import load_config
+from arr_coc.modeling.allocators import ALLOCATORS
+from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
+from arr_coc.modeling.scorers import SCORERS
+from arr_coc.training.from_scratch.answering import Answering
+from arr_coc.training.from_scratch.learner import Learner, Said
+from arr_coc.training.from_scratch.questions import Batch, Prompts
+from benchmarks import attached, first_token, ocr_pipeline, smollm2, view_report
+from benchmarks.families import family_cells, matrix_page, three_digits, updated
+from benchmarks.lost_answers import WAYS, lost_answers, main
+from benchmarks.view_report import Measured, counting_views, line_of
 
 
 class Tokens(BaseStreamer):
@@ -238,3 +253,225 @@ def test_first_and_next_question_of_a_checkpoint_are_timed(
     assert "90 x 60 px), 1 rounds, wall seconds" in printed and "arr-coc in " in printed
     lines = printed.splitlines()
     assert [line[:22].strip() for line in lines[-2:]] == ["arr-coc", "arr-coc, next question"]
+
+
+def test_every_documented_module_can_be_run() -> None:
+    """`python -m NAME` in README and docs names a module that is a program."""
+    root = Path(__file__).parents[1]
+    pages = [
+        root / "README.md",
+        *root.glob("docs/*.md"),
+        *root.glob("benchmarks/*.md"),
+        *root.glob("hub_configs/*/*.md"),
+    ]
+    pages += root.glob("examples/**/*.md")
+    text = " ".join(page.read_text(encoding="utf-8") for page in pages)
+    names = set(re.findall(r"-m\s+((?:arr_coc|benchmarks|tests)[a-z_.0-9]*[a-z_0-9])\b", text))
+    assert {"arr_coc.cli", "benchmarks.path", "benchmarks.first_token"} <= names
+    for name in sorted(names):
+        folder = root / name.replace(".", "/")
+        program = folder / "__main__.py" if folder.is_dir() else folder.with_suffix(".py")
+        assert '__name__ == "__main__"' in (source := program.read_text()) or "exit(main())" in source, name
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return tiny_model(text={"max_position_embeddings": 4096})
+
+
+def test_comparisons_are_asked_apart_and_pages_are_rendered_once(
+    model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(view_report.DATA_SETS, "invoices", {**view_report.DATA_SETS["invoices"], "size": 700})
+    options: dict[str, Any] = {"questions": 3, "seed": 1, "split": "test"}
+    lines = view_report.view_report(model, tmp_path, only=["invoices", "pairs"], **options)
+    assert [line.name for line in lines] == [
+        "invoices, all tiles", "invoices, tiles asked for", "pairs, comparisons", "pairs, single questions",
+    ]  # fmt: skip
+    everything, asked, comparisons, single = lines
+    assert everything.count == asked.count == 3 and comparisons.count + single.count == 3
+    assert everything.views > asked.views > 0 and comparisons.right is None and single.right is not None
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == 4 and f"{asked.views / everything.views:.1%}" in printed[1]
+    assert "%" not in printed[0][-8:]
+    monkeypatch.setattr(view_report, "write_questions", None)  # they are there
+    again = view_report.view_report(model, tmp_path, only=["pairs"], **options)
+    assert again == lines[2:]
+
+
+def test_the_documented_command_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = Path(__file__).parents[1]
+    (line,) = re.findall("^python -m benchmarks.view_report.*$", (root / "docs" / "views.md").read_text(), re.M)
+    monkeypatch.chdir(root)
+    less = ["--out", str(tmp_path), "--questions", "2", "--only", "pairs"]
+    monkeypatch.setattr("sys.argv", ["view_report", *shlex.split(line)[3:], *less])
+    view_report.main()
+    assert "pairs, comparisons" in capsys.readouterr().out and (tmp_path / "pairs-320-test-7-2").is_dir()
+
+
+def test_fewer_questions_leave_lines_out(
+    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first question about a pair compares its pages."""
+    lines = view_report.view_report(model, tmp_path, only=["pairs"], questions=1, seed=1, split="test")
+    assert [line.name for line in lines] == ["pairs, comparisons"]
+    monkeypatch.setattr("sys.argv", ["view_report", "--out", str(tmp_path), "--questions", "0"])
+    with pytest.raises(SystemExit):
+        view_report.main()
+    assert "--questions: expected at least 1; got 0" in capsys.readouterr().err
+
+
+def test_views_are_counted_within_alone(model: Any) -> None:
+    image = Image.new("RGB", (100, 100), "white")
+    with counting_views(model) as views:
+        model.encode_image([image, image])
+    model.encode_image(image)
+    assert views == [2]
+
+
+def test_a_line_without_right_sources() -> None:
+    line = Measured("clips", 2, {"value": 0.5, "low": 0.1, "high": 0.9}, None, 60)
+    assert "50.0% [10.0%, 90.0%]" in line_of(line, []) and line_of(line, []).rstrip().endswith("60")
+
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_pages_tables_are_the_registries_and_cost_what_is_counted() -> None:
+    """A member without a row is refused; counts that have changed would change the text."""
+    text = (ROOT / "docs" / "fetching.md").read_text(encoding="utf-8")
+    assert updated(text, family_cells(load_config(str(ROOT / "hub_configs" / "arr-coc-tiny")))) == text
+
+
+def interval(value: float) -> dict[str, Any]:
+    return {"exact_match": {"value": value, "low": value / 2, "high": 1.0}}
+
+
+def test_a_scorer_is_measured_with_the_models_allocator_and_the_other_way_round() -> None:
+    rows = {"none": interval(0), "saliency+topk": interval(0.5), "saliency+window": interval(0.9),
+            "realizer+topk": interval(0.25), "realizer+window": interval(0.75)}  # fmt: skip
+    families = family_cells(tiny_config(), {"metric": "exact_match", "strategies": rows})
+    (title,) = families["strategy"]["none"].keys() - {"trained", "parameters", "FLOPs"}
+    shown = {name: cells[title] for name, cells in families["strategy"].items() if cells[title] != "-"}
+    assert shown == {
+        "none": "0.0 % [0.0, 100.0]", "saliency": "50.0 % [25.0, 100.0]", "realizer": "25.0 % [12.5, 100.0]",
+    }  # fmt: skip
+    allocators = families["allocator"]
+    assert (allocators["window"][title], allocators["knapsack"][title]) == ("75.0 % [37.5, 100.0]", "-")
+    assert list(families["strategy"]) == list(SCORERS) and list(allocators) == list(ALLOCATORS)
+    assert families["strategy"]["realizer"]["trained"] == "shipped"
+    assert families["strategy"]["experts"]["trained"] == "by recipe"
+    assert [name for name, cells in allocators.items() if cells["parameters"] != "0"] == ["tiers"]
+
+
+def test_tables_are_updated_by_name_and_column_and_wrong_rows_refused() -> None:
+    text = "# A\n\n| `strategy` | what | FLOPs |\n|---|---|---|\n| `a` (chosen) | x | 1 |\n| `b` | z | 2 |\n\nend\n"
+    cells = {"strategy": {"b": {"FLOPs": "4", "other": "5"}, "a": {"FLOPs": "3"}}}
+    assert updated(text, cells) == text.replace("| 1 |", "| 3 |").replace("| 2 |", "| 4 |")
+    with pytest.raises(ValueError, match="table of `strategy`: expected rows for b, a, c; got a, b"):
+        updated(text, {"strategy": {**cells["strategy"], "c": {}}})
+    with pytest.raises(ValueError, match="tables: expected one of `allocator`; got none"):
+        updated(text, {**cells, "allocator": {}})
+    with pytest.raises(ValueError, match="table: expected a row that begins with a name in backticks; got '| c | z"):
+        updated(text.replace("`b`", "c"), cells)
+
+
+def test_a_page_of_all_pairs() -> None:
+    row = {"exact_match": {"value": 0.5, "low": 0.25, "high": 1.0}, "n": 7}
+    evaluation = {
+        "metric": "exact_match", "strategies": {"none": row, "saliency+topk": row}, "data": "d.jsonl", "budget": 3,
+        "date": "2026-01-02T00:00:00", "machine": {"cpus": 2},
+    }  # fmt: skip
+    page = matrix_page(evaluation)
+    assert "7 questions of d.jsonl, a budget of 3" in page and "2026-01-02, 2 CPU cores" in page
+    assert page.endswith(
+        "| | `topk` |\n|---|---|\n| `none` | 50.0 [25.0, 100.0] |\n| `saliency` | 50.0 [25.0, 100.0] |\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0"), (999, "999"), (1234, "1.23 k"), (26_400_000, "26.4 M"), (100_900_000, "101 M"),
+                        (1_390_000_000, "1.39 G"), (2_000_000_000_000, "2.00 T")],
+)  # fmt: skip
+def test_counts_have_three_digits(count: int, text: str) -> None:
+    assert three_digits(count) == text
+
+
+__all__ = ["config"]  # the fixture
+
+
+@pytest.fixture
+def learner(config: ArrCocConfig) -> Learner:
+    torch.manual_seed(0)
+    run = begun(config)
+    return Learner(run.model, run.processor.tokenizer).eval()
+
+
+@pytest.fixture
+def batch(config: ArrCocConfig) -> Batch:
+    drawn = questions(config, Prompts(build_tokenizer(), config.image_token_id), sketched=True)
+    return with_pixels(drawn, config, seed=0)
+
+
+def with_pixels(batch: Batch, config: ArrCocConfig, seed: int) -> Batch:
+    """A sketch has none."""
+    side, generator = config.vision_config.image_size, torch.Generator().manual_seed(seed)
+    return replace(batch, pixel_values=torch.randn(len(batch.glyphs), 3, side, side, generator=generator))
+
+
+@torch.no_grad()
+def answered(learner: Learner, batch: Batch, said: Said, strategy: str = "oracle") -> float:
+    generator, budget = torch.Generator().manual_seed(0), 0 if strategy == "none" else 16
+    outputs = learner(batch, strategy=strategy, budget=budget, generator=generator, frozen=True, said=said)
+    return float(outputs["answer"])
+
+
+@pytest.mark.parametrize("strategy", ["oracle", "none"])
+def test_perfect_tokens_say_what_stands_there_whatever_the_picture_shows(
+    learner: Learner, batch: Batch, config: ArrCocConfig, strategy: str
+) -> None:
+    """The encoder may place characters at edges, so it names the same nothing in both pictures here."""
+    learner.reading.requires_grad_(False)
+    for weight in learner.reading.parameters():
+        weight.zero_()
+    other = with_pixels(batch, config, seed=1)
+    perfect = [answered(learner, page, "perfect", strategy) for page in (batch, other)]
+    assert perfect[0] == pytest.approx(perfect[1], abs=1e-6)
+    seen = [answered(learner, page, "bridge", strategy) for page in (batch, other)]
+    assert abs(seen[0] - seen[1]) > 1e-5 and seen[0] != pytest.approx(perfect[0], abs=1e-5)
+
+
+def test_named_tokens_say_what_the_encoder_reads(
+    learner: Learner, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that reads everything right makes perfect tokens, one that reads nothing empty ones."""
+    nothing = answered(learner, batch, "named")
+    read = learner.read
+
+    def reads_right(features: torch.Tensor, asked: Batch) -> Batch:
+        return read(features, asked)[0]
+
+    monkeypatch.setattr(learner, "_named", reads_right)
+    assert answered(learner, batch, "named") == answered(learner, batch, "perfect") != nothing
+
+
+def test_every_kind_and_strategy_is_read_in_every_way(config: ArrCocConfig) -> None:
+    stage = replace(ANSWERING, evaluate_strategies=("oracle", "none"))
+    task = stage.task(begun(config))
+    assert isinstance(task, Answering)
+    lost = list(lost_answers(task))
+    assert [(row.kind, row.strategy) for row in lost] == [(kind, s) for kind in stage.kinds for s in ("oracle", "none")]
+    for row in lost:
+        assert row.questions > 0 and set(row.exact) == set(WAYS) and row.kind in str(row)
+        assert all(0 <= found.low <= found.value <= found.high <= 1 for found in row.exact.values())
+
+
+def test_a_folder_without_what_training_left_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([str(tmp_path)])
+    assert "expected a trained model's folder with learner.safetensors; got" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([str(tmp_path), "--questions", "0"])
+    assert "--questions: expected at least 1; got 0" in capsys.readouterr().err

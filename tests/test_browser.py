@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from arr_coc.cli import main
 from arr_coc.data import browser, fonts
 from arr_coc.data.domains import Page, draw_page
-from arr_coc.data.domains.html import LAYOUTS, STACKED, HtmlLayout, cased, make_html, sample_html_style
-from arr_coc.data.font_families import family_names
+from arr_coc.data.domains.browser import LAYOUTS, STACKED, HtmlLayout, cased, make_html, sample_html_style
+from arr_coc.data.fonts import family_names
 from arr_coc.data.glyphs import CHARSET
-from arr_coc_cli import main
 
 SPLITS = ("train", "test")
 

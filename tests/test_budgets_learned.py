@@ -10,7 +10,7 @@ from helpers import tiny_model
 from torch import Tensor, nn
 
 from arr_coc import ArrCocConfig
-from arr_coc.data.formats.rendered import Rendered
+from arr_coc.data.formats.own import Rendered
 from arr_coc.modeling.allocators import tier_sizes
 from arr_coc.training.draws import Draw
 from arr_coc.training.phases import AllocatorPhase, make_trainer

@@ -11,10 +11,17 @@ from huggingface_hub import ModelCard
 from lone import QUESTION, run_alone
 from PIL import Image
 
-from arr_coc.publishing.building import AUTO_MAP, CODE, build
-from arr_coc.publishing.cards import complete_card, evaluation_results, missing_metadata, read_card
-from arr_coc.publishing.cards import tested_transformers as transformers_range
-from arr_coc_cli import main
+from arr_coc.cli import main
+from arr_coc.publishing.building import (
+    AUTO_MAP,
+    CODE,
+    build,
+    complete_card,
+    evaluation_results,
+    missing_metadata,
+    read_card,
+)
+from arr_coc.publishing.building import tested_transformers as transformers_range
 
 SHIPPED = Path(__file__).parents[1] / "hub_configs" / "arr-coc-tiny"
 EVALUATION = {

@@ -18,9 +18,9 @@ from transformers.utils import logging
 from arr_coc import ArrCocForConditionalGeneration, scorer_lora_config
 from arr_coc.data.sources import open_records
 from arr_coc.modeling.vision_tower import ImageEncoding
-from arr_coc.profiling.training import ARMS, measure
 from arr_coc.training.cache import CachedEncoder
 from arr_coc.training.phases import AllocatorPhase, train_phase
+from benchmarks.training import ARMS, measure
 
 
 def pixels(count: int = 3, seed: int = 0) -> tuple[Tensor, Tensor]:

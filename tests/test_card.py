@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from arr_coc.cli.evaluate import table
 from arr_coc.data.records import read_records
 from arr_coc.loading import SHIPPED
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
-from arr_coc_cli.evaluate import table
 
 ROOT = Path(__file__).parents[1]
 TINY, DEFAULT = ROOT / "hub_configs" / "arr-coc-tiny", ROOT / SHIPPED

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from test_training import ANSWERING, COPYING, LOOKING, begun, config, questions
 from torch import Tensor
 
-from arr_coc.data.vocabulary import build_tokenizer
+from arr_coc.data.questions import build_tokenizer
 from arr_coc.modeling.bridges import CellBridge
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration

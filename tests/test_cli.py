@@ -12,10 +12,10 @@ import torch
 from helpers import Cli, tiny_config, tiny_model
 from PIL import Image
 
-from arr_coc.flops import count_flops, count_parameters, on_meta
+from arr_coc.cli import main
+from arr_coc.cli.evaluate import table
+from arr_coc.model_summary import count_flops, count_parameters, on_meta
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from arr_coc_cli import main
-from arr_coc_cli.evaluate import table
 
 ROOT = Path(__file__).parents[1]
 QUESTION = "What is the total?"
@@ -228,7 +228,7 @@ def test_a_reader_that_leaves_is_no_error(cli: Cli, checkpoint: Path, monkeypatc
     def leave(_: Any) -> str:
         raise BrokenPipeError
 
-    monkeypatch.setattr("arr_coc.profiling.model_summary.report", leave)
+    monkeypatch.setattr("arr_coc.model_summary.report", leave)
     assert cli("info", checkpoint) == (1, "", "")
 
 

@@ -13,11 +13,12 @@ from PIL import Image
 from transformers.utils import logging
 
 from arr_coc import ArrCocForConditionalGeneration
+from arr_coc.cli import COMMANDS
 from arr_coc.data.domains import DOMAINS
 from arr_coc.data.formats import FORMATS
 from arr_coc.data.records import MAX_ERRORS
 from arr_coc.data.sources import DEFAULT_FORMAT
-from arr_coc.evaluating.arms import GROUPS
+from arr_coc.evaluation.arms import GROUPS
 from arr_coc.loading import DTYPES, SHIPPED
 from arr_coc.metrics import METRICS
 from arr_coc.modeling.allocators import ALLOCATORS
@@ -25,7 +26,6 @@ from arr_coc.modeling.bridges import BRIDGES
 from arr_coc.modeling.scorers import SCORERS
 from arr_coc.publishing.pushing import MAIN
 from arr_coc.version import __version__
-from arr_coc_cli import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 QUESTION = "What is the total?"
@@ -40,9 +40,9 @@ def test_help_describes_and_shows_examples(cli: Cli, command: Any) -> None:
 
 TIMED = """
 import sys, time
-from arr_coc_cli import main
+from arr_coc.cli import main
 code = main(sys.argv[1:])
-loaded = [name for name in ("arr_coc", "numpy", "torch", "transformers") if name in sys.modules]
+loaded = [name for name in ("arr_coc.modeling", "numpy", "torch", "transformers") if name in sys.modules]
 print(code, time.process_time(), *loaded, file=sys.stderr)
 """
 """Runs a command line in a fresh interpreter; then says its exit code, its seconds of CPU and what it imported."""
@@ -89,7 +89,7 @@ def test_help_says_the_defaults_of_the_library(cli: Cli) -> None:
 def test_version_and_module(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["arr-coc", "--version"])
     with pytest.raises(SystemExit) as stop:
-        runpy.run_module("arr_coc_cli", run_name="__main__")
+        runpy.run_module("arr_coc.cli", run_name="__main__")
     assert (stop.value.code, capsys.readouterr().out) == (0, f"arr-coc {__version__}\n")
 
 

@@ -13,16 +13,15 @@ import yaml
 from helpers import Cli, tiny_checkpoint
 from PIL import Image
 
+from arr_coc.cli import main
 from arr_coc.data.records import read_records
-from arr_coc.evaluating import contest
-from arr_coc.evaluating.arms import Arm, make_arms
-from arr_coc.evaluating.contest import check_tokens, predict_contest
-from arr_coc.evaluating.entries import Entry, read_entries
-from arr_coc.evaluating.experiment import plan_arms, predict, read_plan
-from arr_coc.evaluating.halves import swapped_pairs
-from arr_coc.evaluating.predictions import read_run
+from arr_coc.evaluation.arms import Arm, make_arms
+from arr_coc.evaluation.predictions import read_run, swapped_pairs
+from arr_coc.experiments import contest
+from arr_coc.experiments.contest import check_tokens, predict_contest
+from arr_coc.experiments.decisions import Entry, read_entries
+from arr_coc.experiments.experiment import plan_arms, predict, read_plan
 from arr_coc.loading import load_model
-from arr_coc_cli import main
 
 CONTEST: dict[str, dict[str, Any]] = {
     "running": {"arm": "realizer", "weights": ["a", "b"]},

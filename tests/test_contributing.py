@@ -11,7 +11,7 @@ from helpers import Cli, tiny_model
 from PIL import Image
 
 from arr_coc.data.records import Record
-from arr_coc.evaluating import evaluate
+from arr_coc.evaluation import evaluate
 from arr_coc.modeling.detail_allocators import ALLOCATORS
 from arr_coc.modeling.scorers import SCORERS
 

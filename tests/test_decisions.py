@@ -9,10 +9,11 @@ import pytest
 from helpers import tiny_config
 
 from arr_coc.data.records import Record
-from arr_coc.evaluating.arms import LADDER, make_arms
-from arr_coc.evaluating.decisions import DEFAULT_RULES, check_rules, compared, decide, missing_arms
-from arr_coc.evaluating.predictions import Prediction
-from arr_coc.evaluating.scores import Scored, compare, compare_all, distinct_items, score_arm, score_experiment, worst
+from arr_coc.evaluation.arms import LADDER, make_arms
+from arr_coc.evaluation.predictions import Prediction
+from arr_coc.evaluation.scores import Scored, compare, compare_all, distinct_items, score_arm
+from arr_coc.experiments.decisions import DEFAULT_RULES, check_rules, compared, decide, missing_arms
+from arr_coc.experiments.scoring import score_experiment, worst
 
 
 def scored(name: str, rows: list[list[float]]) -> Scored:

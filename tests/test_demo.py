@@ -13,10 +13,7 @@ import torch
 from helpers import Cli, tiny_model
 from PIL import Image
 
-from arr_coc.demo.choices import budgets, strategies
-from arr_coc.demo.examples import find_examples
-from arr_coc.demo.session import REMEMBERED, Session
-from arr_coc.demo.steps import answer_in_steps
+from arr_coc.demo.steps import REMEMBERED, Session, answer_in_steps, budgets, find_examples, strategies
 from arr_coc.modeling.configuration_arr_coc import NAMED_BUDGETS
 
 QUESTION = "What is the total?"

@@ -47,7 +47,7 @@ def watch(event, args):
         print("LEFT THE MACHINE", event, host, file=sys.stderr, flush=True)
 
 sys.addaudithook(watch)
-from arr_coc_cli import main
+from arr_coc.cli import main
 sys.exit(main(sys.argv[1:]))
 """
 """Runs a command line; says on standard error which other machines it looks for."""

@@ -6,14 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from arr_coc.cli import main
 from arr_coc.data import SPLITS, box_targets
 from arr_coc.data.domains import DOMAINS, Page, draw_page
 from arr_coc.data.domains.density import LARGEST, SMALLEST, densities, print_size, render_density, room, shown
-from arr_coc.data.flowing import flow
-from arr_coc.data.formats.rendered import Rendered
-from arr_coc.data.mixture import Mixture
-from arr_coc.data.sketching import SKETCHES
-from arr_coc_cli import main
+from arr_coc.data.formats.own import Rendered
+from arr_coc.data.glyphs import flow
+from arr_coc.data.mixture import SKETCHES, Mixture
 
 SIZE = 192
 

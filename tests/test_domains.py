@@ -8,10 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from accelerate.data_loader import IterableDatasetShard
-from torch.utils.data import DataLoader
 
-from arr_coc.data import SPLITS, family_names, pools
+from arr_coc.cli import main
+from arr_coc.data import SPLITS, family_names, values
 from arr_coc.data.domains import (
     DOMAINS,
     Page,
@@ -21,13 +20,11 @@ from arr_coc.data.domains import (
     words,
 )
 from arr_coc.data.domains.canvas import least_pixels
-from arr_coc.data.formats.rendered import Rendered
+from arr_coc.data.formats.own import Rendered
 from arr_coc.data.questions import DOCUMENT_WORDINGS
 from arr_coc.data.rasterising import Box, Ink
 from arr_coc.data.records import read_records
 from arr_coc.data.splits import split_of
-from arr_coc.data.streaming import RecordStream
-from arr_coc_cli import main
 
 NEW = ("chart", "departures", "directory", "receipt", "sign", "table")
 """Domains beside `document`, `form`, `browser`, `stacked` and `density`, whose pages have their own tests."""
@@ -248,7 +245,9 @@ def test_wordings_of_the_splits_are_disjoint_and_test_words_occur_in_training(do
 @pytest.mark.parametrize("domain", NEW)
 def test_fonts_layouts_and_words_stay_in_their_split(domain: str) -> None:
     layouts = {}
-    pooled = {word for pool in (*words.OPEN_POOLS, pools.FIRST_NAMES, pools.LAST_NAMES, pools.CITIES) for word in pool}
+    pooled = {
+        word for pool in (*words.OPEN_POOLS, values.FIRST_NAMES, values.LAST_NAMES, values.CITIES) for word in pool
+    }
     for split in SPLITS:
         drawn = pages(domain, split, 5)
         layouts[split] = {page.layout for page in drawn}
@@ -293,34 +292,6 @@ def test_bad_arguments_say_what_was_expected(arguments: tuple, message: str) -> 
         draw_page(*arguments)
 
 
-def source(**changes: object) -> Rendered:
-    return Rendered(pages=6, questions=2, size=192, domains=("receipt", "sign"), **changes)  # type: ignore[arg-type]
-
-
-def test_workers_draw_each_record_once_and_the_same_as_one_process() -> None:
-    alone = [(record.line, record.question) for record in RecordStream(source())]
-    assert [line for line, _ in alone] == list(range(1, 13))
-    loader = DataLoader(RecordStream(source()), batch_size=None, num_workers=2)
-    assert sorted((record.line, record.question) for record in loader) == alone
-    assert [(record.line, record.question) for record in source().read()] == alone
-
-
-def test_processes_of_accelerate_share_the_records_out() -> None:
-    shards = [
-        IterableDatasetShard(RecordStream(source()), batch_size=2, num_processes=2, process_index=i) for i in (0, 1)
-    ]
-    dealt = [[record.line for record in shard] for shard in shards]
-    assert sorted(dealt[0] + dealt[1]) == list(range(1, 13)) and len(dealt[0]) == len(dealt[1]) == 6
-
-
-def test_a_stream_goes_on_where_it_stopped_and_draws_nothing_ahead() -> None:
-    endless = Rendered(pages=10**9, questions=1, size=128)
-    later = list(itertools.islice(RecordStream(endless, start=5), 2))
-    assert [record.line for record in later] == [6, 7]
-    with pytest.raises(ValueError, match="start: expected a page number of at least 0; got -1"):
-        RecordStream(endless, start=-1)
-
-
 def test_render_writes_records_of_several_domains(tmp_path: Path) -> None:
     out = str(tmp_path / "pages")
     assert not main(["render", out, "--domain", "table, chart", "--pages", "4", "--size", "192", "--questions", "2"])
@@ -358,6 +329,6 @@ def test_documents_may_have_fields_of_their_own() -> None:
     assert Rendered(pages=1, domains="receipt, sign").domains == ("receipt", "sign")  # type: ignore[arg-type]
     assert Rendered(pages=1, fields="Loss,Net gain").fields == ("Loss", "Net gain")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="fields: expected domain document alone; got receipt, sign"):
-        source(fields=fields)
+        Rendered(pages=6, domains=("receipt", "sign"), fields=fields)
     with pytest.raises(ValueError, match="fields: expected at least 4 distinct names"):
         Rendered(pages=1, fields=("vendor",)).page(0)

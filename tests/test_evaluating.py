@@ -15,16 +15,16 @@ from helpers import tiny_model
 from PIL import Image
 
 import arr_coc
+from arr_coc.cli import main
 from arr_coc.cli.evaluate import table
 from arr_coc.data.records import NOT_ON_THE_PAGE, read_records
-from arr_coc.evaluating import evaluate
-from arr_coc.evaluating.answers import ask
-from arr_coc.evaluating.evaluation import score_fetchers, score_strategies, with_allocators
-from arr_coc.evaluating.predictions import boxed_patches
-from arr_coc.evaluating.statistics import bootstrap_mean, wilson
+from arr_coc.evaluation import evaluate
+from arr_coc.evaluation.answers import ask
+from arr_coc.evaluation.predictions import boxed_patches
+from arr_coc.evaluation.statistics import bootstrap_mean, wilson
+from arr_coc.evaluation.strategies import score_fetchers, score_strategies, with_allocators
 from arr_coc.metrics import exact_match, patch_recall
 from arr_coc.modeling.allocators import ALLOCATORS
-from arr_coc_cli import main
 
 QUESTIONS = ["What is it?", "Why?", "How many of them are there?"]
 SIZES = [(60, 90), (80, 40), (50, 50)]  # height, width
@@ -191,7 +191,7 @@ def test_not_on_the_page_has_a_precision_and_a_recall(
         answers = ask(model, arm, asked, *args, **kwargs)
         return [replace(answer, text=by_line[record.line]) for answer, record in zip(answers, asked, strict=True)]
 
-    monkeypatch.setattr("arr_coc.evaluating.prediction_loop.ask", saying)
+    monkeypatch.setattr("arr_coc.evaluation.prediction_loop.ask", saying)
     found = evaluate(model, records, ["none", "oracle"], progress=False)["strategies"]
     shares = found["none"]["not_on_the_page"]
     assert (shares["precision"]["value"], shares["recall"]["value"]) == (0.5, pytest.approx(2 / 3))

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from arr_coc.parts import part_of_parameter
+from arr_coc.adapters import part_of_parameter
 from arr_coc.training.recipe import load_recipe, train
 
 ROOT = Path(__file__).parents[1]
@@ -105,7 +105,7 @@ def test_the_script_of_phases_starts_the_recipe(processes: str, launcher: str, t
     environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "PROCESSES": processes}
     command = ["bash", str(ROOT / "examples" / "train_phases.sh"), "runs/phases", "steps=1"]
     started = subprocess.run(command, check=True, capture_output=True, text=True, env=environment, timeout=60).stdout
-    expected = f"{launcher} -m arr_coc_cli train EXAMPLES/phases.yaml steps=1 --out runs/phases\n"
+    expected = f"{launcher} -m arr_coc.cli train EXAMPLES/phases.yaml steps=1 --out runs/phases\n"
     assert started == expected.replace("EXAMPLES", str(ROOT / "examples"))
     assert all(Path(word).is_file() for word in started.split() if word.endswith(".yaml"))
 

@@ -14,18 +14,18 @@ import yaml
 from helpers import tiny_model
 from PIL import Image
 
+from arr_coc.cli import main
+from arr_coc.cli.experiment import read_config
 from arr_coc.data.records import read_records
-from arr_coc.evaluating.answers import ask, encode, lattice, load_images
-from arr_coc.evaluating.arms import BASELINES, BOUNDS, GROUPS, LADDER, make_arms
-from arr_coc.evaluating.decisions import DEFAULT_RULES
-from arr_coc.evaluating.experiment import predict
-from arr_coc.evaluating.identity import model_identity
-from arr_coc.evaluating.predictions import append, mend, prediction, read_run
-from arr_coc.evaluating.report import table_text, write_report
+from arr_coc.evaluation.answers import ask, encode, lattice, load_images
+from arr_coc.evaluation.arms import BASELINES, BOUNDS, GROUPS, LADDER, make_arms
+from arr_coc.evaluation.prediction_loop import model_identity
+from arr_coc.evaluation.predictions import append, mend, prediction, read_run
+from arr_coc.experiments.costs import LiveTensors
+from arr_coc.experiments.decisions import DEFAULT_RULES
+from arr_coc.experiments.experiment import predict
+from arr_coc.experiments.report import table_text, write_report
 from arr_coc.loading import load_model
-from arr_coc.memory import LiveTensors
-from arr_coc_cli import main
-from arr_coc_cli.experiment import read_config
 
 SIZES = [(60, 90), (80, 40), (50, 50)]  # height, width
 QUESTIONS = ["What is it?", "Why?"]
@@ -55,7 +55,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_time_is_estimated_first(
     model: Any, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    monkeypatch.setattr("arr_coc.evaluating.experiment.ESTIMATED", 3)
+    monkeypatch.setattr("arr_coc.experiments.experiment.ESTIMATED", 3)
     records = read_records(data)
     arms = make_arms(model.config, ["none", "saliency"])
     assert predict(model, arms, records, tmp_path) == 12 == sum(len(read_run(tmp_path, arm.name)) for arm in arms)

@@ -8,9 +8,9 @@ from helpers import tiny_model
 from torch import Tensor
 from transformers.utils import logging
 
+from arr_coc.model_summary import generated_image
 from arr_coc.modeling.bridges import distorted
 from arr_coc.modeling.scorers import SCORERS, FetchContext, Scorer, says_nothing
-from arr_coc.profiling.stages import generated_image
 
 PAGE, QUESTION = generated_image(128), "What is the total?"
 

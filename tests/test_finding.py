@@ -10,7 +10,7 @@ import torch
 from helpers import TINY_PATCH, TINY_SIDE, tiny_config
 
 from arr_coc import ArrCocImageProcessor
-from arr_coc.data.vocabulary import build_tokenizer
+from arr_coc.data.questions import build_tokenizer
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.processing_arr_coc import ArrCocProcessor

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from fontTools.ttLib import TTFont
 
-from arr_coc.data import CHARSET, SPLITS, Split, family_names, find_fonts, font_families, font_packages
-from arr_coc.data.font_likeness import LIMIT, letter_shapes, likenesses, plainest_faces
+from arr_coc.data import CHARSET, SPLITS, Split, family_names, find_fonts, font_packages, fonts
 from arr_coc.data.font_packages import install_commands
 from arr_coc.data.fonts import FONT_PATH, FontFace, font_directories, pip_font_directories
+from benchmarks.font_likeness import LIMIT, letter_shapes, likenesses, plainest_faces
 
 HELD_OUT = """Lato, Roboto, Open Sans, FreeSans, FreeSerif, FreeMono, Liberation Serif, Tinos, Noto Sans, Noto Serif,
     Ubuntu, Comic Neue, Roboto Condensed, Inconsolata, Linux Libertine O, Linux Biolinum O, Fira Code,
@@ -32,7 +32,7 @@ def listed(text: str) -> set[str]:
 
 
 def test_each_family_is_in_one_split() -> None:
-    names = [family.name for family in font_families.font_families()]
+    names = [family.name for family in fonts.font_families()]
     assert len(set(names)) == len(names)
     assert len(family_names("train")) >= 150 and len(family_names("validation")) >= 15
     assert sum(len(family_names(split)) for split in SPLITS) == len(names), "rows of no split"
@@ -46,17 +46,17 @@ def test_families_that_are_tested_with_are_never_trained_or_decided_on() -> None
 
 
 def test_each_family_has_a_licence_and_a_package_of_a_known_registry() -> None:
-    for family in font_families.font_families():
+    for family in fonts.font_families():
         assert family.licence, family
         assert re.fullmatch(r"debian:fonts-[a-z0-9.-]+|npm:@[\w.-]+/[\w.-]+@[\d.]+|", family.package), family
-    assert [family.name for family in font_families.font_families() if not family.package] == ["Ubuntu Mono"]
+    assert [family.name for family in fonts.font_families() if not family.package] == ["Ubuntu Mono"]
 
 
 def test_install_commands_name_every_package_once() -> None:
     debian, npm = install_commands()
     assert debian[:2] == ["apt-get", "install"] and "fonts-lato" in debian and len(set(debian)) == len(debian)
     assert npm[:2] == ["npm", "install"] and len(set(npm)) == len(npm)
-    packages = {family.package.partition(":")[2] for family in font_families.font_families()} - {""}
+    packages = {family.package.partition(":")[2] for family in fonts.font_families()} - {""}
     assert packages <= {*debian, *npm}
     assert "fonts-lato" not in install_commands(["validation"])[0]
 

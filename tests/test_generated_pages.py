@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from arr_coc.data import fonts
-from arr_coc.data.domains.page import ABSENT, Question
+from arr_coc.data.domains.page import ABSENT, Question, TextPage
 from arr_coc.data.fonts import FontFace
 from arr_coc.data.generated import KINDS, draw_page, layout_page
 from arr_coc.data.generated.asking import (
@@ -24,17 +24,14 @@ from arr_coc.data.generated.asking import (
     is_phrase,
     spoken,
 )
-from arr_coc.data.generated.fields import FieldNames, all_fields, domains
+from arr_coc.data.generated.fields import FOREIGN, TERMS, FieldNames, all_fields, domains
 from arr_coc.data.generated.forms import _LAYOUTS as FORMS
 from arr_coc.data.generated.letters import FACTS
 from arr_coc.data.generated.page import Fonts
-from arr_coc.data.generated.pools import Words, share
 from arr_coc.data.generated.sheet import Sheet, Style, find
-from arr_coc.data.generated.terms import FOREIGN, TERMS
 from arr_coc.data.generated.values import _DATES, Values
 from arr_coc.data.generated.values import KINDS as VALUES
-from arr_coc.data.splits import SPLITS, Split
-from arr_coc.data.text_page import TextPage
+from arr_coc.data.splits import SPLITS, Split, Words, share
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ from helpers import tiny_model
 from test_invariants import Calls
 from test_scorers import build, context
 
+from arr_coc.model_summary import generated_image
 from arr_coc.modeling.fetcher import FetchChoices
 from arr_coc.modeling.glance import AttentionRecorder, attention_weights, glance, on_fine_grid
-from arr_coc.profiling.stages import generated_image
 
 PAGE, OTHER = generated_image(128), generated_image(128).rotate(90)
 QUESTION = "What is the total?"

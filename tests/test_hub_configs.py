@@ -16,9 +16,9 @@ from worked_cases import published_config, published_shapes
 
 from arr_coc import ArrCocConfig, ArrCocImageProcessor, ArrCocProcessor
 from arr_coc.data.domains import WORDINGS
+from arr_coc.data.questions import build_tokenizer
 from arr_coc.data.sources import open_records
-from arr_coc.data.vocabulary import build_tokenizer
-from arr_coc.flops import count_parameters, on_meta
+from arr_coc.model_summary import count_parameters, on_meta
 from arr_coc.modeling.processing_arr_coc import IMAGE_TOKEN, query_markers
 from arr_coc.training.phases import JointPhase
 from arr_coc.training.reader.prompting import Prompting

@@ -11,13 +11,13 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from arr_coc import ArrCocConfig, ArrCocProcessor
+from arr_coc.cli.experiment import read_config
 from arr_coc.data import CHARSET
 from arr_coc.data.domains.density import densities
-from arr_coc.evaluating.arms import Arm, make_arms
-from arr_coc.evaluating.contest import check_tokens
-from arr_coc.evaluating.decisions import check_rules, missing_arms
-from arr_coc.evaluating.entries import Entry
-from arr_coc.flops import count_parameters, on_meta
+from arr_coc.evaluation.arms import Arm, make_arms
+from arr_coc.experiments.contest import check_tokens
+from arr_coc.experiments.decisions import Entry, check_rules, missing_arms
+from arr_coc.model_summary import count_parameters, on_meta
 from arr_coc.modeling.configuration_arr_coc import resolve_budget
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.training.from_scratch.answering import AnsweringStage
@@ -27,7 +27,6 @@ from arr_coc.training.from_scratch.learner import LEARNT, Learner
 from arr_coc.training.from_scratch.looking import LookingStage
 from arr_coc.training.from_scratch.together import TogetherStage
 from arr_coc.training.recipe import load_recipe
-from arr_coc_cli.experiment import read_config
 
 ROOT = Path(__file__).parents[1]
 LAB, EXPERIMENT = ROOT / "hub_configs" / "arr-coc-lab", ROOT / "examples" / "experiments" / "lab-density"

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from arr_coc.publishing.language_model import export_language_model, plain_language_model
+from arr_coc.publishing.building import export_language_model, plain_language_model
 from arr_coc.serving.vllm_client import VllmClient, serialized
 
 QUESTION = "What is the total?"

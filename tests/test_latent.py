@@ -6,9 +6,9 @@ from helpers import tiny_model
 from test_scorers import build, context
 from torch import nn
 
+from arr_coc.model_summary import generated_image
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.latent import KeyValueProjection, key_value_projection
-from arr_coc.profiling.stages import generated_image
 
 
 def test_without_a_latent_it_is_the_linear_layer_of_every_checkpoint() -> None:

@@ -10,21 +10,14 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("arr_coc_cli",),
-    ("arr_coc.demo", "arr_coc.profiling", "arr_coc.serving"),
+    ("arr_coc.cli",),
+    ("arr_coc.demo", "arr_coc.serving"),
     ("arr_coc.explaining", "arr_coc.learning"),
-    ("arr_coc.training", "arr_coc.evaluating", "arr_coc.publishing", "arr_coc.assembling"),
-    ("arr_coc.attached", "arr_coc.contact_sheet"),
-    ("arr_coc.data", "arr_coc.flops", "arr_coc.loading", "arr_coc.metrics", "arr_coc.viewing"),
-    (
-        "arr_coc.adapters",
-        "arr_coc.auto_classes",
-        "arr_coc.files",
-        "arr_coc.journal",
-        "arr_coc.memory",
-        "arr_coc.normalisation",
-    ),
-    ("arr_coc.faults", "arr_coc.locks", "arr_coc.parts", "arr_coc.settings"),
+    ("arr_coc.training", "arr_coc.experiments", "arr_coc.publishing", "arr_coc.assembling"),
+    ("arr_coc.attached", "arr_coc.evaluation"),
+    ("arr_coc.data", "arr_coc.loading", "arr_coc.metrics", "arr_coc.model_summary", "arr_coc.viewing"),
+    ("arr_coc.adapters", "arr_coc.auto_classes", "arr_coc.journal"),
+    ("arr_coc.faults", "arr_coc.files"),
     ("arr_coc.version", "arr_coc.modeling"),
 )
 """From the top down; a part imports itself and parts of lower layers. Beside them stands arr_coc itself, the user's
@@ -48,11 +41,8 @@ def part_of(module: str) -> str:
 def sources() -> dict[str, Path]:
     """Every module of the project by the name under which it is installed."""
     modules = {}
-    folders = {"arr_coc": "arr_coc", "arr_coc/cli": "arr_coc_cli", "modeling": "arr_coc.modeling"}
-    for folder, package in folders.items():
+    for folder, package in {"arr_coc": "arr_coc", "modeling": "arr_coc.modeling"}.items():
         for path in (ROOT / folder).rglob("*.py"):
-            if folder == "arr_coc" and path.is_relative_to(ROOT / "arr_coc/cli"):
-                continue
             inside = path.relative_to(ROOT / folder).with_suffix("").parts
             modules[".".join((package, *(name for name in inside if name != "__init__")))] = path
     return modules
@@ -81,7 +71,7 @@ ARROWS = sorted(
         (part_of(module), part_of(imported), module)
         for module, path in MODULES.items()
         for imported in imports(module, path, MODULES)
-        if part_of(imported).partition(".")[0] in ("arr_coc", "arr_coc_cli")
+        if part_of(imported).partition(".")[0] == "arr_coc"
     }
 )
 """(importing part, imported part, importing module)."""
@@ -89,7 +79,7 @@ ARROWS = sorted(
 
 def goes_down(part: str, imported: str) -> bool:
     if part == "arr_coc":
-        return imported != "arr_coc_cli"
+        return imported != "arr_coc.cli"
     return part == imported or (imported != "arr_coc" and layer_of(imported) > layer_of(part))
 
 
@@ -107,12 +97,12 @@ def test_no_arrow_runs_back_up() -> None:
 @pytest.mark.parametrize(
     ("module", "code", "imported", "down"),
     [
-        ("arr_coc.evaluating.costs", "def f():\n    from arr_coc_cli import main", "arr_coc_cli", False),
-        ("arr_coc.evaluating.costs", "from ..training.cache import CachedEncoder", "arr_coc.training", False),
+        ("arr_coc.experiments.costs", "def f():\n    from arr_coc.cli import main", "arr_coc.cli", False),
+        ("arr_coc.experiments.costs", "from ..training.cache import CachedEncoder", "arr_coc.training", False),
         ("arr_coc.publishing.building", "from .. import ArrCocModel", "arr_coc", False),
         ("arr_coc.publishing.building", "from .. import modeling", "arr_coc.modeling", True),
-        ("arr_coc.data.collator", "import arr_coc.evaluating.evaluation", "arr_coc.evaluating", False),
-        ("arr_coc.data.formats.gqa", "from ..fields import shorten", "arr_coc.data", True),
+        ("arr_coc.data.collator", "import arr_coc.evaluation.strategies", "arr_coc.evaluation", False),
+        ("arr_coc.data.formats.published", "from ..fields import shorten", "arr_coc.data", True),
         ("arr_coc.modeling.prompt", "from ..data import fields", "arr_coc.data", False),
     ],
 )

@@ -6,19 +6,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from helpers import Cli
+import torch
+from helpers import Cli, tiny_model
 from serving_client import noise, png
 
+from arr_coc.adapters import adapt, save_adapter
 from arr_coc.data.feedback import JOURNAL, Feedback
 from arr_coc.data.formats import FeedbackLog, Rendered
-from arr_coc.evaluating.identity import model_identity
+from arr_coc.evaluation.arms import Arm
+from arr_coc.evaluation.prediction_loop import model_identity
+from arr_coc.evaluation.scores import Scored
 from arr_coc.journal import Journal
 from arr_coc.learning import learn as learning
-from arr_coc.learning.gate import Decision
-from arr_coc.learning.learn import Lesson, learn
-from arr_coc.learning.versions import CHECKPOINT, Versions
+from arr_coc.learning.learn import Decision, Lesson, decide, learn
+from arr_coc.learning.versions import CHECKPOINT, DECISION, Versions, adapted_fetcher
 from arr_coc.loading import load_model
+from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
 PAGES = Rendered(1, 2, size=128)
 
@@ -125,3 +130,159 @@ def test_the_command_learns(cli: Cli, lesson: Lesson, tmp_path: Path) -> None:
     code, out, err = cli("learn", lesson.feedback, "--model", lesson.model, *settings)
     assert code == 0, err
     assert "held-out feedback: " in out and "not promoted: feedback: " in out and "in use: checkpoint\n" in out
+
+
+ARM = Arm("realizer", "ladder", "realizer", 17, "topk", 128, 33, ())
+
+
+def scored(values: Any, images: Any = None) -> Scored:
+    scores = np.asarray(values, dtype=float)[None]
+    numbers = np.arange(scores.size) if images is None else np.asarray(images)
+    return Scored(ARM, "exact_match", [], scores, np.full_like(scores, np.nan), numbers, np.zeros(scores.size, bool))
+
+
+def changed(n: int, gained: int, lost: int) -> tuple[Scored, Scored]:
+    """Answers of the new scorer and the one in use, half of which right, and so many of them changed."""
+    used = np.tile([0.0, 1.0], n // 2)
+    new = used.copy()
+    new[0 : 2 * gained : 2] = 1.0
+    new[1 : 1 + 2 * lost : 2] = 0.0
+    return scored(new), scored(used)
+
+
+BETTER, SAME = changed(60, 20, 1), changed(1200, 8, 8)
+
+
+def test_better_there_and_the_same_here_is_promoted() -> None:
+    decision = decide(BETTER, SAME)
+    assert decision.promoted and not decision.reasons
+    assert (decision.feedback["gained"], decision.feedback["lost"], decision.feedback["n"]) == (20, 1, 60)
+    assert decision.p_margin < 0.02 < 0.5 < decision.rest["p"]
+    lines = decision.lines()
+    assert lines[0].startswith("held-out feedback: 50.0 [") and "+31.7 [" in lines[0] and len(lines) == 3
+    assert json.loads(json.dumps(decision.content()))["promoted"] is True
+
+
+@pytest.mark.parametrize(
+    ("feedback", "rest", "reason"),
+    [
+        (changed(60, 4, 3), SAME, "feedback: expected a gain with p at most 0.02; got +1.7 points, p 1.000, n = 60"),
+        (changed(60, 1, 20), SAME, "feedback: expected a gain with p at most 0.02; got -31.7 points"),
+        (changed(18, 9, 0), SAME, "feedback: expected at least 20 images to test on; got 18"),
+        (BETTER, changed(1200, 8, 26), "rest: expected a loss of 1 points excluded with p at most 0.02; got -1.5 poi"),
+        (BETTER, changed(200, 0, 0), None),
+        (BETTER, changed(200, 4, 4), "rest: expected a loss of 1 points excluded with p at most 0.02; got +0.0 points"),
+        (BETTER, changed(18, 0, 0), "rest: expected at least 20 images to test on; got 18"),
+    ],
+)  # fmt: skip
+def test_whatever_is_not_shown_is_a_reason(feedback: Any, rest: Any, reason: str | None) -> None:
+    """Too few questions show nothing: to be no worse has to be shown, too."""
+    reasons = decide(feedback, rest).reasons
+    assert (not reasons) if reason is None else any(text.startswith(reason) for text in reasons), reasons
+
+
+def test_questions_of_one_image_go_together() -> None:
+    """Sixty answers gained on three pages are three observations, not sixty."""
+    n, images = 60, np.arange(60) // 20
+    decision = decide((scored(np.ones(n), images), scored(np.zeros(n), images)), SAME)
+    assert not decision.promoted and decision.feedback["images"] == 3
+
+
+def test_margins() -> None:
+    assert not decide(BETTER, changed(1200, 0, 17)).promoted
+    assert decide(BETTER, changed(1200, 0, 17), margin=0.03).promoted
+    with pytest.raises(ValueError, match="margin: expected a share above 0, at most 1; got 0"):
+        decide(BETTER, SAME, margin=0)
+
+
+def write_adapter(folder: Path, *, part: str = "scorer", seed: int = 0) -> Path:
+    """An adapter of `tiny_model()` that changes what is fetched."""
+    adapted = adapt(tiny_model(), (part,), r=2)
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(seed)
+        for name, weight in adapted.named_parameters():
+            if "lora_B" in name:
+                weight.normal_(std=0.5)
+    save_adapter(adapted, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_adapter(tmp_path_factory.mktemp("adapter"))
+
+
+@pytest.fixture(scope="module")
+def model() -> ArrCocForConditionalGeneration:
+    return tiny_model()
+
+
+def test_each_promotion_is_a_version_and_one_step_leads_back(adapter: Path, tmp_path: Path) -> None:
+    versions = Versions(tmp_path / "versions")
+    assert versions.current().version == CHECKPOINT and versions.adapter(CHECKPOINT) is None
+    with pytest.raises(ValueError, match="expected a version before checkpoint; got none"):
+        versions.step_back()
+    assert [versions.promote(adapter, {"number": number}) for number in range(3)] == ["v0001", "v0002", "v0003"]
+    assert versions.names() == [CHECKPOINT, "v0001", "v0002", "v0003"]
+    folder = versions.adapter("v0003")
+    assert folder is not None and {path.name for path in folder.iterdir()} >= {DECISION, "adapter_model.safetensors"}
+    assert versions.step_back() == versions.current().version == "v0002"
+    with pytest.raises(ValueError, match="expected a version before v0002; got none"):
+        versions.step_back()
+    assert versions.promote(adapter, {}) == "v0004"
+    assert versions.step_back() == "v0002"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "expected JSON"),
+        ("{}", None),
+        ('{"version": 3}', "expected version and previous; got"),
+        ('{"version": "checkpoint", "x": 1}', "expected version and previous; got"),
+        ('{"version": "v0009"}', "version: expected one of checkpoint; got 'v0009'"),
+        ('{"version": "../x"}', "version: expected one of checkpoint; got '../x'"),
+    ],
+)
+def test_damaged_versions_are_refused(text: str, message: str | None, tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    (tmp_path / "versions").mkdir()
+    (tmp_path / "versions/current.json").write_text(text)
+    if message is None:
+        assert Versions(tmp_path / "versions").current().version == CHECKPOINT
+    else:
+        with pytest.raises(ValueError, match=message):
+            Versions(tmp_path / "versions").current()
+
+
+def test_a_version_fetches_as_its_adapter_does(adapter: Path, model: Any, picture: Path) -> None:
+    from peft import PeftModel
+
+    own = model.model.fetcher
+    before = model.generate(picture, "What is the fee?", return_fetch=True)
+    weights = {name: tensor.clone() for name, tensor in own.state_dict().items()}
+    try:
+        model.model.fetcher = adapted_fetcher(own, adapter)
+        after = model.generate(picture, "What is the fee?", return_fetch=True)
+    finally:
+        model.model.fetcher = own
+    with_peft = PeftModel.from_pretrained(tiny_model(), str(adapter)).eval().get_base_model()
+    expected = with_peft.generate(picture, "What is the fee?", return_fetch=True)
+    assert torch.allclose(after.fetch.scores, expected.fetch.scores, rtol=1e-4, atol=1e-5)
+    assert torch.equal(after.fetch.indices, expected.fetch.indices)
+    assert not torch.equal(after.fetch.indices, before.fetch.indices)
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in own.state_dict().items())
+    assert adapted_fetcher(own, None) is own
+
+
+def test_other_adapters_are_refused(model: Any, tmp_path: Path) -> None:
+    bridge = write_adapter(tmp_path / "bridge", part="semantic")
+    with pytest.raises(
+        ValueError, match="expected an adapter of scorers alone; got base_model.model.model.vision_tower"
+    ):
+        adapted_fetcher(model.model.fetcher, bridge)
+    with pytest.raises(ValueError, match="expected an adapter of this model's scorer; got"):
+        adapted_fetcher(model.model.fetcher, tmp_path)
+    larger = write_adapter(tmp_path / "scorer")
+    with pytest.raises(ValueError, match="expected an adapter of this model's scorer; got"):
+        adapted_fetcher(tiny_model(fetcher={"hidden_size": 32}).model.fetcher, larger)

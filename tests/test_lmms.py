@@ -59,7 +59,7 @@ def share_alike(task: Path, picture: Path, said: list[str], arguments: str, monk
     from lmms_eval.models import MODEL_REGISTRY_V2
     from lmms_eval.tasks import TaskManager
 
-    from arr_coc.evaluating.lmms import manifest
+    from arr_coc.evaluation.lmms import manifest
 
     expected = [one.split("?")[0].strip() for one in said[:2]] + ["nothing of the kind"]
     lines = [
@@ -106,7 +106,7 @@ def test_a_published_model_is_asked_too(task: Path, picture: Path, monkeypatch: 
 def test_what_cannot_be_asked_is_refused(checkpoint: Path) -> None:
     from lmms_eval.api.instance import Instance
 
-    from arr_coc.evaluating.lmms import ArrCoc
+    from arr_coc.evaluation.lmms import ArrCoc
 
     with pytest.raises(ValueError, match="model_args: expected pretrained, .*; got speed"):
         ArrCoc(str(checkpoint), speed="fast")
@@ -123,4 +123,4 @@ def test_lmms_eval_finds_the_adapter_by_its_entry_point() -> None:
     from importlib.metadata import entry_points
 
     (found,) = [point for point in entry_points(group="lmms_eval.models") if point.name == "arr_coc"]
-    assert found.load()().simple_class_path == "arr_coc.evaluating.lmms.ArrCoc"
+    assert found.load()().simple_class_path == "arr_coc.evaluation.lmms.ArrCoc"

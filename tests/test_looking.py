@@ -9,7 +9,7 @@ from test_training import ANSWERING, BUDGET, COPYING, LOOKING, READING, begun, c
 from torch import Tensor, nn
 
 from arr_coc.data import CHARSET
-from arr_coc.data.vocabulary import build_tokenizer
+from arr_coc.data.questions import build_tokenizer
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.training.attention import all_eager_attention

@@ -86,7 +86,7 @@ def assert_same(out: Path, alone: Path) -> None:
 
 @pytest.mark.slow
 def test_ddp_gives_what_one_process_gives(recipe: Path, alone: Path, tmp_path: Path) -> None:
-    launched("ddp.yaml", "-m", "arr_coc_cli", "train", str(recipe), "batch_size=2", "--out", str(tmp_path))
+    launched("ddp.yaml", "-m", "arr_coc.cli", "train", str(recipe), "batch_size=2", "--out", str(tmp_path))
     assert_same(tmp_path, alone)
 
 
@@ -112,7 +112,7 @@ def clean_environment() -> Iterator[None]:
 def arguments(config: str) -> Any:
     """What `accelerate launch` makes of a shipped config."""
     load_config_from_file(str(CONFIGS / config))
-    given = ["--config_file", str(CONFIGS / config), "-m", "arr_coc_cli", "train", "recipe.yaml"]
+    given = ["--config_file", str(CONFIGS / config), "-m", "arr_coc.cli", "train", "recipe.yaml"]
     return _validate_launch_command(launch_command_parser().parse_args(given))[0]
 
 

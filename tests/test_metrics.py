@@ -7,18 +7,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_coc.metrics import (
+    CONTRACTIONS,
     METRICS,
     Metric,
     anls,
     edit_distance,
     exact_match,
     gqa_accuracy,
+    normalise_textvqa,
+    normalise_vqa,
     relaxed_accuracy,
     token_f1,
     vqa_accuracy,
 )
 from arr_coc.metrics import textvqa_accuracy as textvqa
-from arr_coc.normalisation import CONTRACTIONS, normalise_textvqa, normalise_vqa
 
 ANSWERS = st.lists(st.text("aAb ,.'?-19\n", max_size=8), min_size=10, max_size=10)
 TEXT = st.text("aAb ,.'?-19\n", max_size=8)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from arr_coc.data import mixture
-from arr_coc.data.domains.html import LAYOUTS, STACKED, HtmlLayout
+from arr_coc.data.domains.browser import LAYOUTS, STACKED, HtmlLayout
 from arr_coc.data.domains.page import Layouts
 from arr_coc.data.mixture import KINDS, Mixture
 

@@ -14,17 +14,16 @@ from helpers import Cli
 from serving_client import noise
 from test_modeling import loud_model
 
-from arr_coc.data.images import held
-from arr_coc.data.records import Record
-from arr_coc.evaluating import fetch_reference
-from arr_coc.evaluating.fetch_reference import (
+from arr_coc.data.records import Record, held
+from arr_coc.evaluation import fetch_reference
+from arr_coc.evaluation.fetch_reference import (
     REFERENCE,
     Distribution,
     FetchReference,
     fetch_statistics,
     find_reference,
     measure_reference,
-)  # fmt: skip
+)
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.serving.app import Server
 from arr_coc.serving.fetch_watch import ENOUGH, WINDOW, FetchWatch

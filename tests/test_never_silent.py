@@ -180,8 +180,8 @@ def test_refusals(model: Any, tmp_path: Path, case: str) -> None:
 @pytest.mark.parametrize(
     ("module", "arguments"),
     [
-        ("arr_coc.evaluating.view_report", ["no/such/model", "--out", "out"]),
-        ("arr_coc.profiling.first_token", ["no/such/model"]),
+        ("benchmarks.view_report", ["no/such/model", "--out", "out"]),
+        ("benchmarks.qwen3_vl", ["no/such/model"]),
     ],
 )
 def test_modules_say_mistakes_in_one_line(module: str, arguments: list[str], tmp_path: Path) -> None:

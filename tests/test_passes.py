@@ -9,11 +9,11 @@ import torch
 from helpers import Cli, tiny_model
 
 from arr_coc.data.records import Record
-from arr_coc.evaluating import evaluate
+from arr_coc.evaluation import evaluate
+from arr_coc.model_summary import generated_image
 from arr_coc.modeling import passes as passes_module
 from arr_coc.modeling.answers import Answer, Pass, answer_uncertainties
 from arr_coc.modeling.passes import EXPLORATION, Reading
-from arr_coc.profiling.stages import generated_image
 
 ROOT = Path(__file__).parents[1]
 PAGE, OTHER = generated_image(128), generated_image(128).rotate(90)

@@ -13,17 +13,24 @@ from torch.testing import assert_close
 from transformers import AutoModel, BloomConfig, GPT2Config, Qwen3Config
 
 from arr_coc.data.records import Record
-from arr_coc.evaluating.answers import PeerChoices, ask, encode
-from arr_coc.evaluating.arms import GROUPS, make_arms
-from arr_coc.evaluating.costs import count_choice_flops
-from arr_coc.evaluating.peers import PEERS, choose, choosing, dart, merged
-from arr_coc.evaluating.peers.cdpruner import conditional_dpp, relevance
-from arr_coc.evaluating.peers.choosing import Question
-from arr_coc.evaluating.peers.dart import least_duplicated
-from arr_coc.evaluating.peers.fastv import received, received_from_last
-from arr_coc.evaluating.peers.reading import Reading, read_prompt
-from arr_coc.evaluating.peers.sparsevlm import raters, significance
-from arr_coc.evaluating.peers.visionzip import cls_attention, merge, targets
+from arr_coc.evaluation import peer_rules, peers
+from arr_coc.evaluation.answers import PeerChoices, ask, encode
+from arr_coc.evaluation.arms import GROUPS, make_arms
+from arr_coc.evaluation.peer_rules import (
+    PEERS,
+    cls_attention,
+    conditional_dpp,
+    least_duplicated,
+    merge,
+    raters,
+    received,
+    received_from_last,
+    relevance,
+    significance,
+    targets,
+)
+from arr_coc.evaluation.peers import Question, Reading, choose, merged, read_prompt
+from arr_coc.experiments.costs import count_choice_flops
 
 SIZES = [(60, 90), (80, 40), (50, 50)]  # height, width
 QUESTIONS = ["What is it?", "Why?", "How many of them are there in all?"]
@@ -157,8 +164,8 @@ def test_sparsevlm_lets_the_template_rate_too() -> None:
 
 def test_dart_compares_behind_the_last_normalisation(monkeypatch: pytest.MonkeyPatch) -> None:
     """One pivot of the image and one of the text, whose key is long; states before the norm would say otherwise."""
-    monkeypatch.setattr(dart, "IMAGE_PIVOTS", 1)
-    monkeypatch.setattr(dart, "TEXT_PIVOTS", 1)
+    monkeypatch.setattr(peer_rules, "IMAGE_PIVOTS", 1)
+    monkeypatch.setattr(peer_rules, "TEXT_PIVOTS", 1)
     east, north, up = torch.eye(3)
     normed = torch.stack((up, east, east + 0.1 * north, north, up, up, north))
     keys = torch.zeros(7, 2)
@@ -285,7 +292,7 @@ def test_peers_share_one_reading_of_a_question(
     encoding = encode(model, images, 128)
     alone = {arm.name: PeerChoices(model, [arm]).of(arm, records, encoding) for arm in arms}
     read: list[int] = []
-    monkeypatch.setattr(choosing, "read_prompt", lambda *given: read.append(1) or read_prompt(*given))
+    monkeypatch.setattr(peers, "read_prompt", lambda *given: read.append(1) or read_prompt(*given))
     shared = PeerChoices(model, [*make_arms(model.config, ["none"]), *arms])
     for arm in arms:
         for ours, theirs in zip(shared.of(arm, records, encoding), alone[arm.name], strict=True):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
-from arr_coc.evaluating.plots import MARKS, SIZES, Point, draw_scatter, pareto_front, scatter
+from arr_coc.experiments.plots import MARKS, SIZES, Point, draw_scatter, pareto_front, scatter
 
 BUDGETS = {"0": 100, "64": 125, "100": 139, "150": 159, "200": 178, "273": 207, "400": 256, "all": 500}
 """Of the shipped model's ablation: name and tokens."""

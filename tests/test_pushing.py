@@ -22,8 +22,8 @@ import pytest
 from helpers import tiny_model
 from huggingface_hub import constants
 
+from arr_coc.cli import main
 from arr_coc.publishing import build, push, pushing
-from arr_coc_cli import main
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # huggingface_hub 2.4's own upload
 
@@ -295,7 +295,7 @@ def test_the_command_loads_what_it_pushes_and_takes_endpoint_and_token_from_the_
     hub: Hub, folder: Path, tmp_path: Path
 ) -> None:
     environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
-    command = [sys.executable, "-m", "arr_coc_cli", "push", str(folder), NAME]
+    command = [sys.executable, "-m", "arr_coc.cli", "push", str(folder), NAME]
     hub.fail("PUT", "/lfs/", 500)
     result = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stderr) == (0, "")

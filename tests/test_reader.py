@@ -16,8 +16,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from arr_coc import ArrCocForConditionalGeneration
-from arr_coc.data.domains.page import Question
-from arr_coc.data.text_page import UNKNOWN, Line, TextPage
+from arr_coc.data.domains.page import UNKNOWN, Line, Question, TextPage
 from arr_coc.modeling.image_processing_arr_coc import ArrCocImageProcessor
 from arr_coc.modeling.scorers import WordMatch
 from arr_coc.modeling.wordpieces import PIECE_SLOTS, NamedPieces

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from arr_coc.cli import main
 from arr_coc.data import Split, find_fonts
-from arr_coc_cli import main
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from helpers import tiny_model
 
-from arr_coc.contact_sheet import draw_sheet
+from arr_coc.viewing import draw_sheet
 
 pytestmark = pytest.mark.slow
 

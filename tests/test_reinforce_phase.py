@@ -15,7 +15,7 @@ from torch import Tensor
 from trainers import CPU, PAGES, killed_at, loaded, same, trainer_of, weights_of
 
 from arr_coc import ArrCocForConditionalGeneration
-from arr_coc.parts import part_of_parameter
+from arr_coc.adapters import part_of_parameter
 from arr_coc.training.asked_batch import AnsweredPrompts
 from arr_coc.training.phases import AllocatorPhase, make_trainer, train_phase
 from arr_coc.training.recipe import load_recipe, train
@@ -142,7 +142,7 @@ def test_two_processes_reinforce_one_scorer(tmp_path: Path) -> None:
     }  # fmt: skip
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(yaml.safe_dump({"model": "tiny", "start": "tiny", "stages": [stage]}))
-    launched("ddp.yaml", "-m", "arr_coc_cli", "train", str(recipe), "--out", str(tmp_path / "out"))
+    launched("ddp.yaml", "-m", "arr_coc.cli", "train", str(recipe), "--out", str(tmp_path / "out"))
     made = ArrCocForConditionalGeneration.from_pretrained(tmp_path / "out" / "model").state_dict()
     before = loaded(tmp_path / "tiny")[0].state_dict()
     changed = [name for name in before if not torch.equal(made[name], before[name])]

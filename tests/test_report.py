@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from arr_coc.evaluating.blocks import Bullets, Code, Figure, Heading, Paragraph, Table, to_html, to_markdown, to_text
-from arr_coc.evaluating.costs import percentiles
+from arr_coc.evaluation.reporting import Bullets, Code, Figure, Heading, Paragraph, Table, to_html, to_markdown, to_text
+from arr_coc.experiments.costs import percentiles
 
 
 def test_pages_escape_what_models_say(tmp_path: Path) -> None:

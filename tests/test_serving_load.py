@@ -13,10 +13,10 @@ from serving_client import noise
 
 from arr_coc.data.sources import open_records
 from arr_coc.loading import load_model
-from arr_coc.profiling.served import ServedProcess, ask, cases, percentile, serve_command
-from arr_coc.profiling.serving_load import BODY_LIMIT, KINDS, Load, Report
-from arr_coc.profiling.serving_throughput import GENERATE, PLAIN, Comparison, Measured, few_images, table
 from arr_coc.serving.running import share_cores
+from benchmarks.served import ServedProcess, ask, cases, percentile, serve_command
+from benchmarks.serving_load import BODY_LIMIT, KINDS, Load, Report
+from benchmarks.serving_throughput import GENERATE, PLAIN, Comparison, Measured, few_images, table
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="processes are found in Linux' /proc")

@@ -12,9 +12,8 @@ from PIL import Image
 from arr_coc.data.domains import DOMAINS, Page, Variations, draw_page
 from arr_coc.data.domains.invoice import REFERENCES, SUMS, draw_sheet
 from arr_coc.data.formats.base import image_size
-from arr_coc.data.formats.rendered import Rendered
-from arr_coc.data.images import opened
-from arr_coc.data.records import read_records
+from arr_coc.data.formats.own import Rendered
+from arr_coc.data.records import opened, read_records
 from arr_coc.data.writing import write_questions
 
 SEVERAL = ("clip", "pages", "pair")

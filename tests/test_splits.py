@@ -6,12 +6,12 @@ import re
 import numpy as np
 import pytest
 
-from arr_coc.data import CHARSET, FIELDS, SPLITS, pools, values
+from arr_coc.data import CHARSET, FIELDS, SPLITS, values
 from arr_coc.data.domains import words
 from arr_coc.data.splits import part, split_of
 
-NAMES = (pools.FIRST_NAMES, pools.LAST_NAMES, pools.CITIES, pools.COMPANIES)
-POOLS = (*NAMES, pools.TITLES, *words.OPEN_POOLS)
+NAMES = (values.FIRST_NAMES, values.LAST_NAMES, values.CITIES, values.COMPANIES)
+POOLS = (*NAMES, values.TITLES, *words.OPEN_POOLS)
 MADE_UP = "Madeup"
 
 
@@ -21,7 +21,7 @@ def everything(split: str) -> set[str]:
 
 def test_splits_share_no_word_of_any_two_pools() -> None:
     """Milan is a name and a city: drawn as either, it must not be both trained and tested."""
-    assert "Milan" in pools.FIRST_NAMES and "Milan" in pools.CITIES
+    assert "Milan" in values.FIRST_NAMES and "Milan" in values.CITIES
     for first, second in itertools.combinations(SPLITS, 2):
         assert not everything(first) & everything(second)
     assert sum(len(everything(split)) for split in SPLITS) == len({word.casefold() for pool in POOLS for word in pool})
@@ -35,10 +35,10 @@ def test_half_of_each_pool_is_for_training_and_a_quarter_for_each_other_split(po
 
 
 def test_each_part_of_the_names_is_rich() -> None:
-    for pool in (pools.FIRST_NAMES, pools.LAST_NAMES, pools.CITIES):
+    for pool in (values.FIRST_NAMES, values.LAST_NAMES, values.CITIES):
         assert len(part(pool, "train")) >= 300
     for split in SPLITS:
-        assert len(part(pools.COMPANIES, split)) >= 50 and len(part(words.ITEMS, split)) >= 75
+        assert len(part(values.COMPANIES, split)) >= 50 and len(part(words.ITEMS, split)) >= 75
         assert all(len(part(pool, split)) >= 15 for pool in POOLS), "a table's rows, a chart's bars"
 
 
@@ -51,8 +51,8 @@ def test_pools_can_be_drawn() -> None:
     for pool in POOLS:
         assert all(set(word) - {" "} <= set(CHARSET) and len(word) <= 16 for word in pool)
         assert all(word == " ".join(word.split()) for word in pool)
-    assert all(re.fullmatch("[A-Z][a-z]+", name) for name in (*pools.FIRST_NAMES, *pools.LAST_NAMES))
-    assert any(" " in city for city in pools.CITIES)
+    assert all(re.fullmatch("[A-Z][a-z]+", name) for name in (*values.FIRST_NAMES, *values.LAST_NAMES))
+    assert any(" " in city for city in values.CITIES)
 
 
 def test_a_word_has_one_split_in_whatever_case_and_pool() -> None:

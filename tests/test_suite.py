@@ -8,8 +8,8 @@ import pytest
 from helpers import Cli, tiny_checkpoint, tiny_model
 from PIL import Image
 
-from arr_coc.evaluating import evaluate
-from arr_coc.evaluating.suite import DataSet, measure_suite, read_suite, suite_text
+from arr_coc.evaluation import evaluate
+from arr_coc.evaluation.suite import DataSet, measure_suite, read_suite, suite_text
 
 ROOT = Path(__file__).parents[1]
 SUITE = """

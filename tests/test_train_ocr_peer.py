@@ -10,8 +10,7 @@ import torch
 from helpers import tiny_tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from arr_coc.data.domains.page import Question
-from arr_coc.data.text_page import Line, TextPage
+from arr_coc.data.domains.page import Line, Question, TextPage
 from arr_coc.training.reader.prompting import Prompting
 from arr_coc.training.reader.question_answering import QuestionAnsweringStage
 from benchmarks import train_ocr_peer

@@ -21,10 +21,9 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from arr_coc.assembling import complete, find_language_model, open_source, take_trained
-from arr_coc.assembling.language_models import LANGUAGE_MODEL, LanguageModel
-from arr_coc.assembling.trained import is_complete
+from arr_coc.assembling.trained import LANGUAGE_MODEL, LanguageModel, is_complete
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from arr_coc.publishing.language_model import plain_language_model
+from arr_coc.publishing.building import plain_language_model
 from arr_coc.publishing.pushing import check
 from arr_coc.training.recipe import begin, load_recipe
 
@@ -227,7 +226,7 @@ class Pip:
 
 def pip(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Pip:
     stand_in = Pip(**settings)
-    monkeypatch.setattr("arr_coc.assembling.language_models.subprocess.run", stand_in)
+    monkeypatch.setattr("arr_coc.assembling.trained.subprocess.run", stand_in)
     return stand_in
 
 

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from arr_coc import ArrCocImageProcessor
 from arr_coc.data import CHARSET, FIELDS, Document, box_targets, glyph_targets, render_document
-from arr_coc.data.mixture import Mixture
+from arr_coc.data.mixture import Mixture, sketch_document
+from arr_coc.data.questions import build_tokenizer, question_words
 from arr_coc.data.records import NOT_ON_THE_PAGE
-from arr_coc.data.sketching import sketch_document
-from arr_coc.data.vocabulary import build_tokenizer, question_words
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.processing_arr_coc import ArrCocProcessor

@@ -10,7 +10,7 @@ from test_invariants import PAIRS, Calls
 from test_modeling import CARD, PAGE, loud_model, noise, prompt
 from transformers import GenerationConfig
 
-from arr_coc.flops import count_flops, on_meta
+from arr_coc.model_summary import count_flops, on_meta
 from arr_coc.modeling.allocators import tier_sizes
 from arr_coc.modeling.losses import distribution_loss
 from arr_coc.training.losses import loss_terms, loss_weights

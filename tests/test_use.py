@@ -14,10 +14,10 @@ pytest.importorskip("openai")
 import openai
 from helpers import Cli, tiny_model
 from serving_client import chat, data_url, noise, png, serving, until
-from test_versions import write_adapter
+from test_learn import write_adapter
 
 from arr_coc.data.feedback import Feedback, read_feedback
-from arr_coc.evaluating.identity import model_identity
+from arr_coc.evaluation.prediction_loop import model_identity
 from arr_coc.journal import journal_files, read_journal
 from arr_coc.learning.versions import Versions
 from arr_coc.serving.app import Server

@@ -10,16 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arr_coc.cli.data_arguments import find_source
+from arr_coc.cli import main
+from arr_coc.cli.common import find_source
 from arr_coc.data.domains import AS_DRAWN, Page, Variations, draw_page
-from arr_coc.data.domains.absent import unheard_field
-from arr_coc.data.formats.rendered import Rendered
+from arr_coc.data.domains.variations import unheard_field
+from arr_coc.data.formats.own import Rendered
 from arr_coc.data.glyphs import Glyph
-from arr_coc.data.pools import UNHEARD_FIELDS
 from arr_coc.data.records import NOT_ON_THE_PAGE, read_records
 from arr_coc.data.splits import part
-from arr_coc.data.values import FIELDS
-from arr_coc_cli import main
+from arr_coc.data.values import FIELDS, UNHEARD_FIELDS
 
 SIZE = 320
 

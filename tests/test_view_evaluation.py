@@ -12,17 +12,17 @@ import pytest
 from helpers import tiny_model
 from PIL import Image
 
+from arr_coc.cli import main
 from arr_coc.cli.evaluate import table
 from arr_coc.data.collator import QuestionCollator
-from arr_coc.data.formats.jsonl import Jsonl
+from arr_coc.data.formats.own import Jsonl
 from arr_coc.data.records import Record, read_records
-from arr_coc.evaluating import evaluate
-from arr_coc.evaluating.evaluation import score_strategies
-from arr_coc.evaluating.experiment import Settings, arms_of, facts, plan_arms, predict
-from arr_coc.evaluating.predictions import Prediction, read_run
-from arr_coc.evaluating.scores import read_scored, summary
-from arr_coc.evaluating.view_asking import needs_views, right_source, view_recall
-from arr_coc_cli import main
+from arr_coc.evaluation import evaluate
+from arr_coc.evaluation.answers import needs_views
+from arr_coc.evaluation.predictions import Prediction, read_run, right_source, view_recall
+from arr_coc.evaluation.scores import read_scored, summary
+from arr_coc.evaluation.strategies import score_strategies
+from arr_coc.experiments.experiment import Settings, arms_of, facts, plan_arms, predict
 
 ROOT = Path(__file__).parents[1]
 
@@ -194,7 +194,7 @@ DOCUMENTED = [
     line
     for block in re.findall(r"```sh\n(.*?)```", (ROOT / "docs" / "views.md").read_text(encoding="utf-8"), re.DOTALL)
     for line in block.splitlines()
-    if line.startswith("arr-coc")  # the table's command: tests/test_view_report.py
+    if line.startswith("arr-coc")  # the table's command: tests/test_benchmarks.py
 ]
 SMALL = {
     "render": ["--pages", "1", "--questions", "1", "--size", "96", "--split", "train"],

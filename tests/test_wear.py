@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from arr_coc.data.domains.page import Question
-from arr_coc.data.text_page import UNKNOWN, Line, TextPage
+from arr_coc.data.domains.page import UNKNOWN, Line, Question, TextPage
 from arr_coc.data.wear import WEARS, wear
 
 SIZE = (300, 400)

@@ -10,9 +10,9 @@ import pytest
 import yaml
 from helpers import Cli
 
-from arr_coc import locks
-from arr_coc.evaluating.predictions import mend
-from arr_coc.locks import sole_writer
+from arr_coc import files
+from arr_coc.evaluation.predictions import mend
+from arr_coc.files import sole_writer
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "examples" / "held_out" / "data.jsonl"
@@ -38,7 +38,7 @@ def test_a_folder_that_another_process_writes_is_refused(
 ) -> None:
     """Two trainings in one folder wrote over each other's checkpoints; two builds replaced each other's output."""
     out, recipe = tmp_path / "out", write_recipe(tmp_path, checkpoint)
-    monkeypatch.setattr(locks, "PATIENCE", 0.05)
+    monkeypatch.setattr(files, "PATIENCE", 0.05)
     model = ("--model", checkpoint)
     commands: list[tuple[Any, ...]] = [
         ("train", recipe, "--out", out),

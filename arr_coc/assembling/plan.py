@@ -1,28 +1,100 @@
 """The whole plan of a checkpoint, made from headers and configs alone; whatever does not fit is refused here.
 
 Afterwards every published tensor is loaded or left out for a reason, and every tensor of ours is loaded, or new with a
-recipe.
+recipe. The tokenizer gets the tokens that images need.
 """
 
 import re
+import shutil
+import tempfile
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from huggingface_hub import split_state_dict_into_shards_factory
-from transformers import GenerationConfig
+from transformers import AddedToken, GenerationConfig, PreTrainedTokenizerFast
 
+from ..files import read_json
 from ..loading import DTYPES
 from ..modeling.configuration_arr_coc import ArrCocConfig
+from ..modeling.image_processing_arr_coc import ArrCocImageProcessor
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.processing_arr_coc import ArrCocProcessor, query_markers
 from ..modeling.scorers import SCORERS
-from .clip_text import CLIP_RECIPE, CLIP_TEXT, QUESTION, WORDS, words_in_common
-from .families import EMBEDDINGS, HEAD, Family, family_of
-from .mapping import Mapping, Rows
+from .families import EMBEDDINGS, HEAD, Family, Mapping, Prompting, Rows, family_of
+from .published import CLIP_RECIPE, CLIP_TEXT, QUESTION, WORDS, words_in_common
 from .sources import Source
-from .tokenizer import load_tokenizer, make_generation_config, make_processor
+
+FILES = ("tokenizer_config.json", "special_tokens_map.json")
+"""Read beside tokenizer.json where they are."""
+
+ANSWER_TOKENS = 512
+"""Tokens of an answer where a call does not say: a dense paragraph of a document."""
+
+
+def load_tokenizer(source: Source, prompting: Prompting) -> PreTrainedTokenizerFast:
+    """The tokenizer of `source`, with `prompting.added` in it.
+
+    Raises:
+        ValueError: `source` has no tokenizer, or one that cannot be read or lacks a token that prompts need.
+    """
+    with tempfile.TemporaryDirectory() as folder:  # apart from a config.json that names classes of its own
+        shutil.copyfile(source.file("tokenizer.json"), Path(folder) / "tokenizer.json")
+        for name in FILES:
+            path = source.optional(name)
+            if path is not None:
+                shutil.copyfile(path, Path(folder) / name)
+        try:
+            tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+        except Exception as error:  # the tokenizers library raises bare Exceptions
+            reason = " ".join(str(error).split())
+            raise ValueError(f"{source}: expected a tokenizer that can be read; got {reason}") from error
+    tokenizer.name_or_path = ""
+    for name in ("is_local", "local_files_only"):  # how it was read, which transformers would save
+        tokenizer.init_kwargs.pop(name, None)
+    known = tokenizer.get_vocab()
+    missing = [token for token in prompting.needed if token not in known]
+    if tokenizer.eos_token is None:
+        missing.append("eos_token")
+    if prompting.chat_template is not None and tokenizer.bos_token is None:
+        missing.append("bos_token")
+    if missing:
+        needed = ", ".join([*prompting.needed, "an eos_token"])
+        raise ValueError(f"{source}: expected a tokenizer with {needed}; got no {', '.join(missing)}")
+    lacking = [AddedToken(token, special=True, normalized=False) for token in prompting.added if token not in known]
+    tokenizer.add_tokens(lacking, special_tokens=True)
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def make_processor(config: ArrCocConfig, tokenizer: PreTrainedTokenizerFast, prompting: Prompting) -> ArrCocProcessor:
+    """The processor that goes with `config`."""
+    vision = config.vision_config
+    size = {"height": vision.image_size, "width": vision.image_size}
+    tokenizer.model_max_length = min(tokenizer.model_max_length, config.text_config.max_position_embeddings)
+    return ArrCocProcessor(
+        ArrCocImageProcessor(size=size, patch_size=vision.patch_size),
+        tokenizer,
+        chat_template=prompting.chat_template,
+        budget=config.fetcher_config.budget if SCORERS[config.fetcher_config.strategy].fetches else 0,
+        image_token=prompting.image_token,
+        excludes_base=config.excludes_base,
+        layout=config.bridge_config.layout,
+    )
+
+
+def make_generation_config(source: Source, tokenizer: PreTrainedTokenizerFast) -> GenerationConfig:
+    """Greedy answers; where they end is the language model's own business."""
+    path = source.optional("generation_config.json")
+    published: dict[str, Any] = {} if path is None else read_json(path)
+    names = ("eos_token_id", "bos_token_id", "pad_token_id")
+    own = {name: getattr(tokenizer, name) for name in names}
+    ids = {name: own[name] if published.get(name) is None else published[name] for name in names}
+    return GenerationConfig(do_sample=False, max_new_tokens=ANSWER_TOKENS, **ids)
+
 
 _STORED = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}
 """Types that weights may be published in, by safetensors' names."""
@@ -290,3 +362,53 @@ def _target(name: str, shape: tuple[int, ...], dtype: torch.dtype, rows: tuple[R
                 + ("" if part.whole else f", rows {part.start} to {part.stop}")
             )
     return Target(name, shape, dtype, rows)
+
+
+ROWS = {
+    "grid encoder": "model.vision_tower.grid_encoder.",
+    "compressor": "model.vision_tower.compressor.",
+    "semantic encoder": "model.vision_tower.semantic_encoder.",
+    "saccade projection": "model.vision_tower.saccade_projection.",
+    "fetcher": "model.fetcher.",
+    "bridge": "model.bridge.",
+    "layout": "model.layout.",
+    "language model": "model.language_model.",
+    "vocabulary head": "lm_head.",
+}
+"""Row of the report -> what the names of its tensors begin with."""
+
+
+def report(plan: Plan) -> str:
+    """Sources; tensors, parameters and bytes of each part; what is new; what is left out; the files."""
+    lines = ["sources"]
+    lines += [f"  {role:<20}{source}" for role, source in plan.request.sources.items()]
+    lines += ["", f"{'parts':<22}{'loaded':>8}{'new':>6}{'parameters':>17}{'bytes':>17}"]
+    for part, prefix in ROWS.items():
+        targets = [target for name, target in plan.targets.items() if name.startswith(prefix)]
+        if targets:
+            lines.append(_row(part, targets))
+    lines += [_row("total", list(plan.targets.values())), "", "new"]
+    recipes = Counter(_origin(target) for target in plan.targets.values())
+    recipes.pop(None, None)
+    lines += [f"  {count:>5} tensors: {recipe}" for recipe, count in recipes.items()] or ["  nothing"]
+    lines += ["", "left out"]
+    reasons = Counter((str(source), reason) for source, _, reason in plan.left_out)
+    lines += [f"  {count:>5} tensors of {source}: {reason}" for (source, reason), count in reasons.items()] or [
+        "  nothing"
+    ]
+    largest = max(sum(plan.targets[name].nbytes for name in names) for names in plan.shards.values())
+    dtype = str(plan.dtype).removeprefix("torch.")
+    lines += ["", f"{len(plan.shards)} file(s) of at most {largest:,} bytes, {dtype}"]
+    return "\n".join(lines)
+
+
+def _row(part: str, targets: list[Target]) -> str:
+    new = sum(not target.rows for target in targets)
+    parameters, size = sum(target.numel for target in targets), sum(target.nbytes for target in targets)
+    return f"  {part:<20}{len(targets) - new:>8}{new:>6}{parameters:>17,}{size:>17,}"
+
+
+def _origin(target: Target) -> str | None:
+    if target.extra_rows:
+        return f"{target.extra_rows} rows for added tokens, the mean of the others, in {target.name}"
+    return target.recipe

@@ -1,7 +1,6 @@
-"""The command line: `arr-coc COMMAND ...`. One module per command, listed in `COMMANDS`.
+"""The command line: `arr-coc COMMAND ...`. Commands that go together share a module; `COMMANDS` lists all.
 
-It is a package beside `arr_coc`, not in it: importing arr_coc registers its classes with transformers, which takes
-seconds. Here a command's `run` imports what it needs, so that `--version` and every `--help` answer at once.
+A command's `run` imports what it needs, so that `--version` and every `--help` answer without importing torch.
 
 Exit codes: 0 done, 1 a fault of ours (with a traceback), 2 a mistake in what was asked for (one line on standard
 error), 130 interrupted.
@@ -16,49 +15,29 @@ from contextlib import suppress
 from importlib.metadata import version
 from typing import NoReturn
 
-from . import (
-    ablate,
-    analyse,
-    ask,
-    assemble,
-    build,
-    demo,
-    evaluate,
-    experiment,
-    export_language_model,
-    info,
-    learn,
-    look,
-    measure,
-    push,
-    reference,
-    render,
-    replay,
-    serve,
-    train,
-)
+from . import ask, demo, evaluate, experiment, explain, learn, publish, render, serve, train
 from .common import Command, quiet
 
 COMMANDS: tuple[Command, ...] = (
     ask.COMMAND,
-    look.COMMAND,
+    explain.LOOK,
     demo.COMMAND,
     evaluate.COMMAND,
-    measure.COMMAND,
-    analyse.COMMAND,
+    evaluate.MEASURE,
+    explain.ANALYSE,
     experiment.COMMAND,
-    ablate.COMMAND,
-    info.COMMAND,
-    assemble.COMMAND,
-    build.COMMAND,
-    push.COMMAND,
+    experiment.ABLATE,
+    explain.INFO,
+    publish.ASSEMBLE,
+    publish.BUILD,
+    publish.PUSH,
     render.COMMAND,
     train.COMMAND,
     serve.COMMAND,
-    replay.COMMAND,
+    learn.REPLAY,
     learn.COMMAND,
-    export_language_model.COMMAND,
-    reference.COMMAND,
+    publish.EXPORT_LANGUAGE_MODEL,
+    learn.REFERENCE,
 )
 
 SETTING = re.compile(r"[^-=][^=]*=.*", re.DOTALL)
@@ -122,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), output)
         return 1
     except Exception as error:
-        from arr_coc.faults import fault_of_input
+        from ..faults import fault_of_input
 
         message = fault_of_input(error)
         if message is None or args.debug:

@@ -1,4 +1,4 @@
-"""`python -m arr_coc_cli` is `arr-coc`."""
+"""`python -m arr_coc.cli` is `arr-coc`."""
 
 import sys
 

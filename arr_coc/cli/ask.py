@@ -58,10 +58,9 @@ def run(args: argparse.Namespace) -> None:
     from transformers.utils import logging
 
     from arr_coc.attached.loading import load_reader
-    from arr_coc.contact_sheet import draw_sheet
     from arr_coc.loading import load_model
     from arr_coc.modeling.image_processing_arr_coc import load_source
-    from arr_coc.viewing import draw_answer
+    from arr_coc.viewing import draw_answer, draw_sheet
 
     picture = None if args.picture is None else writable(args.picture, "--picture", PICTURES)
     if os.path.isfile(args.question):  # also where it is too long for a path

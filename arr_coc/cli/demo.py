@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     try:
         from arr_coc.demo.page import Page
-        from arr_coc.demo.running import run as serve
+        from arr_coc.demo.page import run as serve
     except ImportError as error:
         raise ValueError(f'demo: expected its packages, pip install "arr-coc[demo]"; got {error}') from error
     from arr_coc.loading import load_model

@@ -1,4 +1,8 @@
-"""`arr-coc experiment`: does running back help? The ladder, baselines, bounds; a decision by rules made before."""
+"""`arr-coc experiment` and `arr-coc ablate`: does running back help, and what does each part bring?
+
+The ladder, baselines, bounds, a decision by rules made before; every budget, scorer, allocator and bridge that a
+checkpoint can run, one changed at a time.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +16,22 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .common import METRICS, Command, add_choice_arguments, add_device_argument, add_model_argument, add_tiles_argument
-from .data_arguments import add_data_arguments, find_source, reading
+from .common import (
+    METRICS,
+    Command,
+    add_choice_arguments,
+    add_data_arguments,
+    add_device_argument,
+    add_model_argument,
+    add_tiles_argument,
+    find_source,
+    reading,
+)
 
 if TYPE_CHECKING:
-    from arr_coc.evaluating.entries import Entry
-    from arr_coc.evaluating.experiment import Settings
+    from arr_coc.experiments.decisions import Entry
+    from arr_coc.experiments.experiment import Settings
+
 
 PLACES = ("model", "data", "out", "rules")
 """Keys of the YAML file that are paths, relative to it; `rules` may be the rules themselves, `data` a source."""
@@ -60,7 +74,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from arr_coc.evaluating.experiment import make_plan
+    from arr_coc.experiments.experiment import make_plan
 
     conduct(args, make_plan, finish, contests=True)
 
@@ -86,8 +100,8 @@ def conduct(
     import torch
     from accelerate import PartialState
 
-    from arr_coc.evaluating.experiment import Settings, check_data, keep_costs, keep_plan, plan_arms, read_plan
-    from arr_coc.locks import sole_writer
+    from arr_coc.experiments.experiment import Settings, check_data, keep_costs, keep_plan, plan_arms, read_plan
+    from arr_coc.files import sole_writer
 
     _check_rescoring(args)
     options = read_config(args.config)
@@ -144,7 +158,7 @@ Answering = tuple[Callable[..., dict[str, Any]], Callable[..., int], Callable[..
 
 def _one_model(name: str | None, device: str | None, plan_for: Callable[..., dict[str, Any]]) -> Answering:
     """One model answers for all arms."""
-    from arr_coc.evaluating.experiment import predict
+    from arr_coc.experiments.experiment import predict
     from arr_coc.loading import load_model
 
     model = load_model(name, device)
@@ -153,7 +167,7 @@ def _one_model(name: str | None, device: str | None, plan_for: Callable[..., dic
 
 def _contest(name: str | None, device: str | None, entries: Sequence[Entry]) -> Answering:
     """Every arm is answered for by models of its own."""
-    from arr_coc.evaluating.contest import first_models, plan_contest, predict_contest
+    from arr_coc.experiments.contest import first_models, plan_contest, predict_contest
     from arr_coc.loading import load_model
 
     if name is not None:
@@ -165,8 +179,8 @@ def _contest(name: str | None, device: str | None, entries: Sequence[Entry]) -> 
 
 def finish(out: Path, records: Any, metric: str | None) -> None:
     """Numbers, report, and a table on standard output."""
-    from arr_coc.evaluating.experiment import rescore
-    from arr_coc.evaluating.report import table_text, write_report
+    from arr_coc.experiments.experiment import rescore
+    from arr_coc.experiments.report import table_text, write_report
 
     result = rescore(out, records, metric=metric)
     page = write_report(out, result, records)
@@ -182,8 +196,8 @@ def read_config(name: str | None) -> dict[str, Any]:
     """
     from arr_coc.data.formats import Format
     from arr_coc.data.sources import open_source
-    from arr_coc.evaluating.entries import read_entries
-    from arr_coc.evaluating.experiment import Settings
+    from arr_coc.experiments.decisions import read_entries
+    from arr_coc.experiments.experiment import Settings
     from arr_coc.files import read_yaml
 
     if name is None:
@@ -214,8 +228,8 @@ def make_settings(options: dict[str, Any]) -> Settings:
     Raises:
         ValueError: a list of the wrong kind, or rules that cannot be read.
     """
-    from arr_coc.evaluating.decisions import read_rules
-    from arr_coc.evaluating.experiment import Settings
+    from arr_coc.experiments.decisions import read_rules
+    from arr_coc.experiments.experiment import Settings
 
     settings = dict(options)
     for name in ("arms", "seeds", "trained_on", "contest"):
@@ -247,7 +261,7 @@ COMMAND = Command(
         "another page's base tokens, and these alone), bounds (oracle boxes; all patches). CONFIG.yaml may name\n"
         "arms with weights of their own instead (contest: {NAME: {arm: A, weights: [M, M]}}). Predictions are saved\n"
         "as they are made, so the same command resumes a killed run; under accelerate launch (on CPUs:\n"
-        "torchrun --nproc_per_node N -m arr_coc_cli experiment ...) the processes share the images.\n"
+        "torchrun --nproc_per_node N -m arr_coc.cli experiment ...) the processes share the images.\n"
         "OUT/report.html has the decision, paired differences, costs, buckets and pictures."
     ),
     examples=(
@@ -257,4 +271,46 @@ COMMAND = Command(
     ),
     add_arguments=add_arguments,
     run=run,
+)
+
+
+def add_ablate_arguments(parser: argparse.ArgumentParser) -> None:
+    add_run_arguments(parser)
+    parser.add_argument("--peers", action="store_true", help="also measure published pruning rules")
+
+
+def run_ablate(args: argparse.Namespace) -> None:
+    from arr_coc.evaluation.reporting import require_extra
+    from arr_coc.experiments.ablation import plan_ablation
+
+    require_extra("matplotlib", "plots")
+    conduct(args, partial(plan_ablation, peers=args.peers), finish_ablation)
+
+
+def finish_ablation(out: Path, records: Any, metric: str | None) -> None:
+    """Numbers, report, and the table on standard output."""
+    from arr_coc.experiments.ablation import ablation_text, rescore_ablation, write_ablation
+
+    result = rescore_ablation(out, records, metric=metric)
+    page = write_ablation(out, result)
+    print(ablation_text(result))
+    print(page)
+
+
+ABLATE = Command(
+    name="ablate",
+    summary="measure each part: budgets, scorers, allocators, bridges",
+    description=(
+        "Answer the same questions with one part of the model changed at a time: the budget, and every registered\n"
+        "scorer, allocator, compressor and bridge that the checkpoint can run. A killed run resumes, and several\n"
+        "processes can share the work, as in arr-coc experiment. OUT/report.html has the table and plots of accuracy\n"
+        "against tokens and time. OUT/ablation.csv and OUT/result.json have the numbers."
+    ),
+    examples=(
+        "arr-coc ablate --data examples/held_out/data.jsonl --out runs/ablation --limit 300",
+        "arr-coc ablate --data examples/held_out/data.jsonl --out runs/ablation --limit 300 --peers",
+        "arr-coc ablate --data examples/held_out/data.jsonl --out runs/ablation --limit 300 --rescore --metric anls",
+    ),
+    add_arguments=add_ablate_arguments,
+    run=run_ablate,
 )

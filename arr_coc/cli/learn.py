@@ -1,11 +1,13 @@
-"""`arr-coc learn`: from feedback to a better scorer, or to the reason why not."""
+"""`arr-coc learn`, `replay` and `reference`: from the use of a server to a better scorer, or to the reason why not."""
 
 import argparse
 import logging
 import sys
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
-from .common import Command, add_device_argument, add_model_argument
+from .common import Command, add_data_arguments, add_device_argument, add_model_argument, find_source, reading, writable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +38,7 @@ def run(args: argparse.Namespace) -> None:
     from arr_coc.learning.learn import Lesson, learn
     from arr_coc.loading import find_device, find_model
 
-    from .data_arguments import read_source
+    from .common import read_source
 
     margin = None if args.margin is None else args.margin / 100
     given = {"steps": args.steps, "rank": args.rank, "margin": margin}
@@ -75,4 +77,96 @@ COMMAND = Command(
     ),
     add_arguments=add_arguments,
     run=run,
+)
+
+
+def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("log", metavar="LOG", help="folder that arr-coc serve --examples wrote")
+    add_model_argument(parser)
+    parser.add_argument("--versions", metavar="DIR", help="folder of the scorer's versions, if the server had one")
+    parser.add_argument("--json", metavar="FILE", help="file for every outcome, without images (default: none)")
+    add_device_argument(parser)
+
+
+def run_replay(args: argparse.Namespace) -> None:
+    target = None if args.json is None else writable(args.json, "--json")
+    from arr_coc.files import write_json
+    from arr_coc.journal import journal_files
+    from arr_coc.learning.versions import Versions
+    from arr_coc.loading import load_model
+    from arr_coc.serving.example import JOURNAL
+    from arr_coc.serving.replay import SAME, Replay
+
+    log = Path(args.log).expanduser()
+    if not journal_files(log, JOURNAL):
+        raise ValueError(f"{log}: expected a log of examples; got none")
+    versions = None if args.versions is None else Versions(Path(args.versions).expanduser())
+    replay = Replay(load_model(args.model, args.device), versions)
+    outcomes, rows = Counter[str](), []
+    for replayed in replay.run(log):
+        example = replayed.example
+        outcomes[replayed.outcome] += 1
+        if replayed.outcome != SAME:
+            note = f" ({replayed.note})" if replayed.note else ""
+            answers = f"{example.answer!r} then, {replayed.answer!r} now"
+            print(f"{example.id} {example.time}: {replayed.outcome}{note}: {answers}")
+        asked = replace(example, images=()).content()
+        rows.append({**asked, "outcome": replayed.outcome, "now": replayed.answer, "note": replayed.note})
+    if target is not None:
+        write_json(target, rows)
+    print(", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common()))
+
+
+REPLAY = Command(
+    name="replay",
+    summary="ask a server's log of examples again, and print which answers differ",
+    description=(
+        "Ask every example of a log that `arr-coc serve --examples` wrote, and print those whose answer or patches\n"
+        "differ from the log. Redacted examples and those with sampled tokens are not asked."
+    ),
+    examples=("arr-coc replay log --json outcomes.json", "arr-coc replay log --model ./my-model --versions scorers"),
+    add_arguments=add_replay_arguments,
+    run=run_replay,
+)
+
+
+def add_reference_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="folder of the model; the file is written into it")
+    parser.add_argument("data", metavar="DATA", nargs="?", help="typical questions, as for arr-coc evaluate")
+    add_data_arguments(parser)
+    parser.add_argument(
+        "--limit", metavar="N", type=int, default=500, help="ask only the first N questions (default: 500)"
+    )
+    add_device_argument(parser)
+
+
+def run_reference(args: argparse.Namespace) -> None:
+    from arr_coc.evaluation.fetch_reference import REFERENCE, measure_reference
+    from arr_coc.loading import load_model
+
+    folder = Path(args.model).expanduser()
+    if not folder.is_dir():
+        raise ValueError(f"model: expected a folder, to write {REFERENCE} into; got {args.model!r}")
+    source = find_source(args.data, args.format, args.fields)
+    records = list(source.read(limit=args.limit, **reading(args.on_error, args.max_errors)))
+    reference = measure_reference(load_model(args.model, args.device), records)
+    reference.save(folder / REFERENCE)
+    for name, own in reference.statistics.items():
+        print(f"{name:18} {own.mean:8.4f}")
+    print(f"{folder / REFERENCE}: {reference.questions} images of questions, strategy {reference.strategy}")
+
+
+REFERENCE = Command(
+    name="reference",
+    summary="save what a model fetches on typical questions, to monitor drift in arr-coc serve",
+    description=(
+        "Ask typical questions without generating answers, and save the distributions of relevance and of the\n"
+        "bridge's tokens beside the weights. arr-coc serve compares its traffic with them: metric arr_coc_drift."
+    ),
+    examples=(
+        "arr-coc reference hub_configs/arr-coc-tiny examples/held_out/data.jsonl",
+        "arr-coc reference MODEL --format rendered --with pages=100 --limit 1000",
+    ),
+    add_arguments=add_reference_arguments,
+    run=run_reference,
 )

@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _save_reference(folder: Path, records: "Sequence[Record]", device: str) -> None:
     """Saves beside a trained model how it fetches on usual questions."""
-    from arr_coc.evaluating.fetch_reference import REFERENCE, measure_reference
+    from arr_coc.evaluation.fetch_reference import REFERENCE, measure_reference
     from arr_coc.loading import load_model
 
     measure_reference(load_model(str(folder), device), records).save(folder / REFERENCE)
@@ -75,7 +75,7 @@ COMMAND = Command(
         "Run the stages of a recipe. Every stage keeps a checkpoint in its own folder of OUT, so the same command\n"
         "resumes a killed run. The trained model is written to OUT/model, with what it fetches on the recipe's\n"
         "`reference` questions (see arr-coc reference). On several devices:\n"
-        "accelerate launch --config_file examples/accelerate/ddp.yaml -m arr_coc_cli train RECIPE.yaml ..."
+        "accelerate launch --config_file examples/accelerate/ddp.yaml -m arr_coc.cli train RECIPE.yaml ..."
     ),
     examples=(
         "arr-coc train hub_configs/arr-coc-tiny/train.yaml --out runs/tiny",

@@ -1,12 +1,12 @@
 """Synthetic rendered documents: what they say, how they look, and what is asked about them."""
 
 from ..modeling.image_processing_arr_coc import Box as Box
-from .domains.dense import render_dense_page as render_dense_page
+from .domains.density import render_dense_page as render_dense_page
 from .domains.document import Document as Document
 from .domains.document import Entry as Entry
 from .domains.document import render_document as render_document
-from .font_families import family_names as family_names
 from .fonts import FontFace as FontFace
+from .fonts import family_names as family_names
 from .fonts import find_fonts as find_fonts
 from .glyphs import CHARSET as CHARSET
 from .glyphs import Glyph as Glyph

@@ -14,9 +14,7 @@ from typing import Any, Literal
 
 from ..journal import Entry, read_entry, read_journal
 from ..modeling.image_processing_arr_coc import Box
-from .fields import boxes_of, require, shorten, text_of
-from .images import HeldImage
-from .records import NOT_ON_THE_PAGE, Record
+from .records import NOT_ON_THE_PAGE, HeldImage, Record, boxes_of, require, shorten, text_of
 
 JOURNAL = "feedback"
 """The journal's name, which its files begin with."""

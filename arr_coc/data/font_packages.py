@@ -16,7 +16,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from ..faults import run_module
-from .font_families import font_families
+from .fonts import font_families
 from .splits import SPLITS, Split
 
 

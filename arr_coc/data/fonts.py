@@ -1,7 +1,11 @@
-"""Installed fonts, split by family, so that a model is tested on letter shapes that it never saw in training."""
+"""Installed fonts by family; each family belongs to one split and to a package for `font_packages`.
+
+Split by family, a model is tested on letter shapes that it never saw in training.
+"""
 
 from __future__ import annotations
 
+import csv
 import importlib.util
 import logging
 import os
@@ -13,8 +17,49 @@ from pathlib import Path
 import numpy as np
 from PIL import ImageFont
 
-from .font_families import family_names
 from .splits import SPLITS, Split, check_split
+
+_TABLE = Path(__file__).with_name("font_families.csv")
+
+
+@dataclass(frozen=True)
+class FontFamily:
+    """A row of font_families.csv.
+
+    Attributes:
+        split: the one split whose pages show it.
+        name: as its files say.
+        package: `debian:NAME` or `npm:NAME@VERSION`; empty where neither has it.
+        licence: SPDX's short name where there is one.
+    """
+
+    split: Split
+    name: str
+    package: str
+    licence: str
+
+
+@lru_cache(maxsize=1)
+def font_families() -> tuple[FontFamily, ...]:
+    """All families, by split and name.
+
+    A family is for training or validation only if its letters are not those of a family held out under another name
+    (`benchmarks.font_likeness` compares them), and it has all of `CHARSET` with lower case apart from upper case.
+    """
+    with _TABLE.open(encoding="utf-8", newline="") as table:
+        return tuple(
+            FontFamily(split, row["family"], row["package"], row["licence"])
+            for row in csv.DictReader(table)
+            for split in SPLITS
+            if split == row["split"]
+        )
+
+
+@lru_cache(maxsize=len(SPLITS))
+def family_names(split: Split) -> frozenset[str]:
+    """The names of a split's families, installed or not."""
+    return frozenset(family.name for family in font_families() if family.split == split)
+
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +148,7 @@ def find_fonts(split: Split, *, directories: Iterable[Path] | None = None) -> tu
     """Installed faces of a split, sorted by family, weight, slant and style.
 
     Args:
-        split: which families, see `arr_coc.data.font_families`.
+        split: which families, see `arr_coc.data.fonts`.
         directories: where to look instead of `font_directories()`; searched recursively, cached per process.
 
     Raises:

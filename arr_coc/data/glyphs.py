@@ -1,4 +1,4 @@
-"""Characters on a page: where each stands, which patch it belongs to, and writing that keeps track of them.
+"""Characters on a page: where each stands, which patch it belongs to, and the text styles they are written with.
 
 Boxes are (x0, y0, x1, y1) in pixels of the final image; grids are [grid, grid], row-major, (y, x).
 """
@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate
 
 import numpy as np
 
 from ..modeling.image_processing_arr_coc import Box
-from .rasterising import Ink, TextStyle
+from .fonts import find_fonts, pick_face, sibling
+from .rasterising import MIN_STRETCH, Ink, Pen, TextStyle
+from .splits import Split, check_split
 
 PUNCTUATION = ".,:$/-#&'"
 ALPHANUMERIC = string.digits + string.ascii_uppercase + string.ascii_lowercase
@@ -126,3 +129,113 @@ def _covered(low: float, high: float, size: int, grid: int) -> np.ndarray:
     covered: np.ndarray = np.minimum(high, starts + side) - np.maximum(low, starts) >= min(0.2 * side, 1.5)
     covered[int(np.clip((low + high) / 2 / side, 0, grid - 1))] = True
     return covered
+
+
+MIN_FONT = 11.0  # px at a 256 px page; smaller text is outside the domain
+MAX_FONT = 26.0
+CONTRAST: dict[Split, float] = {"train": 80.0, "validation": 110.0, "test": 110.0}
+"""Least difference in luminance (0..255) between ink and paper."""
+
+
+def check_page(size: int, split: str) -> None:
+    """Refuses pages that cannot be drawn.
+
+    Raises:
+        ValueError: an unknown split, or a page too small for text.
+    """
+    check_split(split)
+    if size < 64:
+        raise ValueError(f"expected a size of at least 64 px, below which no text is readable; got {size}")
+
+
+@dataclass(frozen=True)
+class Styles:
+    """The text styles of a page before it is known how large they can be."""
+
+    label: TextStyle
+    value: TextStyle
+    heading: TextStyle
+
+    def scaled(self, pixels: float, heading_ratio: float) -> Styles:
+        """All three at a new size; the heading `heading_ratio` times larger."""
+        return Styles(
+            self.label.with_pixels(pixels),
+            self.value.with_pixels(pixels),
+            self.heading.with_pixels(pixels * heading_ratio),
+        )
+
+
+def sample_pen(rng: np.random.Generator, split: Split) -> Pen:
+    """How a page is rasterised; training varies the weight of strokes, also unequally as in faces of high contrast."""
+    supersample = 2 if rng.random() < 0.45 else 1
+    if split != "train" or rng.random() < 0.5:
+        return Pen(supersample)
+    reach = (-0.55, 0.9) if supersample == 2 else (-0.25, 0.4)
+    return Pen(supersample, (float(rng.uniform(*reach)), float(rng.uniform(*reach))))
+
+
+def sample_style(rng: np.random.Generator, pen: Pen, size: int, split: Split) -> TextStyle:
+    """A text style; training distorts the letters so that unseen families fall within what was seen."""
+    face, pixels = pick_face(rng, find_fonts(split)), MIN_FONT * size / 256
+    if split != "train":
+        return TextStyle(face, pixels, pen.supersample)
+    narrow = face.family.endswith(("Condensed", "Narrow"))
+    stretch = float(rng.uniform(0.95 if narrow else MIN_STRETCH, 1.2)) if rng.random() < 0.55 else 1.0
+    lean = (-0.05, 0.1) if face.italic else (-0.05, 0.3)
+    shear = float(rng.uniform(*lean)) if rng.random() < 0.4 else 0.0
+    spacing = float(rng.uniform(-0.03, 0.15)) * pixels if rng.random() < 0.12 else 0.0
+    return TextStyle(face, pixels, pen.supersample, stretch, shear, spacing)
+
+
+def sample_styles(rng: np.random.Generator, pen: Pen, size: int, split: Split) -> Styles:
+    """Styles of labels, values and the title: mostly one face, else siblings, rarely two families."""
+    faces, base = find_fonts(split), sample_style(rng, pen, size, split)
+
+    def vary(chance: float) -> TextStyle:
+        if rng.random() >= chance:
+            return base
+        other_family = rng.random() < 0.25
+        return replace(base, face=pick_face(rng, faces) if other_family else sibling(rng, base.face, faces))
+
+    return Styles(label=vary(0.2), value=base, heading=vary(0.5))
+
+
+def flow(
+    rng: np.random.Generator, widths: Sequence[float], *, width: float, rows: int, gap: float
+) -> list[tuple[int, float]] | None:
+    """Row and x of every run, in reading order; None where they do not fit.
+
+    A page with room to spare uses it: lines are then broken early, stand in any of the rows, and leave wider gaps.
+
+    Args:
+        rng: the only source of randomness.
+        widths: of the runs, each of which stays on one line.
+        width: of a line.
+        rows: how many lines there is room for.
+        gap: least distance of two runs on a line.
+    """
+    least = sum(widths) / rows
+    lines = _broken(widths, width, gap, enough=float(rng.uniform(least, max(least, width))))
+    if len(lines) > rows:
+        lines = _broken(widths, width, gap, enough=width)
+    if len(lines) > rows or max(widths) > width:
+        return None
+    places: list[tuple[int, float]] = []
+    for row, line in zip(np.sort(rng.permutation(rows)[: len(lines)]).tolist(), lines, strict=True):
+        spare = width - sum(line) - gap * (len(line) - 1)
+        shifts = np.sort(rng.uniform(0, spare, len(line))).tolist()
+        starts = accumulate(line[:-1], lambda x, run: x + run + gap, initial=0.0)
+        places += [(row, start + shift) for start, shift in zip(starts, shifts, strict=True)]
+    return places
+
+
+def _broken(widths: Sequence[float], width: float, gap: float, *, enough: float) -> list[list[float]]:
+    """The runs in lines, each broken where it is full, or as soon as its runs are `enough` wide."""
+    lines: list[list[float]] = []
+    for run in widths:
+        line = lines[-1] if lines else []
+        if not line or sum(line) >= enough or sum(line) + gap * len(line) + run > width:
+            lines.append([run])
+        else:
+            line.append(run)
+    return lines

@@ -16,8 +16,8 @@ from PIL import Image, ImageChops, ImageDraw, ImageFilter, ImageOps
 
 from ..modeling.image_processing_arr_coc import Box
 from ..modeling.registry import Registry
-from .domains.warping import bounds_of, corners_of, homography, project, sample_quad
-from .text_page import UNKNOWN, Line, TextPage
+from .domains.page import UNKNOWN, Line, TextPage
+from .domains.photo import bounds_of, corners_of, homography, project, sample_quad
 
 _MOST = 4  # kinds of wear on a page
 _PLAIN_TEXT = 10.0  # px: height of capitals where a page has none

@@ -1,21 +1,28 @@
-"""An answer in the steps in which it comes: which patches were fetched, then the text as it grows."""
+"""An answer in the steps in which it comes, and what one visitor of the page has in hand and may choose."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from queue import SimpleQueue
 from threading import Event, Thread
-from typing import Any
+from typing import Any, Self
 
 import torch
+from PIL import Image
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
 from ..modeling.asker import Answer
 from ..modeling.chat_template import split_thinking
+from ..modeling.configuration_arr_coc import NAMED_BUDGETS, ArrCocConfig
 from ..modeling.fetcher import FetchResult
+from ..modeling.image_loading import load_image
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from ..modeling.prompt import AUTO
+from ..modeling.scorers import SCORERS
 from ..modeling.vision_tower import ImageEncoding
+from ..viewing import draw_fetch
 
 
 @dataclass(frozen=True)
@@ -112,3 +119,93 @@ class _TextQueue(BaseStreamer):
 
     def end(self) -> None:
         """The answer itself says that it is whole."""
+
+
+REMEMBERED = 12
+"""Answers whose pictures are kept."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """An image and what was asked about it. It never changes: a further answer gives a further session.
+
+    Attributes:
+        image: upright, RGB.
+        encoding: what the model made of it.
+        asked: a picture and a caption of each of the last answers, the newest first.
+    """
+
+    image: Image.Image
+    encoding: ImageEncoding
+    asked: tuple[tuple[Image.Image, str], ...] = ()
+
+    @classmethod
+    def open(cls, model: ArrCocForConditionalGeneration, content: bytes) -> Self:
+        """Decodes and encodes an uploaded file.
+
+        Raises:
+            ValueError: it is no image, a broken one, or one that is too large.
+        """
+        try:
+            image = load_image(content)
+        except ValueError as error:
+            raise ValueError(f"image: {str(error).removeprefix('bytes: ')}") from error
+        return cls(image, model.encode_image(image))
+
+    def overlay(self, fetch: FetchResult) -> Image.Image:
+        """The image with the fetched patches outlined and relevance as a heat map."""
+        return draw_fetch(self.image, fetch)
+
+    def answered(self, question: str, steps: Sequence[Step]) -> Self:
+        """The session after a question and its whole answers, one of each strategy."""
+        pictures = [
+            draw_fetch(self.image, step.fetch, question=question, text=step.text, probability=step.probability)
+            for step in steps
+        ]
+        captions = [f"{question} → {step.text or '(nothing)'} ({step.fetch.strategy})" for step in steps]
+        return replace(self, asked=(*zip(pictures, captions, strict=True), *self.asked)[:REMEMBERED])
+
+
+def strategies(config: ArrCocConfig) -> list[str]:
+    """Those that a page can offer: "oracle" needs boxes, and trained scorers their weights."""
+    held = config.fetcher_config.scorers
+    return [name for name, scorer in SCORERS.items() if name != "oracle" and (not scorer.trained or name in held)]
+
+
+def budgets(config: ArrCocConfig) -> list[tuple[str, str]]:
+    """Labels, which say how many patches that is, and names; the configured one is among them."""
+    names = dict.fromkeys((*NAMED_BUDGETS, "all", str(config.fetcher_config.budget)))
+    counts = {name: config.vision_tokens(budget=name)[1] for name in names if name != AUTO}
+    labels = [(name if name == str(count) else f"{name}: {count} patches", name) for name, count in counts.items()]
+    return [*labels, (f"{AUTO}: the model chooses", AUTO)]
+
+
+_EXAMPLES = (
+    ("Receipt", "examples/images/receipt.png", "What is the total?"),
+    ("Receipt", "examples/images/receipt.png", "What is the date?"),
+    ("Page", "examples/held_out/images/00000.jpg", "What is the phone?"),
+)
+
+
+@dataclass(frozen=True)
+class Example:
+    """An image and a question about it.
+
+    Attributes:
+        name: what the image shows.
+        path: of the image.
+        question: about it.
+    """
+
+    name: str
+    path: Path
+    question: str
+
+
+def find_examples() -> Iterator[Example]:
+    """Those whose images are here: beside the package or in the working directory."""
+    roots = (Path(__file__).resolve().parents[2], Path.cwd())
+    for name, image, question in _EXAMPLES:
+        path = next((root / image for root in roots if (root / image).is_file()), None)
+        if path is not None:
+            yield Example(name, path, question)

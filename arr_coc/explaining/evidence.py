@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from ..evaluating.answers import encode
+from ..evaluation.answers import encode
 from ..modeling.answers import Answer, answer_uncertainties
 from ..modeling.asker import Asked, Asker, generation_setting
 from ..modeling.expert_scorers import EXPERTS, ExpertScorer

@@ -9,9 +9,8 @@ import numpy as np
 import yaml
 from PIL import Image, ImageChops, ImageDraw, ImageFilter
 
-from ..evaluating.blocks import Block, Code, Figure, Gallery, Heading, Paragraph, Table, to_html, to_text
-from ..evaluating.number_texts import percent
-from ..evaluating.view_asking import open_sources
+from ..evaluation.answers import open_sources
+from ..evaluation.reporting import Block, Code, Figure, Gallery, Heading, Paragraph, Table, percent, to_html, to_text
 from ..files import write_json, write_text
 from ..metrics import METRICS
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration

@@ -1,4 +1,4 @@
-"""Versions of the scorer: a folder of adapters, and which of them is in use.
+"""Versions of the scorer: a folder of adapters, which of them is in use, and a fetcher with one merged in.
 
 FOLDER/v0001/ holds an adapter as PEFT saves it, `DECISION` beside it; FOLDER/current.json says which version is in use
 and which was before. Both appear whole or not at all, so servers may read them at any time.
@@ -6,13 +6,18 @@ and which was before. Both appear whole or not at all, so servers may read them 
 
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..files import fresh_folder, read_json, write_json
-from ..locks import sole_writer
-from ..settings import check_types
+from safetensors import safe_open
+from torch import nn
+
+from ..files import check_types, fresh_folder, read_json, sole_writer, write_json
+from ..modeling.fetcher import RunningBackFetcher
 
 CHECKPOINT = "checkpoint"
 """The version that is no adapter: the scorer as the checkpoint has it."""
@@ -108,3 +113,58 @@ class Versions:
 
     def _use(self, current: Current) -> None:
         write_json(self.folder / _CURRENT, asdict(current))
+
+
+_WEIGHTS = "adapter_model.safetensors"
+_PREFIX = "base_model.model.model.fetcher.scorers."
+"""What the names of a scorer's adapter begin with, as PEFT saves an adapter of a whole model."""
+
+
+class _Core(nn.Module):
+    """The fetcher where a whole model has it, since an adapter's names are those of the whole."""
+
+    def __init__(self, fetcher: RunningBackFetcher) -> None:
+        super().__init__()
+        self.fetcher = fetcher
+
+
+class _Whole(nn.Module):
+    def __init__(self, fetcher: RunningBackFetcher) -> None:
+        super().__init__()
+        self.model = _Core(fetcher)
+
+
+def adapted_fetcher(fetcher: RunningBackFetcher, adapter: Path | None) -> RunningBackFetcher:
+    """The checkpoint's fetcher with an adapter merged into a copy; without an adapter the fetcher itself.
+
+    Args:
+        fetcher: the checkpoint's own, which stays as it is.
+        adapter: folder of a LoRA of scorers, see `arr_coc.adapters`.
+
+    Raises:
+        ValueError: no whole adapter, one of other parts than scorers, or of another checkpoint's shapes.
+    """
+    if adapter is None:
+        return fetcher
+    with _refused(adapter), safe_open(adapter / _WEIGHTS, framework="pt") as opened:
+        others = [name for name in opened.keys() if not name.startswith(_PREFIX)]  # noqa: SIM118  it is no dict
+    if others:
+        raise ValueError(f"{adapter}: expected an adapter of scorers alone; got {others[0]}")
+    from peft import LoraConfig, PeftModel  # importing it takes a second
+
+    with _refused(adapter):
+        config = LoraConfig.from_pretrained(str(adapter))
+        config.task_type = None  # there is nothing here that generates
+        whole = _Whole(deepcopy(fetcher))
+        merged: _Whole = PeftModel.from_pretrained(whole, str(adapter), config=config).merge_and_unload()
+    return merged.model.fetcher.eval().requires_grad_(False)
+
+
+@contextmanager
+def _refused(adapter: Path) -> Iterator[None]:
+    """Whatever loaders stumble over in a damaged or missing adapter, as a ValueError that names it."""
+    try:
+        yield
+    except Exception as error:  # PEFT, safetensors and torch each have kinds of their own
+        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"{adapter}: expected an adapter of this model's scorer; got {line}") from error

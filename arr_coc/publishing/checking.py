@@ -18,8 +18,17 @@ from safetensors import SafetensorError, safe_open
 from ..files import read_json
 from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.weights import weight_files
-from .building import AUTO_MAP, PROCESSOR_MAP, REQUIRED
-from .cards import CARD, EVALUATION, default_strategy, evaluation_results, missing_metadata, read_card
+from .building import (
+    AUTO_MAP,
+    CARD,
+    EVALUATION,
+    PROCESSOR_MAP,
+    REQUIRED,
+    default_strategy,
+    evaluation_results,
+    missing_metadata,
+    read_card,
+)
 
 PICKLES = (".bin", ".ckpt", ".joblib", ".pickle", ".pkl", ".pt", ".pt2", ".pth")
 """Endings of files that hold pickles."""

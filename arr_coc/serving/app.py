@@ -12,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
-from ..evaluating.fetch_reference import find_reference
+from ..evaluation.fetch_reference import find_reference
 from ..journal import JournalFull
 from ..modeling.image_sources import SourcePolicy
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration

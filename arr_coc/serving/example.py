@@ -4,9 +4,9 @@ import base64
 from dataclasses import dataclass
 from typing import Any
 
+from ..files import check_types
 from ..journal import Entry
 from ..modeling.fetcher import FetchResult
-from ..settings import check_types
 
 JOURNAL = "examples"
 """The journal's name, which its files begin with."""

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import Field
 
 from ..data.feedback import JOURNAL, Feedback
-from ..data.fields import boxes_of
+from ..data.records import boxes_of
 from ..journal import Journal
 from ..modeling.image_processing_arr_coc import Box
 from .encodings import EncodingStore, HeldEncoding

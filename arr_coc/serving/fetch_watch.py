@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from ..evaluating.fetch_reference import Distribution, FetchReference, fetch_statistics
+from ..evaluation.fetch_reference import Distribution, FetchReference, fetch_statistics
 from ..modeling.prompt import EmbeddedPrompt
 from .metrics import Metrics
 

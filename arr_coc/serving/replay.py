@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..evaluating.identity import model_identity
+from ..evaluation.prediction_loop import model_identity
 from ..journal import read_journal
-from ..learning.adapted_fetcher import adapted_fetcher
-from ..learning.versions import CHECKPOINT, Versions
+from ..learning.versions import CHECKPOINT, Versions, adapted_fetcher
 from ..modeling.asker import Answer
 from ..modeling.fetcher import RunningBackFetcher
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration

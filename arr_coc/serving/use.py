@@ -1,7 +1,7 @@
 """All that a server keeps of its use and takes from it: examples, feedback, versions of its scorer."""
 
 from ..data import feedback
-from ..evaluating.identity import model_identity
+from ..evaluation.prediction_loop import model_identity
 from ..journal import Journal
 from . import example
 from .encodings import EncodingStore

@@ -7,8 +7,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, Gauge
 
 from ..files import read_json
-from ..learning.adapted_fetcher import adapted_fetcher
-from ..learning.versions import CHECKPOINT, DECISION, Versions
+from ..learning.versions import CHECKPOINT, DECISION, Versions, adapted_fetcher
 from ..modeling.fetcher import RunningBackFetcher
 from .engine import Engine
 

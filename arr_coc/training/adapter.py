@@ -8,9 +8,8 @@ import torch
 from accelerate import PartialState
 
 from ..adapters import adapt
-from ..files import fresh_folder
+from ..files import fresh_folder, sole_writer
 from ..loading import refused
-from ..locks import sole_writer
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.processing_arr_coc import ArrCocProcessor
 from .phases import Phase, train_phase

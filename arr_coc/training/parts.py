@@ -1,4 +1,4 @@
-"""Training some parts of the model (see `arr_coc.parts`) and not others, each at its own rate."""
+"""Training some parts of the model (see `arr_coc.adapters`) and not others, each at its own rate."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..adapters import check_parts, in_parts, part_of_parameter
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from ..parts import check_parts, in_parts, part_of_parameter
 
 
 def base_model(model: nn.Module) -> ArrCocForConditionalGeneration:

@@ -12,6 +12,7 @@ import torch
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from ..adapters import check_parts
 from ..data.collator import QuestionCollator
 from ..data.sources import open_records
 from ..files import disk_faults, replace_folder
@@ -20,7 +21,6 @@ from ..modeling.bridges import BRIDGES
 from ..modeling.fetcher_configuration import GRADIENTS
 from ..modeling.processing_arr_coc import ArrCocProcessor
 from ..modeling.scorers import SCORERS
-from ..parts import check_parts
 from .cache import CachedEncoder
 from .checkpoints import damage, mark_complete
 from .draws import Mix
@@ -52,7 +52,7 @@ class Phase(Stage):
     Attributes:
         data: what to train on, see `arr_coc.data.sources.open_records`; may say `on_error` and `max_errors` too.
         held_out: what to evaluate on; None: no evaluation, and the last weights are kept instead of the best.
-        trained: parts that are trained, see `arr_coc.parts.PARTS`, or single scorers as "scorer.experts"; the others
+        trained: parts that are trained, see `arr_coc.adapters.PARTS`, or single scorers as "scorer.experts"; the others
             are frozen.
         steps, warmup: optimiser steps, and those over which the learning rates rise to their full height.
         batch_size, accumulation: questions per device and forward pass, and passes per step.

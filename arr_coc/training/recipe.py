@@ -35,9 +35,8 @@ from accelerate import PartialState
 from transformers import GenerationConfig
 from transformers.utils import GENERATION_CONFIG_NAME, logging
 
-from arr_coc.files import fresh_folder, read_yaml, write_json
+from arr_coc.files import fresh_folder, read_yaml, sole_writer, write_json
 from arr_coc.loading import load_config, refused
-from arr_coc.locks import sole_writer
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.processing_arr_coc import ArrCocProcessor

@@ -7,8 +7,8 @@ from typing import Any
 
 from huggingface_hub import split_torch_state_dict_into_shards
 
+from ..files import check_types
 from ..loading import DTYPES
-from ..settings import check_types
 from .from_scratch.checkpointing import save_learner
 from .reader.adapter import save_adapter
 from .stages import Run

@@ -15,10 +15,10 @@ from safetensors.torch import load_file, save_file
 
 from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.assembling import Request, Source, make_plan, write
+from arr_coc.cli.common import quiet
 from arr_coc.loading import load_model
 from arr_coc.modeling.weights import WEIGHTS, WEIGHTS_INDEX
 from arr_coc.publishing import build
-from arr_coc_cli.common import quiet
 from tests.fuzz.configs import ONE_LINE
 from tests.fuzz.tally import Tally
 from tests.helpers import tiny_checkpoint, tiny_tokenizer

@@ -87,10 +87,20 @@ class Bench:
 
 def import_commands() -> None:
     """Imports what the commands import, so that a forked process need not."""
-    from arr_coc import assembling, data, evaluating, profiling, publishing, training  # noqa: F401
+    from arr_coc import (
+        assembling,  # noqa: F401
+        data,  # noqa: F401
+        evaluation,  # noqa: F401
+        model_summary,  # noqa: F401
+        publishing,  # noqa: F401
+        training,  # noqa: F401
+    )
     from arr_coc.data import writing  # noqa: F401
-    from arr_coc.evaluating import ablation_report, experiment, report  # noqa: F401
-    from arr_coc.profiling import model_summary  # noqa: F401
+    from arr_coc.experiments import (
+        ablation,  # noqa: F401
+        experiment,  # noqa: F401
+        report,  # noqa: F401
+    )
     from arr_coc.publishing import pushing  # noqa: F401
     from arr_coc.training import adapter, recipe  # noqa: F401
 
@@ -179,7 +189,7 @@ def start(arguments: list[str], *, file_bytes: int | None = None) -> Running:
 
 def command(arguments: list[str]) -> int:
     """`arr-coc ARGUMENTS`, from the root of a process: a traceback is printed where Python would print it."""
-    from arr_coc_cli import main
+    from arr_coc.cli import main
 
     return main(arguments)
 

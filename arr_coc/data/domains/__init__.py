@@ -7,18 +7,14 @@ and everything above it take it by that name.
 from . import (  # noqa: F401  (each registers itself)
     browser,
     chart,
-    clip,
     density,
-    departures,
-    directory,
     document,
-    form,
     invoice,
+    lists,
     pages,
     pair,
-    receipt,
     sign,
-    table,
+    tables,
 )
 from .page import DOMAINS as DOMAINS
 from .page import Difficulty as Difficulty
@@ -27,9 +23,9 @@ from .page import Layouts as Layouts
 from .page import Page as Page
 from .page import Question as Question
 from .page import register as register
-from .streaming import draw_page as draw_page
 from .variations import AS_DRAWN as AS_DRAWN
 from .variations import Variations as Variations
+from .variations import draw_page as draw_page
 
 WORDINGS = tuple(wording for domain in DOMAINS.values() for wording in domain.wordings.values())
 """Ways to put the questions of every domain."""

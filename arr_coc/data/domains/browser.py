@@ -1,26 +1,261 @@
-"""Domain `browser`: pages of fields that a browser has set and rasterised, from HTML of our own.
+"""Domains `browser` and `stacked`: pages of fields that a browser has set and rasterised, from HTML of our own.
 
-Domain `stacked` has those of them whose labels stand above their values: there what answers is not what comes next.
+In `stacked` labels stand above their values: there what answers is not what comes next. Letters, their distances and
+their edges are those of a screenshot. It needs Chromium, on whose version it depends too what the pages of a seed look
+like.
 
-Letters, their distances and their edges are those of a screenshot. It needs Chromium, on whose version it depends too
-what the pages of a seed look like.
+Lengths of the HTML are in rem, the size of the values' letters, so that a page can be shrunk as a whole. Elements with
+the attribute `data-text` are those whose place is asked for: a heading, labels and values, in that order.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Literal
+
 import numpy as np
 
 from ..browser import PlacedText, shared_browser
-from ..glyphs import Glyph
+from ..fonts import FontFace, find_fonts, pick_face
+from ..glyphs import CONTRAST, MAX_FONT, MIN_FONT, Glyph, check_page
 from ..questions import DOCUMENT_WORDINGS
-from ..rasterising import degrade
+from ..rasterising import Colour, Palette, degrade, sample_palette
 from ..splits import Split
-from ..styles import MAX_FONT, MIN_FONT, check_page
-from ..values import FIELDS, made_up_word, sample_pairs
+from ..values import FIELDS, made_up_word, pick, sample_pairs
 from .canvas import text_unit
 from .document import Document, Entry, ask_each
-from .html import LAYOUTS, STACKED, HtmlLayout, cased, make_html, sample_html_style
 from .page import Layouts, Page, register
+
+Arrangement = Literal["table", "spread", "inline", "stacked"]
+Lines = Literal["none", "rows", "grid", "frame", "zebra", "dashed", "cards"]
+
+
+@dataclass(frozen=True)
+class HtmlLayout:
+    """How a page sets its fields.
+
+    Attributes:
+        arrangement: cells of a table; label at the left and value at the right end; one behind the other; the label
+            above its value.
+        columns: fields beside one another.
+        lines: borders below rows, around cells, around everything, or every other row on a darker ground, or each field
+            in a box of its own.
+    """
+
+    arrangement: Arrangement
+    columns: int = 1
+    lines: Lines = "none"
+
+
+LAYOUTS = Layouts(
+    train={
+        "table": HtmlLayout("table"),
+        "table_rows": HtmlLayout("table", lines="rows"),
+        "table_grid": HtmlLayout("table", lines="grid"),
+        "table_zebra_two": HtmlLayout("table", 2, "zebra"),
+        "spread_dashed": HtmlLayout("spread", lines="dashed"),
+        "spread_zebra": HtmlLayout("spread", lines="zebra"),
+        "spread_rows_two": HtmlLayout("spread", 2, "rows"),
+        "inline": HtmlLayout("inline"),
+        "inline_frame": HtmlLayout("inline", lines="frame"),
+        "inline_two": HtmlLayout("inline", 2),
+        "stacked_two": HtmlLayout("stacked", 2),
+        "stacked_frame": HtmlLayout("stacked", 2, "frame"),
+        "stacked_rows": HtmlLayout("stacked", lines="rows"),
+    },
+    test={
+        "table_zebra": HtmlLayout("table", lines="zebra"),
+        "table_grid_two": HtmlLayout("table", 2, "grid"),
+        "spread": HtmlLayout("spread"),
+        "spread_rows": HtmlLayout("spread", lines="rows"),
+        "inline_rows": HtmlLayout("inline", lines="rows"),
+        "stacked_cards": HtmlLayout("stacked", 2, "cards"),
+        "stacked": HtmlLayout("stacked"),
+    },
+)
+
+STACKED = LAYOUTS.only(lambda layout: layout.arrangement == "stacked")
+"""Those in which labels stand above their values."""
+
+
+@dataclass(frozen=True)
+class HtmlStyle:
+    """What a page looks like beside its layout; lengths in rem, spacing in em.
+
+    Attributes:
+        label, value, heading: font files.
+        label_size, heading_size: of letters; values have 1.
+        label_spacing, value_spacing: between letters.
+        upper: labels are in capitals.
+        colon: labels end with one.
+        line: height of a line.
+        padding: (above and below, at the sides) of each field.
+        margin: around the page.
+        gap: between a label and its value, or between columns.
+        radius: of the corners of boxes.
+        width: px of borders.
+        band: the heading stands in the page's colours exchanged.
+        palette: colours of paper, labels, values and borders.
+    """
+
+    label: FontFace
+    value: FontFace
+    heading: FontFace
+    label_size: float
+    heading_size: float
+    label_spacing: float
+    value_spacing: float
+    upper: bool
+    colon: bool
+    line: float
+    padding: tuple[float, float]
+    margin: float
+    gap: float
+    radius: float
+    width: int
+    band: bool
+    palette: Palette
+
+    @property
+    def fonts(self) -> str:
+        """Family and style of its fonts, values first."""
+        return " + ".join(dict.fromkeys((self.value.name, self.label.name)))
+
+
+def sample_html_style(rng: np.random.Generator, split: Split) -> HtmlStyle:
+    """A style in fonts of the split.
+
+    Raises:
+        FileNotFoundError: no font of the split is installed.
+    """
+    faces = find_fonts(split)
+    value = pick_face(rng, faces)
+    family = [face for face in faces if face.family == value.family]
+    bold = next((face for face in family if face.bold and not face.italic), value)
+    upper = bool(rng.random() < 0.25)
+    spaced = rng.random() < (0.6 if upper else 0.2)
+    return HtmlStyle(
+        label=bold if rng.random() < 0.4 else value,
+        value=bold if rng.random() < 0.15 else value,
+        heading=bold if rng.random() < 0.7 else value,
+        label_size=float(rng.uniform(0.85, 1.0)) if rng.random() < 0.5 else 1.0,
+        heading_size=float(rng.uniform(1.1, 1.7)),
+        label_spacing=float(rng.uniform(0.03, 0.15)) if spaced else 0.0,
+        value_spacing=float(rng.uniform(0.02, 0.12)) if rng.random() < 0.15 else 0.0,
+        upper=upper,
+        colon=bool(rng.random() < 0.4),
+        line=float(rng.uniform(1.1, 1.5)),
+        padding=(float(rng.uniform(0.03, 0.3)), float(rng.uniform(0.2, 0.6))),
+        margin=float(rng.uniform(0.3, 1.0)),
+        gap=float(rng.uniform(0.5, 1.5)),
+        radius=float(rng.uniform(0, 0.5)) if rng.random() < 0.4 else 0.0,
+        width=int(rng.integers(1, 3)),
+        band=bool(rng.random() < 0.35),
+        palette=sample_palette(rng, contrast=CONTRAST[split]),
+    )
+
+
+def make_html(
+    layout: HtmlLayout, style: HtmlStyle, fields: Sequence[tuple[str, str]], *, title: str, pixels: float
+) -> str:
+    """The page's head and body.
+
+    Args:
+        layout, style: what it looks like.
+        fields: label and value of each, the labels in the case that they are shown in, without colons.
+        title: heading of the page; none where it is empty.
+        pixels: size of the values' letters.
+    """
+    mark = ":" if style.colon else ""
+    texts = [(_text(label + mark, "label"), _text(value, "value")) for label, value in fields]
+    heading = f"<header>{_text(title, 'heading')}</header>" if title else ""
+    rows = _table(texts, layout.columns) if layout.arrangement == "table" else _list(texts)
+    return (
+        f"<head><style>{_faces(style)}{_common_css(style, pixels)}{_layout_css(layout, style)}</style></head>"
+        f"<body>{heading}<main>{rows}</main></body>"
+    )
+
+
+def _text(text: str, role: str) -> str:
+    return f'<span data-text class="{role}">{escape(text)}</span>'
+
+
+def _table(texts: Sequence[tuple[str, str]], columns: int) -> str:
+    """Fields run along the rows."""
+    cells = [f"<th>{label}</th><td>{value}</td>" for label, value in texts]
+    rows = ["".join(cells[start : start + columns]) for start in range(0, len(cells), columns)]
+    return f"<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+
+
+def _list(texts: Sequence[tuple[str, str]]) -> str:
+    return "".join(f"<div>{label} {value}</div>" for label, value in texts)
+
+
+def _faces(style: HtmlStyle) -> str:
+    """Fonts by role, each from its file: what else is installed under a family's name does not matter."""
+    roles = {"label": style.label, "value": style.value, "heading": style.heading}
+    return "".join(
+        f'@font-face{{font-family:"{role}";src:url("{Path(face.path).as_uri()}")}}' for role, face in roles.items()
+    )
+
+
+def _common_css(style: HtmlStyle, pixels: float) -> str:
+    paper, ink, value = (_css(colour) for colour in (style.palette.paper, style.palette.label, style.palette.value))
+    above, beside = style.padding
+    band = f"background:{ink};color:{paper};border-radius:{style.radius}rem" if style.band else f"color:{ink}"
+    return f"""
+html{{font-size:{pixels}px;background:{paper}}}
+*{{box-sizing:border-box}}
+body{{margin:{style.margin}rem;font-synthesis:none;font-variant-ligatures:none;white-space:nowrap;line-height:{style.line}}}
+header{{padding:{above}rem {beside}rem;margin-bottom:{2 * above}rem;{band}}}
+.heading{{font-family:"heading";font-size:{style.heading_size}rem}}
+.label{{font-family:"label";font-size:{style.label_size}rem;letter-spacing:{style.label_spacing}em;color:{ink}}}
+.value{{font-family:"value";letter-spacing:{style.value_spacing}em;color:{value}}}
+th,td,main>div{{padding:{above}rem {beside}rem;text-align:left;font-weight:normal}}
+"""
+
+
+def _layout_css(layout: HtmlLayout, style: HtmlStyle) -> str:
+    border = f"{style.width}px solid {_css(style.palette.rule)}"
+    rows = "tr" if layout.arrangement == "table" else "main>div"
+    lines = {
+        "none": "",
+        "rows": f"{rows}{{border-bottom:{border}}}",
+        "dashed": f"{rows}{{border-bottom:{border.replace('solid', 'dashed')}}}",
+        "grid": f"th,td{{border:{border}}}",
+        "frame": f"main{{border:{border};border-radius:{style.radius}rem}}",
+        "zebra": f"{rows}:nth-child(odd){{background:{_css(_shaded(style.palette))}}}",
+        "cards": f"{rows}{{border:{border};border-radius:{style.radius}rem}}",
+    }[layout.lines]
+    columns = f"display:grid;grid-template-columns:repeat({layout.columns},1fr);column-gap:{style.gap}rem"
+    spaced = f";row-gap:{style.padding[0]}rem" if layout.lines == "cards" else ""
+    return {
+        "table": "table{border-collapse:collapse;width:100%}",
+        "spread": f"main{{{columns}}}main>div{{display:flex;justify-content:space-between;column-gap:{style.gap}rem}}",
+        "inline": f"main{{{columns}}}",
+        "stacked": f"main{{{columns}{spaced}}}main>div>span{{display:block;width:fit-content}}",
+    }[layout.arrangement] + lines
+
+
+def _shaded(palette: Palette) -> Colour:
+    """The paper, a little darker or lighter: towards the borders' colour."""
+    red, green, blue = (paper + 0.12 * (rule - paper) for paper, rule in zip(palette.paper, palette.rule, strict=True))
+    return red, green, blue
+
+
+def _css(colour: Colour) -> str:
+    red, green, blue = (min(255, max(0, round(part))) for part in colour)
+    return f"rgb({red},{green},{blue})"
+
+
+def cased(rng: np.random.Generator, fields: Sequence[str], *, upper: bool) -> list[str]:
+    """Labels of one page, all in the same case: upper, or else lower or Capitalised."""
+    case = "upper" if upper else pick(rng, ("lower", "capitalize"))
+    return [str(getattr(field, case)()) for field in fields]
+
 
 _MIN_ENTRIES = 4
 _MAX_ENTRIES = 14  # on a page of 256 px

@@ -1,19 +1,21 @@
-"""A page to draw on: texts with their boxes, rectangles and ruling lines, in the colours and fonts of a split."""
+"""A page to draw on, and rows of cells that share columns: what receipts, tables and lists are made of.
+
+Texts have their boxes; colours and fonts are those of a split. All lengths are pixels of the final image.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from PIL import Image
 
 from ...modeling.image_processing_arr_coc import Box
-from ..glyphs import Glyph, write
-from ..rasterising import Colour, Ink, Pen, TextStyle, compose, luminance, sample_palette
-from ..ruling import Ruler
+from ..glyphs import CONTRAST, MAX_FONT, MIN_FONT, Glyph, Styles, check_page, sample_pen, sample_styles, write
+from ..rasterising import Colour, Ink, Pen, Ruler, TextStyle, compose, luminance, sample_palette
 from ..splits import Split
-from ..styles import CONTRAST, MIN_FONT, Styles, check_page, sample_pen, sample_styles
 from .page import Span
 
 Role = Literal["label", "value", "heading"]
@@ -107,3 +109,229 @@ class Canvas:
     def font(self) -> str:
         """Family and style of the page's fonts."""
         return " + ".join(dict.fromkeys((self.styles.value.face.name, self.styles.label.face.name)))
+
+
+Align = Literal["left", "centre", "right"]
+
+_PITCH, _RULED_PITCH = 1.18, 1.36  # least line pitch in font sizes, without and with a line between rows
+_HEADING_PITCH = 1.5
+_EDGE = 4.0  # px at a 256 px page kept free of text on every side
+_GAP = 1.0  # least space between columns, in font sizes
+_INLINE = 0.5  # space between the pieces of a spanning row, in font sizes
+_SLANT = 0.3  # what letters may lean out of their cell, in font sizes
+_SHRINKINGS = 4
+_SHARE = {"left": 0.0, "centre": 0.5, "right": 1.0}
+
+
+@dataclass(frozen=True)
+class Row:
+    """Texts and their roles: one per column ("" for none), or with `span` pieces of a line across all columns."""
+
+    texts: tuple[str, ...]
+    roles: tuple[Role, ...]
+    span: Align | None = None
+
+    @classmethod
+    def of(cls, texts: Sequence[str], first: Role, others: Role) -> Row:
+        """A row of cells of which the first has a role of its own."""
+        return cls(tuple(texts), (first, *(others for _ in texts[1:])))
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """Which lines and fills a block of rows has.
+
+    Attributes:
+        frame: a box around the rows.
+        rows, columns: lines between them.
+        header: a line under the first row.
+        zebra: every other row tinted.
+        leaders: dots from the first column's texts to the next column's.
+    """
+
+    frame: bool = False
+    rows: bool = False
+    columns: bool = False
+    header: bool = False
+    zebra: bool = False
+    leaders: bool = False
+
+    @property
+    def ruled(self) -> bool:
+        """Whether rows must leave room for a line between them."""
+        return self.rows or self.header
+
+
+@dataclass(frozen=True)
+class RowsPlan:
+    """Rows that fit: styles at their final size, x of every text, baselines, and the borders of rows and columns."""
+
+    styles: Styles
+    x: list[list[float]]
+    baselines: list[float]
+    bounds: list[float]
+    columns: list[float]
+
+
+def _style(styles: Styles, role: Role) -> TextStyle:
+    style: TextStyle = getattr(styles, role)
+    return style
+
+
+def _widths(rows: Sequence[Row], styles: Styles) -> list[list[float]]:
+    return [
+        [_style(styles, role).width(text) if text else 0.0 for text, role in zip(row.texts, row.roles, strict=True)]
+        for row in rows
+    ]
+
+
+def _needed(rows: Sequence[Row], widths: list[list[float]], pixels: float) -> tuple[np.ndarray, float]:
+    """Widths of the columns, and what they and the spanning rows need."""
+    cells = [line for row, line in zip(rows, widths, strict=True) if row.span is None]
+    columns = np.max(cells, axis=0) if cells else np.zeros(1)
+    table = columns.sum() + _GAP * pixels * (len(columns) - 1)
+    spans = [
+        sum(line) + _INLINE * pixels * (len(line) - 1)
+        for row, line in zip(rows, widths, strict=True)
+        if row.span is not None
+    ]
+    return columns, float(max([table, *spans]) + _SLANT * pixels)
+
+
+def plan_rows(
+    rng: np.random.Generator,
+    rows: Sequence[Row],
+    aligns: Sequence[Align],
+    styles: Styles,
+    size: int,
+    *,
+    ruled: bool = False,
+) -> RowsPlan | None:
+    """Place rows on a page of `size` px; None if they do not fit even at the smallest font.
+
+    Args:
+        rng: the only source of randomness.
+        rows: top to bottom.
+        aligns: of each column.
+        styles: at any size.
+        size: side of the page, px.
+        ruled: rows leave room for a line between them.
+    """
+    unit, least = text_unit(size), least_pixels(size)
+    edge = (_EDGE + 3) * unit
+    ratio = float(rng.uniform(1.0, 1.3))
+    pitch = _RULED_PITCH if ruled else _PITCH
+    lines = np.array([_HEADING_PITCH * ratio if "heading" in row.roles else pitch for row in rows])
+    available = size - 2 * edge
+    largest = min(MAX_FONT * unit, available / lines.sum())
+    if largest < least:
+        return None
+    usual = min(17 * unit, largest)
+    pixels = float(rng.uniform(least, usual if rng.random() < 0.7 else largest))
+    for _ in range(_SHRINKINGS):
+        styles = styles.scaled(pixels, ratio)
+        widths = _widths(rows, styles)
+        columns, needed = _needed(rows, widths, pixels)
+        if needed <= available:
+            break
+        if pixels <= least:
+            return None
+        pixels = max(least, 0.98 * pixels * available / needed)
+    else:
+        return None
+    starts, borders = _columns(rng, columns, needed, pixels, size, edge)
+    x = [_places(row, line, starts, borders, aligns, columns, pixels) for row, line in zip(rows, widths, strict=True)]
+    bounds = _bounds(rng, lines * pixels, edge, size)
+    middles = [(top + bottom) / 2 for top, bottom in zip(bounds, bounds[1:], strict=False)]
+    caps = [_style(styles, row.roles[0]).cap_height for row in rows]
+    baselines = [middle + cap / 2 for middle, cap in zip(middles, caps, strict=True)]
+    return RowsPlan(styles, x, baselines, bounds, borders)
+
+
+def _columns(
+    rng: np.random.Generator, columns: np.ndarray, needed: float, pixels: float, size: int, edge: float
+) -> tuple[list[float], list[float]]:
+    """Starts of the columns and borders around them: as wide as the page, or narrower and anywhere."""
+    spare = size - 2 * edge - needed
+    used = spare * float(1.0 if rng.random() < 0.4 else rng.random())
+    left = edge + 0.5 * _SLANT * pixels + (spare - used) * float(rng.choice([0.0, 0.5, 1.0, rng.random()]))
+    inner = needed + used - _SLANT * pixels
+    gap = (inner - float(columns.sum())) / max(1, len(columns) - 1)
+    starts = (left + np.concatenate([[0.0], np.cumsum(columns[:-1] + gap)])).tolist()
+    between = [start - gap / 2 for start in starts[1:]]
+    margin = 0.35 * pixels
+    return starts, [left - margin, *between, left + inner + margin]
+
+
+def _places(
+    row: Row,
+    widths: list[float],
+    starts: list[float],
+    borders: list[float],
+    aligns: Sequence[Align],
+    columns: np.ndarray,
+    pixels: float,
+) -> list[float]:
+    """x of every text of a row."""
+    if row.span is None:
+        free = [column - width for column, width in zip(columns.tolist(), widths, strict=True)]
+        return [start + _SHARE[align] * room for start, align, room in zip(starts, aligns, free, strict=True)]
+    gap, margin = _INLINE * pixels, 0.35 * pixels
+    total = sum(widths) + gap * (len(widths) - 1)
+    x = borders[0] + margin + _SHARE[row.span] * (borders[-1] - borders[0] - 2 * margin - total)
+    return [x + sum(widths[:i]) + gap * i for i in range(len(widths))]
+
+
+def _bounds(rng: np.random.Generator, heights: np.ndarray, edge: float, size: int) -> list[float]:
+    """Borders between rows: tight or airy, at the top, in the middle, at the bottom or anywhere."""
+    spare = size - 2 * edge - float(heights.sum())
+    heights = heights * (1 + float(rng.beta(1, 2)) * spare / heights.sum())
+    free = size - 2 * edge - float(heights.sum())
+    top = edge + free * float(rng.choice([0.0, 0.5, 1.0, rng.random()], p=[0.3, 0.3, 0.1, 0.3]))
+    return [float(bound) for bound in top + np.concatenate([[0.0], np.cumsum(heights)])]
+
+
+def draw_rows(canvas: Canvas, rows: Sequence[Row], plan: RowsPlan) -> list[list[Span | None]]:
+    """Write all rows; None where a text is empty."""
+    return [
+        [
+            canvas.write(text, (x, baseline), _style(plan.styles, role), role) if text else None
+            for text, role, x in zip(row.texts, row.roles, places, strict=True)
+        ]
+        for row, places, baseline in zip(rows, plan.x, plan.baselines, strict=True)
+    ]
+
+
+def rule_rows(canvas: Canvas, ruling: Ruling, rows: Sequence[Row], plan: RowsPlan, first: int, last: int) -> None:
+    """Draw the lines of rows `first` to `last`, the latter exclusive, of a plan."""
+    left, right, size = max(1.0, plan.columns[0]), min(canvas.size - 2.0, plan.columns[-1]), canvas.size
+    bounds = [min(size - 2.0, bound) for bound in plan.bounds[first : last + 1]]
+    ruler = canvas.ruler
+    if ruling.zebra:
+        tinted = [(left, top, right, low) for top, low in list(zip(bounds, bounds[1:], strict=False))[1::2]]
+        canvas.fill(tinted, canvas.tint(0.1))
+    if ruling.rows or ruling.header:
+        for y in bounds[1:-1] if ruling.rows else bounds[1:2]:
+            ruler.horizontal(left, right, y)
+    if ruling.frame:
+        ruler.horizontal(left, right, bounds[0])
+        ruler.horizontal(left, right, bounds[-1])
+        ruler.vertical(bounds[0], bounds[-1], left)
+        ruler.vertical(bounds[0], bounds[-1], right)
+    if ruling.columns:
+        for x in plan.columns[1:-1]:
+            ruler.vertical(bounds[0], bounds[-1], x)
+    if ruling.leaders:
+        _lead(canvas, rows, plan, first, last)
+
+
+def _lead(canvas: Canvas, rows: Sequence[Row], plan: RowsPlan, first: int, last: int) -> None:
+    unit = text_unit(canvas.size)
+    step = float(canvas.rng.uniform(2.5, 6)) * unit
+    for row, places, baseline in list(zip(rows, plan.x, plan.baselines, strict=True))[first:last]:
+        filled = [i for i, text in enumerate(row.texts) if text]
+        if row.span is not None or len(filled) < 2:
+            continue
+        here, following = filled[0], filled[1]
+        end = places[here] + _style(plan.styles, row.roles[here]).width(row.texts[here])
+        canvas.ruler.dots(end + 3 * unit, places[following] - 3 * unit, baseline, step)

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...modeling.image_processing_arr_coc import Box
-from ..pools import CITIES
+from ..glyphs import MAX_FONT, Styles
 from ..questions import Wordings
 from ..splits import Split
-from ..styles import MAX_FONT, Styles
-from ..values import pick
+from ..values import CITIES, pick
 from .canvas import Canvas, least_pixels, text_unit
 from .page import Asker, Layouts, Page, Question, Span, interleave, register
 from .words import DAYS, DEPARTMENTS, MONTHS, PRODUCTS, REGIONS, sample_words

@@ -12,12 +12,10 @@ import numpy as np
 from PIL import Image
 
 from ...modeling.image_processing_arr_coc import Box
-from ..glyphs import Glyph
-from ..pools import CITIES, COMPANIES, FIRST_NAMES
+from ..glyphs import Glyph, Styles
 from ..questions import DOCUMENT_WORDINGS, ask
 from ..splits import Split, part
-from ..styles import Styles
-from ..values import FIELDS, KINDS, pick, sample_pairs
+from ..values import CITIES, COMPANIES, FIELDS, FIRST_NAMES, KINDS, pick, sample_pairs
 from .canvas import Canvas
 from .document import cased
 from .page import Layouts, Page, Question, Span, register

@@ -1,4 +1,4 @@
-"""Domain `pair`: two pages of fields, of which one is to be compared, and others stand on one page alone."""
+"""Domains `pair` and `form`: two pages of fields to compare; a page asked about several fields at once."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import numpy as np
 from ..questions import DOCUMENT_WORDINGS, Wordings, ask
 from ..splits import Split
 from ..values import FIELDS, KINDS, distinct, pick, sample_pairs
-from .document import Document, Entry, render_document
-from .lines import LAYOUTS
-from .page import Page, Question, register_sources
+from .document import LAYOUTS, Document, Entry, render_document
+from .page import Page, Question, register, register_sources
 
 COMPARISONS = ("highest", "lowest")
 """Kinds of questions that all pages are needed for."""
@@ -126,3 +125,48 @@ def _comparison(rng: np.random.Generator, field: str, kind: str, amounts: Sequen
 def _single(text: str, entry: Entry, source: int) -> Question:
     question = Question(text, (entry.value,), (entry.value_box,), (entry.label_box,), "field")
     return replace(question, box_sources=(source,), label_sources=(source,), answer_sources=(source,))
+
+
+FORM_WORDINGS: dict[int, Wordings] = {
+    2: Wordings(
+        (
+            "What are the {first} and the {second}?", "Find the {first} and the {second}.",
+            "Read the {first} and the {second}.", "{first} and {second}?",
+        ),
+        ("What are the {first} and {second}?", "Give me the {first} and the {second}."),
+    ),
+    3: Wordings(
+        (
+            "What are the {first}, the {second} and the {third}?", "Find the {first}, the {second} and the {third}.",
+            "Read the {first}, the {second} and the {third}.", "{first}, {second} and {third}?",
+        ),
+        ("What are the {first}, {second} and {third}?", "Give me the {first}, the {second} and the {third}."),
+    ),
+}  # fmt: skip
+"""By how many fields a question asks for; their values are answered in its order, one per line."""
+
+_PLACES = ("first", "second", "third")
+
+
+@register("form", LAYOUTS, FORM_WORDINGS)
+def draw_form(rng: np.random.Generator, size: int, split: Split) -> Page:
+    """A page of `render_document`; for each field a question about it alone, then one about it and the next ones."""
+    document = render_document(rng, size=size, split=split)
+    order = rng.permutation(len(document.entries))
+    questions = []
+    for turn in range(len(order)):
+        entries = [document.entries[int(index)] for index in np.roll(order, -turn)]
+        questions += [_asked(rng, entries[:1], split), _asked(rng, entries[: int(rng.integers(2, 4))], split)]
+    return Page(document.image, tuple(questions), document.layout, document.font, document.glyphs, FIELDS)
+
+
+def _asked(rng: np.random.Generator, entries: list[Entry], split: Split) -> Question:
+    count, fields = len(entries), [entry.field for entry in entries]
+    text = (
+        ask(rng, fields[0], split=split)
+        if count == 1
+        else FORM_WORDINGS[count].draw(rng, split, **dict(zip(_PLACES, fields, strict=False)))
+    )
+    answer = "\n".join(entry.value for entry in entries)
+    boxes, labels = tuple(entry.value_box for entry in entries), tuple(entry.label_box for entry in entries)
+    return Question(text, (answer,), boxes, labels, "field" if count == 1 else f"{count} fields")

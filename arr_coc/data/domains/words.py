@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..pools import phrases
 from ..splits import Split, part
-from ..values import made_up_word
+from ..values import made_up_word, phrases
 
 ITEMS: tuple[str, ...] = phrases(
     """Almonds, Anchovies, Apple, Apricot, Artichoke, Arugula, Asparagus, Avocado, Bacon, Bagel, Baguette, Baking

@@ -1,14 +1,14 @@
-"""Published formats of questions about images, and our own: one file each, one registry."""
+"""Published formats of questions about images, and our own, in one registry."""
 
 from .base import FORMATS as FORMATS
+from .base import Columns as Columns
 from .base import Format as Format
-from .chartqa import ChartQa as ChartQa
-from .columns import Columns as Columns
-from .docvqa import DocVqa as DocVqa
-from .feedback import FeedbackLog as FeedbackLog
-from .gqa import Gqa as Gqa
-from .jsonl import Jsonl as Jsonl
-from .mixed import Mixed as Mixed
-from .rendered import Rendered as Rendered
-from .textvqa import TextVqa as TextVqa
-from .vqav2 import VqaV2 as VqaV2
+from .own import FeedbackLog as FeedbackLog
+from .own import Jsonl as Jsonl
+from .own import Mixed as Mixed
+from .own import Rendered as Rendered
+from .published import ChartQa as ChartQa
+from .published import DocVqa as DocVqa
+from .published import Gqa as Gqa
+from .published import TextVqa as TextVqa
+from .published import VqaV2 as VqaV2

@@ -1,10 +1,11 @@
 """What a format is: a class whose fields are what a user says about a source, and whose rows become records."""
 
+import csv
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,8 +13,21 @@ from PIL import Image
 
 from ...files import parse_json
 from ...modeling.registry import Registry
-from ..fields import shorten
-from ..records import MAX_ERRORS, OnError, Record, Row, gather
+from ..records import (
+    MAX_ERRORS,
+    HeldImage,
+    OnError,
+    Record,
+    Row,
+    answers_of,
+    boxes_of,
+    gather,
+    image_file,
+    require,
+    said_by_people,
+    shorten,
+    text_of,
+)
 
 FORMATS: Registry[type["Format"]] = Registry("format")
 
@@ -183,3 +197,152 @@ def image_size(path: Path) -> tuple[int, int]:
 _ORIENTATION = 0x0112
 _SIDEWAYS = (5, 6, 7, 8)
 """EXIF orientations that swap width and height."""
+
+
+_NEEDED, _OPTIONAL = ("image", "question", "answers"), ("boxes", "image_id", "tags")
+_LOADERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv", ".arrow": "arrow"}
+"""Loaders of single files."""
+
+
+@FORMATS.register("columns")
+@dataclass(frozen=True)
+class Columns(RowFormat):
+    """A data set and which columns hold what.
+
+    Attributes:
+        path: a name on the Hub, a folder of `save_to_disk`, or any file or folder that `load_dataset` takes.
+        columns: {what: column}. Needed, where they are named otherwise: image (images, or paths), question, answers (a
+            text, a number, or a list of texts or of {"answer": text}). Used only where they are named here: boxes
+            (lists of [x0, y0, x1, y1] in px), image_id (the same for the same image, which is then encoded once), tags
+            (a list of columns).
+        split: such as "validation"; needed where there are several.
+        subset: the configuration's name, where there are several.
+        images: folder of images given as paths.
+    """
+
+    places: ClassVar[tuple[str, ...]] = ("images",)
+
+    path: str
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    split: str | None = None
+    subset: str | None = None
+    images: Path | None = None
+
+    def __post_init__(self) -> None:
+        known = (*_NEEDED, *_OPTIONAL)
+        unknown = set(self.columns) - set(known) if isinstance(self.columns, Mapping) else self.columns
+        if unknown:
+            raise ValueError(f"columns: expected a map of {', '.join(known)}; got {sorted(unknown)}")
+
+    @property
+    def title(self) -> str:
+        return str(self.path) if self.split is None else f"{self.path}, split {self.split}"
+
+    def _column(self, what: str) -> str:
+        return str(self.columns.get(what, what))
+
+    @property
+    def _tags(self) -> list[str]:
+        named = self.columns.get("tags", ())
+        return [named] if isinstance(named, str) else list(named)
+
+    @cached_property
+    def _dataset(self) -> Any:
+        data = _load(self.path, self.subset, self.split)
+        named = {what: self._column(what) for what in (*_NEEDED, *self.columns) if what != "tags"}
+        for what, column in [*named.items(), *(("tags", tag) for tag in self._tags)]:
+            if column not in data.column_names:
+                expected = f"columns: expected {what} among {', '.join(data.column_names)}"
+                raise ValueError(f"{self.title}: {expected}; got {column!r}")
+        return data
+
+    @cached_property
+    def _texts(self) -> Any:
+        """Without images, which would be decoded with every row."""
+        data = self._dataset
+        return data if self._is_path else data.remove_columns(self._column("image"))
+
+    @cached_property
+    def _is_path(self) -> bool:
+        return getattr(self._dataset.features[self._column("image")], "dtype", "") in ("string", "large_string")
+
+    def rows(self) -> Iterator[Row]:
+        for number, row in enumerate(self._texts, 1):
+            yield Row(f"{self.title}, row {number}", number, row)
+
+    def record(self, row: Row) -> Record:
+        content = row.content
+        question = text_of({"question": content[self._column("question")]}, "question")
+        answers = _answers(content[self._column("answers")])
+        boxes = boxes_of(content[self._column("boxes")]) if "boxes" in self.columns else ()
+        tags = tags_of(content, *self._tags)
+        return Record(self._image(row), question, answers, boxes, row.number, tags=tags)
+
+    def _image(self, row: Row) -> Path | HeldImage:
+        name = self._column("image")
+        if self._is_path:
+            require(row.content, name)
+            beside = Path(self.path) if Path(self.path).is_dir() else Path(self.path).parent
+            return image_file(beside if self.images is None else self.images, text_of(row.content, name))
+        key = row.content[self._column("image_id")] if "image_id" in self.columns else None
+        if not isinstance(key, Hashable):
+            raise ValueError(f"{self._column('image_id')}: expected a name or number of the image; got {key!r}"[:200])
+        key = ("row", row.number) if key is None else key  # whose image is not named has one of its own
+        return HeldImage((self.title, self.subset, key), partial(_decoded, self._dataset, name, row.number - 1))
+
+
+def _decoded(data: Any, column: str, row: int) -> Any:
+    image = data[row][column]
+    if image is None:
+        raise ValueError(f"row {row + 1}: {column}: expected an image; got none")
+    return image
+
+
+def _answers(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        return answers_of([str(value)])
+    return said_by_people(value)
+
+
+def _as_written(path: Path) -> dict[str, Any]:
+    """How to load a CSV file so that every cell is the text that stands there: no `12.0` for 12, no nothing for NA.
+
+    Raises:
+        ValueError: the file has no line that names its columns.
+    """
+    import datasets
+
+    with path.open(encoding="utf-8-sig", newline="") as stream:
+        names = next(csv.reader(stream), [])
+    if not names:
+        raise ValueError(f"{path}: expected a first line that names the columns; got none")
+    features = datasets.Features({name: datasets.Value("string") for name in names})
+    return {"features": features, "keep_default_na": False, "encoding": "utf-8-sig"}
+
+
+def _load(path: str, subset: str | None, split: str | None) -> Any:
+    """The data set, one split of it.
+
+    Raises:
+        ValueError: `datasets` is not installed; several splits and none chosen, or no such split.
+    """
+    try:
+        import datasets
+    except ImportError as error:
+        raise ValueError("columns: expected the datasets library (pip install arr-coc[train]); got none") from error
+    place = Path(path)
+    if any((place / name).is_file() for name in ("dataset_info.json", "dataset_dict.json")):
+        data: Any = datasets.load_from_disk(path)
+    elif place.is_file():
+        if place.suffix not in _LOADERS:
+            raise ValueError(f"path: expected a name ending in {', '.join(_LOADERS)}; got {path!r}")
+        told = _as_written(place) if place.suffix == ".csv" else {}
+        data = datasets.load_dataset(_LOADERS[place.suffix], data_files=path, **told)
+    else:
+        data = datasets.load_dataset(path, subset)
+    if not isinstance(data, dict):
+        return data
+    chosen = split if split is not None else next(iter(data)) if len(data) == 1 else None
+    if chosen not in data:
+        raise ValueError(f"{path}: split: expected one of {', '.join(map(str, data))}; got {shorten(split)}")
+    return data[chosen]

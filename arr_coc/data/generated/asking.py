@@ -9,8 +9,7 @@ from random import Random
 
 from ...modeling.image_processing_arr_coc import Box
 from ..domains.page import ABSENT, Question
-from ..splits import Split
-from .pools import share
+from ..splits import Split, share
 from .sheet import Piece, Pieces, joined
 
 DETAIL, SPREAD, TWO_PLACES, GIST, TICK = "detail", "spread", "two places", "gist", "tick"

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .fields import Field
+from ..splits import share
+from .fields import Field, term
 from .forms import Shown, ask_absent, ask_fields, cased
 from .page import PAGES, PageMaker
-from .pools import share
 from .sheet import Colour, Piece, Style, joined
-from .terms import term
 from .values import KINDS
 
 _BUSINESS = ("left", "middle", "two sides", "right", "bar left", "bar top", "name under", "split")

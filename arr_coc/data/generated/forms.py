@@ -6,10 +6,10 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
+from ..splits import share
 from .asking import DETAIL, TICK, boxes_of, is_phrase, spoken
 from .fields import Field, all_fields, fields_of
 from .page import PAGES, PageMaker
-from .pools import share
 from .sheet import Colour, Piece, Style, joined
 from .values import KINDS
 

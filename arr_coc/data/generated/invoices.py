@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import datetime
 
+from ..splits import share
 from .asking import SPREAD, boxes_of
 from .page import PAGES, PageMaker
-from .pools import share
 from .sheet import Piece, Style, joined
 from .tables import Ruling, write_table
 

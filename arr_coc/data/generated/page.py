@@ -11,12 +11,10 @@ from random import Random
 
 from ...modeling.registry import Registry
 from ..fonts import FontFace
-from ..splits import Split
+from ..splits import Split, Words, share
 from .asking import Asker
-from .fields import FieldNames
-from .pools import Words, share
+from .fields import FOREIGN, FieldNames, term
 from .sheet import Colour, Piece, Sheet, Style, advances
-from .terms import FOREIGN, term
 from .values import Values
 
 # Families of few words: handwriting, and faces that no body text is set in.

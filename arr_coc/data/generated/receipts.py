@@ -6,9 +6,9 @@ from __future__ import annotations
 import datetime
 from dataclasses import dataclass
 
+from ..splits import share
 from .asking import SPREAD, boxes_of, spoken
 from .page import PAGES, PageMaker
-from .pools import share
 from .sheet import Piece, Style, joined
 
 _LAYOUTS = (

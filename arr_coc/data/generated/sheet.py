@@ -17,8 +17,8 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from ...modeling.image_processing_arr_coc import Box
+from ..domains.page import Line
 from ..fonts import FontFace
-from ..text_page import Line
 
 Colour = tuple[int, int, int]
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..domains.page import ABSENT
+from ..splits import share
 from .asking import NOT_THERE, SPREAD, boxes_of, spoken
 from .page import PAGES, PageMaker
-from .pools import share
 from .sheet import Colour, Piece, Sheet, Style, joined
 from .values import KINDS
 

@@ -24,8 +24,7 @@ from faker.providers.person.en_US import Provider as _People
 from faker.providers.person.es_ES import Provider as _SpanishPeople
 from faker.providers.person.fr_FR import Provider as _FrenchPeople
 
-from ..splits import Split
-from .pools import Words, share
+from ..splits import Split, Words, share
 
 # The first few of each pool are in training whatever happens: `share(..., core=...)`.
 _DATES = (

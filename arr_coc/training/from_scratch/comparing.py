@@ -24,7 +24,7 @@ from arr_coc.data.domains.document import Document
 from arr_coc.data.domains.page import Question
 from arr_coc.data.domains.pair import ask_about, draw_contents
 from arr_coc.data.glyphs import box_targets
-from arr_coc.data.sketching import sketch_document
+from arr_coc.data.mixture import sketch_document
 from arr_coc.modeling.allocators import best
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from arr_coc.data import Split
-from arr_coc.data.mixture import Mixture, check_asked
-from arr_coc.data.sketching import SKETCHES
+from arr_coc.data.mixture import SKETCHES, Mixture, check_asked
 from arr_coc.modeling.allocators import best
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 

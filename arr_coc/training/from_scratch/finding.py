@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from arr_coc.data import Split
 from arr_coc.data.domains import DOMAINS, Page, Question
-from arr_coc.data.domains.tile import PAGE
+from arr_coc.data.domains.pages import PAGE
 from arr_coc.modeling.image_processing_arr_coc import ArrCocImageProcessor, Box
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.scorers import FetchContext

@@ -23,9 +23,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from arr_coc.data import Split
 from arr_coc.data.domains import Page, Question
-from arr_coc.data.domains.absent import with_absent
 from arr_coc.data.domains.pair import draw_comparison
-from arr_coc.data.domains.turns import with_turns
+from arr_coc.data.domains.variations import with_absent, with_turns
 from arr_coc.modeling.asker import Asked, Asker
 from arr_coc.modeling.bridges import CellBridge
 from arr_coc.modeling.chat_template import THINKS, THOUGHT

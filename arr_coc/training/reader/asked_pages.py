@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from arr_coc.data.domains.page import Question
-from arr_coc.data.text_page import Line, TextPage
+from arr_coc.data.domains.page import Line, Question, TextPage
 from arr_coc.modeling.image_processing_arr_coc import Box, boxes_to_patches, fit_square, map_boxes, patches_of_placement
 from arr_coc.modeling.losses import relevance_loss
 from arr_coc.modeling.scorers import FetchContext

@@ -5,10 +5,10 @@ from functools import partial
 
 import numpy as np
 
+from arr_coc.data.domains.page import Line, TextPage
 from arr_coc.data.glyphs import Glyph
 from arr_coc.data.mixture import KINDS, Renderer
 from arr_coc.data.splits import Split
-from arr_coc.data.text_page import Line, TextPage
 
 from .pages import PAGES
 

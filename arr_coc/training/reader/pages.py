@@ -16,9 +16,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from arr_coc.data.cached_pages import CachedPages
+from arr_coc.data.domains.page import Line, TextPage
+from arr_coc.data.pdf_corpus import CachedPages
 from arr_coc.data.splits import Split
-from arr_coc.data.text_page import Line, TextPage
 from arr_coc.data.wear import wear
 from arr_coc.modeling.image_processing_arr_coc import fit_square
 from arr_coc.modeling.registry import Registry
@@ -155,7 +155,7 @@ class Sources:
     Attributes:
         shares: how often each source comes up; "pdf" are pages of `pdf_folder`, others are names of `PAGES`.
         split: of fonts, words and packages.
-        pdf_folder: a cache of PDF pages that `arr_coc.data.cached_pages` drew, with a folder for each split.
+        pdf_folder: a cache of PDF pages that `arr_coc.data.pdf_corpus` drew, with a folder for each split.
         worn: share of the pages that are worn, see `arr_coc.data.wear`.
     """
 

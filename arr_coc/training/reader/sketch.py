@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from arr_coc.data.text_page import TextPage
+from arr_coc.data.domains.page import TextPage
 from arr_coc.modeling.configuration_arr_coc import COMPRESSION
 from arr_coc.modeling.image_processing_arr_coc import Box
 

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arr_coc.data.text_page import UNKNOWN, Line
+from arr_coc.data.domains.page import UNKNOWN, Line
 from arr_coc.modeling.wordpieces import PIECE_SLOTS, NamedPieces
 
 from .vocabulary import Wordpieces, class_of

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from arr_coc.data.mixture import Mixture
-from arr_coc.evaluating.statistics import score_interval
+from arr_coc.evaluation.statistics import score_interval
 from arr_coc.loading import load_model
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.vision_tower import ImageEncoding

@@ -77,7 +77,7 @@ class Training:
 
     def command(self, device: str, settings: Sequence[str]) -> list[str]:
         """What runs it."""
-        command = [sys.executable, "-m", "arr_coc_cli", "train", str(self.recipe), *self.settings(settings)]
+        command = [sys.executable, "-m", "arr_coc.cli", "train", str(self.recipe), *self.settings(settings)]
         return [*command, "--out", str(self.folder), "--device", device]
 
     def asked_alike(self, settings: Sequence[str]) -> bool:

@@ -1,0 +1,392 @@
+"""The published models, each a family: CLIP's words, decoders, DeepSeek-OCR and Ovis2.5."""
+
+import re
+from math import isqrt
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..files import read_json
+from ..modeling.chat_template import render_macro
+from .families import FAMILIES, Family, Mapping, Prompting, Rows, Shapes, as_text_config, map_decoder
+from .sources import Source
+
+# ---- clip_text -------------------------------------------------------------------------------------------------------
+#
+# CLIP's words (openai/clip-vit-large-patch14): where scorer "clip_query" starts to read questions.
+#
+# The scorer's shared space is trained; CLIP gives it a start in which words of like meaning lie together. The
+# question's projection is fitted so that the language model's embedding of a word leads to CLIP's embedding of the
+# same word.
+#
+# Notation: W words in common, D language-model width, S width of the shared space, CLIP's.
+
+
+CLIP_TEXT = "clip-text"
+CLIP_RECIPE = "fitted: from the language model's embeddings of words to CLIP's (ridge regression)"
+WORDS = "text_model.embeddings.token_embedding.weight"
+QUESTION = "model.fetcher.scorers.clip_query.text_projection.weight"
+
+RIDGE = 0.1
+"""Penalty per word, against normalised embeddings of unit variance."""
+
+
+@FAMILIES.register("clip")
+class Clip(Family):
+    """Read for its word embeddings; no tensor of it is in the checkpoint."""
+
+    roles = (CLIP_TEXT,)
+
+    def map(self, source: Source, roles: set[str], wanted: Shapes) -> Mapping:
+        mapping = Mapping(source)
+        mapping.leave_out(re.escape(WORDS), "read, to fit how scorer clip_query starts")
+        mapping.leave_out(r"text_model\..+|text_projection\.weight|logit_scale", "its text encoder: words are enough")
+        mapping.leave_out(
+            r"vision_model\..+|visual_projection\.weight", "its vision encoder: images are read by another"
+        )
+        return mapping
+
+
+FAMILIES.register("clip_text_model")(Clip)
+
+
+def words_in_common(source: Source, tokenizer: Any) -> list[tuple[int, int]]:
+    """(row of the language model, row of CLIP) of each lower-case word that is one token for both.
+
+    Raises:
+        ValueError: the two know no word in common, or `source` has no tokenizer of CLIP's form.
+    """
+    known = tokenizer.get_vocab()
+    vocabulary = read_json(source.file("tokenizer.json")).get("model", {}).get("vocab", {})
+    words = [
+        (token.removesuffix("</w>"), row) for token, row in vocabulary.items() if re.fullmatch(r"[a-z]+</w>", token)
+    ]
+    pairs = sorted((known["Ġ" + word], row) for word, row in words if "Ġ" + word in known)  # Ġ: a space before it
+    if not pairs:
+        raise ValueError(f"{source}: expected words that the language model's tokenizer knows too; got none")
+    return pairs
+
+
+@torch.no_grad()
+def fit(source: Source, embeddings: Rows, tokenizer: Any) -> Tensor:
+    """[S, D] float32: leads the normalised embedding of a word to CLIP's, centred."""
+    pairs = torch.tensor(words_in_common(source, tokenizer))
+    table = source.shape(WORDS)
+    embedded = _gather(embeddings, pairs[:, 0])
+    order = pairs[:, 1].argsort()
+    asked = torch.empty(len(pairs), table[1])
+    asked[order] = _gather(Rows(source, WORDS, 0, table[0]), pairs[order, 1])
+    asked = asked - asked.mean(0)
+    embedded = F.layer_norm(embedded, embedded.shape[-1:])
+    square = (embedded.T @ embedded).double()
+    square += RIDGE * len(pairs) * torch.eye(len(square), dtype=torch.float64)
+    return torch.linalg.solve(square, (embedded.T @ asked).double()).T.float()
+
+
+def _gather(rows: Rows, wanted: Tensor) -> Tensor:
+    """Rows `wanted`, ascending, of a table: [W, width] float32, without ever holding the table."""
+    gathered = torch.empty(len(wanted), rows.info.shape[1])
+    for first, block in rows.blocks():
+        here = (wanted >= first) & (wanted < first + len(block))
+        gathered[here] = block[wanted[here] - first].float()
+    return gathered
+
+
+# ---- decoders --------------------------------------------------------------------------------------------------------
+#
+# Decoders whose names are transformers' own: Qwen3, Qwen2, and Llama and those of its form, as SmolLM2.
+
+
+@FAMILIES.register("llama")
+@FAMILIES.register("qwen2")
+@FAMILIES.register("qwen3")
+class Decoder(Family):
+    """The language model, its tokenizer, its ChatML."""
+
+    roles = ("llm",)
+
+    def text_config(self, source: Source) -> dict[str, Any]:
+        return as_text_config(source.config, source.field("model_type"))
+
+    def map(self, source: Source, roles: set[str], wanted: Shapes) -> Mapping:
+        mapping = Mapping(source)
+        map_decoder(mapping, wanted)
+        return mapping
+
+
+# ---- deepseek_ocr ----------------------------------------------------------------------------------------------------
+#
+# DeepSeek-OCR (deepseek-ai/DeepSeek-OCR): the vision encoder, the projector, and a mixture-of-experts language model.
+#
+# Notation: G side of the grid, D' semantic width. `sam_model` is our grid encoder and, with its last two
+# convolutions, our compressor; `vision_model` is our semantic encoder.
+
+
+_GRID, _SEMANTIC = "model.vision_tower.grid_encoder.", "model.vision_tower.semantic_encoder."
+_COMPRESSOR = "model.vision_tower.compressor."
+_SAM, _CLIP = r"model\.sam_model\.", r"model\.vision_model\."
+
+VISION = {
+    _SAM + r"patch_embed\.proj\.(weight|bias)": _GRID + r"patch_embed.projection.\1",
+    _SAM + r"pos_embed": _GRID + r"pos_embed",
+    _SAM + r"blocks\.(\d+)\.norm([12])\.(weight|bias)": _GRID + r"layers.\1.layer_norm\2.\3",
+    _SAM + r"blocks\.(\d+)\.(attn|mlp)\.(.+)": _GRID + r"layers.\1.\2.\3",
+    _SAM + r"neck\.0\.weight": _GRID + r"neck.conv1.weight",
+    _SAM + r"neck\.1\.(weight|bias)": _GRID + r"neck.layer_norm1.\1",
+    _SAM + r"neck\.2\.weight": _GRID + r"neck.conv2.weight",
+    _SAM + r"neck\.3\.(weight|bias)": _GRID + r"neck.layer_norm2.\1",
+    _SAM + r"net_2\.weight": _COMPRESSOR + "conv1.weight",
+    _SAM + r"net_3\.weight": _COMPRESSOR + "conv2.weight",
+    _CLIP + r"embeddings\.class_embedding": _SEMANTIC + "class_embedding",
+    _CLIP + r"embeddings\.position_embedding\.weight": _SEMANTIC + "position_embedding",
+    _CLIP + r"pre_layrnorm\.(weight|bias)": _SEMANTIC + r"pre_layrnorm.\1",
+    _CLIP + r"transformer\.layers\.(\d+)\.(layer_norm[12]|mlp\.fc[12]|self_attn\.out_proj)\.(weight|bias)": (
+        _SEMANTIC + r"layers.\1.\2.\3"
+    ),
+}
+FUSED = _CLIP + r"transformer\.layers\.(\d+)\.self_attn\.qkv_proj\.(weight|bias)"
+SPLIT = [_SEMANTIC + rf"layers.\1.self_attn.{part}_proj.\2" for part in "qkv"]
+
+# Its prompts are plain: no roles, the image first. "<image>\nFree OCR." is what it was trained to read.
+CHAT_TEMPLATE = (
+    render_macro(r"<image>\n")
+    + """\
+{{- bos_token -}}
+{%- for message in messages -%}
+  {%- if message['role'] == 'assistant' -%}
+    {%- generation -%}
+      {{- render(message['content']) + eos_token -}}
+    {%- endgeneration -%}
+  {%- else -%}
+    {{- render(message['content']) -}}
+  {%- endif -%}
+{%- endfor -%}
+"""
+)
+
+
+@FAMILIES.register("deepseek_vl_v2")
+class DeepseekOcr(Family):
+    """Vision encoder with projector; language model with the embeddings that end an image's rows."""
+
+    roles = ("vision", "llm")
+    prompting = Prompting(image_token="<image>", needed=(), added=("<image>",), chat_template=CHAT_TEMPLATE)
+
+    def vision_configs(self, source: Source) -> tuple[dict[str, Any], dict[str, Any]]:
+        semantic = _semantic_config(source)
+        rows, columns = source.shape("model.projector.layers.weight")
+        source.agree("projector_config.input_dim", columns, source.field("projector_config.input_dim"))
+        source.agree("projector_config.n_embed", rows, source.field("projector_config.n_embed"))
+        return _grid_config(source), semantic
+
+    def text_config(self, source: Source) -> dict[str, Any]:
+        return _text_config(source)
+
+    def bridge_config(self, source: Source, kind: str) -> dict[str, Any]:
+        return {**super().bridge_config(source, kind), "layout": "rows"}
+
+    def map(self, source: Source, roles: set[str], wanted: Shapes) -> Mapping:
+        mapping = Mapping(source)
+        if "vision" in roles:
+            mapping.rename(VISION)
+            mapping.split(FUSED, SPLIT)
+            _map_projector(mapping, wanted, own="llm" in roles)
+            mapping.leave_out(_CLIP + r"embeddings\.patch_embedding\.weight", "stored, but never used")
+        else:
+            names = _SAM + ".+|" + _CLIP + r".+|model\.projector\..+"
+            mapping.leave_out(names, "its vision encoder, which is not asked for")
+        if "llm" in roles:
+            _map_experts(mapping, wanted)
+            map_decoder(mapping, wanted)
+            mapping.rename({r"model\.(image_newline|view_seperator)": r"model.layout.\1"})
+        else:
+            names = r"model\.(embed_tokens|norm|layers)\..+|lm_head\.weight"
+            mapping.leave_out(names, "its language model, which is not asked for")
+            mapping.leave_out(r"model\.(image_newline|view_seperator)", "only its own language model reads it")
+        return mapping
+
+
+def _grid_config(source: Source) -> dict[str, Any]:
+    """Sizes of the grid encoder and compressor: window and grid from the position tables, heads from their width."""
+    published = "vision_config.width.sam_vit_b."
+    prefix = "model.sam_model."
+    _, side, other, width = _ranked(source, prefix + "pos_embed", 4)
+    source.agree("the sides of pos_embed", side, other)
+    patch = _ranked(source, prefix + "patch_embed.proj.weight", 4)[-1]
+    layers = _count(source, prefix + "blocks.{}.attn.qkv.weight")
+    tables = [_ranked(source, f"{prefix}blocks.{i}.attn.rel_pos_h", 2) for i in range(layers)]
+    whole = [int(i) for i in source.field(published + "global_attn_indexes")]
+    reach = {(rows + 1) // 2 for i, (rows, _) in enumerate(tables) if i in whole}
+    source.agree("the side of the grid (relative position tables)", sorted(reach), [side] * bool(whole))
+    windows = {(rows + 1) // 2 for i, (rows, _) in enumerate(tables) if i not in whole}
+    if len(windows) > 1:
+        raise ValueError(f"{source}: expected one window size in the relative position tables; got {sorted(windows)}")
+    head = tables[0][1]
+    channels = [_ranked(source, f"{prefix}{name}.weight", 4)[0] for name in ("net_2", "net_3")]
+    heads = source.agree("grid encoder heads", width / head, source.field(published + "heads"))
+    return {
+        "image_size": source.agree("image size", side * patch, source.field("vision_config.image_size")),
+        "patch_size": patch,
+        "hidden_size": source.agree("grid encoder width", width, source.field(published + "width")),
+        "num_hidden_layers": source.agree("grid encoder layers", layers, source.field(published + "layers")),
+        "num_attention_heads": int(heads),
+        "mlp_dim": _ranked(source, prefix + "blocks.0.mlp.lin1.weight", 2)[0],
+        "window_size": windows.pop() if windows else side,
+        "global_attn_indexes": whole,
+        "out_channels": _ranked(source, prefix + "neck.0.weight", 4)[0],
+        "compressed_channels": source.agree(
+            "compressor channels", channels, list(source.field(published + "downsample_channels"))
+        ),
+        "compressor": "conv",
+        "stem": "patchify",
+    }
+
+
+def _semantic_config(source: Source) -> dict[str, Any]:
+    """Sizes of the semantic encoder; the head count alone is not to be seen in its tensors."""
+    published = "vision_config.width.clip-l-14-224."
+    prefix = "model.vision_model."
+    rows, width = _ranked(source, prefix + "embeddings.position_embedding.weight", 2)
+    layers = _count(source, prefix + "transformer.layers.{}.self_attn.qkv_proj.weight")
+    side = source.field(published + "image_size") // source.field(published + "patch_size")
+    source.agree("rows of the semantic position table (a square and a class token)", rows, side * side + 1)
+    return {
+        "hidden_size": source.agree("semantic encoder width", width, source.field(published + "width")),
+        "intermediate_size": _ranked(source, prefix + "transformer.layers.0.mlp.fc1.weight", 2)[0],
+        "num_hidden_layers": source.agree("semantic encoder layers", layers, source.field(published + "layers")),
+        "num_attention_heads": source.field(published + "heads"),
+        "position_grid": isqrt(rows - 1),
+        "hidden_act": "quick_gelu",
+    }
+
+
+_TEXT = (
+    "hidden_size", "vocab_size", "intermediate_size", "moe_intermediate_size", "num_hidden_layers",
+    "num_attention_heads", "num_key_value_heads", "n_routed_experts", "num_experts_per_tok", "n_shared_experts",
+    "max_position_embeddings",
+)  # fmt: skip
+"""Fields of `language_config` that must be there."""
+_DEFAULTS = {
+    "n_group": 1, "topk_group": 1, "topk_method": "greedy", "routed_scaling_factor": 1.0, "rms_norm_eps": 1e-6,
+    "hidden_act": "silu", "attention_bias": False, "tie_word_embeddings": False, "bos_token_id": 0, "eos_token_id": 1,
+    "pad_token_id": None,
+}  # fmt: skip
+"""Fields that may be, and what DeepSeek's own code takes where they are not."""
+
+
+def _text_config(source: Source) -> dict[str, Any]:
+    part = "language_config."
+    if source.field(part + "use_mla", False):
+        raise ValueError(f"{source}: expected plain attention (use_mla false) in language_config; got use_mla true")
+    fields = {name: source.field(part + name) for name in _TEXT}
+    fields.update({name: source.field(part + name, default) for name, default in _DEFAULTS.items()})
+    dense, layers = source.field(part + "first_k_dense_replace"), fields["num_hidden_layers"]
+    theta = source.field(part + "rope_theta", 10000.0)
+    return {
+        **fields,
+        "model_type": "deepseek_ocr2_text",
+        "mlp_layer_types": ["dense"] * dense + ["sparse"] * (layers - dense),
+        "rope_parameters": {"rope_type": "default", "rope_theta": float(theta)},
+    }
+
+
+def _map_projector(mapping: Mapping, wanted: Shapes, *, own: bool) -> None:
+    """The projector, into a bridge that has its place and a language model that is as wide.
+
+    Raises:
+        ValueError: `own`, the language model is this source's too, and it is not as wide.
+    """
+    target = "model.bridge.projection.weight"
+    rows, columns = mapping.source.shape("model.projector.layers.weight")
+    ours = wanted.get(target)
+    if ours is not None and (own or (rows, columns) == ours):
+        mapping.rename({r"model\.projector\.layers\.(weight|bias)": r"model.bridge.projection.\1"})
+        return
+    why = (
+        "this bridge has no projection"
+        if ours is None
+        else f"leads to {rows} channels, not to the {ours[0]} of this LLM"
+    )
+    mapping.leave_out(r"model\.projector\.layers\.(weight|bias)", why)
+
+
+def _map_experts(mapping: Mapping, wanted: Shapes) -> None:
+    """Single experts -> stacks, as transformers holds them: [E, 2I, H] of gate above up, and [E, H, I] of down."""
+    for target in [name for name in wanted if name.endswith((".experts.gate_up_proj", ".experts.down_proj"))]:
+        path, _, kind = target.removeprefix("model.language_model.").rpartition(".")
+        parts = ("gate_proj", "up_proj") if kind == "gate_up_proj" else ("down_proj",)
+        experts = range(wanted[target][0])
+        mapping.take(target, *(f"model.{path}.{i}.{part}.weight" for i in experts for part in parts))
+
+
+def _ranked(source: Source, name: str, rank: int) -> tuple[int, ...]:
+    shape = source.shape(name)
+    if len(shape) != rank:
+        raise ValueError(f"{source}: expected {name} with {rank} axes; got shape {list(shape)}")
+    return shape
+
+
+def _count(source: Source, pattern: str) -> int:
+    """How many layers follow one another from 0 on."""
+    count = 0
+    while pattern.format(count) in source.tensors:
+        count += 1
+    if not count:
+        raise ValueError(f"{source}: expected tensor {pattern.format(0)}; got none")
+    return count
+
+
+# ---- ovis ------------------------------------------------------------------------------------------------------------
+#
+# Ovis2.5 (AIDC-AI/Ovis2.5-2B, -9B): a Qwen3 language model and a visual embedding table.
+#
+# Its own vision encoder is left out: images are read by DeepSeek-OCR's. The table's head reads that encoder's
+# 2x2-merged features; it is loaded where ours are as wide, else it starts anew.
+
+
+TABLE = "vte.weight"
+HEAD = "model.bridge.head.0.weight"
+
+
+@FAMILIES.register("ovis2_5")
+class Ovis(Family):
+    """The language model under `llm.`, and for bridge "vet" the table and its head."""
+
+    roles = ("llm",)
+
+    def text_config(self, source: Source) -> dict[str, Any]:
+        published = source.field("llm_config")
+        if not isinstance(published, dict) or published.get("model_type") != "qwen3":
+            raise ValueError(
+                f"{source}: expected llm_config of model_type 'qwen3' in config.json; got {published!r:.80}"
+            )
+        return as_text_config(published, "qwen3")
+
+    def bridge_config(self, source: Source, kind: str) -> dict[str, Any]:
+        if kind != "vet":
+            return {}
+        rows = source.shape(TABLE)[0]
+        source.agree("rows of the visual embedding table", rows, source.field("visual_vocab_size", rows))
+        return {"table_size": rows, "layout": "indicators"}
+
+    def map(self, source: Source, roles: set[str], wanted: Shapes) -> Mapping:
+        mapping = Mapping(source)
+        map_decoder(mapping, wanted, "llm.")
+        if HEAD in wanted:
+            mapping.take("model.bridge.table.weight", TABLE)
+            mapping.rename({r"visual_tokenizer\.head\.1\.(\w+)": r"model.bridge.head.1.\1"})
+            head, ours = "visual_tokenizer.head.0.weight", wanted[HEAD][1]
+            theirs = source.shape(head)[1]
+            if theirs == ours:
+                mapping.take(HEAD, head)
+            else:
+                mapping.leave_out(
+                    r"visual_tokenizer\.head\.0\.weight", f"reads {theirs} features of its own encoder, not our {ours}"
+                )
+        mapping.leave_out(
+            r"visual_tokenizer\.head\..+|vte\.weight", 'the visual table of bridge "vet", which is not asked for'
+        )
+        mapping.leave_out(r"visual_tokenizer\.vit\..+", "its own vision encoder: images are read by another")
+        return mapping

@@ -1,0 +1,255 @@
+"""`arr-coc look`, `analyse` and `info`: why patches were fetched, in which ways, and what a model is made of."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .common import (
+    METRICS,
+    Command,
+    add_box_argument,
+    add_choice_arguments,
+    add_data_arguments,
+    add_device_argument,
+    add_model_argument,
+    add_passes_argument,
+    add_tiles_argument,
+    find_source,
+    reading,
+    split_names,
+)
+
+if TYPE_CHECKING:
+    from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+    from arr_coc.modeling.vision_tower import ImageEncoding
+
+
+def add_look_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("image", metavar="IMAGE", help="image or document (PDF, TIFF, GIF, video)")
+    parser.add_argument("questions", metavar="QUESTION", nargs="+", help="one or more questions, each in quotes")
+    parser.add_argument("--out", metavar="DIR", required=True, help="output folder for the figures and look.json")
+    add_model_argument(parser)
+    strategies = 'strategy that scores the patches: "realizer", "saliency", ... (default: the model\'s)'
+    parser.add_argument("--strategy", metavar="S", help=strategies)
+    several = "also draw these strategies side by side, comma-separated (default: none)"
+    parser.add_argument("--strategies", metavar="A,B", help=several)
+    add_choice_arguments(parser)
+    add_passes_argument(parser)
+    textures = "textures to draw, of the 13 basic ones, comma-separated (default: 6 of them)"
+    parser.add_argument("--textures", metavar="A,B", help=textures)
+    add_box_argument(parser)
+    add_device_argument(parser)
+
+
+def run_look(args: argparse.Namespace) -> None:
+    from arr_coc.evaluation.reporting import environment, require_extra, shown
+    from arr_coc.files import write_json
+    from arr_coc.loading import load_model
+
+    require_extra("matplotlib", "figures")
+    out = Path(args.out)
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out: expected a folder; got a file: {args.out}")
+    model = load_model(args.model, args.device)
+    encoding = model.encode_image(args.image)
+    if encoding.documents is not None and args.box:
+        raise ValueError(f"--box: expected an image that is looked at as a whole; got several views: {args.image}")
+    out.mkdir(parents=True, exist_ok=True)
+    content: dict[str, Any] = {
+        "image": args.image if len(args.image) < 1000 else f"{args.image[:80]}...",
+        "model": shown(model.config._name_or_path),
+        "patches": encoding.side**2,
+        "base_tokens": encoding.base_positions,
+        "questions": [_look(args, model, encoding, out, number) for number in range(1, len(args.questions) + 1)],
+        **environment(model.device),
+    }
+    write_json(out / "look.json", content)
+    for asked in content["questions"]:
+        print(f"{asked['question']} {asked['answer']}: {', '.join(str(out / name) for name in asked['figures'])}")
+
+
+def _look(
+    args: argparse.Namespace, model: ArrCocForConditionalGeneration, encoding: ImageEncoding, out: Path, number: int
+) -> dict[str, Any]:
+    """Draws the figures of one question; its numbers for look.json."""
+    from arr_coc.explaining.evidence import TEXTURES_SHOWN, evidence_json, gather_evidence, see, see_part
+    from arr_coc.explaining.figures import draw_evidence, draw_passes, draw_strategies, save
+    from arr_coc.modeling.fetcher import FetchChoices
+
+    question, ways = args.questions[number - 1], {"allocator": args.allocator, "budget": args.budget}
+    if encoding.documents is None:
+        seen = see(model, args.image)
+    else:
+        seen = see_part(model, encoding, question, strategy=args.strategy, **ways)
+
+    def gather(strategy: str | None, passes: int | str, textures: tuple[str, ...]) -> Any:
+        choices = FetchChoices(strategy=strategy, num_passes=passes, **ways)
+        return gather_evidence(model, seen, question, choices, boxes=args.box, texture_names=textures)
+
+    textures = TEXTURES_SHOWN if args.textures is None else tuple(split_names(args.textures, "--textures"))
+    evidence = gather(args.strategy, args.passes, textures)
+    figures = {f"question-{number}.png": draw_evidence(seen, evidence)}
+    if evidence.answer.passes:
+        figures[f"passes-{number}.png"] = draw_passes(seen, evidence)
+    content = {**evidence_json(evidence), "part": None if seen.part is None else asdict(seen.part)}
+    if args.strategies is not None:
+        several = [gather(name, 1, ()) for name in split_names(args.strategies, "--strategies")]
+        figures[f"strategies-{number}.png"] = draw_strategies(seen, several)
+        content["strategies"] = [evidence_json(each) for each in several]
+    for name, figure in figures.items():
+        save(figure, out / name)
+    return {**content, "figures": [*figures]}
+
+
+LOOK = Command(
+    name="look",
+    summary="draw why patches were fetched for a question",
+    description=(
+        "Ask questions about an image and draw, for each, what led to the answer: the image, the relevance of its\n"
+        "patches, the fetched tokens (of 1, 4 or 16 patches), the scorer's relevance maps with their weights (for a\n"
+        "scorer without maps: information, salience and query similarity), and the image's textures. --passes adds\n"
+        "the history of the passes, --strategies a comparison. For a document, or an image with tiles, the view with\n"
+        "the most fetched tokens is drawn. look.json holds the numbers. Needs matplotlib\n"
+        "(pip install 'arr-coc[eval]')."
+    ),
+    examples=(
+        'arr-coc look receipt.png "What is the total?" --out why',
+        'arr-coc look receipt.png "What is the total?" "What is the date?" --passes 2 --budget 53 --out why',
+        'arr-coc look receipt.png "What is the total?" --strategies saliency,clip_query,realizer --out why',
+    ),
+    add_arguments=add_look_arguments,
+    run=run_look,
+)
+
+
+def add_analyse_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("data", metavar="DATA", nargs="?", help="the questions, as for arr-coc evaluate")
+    add_data_arguments(parser)
+    parser.add_argument("--out", metavar="DIR", required=True, help="output folder for analysis.html and analysis.json")
+    add_model_argument(parser)
+    parser.add_argument("--strategy", metavar="S", help="strategy that scores the patches (default: the model's)")
+    add_choice_arguments(parser)
+    add_passes_argument(parser)
+    parser.add_argument("--clusters", metavar="N", type=int, default=6, help="number of clusters (default: 6)")
+    parser.add_argument("--examples", metavar="N", type=int, default=3, help="questions shown per cluster (default: 3)")
+    metrics = f"metric of the answers: {METRICS} (default: the format's; exact_match for JSONL)"
+    parser.add_argument("--metric", metavar="M", help=metrics)
+    add_tiles_argument(parser)
+    parser.add_argument("--batch-size", metavar="N", type=int, default=32, help="questions per batch (default: 32)")
+    parser.add_argument("--limit", metavar="N", type=int, help="ask only the first N questions (default: all)")
+    parser.add_argument(
+        "--seed", metavar="N", type=int, default=0, help="seed of clusters and random relevance (default: 0)"
+    )
+    add_device_argument(parser)
+
+
+def run_analyse(args: argparse.Namespace) -> None:
+    from arr_coc.explaining.analysis import analyse
+    from arr_coc.explaining.page import clusters_text, write_analysis
+    from arr_coc.loading import load_model
+    from arr_coc.modeling.fetcher import FetchChoices
+
+    source, out = find_source(args.data, args.format, args.fields), Path(args.out)
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out: expected a folder; got a file: {args.out}")
+    records = list(source.read(limit=args.limit, **reading(args.on_error, args.max_errors)))
+    model = load_model(args.model, args.device)
+    choices = FetchChoices(
+        strategy=args.strategy, allocator=args.allocator, budget=args.budget, seed=args.seed, num_passes=args.passes
+    )
+    found = analyse(
+        model,
+        records,
+        choices,
+        clusters=args.clusters,
+        seed=args.seed,
+        examples=args.examples,
+        batch_size=args.batch_size,
+        metric=source.metric if args.metric is None else args.metric,
+        tiles=args.tiles,
+        data=source.title,
+    )
+    out.mkdir(parents=True, exist_ok=True)
+    page = write_analysis(out, model, found, "arr-coc " + shlex.join(sys.argv[1:]))
+    print(f"{clusters_text(found.numbers)}\n{page}")
+
+
+ANALYSE = Command(
+    name="analyse",
+    summary="cluster the relevance maps of a data set, and report by kind of question",
+    description=(
+        "Ask every question of a data set, cluster the relevance maps by k-means, and write a self-contained page,\n"
+        "analysis.html. It shows each cluster with its mean map and its most typical questions. It also shows what\n"
+        "questions with the same words or tags fetch and from where, with scores, recall and 95 % intervals.\n"
+        "analysis.json holds the numbers. Needs scipy (pip install 'arr-coc[eval]')."
+    ),
+    examples=(
+        "arr-coc analyse held_out.jsonl --out why",
+        "arr-coc analyse held_out.jsonl --allocator knapsack --clusters 8 --limit 200 --out why",
+        "arr-coc analyse --format rendered --with pages=40 --with domains=receipt,table --with size=320 --out why",
+    ),
+    add_arguments=add_analyse_arguments,
+    run=run_analyse,
+)
+
+
+def add_info_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model", metavar="M", nargs="?", help="folder, or org/name on the Hub (default: the shipped one)"
+    )
+    size = "side of the image in px, for tokens, FLOPs and --stats (default: the model's)"
+    parser.add_argument("--image-size", metavar="S", type=int, help=size)
+    parser.add_argument("--budget", metavar="K", help="number of fetched tokens, for the FLOPs (default: the model's)")
+    length = "length of the question in tokens, for the FLOPs (default: 16)"
+    parser.add_argument("--question-tokens", metavar="L", type=int, default=16, help=length)
+    stats = "run the model on a generated image: statistics of each stage, and values out of range (reads the weights)"
+    parser.add_argument("--stats", action="store_true", help=stats)
+    scorers = "list every registered scorer with its parameters and FLOPs at this model's sizes"
+    parser.add_argument("--scorers", action="store_true", help=scorers)
+    add_device_argument(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run_info(args: argparse.Namespace) -> None:
+    from arr_coc.loading import find_model, load_config, load_model
+    from arr_coc.model_summary import describe_model, describe_scorers, expected_range, report, stage_statistics
+
+    if args.question_tokens < 1:
+        raise ValueError(f"--question-tokens: expected at least 1; got {args.question_tokens}")
+    name = find_model(args.model)
+    config = load_config(name)
+    description = describe_model(name, config, args.budget, args.question_tokens, args.image_size)
+    if args.scorers:
+        description["scorers"] = describe_scorers(config, args.question_tokens, args.image_size)
+    if args.stats:
+        statistics = stage_statistics(load_model(name, args.device), budget=args.budget, image_size=args.image_size)
+        description["statistics"] = {
+            stage: {**asdict(of), "in_range": of.within(expected_range(stage))} for stage, of in statistics.items()
+        }
+    print(json.dumps(description, indent=2) if args.json else report(description))
+
+
+INFO = Command(
+    name="info",
+    summary="print a model's parts, tokens and cost",
+    description=(
+        "Print parameters per part, geometry, tokens per image, and floating-point operations (FLOPs) per stage. All\n"
+        "of it follows from the config: no weights are read, and FLOPs are counted on the meta device. With --stats\n"
+        "the model runs on a generated image, and the output of each stage is summarized: the same weights give the\n"
+        "same numbers on every machine, up to rounding."
+    ),
+    examples=(
+        "arr-coc info hub_configs/arr-coc-tiny",
+        "arr-coc info hub_configs/arr-coc-tiny --budget all --json",
+        "arr-coc info hub_configs/arr-coc-tiny --scorers",
+        "arr-coc info hub_configs/arr-coc-tiny --stats --image-size 256",
+    ),
+    add_arguments=add_info_arguments,
+    run=run_info,
+)

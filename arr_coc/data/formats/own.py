@@ -1,0 +1,275 @@
+"""Our own formats: a JSON object per line, feedback of a server's users, several sources in turn, rendered pages."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, get_args, overload
+
+from PIL import Image
+
+from ...journal import journal_files
+from ..domains import DOMAINS, Page, Variations, draw_page
+from ..feedback import JOURNAL, Part, read_feedback
+from ..records import MAX_ERRORS, HeldImage, OnError, Record, Row, lines, parse
+from ..splits import Split, check_split
+from .base import FORMATS, FileFormat, Format
+
+
+@FORMATS.register("jsonl")
+@dataclass(frozen=True)
+class Jsonl(FileFormat):
+    """`path`: the file; images lie relative to it."""
+
+    places = ("path",)
+
+    @property
+    def files(self) -> list[Path]:
+        return [self.path]
+
+    def rows(self) -> Iterator[Row]:
+        yield from lines(self.path.absolute())
+
+    def record(self, row: Row) -> Record:
+        return parse(row, self.path.absolute().parent)
+
+
+@FORMATS.register("feedback")
+@dataclass(frozen=True)
+class FeedbackLog(Format):
+    """Feedback as `arr-coc serve --feedback` writes it.
+
+    Attributes:
+        path: the folder.
+        part: "learned", "held_out" (one image in three) or "all".
+    """
+
+    path: Path
+    part: Part = "all"
+
+    places = ("path",)
+
+    def __post_init__(self) -> None:
+        if self.part not in get_args(Part):
+            raise ValueError(f"part: expected one of {', '.join(get_args(Part))}; got {self.part!r}")
+
+    @property
+    def title(self) -> str:
+        return f"{self.path} ({self.part})"
+
+    @property
+    def files(self) -> list[Path]:
+        return journal_files(self.path, JOURNAL)
+
+    def read(
+        self, *, limit: int | None = None, on_error: OnError = "stop", max_errors: int = MAX_ERRORS
+    ) -> Sequence[Record]:
+        """The records; entries are whole or absent, so none is skipped: a damaged one is an error."""
+        records = list(islice(read_feedback(self.path, self.part), limit))
+        if not records:
+            raise ValueError(f"{self.title}: expected feedback with right answers; got none")
+        return records
+
+
+@FORMATS.register("mixed")
+@dataclass(frozen=True)
+class Mixed(Format):
+    """As many records of each source: a shorter one begins again until the longest has come to its end.
+
+    Attributes:
+        sources: what each says of itself, as a source of its own would.
+        retained: numbers, from 0, of sources whose records are only there so that nothing changes: see `Record`.
+    """
+
+    sources: tuple[Format, ...]
+    retained: tuple[int, ...] = ()
+
+    nested = ("sources",)
+
+    def __post_init__(self) -> None:
+        numbers = range(len(self.sources))
+        told = self.retained if isinstance(self.retained, list | tuple) else (None,)
+        if not all(type(number) is int and number in numbers for number in told):
+            expected = f"a list of numbers of sources, 0 to {len(self.sources) - 1}"
+            raise ValueError(f"retained: expected {expected}; got {self.retained!r}")
+
+    @property
+    def title(self) -> str:
+        return " and ".join(source.title for source in self.sources)
+
+    @property
+    def files(self) -> list[Path]:
+        return [path for source in self.sources for path in source.files]
+
+    @property
+    def filed(self) -> bool:
+        return all(source.filed for source in self.sources)
+
+    def read(
+        self, *, limit: int | None = None, on_error: OnError = "stop", max_errors: int = MAX_ERRORS
+    ) -> Sequence[Record]:
+        """The records in turn, numbered as they come."""
+        sources = [source.read(limit=limit, on_error=on_error, max_errors=max_errors) for source in self.sources]
+        records = _InTurn(sources, self.retained)
+        return records if limit is None else records[:limit]
+
+
+@dataclass(frozen=True)
+class _InTurn(Sequence[Record]):
+    """Record n is the next one of source n modulo their number; none is made before it is taken."""
+
+    sources: list[Sequence[Record]]
+    retained: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.sources) * max(map(len, self.sources))
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Record]: ...
+    def __getitem__(self, index: int | slice) -> Record | list[Record]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        turn, source = divmod(index % len(self), len(self.sources))
+        records = self.sources[source]
+        return replace(records[turn % len(records)], line=index % len(self) + 1, retained=source in self.retained)
+
+
+_DRAWN = 64
+"""Pages that are kept; others are drawn again when they are needed."""
+
+
+@FORMATS.register("rendered")
+@dataclass(frozen=True)
+class Rendered(Format):
+    """Pages of one or more domains, the same in every process and whatever is asked first.
+
+    Attributes:
+        pages: how many.
+        questions: about each; where a page has fewer, the first ones come again.
+        seed: of everything drawn.
+        size: side of a page, px.
+        split: fonts, layouts, wordings and words, see `arr_coc.data.splits`.
+        domains: names in `DOMAINS`, which take turns; also as text with commas between them.
+        fields: of domain document, at least 4 names in place of its own.
+        sources: pages, images or frames of domains that draw several; None: drawn.
+        photo, absent, turns, unheard: shares, see `Variations`.
+    """
+
+    pages: int
+    questions: int = 3
+    seed: int = 0
+    size: int = 256
+    split: Split = "train"
+    domains: tuple[str, ...] = ("document",)
+    fields: tuple[str, ...] | None = None
+    sources: int | None = None
+    photo: float = 0.0
+    absent: float = 0.0
+    turns: float = 0.0
+    unheard: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("pages", "questions"):
+            if type(getattr(self, name)) is not int or getattr(self, name) < 1:
+                raise ValueError(f"{name}: expected a number of at least 1; got {getattr(self, name)!r}")
+        check_split(self.split)
+        self.variations  # noqa: B018 (refuses what is no share)
+        object.__setattr__(self, "domains", _names(self.domains))
+        if not self.domains:
+            raise ValueError("domains: expected at least one; got none")
+        for domain in self.domains:
+            DOMAINS[domain]  # a ValueError where it is unknown
+        if self.fields is not None:
+            object.__setattr__(self, "fields", _names(self.fields))
+            if self.domains != ("document",):
+                raise ValueError(f"fields: expected domain document alone; got {', '.join(self.domains)}")
+
+    @property
+    def variations(self) -> Variations:
+        """What is done with the pages that the domains draw."""
+        return Variations(self.photo, self.absent, self.turns, self.unheard)
+
+    @property
+    def title(self) -> str:
+        return f"rendered pages ({', '.join(self.domains)}), {self.split} split, seed {self.seed}"
+
+    def read(
+        self, *, limit: int | None = None, on_error: OnError = "stop", max_errors: int = MAX_ERRORS
+    ) -> Sequence[Record]:
+        """The records, each drawn when it is taken: none can be bad."""
+        return _Drawn(self, range(self.pages * self.questions)[:limit])
+
+    def page(self, number: int) -> Page:
+        """A page, from 0."""
+        domain = self.domains[number % len(self.domains)]
+        return _page(domain, self.seed, number, self.size, self.split, self.fields, self.sources, self.variations)
+
+    def record(self, number: int) -> Record:
+        """A record, from 0."""
+        page_number, place = divmod(number, self.questions)
+        page = self.page(page_number)
+        asked = page.questions[place % len(page.questions)]
+        image, *others = (
+            HeldImage((self, page_number, source), partial(_image, self, page_number, source))
+            for source in range(len(page.sources))
+        )
+        tags = {
+            "domain": self.domains[page_number % len(self.domains)],
+            "kind": asked.kind,
+            "difficulty": asked.difficulty,
+            "layout": page.layout,
+            "font": page.font,
+            **page.told,
+            **({"turn": asked.turn} if self.turns else {}),
+        }
+        return Record(
+            image, asked.text, asked.answers, asked.boxes, number + 1, asked.label_boxes, tuple(tags.items()),
+            asked.absent, asked.history, tuple(others), asked.box_sources, asked.label_sources, asked.answer_sources,
+        )  # fmt: skip
+
+
+def _names(names: Any) -> tuple[str, ...]:
+    """A list of names, also as text with commas between them."""
+    return tuple(part.strip() for part in names.split(",")) if isinstance(names, str) else tuple(names)
+
+
+class _Drawn(Sequence[Record]):
+    """Records of a source by number."""
+
+    def __init__(self, source: Rendered, numbers: range) -> None:
+        self.source, self.numbers = source, numbers
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> "_Drawn": ...
+    def __getitem__(self, index: int | slice) -> "Record | _Drawn":
+        if isinstance(index, slice):
+            return _Drawn(self.source, self.numbers[index])
+        return self.source.record(self.numbers[index])
+
+
+@lru_cache(maxsize=_DRAWN)
+def _page(
+    domain: str,
+    seed: int,
+    number: int,
+    size: int,
+    split: Split,
+    fields: tuple[str, ...] | None,
+    sources: int | None,
+    variations: Variations,
+) -> Page:
+    return draw_page(domain, seed, number, size, split, fields=fields, sources=sources, variations=variations)
+
+
+def _image(rendered: Rendered, number: int, source: int) -> Image.Image:
+    return rendered.page(number).sources[source].convert("RGB")

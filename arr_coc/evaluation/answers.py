@@ -1,0 +1,331 @@
+"""Asking an arm: encode images at the arm's size, let it choose its patches, decode greedily.
+
+Several sources, or views of one, are encoded once for all questions and arms and share one budget, see docs/views.md.
+
+Notation: G side of the fine grid, K fetched patches, S sources. Positions are (y, x).
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from ..data.records import HeldImage, Record, opened
+from ..modeling.allocators import best
+from ..modeling.answers import Answer
+from ..modeling.fetcher import FetchChoices
+from ..modeling.image_loading import MAX_IMAGE_PIXELS, Source, count_pages, document_kind, load_image, open_encoded
+from ..modeling.image_processing_arr_coc import Box, boxes_to_patches, map_boxes
+from ..modeling.joint_allocation import JointFetch
+from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from ..modeling.prefix import with_prefix
+from ..modeling.scorers import SCORERS
+from ..modeling.view_encoding import encode_sources, sources_of
+from ..modeling.views import ViewOptions, take_view_options
+from ..modeling.vision_tower import ImageEncoding
+from .arms import Arm
+from .peer_rules import PEERS
+from .peers import Kept, choose, merged
+from .predictions import Prediction
+
+
+def load_images(model: ArrCocForConditionalGeneration, images: Sequence[Path | HeldImage]) -> list[Image.Image]:
+    """The images as the processor takes them."""
+    limit = model.processor.image_processor.max_image_pixels
+    return [load_image(opened(image), max_image_pixels=limit) for image in images]
+
+
+@torch.no_grad()
+def encode(
+    model: ArrCocForConditionalGeneration, images: Sequence[Image.Image], side: int, *, prefill: bool = True
+) -> ImageEncoding:
+    """`encode_image` of images fitted into a square of `side` px.
+
+    Args:
+        model: with a processor.
+        images: from `load_images`.
+        side: px, a multiple of 4 patches.
+        prefill: keep the language model's reading of the base tokens too, for several questions.
+    """
+    size = {"height": side, "width": side}
+    inputs = model.processor.image_processor(list(images), size=size, return_tensors="pt")
+    pixels, mask = inputs["pixel_values"].to(model.device), inputs["patch_mask"].to(model.device)
+    encoder: Any = model if prefill else model.model
+    encoding = encoder.encode_image(pixel_values=pixels, patch_mask=mask)
+    return replace(encoding, source_sizes=[(image.height, image.width) for image in images])
+
+
+def ask(
+    model: ArrCocForConditionalGeneration,
+    arm: Arm,
+    records: Sequence[Record],
+    encoding: ImageEncoding,
+    *,
+    seed: int | None = None,
+    choices: "PeerChoices | None" = None,
+    **settings: Any,
+) -> list[Answer]:
+    """The arm's answers, greedily decoded; `encoding` holds one image per record, at the arm's side.
+
+    What is drawn for an item depends on its pixels, its question and `seed`, never on the batch: a run that was
+    interrupted goes on as if it had not been. `choices`: shared by peers that are asked the same.
+    """
+    encoding, fetching = _choose(model, arm, records, encoding, choices or PeerChoices(model, [arm]))
+    fetching = replace(
+        fetching, seed=seed, overlap=arm.overlap or None, bypass=arm.bypass or None, num_passes=arm.passes
+    )
+    questions, history = [record.question for record in records], [record.history for record in records]
+    return model.generate(
+        encoding, questions, choices=fetching, history=history, return_fetch=True, do_sample=False, **settings
+    )
+
+
+class PeerChoices:
+    """What the peers among `arms` keep for a few questions: the first one to ask has it chosen for all of them.
+
+    Args:
+        model: with a processor.
+        arms: of an experiment.
+    """
+
+    def __init__(self, model: ArrCocForConditionalGeneration, arms: Sequence[Arm]) -> None:
+        self.model = model
+        self.wanted = {arm.name: (PEERS[arm.rule], arm.budget) for arm in arms if arm.rule in PEERS}
+        self._kept: dict[tuple[Path | HeldImage, str], dict[str, Kept]] = {}
+
+    def of(self, arm: Arm, records: Sequence[Record], encoding: ImageEncoding) -> list[Kept]:
+        """What `arm` keeps for each record; `encoding` holds one image per record."""
+        asked = [(record.image, record.question) for record in records]
+        for number, key in enumerate(asked):
+            if key not in self._kept:
+                image = encoding.select(torch.tensor([number]))
+                choices = choose(self.model, list(self.wanted.values()), image, key[1])
+                self._kept[key] = dict(zip(self.wanted, choices, strict=True))
+        return [self._kept[key][arm.name] for key in asked]
+
+
+def _choose(
+    model: ArrCocForConditionalGeneration,
+    arm: Arm,
+    records: Sequence[Record],
+    encoding: ImageEncoding,
+    choices: PeerChoices,
+) -> tuple[ImageEncoding, FetchChoices]:
+    """The encodings, changed where a peer merges, and how the arm fetches from them."""
+    fetching = FetchChoices(strategy=arm.strategy, allocator=arm.allocator, budget=arm.budget)
+    if arm.rule == "uniform":
+        return encoding, replace(fetching, patches=_filled(encoding, _lattices(encoding, arm.budget), arm.budget))
+    if arm.rule in PEERS:
+        kept_patches = choices.of(arm, records, encoding)
+        patches = _filled(encoding, [choice.patches.tolist() for choice in kept_patches], arm.budget)
+        return merged(encoding, kept_patches), replace(fetching, patches=patches)
+    if arm.strategy == "oracle":
+        return encoding, replace(fetching, relevance=_boxed(model, records, encoding))
+    return encoding, fetching
+
+
+def _boxed(model: ArrCocForConditionalGeneration, records: Sequence[Record], encoding: ImageEncoding) -> Tensor:
+    """[I, N] 1 on the patches under the boxes of each record's answer and its label."""
+    assert encoding.source_sizes is not None, "the images were given as files"
+    rows, patch = [], model.config.vision_config.patch_size
+    for record, size in zip(records, encoding.source_sizes, strict=True):
+        boxes = map_boxes([*record.boxes, *record.label_boxes], *size, encoding.side * patch)
+        rows.append(torch.from_numpy(boxes_to_patches(boxes, encoding.side, patch)).flatten())
+    return torch.stack(rows).float().to(encoding.tokens.device)
+
+
+def _filled(encoding: ImageEncoding, patches: Sequence[Sequence[int]], budget: int) -> Tensor:
+    """[I, K] the patches of each image; where they are fewer than K, the first others that hold some of it besides."""
+    wanted = encoding.patch_mask.float()
+    for row, chosen in zip(wanted, patches, strict=True):
+        row[list(chosen)] = 2.0
+    return best(wanted, budget)
+
+
+def lattice(rows: int, columns: int, count: int) -> list[tuple[int, int]]:
+    """`count` distinct cells (y, x), spread evenly over `rows` x `columns`; all of them where there are no more."""
+    if count >= rows * columns:
+        return [(y, x) for y in range(rows) for x in range(columns)]
+    # As square as the area allows, no row fuller than it has cells.
+    lines = min(rows, count, max(-(-count // columns), round((count * rows / columns) ** 0.5)))
+    cells = []
+    for line in range(lines):
+        share = (line + 1) * count // lines - line * count // lines
+        y = (2 * line + 1) * rows // (2 * lines)
+        cells += [(y, (2 * i + 1) * columns // (2 * share)) for i in range(share)]
+    return cells
+
+
+def _lattices(encoding: ImageEncoding, count: int) -> list[list[int]]:
+    """A `lattice` over the patches of each image that are no padding."""
+    patches = []
+    for real in encoding.patch_mask.view(-1, encoding.side, encoding.side).cpu().numpy():
+        ys, xs = (np.flatnonzero(real.any(axis=axis)) for axis in (1, 0))
+        cells = lattice(len(ys), len(xs), count)
+        patches.append([int(ys[y]) * encoding.side + int(xs[x]) for y, x in cells])
+    return patches
+
+
+def question_room(model: ArrCocForConditionalGeneration, records: Sequence[Record], new_tokens: int) -> int | None:
+    """Image tokens that the context holds beside the longest question and its answer; None: no limit is known."""
+    limit = getattr(model.config.text_config, "max_position_embeddings", None)
+    if limit is None:
+        return None
+    questions, history = [record.question for record in records], [record.history for record in records]
+    prompts = model.processor.prompts(questions, images=[1] * len(questions), placeholders=1, history=history)
+    return limit - prompts["input_ids"].shape[1] - new_tokens
+
+
+_HEAD = 1024
+"""Bytes of a file that tell a document from an image."""
+
+
+def needs_views(records: Sequence[Record], tiles: str | int | None) -> bool:
+    """Whether tiles are asked for, or a record is about several images, or a PDF, a video, a TIFF or GIF of pages."""
+    files = {record.image for record in records if isinstance(record.image, Path)}
+    return tiles is not None or any(record.others for record in records) or any(map(_is_document, files))
+
+
+def _is_document(path: Path) -> bool:
+    with path.open("rb") as stream:
+        if document_kind(stream.read(_HEAD)) is not None:
+            return True
+        try:
+            with open_encoded(stream, str(path), MAX_IMAGE_PIXELS) as image:
+                return count_pages(image, str(path)) > 1
+        except ValueError:
+            return False  # said when it is read, with its line
+
+
+def check_arms(arms: Sequence[Arm], side: int) -> None:
+    """Refuses arms that are defined for a single view: peers, another size of the image, halves, all patches.
+
+    Raises:
+        ValueError: so.
+    """
+    other = [arm.name for arm in arms if arm.rule not in SCORERS or arm.side != side]
+    if other:
+        expected = "strategies, also STRATEGY@K and STRATEGY+ALLOCATOR, with tiles or several sources"
+        raise ValueError(f"arms: expected {expected}; got {', '.join(other)}")
+    if again := [arm for arm in arms if arm.passes not in (None, 1)]:
+        raise ValueError(f"passes: expected one with tiles or several sources; got {again[0].passes}")
+
+
+def open_sources(
+    model: ArrCocForConditionalGeneration, record: Record, tiles: str | int | None = None
+) -> tuple[list[Source], ViewOptions]:
+    """All images, pages or frames that a record is about, and the options of views that they were opened with.
+
+    Raises:
+        ValueError, OSError: one cannot be read.
+    """
+    processor = model.processor.image_processor
+    options, _ = take_view_options({**processor.views, **({} if tiles is None else {"tiles": tiles})})
+    loaded = processor.load_sources([opened(image) for image in record.images])
+    return [source for image in loaded for source in sources_of(image, options, processor.max_image_pixels)], options
+
+
+def encode_document(
+    model: ArrCocForConditionalGeneration, record: Record, tiles: str | int | None
+) -> tuple[ImageEncoding, str]:
+    """All sources of a record, encoded for one prompt, and a digest that tells them from others.
+
+    Raises:
+        ValueError: sources that cannot be read, or that are too many; the message names the record's line.
+    """
+    try:
+        sources, options = open_sources(model, record, tiles)
+        encoding = encode_sources(model.model, model.processor.image_processor, [sources], options)
+    except (ValueError, OSError) as error:
+        raise ValueError(f"line {record.line}: {error}") from error
+    if len(sources) == 1:  # a prompt begins with its first source's base tokens alone
+        encoding = with_prefix(model, model.processor, encoding)
+    return encoding, _digest(record.images)
+
+
+def _digest(images: Sequence[Path | HeldImage]) -> str:
+    content = hashlib.blake2b(digest_size=8)
+    for image in images:
+        content.update(image.read_bytes() if isinstance(image, Path) else load_image(image.make()).tobytes())
+    return content.hexdigest()
+
+
+def check_record(record: Record, sizes: Sequence[tuple[int, int]]) -> None:
+    """Refuses numbers of sources that are not there, and boxes beside their source, whose `sizes` are (height, width).
+
+    Raises:
+        ValueError: so; the message names the record's line.
+    """
+    numbers = (*record.box_sources, *record.label_sources, *record.answer_sources)
+    if numbers and max(numbers) >= len(sizes):
+        expected = f"numbers of sources below {len(sizes)}"
+        raise ValueError(f"line {record.line}: expected {expected}; got {max(numbers)}")
+    for source, (height, width) in enumerate(sizes):
+        for box in record.boxes_on(source):
+            if not (box[0] < width and box[1] < height and box[2] > 0 and box[3] > 0):
+                expected = f"boxes that reach into source {source} of {width} x {height} px"
+                raise ValueError(f"line {record.line}: boxes: expected {expected}; got {box}")
+
+
+def ask_views(
+    model: ArrCocForConditionalGeneration,
+    arm: Arm,
+    records: Sequence[Record],
+    encoding: ImageEncoding,
+    *,
+    seed: int | None = None,
+    **settings: Any,
+) -> list[Answer]:
+    """The arm's answers to questions about one document, greedily decoded."""
+    choices = FetchChoices(
+        strategy=arm.strategy, allocator=arm.allocator, budget=arm.budget, seed=seed, overlap=arm.overlap or None,
+        bypass=arm.bypass or None,
+    )  # fmt: skip
+    boxes = [_all_boxes(record, source) for record in records for source in range(len(encoding))]
+    return model.generate(
+        encoding, [record.question for record in records], choices=choices, return_fetch=True, do_sample=False,
+        boxes=boxes if arm.strategy == "oracle" else None, history=[record.history for record in records], **settings,
+    )  # fmt: skip
+
+
+def _all_boxes(record: Record, source: int) -> list[Box]:
+    return [*record.boxes_on(source), *record.boxes_on(source, labels=True)]
+
+
+def view_prediction(line: int, answer: Answer, encoding: ImageEncoding, digest: str) -> Prediction:
+    """What is kept of an answer about a document: where each patch was fetched from, in px of its source."""
+    fetch = answer.fetch
+    assert encoding.source_sizes is not None, "sources were given"
+    fetched = int(fetch.tokens.sum())
+    return Prediction(
+        line=line,
+        answer=answer.text,
+        probability=round(answer.probability, 6),
+        tokens=len(encoding) * encoding.base_positions + fetched,
+        grid=encoding.side,
+        size=encoding.source_sizes[0],
+        patches="",
+        image=digest,
+        sources=len(encoding),
+        fetched=tuple((origin.source, *(round(edge, 1) for edge in origin.box)) for origin in answer.sources),
+        best=_best_source(answer),
+    )
+
+
+def _best_source(answer: Answer) -> int:
+    """The source of the patch with the highest relevance among those that were fetched; -1 where none was."""
+    fetch = answer.fetch
+    real = fetch.used & ~fetch.is_padding
+    if not bool(real.any()):
+        return -1
+    if isinstance(fetch, JointFetch):
+        relevance = fetch.seen.relevance[fetch.view, fetch.indices]
+    else:
+        relevance = fetch.relevance.gather(1, fetch.indices)
+    return int(relevance.masked_fill(~real, -1.0).amax(1).argmax())

@@ -1,0 +1,283 @@
+"""The arms of an experiment: one way each of turning an image and a question into the language model's tokens.
+
+All arms answer the same questions, with the same weights or (in a contest) each with its own. Notation: M base tokens,
+K saccades, N patches, G side of the fine grid. Positions are (y, x).
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..modeling.allocators import ALLOCATORS
+from ..modeling.configuration_arr_coc import COMPRESSION, ArrCocConfig
+from ..modeling.scorers import SCORERS
+from .peer_rules import PEERS
+
+LADDER = ("none", "random", "saliency", "clip_query", "realizer")
+BASELINES = {
+    "uniform": "patches on a regular lattice, as many",
+    "larger": "a larger image, base tokens only",
+    "smaller": "a smaller image, all of its patches",
+}
+HALVES = {
+    "patches_only": "the same patches, and no base tokens for the language model to read",
+    "other_base": "the same patches beside the base tokens of another page of the data",
+}
+BOUNDS = {"oracle": "the patches under the known boxes", "keep_all": "all patches"}
+GROUPS = {
+    "ladder": LADDER,
+    "baselines": tuple(BASELINES),
+    "halves": (*HALVES, "other_base@0"),
+    "bounds": tuple(BOUNDS),
+    "peers": tuple(PEERS),
+}
+"""Names that stand for several arms."""
+
+_RESIZED = {"larger": ("none", "fast"), "smaller": ("saliency", "all")}
+"""Strategy and budget of arms that see another size of the image."""
+TRAINABLE = ("larger", "smaller", "patches_only", "keep_all")
+"""Arms that weights read well only if trained on such prompts: another size, no base, all patches at once."""
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "allow": {"overlap": "allow"},
+    "exclude": {"overlap": "exclude"},
+    "bypass": {"bypass": True},
+    **{f"passes{passes}": {"passes": passes} for passes in (2, 3, 4)},
+}
+"""What RULE+CHANGE means: patches that are base tokens may be fetched again, or not; the bridge gives way to its linear
+projection; the budget is shared by several passes."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to fill the language model's prompt.
+
+    Attributes:
+        name: unique; that of the strategy, the peer, of `BASELINES`, `HALVES` or `BOUNDS`; or RULE+CHANGE@K, see
+            `make_arms`.
+        role: "ladder", "baseline", "half", "bound", "peer", "ablation" or "contest".
+        strategy, budget, allocator: what `generate` is asked for; budget is K (of each pass), or the most where K
+            depends on the item.
+        side: px of the square that the image is fitted into.
+        tokens: positions that the image takes in the prompt, M + K (and those of the layout).
+        seeds: of random relevance; one run each. Other arms run once, with the config's own seed.
+        note: for the report.
+        overlap: "allow", "exclude" or "" as configured, see `ArrCocFetcherConfig`.
+        bypass: the bridge gives way to its linear projection.
+        trained: whether the weights were trained on such prompts as the arm, or the peer's rule, reads.
+        rule: the strategy, peer, baseline, half or bound, without what changes it; by default the name's beginning.
+        weights: of a contest's arm the models that are its own; one run each.
+        passes: `num_passes` of `generate`; FLOPs are counted as if one pass had fetched what all of them do.
+    """
+
+    name: str
+    role: str
+    strategy: str
+    budget: int
+    allocator: str
+    side: int
+    tokens: int
+    seeds: tuple[int, ...] = ()
+    note: str = ""
+    overlap: str = ""
+    bypass: bool = False
+    trained: bool = True
+    rule: str = ""
+    weights: tuple[str, ...] = ()
+    passes: int | str = 1
+
+    def __post_init__(self) -> None:
+        if not self.rule:
+            object.__setattr__(self, "rule", re.split(r"[+@]", self.name)[0])
+
+    @property
+    def runs(self) -> dict[str, int | None]:
+        """Name and seed of each run."""
+        if self.weights:
+            return {f"{self.name}.{number}": None for number in range(len(self.weights))}
+        return {f"{self.name}.{seed}": seed for seed in self.seeds} if self.seeds else {self.name: None}
+
+    def of_model(self, number: int) -> "Arm":
+        """The one run of a contest's arm that its model of this number makes."""
+        return replace(self, name=f"{self.name}.{number}", weights=())
+
+
+def make_arms(
+    config: ArrCocConfig,
+    names: Sequence[str] | None = None,
+    *,
+    budget: int | str | None = None,
+    allocator: str | None = None,
+    seeds: Sequence[int] = (0, 1, 2),
+    room: int | None = None,
+    boxed: bool = True,
+    several: bool = True,
+    trained_on: Sequence[str] = (),
+) -> list[Arm]:
+    """The arms called `names`, in that order.
+
+    Args:
+        config: of the model.
+        names: strategies, peers, `BASELINES`, `HALVES`, `BOUNDS`; RULE@K with K as for `budget` ("all": what the
+            context holds), of all passes together; RULE+ALLOCATOR and RULE+CHANGE of `CHANGES`, also together:
+            realizer+window@64; larger@TOKENS and smaller@TOKENS: images that give no fewer. A name of `GROUPS`: those
+            of the group that this checkpoint and these records can run. None: all groups but "peers".
+        budget: see `resolve_budget`; the config's by default.
+        allocator: the config's by default.
+        seeds: of "random".
+        room: image tokens that the language model's context holds beside the longest question; None: any number.
+        boxed: whether every record has boxes.
+        several: whether the records are about more than one page.
+        trained_on: of `TRAINABLE`, what the weights were also trained to read.
+
+    Raises:
+        ValueError: an unknown name, "oracle" without boxes, "other_base" without another page, no arms.
+    """
+    if strange := sorted(set(trained_on) - set(TRAINABLE)):
+        raise ValueError(f"trained_on: expected names among {', '.join(TRAINABLE)}; got {strange}")
+    names = tuple(group for group in GROUPS if group != "peers") if names is None else names
+    expanded = [_members(config, name, boxed, several) if name in GROUPS else [name] for name in names]
+    parsed = {name: _parse(name) for group in expanded for name in group}
+    unknown = [name for name, parts in parsed.items() if parts is None]
+    if unknown or not parsed:
+        known = ", ".join([*SCORERS, *PEERS, *BASELINES, *HALVES, "keep_all", *GROUPS])
+        raise ValueError(f"arms: expected names among {known}, or STRATEGY@BUDGET; got {unknown or 'none'}")
+    rules = [parts[0] for parts in parsed.values() if parts is not None]
+    if "oracle" in rules and not boxed:
+        raise ValueError('arms: expected boxes in every record for "oracle"; got records without')
+    if "other_base" in rules and not several:
+        raise ValueError('arms: expected more than one page for "other_base"; got one')
+    if "random" in rules and not seeds:
+        raise ValueError('seeds: expected at least one for "random"; got none')
+    make = _Maker(config, budget, config.fetcher_config.allocator if allocator is None else allocator, room)
+    arms = [make.arm(name, *parts, tuple(seeds)) for name, parts in parsed.items() if parts is not None]
+    return [_with_training(arm, trained_on) for arm in arms if arm is not None]
+
+
+def _with_training(arm: Arm, trained_on: Sequence[str]) -> Arm:
+    """The arm, with a word on whether the weights were trained to read what it, or its rule, has them read."""
+    if arm.rule in PEERS and PEERS[arm.rule].reads_all:
+        trained, what = "keep_all" in trained_on, "all patches at once, as the rule needs"
+    elif arm.rule in TRAINABLE:
+        trained, what = arm.rule in trained_on, "such prompts"
+    else:
+        return arm
+    said = f"the weights were {'' if trained else 'not '}trained on {what}"
+    return replace(arm, trained=trained, note="; ".join(part for part in (arm.note, said) if part))
+
+
+def _members(config: ArrCocConfig, group: str, boxed: bool, several: bool) -> list[str]:
+    """Those of a group that can run."""
+    held = config.fetcher_config.scorers
+    fit = [name for name in GROUPS[group] if name not in SCORERS or not SCORERS[name].trained or name in held]
+    fit = [name for name in fit if several or not name.startswith("other_base")]
+    return [name for name in fit if boxed or name != "oracle"]
+
+
+def _parse(name: str) -> tuple[str, list[str], str] | None:
+    """RULE+CHANGE+CHANGE@BUDGET -> (rule, changes, budget or ""); None where that means nothing."""
+    head, at, budget = name.partition("@")
+    rule, *changes = head.split("+")
+    changed = bool(at or changes)
+    known = {*SCORERS, *PEERS} if changed else {*SCORERS, *PEERS, *BASELINES, "keep_all"}
+    if not changes:  # they say what else the language model reads, and of which size of the image
+        known |= {*HALVES, *_RESIZED}
+        if head in _RESIZED and at and not budget.isdecimal():
+            return None
+    if rule not in known or bool(at) != bool(budget) or not {*changes} <= {*ALLOCATORS, *CHANGES}:
+        return None
+    if rule in PEERS and any("passes" in CHANGES.get(change, {}) for change in changes):  # they choose once
+        return None
+    return rule, changes, budget
+
+
+class _Maker:
+    """What the arms of one experiment share."""
+
+    def __init__(self, config: ArrCocConfig, budget: int | str | None, allocator: str, room: int | None) -> None:
+        self.config, self.wanted, self.allocator = config, budget, allocator
+        self.side = config.vision_config.image_size
+        self.unit = COMPRESSION * config.vision_config.patch_size
+        self.base, self.budget = config.vision_tokens(budget=budget, strategy="oracle")
+        self.room = room
+        self.most = self._most()
+        strategy = config.fetcher_config.strategy
+        self.fetching = strategy if SCORERS[strategy].fetches else "saliency"
+
+    def _most(self, overlap: str | None = None) -> int:
+        """Positions of an image with all its patches, as far as the context holds them."""
+        everything = sum(self.config.vision_tokens(budget="all", strategy="oracle", overlap=overlap))
+        return everything if self.room is None else min(everything, self.room)
+
+    def arm(self, name: str, rule: str, changes: list[str], budget: str, seeds: tuple[int, ...]) -> Arm | None:
+        """The arm of a parsed name; None for a resized image that the budget, of nearly all patches, leaves no size."""
+        if rule in HALVES:
+            return self._half(name, rule, budget)
+        if rule in _RESIZED:
+            return self._resized(name, rule, int(budget) if budget else self.base + self.budget)
+        if changes or budget:
+            return self._ablation(name, rule, changes, budget, seeds)
+        tokens = self.base + self.budget
+        plain = Arm(name, "ladder", name, self.budget, self.allocator, self.side, tokens)
+        if name == "random":
+            return replace(plain, seeds=seeds)
+        if name in SCORERS and not SCORERS[name].fetches:
+            return replace(plain, budget=0, tokens=self.base)
+        if name == "uniform":
+            return replace(plain, role="baseline", strategy="oracle", allocator="topk", note=BASELINES[name])
+        if name in PEERS:
+            return replace(plain, role="peer", strategy="oracle", allocator="topk", note=PEERS[name].note)
+        if name == "oracle":
+            return replace(plain, role="bound", note=BOUNDS[name])
+        if name == "keep_all":
+            room = self.most - self.base
+            patches = self.config.vision_config.num_patches
+            cut = "" if room >= patches else f"; the context holds {room} of {patches}"
+            return replace(
+                plain, role="bound", strategy=self.fetching, budget=room, allocator="topk", tokens=self.most,
+                note=BOUNDS[name] + cut,
+            )  # fmt: skip
+        return plain
+
+    def _half(self, name: str, rule: str, budget_name: str) -> Arm:
+        """The configured strategy's patches, as many as are asked for, beside no base tokens or another page's."""
+        asked = self.config.vision_tokens(budget=budget_name or self.wanted, strategy=self.fetching)[1]
+        budget = min(asked, self.most - self.base)
+        base = 0 if rule == "patches_only" else self.base
+        if not base + budget:
+            raise ValueError(f"arms: expected a budget of at least 1 for patches_only; got {name}")
+        strategy = self.fetching if budget else "none"
+        return Arm(
+            name, "half", strategy, budget, self.allocator, self.side, base + budget,
+            note=HALVES[rule] if budget else "the base tokens of another page of the data, no patches",
+        )  # fmt: skip
+
+    def _ablation(self, name: str, rule: str, changes: list[str], budget_name: str, seeds: tuple[int, ...]) -> Arm:
+        strategy = "oracle" if rule in PEERS else rule
+        fields = {key: value for change in changes for key, value in CHANGES.get(change, {}).items()}
+        overlap, wanted = fields.get("overlap"), budget_name or self.wanted
+        asked = self.config.vision_tokens(budget=wanted, strategy=strategy, overlap=overlap)[1]
+        held = self._most(overlap) - self.base
+        budget = min(asked, held)
+        cut = f"the context holds {held} of {asked} patches" if asked > held else ""
+        allocator = next((change for change in reversed(changes) if change in ALLOCATORS), self.allocator)
+        passes = fields.get("passes", 1)
+        each = budget // passes
+        return Arm(
+            name, "ablation", strategy, each, "topk" if rule in PEERS else allocator, self.side,
+            self.base + passes * each, seeds if rule == "random" else (),
+            PEERS[rule].note if rule in PEERS else cut, **fields,
+        )  # fmt: skip
+
+    def _resized(self, name: str, rule: str, wanted: int) -> Arm | None:
+        """The smallest image that gives at least `wanted` tokens: a baseline never gets fewer."""
+        strategy, budget = _RESIZED[rule]
+        side = self.unit
+        while sum(self.config.vision_tokens(side, budget, strategy=strategy)) < wanted:
+            side += self.unit
+        base, fetched = self.config.vision_tokens(side, budget, strategy=strategy)
+        if side == self.side or base + fetched > self.most:
+            return None
+        note = f"{BASELINES[rule]}: {side} px"
+        return Arm(name, "baseline", strategy, fetched, "topk", side, base + fetched, note=note)

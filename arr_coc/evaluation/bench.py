@@ -1,0 +1,317 @@
+"""A bench: real pages with questions, for measuring only. Whatever reads pages is asked the same and scored the same.
+
+One folder holds a folder for each source, with `data.jsonl` (see `arr_coc.data.records`) and the images that it names.
+A record's `match` says how its answers are compared: "alnum" by letters and digits in lower case, "relaxed" by
+ChartQA's rule, and without it by all but case and white space. ANLS is over the text as it is.
+"""
+
+import json
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from tqdm import tqdm
+from transformers.generation.streamers import BaseStreamer
+
+from ..attached import AttachedReader
+from ..data.records import Record, Row, gather, lines, parse, shorten
+from ..metrics import METRICS
+from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from .prediction_loop import new_tokens
+from .reporting import percent, require_extra, to_text
+from .statistics import Interval, mean_of_intervals, score_interval
+
+MATCHES = {"": "caseless_match", "alnum": "alnum_match", "relaxed": "relaxed_accuracy"}
+"""What `match` of a record says -> the metric that decides whether an answer is right."""
+
+Bench = Mapping[str, Sequence[Record]]
+"""The questions of each source, by the name of its folder."""
+
+
+class Reader(Protocol):
+    """What is measured: it reads a page once and answers questions about it."""
+
+    def read(self, image: Path) -> Any:
+        """Everything about a page that no question changes."""
+
+    def ask(self, page: Any, question: str, streamer: BaseStreamer) -> tuple[str, float]:
+        """The answer about what `read` returned, and its probability; `streamer` goes to transformers' `generate`."""
+
+
+@dataclass(frozen=True)
+class BenchAnswer:
+    """What a reader said to one question of a bench.
+
+    Attributes:
+        reader: its name.
+        source, line: of the question.
+        question, answer: as text.
+        probability: of the whole answer, 0..1.
+        first: whether the page was read for this question; the seconds then include that.
+        first_token: seconds until the first token of the answer.
+        seconds: until its last one.
+    """
+
+    reader: str
+    source: str
+    line: int
+    question: str
+    answer: str
+    probability: float
+    first: bool
+    first_token: float
+    seconds: float
+
+
+class ModelReader:
+    """A model as a user asks it: `encode_image`, then `generate` for each question.
+
+    Args:
+        model: a checkpoint with a processor, or a reader of a published model.
+        tiles: of a checkpoint, see `views.ViewOptions`; None: what it says.
+        choices: what else `generate` is told, such as `strategy` and `budget`.
+    """
+
+    def __init__(
+        self, model: ArrCocForConditionalGeneration | AttachedReader, tiles: str | int | None = None, **choices: Any
+    ) -> None:
+        self.model: Any = model
+        self.options: dict[str, Any] = {} if tiles is None else {"tiles": tiles}
+        self.choices = choices
+        self.limit = new_tokens(model.model if isinstance(model, AttachedReader) else model)
+
+    def read(self, image: Path) -> Any:
+        return self.model.encode_image(image, **self.options)
+
+    def ask(self, page: Any, question: str, streamer: BaseStreamer) -> tuple[str, float]:
+        settings = {"do_sample": False, "max_new_tokens": self.limit, "streamer": streamer}
+        answer = self.model.generate(page, question, return_fetch=True, **settings, **self.choices)
+        return answer.text, answer.probability
+
+
+def read_bench(folder: Path, sources: Sequence[str] | None = None, *, limit: int | None = None) -> Bench:
+    """The questions of a bench.
+
+    Args:
+        folder: of the sources' folders.
+        sources: names of some of them; None: all.
+        limit: only the first so many questions of each.
+
+    Raises:
+        ValueError: no such folder, none with questions in it, a source that is not there, a bad record.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"bench: expected a folder with a folder for each source; got {str(folder)!r}")
+    files = {path.parent.name: path.absolute() for path in sorted(folder.glob("*/data.jsonl"))}
+    if not files:
+        raise ValueError(f"bench: expected folders that hold data.jsonl in {folder}; got none")
+    wanted = list(files) if sources is None else list(dict.fromkeys(sources))
+    if unknown := sorted(set(wanted) - set(files)):
+        raise ValueError(f"sources: expected names among {', '.join(files)}; got {', '.join(unknown)}")
+    return {name: _read_source(files[name], limit) for name in wanted}
+
+
+def _read_source(file: Path, limit: int | None) -> list[Record]:
+    records = gather(lines(file), lambda row: _record(row, file.parent), limit=limit)
+    if not records:
+        raise ValueError(f"{file}: expected questions, one JSON object per line; got none")
+    return records
+
+
+def _record(row: Row, folder: Path) -> Record:
+    record = parse(row, folder)
+    if record.others:
+        raise ValueError(f"images: expected one image for a question; got {len(record.images)}")
+    match = json.loads(row.content).get("match") or ""
+    if not isinstance(match, str) or match not in MATCHES:
+        raise ValueError(f"match: expected {', '.join(name for name in MATCHES if name)} or none; got {shorten(match)}")
+    return record
+
+
+# ---- ask ----------------------------------------------------------------------------------------------------------
+
+
+class _Clock(BaseStreamer):
+    """When the prompt and each token came."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def put(self, value: Any) -> None:
+        self.times.append(time.perf_counter())
+
+    def end(self) -> None:
+        """Nothing is held back."""
+
+
+def ask_bench(
+    reader: Reader, name: str, bench: Bench, *, predictions: Path | None = None, progress: bool = True
+) -> list[BenchAnswer]:
+    """Asks all questions, one at a time, those about one page after another; each page is read once.
+
+    Args:
+        reader: what answers.
+        name: of it, kept with the answers.
+        bench: of `read_bench`.
+        predictions: JSONL of `BenchAnswer`, written answer by answer; what it holds already is not asked again.
+        progress: show a progress bar (on standard error).
+
+    Returns:
+        The answers in the bench's order.
+
+    Raises:
+        ValueError: `predictions` holds answers of another reader, or to other questions; an unreadable image.
+    """
+    said = _read_answers(predictions, name, bench)
+    total = sum(map(len, bench.values()))
+    with tqdm(total=total, initial=len(said), unit="question", disable=not progress) as bar:
+        for source, records in bench.items():
+            for image in dict.fromkeys(record.image for record in records):
+                asked = [record for record in records if record.image == image]
+                left = [record for record in asked if (source, record.line) not in said]
+                for answer in _ask_page(reader, name, source, left):
+                    said[source, answer.line] = answer
+                    if predictions is not None:
+                        with predictions.open("a", encoding="utf-8") as stream:
+                            stream.write(json.dumps(asdict(answer), ensure_ascii=False) + "\n")
+                    bar.update()
+    return [said[source, record.line] for source, records in bench.items() for record in records]
+
+
+def _ask_page(reader: Reader, name: str, source: str, records: Sequence[Record]) -> Any:
+    page: Any = None
+    for number, record in enumerate(records):
+        began, clock = time.perf_counter(), _Clock()
+        if number == 0:
+            page = reader.read(Path(str(record.image)))
+        answer, probability = reader.ask(page, record.question, clock)
+        ended = time.perf_counter()
+        first_token = clock.times[1] if len(clock.times) > 1 else ended  # the first one is the prompt
+        yield BenchAnswer(
+            name, source, record.line, record.question, answer, round(probability, 6), number == 0,
+            round(first_token - began, 4), round(ended - began, 4),
+        )  # fmt: skip
+
+
+def _read_answers(path: Path | None, name: str, bench: Bench) -> dict[tuple[str, int], BenchAnswer]:
+    """The answers in a file to questions of the bench, by source and line; a last line that was cut off goes."""
+    if path is None or not path.is_file():
+        return {}
+    *whole, rest = path.read_text(encoding="utf-8").split("\n")
+    if rest:
+        path.write_text("".join(line + "\n" for line in whole), encoding="utf-8")
+    questions = {(source, record.line): record.question for source, records in bench.items() for record in records}
+    said = {}
+    for number, line in enumerate(whole, 1):
+        try:
+            answer = BenchAnswer(**json.loads(line))
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{path}, line {number}: expected an answer; got {shorten(line)}") from error
+        key = answer.source, answer.line
+        if answer.reader != name or questions.get(key, answer.question) != answer.question:
+            got = f"{answer.reader}, {answer.question!r}"
+            raise ValueError(f"{path}, line {number}: expected an answer of {name} to this bench; got {shorten(got)}")
+        if key in questions:
+            said[key] = answer
+    return said
+
+
+# ---- score --------------------------------------------------------------------------------------------------------
+
+
+def score_bench(bench: Bench, answers: Sequence[BenchAnswer]) -> dict[str, Any]:
+    """How right the answers are, and how long they took.
+
+    Args:
+        bench: the questions.
+        answers: of `ask_bench`, in the same order.
+
+    Returns:
+        {"sources": {name: {"exact", "anls": intervals drawn by pages, "questions", "pages", "seconds"}}, "mean":
+        {"exact", "anls": of the sources' means, "questions", "pages", "seconds"}, "confidence": {"auroc", "right",
+        "wrong"}}. `seconds`: {"first_token": median of the first question about a page, "next": the same of later
+        questions, None without any, "mean": of all questions to the last token}. `auroc`: the share of pairs of a right
+        and a wrong answer in which the right one has the higher probability, ties half; None without any.
+
+    Raises:
+        ValueError: scipy is not installed.
+    """
+    require_extra("scipy.stats", "intervals")
+    sources, right, first = dict[str, dict[str, Any]](), list[bool](), 0
+    for name, records in bench.items():
+        own = answers[first : first + len(records)]
+        first += len(records)
+        exact = [is_right(answer.answer, record) for answer, record in zip(own, records, strict=True)]
+        anls = [
+            METRICS["anls"].score(answer.answer, record.answers) for answer, record in zip(own, records, strict=True)
+        ]
+        pages = np.unique([str(record.image) for record in records], return_inverse=True)[1]
+        right += exact
+        sources[name] = {
+            "exact": asdict(score_interval(np.array(exact, dtype=float), pages)),
+            "anls": asdict(score_interval(anls, pages)),
+            "questions": len(records),
+            "pages": int(pages.max()) + 1,
+            "seconds": _seconds(own),
+        }
+    mean = {
+        name: asdict(mean_of_intervals([Interval(**row[name]) for row in sources.values()]))
+        for name in ("exact", "anls")
+    }
+    counts = {name: sum(row[name] for row in sources.values()) for name in ("questions", "pages")}
+    probabilities = np.array([answer.probability for answer in answers])
+    return {
+        "sources": sources,
+        "mean": {**mean, **counts, "seconds": _seconds(answers)},
+        "confidence": _confidence(probabilities, np.array(right)),
+    }
+
+
+def is_right(answer: str, record: Record) -> bool:
+    """Whether an answer is right by the record's own rule."""
+    match = dict(record.tags).get("match", "")
+    return bool(METRICS[MATCHES[match]].score(answer, record.answers))
+
+
+def _seconds(answers: Sequence[BenchAnswer]) -> dict[str, float | None]:
+    first = [answer.first_token for answer in answers if answer.first]
+    later = [answer.first_token for answer in answers if not answer.first]
+    return {
+        "first_token": statistics.median(first) if first else None,
+        "next": statistics.median(later) if later else None,
+        "mean": statistics.mean(answer.seconds for answer in answers),
+    }
+
+
+def _confidence(probabilities: np.ndarray, right: np.ndarray) -> dict[str, Any]:
+    from scipy.stats import mannwhitneyu
+
+    sure, unsure = probabilities[right], probabilities[~right]
+    both = len(sure) and len(unsure)
+    auroc = float(mannwhitneyu(sure, unsure).statistic) / (len(sure) * len(unsure)) if both else None
+    return {"auroc": auroc, "right": len(sure), "wrong": len(unsure)}
+
+
+def bench_text(result: Mapping[str, Any]) -> str:
+    """The result of `score_bench` as a table with a line on the confidence."""
+    head = ["source", "exact match, %", "ANLS, %", "questions", "pages", "first token, s", "next, s", "a question, s"]
+    rows = [_row(name, row) for name, row in result["sources"].items()]
+    rows.append(_row(f"mean of {len(rows)} sources", result["mean"]))
+    found = result["confidence"]
+    auroc = "not known" if found["auroc"] is None else f"{found['auroc']:.3f}"
+    notes = [
+        f"Confidence of right against wrong answers: AUROC {auroc} (n = {found['right'] + found['wrong']}: "
+        f"{found['right']} right, {found['wrong']} wrong).",
+        "In brackets: 95 % intervals, drawn by pages. Seconds: median to the first token of the first question about a "
+        "page, of later ones; mean to the last token.",
+    ]
+    return "\n".join([to_text(head, rows), *notes])
+
+
+def _row(name: str, row: Mapping[str, Any]) -> list[str]:
+    seconds = ["-" if value is None else f"{value:.2f}" for value in row["seconds"].values()]
+    return [name, percent(row["exact"]), percent(row["anls"]), str(row["questions"]), str(row["pages"]), *seconds]

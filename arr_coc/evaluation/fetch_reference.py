@@ -1,0 +1,182 @@
+"""How a checkpoint fetches on questions like those it was trained for: what a server compares its traffic with.
+
+Notation: I image slots, N patches, D language-model width.
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers.utils.hub import cached_file
+
+from ..data.records import Record, opened
+from ..files import read_json, write_json
+from ..modeling.asker import Asked, Asker
+from ..modeling.fetcher import AS_CONFIGURED
+from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from ..modeling.prompt import EmbeddedPrompt
+
+REFERENCE = "fetch_reference.json"
+"""The file's name, beside the weights."""
+
+BINS = 10
+"""Of each statistic, equally many of the reference's own values in each."""
+
+
+def fetch_statistics(prompt: EmbeddedPrompt) -> dict[str, Tensor]:
+    """What scorer and bridge did for each image slot, whatever the budget: [I] float32 by name.
+
+    `relevance_mean`, `relevance_peak`: over the patches that hold some of the image. `relevance_entropy`: of relevance
+    as a distribution over them, over that of equal relevance: 1 where all are alike. `token_norm`: mean length of the
+    tokens that the bridge made. `token_quality`: mean of what bridges with a quality adapter say of them.
+    """
+    relevance, mask = prompt.fetch.relevance.float(), prompt.context.patch_mask
+    mask = mask if mask.shape == relevance.shape else torch.ones_like(relevance, dtype=torch.bool)  # several views
+    relevance = relevance.masked_fill(~mask, 0.0)
+    patches = mask.sum(1)
+    share = relevance / relevance.sum(1, keepdim=True).clamp(min=1e-12)
+    norms = prompt.image_tokens.float().norm(dim=-1)
+    statistics = {
+        "relevance_mean": relevance.sum(1) / patches,
+        "relevance_peak": relevance.amax(1),
+        "relevance_entropy": torch.special.entr(share).sum(1) / patches.clamp(min=2).log(),
+        "token_norm": norms.sum(1) / (norms > 0).sum(1).clamp(min=1),
+    }
+    if prompt.token_quality is not None:
+        statistics["token_quality"] = prompt.token_quality.float().flatten(1).mean(1)
+    return statistics
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """One statistic's values: their mean, the edges of bins, and how many values each bin holds."""
+
+    mean: float
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Distribution":
+        """The distribution of values, in bins of equally many; fewer bins where values repeat."""
+        edges = np.unique(np.quantile(values, np.linspace(0, 1, BINS + 1)[1:-1])).tolist()
+        bins = [bisect_right(edges, value) for value in values]
+        counts = tuple(bins.count(number) for number in range(len(edges) + 1))
+        return cls(float(np.mean(values)), tuple(edges), counts)
+
+    def bin(self, value: float) -> int:
+        """The number of the bin that a value belongs to."""
+        return bisect_right(self.edges, value)
+
+    def drift(self, counts: Sequence[int]) -> float:
+        """The population stability index of other values, counted by bin: 0 for the same shares, without a limit.
+
+        Sum over bins of (q - p) ln(q / p), with half a value added to each bin, so that empty ones can be compared.
+        """
+        reference, other = _shares(self.counts), _shares(counts)
+        return sum((q - p) * math.log(q / p) for p, q in zip(reference, other, strict=True))
+
+
+def _shares(counts: Sequence[int]) -> list[float]:
+    total = sum(counts) + 0.5 * len(counts)
+    return [(count + 0.5) / total for count in counts]
+
+
+@dataclass(frozen=True)
+class FetchReference:
+    """A checkpoint's own statistics.
+
+    Attributes:
+        strategy: by which it fetched.
+        questions: how many were asked, each counted once for every image that it is about.
+        statistics: by name, see `fetch_statistics`.
+    """
+
+    strategy: str
+    questions: int
+    statistics: dict[str, Distribution]
+
+    @classmethod
+    def of(cls, strategy: str, values: Mapping[str, Sequence[float]]) -> "FetchReference":
+        """The reference that these values of each statistic make."""
+        questions = max(map(len, values.values()), default=0)
+        return cls(strategy, questions, {name: Distribution.of(own) for name, own in values.items()})
+
+    def save(self, path: Path) -> None:
+        """Writes it as JSON."""
+        write_json(path, asdict(self))
+
+    @classmethod
+    def load(cls, path: Path) -> "FetchReference":
+        """What `save` wrote.
+
+        Raises:
+            ValueError: something else.
+        """
+        content = read_json(path)
+        try:
+            statistics = {
+                str(name): Distribution(float(own["mean"]), tuple(map(float, own["edges"])), tuple(own["counts"]))
+                for name, own in content["statistics"].items()
+            }
+            whole = cls(str(content["strategy"]), int(content["questions"]), statistics)
+            fits = all(len(own.counts) == len(own.edges) + 1 and min(own.counts) >= 0 for own in statistics.values())
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ValueError(f"{path}: expected what arr-coc reference writes; got {error!r}") from error
+        if not fits:
+            raise ValueError(f"{path}: expected a count for each bin; got others")
+        return whole
+
+
+def find_reference(model: ArrCocForConditionalGeneration) -> FetchReference | None:
+    """The reference beside a model's weights, in a folder or on the Hub; None where there is none."""
+    name = model.config._name_or_path
+    if not name:
+        return None
+    path = cached_file(
+        name,
+        REFERENCE,
+        revision=getattr(model.config, "_commit_hash", None),
+        _raise_exceptions_for_gated_repo=False,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    return None if path is None else FetchReference.load(Path(path))
+
+
+@torch.no_grad()
+def measure_reference(model: ArrCocForConditionalGeneration, records: Sequence[Record]) -> FetchReference:
+    """Asks all questions as configured, up to the embedded prompt: nothing is generated.
+
+    Raises:
+        ValueError: no records, or an image that cannot be read.
+    """
+    if not records:
+        raise ValueError("data: expected at least one question; got none")
+    values: dict[str, list[float]] = {}
+    was_training = model.training
+    model.eval()
+    try:
+        for prompt in _prompts(model, records):
+            for name, own in fetch_statistics(prompt).items():
+                values.setdefault(name, []).extend(own.tolist())
+    finally:
+        model.train(was_training)
+    return FetchReference.of(prompt.fetch.strategy, values)
+
+
+def _prompts(model: ArrCocForConditionalGeneration, records: Sequence[Record]) -> Iterator[EmbeddedPrompt]:
+    """Embedded prompts of all records, those about the same images together where they follow each other."""
+    asker = Asker(model, model.processor)
+    choices = model.model.fetcher.resolve(AS_CONFIGURED)
+    for shown, group in groupby(records, key=lambda record: record.images):
+        asked = list(group)
+        encoding = asker.encode([[opened(image) for image in shown]], prefix=False)
+        questions, histories = [record.question for record in asked], [list(record.history) for record in asked]
+        images = [[*range(len(encoding))]] * len(asked)
+        yield asker.embed(Asked(encoding, images, questions), choices, histories)

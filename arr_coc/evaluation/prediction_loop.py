@@ -1,0 +1,392 @@
+"""From questions to predictions: the one loop that batches, encodes and asks, whoever wants the answers.
+
+`OtherPages` gives arms the base tokens of another page; `model_identity` says by hashes what decides an answer: two
+runs may share a folder of predictions only where all of them agree.
+"""
+
+import hashlib
+import inspect
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from PIL import Image
+from torch import Tensor
+from tqdm import tqdm
+from transformers.utils import cached_file
+
+from ..data.records import HeldImage, Record
+from ..modeling.answers import Answer
+from ..modeling.fetcher import RunningBackFetcher
+from ..modeling.image_loading import load_image
+from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from ..modeling.vision_tower import ImageEncoding
+from ..version import __version__
+from . import answers, arms, peer_rules, peers
+from .answers import (
+    PeerChoices,
+    ask,
+    ask_views,
+    check_arms,
+    check_record,
+    encode,
+    encode_document,
+    load_images,
+    needs_views,
+    view_prediction,
+)
+from .arms import Arm
+from .predictions import Prediction, boxed_patches, image_digest, prediction
+
+
+class OtherPages:
+    """For each image of the data the next one that shows something else.
+
+    Images follow each other as the data first names them, the first one behind the last. Images with the same pixels
+    are one page, so a copy is nobody's other page. Which one it is depends on the data alone, not on batches or
+    processes.
+
+    Args:
+        model: with a processor.
+        images: those of all records.
+    """
+
+    def __init__(self, model: ArrCocForConditionalGeneration, images: Sequence[Path | HeldImage]) -> None:
+        self.model = model
+        self.images = list(dict.fromkeys(images))
+        self._places = {image: place for place, image in enumerate(self.images)}
+        self._digests: dict[Path | HeldImage, str] = {}
+
+    def after(self, image: Path | HeldImage) -> Path | HeldImage | None:
+        """The other page of `image`; None where all pages are the same."""
+        place = self._places[image]
+        behind = (*self.images[place + 1 :], *self.images[:place])
+        return next((other for other in behind if self._digest(other) != self._digest(image)), None)
+
+    def _digest(self, image: Path | HeldImage) -> str:
+        if image not in self._digests:
+            self._digests[image] = image_digest(*load_images(self.model, [image]))
+        return self._digests[image]
+
+
+def as_read(arm: Arm, encoding: ImageEncoding, images: Tensor, others: Tensor) -> ImageEncoding:
+    """The images at `images` [I] of an encoding, with the base tokens that the language model reads under `arm`.
+
+    `others` [I]: where in the encoding their other pages are.
+    """
+    own = encoding.select(images)
+    if arm.rule == "other_base":
+        return with_base_of(own, encoding.select(others))
+    return own.without_base() if arm.rule == "patches_only" else own
+
+
+def with_base_of(encoding: ImageEncoding, others: ImageEncoding) -> ImageEncoding:
+    """The encoding with the base tokens of `others`, image by image, and the language model's reading of them."""
+    return replace(
+        encoding, tokens=others.tokens, closing=others.closing, quality=others.quality, prefix_ids=others.prefix_ids,
+        prefix_cache=others.prefix_cache,
+    )  # fmt: skip
+
+
+MAX_NEW_TOKENS = 32
+"""Tokens of an answer where the checkpoint's generation config does not say."""
+
+
+OnAnswer = Callable[[int, Answer, Sequence[tuple[int, int]]], Any]
+
+
+class Item(NamedTuple):
+    """A record and its place among all records."""
+
+    place: int
+    record: Record
+
+
+def new_tokens(model: ArrCocForConditionalGeneration) -> int:
+    """Tokens of an answer at most."""
+    return model.generation_config.max_new_tokens or MAX_NEW_TOKENS
+
+
+def by_image(records: Sequence[Record]) -> list[list[Item]]:
+    """The records of each image or document, these in the order in which they first come."""
+    groups: dict[tuple[Path | HeldImage, ...], list[Item]] = {}
+    for place, record in enumerate(records):
+        groups.setdefault(record.images, []).append(Item(place, record))
+    return list(groups.values())
+
+
+def predict_all(
+    model: ArrCocForConditionalGeneration,
+    arms: Sequence[Arm],
+    records: Sequence[Record],
+    *,
+    batch_size: int = 32,
+    answered: Mapping[str, Collection[int]] | None = None,
+    shard: tuple[int, int] = (0, 1),
+    tiles: str | int | None = None,
+    fetchers: Mapping[str, RunningBackFetcher] | None = None,
+    progress: bool = True,
+    on_answer: OnAnswer | None = None,
+) -> Iterator[tuple[str, dict[int, Prediction]]]:
+    """The name of a run and its predictions by place of the record, part by part, until all is answered.
+
+    Args:
+        model: with a processor; set to evaluation meanwhile.
+        arms: whose runs answer every record.
+        records: the questions.
+        batch_size: questions at a time at the model's usual number of image tokens; arms with more take fewer.
+        answered: places that are answered already, by run.
+        shard: (number of this process, number of processes): every process takes whole images.
+        tiles: see `views.ViewOptions`; None: a single view of each image, but views of documents and several images.
+        fetchers: by the arm's name, what fetches for it in place of the model's own fetcher.
+        progress: show a progress bar (on standard error).
+        on_answer: called with the record's place, the whole answer, of which a prediction keeps little, and the
+            (height, width) of each source that the prompt showed, px.
+
+    Raises:
+        ValueError: an image that cannot be read, or boxes beside it; the message names the record's line. Arms that are
+            defined for a single view, where there are several.
+    """
+    number, processes = shard
+    told = on_answer or _ignored
+    done = {run: set((answered or {}).get(run, ())) for arm in arms for run in arm.runs}
+    pages = OtherPages(model, [record.image for record in records])
+    in_views = needs_views(records, tiles)
+    if in_views:
+        check_arms(arms, model.config.vision_config.image_size)
+    groups = by_image(records)[number::processes]
+    total = sum(item.place not in places for group in groups for item in group for places in done.values())
+    was_training = model.training
+    model.eval()
+    try:
+        with tqdm(total=total, unit="answer", disable=not progress) as bar:
+            for batch in groups if in_views else _batches(groups, batch_size):
+                if in_views:
+                    parts = _predict_document(model, arms, batch, done, batch_size, tiles, fetchers or {}, told)
+                else:
+                    parts = _predict_batch(model, arms, batch, done, batch_size, pages, fetchers or {}, told)
+                for run, predictions in parts:
+                    yield run, predictions
+                    bar.update(len(predictions))
+    finally:
+        model.train(was_training)
+
+
+def _ignored(place: int, answer: Answer, sizes: Sequence[tuple[int, int]]) -> None:
+    """Whoever wants predictions alone."""
+
+
+@contextmanager
+def _fetching_by(model: ArrCocForConditionalGeneration, fetcher: RunningBackFetcher | None) -> Iterator[None]:
+    """The model with another fetcher for a while; None: with its own."""
+    own = model.model.fetcher
+    model.model.fetcher = own if fetcher is None else fetcher
+    try:
+        yield
+    finally:
+        model.model.fetcher = own
+
+
+def _batches(groups: Sequence[list[Item]], batch_size: int) -> Iterator[list[Item]]:
+    """Items of whole images, at least `batch_size` of them but for the last batch."""
+    batch: list[Item] = []
+    for group in groups:
+        batch += group
+        if len(batch) >= batch_size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _predict_batch(
+    model: ArrCocForConditionalGeneration,
+    arms: Sequence[Arm],
+    batch: Sequence[Item],
+    done: Mapping[str, Collection[int]],
+    batch_size: int,
+    pages: OtherPages,
+    fetchers: Mapping[str, RunningBackFetcher],
+    told: OnAnswer,
+) -> Iterator[tuple[str, dict[int, Prediction]]]:
+    """All runs' predictions for a few images, which are loaded once and encoded once per size."""
+    sources = list(dict.fromkeys(item.record.image for item in batch))
+    others = _other_pages(arms, sources, pages)
+    sources = list(dict.fromkeys((*sources, *others.values())))
+    images: list[Image.Image] = []
+    encodings: dict[int, ImageEncoding] = {}
+    choices, usual = PeerChoices(model, arms), sum(model.config.vision_tokens())
+    for arm in arms:
+        for run, seed in arm.runs.items():
+            left = [item for item in batch if item.place not in done[run]]
+            if left and not images:
+                images = load_images(model, sources)
+                _check_boxes(model, batch, dict(zip(sources, images, strict=True)))
+            if left and arm.side not in encodings:
+                encodings[arm.side] = encode(model, images, arm.side)
+            size = max(1, batch_size * usual // max(usual, arm.tokens))
+            for start in range(0, len(left), size):
+                part = left[start : start + size]
+                slots = [sources.index(item.record.image) for item in part]
+                beside = [sources.index(others[item.record.image]) for item in part]
+                encoding = as_read(arm, encodings[arm.side], torch.tensor(slots), torch.tensor(beside))
+                asked = [item.record for item in part]
+                with _fetching_by(model, fetchers.get(arm.name)):
+                    limit = new_tokens(model)
+                    answers = ask(model, arm, asked, encoding, seed=seed, choices=choices, max_new_tokens=limit)
+                for item, answer, slot in zip(part, answers, slots, strict=True):
+                    told(item.place, answer, [(images[slot].height, images[slot].width)])
+                predictions = {
+                    item.place: prediction(item.record.line, answer, encoding, images[slot])
+                    for item, answer, slot in zip(part, answers, slots, strict=True)
+                }
+                yield run, predictions
+
+
+def _predict_document(
+    model: ArrCocForConditionalGeneration,
+    arms: Sequence[Arm],
+    group: Sequence[Item],
+    done: Mapping[str, Collection[int]],
+    batch_size: int,
+    tiles: str | int | None,
+    fetchers: Mapping[str, RunningBackFetcher],
+    told: OnAnswer,
+) -> Iterator[tuple[str, dict[int, Prediction]]]:
+    """All runs' predictions about one document, whose sources are encoded once."""
+    left = {(arm, run, seed): [item for item in group if item.place not in done[run]] for arm in arms
+            for run, seed in arm.runs.items()}  # fmt: skip
+    if not any(left.values()):
+        return
+    encoding, digest = encode_document(model, group[0].record, tiles)
+    for _, record in group:
+        check_record(record, encoding.source_sizes or ())
+    size = max(1, batch_size // len(encoding))  # each question looks at every source
+    for (arm, run, seed), items in left.items():
+        for start in range(0, len(items), size):
+            part = items[start : start + size]
+            asked = [item.record for item in part]
+            with _fetching_by(model, fetchers.get(arm.name)):
+                answers = ask_views(model, arm, asked, encoding, seed=seed, max_new_tokens=new_tokens(model))
+            for item, answer in zip(part, answers, strict=True):
+                told(item.place, answer, encoding.source_sizes or ())
+            yield (
+                run,
+                {
+                    item.place: view_prediction(item.record.line, answer, encoding, digest)
+                    for item, answer in zip(part, answers, strict=True)
+                },
+            )
+
+
+def _other_pages(
+    arms: Sequence[Arm], images: Sequence[Path | HeldImage], pages: OtherPages
+) -> dict[Path | HeldImage, Path | HeldImage]:
+    """The other page of each image; each stands for itself where no arm reads another one's base tokens.
+
+    Raises:
+        ValueError: all pages are the same.
+    """
+    others = {}
+    for image in images:
+        other = pages.after(image) if any(arm.rule == "other_base" for arm in arms) else image
+        if other is None:
+            raise ValueError('arms: expected more than one page for "other_base"; got one')
+        others[image] = other
+    return others
+
+
+def _check_boxes(
+    model: ArrCocForConditionalGeneration,
+    batch: Sequence[Item],
+    images: Mapping[Path | HeldImage, Image.Image],
+) -> None:
+    """Refuses boxes outside their image before anything is answered, not when answers are scored."""
+    vision = model.config.vision_config
+    for _, record in batch:
+        image = images[record.image]
+        grid = vision.image_size // vision.patch_size
+        boxed_patches(record, (image.height, image.width), grid, vision.patch_size)
+
+
+WEIGHTS = frozenset((".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack"))
+"""Endings of files that hold weights, an adapter's among them."""
+
+_UNRELATED = ("_name_or_path", "transformers_version", "_from_model_config")
+"""Fields of configs that say where they come from, not what is done."""
+
+
+def model_identity(model: ArrCocForConditionalGeneration) -> dict[str, str]:
+    """sha256 by part of all that decides a model's answers: {"weights_sha256", "config_sha256", ...}.
+
+    Configs, tokenizer, chat template and processor are taken as they are in memory, so that what was changed after
+    loading counts; weights as they lie in the checkpoint's folder, in any format.
+    """
+    processor = model.processor
+    tokenizer = processor.tokenizer
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    spelling = sorted(tokenizer.get_vocab().items()) if backend is None else backend.to_str()
+    parts = {
+        "config": _settings(model.config),
+        "generation_config": _settings(model.generation_config),
+        "tokenizer": [spelling, {name: str(token) for name, token in tokenizer.special_tokens_map.items()}],
+        "chat_template": [getattr(processor, "chat_template", None), getattr(tokenizer, "chat_template", None)],
+        "processor": _settings(processor.image_processor),
+    }
+    hashes = {name: _hash_text(json.dumps(content, sort_keys=True, default=str)) for name, content in parts.items()}
+    hashes = {"weights": hash_files(_weight_files(model.config._name_or_path)), **hashes, "code": _hash_code(model)}
+    return {f"{name}_sha256": value for name, value in hashes.items()}
+
+
+def _settings(holder: Any) -> dict[str, Any]:
+    return {name: value for name, value in holder.to_dict().items() if name not in _UNRELATED}
+
+
+def _weight_files(source: str) -> list[Path]:
+    """All files of a checkpoint that hold weights, in the order of their names."""
+    folder = Path(source)
+    if not folder.is_dir():
+        config = cached_file(source, "config.json")
+        assert config is not None  # cached_file raises where there is none
+        folder = Path(config).parent
+    return sorted(path for path in folder.rglob("*") if path.suffix in WEIGHTS)
+
+
+def _hash_code(model: ArrCocForConditionalGeneration) -> str:
+    """Of the model's source files, of those that ask it, and of the versions of the libraries below."""
+    modeling = Path(inspect.getfile(type(model))).parent
+    asking = [Path(__file__), *(Path(inspect.getfile(module)) for module in (answers, arms, peers, peer_rules))]
+    paths = [*sorted(modeling.glob("*.py")), *asking]
+    versions = f"arr_coc {__version__}, torch {version('torch')}, transformers {version('transformers')}"
+    return _hash_text(versions + hash_files(paths))
+
+
+def _hash_text(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def hash_files(paths: Iterable[Path]) -> str:
+    """sha256 of the files' contents, one after the other."""
+    digest = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as stream:
+            while block := stream.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def hash_images(records: Sequence[Record]) -> str:
+    """sha256 over the image files in the order of their paths, then over the pixels of images that are no files."""
+    images = dict.fromkeys(image for record in records for image in record.images)
+    digest = hashlib.sha256()
+    for path in sorted(image for image in images if isinstance(image, Path)):
+        digest.update(path.read_bytes())
+    for image in images:
+        if isinstance(image, HeldImage):
+            digest.update(load_image(image.make()).tobytes())
+    return digest.hexdigest()

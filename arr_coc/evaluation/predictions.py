@@ -1,0 +1,300 @@
+"""Predictions on disk, and what they say without a metric: recall, changed answers, what the tokens went to.
+
+JSONL, one file per run and process, complete up to the last line whatever happened to the run.
+
+Notation: N patches, G side of the fine grid, n questions.
+"""
+
+import base64
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from ..data.records import Record, shorten
+from ..files import check_types, fresh_file
+from ..metrics import fetch_distances, patch_recall
+from ..modeling.answers import Answer
+from ..modeling.image_processing_arr_coc import Box, boxes_to_patches, map_boxes
+from ..modeling.vision_tower import ImageEncoding
+from .arms import HALVES, Arm
+from .statistics import Interval, score_interval
+
+_OF_VIEWS = ("sources", "fetched", "best")
+
+
+_ACROSS = 16
+"""Points along each side of a box, by which is measured how much of it was fetched."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a run said about one record.
+
+    Attributes:
+        line: the record's.
+        answer, probability: as in `Answer`.
+        tokens: positions that the image took in the prompt.
+        grid: G.
+        size: (height, width) of the source image, px.
+        patches: the fetched patches, N bits in base64.
+        image: digest of the image's pixels (see `image_digest`); "" in files that were written before there was one.
+        sources: that the prompt showed.
+        fetched: of an answer over views, where `patches` is "": source, x0, y0, x1, y1 of each patch, px of its source.
+        best: the source of the fetched patch with the highest relevance, or -1.
+    """
+
+    line: int
+    answer: str
+    probability: float
+    tokens: int
+    grid: int
+    size: tuple[int, int]
+    patches: str
+    image: str = ""
+    sources: int = 1
+    fetched: tuple[tuple[float, ...], ...] = ()
+    best: int = -1
+
+    @property
+    def over_views(self) -> bool:
+        """Whether it was asked over views, so that `patches` of one grid are not known."""
+        return not self.patches
+
+    @property
+    def mask(self) -> np.ndarray:
+        """bool [N], True on the fetched patches; of none where it was asked over views."""
+        if self.over_views:
+            return np.zeros(self.grid**2, dtype=bool)
+        return np.unpackbits(np.frombuffer(base64.b64decode(self.patches), np.uint8), count=self.grid**2).astype(bool)
+
+    @property
+    def indices(self) -> list[int]:
+        """The fetched patches, ascending."""
+        return np.flatnonzero(self.mask).tolist()
+
+
+def prediction(line: int, answer: Answer, encoding: ImageEncoding, image: Image.Image) -> Prediction:
+    """What is kept of an answer about one image, which `encoding` holds (perhaps among others of its size)."""
+    grid = encoding.side
+    bits = answer.fetch.covered()[0].cpu().numpy()
+    return Prediction(
+        line=line,
+        answer=answer.text,
+        probability=round(answer.probability, 6),
+        tokens=encoding.base_positions + int(answer.fetch.tokens.sum()),
+        grid=grid,
+        size=(image.height, image.width),
+        patches=base64.b64encode(np.packbits(bits).tobytes()).decode(),
+        image=image_digest(image),
+    )
+
+
+def image_digest(image: Image.Image) -> str:
+    """16 hexadecimal digits that tell an image's pixels from others, whatever file or row they came from."""
+    content = hashlib.blake2b(f"{image.mode} {image.size} ".encode(), digest_size=8)
+    content.update(image.tobytes())
+    return content.hexdigest()
+
+
+def boxed_patches(record: Record, size: tuple[int, int], grid: int, patch_size: int) -> np.ndarray:
+    """bool [G, G]: the patches under the record's boxes in an image of `size` (height, width) px; none without boxes.
+
+    Raises:
+        ValueError: boxes that do not reach into the image; the message names the record's line.
+    """
+    boxed = boxes_to_patches(map_boxes(record.boxes, *size, grid * patch_size), grid, patch_size)
+    if record.boxes and not boxed.any():
+        raise ValueError(f"line {record.line}: boxes: expected boxes that reach into the image; got {record.boxes}")
+    return boxed
+
+
+def recall(prediction: Prediction, record: Record, patch_size: int) -> float:
+    """Share of the record's boxed patches that were fetched from its one view; NaN where it has no boxes."""
+    if not record.boxes:
+        return float("nan")
+    boxed = boxed_patches(record, prediction.size, prediction.grid, patch_size)
+    return patch_recall(prediction.indices, boxed)
+
+
+def right_source(said: Prediction, record: Record) -> tuple[float, float]:
+    """Whether what was fetched came from a source that answers: the patch with the highest relevance, and the most.
+
+    NaN where it is not known which source answers, where there is one alone, or where nothing was fetched. Of sources
+    with equally many patches the first counts.
+    """
+    if not record.answer_sources or said.sources == 1 or not said.fetched:
+        return float("nan"), float("nan")
+    counts = np.bincount([int(source) for source, *_ in said.fetched], minlength=said.sources)
+    return float(said.best in record.answer_sources), float(counts.argmax() in record.answer_sources)
+
+
+def view_recall(said: Prediction, record: Record) -> float:
+    """Share of the area of the record's boxes that was fetched; of several sources that answer, of the best of them.
+
+    NaN where it has no boxes.
+    """
+    if not record.boxes:
+        return float("nan")
+    sources = record.answer_sources
+    groups = [[source] for source in sources] if len(sources) > 1 else [list(range(said.sources))]
+    return max(_covered(said, [(box, source) for source in own for box in record.boxes_on(source)]) for own in groups)
+
+
+def _covered(said: Prediction, boxes: Sequence[tuple[Box, int]]) -> float:
+    """Share of the boxes' area, each on its source, that what was fetched covers."""
+    whole = held = 0.0
+    unit = (np.arange(_ACROSS) + 0.5) / _ACROSS
+    for (x0, y0, x1, y1), source in boxes:
+        patches = np.array([patch for number, *patch in said.fetched if number == source]).reshape(-1, 4)
+        x, y = (x0 + (x1 - x0) * unit)[None, :, None], (y0 + (y1 - y0) * unit)[:, None, None]
+        inside = (x >= patches[:, 0]) & (x < patches[:, 2]) & (y >= patches[:, 1]) & (y < patches[:, 3])
+        area = max((x1 - x0) * (y1 - y0), 1e-6)
+        whole, held = whole + area, held + area * float(inside.any(-1).mean())
+    return held / whole if whole else 0.0
+
+
+def append(path: Path, predictions: Iterable[Prediction]) -> None:
+    """Adds lines to a file, all or (if the process dies) a part that `read_run` drops."""
+    with path.open("a", encoding="utf-8") as stream:
+        stream.write("".join(json.dumps(_entry(prediction), ensure_ascii=False) + "\n" for prediction in predictions))
+
+
+def _entry(said: Prediction) -> dict[str, Any]:
+    """Its fields; of an answer about one view without those that are of views."""
+    return {name: value for name, value in asdict(said).items() if said.over_views or name not in _OF_VIEWS}
+
+
+def mend(path: Path) -> None:
+    """Cuts off a last line that a killed process did not finish; killed itself, it leaves the file as it was."""
+    if path.is_file():
+        content = path.read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
+        if len(whole) < len(content):
+            with fresh_file(path) as beside:
+                beside.write_bytes(whole)
+
+
+def run_files(folder: Path, run: str) -> list[Path]:
+    """The files of one run: RUN-PROCESS.jsonl."""
+    return [path for path in sorted(folder.glob("*.jsonl")) if path.stem.rpartition("-")[0] == run]
+
+
+def read_run(folder: Path, run: str) -> dict[int, Prediction]:
+    """The predictions of a run by line, of all processes; an unfinished last line does not count.
+
+    Raises:
+        ValueError: a line that is no prediction.
+    """
+    predictions: dict[int, Prediction] = {}
+    for path in run_files(folder, run):
+        for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):  # answers may hold U+2028
+            try:
+                content = json.loads(line.decode("utf-8"))
+                said = Prediction(**{**content, "size": tuple(content["size"])})
+                check_types(said)
+                said.mask  # noqa: B018  refuses patches that are no bits of this grid
+            except (ValueError, TypeError, KeyError) as error:
+                raise ValueError(
+                    f"{path}, line {number}: expected a prediction; got {shorten(line.decode('utf-8', 'replace'))}"
+                ) from error
+            predictions[said.line] = said
+    return predictions
+
+
+def swapped_pairs(arms: Sequence[Arm]) -> list[tuple[Arm, Arm]]:
+    """(the arm with its own base, the same with another page's), the most patches first; those that are both there."""
+    swapped = sorted((arm for arm in arms if arm.rule == "other_base"), key=lambda arm: -arm.budget)
+    pairs = [(next((own for own in arms if _is_own(own, other)), None), other) for other in swapped]
+    return [(own, other) for own, other in pairs if own is not None]
+
+
+def _is_own(own: Arm, other: Arm) -> bool:
+    """Whether `own` reads what `other` does, but for the base tokens."""
+    if own.rule in HALVES or own.rule != own.strategy or own.overlap or own.bypass or own.side != other.side:
+        return False
+    if own.weights != other.weights:
+        return False
+    same_patches = own.strategy == other.strategy and own.allocator == other.allocator
+    return own.budget == other.budget and (same_patches or not own.budget)
+
+
+def compared_halves(arms: Sequence[Arm]) -> list[tuple[str, str]]:
+    """The pairs of arms whose difference is what a half contributes: the base, then the patches, each both ways."""
+    pairs = swapped_pairs(arms)
+    base = [(own.name, other.name) for own, other in pairs]
+    patches = [(more.name, fewer.name) for bases in zip(*pairs, strict=True) for more, fewer in pairwise(bases)]
+    return [*base, *patches]
+
+
+def changed_answers(
+    own: Sequence[Prediction], other: Sequence[Prediction], images: Sequence[int] | np.ndarray
+) -> Interval:
+    """Share of n questions that are answered otherwise, its interval drawn by `images` [n]."""
+    changed = [float(first.answer != second.answer) for first, second in zip(own, other, strict=True)]
+    return score_interval(changed, images)
+
+
+def query_dependence(rows: Sequence[Sequence[Prediction]], groups: np.ndarray) -> float | None:
+    """Mean Jaccard distance between what is fetched for two questions about one image: 0 the same patches, 1 no shared.
+
+    Args:
+        rows: R runs of n predictions.
+        groups: int [n], the number of each question's image.
+
+    Returns:
+        None where no image has two questions, or nothing is fetched.
+    """
+    distances: list[float] = []
+    for image in np.unique(groups):
+        places = np.flatnonzero(groups == image).tolist()
+        if len(places) < 2:
+            continue
+        upper = torch.triu_indices(len(places), len(places), offset=1)
+        for row in rows:
+            masks = np.stack([row[place].mask for place in places])
+            distances += fetch_distances(torch.from_numpy(masks))[upper[0], upper[1]].tolist()
+    known = [distance for distance in distances if not math.isnan(distance)]
+    return float(np.mean(known)) if known else None
+
+
+def misallocated(rows: Sequence[Sequence[Prediction]], hard: np.ndarray) -> float | None:
+    """Share of the hard questions that got fewer tokens than the median question of their run.
+
+    Args:
+        rows: R runs of n predictions.
+        hard: bool [n].
+
+    Returns:
+        None where all questions of a run get the same number, or none is hard.
+    """
+    tokens = np.array([[prediction.tokens for prediction in row] for row in rows])
+    if not hard.any() or (tokens == tokens[:, :1]).all():
+        return None
+    return float((tokens < np.median(tokens, axis=1, keepdims=True))[:, hard].mean())
+
+
+def token_ranges(row: Sequence[Prediction], parts: int = 4) -> list[str]:
+    """The quarter of the run's numbers of tokens that each question's falls into, as "120 to 140".
+
+    "" where all questions got the same number. Equal numbers always stand together.
+    """
+    tokens = np.array([prediction.tokens for prediction in row])
+    if tokens.min() == tokens.max():
+        return [""] * len(row)
+    edges = np.unique(np.quantile(tokens, np.arange(1, parts) / parts, method="lower"))
+    place = np.searchsorted(edges, tokens, side="left")
+    width = len(str(tokens.max()))
+    named = {}
+    for part in np.unique(place):
+        low, high = tokens[place == part].min(), tokens[place == part].max()
+        named[part] = f"{low:>{width}} to {high}" if low < high else f"{low:>{width}}"
+    return [named[part] for part in place]

@@ -1,0 +1,266 @@
+"""Ask a model every question with every strategy; count what it got right and what it fetched."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from ..data.records import Record
+from ..modeling.allocators import ALLOCATORS
+from ..modeling.configuration_arr_coc import resolve_budget
+from ..modeling.fetcher import FetchChoices, RunningBackFetcher
+from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from ..modeling.scorers import SCORERS
+from .arms import Arm
+from .prediction_loop import predict_all
+from .predictions import Prediction
+from .reporting import environment, p_value, percent, points, require_extra, shown
+from .scores import Items, Scored, check_answers, compare, distinct_items, score_arm
+from .statistics import Interval
+
+
+def evaluate(
+    model: ArrCocForConditionalGeneration,
+    records: Sequence[Record],
+    strategies: Sequence[str],
+    *,
+    batch_size: int = 32,
+    budget: int | str | None = None,
+    allocator: str | None = None,
+    seed: int | None = None,
+    num_passes: int | str = 1,
+    metric: str = "exact_match",
+    tiles: str | int | None = None,
+    data: str | Path | None = None,
+    progress: bool = True,
+) -> dict[str, Any]:
+    """Greedy answers to all questions, by each strategy, and how good they are.
+
+    Args:
+        model: with a processor.
+        records: the questions; "oracle" needs boxes in all of them, and fetches what they and the labels' boxes cover.
+        strategies: names of scorers, or STRATEGY+ALLOCATOR; see `with_allocators`.
+        batch_size: questions answered at a time, and images encoded at a time.
+        budget, allocator: for every strategy that names none; the checkpoint's by default.
+        seed: for "random", which draws for each image and question by itself, whatever the batch; the config's by
+            default.
+        num_passes: runs back for each question, "auto" while the answer is unsure; the budget is that of each.
+        metric: of `METRICS`.
+        tiles: see `views.ViewOptions`; None: a single view of each image, but views of documents and several images.
+        data: where the records come from, for the report.
+        progress: show a progress bar (on standard error).
+
+    Returns:
+        {"strategies": {name: {metric: {"value", "low", "high"}, "recall": likewise or None, "tokens": mean image tokens
+        per question, "n": questions}, and more where records are absent or have several sources, see `measures`},
+        "metric", "model", "data", "budget", "allocator", "seed", "num_passes", "date", "versions", "machine"}.
+        Intervals are 95 %, by a bootstrap that draws whole images, or documents; Wilson's, of as many images, where no
+        answer or every answer is right. A question that is a copy of another (same pixels, question, answers and
+        history) is asked, but does not count.
+
+    Raises:
+        ValueError: no records, an unknown strategy, metric, allocator or budget, "oracle" without boxes, an unreadable
+            image, answers that the metric cannot score.
+
+    Example:
+        >>> report = evaluate(model, read_records(Path("data.jsonl")), ["none", "realizer"])
+        >>> report["strategies"]["realizer"]["exact_match"]["value"]
+    """
+    scored = score_strategies(
+        model, records, strategies, batch_size=batch_size, budget=budget, allocator=allocator, seed=seed,
+        num_passes=num_passes, metric=metric, tiles=tiles, progress=progress,
+    )  # fmt: skip
+    summaries = {strategy: measures(of_strategy) for strategy, of_strategy in scored.items()}
+    return {
+        "strategies": summaries,
+        "metric": metric,
+        "num_passes": num_passes,
+        **({} if tiles is None else {"tiles": tiles}),
+        **_circumstances(model, budget, allocator, seed, data),
+    }
+
+
+def score_strategies(
+    model: ArrCocForConditionalGeneration,
+    records: Sequence[Record],
+    strategies: Sequence[str],
+    *,
+    batch_size: int = 32,
+    budget: int | str | None = None,
+    allocator: str | None = None,
+    seed: int | None = None,
+    num_passes: int | str = 1,
+    metric: str = "exact_match",
+    tiles: str | int | None = None,
+    progress: bool = True,
+) -> dict[str, Scored]:
+    """What each strategy answered and how it scores, question by question. Arguments and errors as in `evaluate`."""
+    strategies = list(dict.fromkeys(strategies))
+    require_extra("scipy.stats", "intervals")
+    check_request(model, records, strategies, batch_size, budget, allocator, metric)
+    arms = []
+    for name in strategies:
+        strategy, own = _parts(name)
+        choices = FetchChoices(strategy, own or allocator, budget, seed, num_passes=num_passes)
+        arms.append(replace(strategy_arm(model, choices), name=name))
+    return score_arms(model, records, arms, metric, batch_size=batch_size, tiles=tiles, progress=progress)[0]
+
+
+def score_fetchers(
+    model: ArrCocForConditionalGeneration,
+    records: Sequence[Record],
+    fetchers: Mapping[str, RunningBackFetcher],
+    *,
+    batch_size: int = 32,
+    metric: str = "exact_match",
+    progress: bool = True,
+) -> dict[str, Scored]:
+    """What the model answers, as configured, with each fetcher in place of its own, question by question.
+
+    Every image is drawn and encoded once for all of them. Errors as in `evaluate`.
+    """
+    strategy = model.config.fetcher_config.strategy
+    require_extra("scipy.stats", "intervals")
+    check_request(model, records, [strategy], batch_size, None, None, metric)
+    arm = strategy_arm(model, FetchChoices(strategy=strategy))
+    arms = [replace(arm, name=name) for name in fetchers]
+    return score_arms(model, records, arms, metric, batch_size=batch_size, fetchers=fetchers, progress=progress)[0]
+
+
+def score_arms(
+    model: ArrCocForConditionalGeneration,
+    records: Sequence[Record],
+    arms: Sequence[Arm],
+    metric: str,
+    **settings: Any,
+) -> tuple[dict[str, Scored], Items]:
+    """What each arm answered and how it scores, by its name; the questions that count. Settings as in `predict_all`."""
+    answers: dict[str, dict[int, Prediction]] = {run: {} for arm in arms for run in arm.runs}
+    for run, predictions in predict_all(model, arms, records, **settings):
+        answers[run].update(predictions)
+    rows = {arm.name: [[answers[run][place] for place in range(len(records))] for run in arm.runs] for arm in arms}
+    items = distinct_items(records, rows[arms[0].name][0])
+    patch = model.config.vision_config.patch_size
+    return {arm.name: score_arm(arm, rows[arm.name], items, metric, patch) for arm in arms}, items
+
+
+def with_allocators(strategies: Sequence[str], allocators: Sequence[str]) -> list[str]:
+    """Every strategy with every allocator, as STRATEGY+ALLOCATOR; those that fetch nothing once, by themselves.
+
+    Raises:
+        ValueError: an unknown name.
+    """
+    for allocator in allocators:
+        ALLOCATORS[allocator]
+    pairs = [[f"{name}+{allocator}" for allocator in allocators] if SCORERS[name].fetches else [name]
+             for name in strategies]  # fmt: skip
+    return [name for own in pairs for name in own]
+
+
+def _parts(name: str) -> tuple[str, str | None]:
+    """STRATEGY or STRATEGY+ALLOCATOR -> both, None where none is named."""
+    strategy, plus, allocator = name.partition("+")
+    return strategy, allocator if plus else None
+
+
+def strategy_arm(model: ArrCocForConditionalGeneration, choices: FetchChoices) -> Arm:
+    """The arm of an experiment that asks as `generate(choices=...)` would with a strategy, a budget, an allocator."""
+    config, chosen = model.config, model.model.fetcher.resolve(choices)
+    strategy, side = chosen.strategy or config.fetcher_config.strategy, config.vision_config.image_size
+    base, saccades = config.vision_tokens(budget=chosen.budget, strategy=strategy)
+    allocator = chosen.allocator or config.fetcher_config.allocator
+    seeds = () if chosen.seed is None else (chosen.seed,)
+    passes = chosen.num_passes or 1
+    return Arm(strategy, "ladder", strategy, saccades, allocator, side, base + saccades, seeds, passes=passes)
+
+
+def measures(scored: Scored) -> dict[str, Any]:
+    """{metric: interval, "recall": interval or None where no question came with boxes, "tokens", "n"}.
+
+    And where some questions are about what their image does not show "not_on_the_page": {"precision", "recall"}, each
+    an interval; the precision of a strategy that never says so is None. Where some say which of their sources answers
+    "pages": {"best", "most"}, see `Scored.right_pages`.
+    """
+    recall, refusals, pages = scored.recall, scored.refusals, scored.right_pages
+    return {
+        scored.metric: asdict(scored.score),
+        "recall": None if recall is None else asdict(recall),
+        "tokens": float(scored.tokens.mean()),
+        "n": scored.scores.shape[1],
+        **({} if refusals is None else {"not_on_the_page": _listed(refusals)}),
+        **({} if pages is None else {"pages": _listed(pages)}),
+    }
+
+
+def _listed(intervals: Mapping[str, Interval | None]) -> dict[str, Any]:
+    return {name: None if interval is None else asdict(interval) for name, interval in intervals.items()}
+
+
+def check_request(
+    model: ArrCocForConditionalGeneration,
+    records: Sequence[Record],
+    strategies: list[str],
+    batch_size: int,
+    budget: int | str | None,
+    allocator: str | None,
+    metric: str,
+) -> None:
+    """Refuses, with a ValueError, what would otherwise fail only after the first strategies have run."""
+    if not records or not strategies:
+        raise ValueError(f"expected records and strategies; got {len(records)} records, {len(strategies)} strategies")
+    if batch_size < 1:
+        raise ValueError(f"batch_size: expected at least 1; got {batch_size}")
+    named = [_parts(name) for name in strategies]
+    for strategy, own in named:
+        model.model.fetcher.check_strategy(strategy)
+        if own is not None:
+            ALLOCATORS[own]  # a ValueError where it is unknown
+    if allocator is not None:
+        ALLOCATORS[allocator]
+    resolve_budget(budget, model.config.vision_config.num_patches, model.config.fetcher_config.budget)
+    bare = [record.line for record in records if not record.located]
+    if bare and any(strategy == "oracle" for strategy, _ in named):
+        expected = 'strategy "oracle": expected boxes in every record'
+        raise ValueError(f"{expected}; got {len(bare)} without, e.g. line {bare[0]}")
+    check_answers(records, metric)
+
+
+def _circumstances(
+    model: ArrCocForConditionalGeneration,
+    budget: int | str | None,
+    allocator: str | None,
+    seed: int | None,
+    data: str | Path | None,
+) -> dict[str, Any]:
+    """What the numbers depend on, and when and where they were made."""
+    fetcher, patches = model.config.fetcher_config, model.config.vision_config.num_patches
+    return {
+        "model": shown(model.config._name_or_path),
+        "data": None if data is None else str(data),
+        "budget": resolve_budget(budget, patches, fetcher.budget),
+        "allocator": fetcher.allocator if allocator is None else allocator,
+        "seed": seed,
+        **environment(model.device),
+    }
+
+
+def describe(scored: Scored) -> str:
+    """ "exact match 43.1 [40.2, 46.0] %, recall 61.0 [58.1, 63.9] %, 107.0 tokens, n = 160"."""
+    measured = measures(scored)
+    text = f"{scored.metric.replace('_', ' ')} {percent(measured[scored.metric])} %"
+    if measured["recall"] is not None:
+        text += f", recall {percent(measured['recall'])} %"
+    return f"{text}, {measured['tokens']:.1f} tokens, n = {measured['n']}"
+
+
+def describe_change(before: Scored, after: Scored) -> str:
+    """ "+4.3 [+3.2, +5.5] points, 12 gained, 3 lost, p 0.035": of answers to the same questions.
+
+    The interval draws whole images, and p is that of flipping the signs of whole images.
+
+    Raises:
+        ValueError: unequal numbers of questions.
+    """
+    change = compare(after, before)
+    difference = points(change["difference"])
+    return f"{difference} points, {change['gained']} gained, {change['lost']} lost, p {p_value(change['p'])}"

@@ -1,0 +1,231 @@
+"""A suite: several data sets that a checkpoint is measured on in one run, and all that a card says of it.
+
+A YAML file names them:
+
+sets:
+  documents:
+    data: {format: rendered, domains: document, pages: 200, questions: 3, size: 320, seed: 2000}
+    arms: [oracle, realizer, none]   # as in `arr-coc experiment`
+    by: [turn]                       # tables by these tags of the records
+    tiles: auto                      # as in `arr-coc evaluate`
+    metric: exact_match              # by default the format's own
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..data.formats import Format
+from ..data.formats.own import Rendered
+from ..data.records import Record
+from ..data.sources import open_source
+from ..data.splits import Split
+from ..files import read_yaml
+from ..metrics import METRICS
+from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from .arms import Arm, make_arms
+from .predictions import changed_answers, swapped_pairs
+from .reporting import Table, environment, percent, points, shown, to_text
+from .scores import Scored, check_answers, compare, kinds_table
+from .strategies import measures, score_arms
+
+_SETTINGS = ("data", "arms", "by", "tiles", "metric")
+_EXTRA = {
+    "precision": "not there: precision, %",
+    "recall": "not there: recall, %",
+    "best": "right page, %",
+    "most": "by most patches, %",
+}
+"""Columns that only some sets fill."""
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """One data set of a suite and how it is asked about.
+
+    Attributes:
+        name: in the report.
+        source: where the records come from.
+        arms: names, see `make_arms`.
+        by: tags of the records that tell kinds of questions apart.
+        tiles, metric: see `evaluate`.
+    """
+
+    name: str
+    source: Format
+    arms: tuple[str, ...]
+    by: tuple[str, ...] = ()
+    tiles: str | int | None = None
+    metric: str = "exact_match"
+
+
+def read_suite(path: Path, split: Split | None = None) -> list[DataSet]:
+    """The data sets of a YAML file.
+
+    Args:
+        path: of the file; paths inside are relative to it.
+        split: of rendered pages, in place of the file's: "validation" to decide, "test" to report.
+
+    Raises:
+        ValueError: no sets, settings that mean nothing, data that cannot be opened; a split, and nothing rendered.
+    """
+    content = read_yaml(path)
+    sets = content.get("sets") if isinstance(content, Mapping) else None
+    if not isinstance(sets, Mapping) or not sets or set(content) != {"sets"}:
+        raise ValueError(f"{path}: expected a mapping with sets, by name; got {type(content).__name__}")
+    read = [_data_set(path, str(name), spec) for name, spec in sets.items()]
+    if split is None:
+        return read
+    if not any(isinstance(each.source, Rendered) for each in read):
+        raise ValueError(f"split: expected sets of rendered pages in {path}; got none")
+    return [_of_split(each, split) for each in read]
+
+
+def _data_set(path: Path, name: str, spec: Any) -> DataSet:
+    where = f"{path}, {name}"
+    if not isinstance(spec, Mapping) or not {"data", "arms"} <= set(spec) <= set(_SETTINGS):
+        received = sorted(map(str, spec)) if isinstance(spec, Mapping) else spec
+        raise ValueError(f"{where}: expected data, arms and perhaps {', '.join(_SETTINGS[2:])}; got {received}")
+    for field in ("arms", "by"):
+        if not isinstance(spec.get(field, []), list):
+            raise ValueError(f"{where}: expected {field} as a list; got {spec[field]!r}")
+    if not isinstance(spec["data"], Mapping):
+        raise ValueError(f"{where}: expected data as a mapping; got {spec['data']!r}")
+    source = open_source(spec["data"], folder=path.parent)
+    metric = spec.get("metric", source.metric)
+    METRICS[metric]  # a ValueError where it is unknown
+    arms, by = (tuple(map(str, spec.get(field, ()))) for field in ("arms", "by"))
+    return DataSet(name, source, arms, by, spec.get("tiles"), metric)
+
+
+def _of_split(each: DataSet, split: Split) -> DataSet:
+    source = each.source
+    return replace(each, source=replace(source, split=split)) if isinstance(source, Rendered) else each
+
+
+def measure_suite(
+    model: ArrCocForConditionalGeneration,
+    sets: Sequence[DataSet],
+    *,
+    limit: int | None = None,
+    batch_size: int = 32,
+    progress: bool = True,
+) -> dict[str, Any]:
+    """Asks all questions of all sets.
+
+    Args:
+        model: with a processor.
+        sets: of `read_suite`.
+        limit: only the first so many questions of each.
+        batch_size, progress: see `evaluate`.
+
+    Returns:
+        {"sets": {name: {"data", "metric", "images", "arms": {arm: see `measures`}, "by": [{"by", "rows"}] of `buckets`,
+        "swaps": [{"arm", "changed", "difference"}]}}, "model", "date", "versions", "machine"}. A swap, where an arm's
+        own base tokens and those of another page ("other_base") were both read, says which share of the answers
+        changed, and by how much the score did.
+
+    Raises:
+        ValueError: see `make_arms` and `evaluate`; `batch_size` below 1, a set that can not be asked, or a tag in `by`
+            that none of its records has: all this before the first question.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size: expected at least 1; got {batch_size}")
+    ready = []
+    for each in sets:
+        try:
+            ready.append(_prepared(model, each, limit))
+        except ValueError as error:
+            raise ValueError(f"{each.name}: {error}") from error
+    results = {one.data.name: _measured(model, one, batch_size, progress) for one in ready}
+    return {"sets": results, "model": shown(model.config._name_or_path), **environment(model.device)}
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    data: DataSet
+    records: list[Record]
+    arms: list[Arm]
+
+
+def _prepared(model: ArrCocForConditionalGeneration, each: DataSet, limit: int | None) -> _Prepared:
+    """A set's records and arms; refuses what could not be asked or reported."""
+    records = list(each.source.read(limit=limit))  # rendered ones are drawn at every look
+    if not isinstance(each.source, Rendered):  # what our own code draws can be scored, and costs time
+        check_answers(records, each.metric)
+    boxed, tags, images = True, set[str](), set[Any]()
+    for record in records:
+        boxed &= record.located
+        tags |= dict(record.tags).keys()
+        images.add(record.images)
+    if unknown := sorted(set(each.by) - tags):
+        raise ValueError(f"by: expected tags among {', '.join(sorted(tags)) or 'none'}; got {', '.join(unknown)}")
+    arms = make_arms(model.config, each.arms, seeds=(0,), boxed=boxed, several=len(images) > 1)
+    for arm in arms:
+        model.model.fetcher.check_strategy(arm.strategy)
+    return _Prepared(each, records, arms)
+
+
+def _measured(
+    model: ArrCocForConditionalGeneration, prepared: _Prepared, batch_size: int, progress: bool
+) -> dict[str, Any]:
+    each, records, arms = prepared.data, prepared.records, prepared.arms
+    scored, items = score_arms(
+        model, records, arms, each.metric, batch_size=batch_size, tiles=each.tiles, progress=progress
+    )
+    tags = [dict(record.tags) for record in items.records]
+    return {
+        "data": each.source.title,
+        "metric": each.metric,
+        "images": items.number_of_images,
+        "arms": {name: measures(of_arm) for name, of_arm in scored.items()},
+        "by": [kinds_table(by, [own.get(by, "") for own in tags], list(scored.values())) for by in each.by],
+        "swaps": [_swap(scored[own.name], scored[other.name]) for own, other in swapped_pairs(arms)],
+    }
+
+
+def _swap(own: Scored, other: Scored) -> dict[str, Any]:
+    """What another page's base tokens change."""
+    changed = changed_answers(own.predictions[0], other.predictions[0], own.images)
+    difference = compare(own, other)["difference"]
+    return {"arm": own.arm.name, "other": other.arm.name, "changed": asdict(changed), "difference": difference}
+
+
+def suite_text(result: Mapping[str, Any]) -> str:
+    """The result of `measure_suite` as tables: of every set and arm, then of kinds of questions, then of swaps."""
+    tables = [table for table in (_overall(result), _kinds(result), _swaps(result)) if table.rows]
+    return "\n\n".join([*(to_text(table.head, table.rows) for table in tables), "In brackets: 95 % intervals."])
+
+
+def _overall(result: Mapping[str, Any]) -> Table:
+    rows = []
+    for name, measured in result["sets"].items():
+        for arm, row in measured["arms"].items():
+            found = {**row.get("not_on_the_page", {}), **row.get("pages", {})}
+            cells = [name, arm, percent(row[measured["metric"]]), percent(row["recall"]), f"{row['tokens']:g}"]
+            rows.append([*cells, str(row["n"]), str(measured["images"]), *(percent(found.get(key)) for key in _EXTRA)])
+    head = ["data", "arm", "right, %", "recall, %", "tokens", "questions", "images", *_EXTRA.values()]
+    first = len(head) - len(_EXTRA)
+    kept = [at for at in range(len(head)) if at < first or any(row[at] != "-" for row in rows)]
+    return Table([head[at] for at in kept], [[row[at] for at in kept] for row in rows])
+
+
+def _kinds(result: Mapping[str, Any]) -> Table:
+    rows = [
+        [name, table["by"], row["bucket"], arm, percent(score), str(row["n"])]
+        for name, measured in result["sets"].items()
+        for table in measured["by"]
+        for row in table["rows"]
+        for arm, score in row["scores"].items()
+    ]
+    return Table(["data", "by", "kind", "arm", "right, %", "questions"], rows)
+
+
+def _swaps(result: Mapping[str, Any]) -> Table:
+    rows = [
+        [name, swap["arm"], percent(swap["changed"]), points(swap["difference"])]
+        for name, measured in result["sets"].items()
+        for swap in measured["swaps"]
+    ]
+    return Table(["base of another page", "arm", "answers changed, %", "own base ahead by, points"], rows)

@@ -1,0 +1,1 @@
+"""Experiments: arms compared by rules written down before, ablations, and their reports."""

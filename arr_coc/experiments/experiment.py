@@ -1,0 +1,402 @@
+"""The experiment: every arm answers the same questions; predictions first, then numbers.
+
+OUT/plan.yaml           what is run and how it will be judged, written before the first answer
+OUT/predictions/        JSONL, one file per run and process
+OUT/costs.json          operations, time to the first token, memory of each arm
+OUT/result.json         the numbers
+OUT/report.html, .md    the same for people
+"""
+
+import sys
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any, TypedDict
+
+import yaml
+from tqdm import tqdm
+from transformers.utils import logging
+
+from ..data.formats import Format
+from ..data.records import Record
+from ..evaluation.answers import check_arms, needs_views, question_room
+from ..evaluation.arms import Arm, make_arms
+from ..evaluation.prediction_loop import OtherPages, by_image, hash_images, model_identity, new_tokens, predict_all
+from ..evaluation.predictions import append, mend, read_run
+from ..evaluation.reporting import environment, require_extra, shown
+from ..evaluation.scores import check_answers, read_scored
+from ..files import check_entries, check_types, read_json, read_yaml, write_json, write_text
+from ..modeling.allocators import ALLOCATORS
+from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from .costs import ArmCost, Asked, Costs, Percentiles, measure_costs
+from .decisions import DEFAULT_RULES, Entry, check_rules, missing_arms
+from .scoring import Curve, read_curve, score_curve, score_experiment
+
+logger = logging.get_logger(__name__)
+
+
+class Planned(TypedDict):
+    """What scoring and reports need of a plan."""
+
+    model: str
+    data: str
+    data_sha256: str
+    questions: int
+    metric: str
+    patch_size: int
+    arms: list[dict[str, Any]]
+    command: str
+    environment: dict[str, Any]
+
+
+ESTIMATED = 8
+"""Images from which on it is said before how long it takes."""
+
+UNPLANNED = ("command", "environment")
+"""What may differ between the runs that fill one folder."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a user asks of an experiment.
+
+    Attributes:
+        metric: of `METRICS`.
+        arms: names (see `make_arms`), None for all.
+        budget, allocator: the checkpoint's by default.
+        seeds: of random relevance.
+        limit: only the first so many records.
+        rules: see `decisions`; None for `DEFAULT_RULES`.
+        trained_on: of `TRAINABLE`, what these weights were also trained to read; the report says so.
+        contest, reference, tolerance: arms with weights of their own, see `entries`.
+        tiles: see `views.ViewOptions`; None: a single view of each image, but views of documents and several images.
+        curve: scores against how much a page says, see `curves`; None for none.
+        batch_size: questions at a time, at the usual number of tokens.
+        timed: records that are timed; rounds: how often each.
+
+    Raises:
+        ValueError: a value of another type.
+    """
+
+    metric: str = "exact_match"
+    arms: tuple[str, ...] | None = None
+    budget: int | str | None = None
+    allocator: str | None = None
+    seeds: tuple[int, ...] = (0, 1, 2)
+    limit: int | None = None
+    rules: dict[str, Any] | None = None
+    trained_on: tuple[str, ...] = ()
+    contest: tuple[Entry, ...] | None = None
+    reference: str | None = None
+    tolerance: float = 0.1
+    tiles: str | int | None = None
+    curve: dict[str, Any] | None = None
+    batch_size: int = 32
+    timed: int = 4
+    rounds: int = 3
+
+    def __post_init__(self) -> None:
+        check_types(self)
+
+
+# ---- the plan -----------------------------------------------------------------------------------------------------
+
+
+def make_plan(
+    model: ArrCocForConditionalGeneration, source: Format, records: Sequence[Record], settings: Settings, command: str
+) -> dict[str, Any]:
+    """What will be run and how it will be judged, as it is written to plan.yaml.
+
+    Raises:
+        ValueError: bad settings, rules that need arms which are not there, a metric that cannot score the answers.
+    """
+    rules = DEFAULT_RULES if settings.rules is None else settings.rules
+    check_rules(rules)
+    plan = plan_run(model, source, records, settings, command)
+    return judged(plan, records, rules, settings)
+
+
+def judged(
+    plan: dict[str, Any], records: Sequence[Record], rules: dict[str, Any], settings: Settings
+) -> dict[str, Any]:
+    """The plan with the rules, and the curve if one is asked for.
+
+    Raises:
+        ValueError: they speak of arms or tags that are not there.
+    """
+    names = [arm["name"] for arm in plan["arms"]]
+    missing = missing_arms(rules, names)
+    if missing:
+        raise ValueError(f"rules: expected rules about arms of this experiment; got {', '.join(missing)} in them")
+    if settings.curve is None:
+        return {**plan, "rules": rules}
+    return {**plan, "rules": rules, "curve": asdict(read_curve(settings.curve, names, records))}
+
+
+def plan_run(
+    model: ArrCocForConditionalGeneration, source: Format, records: Sequence[Record], settings: Settings, command: str
+) -> dict[str, Any]:
+    """The plan: everything that decides the experiment's answers, as it is written to plan.yaml.
+
+    Raises:
+        ValueError: bad settings, a metric that cannot score the answers.
+    """
+    check_settings(source, records, settings)
+    arms = arms_of(model, settings.arms, records, settings)
+    return {
+        "model": shown(model.config._name_or_path),
+        **model_identity(model),
+        **facts(source, records, settings, arms, command),
+        "patch_size": model.config.vision_config.patch_size,
+        "environment": environment(model.device),
+    }
+
+
+def check_settings(source: Format, records: Sequence[Record], settings: Settings) -> None:
+    """Refuses what no model could be asked.
+
+    Raises:
+        ValueError: bad settings, a metric that cannot score the answers, or scipy is not installed.
+    """
+    require_extra("scipy.stats", "intervals")
+    try:
+        check_answers(records, settings.metric)
+    except ValueError as error:
+        raise ValueError(f"{source.title}, {error}") from error
+    if settings.allocator is not None:
+        ALLOCATORS[settings.allocator]  # a ValueError where it is unknown
+    for name in ("batch_size", "timed", "rounds"):
+        if getattr(settings, name) < 1:
+            raise ValueError(f"{name}: expected at least 1; got {getattr(settings, name)}")
+
+
+def arms_of(
+    model: ArrCocForConditionalGeneration, names: Sequence[str] | None, records: Sequence[Record], settings: Settings,
+    **changes: Any,
+) -> list[Arm]:  # fmt: skip
+    """The arms called `names` with this model on these records; `changes`: of what `make_arms` is asked.
+
+    Raises:
+        ValueError: see `make_arms`; or arms that this model cannot run.
+    """
+    in_views = needs_views(records, settings.tiles)
+    boxed = all(record.located for record in records)
+    if in_views and names is None:
+        names = ("ladder", "oracle") if boxed else ("ladder",)
+    asked: dict[str, Any] = {"seeds": settings.seeds, "trained_on": settings.trained_on, **changes}
+    arms = make_arms(
+        model.config, names, budget=settings.budget, allocator=settings.allocator,
+        room=question_room(model, records, new_tokens(model)), boxed=boxed,
+        several=not in_views and _are_several(model, records), **asked,
+    )  # fmt: skip
+    if in_views:
+        check_arms(arms, model.config.vision_config.image_size)
+    for arm in arms:
+        model.model.fetcher.check_strategy(arm.strategy)
+    return arms
+
+
+def _are_several(model: ArrCocForConditionalGeneration, records: Sequence[Record]) -> bool:
+    """Whether the records are about more than one page."""
+    return OtherPages(model, [record.image for record in records]).after(records[0].image) is not None
+
+
+def facts(
+    source: Format, records: Sequence[Record], settings: Settings, arms: Sequence[Arm], command: str
+) -> dict[str, Any]:
+    """What a plan says whatever the models are."""
+    return {
+        "data": shown(source.title),
+        "data_sha256": source.digest(records),
+        "images_sha256": hash_images(records),
+        "questions": len(records),
+        "metric": settings.metric,
+        **({} if settings.tiles is None else {"tiles": settings.tiles}),
+        "arms": [{**asdict(arm), "seeds": list(arm.seeds), "weights": list(arm.weights)} for arm in arms],
+        "command": command,
+    }
+
+
+def plan_arms(plan: dict[str, Any]) -> list[Arm]:
+    """The arms of a plan."""
+    return [
+        Arm(**{**arm, "seeds": tuple(arm["seeds"]), "weights": tuple(arm.get("weights", ()))}) for arm in plan["arms"]
+    ]
+
+
+def keep_plan(out: Path, plan: dict[str, Any]) -> dict[str, Any]:
+    """Writes the plan, or reads the one that is there, which must be the same; returns that on disk.
+
+    Raises:
+        ValueError: the folder holds another experiment.
+    """
+    path = out / "plan.yaml"
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, yaml.safe_dump(plan, sort_keys=False, allow_unicode=True, width=100))
+        return plan
+    on_disk = read_plan(out)
+    changed = [name for name in {**plan, **on_disk} if name not in UNPLANNED and plan.get(name) != on_disk.get(name)]
+    if changed:
+        raise ValueError(f"{out}: expected an empty folder or the same experiment's; got other {', '.join(changed)}")
+    return on_disk
+
+
+def read_plan(out: Path) -> dict[str, Any]:
+    """The plan that an experiment's folder holds.
+
+    Raises:
+        ValueError: the folder has no plan.yaml, or one that is no plan.
+    """
+    path = out / "plan.yaml"
+    if not path.is_file():
+        raise ValueError(f"{out}: expected the folder of an experiment (with plan.yaml); got none")
+    plan = read_yaml(path)
+    check_entries(plan, Planned, str(path))
+    try:
+        for arm in plan_arms(plan):
+            check_types(arm)
+        if "trials" not in plan:
+            check_rules(plan["rules"])
+    except (TypeError, KeyError, ValueError) as error:
+        received = f"no {error}" if isinstance(error, KeyError) else error
+        raise ValueError(f"{path}: expected arms and rules as an experiment writes them; got {received}") from error
+    return plan
+
+
+def check_data(plan: dict[str, Any], source: Format, records: Sequence[Record]) -> None:
+    """Refuses other data than the plan's.
+
+    Raises:
+        ValueError: another file, other images, or another number of records.
+    """
+    if source.digest(records) != plan["data_sha256"] or len(records) != plan["questions"]:
+        raise ValueError(f"{source.title}: expected the data of the plan ({plan['questions']} records); got other data")
+
+
+# ---- predicting ---------------------------------------------------------------------------------------------------
+
+
+def predict(
+    model: ArrCocForConditionalGeneration,
+    arms: Sequence[Arm],
+    records: Sequence[Record],
+    folder: Path,
+    *,
+    batch_size: int = 32,
+    shard: tuple[int, int] = (0, 1),
+    tiles: str | int | None = None,
+    progress: bool = True,
+) -> int:
+    """Answers what is not answered yet, and appends it to the files of this process; returns how many answers.
+
+    Args:
+        model: with a processor.
+        arms, records: of the plan.
+        folder: for the predictions; files of other processes and earlier calls count as done.
+        batch_size, shard, tiles, progress: see `predict_all`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    process, _ = shard
+    runs = [run for arm in arms for run in arm.runs]
+    for run in runs:
+        mend(folder / f"{run}-{process}.jsonl")
+    lines = [record.line for record in records]
+    answered: dict[str, list[int]] = {}
+    for run in runs:
+        on_disk = read_run(folder, run)
+        answered[run] = [place for place, line in enumerate(lines) if line in on_disk]
+    how: dict[str, Any] = {"batch_size": batch_size, "shard": shard, "tiles": tiles}
+
+    def keep(places: Collection[int], progress: bool) -> int:
+        """Answers what is asked about at these places; returns how many answers."""
+        done = {run: {*own, *range(len(records))} - ({*places} - {*own}) for run, own in answered.items()}
+        count = 0
+        for run, predictions in predict_all(model, arms, records, answered=done, progress=progress, **how):
+            append(folder / f"{run}-{process}.jsonl", predictions.values())
+            count += len(predictions)
+            answered[run] += predictions
+        return count
+
+    images = [[item.place for item in group] for group in by_image(records)[process :: shard[1]]]
+    places, first, began = {place for group in images for place in group}, 0, monotonic()
+    if progress and len(images) >= ESTIMATED:
+        first = keep(images[0], progress=False)
+        left = sum(len(places - {*own}) for own in answered.values())
+        if first:
+            minutes = (monotonic() - began) / first * left / 60
+            tqdm.write(f"{left} answers to go, in about {minutes:.0f} min by the first {first}", file=sys.stderr)
+    return first + keep(places, progress)
+
+
+# ---- all of it ----------------------------------------------------------------------------------------------------
+
+
+def keep_costs(
+    out: Path, asked: Callable[[], Sequence[Asked]], records: Sequence[Record], settings: Settings
+) -> dict[str, Any] | None:
+    """The costs of each arm, measured once per folder, of the arms and models that `asked` gives.
+
+    None of arms that are asked over views: what views cost, `benchmarks.views` says.
+    """
+    measured = read_costs(out)
+    if needs_views(records, settings.tiles):
+        return measured
+    first = [group[0].record for group in by_image(records)[: settings.timed]]
+    if measured is not None:
+        kept, wanted = (measured["images"], measured["rounds"]), (len(first), settings.rounds)
+        if kept != wanted:
+            said = f"{kept[0]} questions in {kept[1]} rounds, not {wanted[0]} in {wanted[1]}"
+            logger.warning(f"{out / 'costs.json'}: kept from before, of {said}; without that file it is made anew")
+        return measured
+    arms = asked()
+    costs = {
+        "arms": measure_costs(arms, first, rounds=settings.rounds),
+        "images": len(first),
+        "rounds": settings.rounds,
+        "environment": environment(arms[0][0].device),
+    }
+    write_json(out / "costs.json", costs)
+    return costs
+
+
+def rescore(out: Path, records: Sequence[Record], *, metric: str | None = None) -> dict[str, Any]:
+    """The numbers from the predictions in a folder, without the model; writes result.json.
+
+    Args:
+        out: the experiment's folder.
+        records: of the plan.
+        metric: another than the plan's; the result says so.
+
+    Raises:
+        ValueError: the folder holds an ablation, or predictions are missing.
+    """
+    plan = read_plan(out)
+    if "rules" not in plan:
+        raise ValueError(f"{out}: expected the folder of an experiment; got an ablation's")
+    used = plan["metric"] if metric is None else metric
+    scored, items = read_scored(out / "predictions", plan_arms(plan), records, used, plan["patch_size"])
+    result = score_experiment(scored, items, plan["rules"], plan["patch_size"], reference=plan.get("reference"))
+    result = {"metric": used, "planned_metric": plan["metric"], **result, "costs": read_costs(out)}
+    if "curve" in plan:
+        result["curve"] = score_curve(scored, items.records, Curve(**plan["curve"]))
+    write_json(out / "result.json", result)
+    return result
+
+
+def read_costs(out: Path) -> dict[str, Any] | None:
+    """What `keep_costs` measured, or None.
+
+    Raises:
+        ValueError: the file holds something else.
+    """
+    path = out / "costs.json"
+    if not path.is_file():
+        return None
+    costs = read_json(path)
+    check_entries(costs, Costs, str(path))
+    for name, cost in costs["arms"].items():
+        check_entries(cost, ArmCost, f"{path}: {name}")
+        check_entries(cost["first_token_ms"], Percentiles, f"{path}: {name}")
+    return costs

@@ -1,0 +1,304 @@
+"""Plots by matplotlib: accuracy against cost with the Pareto front, and the density curve; labels keep apart."""
+
+import io
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..evaluation.reporting import Block, Figure, Heading, Paragraph, Table, percent, points, require_extra
+from .scoring import SMALLEST_GAP
+
+LABEL = 8
+"""Size of a mark's name, points."""
+
+MARKS = "osD^vPX*"
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#5f5f5f", "#b58900", "#56b4e9", "#000000")
+"""Kinds are told apart by shape and by colour (Okabe and Ito's, for colour-blind eyes)."""
+
+SIZES = ((7.0, 5.2), (8.5, 6.5), (10.0, 8.0), (12.0, 10.0))
+"""Width and height in inches: the first one on which all names find room."""
+
+_REACHES = (9, 14, 20, 30, 42, 56, 72, 90, 110, 130)
+"""How far from its mark a name may stand."""
+
+_DIRECTIONS = 16
+_MARK = 6
+"""Half the side of the square around a mark that names keep out of."""
+
+Extent = tuple[float, float, float, float]
+"""x0, y0, x1, y1."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A mark with its name; `low` to `high` is its interval in y, `kind` gives its shape and colour."""
+
+    name: str
+    x: float
+    y: float
+    low: float
+    high: float
+    kind: str
+
+
+def scatter(points: Sequence[Point], *, x_title: str, y_title: str) -> str:
+    """SVG text of the points with intervals over a logarithmic x axis, and the line of what no cheaper point matches.
+
+    Args:
+        points: at least one; x above 0.
+        x_title, y_title: of the axes.
+
+    Raises:
+        ValueError: matplotlib is not installed.
+    """
+    return as_svg(lambda: draw_scatter(points, x_title=x_title, y_title=y_title))
+
+
+def as_svg(draw: Callable[[], Any]) -> str:
+    """SVG text of the matplotlib figure that `draw` makes, the same for the same numbers.
+
+    Raises:
+        ValueError: matplotlib is not installed.
+    """
+    require_extra("matplotlib", "plots")
+    from matplotlib import rc_context
+
+    with rc_context({"svg.hashsalt": "arr-coc", "svg.fonttype": "none"}):
+        figure = draw()
+        stream = io.StringIO()
+        figure.savefig(stream, format="svg", metadata={"Date": None})
+    text = stream.getvalue()
+    return text[text.index("<svg") :]
+
+
+def draw_scatter(points: Sequence[Point], *, x_title: str, y_title: str) -> Any:
+    """matplotlib's figure of `scatter`, on the smallest of `SIZES` on which every name finds room of its own."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    for size in SIZES:
+        figure = Figure(figsize=size, layout="constrained")
+        FigureCanvasAgg(figure)  # measures texts
+        axes = figure.add_subplot(xscale="log", xlabel=x_title, ylabel=y_title)
+        _draw_marks(axes, points)
+        _set_ticks(axes, min(point.x for point in points), max(point.x for point in points))
+        figure.draw_without_rendering()  # settles where the axes are, and there they stay
+        figure.set_layout_engine("none")
+        if _write_names(axes, points):
+            break
+    return figure
+
+
+def _draw_marks(axes: Any, points: Sequence[Point]) -> None:
+    """Marks with intervals, kind by kind, the front, and a legend above the axes."""
+    kinds = list(dict.fromkeys(point.kind for point in points))
+    for number, kind in enumerate(kinds):
+        alike = [point for point in points if point.kind == kind]
+        reach = [[point.y - point.low for point in alike], [point.high - point.y for point in alike]]
+        axes.errorbar(
+            [point.x for point in alike], [point.y for point in alike], yerr=np.maximum(reach, 0),
+            fmt=MARKS[number % len(MARKS)], color=COLOURS[number % len(COLOURS)], elinewidth=0.7, markersize=6,
+            label=kind,
+        )  # fmt: skip
+    front = [points[place] for place in pareto_front([p.x for p in points], [p.y for p in points])]
+    axes.plot(
+        [p.x for p in front], [p.y for p in front], "--", color="grey", linewidth=0.9, drawstyle="steps-post", zorder=1
+    )
+    top = max(max(point.high, point.y) for point in points) or 1.0
+    axes.set_ylim(-0.03 * top, 1.08 * top)  # marks at 0 are whole
+    axes.set_xlim(min(point.x for point in points) / 1.25, max(point.x for point in points) * 1.35)
+    axes.grid(axis="y", linewidth=0.3)
+    axes.figure.legend(loc="outside upper center", ncols=min(4, len(kinds)), fontsize=LABEL, frameon=False)
+
+
+def pareto_front(xs: Sequence[float], ys: Sequence[float]) -> list[int]:
+    """Places of the points that none of lower or equal x matches or beats in y, by rising x."""
+    front: list[int] = []
+    for place in sorted(range(len(xs)), key=lambda i: (xs[i], -ys[i])):
+        if not front or ys[place] > ys[front[-1]]:
+            front.append(place)
+    return front
+
+
+# ---- labels -------------------------------------------------------------------------------------------------------
+
+
+def _set_ticks(axes: Any, low: float, high: float) -> None:
+    """Short numbers on the logarithmic axis, as many as stand apart."""
+    axes.minorticks_off()
+    for marks in _tick_candidates(low / 1.25, high * 1.35):
+        axes.set_xticks(marks, [f"{mark:g}" for mark in marks])
+        axes.figure.draw_without_rendering()
+        extents = [label.get_window_extent().extents for label in axes.get_xticklabels()]
+        if all(right[0] - left[2] > 4 for left, right in zip(extents, extents[1:], strict=False)):
+            return
+
+
+def _tick_candidates(low: float, high: float) -> Iterator[list[float]]:
+    """Ticks between two positive numbers, from many to few; at last one."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for steps in (range(10, 100), range(10, 100, 5), (10, 15, 20, 30, 50, 70), (10, 20, 50), (10, 30), (10,)):
+        marks = [step * 10.0 ** (power - 1) for power in powers for step in steps]
+        inside = [mark for mark in marks if low <= mark <= high]
+        if 2 <= len(inside) <= 12:
+            yield inside
+    yield [float(f"{math.sqrt(low * high):.2g}")]
+
+
+def _write_names(axes: Any, points: Sequence[Point]) -> bool:
+    """Puts each point's name where it covers no other name and no mark; False where one has no such place."""
+    renderer = axes.figure.canvas.get_renderer()
+    frame = tuple(axes.get_window_extent(renderer).extents)
+    centres = [tuple(axes.transData.transform((point.x, point.y))) for point in points]
+    marks: list[Extent] = [(x - _MARK, y - _MARK, x + _MARK, y + _MARK) for x, y in centres]
+    bars: list[Extent] = []
+    for point in points:
+        (x, low), (_, high) = (axes.transData.transform((point.x, end)) for end in (point.low, point.high))
+        bars.append((x - 1, low, x + 1, high))
+    names: list[Extent] = []
+    for point, (x, y) in zip(points, centres, strict=True):
+        text = axes.annotate(point.name, (point.x, point.y), fontsize=LABEL, ha="center", va="center")
+        x0, y0, x1, y1 = text.get_window_extent(renderer).extents
+        text.remove()
+        width, height = x1 - x0 + 2, y1 - y0 + 2
+        places = [place for place in _places(x, y, width, height) if _inside(_around(*place, width, height), frame)]
+        free = [place for place in places if not _hits(_around(*place, width, height), [*marks, *names])]
+        clear = [place for place in free if not _hits(_around(*place, width, height), bars)]
+        if not free:
+            return False
+        # Off the intervals, unless that means far away.
+        centre = clear[0] if clear and math.dist(clear[0], (x, y)) < 2 * math.dist(free[0], (x, y)) else free[0]
+        names.append(_around(*centre, width, height))
+        scale = 72 / axes.figure.dpi
+        far = math.dist(centre, (x, y)) > width / 2 + height
+        axes.annotate(
+            point.name, (point.x, point.y), ((centre[0] - x) * scale, (centre[1] - y) * scale),
+            textcoords="offset points", fontsize=LABEL, ha="center", va="center",
+            bbox={"boxstyle": "square,pad=0", "facecolor": "white", "edgecolor": "none", "alpha": 0.7},
+            arrowprops={"arrowstyle": "-", "linewidth": 0.5, "color": "grey", "shrinkB": 3} if far else None,
+        )  # fmt: skip
+    return True
+
+
+def _places(x: float, y: float, width: float, height: float) -> Iterator[tuple[float, float]]:
+    """Centres of a label around a mark, the nearest first, to the right before all others."""
+    for reach in _REACHES:
+        for turn in range(_DIRECTIONS):
+            # right, upper right, lower right, and so on to the left
+            angle = 2 * math.pi / _DIRECTIONS * ((turn + 1) // 2) * (-1 if turn % 2 else 1)
+            yield x + math.cos(angle) * (reach + width / 2), y + math.sin(angle) * (reach + height / 2)
+
+
+def _around(x: float, y: float, width: float, height: float) -> Extent:
+    return x - width / 2, y - height / 2, x + width / 2, y + height / 2
+
+
+def _inside(extent: Extent, frame: Extent) -> bool:
+    return extent[0] >= frame[0] and extent[1] >= frame[1] and extent[2] <= frame[2] and extent[3] <= frame[3]
+
+
+def _hits(extent: Extent, others: Sequence[Extent]) -> bool:
+    x0, y0, x1, y1 = extent
+    return any(x0 < right and left < x1 and y0 < top and bottom < y1 for left, bottom, right, top in others)
+
+
+SIZE = (7.0, 4.8)
+"""Width and height in inches."""
+
+_STEP = 0.012
+"""How far apart the marks of neighbouring arms stand, in widths of the axis: intervals do not cover each other."""
+
+
+def curve_blocks(result: Mapping[str, Any], *, metric: str) -> list[Block]:
+    """The section of a report, or nothing where no curve was asked for.
+
+    Args:
+        result: of the experiment, with "curve" (see `score_curve`) and "arms".
+        metric: title of what is measured.
+    """
+    curve = result.get("curve")
+    if curve is None:
+        return []
+    names = list(result["arms"])
+    bound = [name for name, arm in result["arms"].items() if arm["role"] == "bound"]
+    tokens = {name: arm["mean_tokens"] for name, arm in result["arms"].items()}
+    svg = as_svg(lambda: draw_curve(curve, tokens, bound, y_title=f"{metric}, %"))
+    caption = (
+        f"{metric} against characters per token of {curve['arm']}. Bars: 95 % intervals by images; dashed: bounds."
+    )
+    sentence = (
+        f"Recovered: which share of the gap between {curve['floor']} and {curve['ceiling']} {curve['arm']} closes, "
+        f"where that gap is above {100 * SMALLEST_GAP:g} points. Characters: as many as pages of a level are drawn to "
+        "hold. In brackets: 95 % intervals from a bootstrap that draws whole images; they leave open what other "
+        f"trainings would give. Above 100 %: {curve['ceiling']}, which reads more, has learnt less."
+    )
+    return [
+        Heading("The density curve"), Figure("curve", svg, caption), _scores(curve, names), _shares(curve),
+        Paragraph(sentence),
+    ]  # fmt: skip
+
+
+def _scores(curve: Mapping[str, Any], names: Sequence[str]) -> Table:
+    rows = [
+        [*_level_cells(level), *(percent(level["scores"][name]) for name in names)]
+        for level in (*curve["levels"], {"characters": None, **curve["all"]})
+    ]
+    return Table(["characters", "per token", "questions", "images", *(f"{name}, %" for name in names)], rows)
+
+
+def _shares(curve: Mapping[str, Any]) -> Table:
+    rows = [
+        [_level_cells(level)[0], points(level["gap"]), percent(level["recovered"])]
+        for level in (*curve["levels"], {"characters": None, **curve["all"]})
+    ]
+    return Table(["characters", f"{curve['ceiling']} - {curve['floor']}, points", "recovered, %"], rows)
+
+
+def _level_cells(level: Mapping[str, Any]) -> list[str]:
+    counts = [str(level["n"]), str(level["images"])]
+    if level["characters"] is None:
+        return ["all", "-", *counts]
+    return [str(level["characters"]), f"{level['per_token']:.2f}", *counts]
+
+
+def draw_curve(curve: Mapping[str, Any], tokens: Mapping[str, float], bounds: Sequence[str], *, y_title: str) -> Any:
+    """matplotlib's figure: a line for each arm, characters per token below and characters above.
+
+    Args:
+        curve: see `score_curve`.
+        tokens: of each arm, for its name in the legend.
+        bounds: arms whose lines are dashed.
+        y_title: of the axis of scores.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure as Drawing
+
+    figure = Drawing(figsize=SIZE, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot(xlabel=f"characters per token of {curve['arm']}", ylabel=y_title)
+    places = [level["per_token"] for level in curve["levels"]]
+    for number, name in enumerate(tokens):
+        shift = (number - (len(tokens) - 1) / 2) * _STEP * max(places)
+        scores = [level["scores"][name] for level in curve["levels"]]
+        values, lows, highs = ([100 * score[key] for score in scores] for key in ("value", "low", "high"))
+        reach = [
+            [v - low for v, low in zip(values, lows, strict=True)],
+            [h - v for v, h in zip(values, highs, strict=True)],
+        ]
+        axes.errorbar(
+            [place + shift for place in places], values, yerr=reach, label=f"{name} ({tokens[name]:.4g} tokens)",
+            fmt=MARKS[number % len(MARKS)], linestyle="--" if name in bounds else "-",
+            color=COLOURS[number % len(COLOURS)], linewidth=2.2 if name == curve["arm"] else 1.2, elinewidth=0.8,
+            markersize=5,
+        )  # fmt: skip
+    top = max(100 * score["high"] for level in curve["levels"] for score in level["scores"].values())
+    axes.set_ylim(-0.03 * top, 1.05 * top)
+    axes.grid(axis="y", linewidth=0.3)
+    above = axes.secondary_xaxis("top", functions=(lambda x: x * curve["tokens"], lambda x: x / curve["tokens"]))
+    above.set_xlabel("characters on the page")
+    above.set_xticks([level["characters"] for level in curve["levels"]])
+    figure.legend(loc="outside lower center", ncols=3, fontsize=LABEL, frameon=False)
+    return figure

@@ -1,0 +1,391 @@
+"""What a model is made of and what it costs, from its config alone: as numbers, and as text for people.
+
+Parameters and floating-point operations are counted on the meta device: no weights are read. `stage_statistics` runs a
+model on an image made on the spot: a fingerprint of weights and arithmetic.
+
+Notation: N patches, M base tokens, K fetched patches, L question tokens, D language-model width.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+from transformers.cache_utils import DynamicCache
+
+from .modeling.allocators import ALLOCATORS
+from .modeling.configuration_arr_coc import NAMED_BUDGETS, ArrCocConfig, grid_size
+from .modeling.fetcher import FetchChoices, FetchResult
+from .modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from .modeling.probes import EXPECTED, Range, Statistics
+from .modeling.prompt import Look
+from .modeling.scorers import SCORERS, FetchContext
+from .modeling.vision_tower import ImageEncoding
+
+STAGES = ("grid encoder", "base tokens", "fetcher", "saccades", "prefill", "one decode step")
+
+
+def on_meta(config: ArrCocConfig) -> ArrCocForConditionalGeneration:
+    """The model without memory for its weights."""
+    with torch.device("meta"):
+        return ArrCocForConditionalGeneration(config).eval()
+
+
+def count_parameters(model: ArrCocForConditionalGeneration) -> dict[str, int]:
+    """Parameters of each part and "total". A vocabulary head that is tied to the embeddings counts once, with them."""
+    body = model.model
+    tower = body.vision_tower
+    parts: dict[str, nn.Module] = {
+        "grid encoder": tower.grid_encoder,
+        "compressor": tower.compressor,
+        "semantic encoder": tower.semantic_encoder,
+        "saccade projection": tower.saccade_projection,
+        "fetcher": body.fetcher,
+        "bridge": nn.ModuleList((body.bridge, body.layout)),
+        "language model": body.language_model,
+        "vocabulary head": model.lm_head,
+    }
+    seen: set[int] = set()
+    counts = {name: sum(_new(part, seen)) for name, part in parts.items()}
+    total = sum(parameter.numel() for parameter in model.parameters())
+    assert sum(counts.values()) == total, "a part is missing from the list"
+    return {**counts, "total": total}
+
+
+def _new(part: nn.Module, seen: set[int]) -> Iterator[int]:
+    for parameter in part.parameters():
+        if id(parameter) not in seen:
+            seen.add(id(parameter))
+            yield parameter.numel()
+
+
+@torch.no_grad()
+def count_flops(
+    model: ArrCocForConditionalGeneration,
+    *,
+    budget: int | str | None = None,
+    question_tokens: int = 16,
+    image_size: int | None = None,
+    reads_base: bool = True,
+) -> dict[str, int]:
+    """FLOPs (a multiply-add is two) of each of `STAGES` for one image and one question, by torch's own counter.
+
+    Matrix products, convolutions and attention count; normalisations, activations and sorting do not. Attention counts
+    in full, causal or not. The prompt is M + K image tokens and the question; the template's few tokens are left out.
+
+    Args:
+        model: on the meta device, see `on_meta`.
+        budget: see `resolve_budget`; the config's by default.
+        question_tokens: L.
+        image_size: side of the image, px; the config's by default.
+        reads_base: whether the prompt holds the base tokens.
+    """
+    config, body = model.config, model.model
+    image_size = image_size or config.vision_config.image_size
+    base, saccades = config.vision_tokens(image_size, budget)
+    if body.language_model._can_set_experts_implementation():
+        body.language_model.set_experts_implementation("batched_mm")  # the one that meta runs in float32; the same work
+    flops: dict[str, int] = {}
+
+    def counted(stage: str, work: Callable[[], Any]) -> Any:
+        with _plain_attention(), FlopCounterMode(display=False) as counter:
+            result = work()
+        flops[stage] = counter.get_total_flops()
+        return result
+
+    pixels = _empty(model, config.vision_config.num_channels, image_size, image_size)
+    features, depths = counted("grid encoder", lambda: body.vision_tower.encode_grid(pixels))
+    encoding = counted("base tokens", lambda: body.encode_features(features, pixels, depths=depths))
+    look = _look(model, encoding, question_tokens, saccades)
+    strategy = config.fetcher_config.strategy
+    fetched = counted("fetcher", _fetching(model, look, strategy, base))
+    counted("saccades", lambda: body.image_tokens(encoding, fetched))
+    cache = DynamicCache(config=config.text_config)
+
+    def read(length: int) -> Tensor:
+        return model.lm_head(_read(model, length, cache)[:, -1:])
+
+    counted("prefill", lambda: read((base if reads_base else 0) + saccades + question_tokens))
+    counted("one decode step", lambda: read(1))
+    assert tuple(flops) == STAGES
+    return flops
+
+
+@torch.no_grad()
+def count_scorers(
+    config: ArrCocConfig, *, question_tokens: int = 16, image_size: int | None = None
+) -> dict[str, dict[str, int]]:
+    """Every registered scorer, as if the checkpoint held it: its "parameters", and its "flops" for one question.
+
+    FLOPs as in `count_flops`, of scoring alone; textures are made once per image. For "glance" they are those of the
+    language model's reading of the question behind the base, whose own reading the answer reuses.
+
+    Args:
+        config: of the model; its scorers do not matter.
+        question_tokens: L.
+        image_size: side of the image, px; the config's by default.
+    """
+    trained = [name for name, kind in SCORERS.items() if kind.trained]
+    config = ArrCocConfig.from_dict(config.to_dict())
+    config.fetcher_config.scorers, config.fetcher_config.textures = trained, None
+    model = on_meta(config)
+    image_size = image_size or config.vision_config.image_size
+    base, _ = config.vision_tokens(image_size)
+    encoding = model.model.encode_image(_empty(model, config.vision_config.num_channels, image_size, image_size))
+    look = _look(model, encoding, question_tokens, 1)
+    counts = {}
+    for name, kind in SCORERS.items():
+        fetch = _fetching(model, look, name, base)
+        with _plain_attention(), FlopCounterMode(display=False) as counter:
+            if kind.fetches:
+                fetch()
+        parameters = sum(_new(model.model.fetcher.scorers[name], set())) if kind.trained else 0
+        counts[name] = {"parameters": parameters, "flops": counter.get_total_flops()}
+    return counts
+
+
+@torch.no_grad()
+def count_allocators(config: ArrCocConfig, *, question_tokens: int = 16) -> dict[str, dict[str, int]]:
+    """Every registered allocator's "parameters" and "flops" for one question, with all that the configuration can have
+    it learn: the classifier of "tiers". Choosing multiplies no matrices."""
+    config = ArrCocConfig.from_dict(config.to_dict())
+    config.fetcher_config.tier_choice = "classifier"
+    model = on_meta(config)
+    image_size = config.vision_config.image_size
+    encoding = model.model.encode_image(_empty(model, config.vision_config.num_channels, image_size, image_size))
+    context = _look(model, encoding, question_tokens, 1).context
+    counts = {}
+    for name in ALLOCATORS:
+        held = model.model.fetcher.budgeters
+        learned = [*held[name].children()] if name in held else []
+        with _plain_attention(), FlopCounterMode(display=False) as counter:
+            for part in learned:
+                part(context)
+        parameters = sum(parameter.numel() for part in learned for parameter in part.parameters())
+        counts[name] = {"parameters": parameters, "flops": counter.get_total_flops()}
+    return counts
+
+
+def _fetching(model: ArrCocForConditionalGeneration, look: Look, strategy: str, base: int) -> Callable[[], FetchResult]:
+    """What `ArrCocModel.fetch` does on a real device, as far as it has arithmetic, for an image of `base` positions."""
+    kind, cache = SCORERS[strategy], DynamicCache(config=model.config.text_config)
+    if kind.reads_attention:
+        _read(model, base, cache)  # here already, as the answer's prefill counts it
+    # The most that an allocator may fetch, as what it chooses from values is not to be had on meta; nor is what has no
+    # arithmetic of its own: random numbers, boxes and attention that was read.
+    plain = strategy in ("random", "oracle") or kind.reads_attention
+    choices = FetchChoices(strategy="saliency" if plain else strategy, allocator="topk")
+
+    def fetch() -> FetchResult:
+        if kind.reads_attention:
+            _read(model, look.context.query.shape[1], cache)
+        return model.model.fetch(look, choices)
+
+    return fetch
+
+
+def _read(model: ArrCocForConditionalGeneration, length: int, cache: DynamicCache) -> Tensor:
+    """The language model's states [1, length, D] of so many tokens behind those in the cache."""
+    embeds = _empty(model, length, model.config.text_config.hidden_size)
+    return model.model(inputs_embeds=embeds, cache=cache, use_cache=True).last_hidden_state
+
+
+def _empty(model: ArrCocForConditionalGeneration, *shape: int) -> Tensor:
+    """[1, *shape] on the meta device, in the model's precision."""
+    return torch.empty(1, *shape, device="meta", dtype=model.dtype)
+
+
+def _look(model: ArrCocForConditionalGeneration, encoding: ImageEncoding, question_tokens: int, saccades: int) -> Look:
+    """What a question of so many tokens about one image sees, whatever the prompt around it."""
+    query = _empty(model, question_tokens, model.config.text_config.hidden_size)
+    query_mask = torch.ones(1, question_tokens, dtype=torch.bool, device="meta")
+    seen = (encoding.features, encoding.textures, encoding.patch_mask)
+    context = FetchContext(*seen, query, query_mask, encoding.seeds, depths=encoding.depths)
+    ids = query_mask.long()
+    return Look(ids, query_mask, query, encoding, ids[:, 0], saccades, context, encoding.base_indices)
+
+
+@contextmanager
+def _plain_attention() -> Iterator[None]:
+    """Attention as matrix products: the counter does not know every fused kernel."""
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        yield
+
+
+def describe_model(
+    name: str, config: Any, budget: int | str | None, question_tokens: int, image_size: int | None = None
+) -> dict[str, Any]:
+    """Geometry, tokens, parameters and FLOPs, from the config alone; `image_size` in px, the config's by default."""
+    vision, text, fetcher = config.vision_config, config.text_config, config.fetcher_config
+    image_size = vision.image_size if image_size is None else image_size
+    side = grid_size(image_size, vision.patch_size)
+    base, fetched = config.vision_tokens(image_size, budget)
+    model = on_meta(config)
+    return {
+        "model": name,
+        "geometry": {
+            "image_side_px": image_size,
+            "patch_side_px": vision.patch_size,
+            "grid": [side, side],
+            "patches": side**2,
+            "feature_channels": vision.out_channels,
+            "compressor": vision.compressor,
+            "bridge": config.bridge_config.kind,
+            "language_model": text.model_type,
+            "language_width": text.hidden_size,
+            "context_tokens": text.max_position_embeddings,
+        },
+        "fetching": {
+            "strategy": fetcher.strategy,
+            "trained_scorers": list(fetcher.scorers),
+            "allocator": fetcher.allocator,
+            "budgets": {n: config.vision_tokens(image_size, n, strategy="oracle")[1] for n in NAMED_BUDGETS},
+        },
+        "tokens": {"base": base, "fetched": fetched, "question": question_tokens},
+        "parameters": count_parameters(model),
+        "flops": count_flops(model, budget=budget, question_tokens=question_tokens, image_size=image_size),
+    }
+
+
+def describe_scorers(
+    config: Any, question_tokens: int, image_size: int | None = None
+) -> dict[str, dict[str, int | bool]]:
+    """Every registered scorer's parameters and FLOPs at this model's sizes, and whether this model holds it."""
+    counts = count_scorers(config, question_tokens=question_tokens, image_size=image_size)
+    held = config.fetcher_config.scorers
+    return {name: {**of, "held": not of["parameters"] or name in held} for name, of in counts.items()}
+
+
+def report(description: dict[str, Any]) -> str:
+    """`describe_model`'s answer for people."""
+    geometry, fetching, tokens = description["geometry"], description["fetching"], description["tokens"]
+    budgets = ", ".join(f"{name} {count}" for name, count in fetching["budgets"].items())
+    trained = ", ".join(fetching["trained_scorers"]) or "none"
+    lines = [
+        description["model"],
+        "",
+        "geometry",
+        f"  image             {geometry['image_side_px']} px square, patches of {geometry['patch_side_px']} px",
+        f"  fine grid         {geometry['grid'][0]} x {geometry['grid'][1]} = {geometry['patches']} patches, "
+        f"{geometry['feature_channels']} channels",
+        f"  parts             compressor {geometry['compressor']}, bridge {geometry['bridge']}",
+        f"  language model    {geometry['language_model']}, {geometry['language_width']} wide, "
+        f"{geometry['context_tokens']} tokens of context",
+        "",
+        "tokens per image",
+        f"  always            {tokens['base']} base tokens",
+        f"  fetched           {tokens['fetched']} (strategy {fetching['strategy']}, allocator {fetching['allocator']})",
+        f"  named budgets     {budgets}",
+        f"  trained scorers   {trained}",
+        "",
+        "parameters",
+        *_shares(description["parameters"], description["parameters"]["total"], _count),
+        "",
+        f"FLOPs for one image and a question of {tokens['question']} tokens, counted (a multiply-add is 2)",
+        *_shares(
+            description["flops"],
+            sum(n for stage, n in description["flops"].items() if stage != "one decode step"),
+            _flops,
+        ),
+        "  shares are of the work up to the first token; the first two stages run once per image",
+        *_scorers(description.get("scorers")),
+        *_statistics(description.get("statistics")),
+    ]
+    return "\n".join(lines)
+
+
+def _scorers(scorers: dict[str, dict[str, Any]] | None) -> list[str]:
+    if scorers is None:
+        return []
+    rows = [
+        f"  {name:<24}{_count(of['parameters']):>12}{_flops(of['flops']):>12}  {'yes' if of['held'] else 'no'}"
+        for name, of in scorers.items()
+    ]
+    return ["", f"{'every scorer at these sizes':<28}parameters{'FLOPs':>10}  held here", *rows]
+
+
+def _statistics(statistics: dict[str, dict[str, Any]] | None) -> list[str]:
+    if statistics is None:
+        return []
+    rows = [
+        f"  {stage:<20}{of['mean']:>12.5f}{of['std']:>12.5f}{of['min']:>12.5f}{of['max']:>12.5f}  "
+        f"{' x '.join(map(str, of['shape']))} {of['dtype']}{'' if of['in_range'] else '  OUT OF RANGE'}"
+        for stage, of in statistics.items()
+    ]
+    return ["", f"{'outputs on a generated image':<28}{'mean':>6}{'std':>12}{'min':>12}{'max':>12}  shape", *rows]
+
+
+def _shares(counts: dict[str, int], whole: int, show: Any) -> list[str]:
+    return [f"  {name:<20}{show(count):>12}{100 * count / max(1, whole):>8.1f} %" for name, count in counts.items()]
+
+
+def _count(number: int) -> str:
+    return f"{number:,}"
+
+
+def _flops(number: int) -> str:
+    unit, name = next(((u, n) for u, n in ((1e12, "T"), (1e9, "G"), (1e6, "M")) if number >= u), (1e3, "k"))
+    return f"{number / unit:.2f} {name}"
+
+
+QUESTION = "What is written here?"
+
+
+def generated_image(side: int) -> Image.Image:
+    """A square RGB image of `side` px, the same everywhere: colours that change slowly, and dark marks in rows."""
+    y, x = np.meshgrid(np.arange(side), np.arange(side), indexing="ij")
+    pixels = np.stack((255 * y // side, 255 * x // side, 255 * (y + x) // (2 * side)), -1)
+    marks = (y // 8 % 3 == 1) & ((x // 4 * 7 + y // 24 * 5) % 3 > 0)
+    pixels[marks] //= 4
+    return Image.fromarray(pixels.astype(np.uint8))
+
+
+def question_inputs(
+    model: ArrCocForConditionalGeneration,
+    *,
+    strategy: str | None = None,
+    budget: int | str | None = None,
+    image_size: int | None = None,
+) -> dict[str, Tensor]:
+    """What `model.generate(**inputs)` takes for `QUESTION` about `generated_image`; the model's defaults where None."""
+    side = model.config.vision_config.image_size if image_size is None else image_size
+    text = model.processor.prompt(QUESTION)
+    settings = {"strategy": strategy, "budget": budget, "size": {"height": side, "width": side}}
+    chosen = {name: value for name, value in settings.items() if value is not None}
+    inputs = model.processor(images=[generated_image(side)], text=[text], return_tensors="pt", **chosen)
+    return dict(inputs.to(model.device))
+
+
+@torch.no_grad()
+def stage_statistics(
+    model: ArrCocForConditionalGeneration, *, budget: int | str | None = None, image_size: int | None = None
+) -> dict[str, Statistics]:
+    """Runs `model`, with its processor, on `generated_image` (side `image_size` px) and one question.
+
+    Strategy "oracle" has nothing to go by here: such a model fetches by "saliency".
+    """
+    strategy = model.config.fetcher_config.strategy
+    strategy = "saliency" if strategy == "oracle" else strategy
+    inputs = question_inputs(model, strategy=strategy, budget=budget, image_size=image_size)
+    encoding = model.model.encode_image(inputs.pop("pixel_values"), inputs.pop("patch_mask"))
+    outputs = model(**inputs, image_encoding=encoding, choices={"strategy": strategy})
+    stages: dict[str, Tensor] = {
+        "grid encoder": encoding.features,
+        "compressor": encoding.compressed,
+        "semantic encoder": encoding.semantic,
+        "base after bridge": encoding.tokens,
+        "image tokens": outputs.image_tokens,
+        "relevance": outputs.fetch.relevance,
+        "text embeddings": model.get_input_embeddings()(inputs["input_ids"]),
+        "logits": outputs.logits,
+    }
+    return {name: Statistics.of(tensor) for name, tensor in stages.items()}
+
+
+def expected_range(stage: str) -> Range:
+    """Where the values of a stage of `stage_statistics` are expected."""
+    return EXPECTED.get(stage, Range())

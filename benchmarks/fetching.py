@@ -1,0 +1,119 @@
+"""What do textures, each scorer and each allocator cost beside all that a question waits for?
+
+    python -m benchmarks.fetching [MODEL] [--dtype bfloat16] [--question-tokens 16] [--rounds 5] [--clock cpu]
+
+One image and one question, every scorer at the model's sizes; those that the checkpoint does not hold have random
+weights, which cost the same, and so has all of a folder that holds a config alone. Medians of rounds in which
+everything runs once: so that shares hold on a busy machine too; `--clock cpu` counts processor time, of all threads
+together. Fetching is scoring, allocating and gathering, and for "glance" the language model's reading of the question:
+by each scorer with allocator "topk", by each allocator with the model's own scorer. Textures are made once per image.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from time import process_time
+
+import torch
+from transformers.cache_utils import DynamicCache
+from transformers.utils import logging
+
+from arr_coc.faults import run_module
+from arr_coc.modeling.allocators import ALLOCATORS
+from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
+from arr_coc.modeling.fetcher import FetchChoices
+from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from arr_coc.modeling.regions import pool_regions
+from arr_coc.modeling.scorers import SCORERS
+from arr_coc.modeling.textures import TEXTURE_SETS, textures
+from arr_coc.modeling.vision_tower import ImageEncoding, gather_patches
+from arr_coc.modeling.weights import WEIGHTS, WEIGHTS_INDEX
+
+from .qwen3_vl import our_inputs
+from .timing import CLOCKS, Seconds, alternate, argument_parser
+
+FIRST, ENCODER = "first token", "grid encoder"
+"""What the others are shares of: an answer's first token, from pixels and a prompt, and the grid encoder in it."""
+
+
+def with_all_scorers(folder: Path, dtype: torch.dtype = torch.float32) -> ArrCocForConditionalGeneration:
+    """The checkpoint, and random weights for the scorers that it does not hold; all random where it holds none."""
+    config = ArrCocConfig.from_pretrained(folder)
+    config.fetcher_config.scorers = [name for name, kind in SCORERS.items() if kind.trained]
+    kind = ArrCocForConditionalGeneration
+    if any((folder / name).is_file() for name in (WEIGHTS, WEIGHTS_INDEX)):
+        return kind.from_pretrained(folder, config=config, strict=False, dtype=dtype).eval()
+    torch.manual_seed(0)
+    return kind._from_config(config, dtype=dtype).eval()
+
+
+def _with_base_read(model: ArrCocForConditionalGeneration, encoding: ImageEncoding) -> ImageEncoding:
+    """The encoding with the language model's reading of its base tokens, as prompts of `our_inputs` begin."""
+    cache, base = DynamicCache(config=model.config.text_config), encoding.tokens.to(model.dtype)
+    model.model(inputs_embeds=base, cache=cache, use_cache=True)
+    ids = torch.full((base.shape[1],), model.config.image_token_id)
+    layers = [(layer.keys, layer.values) for layer in cache.layers]  # type: ignore[union-attr]
+    return replace(encoding, prefix_ids=ids, prefix_cache=layers)  # type: ignore[arg-type]
+
+
+@torch.no_grad()
+def fetching_costs(
+    model: ArrCocForConditionalGeneration,
+    *,
+    question_tokens: int = 16,
+    rounds: int = 5,
+    clock: Callable[[], float] = process_time,
+) -> dict[str, Seconds]:
+    """Of `FIRST`, `ENCODER`, each texture set, strategy and allocator; `model` holds every scorer."""
+    core, config = model.model, model.config
+    inputs = our_inputs(config, config.vision_config.image_size, question_tokens)
+    inputs["pixel_values"] = pixels = inputs["pixel_values"].to(model.dtype)
+    encoding = _with_base_read(model, core.encode_image(pixels, inputs["patch_mask"]))
+    look = core.look(
+        inputs["input_ids"], encoding, query_mask=inputs["query_mask"].bool(), image_index=torch.zeros(1).long(),
+        choices=FetchChoices(relevance=torch.rand(1, encoding.side**2)),
+    )  # fmt: skip
+
+    def fetch(strategy: str, allocator: str) -> None:
+        own = look if SCORERS[strategy].fetches else replace(look, budget=0)
+        fetched = core.fetch(own, FetchChoices(strategy=strategy, allocator=allocator))
+        if fetched.levels is None:
+            gather_patches(encoding.features, fetched.indices)
+        else:
+            pool_regions(encoding.features, fetched.indices, fetched.levels)
+
+    calls: dict[str, Callable[[], object]] = {
+        FIRST: partial(model.generate, **inputs, max_new_tokens=1, do_sample=False),
+        ENCODER: lambda: core.vision_tower.encode_grid(pixels),
+        **{f"textures {kind}": partial(textures, pixels, encoding.side, kind) for kind in TEXTURE_SETS},
+        **{f"fetching {name}": partial(fetch, name, "topk") for name in SCORERS},
+        **{f"allocator {name}": partial(fetch, config.fetcher_config.strategy, name) for name in ALLOCATORS},
+    }
+    return alternate(calls, rounds, clock)
+
+
+def main() -> None:
+    """Runs the measurement from the command line."""
+    parser = argument_parser(__doc__, "hub_configs/arr-coc-tiny", rounds=5, clock="cpu", dtype="float32")
+    parser.add_argument("--question-tokens", type=int, default=16)
+    arguments = parser.parse_args()
+    logging.set_verbosity_error()  # which weights are missing is said above
+    logging.disable_progress_bar()
+    model = with_all_scorers(Path(arguments.model), getattr(torch, arguments.dtype))
+    costs = fetching_costs(
+        model, question_tokens=arguments.question_tokens, rounds=arguments.rounds, clock=CLOCKS[arguments.clock]
+    )
+    print(
+        f"{arguments.model}, {model.config.vision_config.image_size} px, {arguments.question_tokens} question tokens, "
+        f"{arguments.dtype}, {arguments.clock} seconds, medians of {arguments.rounds}, "
+        f"{torch.get_num_threads()} threads"
+    )
+    for name, seconds in costs.items():
+        whole = ENCODER if name.startswith("textures") else FIRST
+        share = 100 * seconds.times(costs[whole])
+        print(f"{name:<32}{1000 * seconds.median:10.1f} ms {share:8.2f} % of the {whole}'s")
+
+
+if __name__ == "__main__":
+    run_module(main)

@@ -1,0 +1,97 @@
+"""Which files of the model a question visits on its way, in the order of the calls.
+
+    python -m benchmarks.path [MODEL] [--calls]
+
+A reader follows the code as the calls do: the fewer files, and the fewer changes from one to another, the easier.
+Traced are `generate(image, question, max_new_tokens=1)`, and one more question about the image once it is encoded.
+"""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import FrameType
+from typing import Any
+
+import arr_coc.modeling
+from arr_coc.model_summary import generated_image
+from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+
+from ..faults import run_module
+from .second_question import QUESTIONS
+from .timing import argument_parser
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Calls into files of modeling/, in order: (file, function)."""
+
+    calls: list[tuple[str, str]]
+
+    @property
+    def visits(self) -> list[str]:
+        """The files in the order in which they were entered, none twice in a row."""
+        return [file for file, _ in groupby(file for file, _ in self.calls)]
+
+    @property
+    def files(self) -> list[str]:
+        """The files that were entered, in the order of their first call."""
+        return list(dict.fromkeys(self.visits))
+
+    @property
+    def changes(self) -> int:
+        """How often a call went to another file than the call before it."""
+        return max(0, len(self.visits) - 1)
+
+
+def trace(call: Callable[[], object]) -> Trace:
+    """Runs `call` and records every Python function of modeling/ that is entered meanwhile."""
+    folder, calls = str(Path(arr_coc.modeling.__file__ or "").parent), []
+
+    def on_event(frame: FrameType, event: str, argument: Any) -> None:
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and str(path.parent) == folder:
+            calls.append((path.name, frame.f_code.co_qualname))
+
+    before = sys.getprofile()
+    sys.setprofile(on_event)
+    try:
+        call()
+    finally:
+        sys.setprofile(before)
+    return Trace(calls)
+
+
+def question_traces(model: ArrCocForConditionalGeneration) -> dict[str, Trace]:
+    """The first question about an image file, and a further one on its encoding; `model` with a processor."""
+    with TemporaryDirectory() as folder:
+        image = Path(folder, "page.png")
+        generated_image(model.config.vision_config.image_size).save(image)
+        return _traces(model, image)
+
+
+def _traces(model: ArrCocForConditionalGeneration, image: Path) -> dict[str, Trace]:
+    model.generate(image, QUESTIONS[0], max_new_tokens=1)  # what only a first call does is no part of the path
+    encoding = model.encode_image(image)
+    return {
+        "first question": trace(lambda: model.generate(image, QUESTIONS[0], max_new_tokens=1)),
+        "further question": trace(lambda: model.generate(encoding, QUESTIONS[1], max_new_tokens=1)),
+    }
+
+
+def main() -> None:
+    parser = argument_parser(__doc__, "hub_configs/arr-coc-tiny")
+    parser.add_argument("--calls", action="store_true", help="print every call too")
+    arguments = parser.parse_args()
+    model = ArrCocForConditionalGeneration.from_pretrained(arguments.model).eval()
+    for name, traced in question_traces(model).items():
+        print(f"{name}: {len(traced.files)} files of modeling/, {traced.changes} changes of file")
+        print("  " + " -> ".join(traced.visits))
+        if arguments.calls:
+            print("\n".join(f"    {file:28} {function}" for file, function in traced.calls))
+
+
+if __name__ == "__main__":
+    run_module(main)

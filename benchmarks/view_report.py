@@ -1,0 +1,166 @@
+"""What the model makes of A4 pages, PDFs of ten pages, pairs of pages and clips of 30 frames: one table.
+
+    python -m benchmarks.view_report [MODEL] --out FOLDER [--questions 200] [--seed 7] [--split test]
+        [--only invoices documents pairs clips]
+
+Pages are rendered into FOLDER, where they are not there yet. Of A4 pages "encoder" is the share of views that the grid
+encoder ran on when only tiles that a question asks for are encoded. A pair's comparisons are asked apart from the
+questions that one of its pages answers.
+"""
+
+import argparse
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import compress
+from operator import not_
+from pathlib import Path
+from typing import Any
+
+from arr_coc.data.domains.pair import COMPARISONS
+from arr_coc.data.records import Record, read_records
+from arr_coc.data.splits import SPLITS, Split
+from arr_coc.data.writing import DATA, write_questions
+from arr_coc.evaluation.strategies import evaluate
+from arr_coc.faults import run_module
+from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+
+METRIC = "exact_match"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One line of the table.
+
+    Attributes:
+        name: what was asked about, and how.
+        count: questions.
+        exact, right: shares of exact answers, and of questions of which the patch of the highest relevance came from a
+            source that answers, each with its interval; None where there are several or one.
+        views: that the grid encoder ran on.
+    """
+
+    name: str
+    count: int
+    exact: dict[str, float]
+    right: dict[str, float] | None
+    views: int
+
+
+@contextmanager
+def counting_views(model: ArrCocForConditionalGeneration) -> Iterator[list[int]]:
+    """A list of one number: the views that the grid encoder runs on within."""
+    count = [0]
+
+    def counted(module: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        count[0] += len(inputs[0])
+
+    hook = model.model.vision_tower.grid_encoder.register_forward_hook(counted)
+    try:
+        yield count
+    finally:
+        hook.remove()
+
+
+def measured(
+    model: ArrCocForConditionalGeneration, records: Sequence[Record], name: str, tiles: str | None
+) -> Measured:
+    """The default strategy's answers to the questions."""
+    with counting_views(model) as views:
+        strategy = model.config.fetcher_config.strategy
+        report = evaluate(model, records, [strategy], metric=METRIC, tiles=tiles)["strategies"][strategy]
+    pages = report.get("pages")
+    return Measured(name, report["n"], report[METRIC], None if pages is None else pages["best"], views[0])
+
+
+def rendered(out: Path, name: str, questions: int, seed: int, split: Split, **how: Any) -> list[Record]:
+    """As many questions about pages that are drawn into `out / name`, if they are not there."""
+    each, domain = how.pop("each"), how.pop("domain")
+    path = out / f"{name}-{how['size']}-{split}-{seed}-{questions}"
+    if not (path / DATA).exists():
+        pages = math.ceil(questions / each)
+        write_questions(path, pages=pages, questions=each, seed=seed, split=split, domains=(domain,), **how)
+    return read_records(path / DATA, limit=questions)
+
+
+def view_report(
+    model: ArrCocForConditionalGeneration, out: Path, *, questions: int, seed: int, split: Split, only: Sequence[str]
+) -> list[Measured]:
+    """The lines of the table, each as soon as it is measured.
+
+    Args:
+        model: with a processor.
+        out: folder of the pages.
+        questions: of each kind.
+        seed, split: of the pages.
+        only: names of `DATA_SETS`.
+    """
+    lines: list[Measured] = []
+    side = model.config.vision_config.image_size
+
+    def ask(records: Sequence[Record], name: str, tiles: str | None = None) -> None:
+        if not records:
+            return
+        lines.append(measured(model, records, name, tiles))
+        print(line_of(lines[-1], lines), flush=True)
+
+    for name in only:
+        how = {**DATA_SETS[name]}
+        how["size"] = how["size"] or side
+        records = rendered(out, name, questions, seed, split, **how)
+        if name == "invoices":
+            ask(records, "invoices, all tiles", "all")
+            ask(records, "invoices, tiles asked for", "asked")
+        elif name == "pairs":
+            compares = [dict(record.tags)["kind"] in COMPARISONS for record in records]
+            ask(list(compress(records, compares)), "pairs, comparisons")
+            ask(list(compress(records, map(not_, compares))), "pairs, single questions")
+        else:
+            ask(records, name)
+    return lines
+
+
+DATA_SETS: dict[str, dict[str, Any]] = {
+    "invoices": {"domain": "invoice", "size": 1240, "each": 3},
+    "documents": {"domain": "pages", "size": 1240, "sources": 10, "each": 4},
+    "pairs": {"domain": "pair", "size": None, "each": 4},
+    "clips": {"domain": "clip", "size": None, "sources": 30, "each": 4},
+}
+"""What is rendered, by name: `each` questions about each page or document; no size: that of the model's square."""
+
+HEADER = f"{'':28} {'n':>4} {'exact':>22} {'right source':>22} {'views':>6} encoder"
+
+
+def line_of(line: Measured, before: Sequence[Measured]) -> str:
+    """A line of the table; tiles asked for are compared with all tiles, which stand before."""
+    whole = [other for other in before if other.name == "invoices, all tiles"]
+    share = f"{line.views / whole[0].views:7.1%}" if whole and line.name == "invoices, tiles asked for" else ""
+    return f"{line.name:28} {line.count:4} {_percent(line.exact):>22} {_percent(line.right):>22} {line.views:6} {share}"
+
+
+def _percent(interval: dict[str, float] | None) -> str:
+    return "" if interval is None else "{value:.1%} [{low:.1%}, {high:.1%}]".format(**interval)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", metavar="MODEL", nargs="?", default="hub_configs/arr-coc-tiny")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--questions", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--split", choices=SPLITS, default="test")
+    parser.add_argument("--only", nargs="+", choices=DATA_SETS, default=list(DATA_SETS))
+    arguments = parser.parse_args()
+    if arguments.questions < 1:
+        parser.error(f"--questions: expected at least 1; got {arguments.questions}")
+    model = ArrCocForConditionalGeneration.from_pretrained(Path(arguments.model)).eval()
+    print(f"{arguments.model}, {arguments.split} split, seed {arguments.seed}\n{HEADER}")
+    view_report(
+        model, arguments.out, questions=arguments.questions, seed=arguments.seed, split=arguments.split,
+        only=arguments.only,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    run_module(main)

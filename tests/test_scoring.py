@@ -1,0 +1,286 @@
+"""Density curves, the halves of an image's tokens, and comparisons in words."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import tiny_config, tiny_model
+from PIL import Image
+from torch.testing import assert_close
+
+from arr_coc.data.records import Record
+from arr_coc.evaluation.answers import encode, load_images
+from arr_coc.evaluation.arms import Arm, make_arms
+from arr_coc.evaluation.prediction_loop import OtherPages, as_read
+from arr_coc.evaluation.predictions import Prediction, compared_halves, read_run, swapped_pairs
+from arr_coc.evaluation.scores import Items, Scored
+from arr_coc.evaluation.statistics import bootstrap_mean, bootstrap_ratio, paired_difference
+from arr_coc.evaluation.strategies import describe, describe_change
+from arr_coc.experiments.experiment import predict
+from arr_coc.experiments.plots import curve_blocks, draw_curve
+from arr_coc.experiments.scoring import Curve, score_curve, score_experiment
+from arr_coc.modeling.fetcher import FetchChoices
+
+CURVE = Curve("density", "running", "floor", "ceiling")
+IMAGES, LEVELS = 60, (50, 100, 200)
+SHARES = {"floor": (0.9, 0.6, 0.2), "running": (0.9, 0.8, 0.7), "ceiling": (0.95, 0.85, 0.8)}
+"""Exact matches of each arm by level."""
+
+
+def record(number: int, level: int) -> Record:
+    return Record(None, "?", ("yes",), (), number, (), (("density", str(level)),))  # type: ignore[arg-type]
+
+
+def asked() -> tuple[list[Scored], list[Record]]:
+    """20 images of each level with two questions each, of which each arm has its share right."""
+    records = [record(number, LEVELS[number // 2 // 20]) for number in range(2 * IMAGES)]
+    images, scored = np.arange(2 * IMAGES) // 2, []
+    for name, shares in SHARES.items():
+        tokens = 33 if name != "ceiling" else 272
+        arm = Arm(name, "bound" if name == "ceiling" else "contest", "none", 0, "topk", 64, tokens)
+        said = [Prediction(number, "", 0.0, tokens, 4, (8, 8), "AAA=") for number in range(2 * IMAGES)]
+        right = np.concatenate([np.arange(40) < 40 * share for share in shares])[None].astype(float)
+        nothing = np.full((1, 2 * IMAGES), np.nan)
+        scored.append(Scored(arm, "exact_match", [said], right, nothing, images, np.zeros(2 * IMAGES, bool)))
+    return scored, records
+
+
+def test_a_level_has_every_arms_score_the_gap_and_what_is_recovered() -> None:
+    curve = score_curve(*asked(), CURVE)
+    assert [(level["characters"], level["n"], level["images"]) for level in curve["levels"]] == [
+        (50, 40, 20), (100, 40, 20), (200, 40, 20),
+    ]  # fmt: skip
+    for number, level in enumerate(curve["levels"]):
+        assert level["per_token"] == LEVELS[number] / 33
+        for name, shares in SHARES.items():
+            assert level["scores"][name]["value"] == pytest.approx(shares[number])
+            assert level["scores"][name]["low"] <= shares[number] <= level["scores"][name]["high"]
+    assert [level["recovered"] and round(level["recovered"]["value"], 4) for level in curve["levels"]] == [
+        None, 0.8, 0.8333,
+    ]  # fmt: skip
+    assert curve["levels"][0]["gap"]["value"] == pytest.approx(0.05)  # too little to recover
+    assert curve["all"]["n"] == 120 and curve["tokens"] == 33
+
+
+def test_all_of_a_gap_and_none_of_it() -> None:
+    gap = np.repeat([0.0, 1.0, 1.0, 0.0], 20)
+    whole, nothing = bootstrap_ratio(gap, gap), bootstrap_ratio(0 * gap, gap)
+    assert (whole.value, whole.low, whole.high) == (1, 1, 1) and (nothing.low, nothing.high) == (0, 0)
+    half = bootstrap_ratio(gap * np.tile([0, 1], 40), gap)
+    assert half.value == pytest.approx(0.5) and 0.25 < half.low < 0.5 < half.high < 0.75
+
+
+def test_questions_of_one_image_are_drawn_together() -> None:
+    rng = np.random.default_rng(0)
+    few = np.repeat(rng.random(12) < 0.5, 10).astype(float)
+    each = bootstrap_ratio(few, np.ones(120))
+    together = bootstrap_ratio(few, np.ones(120), groups=np.repeat(np.arange(12), 10))
+    assert together.value == each.value and together.high - together.low > 2 * (each.high - each.low)
+
+
+@pytest.mark.parametrize(
+    ("above", "below", "message"),
+    [([1.0], [1.0, 2.0], "expected one per numerator"), ([1.0], [0.0], "a mean above 0; got 0")],
+)
+def test_ratios_that_mean_nothing_are_refused(above: list[float], below: list[float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        bootstrap_ratio(above, below)
+
+
+def test_a_ratio_whose_denominator_may_be_nothing_is_not_known() -> None:
+    interval = bootstrap_ratio([1.0, 0.0, 0.0], [1.0, 0.0, 0.0])
+    assert interval.value == 1 and interval.low == 0  # draws without the one image that tells anything
+
+
+def shown() -> dict[str, Any]:
+    scored, records = asked()
+    arms = {of.arm.name: {"role": of.arm.role, "mean_tokens": float(of.arm.tokens)} for of in scored}
+    return {"curve": score_curve(scored, records, CURVE), "arms": arms}
+
+
+def test_the_plot_has_a_line_for_each_arm_at_its_scores() -> None:
+    result = shown()
+    tokens = {name: arm["mean_tokens"] for name, arm in result["arms"].items()}
+    (axes,) = draw_curve(result["curve"], tokens, ["ceiling"], y_title="%").axes
+    lines = {bar.get_label(): bar.lines[0] for bar in axes.containers}
+    assert list(lines) == ["floor (33 tokens)", "running (33 tokens)", "ceiling (272 tokens)"]
+    for line, shares in zip(lines.values(), SHARES.values(), strict=True):
+        assert np.allclose(line.get_ydata(), 100 * np.array(shares))
+        assert np.allclose(line.get_xdata(), np.array(LEVELS) / 33, atol=0.1)
+    assert lines["ceiling (272 tokens)"].get_linestyle() == "--" != lines["running (33 tokens)"].get_linestyle()
+
+
+def test_the_section_has_the_numbers_and_the_same_picture_every_time() -> None:
+    (_, figure, scores, shares, _), (_, again, *_) = (curve_blocks(shown(), metric="exact match") for _ in range(2))
+    assert figure == again
+    assert scores.head[4:] == ["floor, %", "running, %", "ceiling, %"]  # type: ignore[union-attr]
+    assert [row[0] for row in scores.rows] == ["50", "100", "200", "all"]  # type: ignore[union-attr]
+    assert [row[2].partition(" ")[0] for row in shares.rows] == ["-", "80.0", "83.3", "77.8"]  # type: ignore[union-attr]
+    assert curve_blocks({"arms": {}}, metric="exact match") == []
+
+
+SIZES = [(60, 90), (80, 40), (50, 50)]  # height, width
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return tiny_model()
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Three images; read only."""
+    folder = tmp_path_factory.mktemp("pages")
+    paths = [folder / f"{number}.png" for number in range(3)]
+    for number, (path, size) in enumerate(zip(paths, SIZES, strict=True)):
+        Image.fromarray(np.random.default_rng(number).integers(0, 256, (*size, 3), dtype=np.uint8)).save(path)
+    return paths
+
+
+def scored(name: str, scores: list[float]) -> Scored:
+    """Every question about an image of its own, answered by its score."""
+    (arm,) = make_arms(tiny_config(), [name])
+    said = [Prediction(1, f"{score}", 0.5, 33, 4, (9, 9), "") for score in scores]
+    count = len(scores)
+    return Scored(
+        arm,
+        "exact_match",
+        [said],
+        np.array([scores]),
+        np.ones((1, count)),
+        np.arange(count),
+        absent=np.zeros(count, bool),
+    )
+
+
+def test_the_other_page_is_the_next_that_shows_something_else(model: Any, pages: list[Path], tmp_path: Path) -> None:
+    """By pixels: a copy under another name, and in another format, is no other page."""
+    copy = tmp_path / "copy.bmp"
+    with Image.open(pages[0]) as image:
+        image.save(copy)
+    others = OtherPages(model, [pages[0], pages[0], copy, pages[1], pages[2]])
+    assert [others.after(image) for image in (pages[0], copy, pages[1], pages[2])] == [
+        pages[1], pages[1], pages[2], pages[0],
+    ]  # fmt: skip
+    assert OtherPages(model, [pages[0], copy]).after(copy) is None
+
+
+def embedded(model: Any, encoding: Any, arm: Any, image: int, other: int) -> tuple[torch.Tensor, list[int]]:
+    """The image's tokens [positions, D] as the language model reads them, and what was fetched."""
+    read = as_read(arm, encoding, torch.tensor([image]), torch.tensor([other]))
+    inputs = model.processor.prompts(["Why?"], images=[1], placeholders=read.base_positions + arm.budget)
+    choices = FetchChoices(strategy=arm.strategy, allocator=arm.allocator, budget=arm.budget)
+    prompt = model.model.embed_images(inputs["input_ids"], read, query_mask=inputs["query_mask"], choices=choices)
+    return prompt.image_tokens[0], prompt.fetch.indices[0].tolist()
+
+
+@pytest.mark.parametrize("layout", ["plain", "rows"])
+def test_only_the_base_is_exchanged(layout: str, pages: list[Path]) -> None:
+    """Patches are chosen and encoded as ever; before them stands the other page's base, or nothing."""
+    model = tiny_model(bridge={"layout": layout})
+    encoding = encode(model, load_images(model, pages[:2]), 128)
+    own, swapped, bare, alone = make_arms(model.config, ["realizer", "other_base", "patches_only", "other_base@0"])
+    with torch.no_grad():
+        tokens, fetched = embedded(model, encoding, own, 0, 1)
+        theirs, _ = embedded(model, encoding, own, 1, 0)
+        mixed, fetched_mixed = embedded(model, encoding, swapped, 0, 1)
+        patches, fetched_bare = embedded(model, encoding, bare, 0, 1)
+        base, nothing = embedded(model, encoding, alone, 0, 1)
+    positions = encoding.base_positions
+    assert fetched == fetched_mixed == fetched_bare and len(fetched) == 17 and not nothing
+    assert_close(mixed[positions:], tokens[positions:])
+    assert_close(mixed[:positions], theirs[:positions])
+    assert not torch.allclose(mixed[:positions], tokens[:positions])
+    assert_close(patches, tokens[positions:])
+    assert_close(base, theirs[:positions])
+    assert (swapped.tokens, bare.tokens, alone.tokens) == (positions + 17, 17, positions)
+
+
+def test_predictions_are_made_with_the_other_base_whatever_the_batch(
+    model: Any, pages: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer is the one that the other page's prefix gives; of the last page in a batch too."""
+    monkeypatch.setattr(model.generation_config, "max_new_tokens", 3)
+    records = [
+        Record(page, question, ("?",), line=number)
+        for number, (page, question) in enumerate((page, question) for page in pages for question in ("What?", "Why?"))
+    ]
+    arms = make_arms(model.config, ["none", "other_base", "other_base@0", "patches_only"])
+    for batch_size in (2, 32):
+        predict(model, arms, records, tmp_path / str(batch_size), batch_size=batch_size, progress=False)
+    runs = {name: read_run(tmp_path / "2", name) for name in ("none", "other_base", "other_base@0", "patches_only")}
+    for name, predictions in runs.items():
+        whole = read_run(tmp_path / "32", name)
+        assert {line: said.answer for line, said in predictions.items()} == {
+            line: said.answer for line, said in whole.items()
+        }
+    # With no patches the language model reads the next page only, so it answers as if it were asked about that.
+    by_question = {(record.image, record.question): record.line for record in records}
+    for record in records:
+        following = pages[(pages.index(record.image) + 1) % 3]
+        line = by_question[following, record.question]
+        assert runs["other_base@0"][record.line].answer == runs["none"][line].answer
+        assert runs["other_base@0"][record.line].image == runs["none"][record.line].image, "whose question it is"
+    assert {said.tokens for said in runs["patches_only"].values()} == {17}
+
+
+def test_what_each_half_contributes() -> None:
+    """Twenty pages: the base decides when there are no patches, and half of the answers beside them."""
+    right, half = [1.0] * 20, [1.0, 0.0] * 10
+    names = {"none": right, "realizer": right, "other_base": half, "other_base@0": [0.0] * 20}
+    arms = [scored(name, scores) for name, scores in names.items()]
+    assert [(own.name, other.name) for own, other in swapped_pairs([arm.arm for arm in arms])] == [
+        ("realizer", "other_base"), ("none", "other_base@0"),
+    ]  # fmt: skip
+    assert compared_halves([arm.arm for arm in arms]) == [
+        ("realizer", "other_base"), ("none", "other_base@0"), ("realizer", "none"), ("other_base", "other_base@0"),
+    ]  # fmt: skip
+    records = [Record(Path(f"{number}.png"), "Why?", ("?",), line=number) for number in range(20)]
+    items = Items(records, np.arange(20), np.arange(20), 0)
+    rule = {"decision": "GO", "if": {"arm": "realizer", "above": "none", "by": 2}}
+    result = score_experiment(arms, items, {"rules": [rule], "otherwise": {"decision": "NO"}}, 4)
+    beside, without = result["halves"]
+    assert (beside["patches"], beside["changed"]["value"]) == (17, 0.5)
+    assert (without["patches"], without["changed"]["value"]) == (0, 1.0)
+    assert {("realizer", "other_base"), ("none", "other_base@0")} <= {
+        (comparison["first"], comparison["second"]) for comparison in result["comparisons"]
+    }
+
+
+ARM = Arm("realizer", "ladder", "realizer", 17, "topk", 64, 100)
+
+
+def described(scores: list[float], recall: float = np.nan) -> Scored:
+    """Two questions per image."""
+    said = Prediction(1, "", 0.5, 100, 4, (9, 9), "")
+    images = np.arange(len(scores)) // 2
+    return Scored(
+        ARM,
+        "exact_match",
+        [[said] * len(scores)],
+        np.array([scores]),
+        np.full((1, len(scores)), recall),
+        images,
+        np.zeros(len(scores), dtype=bool),
+    )
+
+
+def test_scores_are_described_with_their_intervals() -> None:
+    halves = [1.0, 1.0, 0.0, 0.0] * 10
+    interval = bootstrap_mean(halves, groups=np.arange(40) // 2)
+    expected = f"50.0 [{100 * interval.low:.1f}, {100 * interval.high:.1f}] %"
+    assert describe(described(halves)) == f"exact match {expected}, 100.0 tokens, n = 40"
+    assert "recall 50.0 [33.9, 66.1] %" in describe(described(halves, recall=0.5))
+
+
+def test_a_change_is_paired_and_by_images() -> None:
+    before, after = [0.0] * 30 + [1.0] * 2, [1.0] * 20 + [0.0] * 11 + [1.0]
+    difference = paired_difference(after, before, groups=[number // 2 for number in range(32)])
+    assert difference.low > 0
+    expected = f"+{100 * 19 / 32:.1f} [{100 * difference.low:+.1f}, {100 * difference.high:+.1f}] points"
+    assert describe_change(described(before), described(after)).startswith(f"{expected}, 20 gained, 1 lost, p 0.0")
+    assert describe_change(described(after), described(before)).startswith("-59.4 [")
+    same = describe_change(described(before), described(before))
+    assert same == "+0.0 [-19.4, +19.4] points, 0 gained, 0 lost, p 1.000"
