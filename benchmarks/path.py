@@ -16,10 +16,10 @@ from types import FrameType
 from typing import Any
 
 import arr_coc.modeling
+from arr_coc.faults import run_module
 from arr_coc.model_summary import generated_image
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
-from ..faults import run_module
 from .second_question import QUESTIONS
 from .timing import argument_parser
 

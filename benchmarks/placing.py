@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
+from arr_coc.faults import run_module
 from arr_coc.model_summary import question_inputs
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
-from ..faults import run_module
 from .assembling import peak_memory
 from .timing import argument_parser
 
