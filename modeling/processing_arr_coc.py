@@ -129,6 +129,7 @@ class ArrCocProcessorImagesKwargs(ImagesKwargs, total=False):
     budget: int | str | None
     strategy: str | None
     patch_size: int | None
+    readable_px: int | float | None
 
 
 class ArrCocProcessorKwargs(ProcessingKwargs, total=False):
@@ -224,14 +225,16 @@ class ArrCocProcessor(ProcessorMixin):
         check_processing(kwargs)
         if images is not None:
             images = self.image_processor.fetch_images(images)  # before the lock: a download takes its time
+        asks = images is not None and bool(texts) and all(map(_is_open, texts)) and not kwargs.keys() & PIXELS
+        sources: list[Any] = make_flat_list_of_images(images) if asks else []
+        if in_views := self.image_processor.shrinks(sources, 1.0):
+            kwargs = {"readable_px": None, **kwargs}  # what is too small in the square is read in tiles
         with self.tokenizing.lock:
             inputs = super().__call__(images, list(texts) if isinstance(text, tuple) else text, *args, **kwargs)
         if "input_ids" in inputs:
             self._check_length(inputs, kwargs | (kwargs.get("text_kwargs") or {}))
-        if images is not None and texts and all(map(_is_open, texts)) and not kwargs.keys() & PIXELS:
-            sources = make_flat_list_of_images(images)
-            if self.image_processor.shrinks(sources, 1.0):
-                inputs["image_sources"] = sources
+        if in_views:
+            inputs["image_sources"] = sources
         return inputs
 
     def apply_chat_template(self, conversation: Any, *args: Any, **kwargs: Any) -> Any:

@@ -102,6 +102,17 @@ def test_large_images_are_seen_in_tiles_by_every_door(model: Any) -> None:
     assert answers == [model.generate(image, QUESTION) for image in (large, PAGE)]
 
 
+def test_letters_that_tiles_show_are_not_warned_of(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    warned: list[str] = []
+    monkeypatch.setattr("arr_coc.modeling.image_processing_arr_coc.logger.warning", warned.append)
+    monkeypatch.setattr(model.processor.image_processor, "_warned_of_letters", False)
+    large = Image.effect_noise((900, 900), 80).convert("RGB")
+    model.processor.apply_chat_template([turn(ASK, shown(large))], **WRITTEN)
+    assert warned == []
+    model.processor.apply_chat_template([turn(ASK, shown(large)), ANSWER], tokenize=True, return_dict=True)
+    assert len(warned) == 1 and "which looks at it in tiles too" in warned[0]
+
+
 def test_trained_chats_hold_no_more_than_the_square(model: Any) -> None:
     large = Image.new("RGB", (400, 300), "white")
     inputs = model.processor.apply_chat_template([turn(ASK, shown(large)), ANSWER], tokenize=True, return_dict=True)
