@@ -113,8 +113,15 @@ class Asker:
         return with_prefix(self.model, self.processor, encoding) if prefix else encoding
 
     @torch.no_grad()
-    def encode_slots(self, input_ids: Tensor, sources: Sequence[Any], **options: Any) -> ImageEncoding:
-        """The images in the slots of prompts [B, S] that the processor wrote, one in each, in views; unpooled."""
+    def encode_slots(self, input_ids: Tensor, pixels: Tensor, sizes: Tensor, **options: Any) -> ImageEncoding:
+        """The images in the slots of prompts [B, S] that the processor wrote, one in each, in views; unpooled.
+
+        Args:
+            input_ids: [B, S], with placeholders.
+            pixels: uint8 [I, H, W, 3], padded; sizes: [I, 2] (height, width) of each.
+        """
+        shown = zip(pixels.cpu().numpy(), sizes.tolist(), strict=True)
+        sources = [image[:height, :width] for image, (height, width) in shown]
         taken = replace(self._view_options(options)[0], max_base_tokens=UNPOOLED)
         placeholders = (input_ids == self.model.config.image_token_id).sum(1)
         size, waiting = int(placeholders.sum()) // len(sources), iter(sources)

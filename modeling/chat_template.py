@@ -76,7 +76,8 @@ def images_first(messages: Sequence[Any]) -> list[Any]:
         ordered.append(message)
     if not images:
         return ordered
-    first = next((at for at, message in enumerate(ordered) if message.get("role") == QUESTION_ROLE), None)
+    roles = [message.get("role") if isinstance(message, Mapping) else None for message in ordered]
+    first = roles.index(QUESTION_ROLE) if QUESTION_ROLE in roles else None
     if first is None:
         return list(messages)
     content = ordered[first]["content"]

@@ -40,7 +40,7 @@ from .vision_tower import ImageEncoding
 
 warn_of_later_release()
 
-_IMAGE_ARGUMENTS = ("pixel_values", "patch_mask", "image_index", "image_encoding", "image_sources")
+_IMAGE_ARGUMENTS = ("pixel_values", "patch_mask", "image_index", "image_encoding", "image_sources", "source_sizes")
 
 
 @dataclass
@@ -154,7 +154,8 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             choices = replace(choices, all_scores=True, relevance=relevance_targets if known else choices.relevance)
         if not isinstance(logits_to_keep, int) and not _is_index(logits_to_keep):
             raise refusal("logits_to_keep", "an integer, or a tensor of them", logits_to_keep)
-        kwargs.pop("image_sources", None)  # of which `generate` looks at tiles; here each image is one square
+        for name in ("image_sources", "source_sizes"):
+            kwargs.pop(name, None)  # of which `generate` looks at tiles; here each image is one square
         counted = {name: kwargs.pop(name, None) for name in ("num_items_in_batch", "shift_labels")}
         taught = labels is not None or counted["shift_labels"] is not None
         if relevance_targets is not None and counted["num_items_in_batch"] is not None and not taught:
@@ -363,7 +364,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         asker = None if images["image_sources"] is None else Asker(self, self.processor)
         options = {name: kwargs.pop(name) for name in VIEW_OPTIONS & kwargs.keys()}
         if asker is not None and encoding is None:
-            encoding = asker.encode_slots(input_ids, images["image_sources"], **options)
+            encoding = asker.encode_slots(input_ids, images["image_sources"], images["source_sizes"], **options)
         elif encoding is None:
             encoding = self.model.encode_image(images["pixel_values"], images["patch_mask"])
         return self.model.embed_images(

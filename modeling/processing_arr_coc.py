@@ -8,7 +8,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 from transformers.image_utils import make_flat_list_of_images
 from transformers.processing_utils import ImagesKwargs, MultiModalData, ProcessingKwargs, ProcessorMixin
@@ -151,8 +153,9 @@ class Turns:
 class ArrCocProcessor(ProcessorMixin):
     """Images and text -> `input_ids`, `attention_mask`, `query_mask`, `pixel_values`, `patch_mask`.
 
-    Where a chat waits for its answer and an image is larger than the square, also `image_sources`: the images
-    themselves, so that `generate` looks at tiles of them.
+    Where a chat waits for its answer and an image is larger than the square, also the images themselves, so that
+    `generate` looks at tiles of them: `image_sources` uint8 [I, H, W, 3], padded, and `source_sizes` [I, 2] (height,
+    width).
 
     Each `<|image_pad|>` in the text becomes as many as the model fills for that image: M + K, and those of the layout.
     `query_mask` (as `attention_mask` in shape and container; bool as a tensor) is true on the text of the user's last
@@ -233,13 +236,18 @@ class ArrCocProcessor(ProcessorMixin):
             inputs = super().__call__(images, list(texts) if isinstance(text, tuple) else text, *args, **kwargs)
         if "input_ids" in inputs:
             self._check_length(inputs, kwargs | (kwargs.get("text_kwargs") or {}))
-        if in_views:
-            inputs["image_sources"] = sources
+        if in_views and isinstance(inputs["input_ids"], torch.Tensor):
+            pixels = [torch.from_numpy(np.array(image)) for image in sources]  # [H, W, 3] each
+            height, width = (max(image.shape[axis] for image in pixels) for axis in (0, 1))
+            padded = [pad(image, (0, 0, 0, width - image.shape[1], 0, height - image.shape[0])) for image in pixels]
+            inputs["image_sources"] = torch.stack(padded)
+            inputs["source_sizes"] = torch.tensor([image.shape[:2] for image in pixels])
         return inputs
 
     def apply_chat_template(self, conversation: Any, *args: Any, **kwargs: Any) -> Any:
         """As in transformers, of a chat whose images come before its first question: see `images_first`."""
-        single = isinstance(conversation, list | tuple) and all(isinstance(turn, Mapping) for turn in conversation)
+        first = conversation[0] if isinstance(conversation, list | tuple) and conversation else None
+        single = not isinstance(first, list | tuple) and not hasattr(first, "messages")
         chats = [conversation] if single else conversation
         ordered = [images_first(getattr(chat, "messages", chat)) for chat in chats]
         return super().apply_chat_template(ordered[0] if single else ordered, *args, **kwargs)

@@ -139,7 +139,8 @@ def other_sources(model: Any, folder: Path) -> None:
         [{"role": "user", "content": content}],
         add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt",
     )  # fmt: skip
-    model.generate(**{**inputs, "image_sources": inputs["image_sources"] * 5})
+    several = {name: inputs[name].repeat_interleave(5, 0) for name in ("image_sources", "source_sizes")}
+    model.generate(**{**inputs, **several})
 
 
 WHOLE = r"expected one image \(generate\(document, question\) and encode_image\(document\) take all of its pages\)"
