@@ -202,21 +202,18 @@ class GridAttention(nn.Module):
         at = torch.arange(side, device=table.device)
         return table[at[:, None] - at[None, self.pool // 2 :: self.pool] + side - 1]
 
-    def _heads(self, x: Tensor, first: int, last: int) -> Tensor:
-        """Parts `first` to `last` of query, key and value of x [B, S, S, W], each [B * heads, S * S, head_dim]."""
-        width = x.shape[-1]
-        part = slice(first * width, last * width)
-        parts = F.linear(x, self.qkv.weight[part], self.qkv.bias[part]).flatten(1, 2)
-        heads = parts.unflatten(-1, (last - first, self.num_heads, self.head_dim))
+    def _heads(self, x: Tensor) -> Tensor:
+        """Query, key and value of x [B, S, S, W]: [3, B * heads, S * S, head_dim]."""
+        parts: Tensor = self.qkv(x)  # the module itself: adapters and offloading hook into its call
+        heads = parts.flatten(1, 2).unflatten(-1, (3, self.num_heads, self.head_dim))
         return heads.permute(2, 0, 3, 1, 4).flatten(1, 2)
 
     def forward(self, x: Tensor) -> Tensor:
         batch, side, _, width = x.shape
-        if self.pool == 1:
-            query, key, value = self._heads(x, 0, 3)
-        else:
+        query, key, value = self._heads(x)
+        if self.pool > 1:
             pooled = F.avg_pool2d(x.permute(0, 3, 1, 2), self.pool).permute(0, 2, 3, 1)
-            query, (key, value) = self._heads(x, 0, 1)[0], self._heads(pooled, 1, 3)
+            _, key, value = self._heads(pooled)
         grid = query.unflatten(1, (side, side))
         rows = torch.einsum("nyxd,ykd->nyxk", grid, self._relative(self.rel_pos_h, side)).flatten(1, 2)
         columns = torch.einsum("nyxd,xkd->nyxk", grid, self._relative(self.rel_pos_w, side)).flatten(1, 2)
