@@ -80,7 +80,7 @@ class ArrCocVisionConfig(KnobConfig):
     window_size: int = whole(1, MAX_SIDE, default=14)
     global_attn_indexes: list[int] | tuple[int, ...] = wholes(0, MAX_LAYERS - 1, default=(2, 5, 8, 11))
     shifted_windows: bool = False
-    global_pool: int = choice((1, 2, 4), default=1)
+    global_pool: int = knob("1, 2 or 4", lambda value: value in (1, 2, 4), default=1)
     relative_positions: str = choice(("resize", "cut"), default="resize")
     out_channels: int = width(256)
     layer_norm_eps: int | float = epsilon(1e-6)

@@ -229,7 +229,7 @@ class ArrCocProcessor(ProcessorMixin):
         if images is not None:
             images = self.image_processor.fetch_images(images)  # before the lock: a download takes its time
         asks = images is not None and bool(texts) and all(map(_is_open, texts)) and not kwargs.keys() & PIXELS
-        sources: list[Any] = make_flat_list_of_images(images) if asks else []
+        sources: Any = make_flat_list_of_images(images) if asks else []
         if in_views := self.image_processor.shrinks(sources, 1.0):
             kwargs = {"readable_px": None, **kwargs}  # what is too small in the square is read in tiles
         with self.tokenizing.lock:

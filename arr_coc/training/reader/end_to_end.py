@@ -152,7 +152,9 @@ class EndToEnd(Task):
         self.config, self.budget = run.model.config, run.model.config.vision_tokens()[1]
         self.prompting = Prompting(run.processor.tokenizer)
         self.language = AdaptedModel(run, stage.rank, torch.bfloat16 if stage.bf16 else torch.float32)
-        table = self.language.table.weight.detach()
+        embeddings = self.language.table
+        assert isinstance(embeddings, nn.Embedding)
+        table = embeddings.weight.detach()
         self.unit = F.normalize(table.float(), dim=-1).to(self.language.dtype)
         self.spread = table.float().square().mean()
         self.recognition: RecognitionHead | None = None
@@ -241,7 +243,8 @@ class EndToEnd(Task):
 
     def _prompts(self, batch: Sequence[Drawn], seen: Sequence[Seen]) -> tuple[Asked, Tensor]:
         """The pages with their questions, and their embeddings [P, S, D]."""
-        rows, tokens = [], []
+        rows: list[tuple[Row, list[tuple[int, int, float]], list[str]]] = []
+        tokens: list[Tensor] = []
         for each, page in zip(batch, seen, strict=True):
             row = Row()
             row.add(self.prompting.before)
