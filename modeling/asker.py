@@ -20,14 +20,14 @@ from .checks import CALLABLES, DECODING, NUMBERS, boxes_per_slot, refusal, too_l
 from .configuration_arr_coc import COMPRESSION
 from .encoding_files import maker, of_model
 from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult
-from .image_processing_arr_coc import Box
+from .image_processing_arr_coc import Box, least_scale
 from .image_sources import shorten
 from .passes import ask_in_passes
 from .prefix import cached_prefix, holds_prefix, pad_after_prefix, with_prefix
 from .processing_arr_coc import ArrCocProcessor, History
 from .prompt import EmbeddedPrompt, Look, count_saccades, pooling
 from .view_encoding import encode_prompts, look_at_views
-from .views import AS_SEEN, VIEW_OPTIONS, ViewOptions, least_scale, take_view_options
+from .views import AS_SEEN, VIEW_OPTIONS, ViewOptions, take_view_options
 from .vision_tower import ImageEncoding
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class Asker:
         images = processor.load_sources(sources)
         if list in map(type, images):
             raise refusal("image", "one image, or a list of them", sources)
-        if pooled or processor.shrinks(images, least_scale(options)):
+        if pooled or processor.shrinks(images, least_scale(options.tiles, options.tile_scale)):
             return encode_prompts(self.model.model, processor, prompts, images, options)
         inputs = processor(images, return_tensors="pt")
         encoding = self.model.model.encode_image(inputs["pixel_values"], inputs["patch_mask"])
@@ -236,7 +236,9 @@ class Asker:
     ) -> Asked:  # fmt: skip
         """The encodings, and as many questions as prompts; `read_twice`: whether each of them glances at the base."""
         if encoded := is_encoding(image):
-            encoding = of_model(image, self.model.model)
+            core = self.model.model
+            own = image.made_by is not None and image.made_by[0] == core.token
+            encoding = image if own else of_model(image, core)
         else:
             prompts = shown_by_prompts(image)
             encoding = self._encode_sources(prompts, options)

@@ -346,13 +346,18 @@ class ArrCocModel(ArrCocPreTrainedModel):
             input_ids, encoding, query_mask=query_mask.bool(), image_index=image_index, choices=choices,
             attention_mask=aligned.get("attention_mask"),
         )  # fmt: skip
-        shown = look.rows.bincount(minlength=len(input_ids)).tolist()
-        in_views = encoding.documents is not None or (choices.patches is None and max(shown) > 1)
-        if joint and in_views:
+        if joint and not torch.compiler.is_compiling() and self._in_views(look, encoding, choices):
+            shown = look.rows.bincount(minlength=len(input_ids)).tolist()
             index = torch.arange(len(encoding)) if image_index is None else image_index.cpu()
             numbers = [own.tolist() for own in index.split(shown)]
             look = look_at_views(self, look, encoding, numbers, choices)
         return self.place(look, self.fetch(look, choices), **aligned)
+
+    @staticmethod
+    def _in_views(look: Look, encoding: ImageEncoding, choices: FetchChoices) -> bool:
+        """Whether a document is asked about, or several images of one prompt, which share a budget."""
+        several = choices.patches is None and len(look.rows) > len(look.rows.unique())
+        return encoding.documents is not None or several
 
     def _with_images(
         self,

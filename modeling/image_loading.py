@@ -30,9 +30,6 @@ WHITES = (1.0, 255.0, 1023.0, 4095.0, 16383.0, 65535.0)
 DARKEST = 16
 """Levels of 8 bits: an image whose brightest pixel is below holds 12 bits in 16, or is black to the eye."""
 
-BLANK = 16
-"""Levels of 8 bits: pixels that differ by less are paper and noise."""
-
 VISIBLE = 64
 """Levels by which ink that is read differs from what is under it."""
 
@@ -222,11 +219,6 @@ def check_size(height: int, width: int, name: str, limit: int) -> None:
             f"{name}: expected at most {limit} pixels (max_image_pixels), "
             f"received {height}x{width} = {height * width} pixels"
         )
-
-
-def is_blank(image: Image.Image) -> bool:
-    """Whether an RGB image shows nothing: every channel's pixels are within `BLANK` levels of one another."""
-    return all(high - low <= BLANK for low, high in image.getextrema())  # type: ignore[misc]
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

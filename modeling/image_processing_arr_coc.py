@@ -18,7 +18,7 @@ from transformers.utils import logging
 
 from .checks import PROCESSING, check_processing
 from .configuration_arr_coc import grid_size
-from .image_loading import MAX_IMAGE_PIXELS, Encoded, is_blank, load_image, load_source
+from .image_loading import MAX_IMAGE_PIXELS, Encoded, load_image, load_source
 from .processor_settings import check_image_settings
 
 logger = logging.get_logger(__name__)
@@ -75,6 +75,20 @@ def map_boxes(boxes: Sequence[Box], height: int, width: int, side: int) -> list[
     return [
         (left + x0 * scale_x, top + y0 * scale_y, left + x1 * scale_x, top + y1 * scale_y) for x0, y0, x1, y1 in boxes
     ]
+
+
+BLANK = 16
+"""Levels of 8 bits: pixels that differ by less are paper and noise."""
+
+
+def is_blank(image: Image.Image) -> bool:
+    """Whether an RGB image shows nothing: every channel's pixels are within `BLANK` levels of one another."""
+    return all(high - low <= BLANK for low, high in image.getextrema())  # type: ignore[misc]
+
+
+def least_scale(tiles: str | int, tile_scale: float) -> float:
+    """px of the square per px of a source, below which the source gets tiles (see `ViewOptions`); 0: never."""
+    return {"never": 0.0}.get(str(tiles), 1.0 if isinstance(tiles, int) else tile_scale)
 
 
 def patches_of_placement(placement: Placement, grid: int, patch_size: int) -> np.ndarray:

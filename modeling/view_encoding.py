@@ -17,11 +17,11 @@ from .configuration_arr_coc import COMPRESSION
 from .documents import Limits, open_document
 from .fetcher import FetchChoices
 from .image_loading import Encoded, Source
-from .image_processing_arr_coc import ArrCocImageProcessor, Box, warn_of_blank
+from .image_processing_arr_coc import ArrCocImageProcessor, Box, least_scale, warn_of_blank
 from .placement import device_of
 from .processing_arr_coc import Turns
 from .prompt import Look, count_vision_tokens, pooling
-from .views import VIEWS_AT_ONCE, ViewOptions, Views, Window, arrange, least_scale, plan_tiles, relevance_of, square_of
+from .views import VIEWS_AT_ONCE, ViewOptions, Views, Window, arrange, plan_tiles, relevance_of, square_of
 from .vision_tower import ArrCocVisionTower, ImageEncoding, Tiles
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def windows_of(source: Source, options: ViewOptions, grid: int, patch_size: int)
     if options.tiles == "never":
         return []
     most = options.tiles if isinstance(options.tiles, int) else None
-    scale = least_scale(options)
+    scale = least_scale(options.tiles, options.tile_scale)
     return plan_tiles(source.height, source.width, grid=grid, patch_size=patch_size, scale=scale, most=most)
 
 

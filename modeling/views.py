@@ -92,11 +92,6 @@ def take_view_options(kwargs: Mapping[str, Any]) -> tuple[ViewOptions, dict[str,
     return options, {name: value for name, value in kwargs.items() if name not in VIEW_OPTIONS}
 
 
-def least_scale(options: ViewOptions) -> float:
-    """px of the square per px of a source, below which the source gets tiles; 0: never."""
-    return {"never": 0.0}.get(str(options.tiles), 1.0 if isinstance(options.tiles, int) else options.tile_scale)
-
-
 def _is_number(value: Any, *, whole: bool = False) -> bool:
     return isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
 

@@ -128,7 +128,7 @@ def test_a_question_visits_few_files_of_the_model() -> None:
         for trace in (traces["first question"], traces["further question"])
     )
     assert "modeling_arr_coc.py" in first.files and "grid_encoder.py" not in further.files
-    assert len(first.files) <= 18 and first.changes <= 40, first.visits
+    assert len(first.files) <= 18 and first.changes <= 42, first.visits
     assert len(further.files) <= 12, further.visits
 
 

@@ -26,11 +26,15 @@ def model() -> Any:
     return tiny_model(fetcher={"scorers": HELD})
 
 
-@pytest.fixture(scope="module")
-def seen(model: Any) -> Seen:
+def seen_by(model: Any) -> Seen:
     """A wide picture of noise, so that the grid has padding."""
     pixels = np.random.default_rng(0).integers(0, 256, (60, 90, 3), dtype=np.uint8)
     return see(model, Image.fromarray(pixels))
+
+
+@pytest.fixture(scope="module")
+def seen(model: Any) -> Seen:
+    return seen_by(model)
 
 
 def evidence_of(model: Any, seen: Seen, **choices: Any) -> Evidence:
@@ -73,19 +77,21 @@ def test_a_scorer_without_maps_is_compared_with_the_knowings_and_claims_no_weigh
         np.testing.assert_allclose(each.values, fixed[each.name], atol=1e-6)
 
 
-def test_without_a_trained_space_the_third_knowing_is_not_shown(seen: Seen) -> None:
-    evidence = evidence_of(tiny_model(fetcher={"scorers": ["realizer"]}), seen, strategy="saliency")
+def test_without_a_trained_space_the_third_knowing_is_not_shown() -> None:
+    model = tiny_model(fetcher={"scorers": ["realizer"]})
+    evidence = evidence_of(model, seen_by(model), strategy="saliency")
     assert [each.name for each in evidence.inner] == list(KNOWINGS[:2])
     assert "holds no trained space" in evidence.inner_note
 
 
-def test_weights_that_are_as_they_began_are_called_untrained(model: Any, seen: Seen) -> None:
+def test_weights_that_are_as_they_began_are_called_untrained(model: Any) -> None:
     """An assembled checkpoint's scorer is new: its map means nothing, and the figure must say so."""
     fresh = ArrCocForConditionalGeneration(tiny_config()).eval()
     fresh.generation_config, fresh.processor = model.generation_config, model.processor
     assert is_untrained(fresh.model.fetcher.scorers["realizer"])
     assert not is_untrained(model.model.fetcher.scorers["realizer"])
     assert not is_untrained(fresh.model.fetcher.scorer("saliency"))
+    seen = seen_by(fresh)
     evidence = evidence_of(fresh, seen)
     assert evidence.untrained and evidence_json(evidence)["untrained"]
     assert len(evidence.inner) == 2  # clip_query's space is as new

@@ -232,7 +232,7 @@ def test_formats_that_start_programs_are_refused(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *args, **kwargs: pytest.fail("started"))
     path = tmp_path / "x.png"
     path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n")
-    with pytest.raises(ValueError, match=r"expected an image \(PNG, .*\), received other content$"):
+    with pytest.raises(ValueError, match=r"expected an image \(PNG, .*\), a PDF or a video, received other content$"):
         load_image(path)
 
 

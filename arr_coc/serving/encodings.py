@@ -19,11 +19,11 @@ from torch import Tensor
 
 from ..modeling.base_model import ArrCocModel
 from ..modeling.encoding_files import no_pixels
-from ..modeling.image_loading import Source, is_blank
-from ..modeling.image_processing_arr_coc import FAR_SHRUNK, ArrCocImageProcessor
+from ..modeling.image_loading import Source
+from ..modeling.image_processing_arr_coc import FAR_SHRUNK, ArrCocImageProcessor, is_blank, least_scale
 from ..modeling.image_sources import POLICIES, open_source
 from ..modeling.view_encoding import encode_sources, windows_of
-from ..modeling.views import ViewOptions, least_scale, take_view_options
+from ..modeling.views import ViewOptions, take_view_options
 from ..modeling.vision_tower import ImageEncoding
 from .image_worker import PreparedImage
 from .metrics import Metrics
@@ -226,7 +226,9 @@ class EncodingStore:
             for image, page in zip(images, prepared.pages, strict=True)
         ]
         options = bounded_tiles(sources, processor, take_view_options(processor.views)[0])
-        if prepared.pages[0].page is not None or processor.shrinks(images, least_scale(options)):
+        if prepared.pages[0].page is not None or processor.shrinks(
+            images, least_scale(options.tiles, options.tile_scale)
+        ):
             encoding = encode_sources(self.model, processor, [sources], options)
             encoding.sources = [replace(source, load=no_pixels) for source in sources]
         else:
