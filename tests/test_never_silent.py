@@ -38,7 +38,7 @@ def taught(model: Any) -> dict[str, Tensor]:
 # ---- right -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("part", ["semantic", "scorer", "language"])
+@pytest.mark.parametrize("part", ["encoder", "semantic", "scorer", "language"])
 def test_adapters_behind_frozen_parts_learn_under_reentrant_checkpointing(part: str) -> None:
     """No input of the encoder required gradients, so reentrant checkpoints gave its adapters none."""
     gradients = []
