@@ -26,7 +26,7 @@ from .modeling.prompt import Look
 from .modeling.scorers import SCORERS, FetchContext
 from .modeling.vision_tower import ImageEncoding
 
-STAGES = ("grid encoder", "base tokens", "fetcher", "saccades", "prefill", "one decode step")
+STAGES = ("grid encoder", "base tokens", "fetcher", "fetched tokens", "prefill", "one decode step")
 
 
 def on_meta(config: ArrCocConfig) -> ArrCocForConditionalGeneration:
@@ -43,7 +43,7 @@ def count_parameters(model: ArrCocForConditionalGeneration) -> dict[str, int]:
         "grid encoder": tower.grid_encoder,
         "compressor": tower.compressor,
         "semantic encoder": tower.semantic_encoder,
-        "saccade projection": tower.saccade_projection,
+        "fetched-patch projection": tower.saccade_projection,
         "fetcher": body.fetcher,
         "bridge": nn.ModuleList((body.bridge, body.layout)),
         "language model": body.language_model,
@@ -103,7 +103,7 @@ def count_flops(
     look = _look(model, encoding, question_tokens, saccades)
     strategy = config.fetcher_config.strategy
     fetched = counted("fetcher", _fetching(model, look, strategy, base))
-    counted("saccades", lambda: body.image_tokens(encoding, fetched))
+    counted("fetched tokens", lambda: body.image_tokens(encoding, fetched))
     cache = DynamicCache(config=config.text_config)
 
     def read(length: int) -> Tensor:

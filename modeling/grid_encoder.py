@@ -202,18 +202,17 @@ class GridAttention(nn.Module):
         at = torch.arange(side, device=table.device)
         return table[at[:, None] - at[None, self.pool // 2 :: self.pool] + side - 1]
 
-    def _heads(self, x: Tensor) -> Tensor:
-        """Query, key and value of x [B, S, S, W]: [3, B * heads, S * S, head_dim]."""
-        parts: Tensor = self.qkv(x)  # the module itself: adapters and offloading hook into its call
-        heads = parts.flatten(1, 2).unflatten(-1, (3, self.num_heads, self.head_dim))
-        return heads.permute(2, 0, 3, 1, 4).flatten(1, 2)
+    def _pooled(self, x: Tensor, side: int) -> Tensor:
+        """Keys or values [n, S * S, d] averaged over squares: those of the squares' means, as their layer is linear."""
+        grid = x.transpose(1, 2).unflatten(2, (side, side))
+        return F.avg_pool2d(grid, self.pool).flatten(2).transpose(1, 2)
 
     def forward(self, x: Tensor) -> Tensor:
         batch, side, _, width = x.shape
-        query, key, value = self._heads(x)
+        qkv = self.qkv(x).view(batch, side * side, 3, self.num_heads, self.head_dim)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4).flatten(1, 2)  # each [B*heads, S*S, head_dim]
         if self.pool > 1:
-            pooled = F.avg_pool2d(x.permute(0, 3, 1, 2), self.pool).permute(0, 2, 3, 1)
-            _, key, value = self._heads(pooled)
+            key, value = self._pooled(key, side), self._pooled(value, side)
         grid = query.unflatten(1, (side, side))
         rows = torch.einsum("nyxd,ykd->nyxk", grid, self._relative(self.rel_pos_h, side)).flatten(1, 2)
         columns = torch.einsum("nyxd,xkd->nyxk", grid, self._relative(self.rel_pos_w, side)).flatten(1, 2)

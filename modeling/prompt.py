@@ -238,7 +238,7 @@ def _slot_size(per_row: Tensor, slots: int, base: int) -> int:
     size = total // max(1, slots)
     if slots == 0 or total % slots or size < base or bool((per_row % max(1, size)).any()):
         raise ValueError(
-            f"image placeholders: expected {slots} images of {base} base tokens and equally many saccades each; "
+            f"image placeholders: expected {slots} images of {base} base tokens and equally many fetched tokens each; "
             f"got {per_row.tolist()} placeholders per prompt"
         )
     return size
@@ -284,7 +284,7 @@ def trim_placeholders(
             raise ValueError(f"{name}: expected {expected}; got {list(tensor.shape)}")
     _, most = find_slots(input_ids, image_token_id, len(counts), base_positions)
     if int(counts.min()) < 0 or int(counts.max()) > most:
-        raise ValueError(f"counts: expected 0 to {most} saccades per image; got {counts.tolist()}")
+        raise ValueError(f"counts: expected 0 to {most} fetched tokens per image; got {counts.tolist()}")
     placeholder = input_ids == image_token_id
     number = (placeholder.flatten().cumsum(0) - 1).view_as(input_ids)  # placeholders of all prompts, in order
     size = base_positions + most

@@ -330,7 +330,7 @@ def test_flops_are_those_of_the_matrices() -> None:
 def test_the_fetcher_costs_nothing_extra_where_nothing_is_fetched() -> None:
     model = on_meta(tiny_config())
     fetched, bare = count_flops(model), count_flops(model, budget=0)
-    assert bare["saccades"] == 0 < fetched["saccades"]
+    assert bare["fetched tokens"] == 0 < fetched["fetched tokens"]
     assert bare["grid encoder"] == fetched["grid encoder"] and bare["prefill"] < fetched["prefill"]
 
 

@@ -83,7 +83,7 @@ def test_a_hole_in_the_mask_stays_where_it_is() -> None:
 @pytest.mark.parametrize("counts", [[-1], [3]])
 def test_counts_outside_the_placeholders_are_refused(counts: list[int]) -> None:
     ids = torch.tensor([[9, 9, 9, 9, 2]])
-    with pytest.raises(ValueError, match=rf"^counts: expected 0 to 2 saccades per image; got \[{counts[0]}\]$"):
+    with pytest.raises(ValueError, match=rf"^counts: expected 0 to 2 fetched tokens per image; got \[{counts[0]}\]$"):
         trim_placeholders(ids, torch.tensor(counts), image_token_id=9, base_positions=2)
 
 

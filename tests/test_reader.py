@@ -128,7 +128,7 @@ def test_words_that_the_edge_cuts_and_unknown_characters_are_not_asked_for(cut: 
 
 
 def test_a_line_near_an_edge_goes_where_it_is_named(cut: Wordpieces) -> None:
-    """Its centre is a pixel above the edge between two rows: the encoder's own conviction decides, for all of it."""
+    """Its centre is a pixel above the edge between two rows: the encoder's own scores decide, for all of it."""
     text = printed([[line("a b", 4, 9.5)]], 64, 16, cut)  # centre at y = 14.5
     table = torch.nn.functional.normalize(torch.randn(len(cut.tokenizer), 8), dim=-1)
     said = torch.randn(1, 4, 4, PIECE_SLOTS, 8) * 1e-3

@@ -368,7 +368,7 @@ ROWS = {
     "grid encoder": "model.vision_tower.grid_encoder.",
     "compressor": "model.vision_tower.compressor.",
     "semantic encoder": "model.vision_tower.semantic_encoder.",
-    "saccade projection": "model.vision_tower.saccade_projection.",
+    "fetched-patch projection": "model.vision_tower.saccade_projection.",
     "fetcher": "model.fetcher.",
     "bridge": "model.bridge.",
     "layout": "model.layout.",

@@ -1,7 +1,8 @@
-"""Stage: everything behind the grid encoder learns to answer from real pages, and to say what stands there.
+"""Stage: everything behind the grid encoder learns to answer questions about rendered pages.
 
-A page is encoded once. The questions about it share what is fetched: the patches that any of them asks for most. Beside
-the answers, fetched patches are to name their wordpieces, and base tokens are to be the mean of what their cell holds.
+A page is encoded once, and the questions about it share its fetched tokens: the patches with the highest relevance for
+any of them. Further losses train each fetched patch to predict its wordpieces, and each base token to be the mean
+embedding of the wordpieces in its cell.
 
 Notation: Q questions of a page, N patches, G side of their grid, K fetched ones, M base tokens, D width of the language
 model, S tokens of a page and the questions about it.
@@ -30,7 +31,7 @@ from .asked_pages import AskedPage, AskedPages
 from .heads import RecognitionHead, count_loss, half_loss, piece_loss
 from .pages import Sources
 from .prompting import Asked, Prompting, Row, stacked
-from .question_answering import READS, by_kind
+from .question_answering import by_kind, check_reads
 
 WEIGHTS = {"answer": 1.0, "base": 0.5, "count": 0.25, "halves": 0.1, "pieces": 0.5, "relevance": 1.0}
 """Of the losses in their sum."""
@@ -77,8 +78,7 @@ class EndToEndStage(ScratchStage):
         super().__post_init__()
         self.check_shares("worn", "oracle")
         self.check_counts("pages_per_step", "questions", "rank")
-        if unknown := sorted(set(self.reads) - set(READS)):
-            raise ValueError(f"reads: expected shares of {', '.join(READS)}; got {unknown}")
+        check_reads(self.reads)
 
     def task(self, run: Run) -> "EndToEnd":
         return EndToEnd(self, run)
@@ -90,7 +90,7 @@ class Drawn:
 
     Attributes:
         page: with its questions.
-        reads: one of `READS`.
+        reads: what the language model is given, one of `READS` of question_answering.py.
         oracle: whether all relevant patches are fetched.
     """
 

@@ -33,8 +33,15 @@ from .vocabulary import Wordpieces
 
 READS = ("both", "fetched", "base")
 """What of a page the language model is given."""
+
 PLACES_STD = 0.02
 """Spread of the embeddings of places before training."""
+
+
+def check_reads(shares: Mapping[str, float]) -> None:
+    """Raises ValueError where shares are of something else than `READS`."""
+    if unknown := sorted(set(shares) - set(READS)):
+        raise ValueError(f"reads: expected shares of {', '.join(READS)}; got {unknown}")
 
 
 @STAGES.register("question_answering")
@@ -74,8 +81,7 @@ class QuestionAnsweringStage(ScratchStage):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_counts("pages_per_step", "questions", "budget", "rank", "evaluated")
-        if unknown := sorted(set(self.reads) - set(READS)):
-            raise ValueError(f"reads: expected shares of {', '.join(READS)}; got {unknown}")
+        check_reads(self.reads)
 
     def task(self, run: Run) -> "QuestionAnswering":
         return QuestionAnswering(self, run)

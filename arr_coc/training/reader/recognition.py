@@ -44,8 +44,8 @@ class RecognitionStage(ScratchStage):
         pages: how often each source comes up, see `Sources`.
         pdf_folder: of cached PDF pages.
         worn: share of worn pages.
-        settled: steps after which the encoder's own conviction says in which of two patches a wordpiece near the edge
-            between them begins (`Print.placed_by`); before, its centre does, as there is no conviction yet.
+        settled: steps after which the encoder's own scores decide in which of two patches a wordpiece near the edge
+            between them begins (`Print.placed_by`); before, the centre of its first character does.
         least_print, most_print: height of a line's characters on crops, px: small print is hard to begin with.
     """
 

@@ -1,11 +1,11 @@
 """What each patch shows: which characters cover it, and the wordpieces that begin in it.
 
 Characters are said for cells of a quarter of a patch's width and half of its height, each of which shows part of one
-character or none: what stands in a cell can be told from the picture about it, without counting what stands before.
+character or none: the label of a cell depends on the pixels around it, not on how many characters stand before it.
 
-Near an edge between patches it is a coin's toss in which of the two a wordpiece begins: whoever sees only the picture
-cannot know the centre of its first character to the pixel. So the encoder is told that it begins in whichever of the
-patches about the edge names it with more conviction already (`Print.placed_by`), one row for all wordpieces of a line.
+Near an edge between patches the image does not tell in which of the two a wordpiece begins: the centre of its first
+character is not visible to the pixel. So its target is the patch at that edge which the encoder already scores higher
+for it (`Print.placed_by`), in one row for all wordpieces of a line.
 
 Notation: B crops or pages, G side of their grid, S slots of a patch, n characters, m wordpieces.
 """
@@ -68,19 +68,19 @@ class Print:
         return self.crop[self.first, None] * side**2 + torch.stack(patches, 1)
 
     def placed_by(self, named: NamedPieces, table: Tensor) -> Tensor:
-        """[m] the one of the nearby patches where each wordpiece is named with most conviction, a row for each line.
+        """[m] the one of the nearby patches that scores each wordpiece highest, in one row for each line.
 
         Args:
-            named: what is said of patches [B, G, G].
+            named: predictions for patches [B, G, G].
             table: [V, D] unit rows of the language model's embeddings.
         """
         patches = self.nearby(named.count.shape[1])
         if not len(patches):
             return patches[:, 0]
-        said = F.normalize(named.pieces.detach().flatten(0, 2)[patches].float(), dim=-1)  # [m, 4, S, D]
+        directions = F.normalize(named.pieces.detach().flatten(0, 2)[patches].float(), dim=-1)  # [m, 4, S, D]
         rows = table[self.piece.clamp(min=0)].float()
-        conviction = torch.einsum("mpsd,md->mps", said, rows).amax(-1) * (self.piece >= 0)[:, None]
-        by_row = conviction.view(-1, 2, 2)  # [m, row, column]
+        score = torch.einsum("mpsd,md->mps", directions, rows).amax(-1) * (self.piece >= 0)[:, None]
+        by_row = score.view(-1, 2, 2)  # [m, row, column]
         line, best = self.line[self.first], by_row.amax(2)
         row = best.new_zeros(int(line.max()) + 1, 2).index_add_(0, line, best).argmax(1)[line]
         column = by_row.gather(1, row[:, None, None].expand(-1, 1, 2))[:, 0].argmax(1)
