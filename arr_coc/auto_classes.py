@@ -16,8 +16,7 @@ def register() -> None:
     """Registers the classes with transformers' Auto classes; may be repeated."""
     import transformers
 
-    from .modeling.auto_map import AUTO_MODELS
-    from .modeling.configuration_arr_coc import ArrCocConfig
+    from .modeling.configuration_arr_coc import AUTO_MODELS, ArrCocConfig
     from .modeling.image_processing_arr_coc import ArrCocImageProcessor
     from .modeling.modeling_arr_coc import ArrCocForConditionalGeneration
     from .modeling.processing_arr_coc import ArrCocProcessor

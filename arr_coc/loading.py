@@ -11,8 +11,8 @@ from transformers import AutoConfig
 
 from .modeling.configuration_arr_coc import ArrCocConfig
 from .modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from .modeling.processor_loading import load_processor
-from .modeling.weights import WEIGHTS, WEIGHTS_INDEX, check_finite, weight_files, weight_map
+from .modeling.pretrained import WEIGHTS, WEIGHTS_INDEX, check_finite, weight_files, weight_map
+from .modeling.processing_arr_coc import load_processor
 
 SHIPPED = Path("hub_configs") / "arr-coc-tiny-2"
 """The model that a checkout of the repository holds."""

@@ -20,11 +20,11 @@ from transformers.cache_utils import DynamicCache
 from .modeling.allocators import ALLOCATORS
 from .modeling.configuration_arr_coc import NAMED_BUDGETS, ArrCocConfig, grid_size
 from .modeling.fetcher import FetchChoices, FetchResult
+from .modeling.image_encoding import ImageEncoding
 from .modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from .modeling.probes import EXPECTED, Range, Statistics
+from .modeling.pretrained import EXPECTED, Range, Statistics
 from .modeling.prompt import Look
 from .modeling.scorers import SCORERS, FetchContext
-from .modeling.vision_tower import ImageEncoding
 
 STAGES = ("grid encoder", "base tokens", "fetcher", "fetched tokens", "prefill", "one decode step")
 

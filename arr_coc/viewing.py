@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from .modeling.asker import Answer
 from .modeling.configuration_arr_coc import COMPRESSION
 from .modeling.fetcher import FetchResult
+from .modeling.generation import Answer
+from .modeling.grid_encoder import LEVELS
 from .modeling.image_loading import Source
 from .modeling.image_processing_arr_coc import Placement, fit_square, load_image, map_boxes
 from .modeling.joint_allocation import JointFetch
-from .modeling.regions import LEVELS
 
 SHORTEST, LONGEST = 768, 1536
 """Bounds on the longer side of the image as drawn, px."""

@@ -23,12 +23,13 @@ from arr_coc.faults import run_module
 from arr_coc.modeling.allocators import ALLOCATORS
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.fetcher import FetchChoices
+from arr_coc.modeling.grid_encoder import pool_regions
+from arr_coc.modeling.image_encoding import ImageEncoding
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from arr_coc.modeling.regions import pool_regions
+from arr_coc.modeling.pretrained import WEIGHTS, WEIGHTS_INDEX
 from arr_coc.modeling.scorers import SCORERS
 from arr_coc.modeling.textures import TEXTURE_SETS, textures
-from arr_coc.modeling.vision_tower import ImageEncoding, gather_patches
-from arr_coc.modeling.weights import WEIGHTS, WEIGHTS_INDEX
+from arr_coc.modeling.vision_tower import gather_patches
 
 from .qwen3_vl import our_inputs
 from .timing import CLOCKS, Seconds, alternate, argument_parser

@@ -31,7 +31,7 @@ from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImag
 
 from arr_coc.evaluation.reporting import environment
 from arr_coc.loading import find_model, load_model
-from arr_coc.modeling.weights import WEIGHTS, WEIGHTS_INDEX
+from arr_coc.modeling.pretrained import WEIGHTS, WEIGHTS_INDEX
 from benchmarks.timing import CLOCKS, alternate, table
 from benchmarks.views import random_model
 

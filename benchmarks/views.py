@@ -24,11 +24,11 @@ from arr_coc.data.questions import build_tokenizer
 from arr_coc.experiments.costs import LiveTensors
 from arr_coc.faults import run_module
 from arr_coc.modeling.configuration_arr_coc import COMPRESSION, ArrCocConfig
+from arr_coc.modeling.image_encoding import ImageEncoding
 from arr_coc.modeling.image_processing_arr_coc import ArrCocImageProcessor
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.processing_arr_coc import ArrCocProcessor, query_markers
 from arr_coc.modeling.views import AS_SEEN
-from arr_coc.modeling.vision_tower import ImageEncoding
 
 from .second_question import QUESTIONS
 from .timing import argument_parser

@@ -9,17 +9,20 @@ Notation: B batch, G side of the fine grid, N = G*G patches, K saccades (the mos
 channels, D language-model width, H scorer width. A saccade's rank r counts from 0, the most relevant first.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import initialization
 
-from .balancing import ContextNetwork
+from .config_fields import Registry
 from .configuration_arr_coc import TIERS, ArrCocFetcherConfig, scaled_budget
-from .registry import Registry
+from .grid_encoder import pool_regions
+from .relevance_maps import ContextNetwork
 from .scorers import FetchContext
 
 SOFTNESS = 0.02
@@ -235,7 +238,7 @@ class Allocator:
             [B, count] of distinct patches, ascending.
         budgeter: says how many of an item's most relevant patches it gets, up to the budget; None: the budget.
         detail: whether it chooses levels of detail: then `choose` also takes `relevance=` [B, N] in 0..1, and returns
-            indices of regions and their levels (regions.py), [B, count] each.
+            indices of regions and their levels (grid_encoder.py), [B, count] each.
     """
 
     choose: Callable[..., Any]
@@ -253,3 +256,127 @@ ALLOCATORS.register("adaptive")(Allocator(topk, MassBudgeter))
 def chooses_counts(allocator: str | None) -> bool:
     """Whether the allocator of this (registered) name says how many patches each item gets; False for None."""
     return allocator is not None and ALLOCATORS[allocator].budgeter is not None
+
+
+def token_weights(
+    scores: Tensor,
+    relevance: Tensor,
+    ranked: Tensor,
+    indices: Tensor,
+    levels: Tensor | None,
+    rank: Tensor,
+    budgets: Budgets | None,
+    *,
+    side: int,
+    temperature: float | None,
+) -> Tensor | None:
+    """What tokens are multiplied by, so that the answer's loss reaches the scorer and the budgets.
+
+    Args:
+        scores, relevance, ranked: [B, N] of the scorer, and `ranked_scores`.
+        indices, levels: [B, K] the tokens; levels None: all are patches.
+        rank: [B, K] of each token by score.
+        budgets: of allocators that choose how many.
+        side: G.
+        temperature: of gradient "soft"; None: "straight_through".
+
+    Returns:
+        [B, K], or None where neither scorer nor budgets learn. A region's weight is the mean of its patches'.
+    """
+
+    def at(values: Tensor) -> Tensor:
+        if levels is None:
+            return values.gather(1, indices)
+        return pool_regions(values.view(len(values), 1, -1, side), indices, levels)[..., 0]
+
+    weights = None
+    if scores.requires_grad:
+        if temperature is not None:
+            eligible = scores.masked_fill(ranked <= torch.finfo(ranked.dtype).min, float("-inf"))
+            patches = indices.shape[1] if levels is None else (4**levels).sum(1, keepdim=True)
+            weights = at(soft_top_k(eligible, patches, temperature=temperature))
+        else:
+            weights = at(relevance)
+            weights = 1 + (weights - weights.detach())  # in this order: exactly 1
+    if budgets is not None and budgets.survival.requires_grad:
+        survival = budgets.survival.gather(1, rank)
+        weights = survival if weights is None else weights * survival
+    return weights
+
+
+SHARES = (0.0, 0.05, 0.1, 0.3, 0.5)
+"""What may be drawn of a pass, the rule's values (`passes.tempered`) among them."""
+
+FIRST = 2
+"""Which of `SHARES` an untrained policy prefers, in every pass: a tenth."""
+
+FURTHER_PASSES = 3.0
+"""Passes behind the first, by which their number is scaled to 0..1."""
+
+
+class Judged(Protocol):
+    """What the policy reads of a pass (`answers.Pass`)."""
+
+    @property
+    def uncertainty(self) -> float: ...
+
+
+class TemperingPolicy(nn.Module):
+    """From the last answer's uncertainty and how many passes there were to one of `SHARES`.
+
+    The most likely one; where the decisions are recorded (`drawing`), one that is drawn.
+    """
+
+    def __init__(self, size: int = 8) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(2, size)
+        self.head = nn.Linear(size, len(SHARES))
+        self._drawn: list[tuple[Tensor, int]] | None = None
+        self._generator: torch.Generator | None = None
+
+    def start_weights(self, std: float) -> None:
+        """Nothing depends on the answers yet, and `FIRST` is e times as likely as each of the others."""
+        preferred = torch.zeros_like(self.head.bias)
+        preferred[FIRST] = 1.0
+        initialization.zeros_(self.head.weight)
+        initialization.copy_(self.head.bias, preferred)
+        initialization.normal_(self.hidden.weight, std=1.0)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Logits [B, S] for states [B, 2], see `state_of`."""
+        return self.head(torch.tanh(self.hidden(states.to(self.hidden.weight))))
+
+    @torch.no_grad()
+    def share(self, passes: Sequence[Judged]) -> float:
+        """Of the next pass, given those so far."""
+        state = state_of(passes)
+        probabilities = self(state[None])[0].float().softmax(-1)
+        if self._drawn is None:
+            return SHARES[int(probabilities.argmax())]
+        number = int(torch.multinomial(probabilities.cpu(), 1, generator=self._generator))
+        self._drawn.append((state, number))
+        return SHARES[number]
+
+    @contextmanager
+    def drawing(self, generator: torch.Generator) -> Iterator[list[tuple[Tensor, int]]]:
+        """Within it shares are drawn, and each decision is in the list: its state [2], and which share it was.
+
+        For one thread at a time.
+        """
+        self._drawn, self._generator = [], generator
+        try:
+            yield self._drawn
+        finally:
+            self._drawn = self._generator = None
+
+    def log_probability(self, drawn: Sequence[tuple[Tensor, int]]) -> Tensor:
+        """Of all decisions of an episode together, differentiable; a scalar."""
+        states = torch.stack([state for state, _ in drawn])
+        numbers = torch.tensor([number for _, number in drawn], device=self.head.weight.device)
+        return self(states).float().log_softmax(-1).gather(1, numbers[:, None]).sum()
+
+
+def state_of(passes: Sequence[Judged]) -> Tensor:
+    """[2] float32: the last answer's uncertainty (1 before there is one), and how many passes there were."""
+    uncertainty = passes[-1].uncertainty if passes else 1.0
+    return torch.tensor([uncertainty, len(passes) / FURTHER_PASSES])

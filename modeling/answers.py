@@ -1,23 +1,84 @@
-"""Answers, and how they came about.
+"""Answers: what was thought before them, how probable they are, and where their fetched patches stand on the page.
 
-Notation: B prompts, I image slots, S prompt length, T tokens of the longest answer.
+Notation: B prompts, I image slots, K fetched patches, S prompt length, T tokens of the longest answer.
 """
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from .chat_template import split_thinking
 from .fetcher import FetchResult
-from .origins import Origin, origins_of
-from .vision_tower import ImageEncoding
+from .image_encoding import ImageEncoding
+from .image_processing_arr_coc import Box
+from .joint_allocation import JointFetch
+from .views import Views, square_of
 
-if TYPE_CHECKING:
-    from .modeling_arr_coc import ArrCocForConditionalGeneration
+THINKS, THOUGHT = "<think>", "</think>"
+"""What language models write around what they think before they answer."""
+
+THINKING = re.compile(rf"\A\s*{THINKS}(.*?)(?:{THOUGHT}|\Z)\s*", re.DOTALL)
+"""What stands before an answer; all that was written, where thinking came to no end."""
+
+
+def split_thinking(text: str) -> tuple[str, str]:
+    """What was thought before an answer, and the answer; "" for what is not there, or was not come to."""
+    begun = text.strip()
+    if len(begun) > 1 and THINKS.startswith(begun):
+        return "", ""
+    found = THINKING.match(text)
+    return (found[1].strip(), text[found.end() :].strip()) if found else ("", text)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where one saccade was fetched from.
+
+    Attributes:
+        source: which of the sources that the prompt shows, from 0.
+        page: of a document, from 1, or None.
+        second: of a video, or None.
+        box: x0, y0, x1, y1 in px of the source, within it.
+    """
+
+    source: int
+    page: int | None
+    second: float | None
+    box: Box
+
+
+def origins_of(fetch: FetchResult, encoding: ImageEncoding, images: Sequence[int]) -> tuple[Origin, ...]:
+    """The origin of each saccade of a prompt that shows the sources `images` [I], in the order of the prompt.
+
+    Empty where the sources' sizes are not known; padding, which holds nothing of a source, has none.
+    """
+    if encoding.source_sizes is None:
+        return ()
+    sizes = [encoding.source_sizes[number] for number in images]
+    boxes = fetch.boxes() if isinstance(fetch, JointFetch) else _boxes(fetch, sizes)
+    known = encoding.sources
+    origins = []
+    for slot, at in (fetch.used & ~fetch.is_padding).nonzero().tolist():
+        height, width = sizes[slot]
+        x0, y0, x1, y1 = boxes[slot, at].tolist()
+        box = (max(0.0, x0), max(0.0, y0), min(float(width), x1), min(float(height), y1))
+        source = None if known is None else known[images[slot]]
+        page, second = (None, None) if source is None else (source.page, source.second)
+        origins.append(Origin(slot, page, second, box))
+    return tuple(origins)
+
+
+def _boxes(fetch: FetchResult, sizes: Sequence[tuple[int, int]]) -> Tensor:
+    """`JointFetch.boxes` of what was fetched from overviews of sources of (height, width) px alone."""
+    slots, squares = torch.arange(len(sizes)), [square_of((0, 0, width, height)) for height, width in sizes]
+    views = Views(slots, torch.tensor(squares), torch.zeros(0, dtype=torch.int64), None, "each")
+    side = math.isqrt(fetch.scores.shape[1])
+    numbers = slots[:, None].expand(fetch.indices.shape).flatten()
+    return views.boxes(numbers, fetch.regions().flatten(0, 1), side).view(*fetch.indices.shape, 4)
 
 
 @dataclass(frozen=True)
@@ -85,15 +146,10 @@ def with_fetch(
     return answers
 
 
-def answer_probabilities(
-    model: "ArrCocForConditionalGeneration", output: Any, start: int, end: int | list[int] | Tensor, pad: int
-) -> list[float]:
+def answer_probabilities(model: Any, output: Any, start: int, end: int | list[int] | Tensor, pad: int) -> list[float]:
     """Of each answer, which begins at `start`: the product of the model's own probabilities, first end included."""
     tokens, beams = output.sequences[:, start:], getattr(output, "beam_indices", None)
-    # transformers types the method for a protocol of its own, which no model declares
-    scores = model.compute_transition_scores(  # type: ignore[misc]
-        output.sequences, output.logits, beams, normalize_logits=True
-    )
+    scores = model.compute_transition_scores(output.sequences, output.logits, beams, normalize_logits=True)
     behind = _behind(tokens, end, pad)
     return scores.masked_fill(behind[:, : scores.shape[1]], 0.0).sum(1).exp().tolist()
 

@@ -19,19 +19,20 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import AutoModel
 from transformers.cache_utils import Cache
+from transformers.configuration_utils import PretrainedConfig
+from transformers.modeling_utils import PreTrainedModel
 from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
-from .before_5_24 import CACHE, CacheOutput, by_either_name
-from .bridges import BRIDGES, Bridged, FetchedPatches
+from .attention_scorer import glance
+from .bridges import BRIDGES, Bridged, FetchedPatches, embedding_table
 from .checks import check_inputs, refusal
 from .configuration_arr_coc import ArrCocConfig
 from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult, RunningBackFetcher
-from .glance import glance
+from .image_encoding import KNOWN, SEEN, ImageEncoding, check_identity
 from .joint_allocation import JointFetch, bridge_over_views, fetch_over_views
-from .language_model import LAYOUTS, build_language_model, embedding_table
-from .placement import device_of
-from .pretrained import ArrCocPreTrainedModel
+from .pretrained import ArrCocPreTrainedModel, device_of, model_identity
 from .processing_arr_coc import find_query_tokens
 from .prompt import (
     EmbeddedPrompt,
@@ -44,10 +45,21 @@ from .prompt import (
     positions,
     refuse_placeholders,
     trim_placeholders,
-)  # fmt: skip
+)
+from .prompt_format import LAYOUTS
 from .scorers import FetchContext, scorer_inputs
+from .transformers_releases import CACHE, CacheOutput, by_either_name
 from .view_encoding import look_at_views
-from .vision_tower import KNOWN, SEEN, ArrCocVisionTower, ImageEncoding, pool_cells
+from .vision_tower import ArrCocVisionTower, pool_cells
+
+
+def build_language_model(config: PretrainedConfig) -> PreTrainedModel:
+    """The language model, without a vocabulary head, of any causal language model's config."""
+    if config.model_type == "deepseek_ocr2_text":  # in transformers, but only as a part: AutoModel does not know it
+        from transformers.models.deepseek_ocr2.modeling_deepseek_ocr2 import DeepseekOcr2TextModel
+
+        return DeepseekOcr2TextModel._from_config(config)
+    return AutoModel.from_config(config)
 
 
 @dataclass
@@ -77,7 +89,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         super().__init__(config)
         vision, semantic, text = config.vision_config, config.semantic_config, config.text_config
         fetcher, sizes = config.fetcher_config, {"feature_size": vision.out_channels, "text_size": text.hidden_size}
-        self.token = token_hex(8)  # tells models of one process apart, see `encoding_files.maker`
+        self.token = token_hex(8)  # tells models of one process apart, see `maker`
         self.vision_tower = ArrCocVisionTower(vision, semantic, **scorer_inputs(fetcher))
         self.fetcher = RunningBackFetcher(fetcher, **sizes, depth_size=vision.hidden_size)
         self.bridge = BRIDGES[config.bridge_config.kind](
@@ -100,6 +112,33 @@ class ArrCocModel(ArrCocPreTrainedModel):
     def input_device(self) -> torch.device:
         """Where pixels and prompts go."""
         return device_of(self.get_input_embeddings())
+
+    def identity(self) -> str:
+        """A checksum of what makes an encoding: see `model_identity`."""
+        return model_identity(self)
+
+    def maker(self) -> tuple[str, str] | None:
+        """What an encoding remembers of the model that makes it: which object in this process, and its identity.
+
+        None where weights have no numbers to sample, as some quantized ones.
+        """
+        try:
+            return self.token, self.identity()
+        except (NotImplementedError, RuntimeError):
+            return None
+
+    def own(self, encoding: ImageEncoding) -> ImageEncoding:
+        """The encoding, for questions to this model: without its prefix where another object of its weights made it.
+
+        Raises:
+            ValueError: a model of other weights made it.
+        """
+        encoding.check_fits(self.config)
+        if encoding.made_by is None or encoding.made_by[0] == self.token:
+            return encoding
+        if (maker := self.maker()) is not None:
+            check_identity("image", encoding.made_by[1], maker[1])
+        return encoding.without_prefix()
 
     # ---- an image, once
 
@@ -264,7 +303,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         """Fetched patches [I, K] of the encoded images, one each, on the language model's side: tokens [I, K, D].
 
         `used` [I, K]: False on those that only fill the rectangle, which the others are not to see; None: all are.
-        `levels` [I, K]: of detail, where they are regions (regions.py).
+        `levels` [I, K]: of detail, where they are regions (grid_encoder.py).
         `relevance` [I, N]: of all patches, for bridges that have room for a part of what is fetched; None: all alike.
         """
         states, projected = self.vision_tower.saccades(encoding, indices, used, levels)
@@ -340,8 +379,9 @@ class ArrCocModel(ArrCocPreTrainedModel):
                 input_ids, self.config.image_token_id, aligned.get("attention_mask"), aligned.get("labels"), question
             )
         check_inputs(
-            {**inputs, "query_mask": query_mask}, encoding, choices.relevance, self.config.text_config.vocab_size
-        )
+            {**inputs, "query_mask": query_mask}, choices.relevance, images=len(encoding), patches=encoding.side**2,
+            dtype=encoding.tokens.dtype, vocabulary=self.config.text_config.vocab_size,
+        )  # fmt: skip
         look = self.look(
             input_ids, encoding, query_mask=query_mask.bool(), image_index=image_index, choices=choices,
             attention_mask=aligned.get("attention_mask"),

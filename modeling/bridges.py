@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from transformers import initialization
 from transformers.utils import logging
 
+from .config_fields import Registry
 from .configuration_arr_coc import COMPRESSION, INDICATORS, ArrCocBridgeConfig, ArrCocSemanticConfig
-from .registry import Registry
-from .semantic_encoder import KeyValue, LevelEmbedding, SemanticLayer, run_layers
+from .image_encoding import KeyValue
+from .vision_tower import LevelEmbedding, SemanticLayer, run_layers
 from .wordpieces import PIECE_SLOTS, NamedPieces, Places, WordpieceHead, piece_logits, reading_order
 
 logger = logging.get_logger(__name__)
@@ -63,6 +64,20 @@ class FetchedPatches:
     rank: Tensor
     side: int
     table: Tensor
+
+
+def embedding_table(embed: nn.Module, rows: int, device: torch.device) -> Tensor:
+    """The first rows [V, D] of what `embed` gives for tokens; a view of its weight where that is at hand.
+
+    Args:
+        embed: a language model's embeddings.
+        rows: V.
+        device: where tokens go.
+    """
+    if type(embed) is nn.Embedding and not embed.weight.is_meta:  # subclasses scale or quantise
+        return embed.weight[:rows]
+    table: Tensor = embed(torch.arange(rows, device=device))
+    return table
 
 
 class Bridge(nn.Module):

@@ -5,7 +5,7 @@ Notation: B prompts, S sequence length, P encoded images, I image slots, N patch
 
 from collections.abc import Mapping
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,9 +14,6 @@ from transformers.image_utils import SizeDict
 from transformers.utils import PaddingStrategy
 
 from .image_sources import shorten
-
-if TYPE_CHECKING:
-    from .vision_tower import ImageEncoding
 
 FARTHEST = 1e9
 """px; a box further away is a mistake."""
@@ -165,14 +162,22 @@ _OTHERS = {"query_mask": 2, "image_index": 1}
 
 
 def check_inputs(
-    inputs: Mapping[str, Any], encoding: "ImageEncoding", relevance: Tensor | None, vocabulary: int
+    inputs: Mapping[str, Any],
+    relevance: Tensor | None,
+    *,
+    images: int,
+    patches: int,
+    dtype: torch.dtype,
+    vocabulary: int,
 ) -> None:
     """Raises a ValueError where what stands beside images in `forward` is of a wrong kind, or does not fit them.
 
     Args:
         inputs: by name; None stays out.
-        encoding: the images.
         relevance: [I, N], or None.
+        images: P.
+        patches: N.
+        dtype: of the images' tokens.
         vocabulary: tokens that there are.
     """
     here = {name: value for name, value in inputs.items() if value is not None}
@@ -193,10 +198,10 @@ def check_inputs(
     mask = here.get("attention_mask")
     if mask is not None and (len(mask) != len(ids) or mask.shape[-1] < ids.shape[1]):
         raise refusal("attention_mask", f"shape {list(ids.shape)}, that of input_ids, or longer", mask)
-    if mask is not None and mask.ndim == 4 and mask.dtype not in (torch.bool, encoding.tokens.dtype):
-        raise refusal("attention_mask", f"torch.bool or {encoding.tokens.dtype} in one of 4 dimensions", mask)
-    images, index = len(encoding), here.get("image_index")
-    shape = [images if index is None else len(index), encoding.side**2]
+    if mask is not None and mask.ndim == 4 and mask.dtype not in (torch.bool, dtype):
+        raise refusal("attention_mask", f"torch.bool or {dtype} in one of 4 dimensions", mask)
+    index = here.get("image_index")
+    shape = [images if index is None else len(index), patches]
     if relevance is not None and list(relevance.shape) != shape:
         received = list(relevance.shape)
         raise ValueError(f"relevance_targets: expected shape {shape} (image slots, patches); got {received}")

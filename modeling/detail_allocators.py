@@ -4,7 +4,7 @@ A region of more than one patch holds no padding and nothing that must not be fe
 divided. So a budget of all patches is all patches, each by itself.
 
 Notation: B batch, G side of the fine grid (several grids stand one below the other), N patches, M = N/16 base cells, K
-saccades, P peaks. Trees are those of `regions.in_tree`: cells [B, M], their quarters [B, M, 4], patches [B, M, 4, 4].
+saccades, P peaks. Trees are those of `grid_encoder.in_tree`: cells [B, M], quarters [B, M, 4], patches [B, M, 4, 4].
 """
 
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ from torch import Tensor
 
 from .allocators import ALLOCATORS, Allocator, best
 from .configuration_arr_coc import ArrCocFetcherConfig
-from .regions import in_tree, out_of_tree
+from .grid_encoder import in_tree, out_of_tree
 
 Allocation = tuple[Tensor, Tensor]
-"""Indices [B, K] of disjoint regions, ascending, and their levels of detail [B, K], both int64; see regions.py."""
+"""Indices [B, K] of disjoint regions, ascending, and their levels of detail [B, K], both int64; see grid_encoder.py."""
 
 _NONE = float("-inf")
 

@@ -12,18 +12,14 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from .allocators import Budgets, most_relevant_first, ranked_scores
+from .allocators import Budgets, TemperingPolicy, most_relevant_first, ranked_scores, token_weights
 from .checks import FETCHING, SEEDS, refusal
-from .clip_scorer import ClipQueryScorer  # noqa: F401  # registers itself, as those from two more files do
 from .configuration_arr_coc import AUTO, ArrCocFetcherConfig
 from .detail_allocators import ALLOCATORS
-from .expert_scorers import ExpertScorer  # noqa: F401
-from .gradients import token_weights
-from .knowing_scorers import MapScorer  # noqa: F401
-from .regions import region_boxes, spread_regions
-from .scorers import SCORERS, FetchContext, Scorer, scored
-from .tempering import TemperingPolicy
-from .vision_tower import Rows
+from .grid_encoder import region_boxes, spread_regions
+from .image_encoding import Rows
+from .relevance_maps import SCORERS
+from .scorers import FetchContext, Scorer, scored
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ N = G*G patches, K saccades (the most of any slot).
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -16,13 +16,10 @@ from torch.nn.utils.rnn import pad_sequence
 from .bridges import Bridged
 from .detail_allocators import ALLOCATORS
 from .fetcher import FetchChoices, FetchResult, RunningBackFetcher, positions_of
-from .prompt import Look
+from .image_encoding import ImageEncoding
+from .prompt import Core, Look
 from .scorers import SaliencyScorer, saliency, says_nothing, unit_range, warn_of_fallback
 from .views import VIEWS_AT_ONCE, Views, context_of
-from .vision_tower import ImageEncoding
-
-if TYPE_CHECKING:
-    from .base_model import ArrCocModel
 
 FOCUS = 3.0
 """How much the highest score of a view adds to all of its scores, when views compete.
@@ -238,7 +235,7 @@ def _by_slot(
 # ---- from patches of views to tokens ------------------------------------------------------------------------------
 
 
-def bridge_over_views(model: "ArrCocModel", encoding: ImageEncoding, fetched: JointFetch) -> Bridged:
+def bridge_over_views(model: Core, encoding: ImageEncoding, fetched: JointFetch) -> Bridged:
     """`ArrCocModel.bridge_saccades` of what was fetched from several views.
 
     Each saccade sees the base of its own view, and what was fetched from there.
@@ -270,7 +267,7 @@ def bridge_over_views(model: "ArrCocModel", encoding: ImageEncoding, fetched: Jo
     return Bridged(tokens, quality, failed=failed, source=source)
 
 
-def _bases(model: "ArrCocModel", encoding: ImageEncoding, views: Views, numbers: Tensor) -> ImageEncoding:
+def _bases(model: Core, encoding: ImageEncoding, views: Views, numbers: Tensor) -> ImageEncoding:
     """What saccades of some views see of them: kept of images as they are, made anew from the features of others."""
     if views.whole and encoding.semantic_cache and encoding.pool == 1:
         return encoding.select(numbers)

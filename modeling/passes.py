@@ -8,25 +8,21 @@ Notation: I image slots (1 here), N patches, K saccades of a pass, S prompt leng
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from .answers import Pass, answer_probabilities, answer_uncertainties, with_fetch
-from .before_5_24 import CACHE
-from .chat_template import split_thinking
+from .answers import Pass, answer_probabilities, answer_uncertainties, split_thinking, with_fetch
+from .attention_scorer import cached_prefix, holds_prefix, keeps_every_position
+from .base_model import ArrCocModel
 from .checks import refusal
+from .config_fields import Registry
 from .fetcher import FetchChoices, FetchResult
-from .prefix import cached_prefix, holds_prefix, keeps_every_position
 from .processing_arr_coc import History, Turn, histories
-from .prompt import Look
-from .registry import Registry
-
-if TYPE_CHECKING:
-    from .asker import Asked, Asker
-    from .base_model import ArrCocModel
+from .prompt import Look, QuestionBatch
+from .transformers_releases import CACHE
 
 AUTO_PASSES = 4
 """Passes at most where the answers say how many."""
@@ -37,9 +33,30 @@ UNSURE = 0.15
 SINGLE = ("num_beams", "num_return_sequences")
 """Settings of `generate` that have to be 1: each beam would be unsure in its own way."""
 
+
+class Asks(Protocol):
+    """What passes need of who asks: `generation.Asker`."""
+
+    model: Any
+
+    def look(
+        self, asked: QuestionBatch, choices: FetchChoices, history: History, kwargs: dict[str, Any]
+    ) -> tuple[Look, FetchChoices]: ...
+
+    def generated(
+        self, inputs: dict[str, Tensor], kwargs: dict[str, Any], *, logits: bool
+    ) -> tuple[Any, list[str]]: ...
+
+    def answer_span(self, inputs: dict[str, Tensor], kwargs: dict[str, Any]) -> tuple[int, Any, int]: ...
+
+    def setting(self, kwargs: dict[str, Any], name: str, default: Any = None) -> Any: ...
+
+    def cache_is_plain(self, kwargs: dict[str, Any]) -> bool: ...
+
+
 # ---- how much of a pass explores ----------------------------------------------------------------------------------
 
-EXPLORATION: Registry[Callable[[Sequence[Pass], "ArrCocModel"], float]] = Registry("exploration")
+EXPLORATION: Registry[Callable[[Sequence[Pass], ArrCocModel], float]] = Registry("exploration")
 """Policies: the passes so far, and the model -> the share of the next one's patches that are drawn, not chosen, 0..1.
 
 Where no call names one: "learned" if the checkpoint holds its weights, else "tempered".
@@ -47,7 +64,7 @@ Where no call names one: "learned" if the checkpoint holds its weights, else "te
 
 
 @EXPLORATION.register("tempered")
-def tempered(passes: Sequence[Pass], core: "ArrCocModel") -> float:
+def tempered(passes: Sequence[Pass], core: ArrCocModel) -> float:
     """A tenth at first; then the more, the less sure the last answer was."""
     if not passes:
         return 0.1
@@ -56,13 +73,13 @@ def tempered(passes: Sequence[Pass], core: "ArrCocModel") -> float:
 
 
 @EXPLORATION.register("none")
-def unexplored(passes: Sequence[Pass], core: "ArrCocModel") -> float:
+def unexplored(passes: Sequence[Pass], core: ArrCocModel) -> float:
     """Every patch is the scorer's choice."""
     return 0.0
 
 
 @EXPLORATION.register("learned")
-def learned(passes: Sequence[Pass], core: "ArrCocModel") -> float:
+def learned(passes: Sequence[Pass], core: ArrCocModel) -> float:
     """What the checkpoint's `TemperingPolicy` says.
 
     Raises:
@@ -78,7 +95,7 @@ def learned(passes: Sequence[Pass], core: "ArrCocModel") -> float:
 
 
 def fetch_for_pass(
-    core: "ArrCocModel", look: Look, choices: FetchChoices, share: float, earlier: FetchResult | None = None
+    core: ArrCocModel, look: Look, choices: FetchChoices, share: float, earlier: FetchResult | None = None
 ) -> FetchResult:
     """What one question fetches: a `share` of as many patches as the allocator wants is drawn from all others.
 
@@ -97,7 +114,7 @@ def fetch_for_pass(
     return merged([_at(followed, order[0, : followed.budget - drawn]), explored])
 
 
-def _by_map_of(earlier: FetchResult, core: "ArrCocModel", look: Look, choices: FetchChoices) -> FetchResult:
+def _by_map_of(earlier: FetchResult, core: ArrCocModel, look: Look, choices: FetchChoices) -> FetchResult:
     """What the allocator takes of the patches that are left."""
     mask, taken = look.context.patch_mask, look.taken
     hidden = None if taken is None else torch.zeros_like(mask).scatter(1, taken, True)
@@ -155,7 +172,7 @@ class Reading:
     cache: Cache | None
 
     @classmethod
-    def of(cls, asker: "Asker", look: Look, fetched: FetchResult, kwargs: dict[str, Any]) -> "Reading":
+    def of(cls, asker: Asks, look: Look, fetched: FetchResult, kwargs: dict[str, Any]) -> "Reading":
         """The prompt of the first pass, of which the encoding may hold the beginning."""
         core, cache = asker.model.model, None
         prompt = core.place(look, fetched, attention_mask=look.attention_mask)
@@ -167,7 +184,7 @@ class Reading:
         end = first + look.encoding.tokens.shape[1] + int(fetched.tokens)
         return cls({**inputs, "prompt_embeds": prompt.embeds}, end, cache)
 
-    def extend(self, core: "ArrCocModel", look: Look, fetched: FetchResult) -> None:
+    def extend(self, core: ArrCocModel, look: Look, fetched: FetchResult) -> None:
         """Puts further saccades behind the last one. They have seen the base and one another."""
         base, end = look.encoding.tokens.shape[1], self.end
         tokens, _, standing = core.image_tokens(look.encoding, fetched)
@@ -180,7 +197,7 @@ class Reading:
             self.inputs[name] = torch.cat((read[:, :end], new[name].to(read), read[:, end:]), 1)
         self.end += int(fetched.tokens)
 
-    def answer(self, asker: "Asker", kwargs: dict[str, Any]) -> tuple[Any, str]:
+    def answer(self, asker: Asks, kwargs: dict[str, Any]) -> tuple[Any, str]:
         """What transformers' `generate` returns, and what it wrote; of what it read all up to `end` is remembered."""
         remembered = {} if self.cache is None else {"cache": self.cache}
         output, texts = asker.generated(self.inputs, {**kwargs, **remembered}, logits=True)
@@ -196,7 +213,7 @@ class Reading:
 
 
 def ask_in_passes(
-    asker: "Asker", asked: "Asked", choices: FetchChoices, history: History, return_fetch: bool,
+    asker: Asks, asked: QuestionBatch, choices: FetchChoices, history: History, return_fetch: bool,
     on_fetch: Callable[[FetchResult], Any] | None, kwargs: dict[str, Any],
 ) -> list[Any]:  # fmt: skip
     """`Asker.ask` with `choices.num_passes`: an integer, or "auto".
@@ -220,7 +237,7 @@ def ask_in_passes(
     return answers if return_fetch or whole else [answer.text for answer in answers]
 
 
-def _alone(asked: "Asked", choices: FetchChoices, number: int) -> tuple["Asked", FetchChoices]:
+def _alone(asked: QuestionBatch, choices: FetchChoices, number: int) -> tuple[QuestionBatch, FetchChoices]:
     """One question out of several, and how it is fetched for."""
     row = slice(number, number + 1)
     boxes = None if asked.boxes is None else asked.boxes[row]
@@ -230,7 +247,7 @@ def _alone(asked: "Asked", choices: FetchChoices, number: int) -> tuple["Asked",
 
 
 def _passes(
-    asker: "Asker", asked: "Asked", choices: FetchChoices, history: Sequence[Turn],
+    asker: Asks, asked: QuestionBatch, choices: FetchChoices, history: Sequence[Turn],
     on_fetch: Callable[[FetchResult], Any] | None, kwargs: dict[str, Any],
 ) -> tuple[Any, str, FetchResult, tuple[Pass, ...]]:  # fmt: skip
     """The last output of `generate` and what it wrote, all that was fetched, and the passes of one question."""
@@ -265,7 +282,7 @@ def _passes(
     return output, text, merged([each.fetch for each in passes]), tuple(passes)
 
 
-def _most_passes(asker: "Asker", look: Look, choices: FetchChoices) -> int:
+def _most_passes(asker: Asks, look: Look, choices: FetchChoices) -> int:
     """Passes that the choices allow and the context holds; one where nothing is fetched."""
     auto = choices.num_passes == "auto"
     wanted = AUTO_PASSES if auto else int(choices.num_passes or 1)
@@ -279,7 +296,7 @@ def _most_passes(asker: "Asker", look: Look, choices: FetchChoices) -> int:
     return min(fits, wanted)
 
 
-def _check(asker: "Asker", asked: "Asked", choices: FetchChoices, kwargs: dict[str, Any]) -> None:
+def _check(asker: Asks, asked: QuestionBatch, choices: FetchChoices, kwargs: dict[str, Any]) -> None:
     """Refuses, with a ValueError, what several passes cannot be asked with."""
     passes = choices.num_passes
     if passes != "auto" and (not isinstance(passes, int) or passes < 1):

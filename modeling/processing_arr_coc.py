@@ -6,21 +6,22 @@ Notation: B batch, L tokens of a prompt, M base tokens and K saccades of one ima
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
+from transformers import AutoTokenizer
 from transformers.image_utils import make_flat_list_of_images
 from transformers.processing_utils import ImagesKwargs, MultiModalData, ProcessingKwargs, ProcessorMixin
 from transformers.utils import logging
 
-from .auto_map import PROCESSOR_MAP
-from .chat_template import CHAT_TEMPLATE, QUESTION_ROLE, images_first
 from .checks import check_processing, refusal
-from .configuration_arr_coc import count_vision_tokens
-from .processor_settings import ProcessorSettings
+from .configuration_arr_coc import PROCESSOR_MAP, ArrCocConfig, count_vision_tokens
+from .image_processing_arr_coc import ArrCocImageProcessor, ProcessorSettings
+from .prompt_format import CHAT_TEMPLATE, QUESTION_ROLE, images_first
 
 logger = logging.get_logger(__name__)
 
@@ -447,3 +448,28 @@ def _are_turns(history: Any) -> bool:
 
 def _listed(counts: list[int]) -> str:
     return f"{counts[0]} images" if len(counts) == 1 else f"{counts} images per row"
+
+
+def load_processor(config: ArrCocConfig, found: Mapping[str, Any] = MappingProxyType({})) -> ArrCocProcessor:
+    """The processor of the checkpoint that `config` was loaded from, put together from its parts.
+
+    `found`: what `from_pretrained` was told of where its files are, so that the processor beside them comes.
+
+    `ArrCocProcessor.from_pretrained` would ask again whether remote code may run, to look up the image processor's
+    class by name; here the classes beside this file are taken. `config` is passed on for the same reason.
+    """
+    source = config._name_or_path
+    try:
+        if not source:
+            raise ValueError("a model that was not loaded from a checkpoint")
+        image_processor = ArrCocImageProcessor.from_pretrained(source, **found)
+        tokenizer = AutoTokenizer.from_pretrained(source, config=config, **found)
+        settings, _ = ArrCocProcessor.get_processor_dict(source, **found)
+        processor = ArrCocProcessor.from_args_and_dict([image_processor, tokenizer], settings)
+    except Exception as error:  # the readers of tokenizers and settings raise what they like
+        cause = str(error).strip().split("\n")[0] or type(error).__name__
+        raise ValueError(
+            f"processor: expected {source or 'the checkpoint'!r} to hold one (save it beside the model with "
+            f"processor.save_pretrained, or set model.processor); got {cause}"
+        ) from error
+    return processor

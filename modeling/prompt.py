@@ -1,158 +1,94 @@
-"""The prompt and its tokens: how many an image takes, where images stand in prompts, what of a prompt is the question.
-
-How many vision tokens an image takes is known before the model runs: `count_vision_tokens` counts them for the
-processor and the model alike.
+"""The prompt: which questions are asked of which images, where images stand in it, which of its tokens are a question.
 
 Notation: B prompts, S their length (S' once trimmed), I image slots (places in prompts where an image stands), L
-question tokens, G side of the fine grid, N = G*G patches, M = (G/4)^2 base tokens, K saccades, D language-model width.
+question tokens, G side of the fine grid, N = G*G patches, M = (G/4)^2 base tokens, K fetched tokens, D language-model
+width.
 """
 
-import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.cache_utils import Cache
+from transformers.modeling_utils import PreTrainedModel
 
-from .language_model import layout_positions
-
-if TYPE_CHECKING:
-    from .fetcher import FetchResult
-    from .scorers import FetchContext
-    from .views import Views
-    from .vision_tower import ImageEncoding
-
-# ---- how many tokens ---------------------------------------------------------------------------------------------
-
-
-COMPRESSION = 4
-"""Fine patches per base token along each axis: the compressor's two stride-2 convolutions."""
-
-REFERENCE_PATCHES = 4096
-"""Number of patches (64 x 64: 1024 px, patches of 16 px) that the named budgets are stated for."""
-
-NAMED_BUDGETS = {"fast": 64, "balanced": 180, "standard": 273, "accurate": 400}
-"""Saccades at `REFERENCE_PATCHES` patches; scaled with N on other grids."""
-
-TIERS = (64, 128, 256, 384, 400)
-"""The steps in which the allocator "tiers" gives saccades, at `REFERENCE_PATCHES` patches; "adaptive" keeps within."""
-
-AUTO = "auto"
-"""The budget that leaves it to the model how many saccades each item gets, up to the last of `TIERS`."""
-
-_SCALED = {**NAMED_BUDGETS, AUTO: TIERS[-1], **{f"tier:{tier}": tier for tier in TIERS}}
+from .bridges import Bridge, Bridged
+from .configuration_arr_coc import ArrCocConfig
+from .fetcher import FetchResult, RunningBackFetcher
+from .image_encoding import ImageEncoding
+from .prompt_format import Layout
+from .scorers import FetchContext
+from .views import Views
+from .vision_tower import ArrCocVisionTower
 
 
-def scaled_budget(saccades: int, num_patches: int) -> int:
-    """What `saccades` at `REFERENCE_PATCHES` patches are on a grid of `num_patches`: at least 1."""
-    return max(1, round(num_patches * saccades / REFERENCE_PATCHES))
+class Core(Protocol):
+    """The model without its head, `ArrCocModel`, as the steps of a question see it that stand in files of their own."""
+
+    config: ArrCocConfig
+    vision_tower: ArrCocVisionTower
+    fetcher: RunningBackFetcher
+    bridge: Bridge
+    layout: Layout
+    language_model: PreTrainedModel
+
+    @property
+    def input_device(self) -> torch.device: ...
+
+    def get_input_embeddings(self) -> nn.Module: ...
+
+    def encode_image(
+        self, pixel_values: Tensor, patch_mask: Tensor | None = None, *, pool: int = 1
+    ) -> ImageEncoding: ...
+
+    def encode_base(self, features: Tensor, patch_mask: Tensor, bypass: bool) -> ImageEncoding: ...
+
+    def bridge_saccades(
+        self,
+        encoding: ImageEncoding,
+        indices: Tensor,
+        used: Tensor | None = None,
+        levels: Tensor | None = None,
+        relevance: Tensor | None = None,
+    ) -> Bridged: ...
+
+    def place(self, look: "Look", fetched: FetchResult, **aligned: Tensor | None) -> "EmbeddedPrompt": ...
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
-def resolve_budget(
-    budget: int | str | None, num_patches: int, default: int | str = "standard", *, taken: int = 0
-) -> int:
-    """Number of saccades K on a grid of `num_patches`.
+@dataclass(frozen=True)
+class QuestionBatch:
+    """Questions about encoded images: for each prompt the numbers of the images that it shows, in order.
 
-    Args:
-        budget: a number of patches, a name in `NAMED_BUDGETS` or "tier:" and one of `TIERS` (both scaled by N / 4096),
-            "auto" (the largest tier: the most that an item can get), "all" (N - taken), None (default).
-        num_patches: N.
-        default: what None stands for.
-        taken: patches that are base tokens already and never fetched again (`ArrCocConfig.excludes_base`).
-
-    Raises:
-        ValueError: unknown name, a negative number, or more patches than there are to fetch.
+    `spread`: how the images of a prompt share one budget; `apart`: they have one each, as where the patches of each
+    are given; `boxes`: of each slot.
     """
-    candidates = num_patches - taken
-    budget = default if budget is None else budget
-    if isinstance(budget, str) and budget.isdecimal():
-        budget = int(budget)
-    if isinstance(budget, str):
-        if budget == "all":
-            return candidates
-        if budget not in _SCALED:
-            known = ", ".join([*_SCALED, "all"])
-            raise ValueError(f"budget: expected a number of patches or one of {known}; got {budget!r}")
-        return min(candidates, scaled_budget(_SCALED[budget], num_patches))
-    if isinstance(budget, bool) or not isinstance(budget, int):
-        raise ValueError(f"budget: expected an integer or a name; got {budget!r} ({type(budget).__name__})")
-    if not 0 <= budget <= candidates:
-        raise ValueError(f"budget: expected 0 to {candidates} patches (all that can be fetched); got {budget}")
-    return budget
 
+    encoding: ImageEncoding
+    images: list[list[int]]
+    questions: list[str]
+    spread: str = "joint"
+    apart: bool = False
+    boxes: list[Any] | None = None
 
-def grid_size(image_size: int, patch_size: int) -> int:
-    """Side G of the fine grid of an image of `image_size` px.
+    @property
+    def joint(self) -> bool:
+        """Whether all views of a prompt share one budget: of documents, tiled images and several images."""
+        several = not self.apart and max(map(len, self.images)) > 1
+        return several or self.encoding.documents is not None
 
-    Raises:
-        ValueError: the side is not a positive multiple of 4 patches.
-    """
-    unit = COMPRESSION * patch_size
-    if image_size <= 0 or image_size % unit:
-        raise ValueError(f"image side: expected a positive multiple of {unit} px (4 patches); got {image_size}")
-    return image_size // patch_size
+    @property
+    def captions(self) -> list[list[str]]:
+        """What stands before each image of each prompt."""
+        captions = {row: source.caption for row, source in enumerate(self.encoding.sources or ())}
+        return [[captions.get(number, "") for number in own] for own in self.images]
 
-
-def count_saccades(num_patches: int, budget: int | str | None, *, strategy: str | None, taken: int = 0) -> int:
-    """K: what `resolve_budget` says, or 0 where the strategy is "none"."""
-    return 0 if strategy == "none" else resolve_budget(budget, num_patches, taken=taken)
-
-
-def pooling(rows: int, sources: int, most: int | None) -> int:
-    """How many base cells along each axis become one base token, so that those of `sources` stay within `most`.
-
-    Args:
-        rows: rows of base tokens of one image.
-        sources: of one prompt.
-        most: base tokens of the prompt; None: four times those of one image.
-
-    Raises:
-        ValueError: even one token for each source is too many.
-    """
-    most = 4 * rows**2 if most is None else most
-    if sources > most:
-        raise ValueError(f"max_base_tokens: expected at least 1 for each of {sources} sources; got {most}")
-    factor = 1
-    while sources * math.ceil(rows / factor) ** 2 > most:
-        factor += 1
-    return factor
-
-
-def count_vision_tokens(
-    image_size: int,
-    patch_size: int,
-    budget: int | str | None = None,
-    *,
-    strategy: str | None = None,
-    excludes_base: bool = False,
-    layout: str = "plain",
-    sources: int = 1,
-    max_base_tokens: int | None = None,
-) -> tuple[int, int]:
-    """Positions that one image takes in the language model: (base, K saccades), known before the model runs.
-
-    Base are the M base tokens and what the layout puts between and around them. Of a document, all its pages' base
-    tokens, pooled, and the K that its pages share.
-
-    Args:
-        image_size: side of the padded square image, px.
-        patch_size: side of a fine patch, px.
-        budget: see `resolve_budget`.
-        strategy: "none" fetches nothing (K = 0); every other strategy keeps to the budget.
-        excludes_base: whether base tokens are patches that are never fetched again: `ArrCocConfig.excludes_base`.
-        layout: `ArrCocBridgeConfig.layout`.
-        sources: pages of a document.
-        max_base_tokens: see `pooling`.
-    """
-    side = grid_size(image_size, patch_size)
-    rows = side // COMPRESSION
-    pooled = math.ceil(rows / pooling(rows, sources, max_base_tokens))
-    base = sources * (pooled**2 + sum(layout_positions(layout, pooled)))
-    return base, count_saccades(side * side, budget, strategy=strategy, taken=rows**2 if excludes_base else 0)
-
-
-# ---- the prompt ----------------------------------------------------------------------------------------------------
+    @property
+    def slots(self) -> list[int]:
+        """[I] the image of each slot, prompt after prompt."""
+        return [number for images in self.images for number in images]
 
 
 @dataclass
@@ -177,15 +113,15 @@ class Look:
     input_ids: Tensor
     query_mask: Tensor
     embeds: Tensor
-    encoding: "ImageEncoding"
+    encoding: ImageEncoding
     rows: Tensor
     budget: int
-    context: "FetchContext"
+    context: FetchContext
     taken: Tensor | None
     attention_mask: Tensor | None = None
-    prefix: "ImageEncoding | None" = None
+    prefix: ImageEncoding | None = None
     image_index: Tensor | None = None
-    views: "Views | None" = None
+    views: Views | None = None
 
 
 @dataclass
@@ -206,8 +142,8 @@ class EmbeddedPrompt:
     embeds: Tensor
     image_tokens: Tensor
     token_quality: Tensor | None
-    fetch: "FetchResult"
-    context: "FetchContext"
+    fetch: FetchResult
+    context: FetchContext
     inputs: dict[str, Tensor]
 
 

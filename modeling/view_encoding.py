@@ -6,7 +6,7 @@ Notation: P sources, I image slots, N patches of a grid. Windows are x0, y0, x1,
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from PIL import Image
@@ -14,19 +14,16 @@ from torch import Tensor
 from transformers.utils import logging
 
 from .configuration_arr_coc import COMPRESSION
-from .documents import Limits, open_document
 from .fetcher import FetchChoices
-from .image_loading import Encoded, Source
+from .image_encoding import ImageEncoding, Tiles
+from .image_loading import Encoded, Limits, Source, open_document
 from .image_processing_arr_coc import ArrCocImageProcessor, Box, least_scale, warn_of_blank
-from .placement import device_of
+from .pretrained import device_of
 from .processing_arr_coc import Turns
-from .prompt import Look, count_vision_tokens, pooling
+from .prompt import Core, Look
+from .prompt_format import count_vision_tokens, pooling
 from .views import VIEWS_AT_ONCE, ViewOptions, Views, Window, arrange, plan_tiles, relevance_of, square_of
-from .vision_tower import ArrCocVisionTower, ImageEncoding, Tiles
-
-if TYPE_CHECKING:
-    from .base_model import ArrCocModel
-
+from .vision_tower import ArrCocVisionTower
 
 PATIENCE = 2.0
 """Seconds of encoding after which a progress bar is shown."""
@@ -55,7 +52,7 @@ class Tiling:
 
 
 def encode_sources(
-    core: "ArrCocModel", processor: ArrCocImageProcessor, documents: Sequence[Sequence[Source]], options: ViewOptions
+    core: Core, processor: ArrCocImageProcessor, documents: Sequence[Sequence[Source]], options: ViewOptions
 ) -> ImageEncoding:
     """The overviews of all sources, of those that shrink far their tiles, in chunks of bounded memory.
 
@@ -118,7 +115,7 @@ def windows_of(source: Source, options: ViewOptions, grid: int, patch_size: int)
 
 
 def _encode_overviews(
-    core: "ArrCocModel",
+    core: Core,
     processor: ArrCocImageProcessor,
     sources: Sequence[Source],
     windows: Sequence[Sequence[Window]],
@@ -183,7 +180,7 @@ def _encode_tiles(
 
 
 def encode_prompts(
-    core: "ArrCocModel",
+    core: Core,
     processor: ArrCocImageProcessor,
     prompts: Sequence[Sequence[Any]],
     images: Sequence[Image.Image | Encoded],
@@ -217,7 +214,7 @@ def _itself(image: Image.Image) -> Image.Image:
 
 
 def look_at_views(
-    core: "ArrCocModel",
+    core: Core,
     look: Look,
     encoding: ImageEncoding,
     shown: Sequence[Sequence[int]],

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from .configuration_arr_coc import COMPRESSION
+from .image_encoding import ImageEncoding, Tiles
 from .image_processing_arr_coc import Box, boxes_to_patches, fit_square
 from .scorers import FetchContext
-from .vision_tower import ImageEncoding, Tiles
 
 Window = tuple[int, int, int, int]
 
@@ -45,7 +45,7 @@ class ViewOptions:
         spread: "joint": one budget over all views of a prompt; "each": each source gets its share of it.
         max_base_tokens: base tokens of a prompt's sources together, above which they are pooled; None: four images'.
         tile_scale: px of the square per px of the source, below which a source gets tiles; the scale of these.
-        dpi, max_pages, fps, max_frames: of documents, see `documents.Limits`.
+        dpi, max_pages, fps, max_frames: of documents, see `image_loading.Limits`.
     """
 
     tiles: str | int = "auto"

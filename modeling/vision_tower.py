@@ -1,268 +1,90 @@
-"""The vision tower: from pixels to an encoded image, and from fetched patches to saccades.
+"""The vision tower: compressor and semantic encoder behind the grid encoder, and what is kept of an encoded image.
 
 Notation: P encoded images, I image slots, G side of the fine grid, N = G*G patches, M base tokens, K saccades, C
 feature channels, T texture channels, D' semantic width, D language-model width.
 """
 
-import os
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from math import isqrt
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import initialization
+from transformers.activations import ACT2FN
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .checks import refusal
-from .compressors import COMPRESSORS
+from .config_fields import Registry
 from .configuration_arr_coc import COMPRESSION, ArrCocSemanticConfig, ArrCocVisionConfig
-from .grid_encoder import GridEncoder
-from .regions import pool_regions
-from .semantic_encoder import KeyValue, SemanticEncoder
+from .grid_encoder import LEVELS, GridEncoder, pool_regions, resize_table
+from .image_encoding import ImageEncoding, KeyValue
 from .textures import checksums, textures
 
-if TYPE_CHECKING:
-    from .modeling_arr_coc import ArrCocForConditionalGeneration
+COMPRESSORS: Registry[type[nn.Module]] = Registry("compressor")
 
 
-class Rows:
-    """Base of dataclasses whose tensors and lists hold a row for every item of a batch."""
+@dataclass(frozen=True)
+class BaseTokens:
+    """What a compressor made of the fine grid.
 
-    def select(self, index: Tensor) -> Self:
-        """The items at `index` [I], in that order; repeats are allowed. Fields marked "shared" stay as they are."""
-
-        def pick(value: Any) -> Any:
-            if isinstance(value, Tensor):
-                return value.index_select(0, index.to(value.device))
-            if not isinstance(value, list) or not value:
-                return value
-            if isinstance(value[0], tuple) and isinstance(value[0][0], Tensor):  # keys and values of layers
-                return [tuple(pick(tensor) for tensor in pair) for pair in value]
-            return [value[i] for i in index.tolist()]
-
-        return replace(self, **{name: pick(getattr(self, name)) for name in self._own()})  # type: ignore[type-var]
-
-    def join(self, *others: Self) -> Self:
-        """The items of all, in that order. Fields marked "shared" are taken from the first."""
-
-        def chain(values: list[Any]) -> Any:
-            if any(value is None for value in values):  # what is not known of all is not known
-                return None
-            if isinstance(values[0], Tensor):
-                return torch.cat(values)
-            if not isinstance(values[0], list) or not values[0]:
-                return values[0]
-            if isinstance(values[0][0], tuple) and isinstance(values[0][0][0], Tensor):  # keys and values of layers
-                return [
-                    tuple(torch.cat(tensors) for tensors in zip(*pairs, strict=True))
-                    for pairs in zip(*values, strict=True)
-                ]
-            return [row for rows in values for row in rows]
-
-        if not others:
-            return self
-        every = (self, *others)
-        return replace(self, **{name: chain([getattr(rows, name) for rows in every]) for name in self._own()})  # type: ignore[type-var]
-
-    def _own(self) -> list[str]:
-        """Fields that hold a row for every item."""
-        return [part.name for part in fields(self) if part.init and not part.metadata.get("shared")]  # type: ignore[arg-type]
-
-
-@dataclass
-class Tiles(Rows):
-    """Tiles of encoded sources: of each what no question changes and nothing else can be made from; R of them.
-
-    Attributes:
-        features: [R, C, G, G] in bfloat16 (or half precision, where the model computes in that).
-        textures: [R, T, G, G], likewise.
-        patch_mask: [R, N] bool.
-        seeds: [R] int64.
-        sources: [R] int64, the row of the `ImageEncoding` whose source each is a part of.
-        windows: [R, 4] int64, x0, y0, x1, y1 in px of the source.
+    `tokens` [B, M, D']; `compressed` the same as [B, D', g, g]; `indices` [B, M]: which patches they are, ascending, or
+    None where a token stands for a whole 4x4 cell.
     """
 
-    features: Tensor
-    textures: Tensor
-    patch_mask: Tensor
-    seeds: Tensor
-    sources: Tensor
-    windows: Tensor
-
-    def __len__(self) -> int:
-        return len(self.sources)
-
-
-SEEN = (
-    "features", "textures", "patch_mask", "seeds", "compressed", "base_indices", "semantic", "semantic_cache", "depths",
-)  # fmt: skip
-"""What of an `ImageEncoding` comes from the vision tower; the rest is the language model's side of it."""
-
-KNOWN = ("source_sizes", "documents", "sources", "tiles", "tiling")
-"""What is known of an encoding's sources, whatever reads their tokens."""
-
-
-@dataclass
-class ImageEncoding(Rows):
-    """Everything about images that no question changes; pass it in place of the images for any number of questions.
-
-    Attributes:
-        features: [P, C, G, G], the grid encoder's output.
-        textures: [P, T, G, G], the first of `textures.TEXTURES`.
-        patch_mask: [P, N] bool, True on patches that hold some of the image.
-        seeds: [P] int64, a checksum of the pixels (for random relevance).
-        compressed: [P, D', G/4, G/4], the compressor's output.
-        base_indices: [P, M] which patches the base tokens are (mask compressor), or None.
-        semantic: [P, M, D'], base states after the semantic encoder, without CLS.
-        semantic_cache: its keys and values of the base, per layer.
-        tokens: [P, M, D], base tokens in the language model's space; where the layout puts something before or between
-            them, with that: [P, positions, D].
-        closing: [P, positions, D] what the layout puts behind the saccades, or None.
-        quality: [P, M] of the base tokens, from bridges that score tokens, else None.
-        bridge_cache: the bridge's keys and values of the base, per layer, where it attends across tokens.
-        bypass: whether `tokens` come from the bridge's linear projection alone.
-        pool: base cells along each axis that one of `tokens` stands for.
-        prefix_ids: [p] the prompt's tokens up to and including the base, or None where it was not prefilled.
-        prefix_cache: the language model's keys and values of that prefix, per layer [P, heads, p, d].
-        source_sizes: (height, width) of each source image in px, where known.
-        documents: the number of the document that each source is a page of, or None where each stands for itself. One
-            prompt shows all sources of a document.
-        sources: what was encoded, with its pixels, to run back to; None where they are not at hand.
-        tiles: tiles of the sources, or None: a model without views.
-        tiling: how tiles are asked for, see `views.ViewOptions`; None where all that there are were encoded.
-        depths: [P, 2, W, G, G], the grid encoder's states after a third and two thirds of its layers, or None where no
-            scorer of the model reads them.
-        bypassed: [P] bool, True where the bridge's adapter failed, so that `tokens` are its linear projection's; None
-            from bridges without an adapter.
-        made_by: the model that made it (`encoding_files.maker`), or None where that is not known.
-        side: G.
-        base_positions: positions that an image takes in a prompt when nothing is fetched: M, and those of the layout.
-    """
-
-    features: Tensor
-    textures: Tensor
-    patch_mask: Tensor
-    seeds: Tensor
-    compressed: Tensor
-    base_indices: Tensor | None
-    semantic: Tensor
-    semantic_cache: list[KeyValue]
     tokens: Tensor
-    closing: Tensor | None = None
-    quality: Tensor | None = None
-    bridge_cache: list[KeyValue] | None = None
-    bypass: bool = False
-    pool: int = field(default=1, metadata={"shared": True})
-    prefix_ids: Tensor | None = field(default=None, metadata={"shared": True})
-    prefix_cache: list[KeyValue] | None = None
-    source_sizes: list[tuple[int, int]] | None = None
-    documents: list[int] | None = None
-    sources: list[Any] | None = None
-    tiles: Tiles | None = field(default=None, metadata={"shared": True})
-    tiling: Any = field(default=None, metadata={"shared": True})
-    depths: Tensor | None = None
-    bypassed: Tensor | None = None
-    made_by: tuple[str, str] | None = field(default=None, metadata={"shared": True})
-
-    side: int = field(init=False)
-    base_positions: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.side = self.features.shape[-1]
-        self.base_positions = self.tokens.shape[1] + (0 if self.closing is None else self.closing.shape[1])
-
-    def __len__(self) -> int:
-        return self.features.shape[0]
-
-    def join(self, *others: "ImageEncoding") -> "ImageEncoding":
-        """The images of all, in that order; documents stay such, and beside them each image becomes one.
-
-        What is not known of all of them (prefix, sizes, pixels) is not known afterwards.
-
-        Raises:
-            ValueError: grids or poolings that differ, or tiles that are encoded when a question asks for them.
-        """
-        every = [self, *others]
-        for name in ("side", "pool"):
-            if len(values := {getattr(encoding, name) for encoding in every}) > 1:
-                raise ValueError(f"{name}: expected encodings of one {name} to join them; got {sorted(values)}")
-        if others and any(encoding.tiling is not None for encoding in every):
-            raise ValueError('tiles: expected encodings that hold all of their tiles to join them; got tiles="asked"')
-        if not all(_same(self.prefix_ids, encoding.prefix_ids) for encoding in others):
-            every = [encoding.without_prefix() for encoding in every]
-        in_views = any(encoding.documents is not None or encoding.tiles is not None for encoding in every)
-        return _join_views(every) if others and in_views else Rows.join(*every)
-
-    def save(self, path: str | os.PathLike, model: "ArrCocForConditionalGeneration") -> None:
-        """Writes it to one safetensors file, for `load` with the same model: see `encoding_files`."""
-        from .encoding_files import save_encoding
-
-        save_encoding(self, path, model.model)
-
-    @staticmethod
-    def load(path: str | os.PathLike, model: "ArrCocForConditionalGeneration") -> "ImageEncoding":
-        """The encoding that `save` wrote; `model` reads its prefix anew.
-
-        Raises:
-            ValueError: another file, or an encoding of another model.
-            FileNotFoundError: no such file.
-        """
-        from .encoding_files import load_encoding
-        from .prefix import with_prefix
-
-        return with_prefix(model, model.processor, load_encoding(path, model.model))
-
-    def check_fits(self, config: Any) -> None:
-        """Raises a ValueError where a model of another width made this: `config` is an `ArrCocConfig`."""
-        widths = [self.features.shape[1], self.semantic.shape[-1], self.tokens.shape[-1]]
-        own = [config.vision_config.out_channels, config.semantic_config.hidden_size, config.text_config.hidden_size]
-        if widths != own:
-            raise ValueError(f"image: expected an encoding by a model of widths {own}; got one of {widths}")
-
-    def without_prefix(self) -> "ImageEncoding":
-        """The same without the language model's reading of it: for prompts that do not begin with it."""
-        return replace(self, prefix_ids=None, prefix_cache=None)
-
-    def without_base(self) -> "ImageEncoding":
-        """The same for prompts without base tokens, and without what the layout puts around them.
-
-        Patches are chosen and encoded beside the base as ever.
-        """
-        quality = None if self.quality is None else self.quality[:, :0]
-        return replace(self.without_prefix(), tokens=self.tokens[:, :0], closing=None, quality=quality)
+    compressed: Tensor
+    indices: Tensor | None
 
 
-def _same(first: Tensor | None, second: Tensor | None) -> bool:
-    return first is second or (first is not None and second is not None and torch.equal(first, second))
+@COMPRESSORS.register("conv")
+class ConvCompressor(nn.Module):
+    """DeepSeek's compressor: two 3x3 stride-2 convolutions without bias and without a nonlinearity between them."""
+
+    def __init__(self, config: ArrCocVisionConfig) -> None:
+        super().__init__()
+        middle, out = config.compressed_channels
+        self.conv1 = nn.Conv2d(config.out_channels, middle, 3, 2, 1, bias=False)
+        self.conv2 = nn.Conv2d(middle, out, 3, 2, 1, bias=False)
+
+    def forward(self, features: Tensor, patch_mask: Tensor) -> BaseTokens:
+        compressed = self.conv2(self.conv1(features))
+        return BaseTokens(compressed.flatten(2).transpose(1, 2), compressed, None)
+
+    def warm_start(self) -> Tensor:
+        """[D', C]: what the two convolutions do to a locally constant patch."""
+        return self.conv2.weight.sum((2, 3)) @ self.conv1.weight.sum((2, 3))
 
 
-def _join_views(every: list[ImageEncoding]) -> ImageEncoding:
-    """`ImageEncoding.join` of encodings of which some have documents or tiles."""
-    documents: list[int] = []
-    tiles: list[Tiles] = []
-    start = 0
-    for encoding in every:
-        number = documents[-1] + 1 if documents else 0
-        documents += [number + own for own in encoding.documents or range(len(encoding))]
-        if encoding.tiles is not None:
-            tiles.append(replace(encoding.tiles, sources=encoding.tiles.sources + start))
-        start += len(encoding)
+@COMPRESSORS.register("mask")
+class MaskCompressor(nn.Module):
+    """The sparse learned mask: the M patches of the highest learned score, each projected and gated by its score."""
 
-    def listed(name: str) -> list[Any] | None:
-        values = [getattr(encoding, name) for encoding in every]
-        return None if None in values else [row for rows in values for row in rows]
+    def __init__(self, config: ArrCocVisionConfig) -> None:
+        super().__init__()
+        middle, out = config.compressed_channels
+        self.layer_norm = nn.LayerNorm(config.out_channels, config.layer_norm_eps)
+        self.score = nn.Linear(config.out_channels, 1)
+        self.fc1 = nn.Linear(config.out_channels, middle, bias=False)
+        self.fc2 = nn.Linear(middle, out, bias=False)
 
-    # What saccades see of a base is made anew for each view that is fetched from.
-    bare = [
-        replace(
-            encoding, semantic_cache=[], bridge_cache=None, documents=None, source_sizes=None, sources=None, tiles=None
-        )
-        for encoding in every
-    ]
-    return replace(
-        Rows.join(*bare), documents=documents, source_sizes=listed("source_sizes"), sources=listed("sources"),
-        tiles=Rows.join(*tiles) if tiles else None,
-    )  # fmt: skip
+    def forward(self, features: Tensor, patch_mask: Tensor) -> BaseTokens:
+        side = features.shape[-1] // COMPRESSION
+        patches = features.flatten(2).transpose(1, 2)
+        score = self.score(self.layer_norm(patches))[..., 0].float()
+        ranked = score.masked_fill(~patch_mask, float("-inf")).sort(dim=-1, descending=True, stable=True).indices
+        indices = ranked[:, : side * side].sort(-1).values
+        chosen = patches.gather(1, indices[..., None].expand(-1, -1, patches.shape[-1]))
+        gate = score.gather(1, indices).sigmoid().to(chosen.dtype)
+        tokens = self.fc2(self.fc1(chosen)) * gate[..., None]
+        return BaseTokens(tokens, tokens.transpose(1, 2).unflatten(2, (side, side)), indices)
+
+    def warm_start(self) -> Tensor:
+        """[D', C]: the projection of a kept patch, without its gate."""
+        return self.fc2.weight @ self.fc1.weight
 
 
 MAX_PIXEL = 1e4
@@ -400,3 +222,208 @@ class ArrCocVisionTower(nn.Module):
         projected = self.saccade_projection(fetched)
         states, _ = self.semantic_encoder(projected, encoding.side, indices, encoding.semantic_cache, used, levels)
         return states, projected
+
+
+class Latent(nn.Sequential):
+    """Tokens [..., H] -> their latent [..., R]: projected and normalised."""
+
+    def __init__(self, size: int, latent_size: int) -> None:
+        super().__init__(nn.Linear(size, latent_size, bias=False), nn.LayerNorm(latent_size))
+
+
+class KeyValueProjection(nn.Module):
+    """Tokens [..., H] -> their keys and values [..., 2 H], both made of one latent."""
+
+    def __init__(self, size: int, latent_size: int) -> None:
+        super().__init__()
+        self.latent = Latent(size, latent_size)
+        self.up = nn.Linear(latent_size, 2 * size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.up(self.latent(x))
+
+
+def key_value_projection(size: int, latent_size: int | None) -> nn.Module:
+    """What makes keys and values [..., 2 H] of tokens [..., H]: a linear layer, or one through a latent."""
+    return nn.Linear(size, 2 * size) if latent_size is None else KeyValueProjection(size, latent_size)
+
+
+def eager_attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float, **_: Any
+) -> tuple[Tensor, Tensor]:
+    """Attention written out, for `attn_implementation="eager"`: returns [B, S, heads, d] and the weights."""
+    scores = query @ key.transpose(-1, -2) * scaling
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    weights = scores.softmax(-1, dtype=torch.float32).to(query.dtype)
+    return (weights @ value).transpose(1, 2), weights
+
+
+class SemanticAttention(nn.Module):
+    """Attention of the given tokens to `past` (keys and values of tokens before them, or None) and to one another.
+
+    Of the given tokens only those are seen that `used` [B, S] marks; None: all.
+    """
+
+    def __init__(self, config: ArrCocSemanticConfig) -> None:
+        super().__init__()
+        self.config = config
+        width = config.hidden_size
+        self.num_heads = config.num_attention_heads
+        self.scaling = (width // self.num_heads) ** -0.5
+        self.is_causal = False
+        source = width if config.latent_size is None else config.latent_size
+        self.latent = nn.Identity() if config.latent_size is None else Latent(width, source)
+        self.q_proj = nn.Linear(width, width)
+        self.k_proj = nn.Linear(source, width)
+        self.v_proj = nn.Linear(source, width)
+        self.out_proj = nn.Linear(width, width)
+
+    def forward(self, x: Tensor, past: KeyValue | None, used: Tensor | None = None) -> tuple[Tensor, KeyValue]:
+        source = self.latent(x)
+        query, own_key, own_value = (
+            projected.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+            for projected in (self.q_proj(x), self.k_proj(source), self.v_proj(source))
+        )
+        key, value = own_key, own_value
+        if past is not None:
+            key, value = torch.cat((past[0], key), 2), torch.cat((past[1], value), 2)
+        kind = self.config._attn_implementation or "sdpa"  # transformers hands an explicit choice down to sub-configs
+        mask = None if used is None else F.pad(used, (key.shape[2] - used.shape[1], 0), value=True)
+        if mask is not None and "flash" not in kind:  # which takes the mask of the keys as it is
+            mask = mask[:, None, None, :]
+        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(kind, eager_attention)
+        out, _ = attend(self, query, key, value, mask, scaling=self.scaling, dropout=0.0, is_causal=False)
+        return self.out_proj(out.flatten(2)), (own_key, own_value)
+
+
+class SemanticMLP(nn.Module):
+    def __init__(self, config: ArrCocSemanticConfig) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.act = ACT2FN[config.hidden_act]
+        self.fc2 = nn.Linear(config.intermediate_size, config.hidden_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(self.act(self.fc1(x)))
+
+
+class SemanticLayer(GradientCheckpointingLayer):
+    """One CLIP block; also returns the keys and values of its own tokens.
+
+    Tensors go in and out one by one: gradients of those within a tuple are lost in reentrant checkpointing.
+    """
+
+    def __init__(self, config: ArrCocSemanticConfig) -> None:
+        super().__init__()
+        self.layer_norm1 = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.self_attn = SemanticAttention(config)
+        self.layer_norm2 = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.mlp = SemanticMLP(config)
+
+    def forward(
+        self, x: Tensor, past_key: Tensor | None, past_value: Tensor | None, used: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        past = None if past_key is None or past_value is None else (past_key, past_value)
+        out, (key, value) = self.self_attn(self.layer_norm1(x), past, used)
+        x = x + out
+        return x + self.mlp(self.layer_norm2(x)), key, value
+
+
+def run_layers(
+    layers: Iterable[nn.Module], x: Tensor, base: Sequence[KeyValue] | None, used: Tensor | None
+) -> tuple[Tensor, list[KeyValue]]:
+    """Tokens x [B, S, D'] through `SemanticLayer`s, behind the keys and values of `base`, a pair for each layer.
+
+    Returns:
+        States [B, S, D'], and the keys and values of these tokens, likewise.
+    """
+    own: list[KeyValue] = []
+    for number, layer in enumerate(layers):
+        x, key, value = layer(x, *(base[number] if base else (None, None)), used)
+        own.append((key, value))
+    return x, own
+
+
+class LevelEmbedding(nn.Embedding):
+    """A token's level of detail; starts at zero."""
+
+    def start_weights(self, std: float) -> None:
+        initialization.zeros_(self.weight)
+
+
+class SemanticEncoder(nn.Module):
+    """CLIP's transformer over base tokens, then over saccades that also see the base.
+
+    Base attends to base only; a saccade attends to everything. No mask is needed: the base runs alone, then saccades
+    run with the base's keys and values in front of theirs. So fetching can never change a base token.
+    """
+
+    def __init__(self, config: ArrCocSemanticConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.class_embedding = nn.Parameter(torch.zeros(config.hidden_size))
+        self.position_embedding = nn.Parameter(torch.zeros(1 + config.position_grid**2, config.hidden_size))
+        self.saccade_embedding = nn.Parameter(torch.zeros(config.hidden_size))
+        self.level_embedding = LevelEmbedding(LEVELS, config.hidden_size) if config.level_embedding else None
+        self.pre_layrnorm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.layers = nn.ModuleList(SemanticLayer(config) for _ in range(config.num_hidden_layers))
+
+    def start_weights(self, std: float) -> None:
+        initialization.normal_(self.class_embedding, std=self.config.initializer_range)
+        initialization.normal_(self.position_embedding, std=self.config.initializer_range)
+        initialization.zeros_(self.saccade_embedding)
+
+    def _position_table(self, side: int) -> Tensor:
+        grid = self.config.position_grid
+        table = self.position_embedding[1:].view(1, grid, grid, -1)
+        return table if grid == side else resize_table(table, side)
+
+    def _positions_at(self, indices: Tensor, side: int, levels: Tensor | None = None) -> Tensor:
+        """Position table sampled at the centres of regions of a G grid: indices, levels [B, K] -> [B, K, D']."""
+        table = self._position_table(side // COMPRESSION).permute(0, 3, 1, 2).float()
+        x, y = indices % side, indices // side
+        half = 0.5 if levels is None else 0.5 * (1 << levels)[..., None]  # of a region's side, patches
+        at = (torch.stack((x, y), -1) + half) * (2 / side) - 1  # grid_sample's convention: (x, y) in -1..1
+        table = table.expand(indices.shape[0], -1, -1, -1)
+        sampled = F.grid_sample(table, at[:, None].float(), padding_mode="border", align_corners=False)
+        return sampled[:, :, 0].transpose(1, 2).to(self.position_embedding.dtype)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        side: int,
+        indices: Tensor | None,
+        base: list[KeyValue] | None = None,
+        used: Tensor | None = None,
+        levels: Tensor | None = None,
+    ) -> tuple[Tensor, list[KeyValue]]:
+        """Runs base tokens (`base` is None) or saccades (`base`: keys and values of the base, per layer).
+
+        Args:
+            tokens: [B, M or K, D'].
+            side: G of the fine grid that positions refer to.
+            indices: [B, M or K] fine patches the tokens stand at; None: one token per 4x4 cell, in order.
+            base: what an earlier call on the base tokens returned.
+            used: [B, K] bool, False on saccades that only fill the rectangle: no other may see them. None: all are.
+            levels: [B, K] the level of detail of each saccade, see grid_encoder.py; None: all are patches.
+
+        Returns:
+            States [B, M or K, D'], without CLS, and each layer's keys and values of these tokens (CLS included).
+        """
+        if indices is None:
+            positions = self._position_table(side // COMPRESSION).flatten(1, 2)
+        else:
+            positions = self._positions_at(indices, side, levels)
+        x = tokens + positions
+        if base is None:
+            cls = (self.class_embedding + self.position_embedding[0]).expand(tokens.shape[0], 1, -1)
+            x = torch.cat((cls, x), 1)
+        else:
+            x = x + self.saccade_embedding
+            if self.level_embedding is not None:
+                singly = torch.zeros(x.shape[:2], dtype=torch.int64, device=x.device)
+                x = x + self.level_embedding(singly if levels is None else levels)
+        x = self.pre_layrnorm(x)
+        x, own = run_layers(self.layers, x, base, used)
+        return (x[:, 1:] if base is None else x), own

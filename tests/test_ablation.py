@@ -23,8 +23,8 @@ from arr_coc.evaluation.predictions import Prediction, misallocated, query_depen
 from arr_coc.experiments.ablation import ABSENT, BUDGETS, COLUMNS, make_trials, trial_arms
 from arr_coc.modeling.allocators import ALLOCATORS
 from arr_coc.modeling.bridges import BRIDGES
-from arr_coc.modeling.compressors import COMPRESSORS
 from arr_coc.modeling.scorers import SCORERS
+from arr_coc.modeling.vision_tower import COMPRESSORS
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from test_modeling import CARD, PAGE, QUESTION, loud_model, prompt
 from torch import Tensor
 from transformers import GenerationConfig, StoppingCriteria
 
-from arr_coc.modeling.asker import Answer
+from arr_coc.modeling.generation import Answer
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from transformers.utils import logging
 
 from arr_coc import ArrCocForConditionalGeneration, scorer_lora_config
 from arr_coc.data.sources import open_records
-from arr_coc.modeling.vision_tower import ImageEncoding
+from arr_coc.modeling.image_encoding import ImageEncoding
 from arr_coc.training.cache import CachedEncoder
 from arr_coc.training.phases import AllocatorPhase, train_phase
 from benchmarks.training import ARMS, measure

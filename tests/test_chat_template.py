@@ -11,7 +11,7 @@ import pytest
 import torch
 from chats import PLACE, chat, encode, make_processor, picture, png, questions
 
-from arr_coc.modeling.chat_template import split_thinking
+from arr_coc.modeling.answers import split_thinking
 from arr_coc.modeling.processing_arr_coc import ArrCocProcessor
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from arr_coc.data import CHARSET
-from arr_coc.modeling.chat_template import split_thinking
+from arr_coc.modeling.answers import split_thinking
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.training.attention import all_eager_attention
 from arr_coc.training.from_scratch.comparing import ComparingStage, ComparingTask, Pairs, SketchedPairs

@@ -9,7 +9,7 @@ from test_modeling import CARD, PAGE, prompt
 from torch import Tensor, nn
 from transformers import StaticCache
 
-from arr_coc.modeling.vision_tower import ImageEncoding
+from arr_coc.modeling.image_encoding import ImageEncoding
 
 
 class Asking(nn.Module):

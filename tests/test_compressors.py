@@ -7,7 +7,7 @@ import torch
 from test_grid_encoder import randomise, vision
 from torch import Tensor
 
-from arr_coc.modeling.compressors import COMPRESSORS, ConvCompressor
+from arr_coc.modeling.vision_tower import COMPRESSORS, ConvCompressor
 
 COMPRESSOR_CASES = ["conv", "mask"]
 

@@ -8,7 +8,7 @@ from helpers import tiny_model
 from test_invariants import Calls
 from test_modeling import PAGE, QUESTION, loud_model
 
-from arr_coc.modeling.asker import Answer
+from arr_coc.modeling.generation import Answer
 
 FIRST, SECOND = "Who?", QUESTION
 

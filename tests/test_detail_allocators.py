@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from arr_coc.modeling.allocators import ALLOCATORS, ranked_scores
-from arr_coc.modeling.configuration_arr_coc import ArrCocFetcherConfig
+from arr_coc.modeling.configuration_arr_coc import FOVEA_MAPPINGS, ArrCocFetcherConfig
 from arr_coc.modeling.detail_allocators import foveated, knapsack, quadtree
-from arr_coc.modeling.fetcher_configuration import FOVEA_MAPPINGS
-from arr_coc.modeling.regions import (
+from arr_coc.modeling.grid_encoder import (
     in_tree,
     out_of_tree,
     pool_regions,

@@ -8,9 +8,10 @@ import torch
 from test_modeling import CARD, PAGE, QUESTION, loud_model
 from torch import Tensor
 
-from arr_coc.modeling.asker import Asked, Asker
 from arr_coc.modeling.fetcher import FetchChoices
-from arr_coc.modeling.vision_tower import ImageEncoding
+from arr_coc.modeling.generation import Asker
+from arr_coc.modeling.image_encoding import ImageEncoding
+from arr_coc.modeling.prompt import QuestionBatch
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def test_an_embedded_prompt_is_what_the_answer_is_generated_from(asker: Asker) -
     """Two images in two prompts, and both in a third."""
     encoding = asker.encode([PAGE, CARD])
     choices = asker.model.model.fetcher.resolve(FetchChoices(budget=5))
-    asked = Asked(encoding, [[0], [1], [1, 0]], [QUESTION, "Who?", QUESTION])
+    asked = QuestionBatch(encoding, [[0], [1], [1, 0]], [QUESTION, "Who?", QUESTION])
     prompt = asker.embed(asked, choices)
     tokens = asker.model.generate_tokens(
         input_ids=prompt.inputs["input_ids"],

@@ -14,9 +14,9 @@ from test_views import PAGE, SMALL
 from torch import Tensor
 
 from arr_coc.adapters import adapt, scorer_lora_config
-from arr_coc.modeling.encoding_files import model_identity
+from arr_coc.modeling.image_encoding import ImageEncoding
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from arr_coc.modeling.vision_tower import ImageEncoding
+from arr_coc.modeling.pretrained import model_identity
 
 QUESTION = "What is the total?"
 LARGE = {"max_position_embeddings": 4096}

@@ -15,7 +15,7 @@ from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.explaining.evidence import Evidence, Seen, evidence_json, gather_evidence, is_untrained, see, see_part
 from arr_coc.explaining.figures import draw_evidence, draw_passes, draw_strategies, save
 from arr_coc.modeling.fetcher import FetchChoices
-from arr_coc.modeling.knowings import KNOWINGS
+from arr_coc.modeling.textures import KNOWINGS
 
 QUESTION = "What is the total? $5 or $6?"
 HELD = ["realizer", "clip_query", "compositional", "shannon_jung_vervaeke", "experts"]

@@ -11,7 +11,7 @@ from transformers import GenerationConfig
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 from transformers.utils import logging
 
-from arr_coc.modeling.before_5_24 import CACHE
+from arr_coc.modeling.transformers_releases import CACHE
 
 pytestmark = pytest.mark.versions
 
@@ -162,7 +162,9 @@ def short_model(context: int) -> Any:
 def test_all_fetches_what_fits_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """`budget="all"` always failed on the shipped model, and blamed the question."""
     said: list[str] = []
-    monkeypatch.setattr(logging.get_logger("arr_coc.modeling.asker"), "warning", lambda text, *_: said.append(text))
+    monkeypatch.setattr(
+        logging.get_logger("arr_coc.modeling.generation"), "warning", lambda text, *_: said.append(text)
+    )
     model = short_model(200)
     answer = model.generate(PAGE, QUESTION, budget="all", return_fetch=True)
     (text,) = said

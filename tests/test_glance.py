@@ -10,8 +10,8 @@ from test_invariants import Calls
 from test_scorers import build, context
 
 from arr_coc.model_summary import generated_image
+from arr_coc.modeling.attention_scorer import AttentionRecorder, attention_weights, glance, on_fine_grid
 from arr_coc.modeling.fetcher import FetchChoices
-from arr_coc.modeling.glance import AttentionRecorder, attention_weights, glance, on_fine_grid
 
 PAGE, OTHER = generated_image(128), generated_image(128).rotate(90)
 QUESTION = "What is the total?"

@@ -8,10 +8,9 @@ from helpers import tiny_model
 from test_scorers import SIDE, build, context
 
 from arr_coc.model_summary import generated_image
-from arr_coc.modeling.knowing_scorers import MapScorer, standardised
-from arr_coc.modeling.knowings import KNOWINGS
+from arr_coc.modeling.relevance_maps import MapScorer, standardised
 from arr_coc.modeling.scorers import SCORERS
-from arr_coc.modeling.textures import TEXTURE_SETS, TEXTURES
+from arr_coc.modeling.textures import KNOWINGS, TEXTURE_SETS, TEXTURES
 
 MAP_CASES = {
     "compositional": KNOWINGS,

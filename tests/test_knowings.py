@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from arr_coc.modeling.knowings import (
+from arr_coc.modeling.textures import (
     CENTRE_WIDTH,
     KNOWINGS,
     information_score,

@@ -13,7 +13,7 @@ from worked_cases import OVIS_TABLE, ovis_table
 from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.bridges import BRIDGES
 from arr_coc.modeling.configuration_arr_coc import count_vision_tokens
-from arr_coc.modeling.language_model import LAYOUTS
+from arr_coc.modeling.prompt_format import LAYOUTS
 
 MIXTURE = {
     "model_type": "deepseek_ocr2_text", "num_key_value_heads": 2, "moe_intermediate_size": 8, "n_routed_experts": 4,

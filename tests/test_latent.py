@@ -8,7 +8,7 @@ from torch import nn
 
 from arr_coc.model_summary import generated_image
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
-from arr_coc.modeling.latent import KeyValueProjection, key_value_projection
+from arr_coc.modeling.vision_tower import KeyValueProjection, key_value_projection
 
 
 def test_without_a_latent_it_is_the_linear_layer_of_every_checkpoint() -> None:

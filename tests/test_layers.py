@@ -3,6 +3,7 @@
 import ast
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,13 @@ def test_every_part_has_one_layer() -> None:
 def test_no_arrow_runs_back_up() -> None:
     assert len(ARROWS) > 100
     assert [f"{module} imports {imported}" for part, imported, module in ARROWS if not goes_down(part, imported)] == []
+
+
+def test_the_files_of_modeling_import_each_other_without_a_loop() -> None:
+    files = {name: path for name, path in MODULES.items() if name.startswith("arr_coc.modeling.")}
+    graph = {name: {*imports(name, path, MODULES)} & files.keys() for name, path in files.items()}
+    assert len(graph) < 32 and sum(map(len, graph.values())) > 100
+    assert [*TopologicalSorter(graph).static_order()][-1] == "arr_coc.modeling.modeling_arr_coc"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,13 @@ from helpers import tiny_model
 from PIL import Image
 from test_fetcher import N, context, fetcher
 
-from arr_coc.modeling.losses import distribution_loss, diversity_loss, efficiency_loss, relevance_loss, text_statistics
+from arr_coc.modeling.modeling_arr_coc import (
+    distribution_loss,
+    diversity_loss,
+    efficiency_loss,
+    relevance_loss,
+    text_statistics,
+)
 from arr_coc.modeling.scorers import FetchContext
 
 

@@ -10,8 +10,8 @@ import torch
 from helpers import tiny_model
 
 from arr_coc.model_summary import generated_image
-from arr_coc.modeling import probes as probes_module
-from arr_coc.modeling.probes import EXPECTED, Range, Statistics
+from arr_coc.modeling import pretrained as probes_module
+from arr_coc.modeling.pretrained import EXPECTED, Range, Statistics
 from benchmarks.path import trace
 
 PAGE, QUESTION = generated_image(128), "What is the total?"

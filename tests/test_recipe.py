@@ -13,9 +13,9 @@ import yaml
 from arr_coc.data.sources import open_records
 from arr_coc.loading import load_config
 from arr_coc.modeling.bridges import BRIDGES
-from arr_coc.modeling.compressors import COMPRESSORS
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from arr_coc.modeling.vision_tower import COMPRESSORS
 from arr_coc.training.from_scratch.checkpointing import load_learner, save_learner
 from arr_coc.training.from_scratch.copying import CopyingStage
 from arr_coc.training.from_scratch.looking import LookingStage

@@ -4,11 +4,11 @@ import pytest
 
 from arr_coc.modeling.allocators import ALLOCATORS
 from arr_coc.modeling.bridges import BRIDGES
-from arr_coc.modeling.compressors import COMPRESSORS
+from arr_coc.modeling.config_fields import Registry
 from arr_coc.modeling.grid_encoder import STEMS
-from arr_coc.modeling.language_model import LAYOUTS
-from arr_coc.modeling.registry import Registry
+from arr_coc.modeling.prompt_format import LAYOUTS
 from arr_coc.modeling.scorers import SCORERS
+from arr_coc.modeling.vision_tower import COMPRESSORS
 
 REGISTRIES = {
     "strategy": (

@@ -11,7 +11,7 @@ from lone import QUESTION, run_alone
 from PIL import Image
 
 from arr_coc import ArrCocForConditionalGeneration
-from arr_coc.modeling.auto_map import AUTO_MAP, PROCESSOR_MAP
+from arr_coc.modeling.configuration_arr_coc import AUTO_MAP, PROCESSOR_MAP
 from arr_coc.publishing.building import CODE, build
 
 CODE_FILES = {path.name: path.read_bytes() for path in CODE.glob("*.py") if path.name != "__init__.py"}
@@ -91,7 +91,7 @@ def test_pushing_sends_the_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         owner.save_pretrained(str(tmp_path / kind), push_to_hub=True, repo_id=f"me/{kind}-saved")
     for kind, place in (("model", "modeling_arr_coc.py"), ("processor", "processing_arr_coc.py")):
         for name in (f"me/{kind}", f"me/{kind}-saved"):
-            assert {place, "configuration_arr_coc.py", "auto_map.py"} <= sent[name], name
+            assert {place, "configuration_arr_coc.py", "config_fields.py"} <= sent[name], name
 
 
 class Card:

@@ -7,13 +7,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from arr_coc.modeling.clip_scorer import Temperature
 from arr_coc.modeling.configuration_arr_coc import ArrCocFetcherConfig
 from arr_coc.modeling.scorers import (
     SCORERS,
     FetchContext,
     PatchLayer,
     Scorer,
+    Temperature,
     position_code,
     wave_code,
 )

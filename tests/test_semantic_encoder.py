@@ -6,7 +6,7 @@ import torch
 from test_grid_encoder import randomise
 
 from arr_coc.modeling.configuration_arr_coc import ArrCocSemanticConfig
-from arr_coc.modeling.semantic_encoder import SemanticEncoder
+from arr_coc.modeling.vision_tower import SemanticEncoder
 
 
 def semantic(**changes: Any) -> ArrCocSemanticConfig:

@@ -17,9 +17,8 @@ from transformers import DynamicCache
 from transformers.utils import logging
 
 from arr_coc import ArrCocForConditionalGeneration
-from arr_coc.modeling.before_5_24 import CACHE, OLD_NAME
-from arr_coc.modeling.tested_release import TESTED, warn_of_later_release
-from arr_coc.modeling.vision_tower import ImageEncoding
+from arr_coc.modeling.image_encoding import ImageEncoding
+from arr_coc.modeling.transformers_releases import CACHE, OLD_NAME, TESTED, warn_of_later_release
 from arr_coc.publishing.building import build
 
 pytestmark = pytest.mark.versions

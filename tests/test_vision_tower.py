@@ -7,10 +7,9 @@ from torch import nn
 from worked_cases import DEEP_ENCODER, assert_deep_encoder_agrees, deep_encoder
 
 from arr_coc.modeling.bridges import LinearBridge
-from arr_coc.modeling.compressors import ConvCompressor
 from arr_coc.modeling.configuration_arr_coc import ArrCocBridgeConfig
 from arr_coc.modeling.grid_encoder import GridEncoder
-from arr_coc.modeling.semantic_encoder import SemanticEncoder
+from arr_coc.modeling.vision_tower import ConvCompressor, SemanticEncoder
 
 
 def official_names(name: str) -> str:

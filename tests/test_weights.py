@@ -15,7 +15,7 @@ from torch import Tensor
 from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.loading import load_model
 from arr_coc.modeling.modeling_arr_coc import ArrCocModel
-from arr_coc.modeling.weights import WEIGHTS, WEIGHTS_INDEX, check_finite, weight_map
+from arr_coc.modeling.pretrained import WEIGHTS, WEIGHTS_INDEX, check_finite, weight_map
 from arr_coc.publishing import build
 
 QUESTION = "What is the total?"

@@ -13,9 +13,10 @@ from test_views import LARGE_TEXT
 from test_views import PAGE as SCAN
 
 from arr_coc import ArrCocConfig
-from arr_coc.modeling.asker import Asked, Asker
 from arr_coc.modeling.fetcher import FetchChoices
+from arr_coc.modeling.generation import Asker
 from arr_coc.modeling.joint_allocation import bridge_over_views
+from arr_coc.modeling.prompt import QuestionBatch
 from arr_coc.training.from_scratch.patch_language import speaks_words
 
 WORDPIECES = {"bridge": {"kind": "wordpieces", "places": 8}, "text": LARGE_TEXT}
@@ -99,7 +100,7 @@ def test_a_graph_hides_what_a_prompt_would_leave_out(model: Any) -> None:
 def test_wordpieces_of_several_views_stand_view_by_view(model: Any, tiles: str) -> None:
     asker = Asker(model, model.processor)
     encoding = asker.encode([[SCAN, PAGE]], tiles=tiles, prefix=False)
-    asked, choices = Asked(encoding, [[0, 1]], [QUESTION]), model.model.fetcher.resolve(FetchChoices(budget=40))
+    asked, choices = QuestionBatch(encoding, [[0, 1]], [QUESTION]), model.model.fetcher.resolve(FetchChoices(budget=40))
     look, choices = asker.look(asked, choices, (), {})
     fetched = model.model.fetch(look, choices)
     bridged = bridge_over_views(model.model, look.encoding, fetched)
@@ -121,7 +122,7 @@ def test_the_most_relevant_patches_of_a_view_keep_their_wordpieces() -> None:
     model = tell(tiny_model(**WORDPIECES), [0.0, 0.0, 99.0])
     encoding = model.encode_image([[SCAN, PAGE]], tiles="never")
     asker = Asker(model, model.processor)
-    asked = Asked(encoding, [[0, 1]], [QUESTION])
+    asked = QuestionBatch(encoding, [[0, 1]], [QUESTION])
     look, choices = asker.look(asked, model.model.fetcher.resolve(FetchChoices(budget=40)), (), {})
     fetched = model.model.fetch(look, choices)
     bridged = bridge_over_views(model.model, look.encoding, fetched)

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 from safetensors import safe_open
 from torch import Tensor
 
+from ..modeling.config_fields import Registry
 from ..modeling.processing_arr_coc import IMAGE_TOKEN, TURN_END, TURN_START, VISION_END, VISION_START
-from ..modeling.registry import Registry
 from .sources import Source, TensorInfo
 
 BLOCK_ROWS = 4096

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..files import read_json
-from ..modeling.chat_template import render_macro
+from ..modeling.prompt_format import render_macro
 from .families import FAMILIES, Family, Mapping, Prompting, Rows, Shapes, as_text_config, map_decoder
 from .sources import Source
 

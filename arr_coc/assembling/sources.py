@@ -28,7 +28,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
 from ..files import cache_folder, fresh_folder, read_json
-from ..modeling.weights import WEIGHTS, WEIGHTS_INDEX, weight_files, weight_map
+from ..modeling.pretrained import WEIGHTS, WEIGHTS_INDEX, weight_files, weight_map
 
 _GGUF = b"GGUF"
 _TOKENIZER = ("tokenizer", "special_tokens", "chat_template")

@@ -32,8 +32,8 @@ from ..files import cache_folder, check_free, fresh_file, fresh_folder, read_jso
 from ..loading import load_config
 from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from ..modeling.pretrained import check_finite, weight_files
 from ..modeling.processing_arr_coc import ArrCocProcessor
-from ..modeling.weights import check_finite, weight_files
 from .families import HEAD
 from .plan import skeleton
 from .sources import GgufSource, HubSource, Source, open_source

@@ -22,7 +22,7 @@ from transformers.modeling_utils import PreTrainedModel
 from ..files import check_free, fresh_folder, write_json
 from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from ..modeling.weights import WEIGHTS_INDEX, check_finite
+from ..modeling.pretrained import WEIGHTS_INDEX, check_finite
 from .families import EMBEDDINGS
 from .plan import Plan, Target, skeleton
 from .published import CLIP_RECIPE, CLIP_TEXT, WORDS, fit

@@ -19,7 +19,7 @@ from transformers.optimization import get_cosine_schedule_with_warmup
 from ..files import fresh_file
 from ..modeling.checks import boxes_per_slot
 from ..modeling.configuration_arr_coc import ArrCocFetcherConfig
-from ..modeling.losses import relevance_loss
+from ..modeling.modeling_arr_coc import relevance_loss
 from ..modeling.scorers import Scorer
 from .encoding import AttachedEncoding
 from .scoring import TrainedScorer, relevance_of_boxes, token_scores

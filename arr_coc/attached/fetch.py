@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..modeling.answers import Origin
 from ..modeling.fetcher import FetchResult
-from ..modeling.origins import Origin
 from .encoding import EncodedPrompt
 
 ALL = "all"

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..modeling.prompt import NAMED_BUDGETS, resolve_budget
+from ..modeling.prompt_format import NAMED_BUDGETS, resolve_budget
 from .encoding import EncodedPrompt, mean_over_cells
 
 TEXT, BASE, FETCHED = 0, 1, 2

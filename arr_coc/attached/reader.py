@@ -13,8 +13,8 @@ from torch import Tensor
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
 
 from ..modeling.answers import Answer, answer_probabilities
-from ..modeling.asker import check_decoding, checked_questions, shown_by_prompts
 from ..modeling.checks import boxes_per_slot
+from ..modeling.generation import check_decoding, checked_questions, shown_by_prompts
 from ..modeling.image_loading import MAX_IMAGE_PIXELS, Source, load_source
 from ..modeling.image_processing_arr_coc import Box
 from ..modeling.view_encoding import sources_of

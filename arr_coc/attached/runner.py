@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
-from ..modeling.asker import generation_setting, within_context
-from ..modeling.before_5_24 import CACHE
-from ..modeling.glance import AttentionRecorder
-from ..modeling.prefix import keeps_every_position
+from ..modeling.attention_scorer import AttentionRecorder, keeps_every_position
+from ..modeling.generation import generation_setting, within_context
+from ..modeling.transformers_releases import CACHE
 from .encoding import AttachedEncoding, EncodedPrompt, flat
 from .placing import BASE, FETCHED, TEXT, Batch, PlacedPrompt, PlainPrompt, pad, place
 from .prompts import PromptWriter

@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..modeling.configuration_arr_coc import ArrCocFetcherConfig
-from ..modeling.glance import GlanceScorer
 from ..modeling.image_processing_arr_coc import Box
 from ..modeling.scorers import (
     SCORERS,
     FetchContext,
+    GlanceScorer,
     Realizer,
     Scorer,
     masked_mean,

@@ -26,8 +26,8 @@ from .common import (
 )
 
 if TYPE_CHECKING:
+    from arr_coc.modeling.image_encoding import ImageEncoding
     from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-    from arr_coc.modeling.vision_tower import ImageEncoding
 
 
 def add_look_arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from PIL import Image, ImageChops, ImageDraw, ImageFilter, ImageOps
 
+from ..modeling.config_fields import Registry
 from ..modeling.image_processing_arr_coc import Box
-from ..modeling.registry import Registry
 from .domains.page import UNKNOWN, Line, TextPage
 from .domains.photo import bounds_of, corners_of, homography, project, sample_quad
 

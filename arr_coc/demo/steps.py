@@ -13,15 +13,15 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
-from ..modeling.asker import Answer
-from ..modeling.chat_template import split_thinking
+from ..modeling.answers import split_thinking
 from ..modeling.configuration_arr_coc import NAMED_BUDGETS, ArrCocConfig
 from ..modeling.fetcher import FetchResult
+from ..modeling.generation import Answer
+from ..modeling.image_encoding import ImageEncoding
 from ..modeling.image_loading import load_image
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from ..modeling.prompt import AUTO
+from ..modeling.prompt_format import AUTO
 from ..modeling.scorers import SCORERS
-from ..modeling.vision_tower import ImageEncoding
 from ..viewing import draw_fetch
 
 

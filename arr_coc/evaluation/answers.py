@@ -20,15 +20,14 @@ from ..data.records import HeldImage, Record, opened
 from ..modeling.allocators import best
 from ..modeling.answers import Answer
 from ..modeling.fetcher import FetchChoices
+from ..modeling.image_encoding import ImageEncoding
 from ..modeling.image_loading import MAX_IMAGE_PIXELS, Source, count_pages, document_kind, load_image, open_encoded
 from ..modeling.image_processing_arr_coc import Box, boxes_to_patches, map_boxes
 from ..modeling.joint_allocation import JointFetch
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from ..modeling.prefix import with_prefix
 from ..modeling.scorers import SCORERS
 from ..modeling.view_encoding import encode_sources, sources_of
 from ..modeling.views import ViewOptions, take_view_options
-from ..modeling.vision_tower import ImageEncoding
 from .arms import Arm
 from .peer_rules import PEERS
 from .peers import Kept, choose, merged
@@ -245,7 +244,7 @@ def encode_document(
     except (ValueError, OSError) as error:
         raise ValueError(f"line {record.line}: {error}") from error
     if len(sources) == 1:  # a prompt begins with its first source's base tokens alone
-        encoding = with_prefix(model, model.processor, encoding)
+        encoding = model.prefilled(encoding)
     return encoding, _digest(record.images)
 
 

@@ -17,10 +17,10 @@ from transformers.utils.hub import cached_file
 
 from ..data.records import Record, opened
 from ..files import read_json, write_json
-from ..modeling.asker import Asked, Asker
 from ..modeling.fetcher import AS_CONFIGURED
+from ..modeling.generation import Asker
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from ..modeling.prompt import EmbeddedPrompt
+from ..modeling.prompt import EmbeddedPrompt, QuestionBatch
 
 REFERENCE = "fetch_reference.json"
 """The file's name, beside the weights."""
@@ -179,4 +179,4 @@ def _prompts(model: ArrCocForConditionalGeneration, records: Sequence[Record]) -
         encoding = asker.encode([[opened(image) for image in shown]], prefix=False)
         questions, histories = [record.question for record in asked], [list(record.history) for record in asked]
         images = [[*range(len(encoding))]] * len(asked)
-        yield asker.embed(Asked(encoding, images, questions), choices, histories)
+        yield asker.embed(QuestionBatch(encoding, images, questions), choices, histories)

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..modeling.registry import Registry
+from ..modeling.config_fields import Registry
 from .peers import Choice, Peer, Question, best_places
 
 PEERS: Registry[Peer] = Registry("peer")

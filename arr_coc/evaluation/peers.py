@@ -16,8 +16,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 
 from ..modeling.fetcher import FetchChoices
+from ..modeling.image_encoding import ImageEncoding
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from ..modeling.vision_tower import ImageEncoding
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,9 @@ from transformers.utils import cached_file
 from ..data.records import HeldImage, Record
 from ..modeling.answers import Answer
 from ..modeling.fetcher import RunningBackFetcher
+from ..modeling.image_encoding import ImageEncoding
 from ..modeling.image_loading import load_image
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from ..modeling.vision_tower import ImageEncoding
 from ..version import __version__
 from . import answers, arms, peer_rules, peers
 from .answers import (

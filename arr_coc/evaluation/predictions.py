@@ -23,8 +23,8 @@ from ..data.records import Record, shorten
 from ..files import check_types, fresh_file
 from ..metrics import fetch_distances, patch_recall
 from ..modeling.answers import Answer
+from ..modeling.image_encoding import ImageEncoding
 from ..modeling.image_processing_arr_coc import Box, boxes_to_patches, map_boxes
-from ..modeling.vision_tower import ImageEncoding
 from .arms import HALVES, Arm
 from .statistics import Interval, score_interval
 

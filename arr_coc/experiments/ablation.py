@@ -36,10 +36,10 @@ from ..files import fresh_file, write_json, write_text
 from ..metrics import METRICS
 from ..modeling.allocators import ALLOCATORS, chooses_counts
 from ..modeling.bridges import BRIDGES, LinearBridge
-from ..modeling.compressors import COMPRESSORS
 from ..modeling.configuration_arr_coc import ArrCocConfig, scaled_budget
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.scorers import SCORERS
+from ..modeling.vision_tower import COMPRESSORS
 from .experiment import Settings, plan_arms, plan_run, read_costs, read_plan
 from .plots import Point, scatter
 from .report import bullets, the_run

@@ -18,18 +18,17 @@ from torch import Tensor, nn
 
 from ..evaluation.answers import encode
 from ..modeling.answers import Answer, answer_uncertainties
-from ..modeling.asker import Asked, Asker, generation_setting
-from ..modeling.expert_scorers import EXPERTS, ExpertScorer
 from ..modeling.fetcher import FetchChoices, FetchResult
+from ..modeling.generation import Asker, generation_setting
+from ..modeling.image_encoding import ImageEncoding
 from ..modeling.image_loading import Encoded, load_source
 from ..modeling.image_processing_arr_coc import Box
 from ..modeling.joint_allocation import JointFetch
-from ..modeling.knowing_scorers import MapScorer, fixed_knowings
-from ..modeling.knowings import KNOWINGS
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from ..modeling.prompt import QuestionBatch
+from ..modeling.relevance_maps import EXPERTS, ExpertScorer, MapScorer, fixed_knowings
 from ..modeling.scorers import FetchContext, Scorer
-from ..modeling.textures import TEXTURE_SETS, textures
-from ..modeling.vision_tower import ImageEncoding
+from ..modeling.textures import KNOWINGS, TEXTURE_SETS, textures
 
 TEXTURES_SHOWN = ("luminance", "saturation", "saliency", "edge_magnitude", "local_entropy", "eccentricity")
 """Of the basic ones those that are neither parts of the image itself (its colours) nor of another one."""
@@ -255,7 +254,7 @@ _ENDS: dict[str, Any] = {"eos_token_id": [], "pad_token_id": -1}
 
 def _context(model: ArrCocForConditionalGeneration, seen: Seen, question: str, choices: FetchChoices) -> FetchContext:
     """What the scorers saw of the image and the question, but for known relevance and attention."""
-    asker, asked = Asker(model, model.processor), Asked(seen.encoding, [[0]], [question])
+    asker, asked = Asker(model, model.processor), QuestionBatch(seen.encoding, [[0]], [question])
     resolved = model.model.fetcher.resolve(replace(choices, num_passes=1))
     return asker.look(asked, resolved, (), {})[0].context
 

@@ -25,10 +25,9 @@ from transformers.modeling_utils import PreTrainedModel
 from .. import modeling
 from ..files import check_free, fresh_folder, read_json, write_json
 from ..loading import check_checkpoint
-from ..modeling.auto_map import AUTO_MAP, PROCESSOR_MAP
-from ..modeling.configuration_arr_coc import ArrCocConfig
+from ..modeling.configuration_arr_coc import AUTO_MAP, PROCESSOR_MAP, ArrCocConfig
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from ..modeling.weights import WEIGHTS, WEIGHTS_INDEX, weight_files
+from ..modeling.pretrained import WEIGHTS, WEIGHTS_INDEX, weight_files
 
 CARD, EVALUATION, ASSEMBLY = "README.md", "evaluation.json", "assembly.json"
 LIBRARY, TASK, TAGS = "transformers", "image-text-to-text", ("arr_coc", "custom_code")

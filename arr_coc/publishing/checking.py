@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 
 from ..files import read_json
 from ..modeling.configuration_arr_coc import ArrCocConfig
-from ..modeling.weights import weight_files
+from ..modeling.pretrained import weight_files
 from .building import (
     AUTO_MAP,
     CARD,

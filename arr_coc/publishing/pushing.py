@@ -17,7 +17,7 @@ from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabl
 from huggingface_hub.hf_api import CommitInfo, ModelInfo
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 
-from ..modeling.weights import WEIGHTS_INDEX
+from ..modeling.pretrained import WEIGHTS_INDEX
 from ..version import __version__
 from .checking import check_complete, check_contents, check_loads, files_of
 

@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
-from ..modeling.chat_template import THINKS, THOUGHT, split_thinking
+from ..modeling.answers import THINKS, THOUGHT, split_thinking
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 """What a tokenizer writes for a character of which some bytes are still to come."""

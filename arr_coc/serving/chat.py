@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..modeling.asker import checked_questions
+from ..modeling.generation import checked_questions
 from ..modeling.processing_arr_coc import ArrCocProcessor
 from .answer_text import AnswerText
 from .encodings import EncodingStore

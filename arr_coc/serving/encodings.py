@@ -18,13 +18,12 @@ from PIL import Image
 from torch import Tensor
 
 from ..modeling.base_model import ArrCocModel
-from ..modeling.encoding_files import no_pixels
+from ..modeling.image_encoding import ImageEncoding, no_pixels
 from ..modeling.image_loading import Source
 from ..modeling.image_processing_arr_coc import FAR_SHRUNK, ArrCocImageProcessor, is_blank, least_scale
 from ..modeling.image_sources import POLICIES, open_source
 from ..modeling.view_encoding import encode_sources, windows_of
 from ..modeling.views import ViewOptions, take_view_options
-from ..modeling.vision_tower import ImageEncoding
 from .image_worker import PreparedImage
 from .metrics import Metrics
 from .worker_pool import WorkerPool

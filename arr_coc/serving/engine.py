@@ -20,10 +20,10 @@ from torch import Tensor
 from transformers.generation.continuous_batching import ContinuousBatchingManager
 
 from ..learning.versions import CHECKPOINT
-from ..modeling.asker import Asked, Asker
 from ..modeling.fetcher import RunningBackFetcher
+from ..modeling.generation import Asker
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from ..modeling.prompt import EmbeddedPrompt
+from ..modeling.prompt import EmbeddedPrompt, QuestionBatch
 from .batched_model import PAGE, BatchedLanguageModel
 from .passes import NobodyWaits, answer_in_passes
 from .question import EngineBusy, EngineStopped, Page, Progress, Question, Ticket
@@ -73,7 +73,7 @@ class Engine:
         on_alone: Callable[[], None] = lambda: None,
     ) -> None:
         self.on_embedded, self.on_alone = on_embedded, on_alone
-        self.asker, self.settings = Asker(model, model.processor), settings
+        self.model, self.asker, self.settings = model, Asker(model, model.processor), settings
         text = model.config.text_config
         self.positions = int(settings.cache_tokens * USABLE) // PAGE * PAGE
         self.longest = min(getattr(text, "max_position_embeddings", None) or self.positions, self.positions)
@@ -219,7 +219,7 @@ class Engine:
         starts = itertools.accumulate(map(len, encodings), initial=0)
         rows = {key: range(start, start + len(held[key].encoding)) for key, start in zip(held, starts, strict=False)}
         shown = [[row for image in question.images for row in rows[image.key]] for question in questions]
-        asked = Asked(first.join(*others), shown, [question.text for question in questions])
+        asked = QuestionBatch(first.join(*others), shown, [question.text for question in questions])
         history = [list(question.history) for question in questions]
         with self._fetching:
             choices, version = self.asker.model.model.fetcher.resolve(questions[0].choices), self._version

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from ..modeling.asker import Answer, Asker
 from ..modeling.fetcher import FetchResult
+from ..modeling.generation import Answer, Asker
 from .question import Progress, Ticket
 
 

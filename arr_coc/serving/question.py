@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from ..modeling.answers import Pass
 from ..modeling.fetcher import AS_CONFIGURED, FetchChoices, FetchResult
+from ..modeling.image_encoding import ImageEncoding
 from ..modeling.processing_arr_coc import Turn
-from ..modeling.vision_tower import ImageEncoding
 from .encodings import HeldEncoding
 
 Page = tuple[bytes, int]

@@ -7,8 +7,8 @@ from pathlib import Path
 from ..evaluation.prediction_loop import model_identity
 from ..journal import read_journal
 from ..learning.versions import CHECKPOINT, Versions, adapted_fetcher
-from ..modeling.asker import Answer
 from ..modeling.fetcher import RunningBackFetcher
+from ..modeling.generation import Answer
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .answer_text import AnswerText
 from .example import JOURNAL, Example, example_of, fetched_patches

@@ -33,7 +33,7 @@ class Use:
         store.keeps_content = settings.keeps_images
         hook, registry = load_hook(settings.redact), metrics.registry
         wanted = settings.examples is not None or settings.versions is not None
-        weights = model_identity(engine.asker.model)["weights_sha256"] if wanted else ""
+        weights = model_identity(engine.model)["weights_sha256"] if wanted else ""
         self.examples: ExampleLog | None = None
         self.desk: FeedbackDesk | None = None
         self.versions: VersionWatch | None = None

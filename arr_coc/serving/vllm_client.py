@@ -20,11 +20,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..modeling.asker import Asked, Asker, take_choices
-from ..modeling.chat_template import split_thinking
+from ..modeling.answers import split_thinking
+from ..modeling.generation import Asker, take_choices
+from ..modeling.image_encoding import ImageEncoding
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.processing_arr_coc import Turn
-from ..modeling.vision_tower import ImageEncoding
+from ..modeling.prompt import QuestionBatch
 
 
 class VllmClient:
@@ -94,7 +95,7 @@ class VllmClient:
         if unknown:
             raise TypeError(f"ask: expected fields of FetchChoices; got {', '.join(sorted(unknown))}")
         resolved = self.asker.model.model.fetcher.resolve(fetch_choices)
-        asked = Asked(encoding, [[*range(len(encoding))]], [question])
+        asked = QuestionBatch(encoding, [[*range(len(encoding))]], [question])
         prompt = self.asker.embed(asked, resolved, history, max_new_tokens=max_tokens)
         inside = prompt.inputs["attention_mask"][0].bool()
         ids, embeds = prompt.inputs["input_ids"][0][inside].tolist(), prompt.embeds[0][inside]

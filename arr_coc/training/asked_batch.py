@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..modeling.chat_template import split_thinking
+from ..modeling.answers import split_thinking
 from ..modeling.fetcher import FetchChoices, FetchResult
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration, ImageEncoding
 from ..modeling.prompt import Look, default_query_mask, trim_placeholders

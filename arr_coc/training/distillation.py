@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.fetcher import FetchResult
-from ..modeling.language_model import layout_positions
+from ..modeling.prompt_format import layout_positions
 from .attention import eager_attention
 
 _ATTENTION = re.compile(r"(?:^|\.)layers\.(\d+)\.self_attn$")

@@ -12,8 +12,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..modeling.configuration_arr_coc import ArrCocConfig
-from ..modeling.losses import distribution_loss, diversity_loss, efficiency_loss, relevance_losses
-from ..modeling.modeling_arr_coc import ArrCocOutput
+from ..modeling.modeling_arr_coc import (
+    ArrCocOutput,
+    distribution_loss,
+    diversity_loss,
+    efficiency_loss,
+    relevance_losses,
+)
 from .distillation import distillation_loss
 from .tier_loss import expected_answer_loss
 

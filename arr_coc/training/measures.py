@@ -13,8 +13,7 @@ from torch import Tensor
 
 from ..metrics import fetch_distances
 from ..modeling.configuration_arr_coc import TIERS, scaled_budget
-from ..modeling.losses import relevance_losses
-from ..modeling.modeling_arr_coc import ArrCocOutput
+from ..modeling.modeling_arr_coc import ArrCocOutput, relevance_losses
 from .losses import real_patches, token_losses
 
 

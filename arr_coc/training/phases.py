@@ -18,7 +18,7 @@ from ..data.sources import open_records
 from ..files import disk_faults, replace_folder
 from ..loading import refused
 from ..modeling.bridges import BRIDGES
-from ..modeling.fetcher_configuration import GRADIENTS
+from ..modeling.configuration_arr_coc import GRADIENTS
 from ..modeling.processing_arr_coc import ArrCocProcessor
 from ..modeling.scorers import SCORERS
 from .cache import CachedEncoder

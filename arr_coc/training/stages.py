@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from ..files import check_types
+from ..modeling.config_fields import Registry
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.processing_arr_coc import ArrCocProcessor
-from ..modeling.registry import Registry
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """Learned tempering: how much of each pass explores, taught by the answers and by how many passes they took.
 
 For each question G episodes are played: the model runs back again while its answer is unsure, the policy
-(`modeling/tempering.py`) draws how much of each pass explores, and episodes that ended better than the question's
+(`modeling/allocators.py`) draws how much of each pass explores, and episodes that ended better than the question's
 others make their decisions more likely (REINFORCE, Williams 1992, with a leave-one-out baseline). Nothing else learns.
 
 Notation: B questions, G episodes of each.
@@ -21,9 +21,9 @@ from torch import Tensor
 from ..data.records import Record
 from ..data.sources import open_records
 from ..files import fresh_file
+from ..modeling.allocators import TemperingPolicy
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration, ImageEncoding
 from ..modeling.passes import AUTO_PASSES
-from ..modeling.tempering import TemperingPolicy
 from .rewards import RewardWeights, answer_correctness, group_advantages, reward
 from .stages import STAGES, Run, Stage
 

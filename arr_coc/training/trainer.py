@@ -21,10 +21,9 @@ from ..files import disk_faults
 from ..loading import refused
 from ..modeling.allocators import tier_sizes
 from ..modeling.fetcher import FetchChoices
-from ..modeling.losses import text_statistics
-from ..modeling.modeling_arr_coc import ArrCocOutput
+from ..modeling.image_encoding import ImageEncoding
+from ..modeling.modeling_arr_coc import ArrCocOutput, text_statistics
 from ..modeling.prompt import trim_placeholders
-from ..modeling.vision_tower import ImageEncoding
 from .cache import CachedEncoder
 from .checkpoints import discard_incomplete, mark_complete, newest_complete
 from .distillation import answer_attention, patch_attention

@@ -16,7 +16,7 @@ from arr_coc import ArrCocConfig, ArrCocForConditionalGeneration, ArrCocImagePro
 from arr_coc.assembling.plan import skeleton
 from arr_coc.cli.common import quiet
 from arr_coc.loading import load_config
-from arr_coc.modeling.processor_settings import ImageSettings, ProcessorSettings
+from arr_coc.modeling.image_processing_arr_coc import ImageSettings, ProcessorSettings
 from tests.fuzz.tally import Tally
 from tests.helpers import TINY_PATCH, TINY_SIDE, tiny_config, tiny_tokenizer
 

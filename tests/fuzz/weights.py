@@ -17,7 +17,7 @@ from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.assembling import Request, Source, make_plan, write
 from arr_coc.cli.common import quiet
 from arr_coc.loading import load_model
-from arr_coc.modeling.weights import WEIGHTS, WEIGHTS_INDEX
+from arr_coc.modeling.pretrained import WEIGHTS, WEIGHTS_INDEX
 from arr_coc.publishing import build
 from tests.fuzz.configs import ONE_LINE
 from tests.fuzz.tally import Tally

@@ -11,9 +11,9 @@ from typing import Any, Generic, Literal, TypeVar
 import numpy as np
 from PIL import Image
 
-from ...modeling.chat_template import THINKS, THOUGHT
+from ...modeling.answers import THINKS, THOUGHT
+from ...modeling.config_fields import Registry
 from ...modeling.image_processing_arr_coc import Box
-from ...modeling.registry import Registry
 from ..glyphs import Glyph
 from ..questions import Wordings
 from ..splits import Split

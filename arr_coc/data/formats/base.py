@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from PIL import Image
 
 from ...files import parse_json
-from ...modeling.registry import Registry
+from ...modeling.config_fields import Registry
 from ..records import (
     MAX_ERRORS,
     HeldImage,

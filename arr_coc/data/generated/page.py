@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
 
-from ...modeling.registry import Registry
+from ...modeling.config_fields import Registry
 from ..fonts import FontFace
 from ..splits import Split, Words, share
 from .asking import Asker

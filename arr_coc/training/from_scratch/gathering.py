@@ -25,17 +25,17 @@ from arr_coc.data import Split
 from arr_coc.data.domains import Page, Question
 from arr_coc.data.domains.pair import draw_comparison
 from arr_coc.data.domains.variations import with_absent, with_turns
-from arr_coc.modeling.asker import Asked, Asker
+from arr_coc.modeling.answers import THINKS, THOUGHT
 from arr_coc.modeling.bridges import CellBridge
-from arr_coc.modeling.chat_template import THINKS, THOUGHT
 from arr_coc.modeling.fetcher import FetchChoices
+from arr_coc.modeling.generation import Asker
+from arr_coc.modeling.image_encoding import ImageEncoding
 from arr_coc.modeling.image_loading import Source
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.processing_arr_coc import ArrCocProcessor
-from arr_coc.modeling.prompt import positions
+from arr_coc.modeling.prompt import QuestionBatch, positions
 from arr_coc.modeling.view_encoding import encode_sources
 from arr_coc.modeling.views import take_view_options
-from arr_coc.modeling.vision_tower import ImageEncoding
 
 from ..stages import STAGES, Run
 from .finding import boxes_of, check_domains, draw_document
@@ -170,7 +170,9 @@ class Reader(nn.Module):
         )  # the bridge learns from base tokens too
         numbers = list(range(len(encoding)))
         boxes = [own for question in questions for own in boxes_of(question, len(encoding))]
-        asked = Asked(encoding, [numbers] * len(questions), [question.text for question in questions], boxes=boxes)
+        asked = QuestionBatch(
+            encoding, [numbers] * len(questions), [question.text for question in questions], boxes=boxes
+        )
         history = [question.history for question in questions]
         look, choices = self.asker.look(asked, FetchChoices(strategy=strategy, budget=budget), history, {})
         prompt = core.place(look, core.fetch(look, choices), attention_mask=look.attention_mask)

@@ -13,9 +13,9 @@ from transformers import PreTrainedTokenizerBase
 
 from arr_coc.modeling.allocators import best
 from arr_coc.modeling.fetcher import FetchChoices, FetchResult
+from arr_coc.modeling.image_encoding import ImageEncoding
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.scorers import FetchContext
-from arr_coc.modeling.vision_tower import ImageEncoding
 
 from ..draws import uniform_like
 from .looking import WORD_WEIGHT, LookingHead, looking_loss, name_cells

@@ -21,7 +21,8 @@ from arr_coc.data import CHARSET, FIELDS, Split
 from arr_coc.modeling.allocators import best
 from arr_coc.modeling.base_model import ArrCocModel
 from arr_coc.modeling.configuration_arr_coc import COMPRESSION
-from arr_coc.modeling.vision_tower import ArrCocVisionTower, ImageEncoding
+from arr_coc.modeling.image_encoding import ImageEncoding
+from arr_coc.modeling.vision_tower import ArrCocVisionTower
 
 from ..stages import STAGES, Run
 from .patch_language import PatchLanguage, relative_error, speaks_words, tables

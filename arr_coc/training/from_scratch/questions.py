@@ -14,9 +14,9 @@ from arr_coc.data import FIELDS, Box, Document, Entry, Glyph, Split, ask, box_ta
 from arr_coc.data.domains.variations import missing_fields, unheard_field
 from arr_coc.data.mixture import SKETCHES, Mixture
 from arr_coc.data.records import NOT_ON_THE_PAGE
-from arr_coc.modeling.chat_template import CHAT_TEMPLATE
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig, grid_size
 from arr_coc.modeling.processing_arr_coc import find_query_tokens, query_markers
+from arr_coc.modeling.prompt_format import CHAT_TEMPLATE
 
 from .placing import Shown, shown
 from .streaming import Batches, DrawnPages

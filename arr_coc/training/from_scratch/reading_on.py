@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
+from arr_coc.modeling.attention_scorer import keeps_every_position
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from arr_coc.modeling.prefix import keeps_every_position
 
 from .pointing import pointing
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from arr_coc.data.domains.page import Line, Question, TextPage
 from arr_coc.modeling.image_processing_arr_coc import Box, boxes_to_patches, fit_square, map_boxes, patches_of_placement
-from arr_coc.modeling.losses import relevance_loss
+from arr_coc.modeling.modeling_arr_coc import relevance_loss
 from arr_coc.modeling.scorers import FetchContext
 
 from ..from_scratch.streaming import Batches

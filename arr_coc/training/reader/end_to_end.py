@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from arr_coc.data.splits import Split
 from arr_coc.modeling.bridges import WordpieceBridge
-from arr_coc.modeling.vision_tower import ImageEncoding
+from arr_coc.modeling.image_encoding import ImageEncoding
 
 from ..from_scratch.stage import ScratchStage, Task
 from ..from_scratch.streaming import Batches

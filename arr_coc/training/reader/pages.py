@@ -20,8 +20,8 @@ from arr_coc.data.domains.page import Line, TextPage
 from arr_coc.data.pdf_corpus import CachedPages
 from arr_coc.data.splits import Split
 from arr_coc.data.wear import wear
+from arr_coc.modeling.config_fields import Registry
 from arr_coc.modeling.image_processing_arr_coc import fit_square
-from arr_coc.modeling.registry import Registry
 
 from ..from_scratch.streaming import Batches
 from ..from_scratch.targets import pixels

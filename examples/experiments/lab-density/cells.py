@@ -22,8 +22,8 @@ from torch import Tensor
 from arr_coc.data.mixture import Mixture
 from arr_coc.evaluation.statistics import score_interval
 from arr_coc.loading import load_model
+from arr_coc.modeling.image_encoding import ImageEncoding
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from arr_coc.modeling.vision_tower import ImageEncoding
 from arr_coc.training.from_scratch.answering import AnsweringStage
 from arr_coc.training.from_scratch.checkpointing import load_learner
 from arr_coc.training.from_scratch.learner import Learner

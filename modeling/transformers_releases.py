@@ -1,15 +1,19 @@
-"""What transformers before 5.24 needs: there the key/value cache, now `cache`, is called `past_key_values`.
+"""Releases of transformers: a warning about later ones than were tested, and what those before 5.24 need.
 
-Delete this file with support for 5.23: `CACHE` is then "cache", `CacheOutput` is `ModelOutput`, `by_either_name` is
-transformers' `deprecate_kwarg`, and `as_generate_names` changes nothing.
+Before 5.24 the key/value cache, now `cache`, is called `past_key_values`. Once 5.23 is not supported, `CACHE` is
+"cache", `CacheOutput` is `ModelOutput`, `by_either_name` is transformers' `deprecate_kwarg`, and `as_generate_names`
+changes nothing.
 """
 
 import inspect
+import re
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
 
+from transformers import __version__ as installed
 from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.utils import logging
 from transformers.utils.deprecation import deprecate_kwarg
 from transformers.utils.generic import ModelOutput
 
@@ -61,3 +65,18 @@ def by_either_name(function: Function) -> Function:
 def as_generate_names(kwargs: dict[str, Any]) -> dict[str, Any]:
     """Arguments of `generate` with the cache under the installed release's name for it."""
     return {CACHE if name == "cache" else name: value for name, value in kwargs.items()}
+
+
+TESTED = (5, 24)
+"""The newest minor release that the tests ran with."""
+
+
+def warn_of_later_release(release: str = installed) -> None:
+    """Warns once, however often this code is loaded, in one line."""
+    minor = re.match(r"(\d+)\.(\d+)", release)
+    if minor is not None and tuple(map(int, minor.groups())) > TESTED:
+        tested, below = (".".join(map(str, (TESTED[0], number))) for number in (TESTED[1], TESTED[1] + 1))
+        logging.get_logger("transformers").warning_once(
+            f"ARR-COC is tested up to transformers {tested}; if something fails with {release}, "
+            f'try pip install "transformers<{below}".'
+        )

@@ -1,4 +1,4 @@
-"""Glancing: the language model reads base tokens and question first, and where it looks says where to run back to.
+"""The scorer "glance": the language model reads base tokens and question, and its attention says what is relevant.
 
 No weights, no training. What is read is the prompt without saccades; where the encoding holds the language model's keys
 and values of the prompt up to the base, only the question behind it is read anew.
@@ -8,39 +8,91 @@ base tokens, D language-model width.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import isqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from transformers.cache_utils import Cache
+from transformers.cache_utils import Cache, DynamicCache
 
-from .before_5_24 import CACHE
 from .fetcher import FetchChoices
-from .prefix import cached_prefix, holds_prefix, pad_after_prefix
-from .prompt import Look, positions
-from .scorers import SCORERS, FetchContext, Scorer
+from .image_encoding import ImageEncoding
+from .processing_arr_coc import ArrCocProcessor
+from .prompt import Core, Look, positions
+from .transformers_releases import CACHE
 
-if TYPE_CHECKING:
-    from .base_model import ArrCocModel
+
+def keeps_every_position(cache: Cache) -> bool:
+    """Whether a cache keeps the keys and values of all positions, as only full attention does."""
+    return all(type(layer).__name__ == "DynamicLayer" for layer in cache.layers)
+
+
+@torch.no_grad()
+def with_prefix(core: Core, processor: ArrCocProcessor, encoding: ImageEncoding) -> ImageEncoding:
+    """Prefills the language model with the prompt up to and including the base tokens, where that can be kept.
+
+    Only full-attention language models keep a plain cache of every position.
+    """
+    cache = DynamicCache(config=core.config.text_config)
+    if not keeps_every_position(cache):
+        return encoding
+    text = processor.prompt("?")
+    before = text[: text.index(processor.image_token)]
+    with processor.tokenizing.lock:
+        ids = processor.tokenizer(before, add_special_tokens=False, return_tensors="pt").input_ids[0].long()
+    embeds = core.get_input_embeddings()(ids.to(encoding.tokens.device))
+    base = encoding.tokens.to(embeds)
+    prompt = torch.cat((embeds.expand(len(encoding), -1, -1), base), 1)
+    core(inputs_embeds=prompt, cache=cache, use_cache=True)
+    placeholders = torch.full((base.shape[1],), core.config.image_token_id)
+    layers = [(layer.keys, layer.values) for layer in cache.layers]  # type: ignore[union-attr]
+    return replace(encoding, prefix_ids=torch.cat((ids, placeholders)), prefix_cache=layers)  # type: ignore[arg-type]
+
+
+def cached_prefix(core: Core, encoding: ImageEncoding, rows: Tensor) -> DynamicCache:
+    """A cache holding the language model's reading of the encoded images numbered `rows` [B]."""
+    cache = DynamicCache(config=core.config.text_config)
+    for layer, (key, value) in enumerate(encoding.prefix_cache or ()):
+        at = rows.to(key.device)
+        cache.update(key[at], value[at], layer)
+    return cache
+
+
+def holds_prefix(encoding: ImageEncoding, inputs: dict[str, Tensor]) -> bool:
+    """Whether every left-padded prompt begins with the tokens that the encoding holds keys and values of.
+
+    `inputs`: input_ids and attention_mask [B, S], and perhaps others.
+    """
+    prefix, input_ids = encoding.prefix_ids, inputs["input_ids"]
+    if prefix is None or encoding.prefix_cache is None:
+        return False
+    pads = (inputs["attention_mask"] == 0).sum(1, keepdim=True)
+    at = pads + torch.arange(len(prefix), device=input_ids.device)
+    if int(at.max()) >= input_ids.shape[1]:
+        return False
+    return bool((input_ids.gather(1, at) == prefix.to(input_ids.device)).all())
+
+
+def pad_after_prefix(inputs: dict[str, Tensor], prefix: int) -> dict[str, Tensor]:
+    """[pad][prefix][rest] -> [prefix][pad][rest], so that one cached prefix serves prompts of any length."""
+    pads = (inputs["attention_mask"] == 0).sum(1).tolist()
+
+    def move(rows: Tensor) -> Tensor:
+        return torch.stack(
+            [
+                torch.cat((row[pad : pad + prefix], row[:pad], row[pad + prefix :]))
+                for row, pad in zip(rows, pads, strict=True)
+            ]
+        )
+
+    return {name: move(tensor) for name, tensor in inputs.items()}
+
 
 SPREAD = 2.0
 """Patches over which the attention to a base token that is a single patch spreads (mask compressor): a deviation."""
-
-
-@SCORERS.register("glance")
-class GlanceScorer(Scorer):
-    """What the question pays to the base in the language model, on the fine grid: see `glance`."""
-
-    reads_attention = True
-
-    def forward(self, context: FetchContext) -> Tensor:
-        if context.attention is None:
-            expected = "a question that the language model has read with the base (`ArrCocModel.fetch` has it do so)"
-            raise ValueError(f'strategy "glance": expected {expected}; got a context alone')
-        return context.attention.float()
 
 
 class AttentionRecorder(TorchFunctionMode):
@@ -98,7 +150,7 @@ def attention_weights(
 
 
 @torch.no_grad()
-def glance(model: "ArrCocModel", look: Look) -> Tensor:
+def glance(model: Core, look: Look) -> Tensor:
     """Reads the prompts without saccades, and says where in each image the question looks: [I, N], float32.
 
     Attention from the question's tokens to the base tokens, mean over tokens, heads and the layers that
@@ -131,9 +183,7 @@ def glance(model: "ArrCocModel", look: Look) -> Tensor:
     return on_fine_grid(_to_base(model, look, inputs["input_ids"], paid), look.context.side, look.encoding.base_indices)
 
 
-def _behind_prefix(
-    model: "ArrCocModel", look: Look, inputs: dict[str, Tensor]
-) -> tuple[dict[str, Tensor], Cache | None]:
+def _behind_prefix(model: Core, look: Look, inputs: dict[str, Tensor]) -> tuple[dict[str, Tensor], Cache | None]:
     """The prompts with their padding behind what the encoding was read with, and a cache of that; or as they are."""
     prefix = look.prefix
     alone = len(look.rows) == len(look.input_ids)  # one image in each prompt: the one that its prefix holds
@@ -153,7 +203,7 @@ def _mean_over_layers(layers: list[Tensor], span: Sequence[float]) -> Tensor | N
     return torch.stack(layers[first:last]).mean(0)
 
 
-def _to_base(model: "ArrCocModel", look: Look, input_ids: Tensor, paid: Tensor) -> Tensor:
+def _to_base(model: Core, look: Look, input_ids: Tensor, paid: Tensor) -> Tensor:
     """What of the attention `paid` [B, S] goes to each slot's base tokens: [I, M]."""
     image = paid[(input_ids == model.config.image_token_id).to(paid.device)]  # slot after slot, in order
     places = model.layout.base_places(look.encoding.semantic.shape[1] // look.encoding.pool**2).to(paid.device)

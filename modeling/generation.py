@@ -4,34 +4,30 @@ Notation: B questions, P encoded images, I image slots, S prompt length, N patch
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import partial
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from transformers.utils import logging
 
-from .answers import Answer, answer_probabilities, with_fetch
-from .boxes import relevance_of_boxes
-from .chat_template import THINKING
+from .answers import THINKING, Answer, answer_probabilities, with_fetch
+from .attention_scorer import cached_prefix, holds_prefix, pad_after_prefix
+from .base_model import ArrCocModel
 from .checks import CALLABLES, DECODING, NUMBERS, boxes_per_slot, refusal, too_long
-from .configuration_arr_coc import COMPRESSION
-from .encoding_files import maker, of_model
+from .configuration_arr_coc import COMPRESSION, ArrCocConfig
 from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult
-from .image_processing_arr_coc import Box, least_scale
+from .image_encoding import ImageEncoding
+from .image_processing_arr_coc import ArrCocImageProcessor, Box, boxes_to_patches, least_scale
 from .image_sources import shorten
 from .passes import ask_in_passes
-from .prefix import cached_prefix, holds_prefix, pad_after_prefix, with_prefix
-from .processing_arr_coc import ArrCocProcessor, History
-from .prompt import EmbeddedPrompt, Look, count_saccades, pooling
+from .processing_arr_coc import ArrCocProcessor, History, Turn
+from .prompt import EmbeddedPrompt, Look, QuestionBatch
+from .prompt_format import count_saccades, pooling
 from .view_encoding import encode_prompts, look_at_views
 from .views import AS_SEEN, VIEW_OPTIONS, ViewOptions, take_view_options
-from .vision_tower import ImageEncoding
-
-if TYPE_CHECKING:
-    from .modeling_arr_coc import ArrCocForConditionalGeneration
 
 logger = logging.get_logger(__name__)
 
@@ -43,37 +39,19 @@ UNPOOLED = 2**31
 """Base tokens of a prompt that none has: the processor wrote placeholders for all of each image."""
 
 
-@dataclass(frozen=True)
-class Asked:
-    """Questions about encoded images: for each prompt the numbers of the images that it shows, in order.
+class Answering(Protocol):
+    """What asks and answers needs of a model: `ArrCocForConditionalGeneration`."""
 
-    `spread`: how the images of a prompt share one budget; `apart`: they have one each, as where the patches of each
-    are given; `boxes`: of each slot.
-    """
-
-    encoding: ImageEncoding
-    images: list[list[int]]
-    questions: list[str]
-    spread: str = "joint"
-    apart: bool = False
-    boxes: list[Any] | None = None
+    model: ArrCocModel
+    config: ArrCocConfig
+    generation_config: Any
 
     @property
-    def joint(self) -> bool:
-        """Whether all views of a prompt share one budget: of documents, tiled images and several images."""
-        several = not self.apart and max(map(len, self.images)) > 1
-        return several or self.encoding.documents is not None
+    def device(self) -> torch.device: ...
 
-    @property
-    def captions(self) -> list[list[str]]:
-        """What stands before each image of each prompt."""
-        captions = {row: source.caption for row, source in enumerate(self.encoding.sources or ())}
-        return [[captions.get(number, "") for number in own] for own in self.images]
+    def generate_tokens(self, **kwargs: Any) -> Any: ...
 
-    @property
-    def slots(self) -> list[int]:
-        """[I] the image of each slot, prompt after prompt."""
-        return [number for images in self.images for number in images]
+    def prefilled(self, encoding: ImageEncoding) -> ImageEncoding: ...
 
 
 class Asker:
@@ -88,7 +66,7 @@ class Asker:
         >>> asker.ask(asker.encode("receipt.png"), ["What is the total?", "What is the tax?"])
     """
 
-    def __init__(self, model: "ArrCocForConditionalGeneration", processor: ArrCocProcessor) -> None:
+    def __init__(self, model: Answering, processor: ArrCocProcessor) -> None:
         self.model = model
         self.processor = processor
 
@@ -109,8 +87,8 @@ class Asker:
             raise TypeError(f"encode_image: expected options of views; got {', '.join(sorted(rest))}")
         prompts = shown_by_prompts(image)
         encoding = self._encode_sources(prompts, taken, together=any(len(shown) > 1 for shown in prompts))
-        encoding.made_by = maker(self.model.model)
-        return with_prefix(self.model, self.processor, encoding) if prefix else encoding
+        encoding.made_by = self.model.model.maker()
+        return self.model.prefilled(encoding) if prefix else encoding
 
     @torch.no_grad()
     def encode_slots(self, input_ids: Tensor, pixels: Tensor, sizes: Tensor, **options: Any) -> ImageEncoding:
@@ -200,7 +178,7 @@ class Asker:
 
     @torch.no_grad()
     def embed(
-        self, asked: Asked, choices: FetchChoices = AS_CONFIGURED, history: History = (), **kwargs: Any
+        self, asked: QuestionBatch, choices: FetchChoices = AS_CONFIGURED, history: History = (), **kwargs: Any
     ) -> EmbeddedPrompt:
         """Questions about encoded images as the language model reads them, left-padded; `inputs` has attention_mask.
 
@@ -215,7 +193,7 @@ class Asker:
         return core.place(look, core.fetch(look, choices), attention_mask=look.attention_mask)
 
     def look(
-        self, asked: Asked, choices: FetchChoices, history: History, kwargs: dict[str, Any]
+        self, asked: QuestionBatch, choices: FetchChoices, history: History, kwargs: dict[str, Any]
     ) -> tuple[Look, FetchChoices]:
         """The first step of `embed`, and the choices with a budget that the context holds."""
         if asked.boxes is not None:
@@ -233,12 +211,12 @@ class Asker:
     def _asked(
         self, image: Any, questions: list[str], choices: FetchChoices, kwargs: dict[str, Any], options: ViewOptions,
         read_twice: bool,
-    ) -> Asked:  # fmt: skip
+    ) -> QuestionBatch:  # fmt: skip
         """The encodings, and as many questions as prompts; `read_twice`: whether each of them glances at the base."""
         if encoded := is_encoding(image):
             core = self.model.model
             own = image.made_by is not None and image.made_by[0] == core.token
-            encoding = image if own else of_model(image, core)
+            encoding = image if own else core.own(image)
         else:
             prompts = shown_by_prompts(image)
             encoding = self._encode_sources(prompts, options)
@@ -262,11 +240,11 @@ class Asker:
         # A prefix pays where several questions share it, or a question's glance and its answer.
         shared = len(spans) == 1 < len(questions) or (read_twice and all(len(span) == 1 for span in spans))
         if not encoded and shared and self.cache_is_plain(kwargs):
-            encoding = with_prefix(self.model, self.processor, encoding)
-        return Asked(encoding, images, questions, options.spread, apart=choices.patches is not None)
+            encoding = self.model.prefilled(encoding)
+        return QuestionBatch(encoding, images, questions, options.spread, apart=choices.patches is not None)
 
     def _inputs(
-        self, asked: Asked, choices: FetchChoices, history: History, kwargs: dict[str, Any]
+        self, asked: QuestionBatch, choices: FetchChoices, history: History, kwargs: dict[str, Any]
     ) -> tuple[dict[str, Tensor], FetchChoices]:
         """input_ids, attention_mask and query_mask [B, S], left-padded, with placeholders for every vision token.
 
@@ -310,7 +288,7 @@ class Asker:
 
     def _answers(
         self,
-        asked: Asked,
+        asked: QuestionBatch,
         prompt: EmbeddedPrompt,
         return_fetch: bool,
         kwargs: dict[str, Any],
@@ -388,23 +366,21 @@ def take_choices(kwargs: dict[str, Any]) -> tuple[FetchChoices, dict[str, Any]]:
     return replace(choices, **named) if named else choices, rest
 
 
-def generation_setting(
-    model: "ArrCocForConditionalGeneration", kwargs: dict[str, Any], name: str, default: Any = None
-) -> Any:
+def generation_setting(model: Answering, kwargs: dict[str, Any], name: str, default: Any = None) -> Any:
     """A setting of a generation as transformers will see it: the call's, its GenerationConfig's, the model's."""
     configs = (kwargs.get("generation_config"), model.generation_config)
     values = (kwargs.get(name), *(getattr(config, name, None) for config in configs))
     return next((value for value in values if value is not None), default)
 
 
-def within_context(model: "ArrCocForConditionalGeneration", kwargs: dict[str, Any], prompt: int) -> dict[str, Any]:
+def within_context(model: Answering, kwargs: dict[str, Any], prompt: int) -> dict[str, Any]:
     """The settings, so that an answer to a prompt of so many tokens ends where the language model's context does."""
     limit = getattr(model.config.text_config, "max_position_embeddings", None) or 2**31  # BLOOM knows none
     most = {"max_new_tokens": max(1, limit - prompt), "max_length": limit}
     return kwargs | {name: end for name, end in most.items() if (generation_setting(model, kwargs, name) or 0) > end}
 
 
-def check_decoding(model: "ArrCocForConditionalGeneration", kwargs: dict[str, Any]) -> None:
+def check_decoding(model: Answering, kwargs: dict[str, Any]) -> None:
     """Refuses, with a ValueError, settings that `generate` would trip over, assistants, and caches with tokens.
 
     The patches of a prompt are other ones with every question, and stand before it: none of them would be read.
@@ -457,3 +433,48 @@ def checked_questions(question: Any, control_tokens: Sequence[str]) -> list[str]
         if not plain.strip():
             raise ValueError(f"question: expected a non-empty string; got {shorten(repr(text))}")
     return questions
+
+
+def relevance_of_boxes(
+    boxes: Sequence[Sequence[Box]], slots: Sequence[int], encoding: ImageEncoding, processor: ArrCocImageProcessor
+) -> Tensor:
+    """[I, N] 1 on the patches under the boxes of each slot, which shows the image of that number.
+
+    Raises:
+        ValueError: not as many lists as slots, or images whose size is not known.
+    """
+    if len(boxes) != len(slots):
+        raise ValueError(f"boxes: expected one list per question and image ({len(slots)}); got {len(boxes)}")
+    if encoding.source_sizes is None:
+        raise ValueError("boxes: expected an image whose size is known; got an encoding of bare pixel_values")
+    rows = []
+    for slot, listed in zip(slots, boxes, strict=True):
+        mapped = processor.map_boxes(listed, *encoding.source_sizes[slot])
+        rows.append(torch.from_numpy(boxes_to_patches(mapped, encoding.side, processor.patch_size)).flatten())
+    return torch.stack(rows).float().to(encoding.tokens.device)
+
+
+class Conversation:
+    """Questions about one image, which is encoded once.
+
+    Args:
+        asker: that asks.
+        image: see `Asker.encode`, or what that returned.
+        keep_history: whether the language model reads earlier questions and answers before the present one. What is
+            fetched follows the present question alone. Off by default: weights that were trained on single questions
+            answer better when they are asked afresh.
+
+    Attributes:
+        turns: the questions asked so far, with their answers.
+    """
+
+    def __init__(self, asker: Asker, image: Any, *, keep_history: bool = False) -> None:
+        self.asker, self.keep_history = asker, keep_history
+        self.encoding: ImageEncoding = image if is_encoding(image) else asker.encode(image)
+        self.turns: list[Turn] = []
+
+    def ask(self, question: str, **kwargs: Any) -> Any:
+        """The answer, as from `generate(image, question, **kwargs)`."""
+        answer = self.asker.ask(self.encoding, question, history=self.turns if self.keep_history else (), **kwargs)
+        self.turns.append((question, answer.text if isinstance(answer, Answer) else answer))
+        return answer

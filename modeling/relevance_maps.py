@@ -1,4 +1,4 @@
-"""Scorers that say why: relevance is the weighted sum of three maps, each of which can be looked at.
+"""Scorers that combine several judgements: weighted relevance maps, which can be shown, and a mixture of experts.
 
 Notation: B batch, N patches, G side of the fine grid, T texture channels, C feature channels, W width of the grid
 encoder, D language-model width, H width of the shared space.
@@ -7,14 +7,104 @@ encoder, D language-model width, H width of the shared space.
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import initialization
 
-from .balancing import ContextNetwork, TensionBalancer, shares
-from .clip_scorer import Temperature
 from .configuration_arr_coc import ArrCocFetcherConfig
-from .knowings import KNOWINGS, local_contrast, participatory_score, perspectival_score, unit_range
-from .scorers import SCORERS, FetchContext, Scorer
-from .textures import TEXTURES, SemanticTextures, clear_of_padding
+from .scorers import SCORERS, FeedForward, FetchContext, Scorer, Temperature, attend, masked_mean
+from .textures import (
+    KNOWINGS,
+    TEXTURES,
+    SemanticTextures,
+    clear_of_padding,
+    local_contrast,
+    participatory_score,
+    perspectival_score,
+    unit_range,
+)
+from .vision_tower import key_value_projection
+
+AGGREGATION_SIZE = 32
+"""Hidden width of the small network over patches with aggregation "learned"."""
+
+
+def shares(logits: Tensor, kind: str) -> Tensor:
+    """Logits [B, R] -> shares [B, R] that sum to 1 in each item.
+
+    Args:
+        logits: of any range.
+        kind: "softmax", under which maps compete, or "sigmoid", under which each is judged by itself first.
+    """
+    if kind == "softmax":
+        return logits.softmax(-1)
+    gates = logits.sigmoid()
+    return gates / gates.sum(-1, keepdim=True).clamp(min=torch.finfo(gates.dtype).tiny)
+
+
+def statistics(maps: Tensor, mask: Tensor) -> Tensor:
+    """Mean, maximum and standard deviation of maps [B, R, N] in 0..1 over each item's patches in `mask`: [B, 3 R]."""
+    real = mask[:, None]
+    count = real.sum(-1).clamp(min=1)
+    maps = torch.where(real, maps, 0.0)
+    mean = maps.sum(-1) / count
+    variance = (torch.where(real, maps - mean[..., None], 0.0)).square().sum(-1) / count
+    return torch.cat((mean, maps.amax(-1), (variance + 1e-6).sqrt()), -1)  # the root's slope at 0 is infinite
+
+
+class TensionBalancer(nn.Module):
+    """Shares of R score maps, from the pooled question and from what the maps look like.
+
+    Sizes as published (D = 1024, H = 160) make about 200 K weights.
+    """
+
+    def __init__(self, config: ArrCocFetcherConfig, *, maps: int, text_size: int) -> None:
+        super().__init__()
+        size = config.balancer_size
+        self.kind = config.balancer_weights
+        self.text_norm = nn.LayerNorm(text_size)
+        self.text_projection = nn.Linear(text_size, size)
+        self.aggregation: nn.Module | None = None
+        if config.balancer_aggregation == "learned":  # the mean of a network over patches (Deep Sets, 2017)
+            layers = (nn.Linear(maps, AGGREGATION_SIZE), nn.GELU(), nn.Linear(AGGREGATION_SIZE, 3 * maps))
+            self.aggregation = nn.Sequential(*layers)
+        self.hidden = nn.Linear(size + 3 * maps, size)
+        self.act = nn.GELU()
+        self.head = nn.Linear(size, maps)
+
+    def forward(self, maps: Tensor, context: FetchContext) -> Tensor:
+        """Maps [B, R, N] in 0..1 -> shares [B, R] in float32."""
+        words = self.act(self.text_projection(self.text_norm(context.query)))
+        question = masked_mean(words, context.query_mask).to(maps.device)
+        if self.aggregation is None:
+            known = statistics(maps, context.patch_mask).to(question)
+        else:
+            known = masked_mean(self.aggregation(maps.transpose(1, 2).to(question)), context.patch_mask)
+        states = self.act(self.hidden(torch.cat((question, known), -1)))
+        return shares(self.head(states).float(), self.kind)
+
+
+class ContextNetwork(nn.Module):
+    """Logits [B, R] from the pooled question and the gestalt: the mean feature of the patches that hold some image."""
+
+    def __init__(self, size: int, outputs: int, *, feature_size: int, text_size: int) -> None:
+        super().__init__()
+        self.text_norm = nn.LayerNorm(text_size)
+        self.text_projection = nn.Linear(text_size, size)
+        self.gestalt_norm = nn.LayerNorm(feature_size)
+        self.gestalt_projection = nn.Linear(feature_size, size)
+        self.hidden = nn.Linear(2 * size, size)
+        self.act = nn.GELU()
+        self.head = nn.Linear(size, outputs)
+
+    def forward(self, context: FetchContext) -> Tensor:
+        # Projected before pooling: the mean of raw embeddings hardly differs between questions of many tokens.
+        words = self.act(self.text_projection(self.text_norm(context.query)))
+        question = masked_mean(words, context.query_mask)
+        gestalt = masked_mean(context.features.flatten(2).transpose(1, 2), context.patch_mask)
+        gestalt = self.gestalt_projection(self.gestalt_norm(gestalt))
+        states = torch.cat((question.to(gestalt.device), gestalt), -1)
+        return self.head(self.act(self.hidden(states))).float()
 
 
 def flat_features(features: Tensor) -> Tensor:
@@ -197,3 +287,112 @@ class HierarchicalScorer(MapScorer):
 
     def weights(self, maps: Tensor, context: FetchContext) -> Tensor:
         return self.balancer(maps, context)
+
+
+EXPERTS = ("text", "graphics", "sparse", "mixed")
+
+CHOSEN = 2
+"""Experts per patch."""
+
+BALANCE_RATE = 1e-3
+"""By how much an expert's handicap changes in a training step."""
+
+
+class Evidence(nn.Linear):
+    """`expert_evidence` [..., E] -> logits [..., E]; starts as 4 times the identity, so that names mean something."""
+
+    def start_weights(self, std: float) -> None:
+        initialization.copy_(self.weight, 4.0 * torch.eye(*self.weight.shape))
+
+
+class Router(nn.Module):
+    """Which experts judge a patch: by what it looks like, and by what training makes of its features.
+
+    The load is balanced without a loss (Wang et al. 2024): in training an expert that judges more than its share of the
+    patches gets a handicap in the choice, not in its weight.
+    """
+
+    load_bias: Tensor
+
+    def __init__(self, feature_size: int) -> None:
+        super().__init__()
+        self.evidence = Evidence(len(EXPERTS), len(EXPERTS))
+        self.projection = nn.Linear(feature_size, len(EXPERTS))
+        self.register_buffer("load_bias", torch.zeros(len(EXPERTS)))
+
+    def start_weights(self, std: float) -> None:
+        initialization.zeros_(self.load_bias)
+
+    def forward(self, patches: Tensor, evidence: Tensor, mask: Tensor) -> Tensor:
+        """Normalised features [B, N, C], `expert_evidence` [B, N, E] and real patches [B, N] -> gates [B, N, E].
+
+        A patch's gates sum to 1, and all but `CHOSEN` are 0.
+        """
+        logits = (self.projection(patches) + self.evidence(evidence.to(patches))).float()
+        order = (logits + self.load_bias.to(logits)).sort(dim=-1, descending=True, stable=True).indices
+        chosen = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, order[..., :CHOSEN], True)
+        if self.training and torch.is_grad_enabled() and self.projection.weight.requires_grad:
+            self._balance(chosen & mask[..., None].to(chosen.device))
+        return logits.masked_fill(~chosen, float("-inf")).softmax(-1)
+
+    @torch.no_grad()
+    def _balance(self, chosen: Tensor) -> None:
+        load = chosen.float().mean((0, 1))
+        self.load_bias += BALANCE_RATE * (load.mean() - load).sign().to(self.load_bias)
+
+
+def expert_evidence(context: FetchContext) -> Tensor:
+    """[B, N, E] in 0..1, how much a patch looks like what each expert is for.
+
+    Text has strokes, graphics have colour, sparse places have little information; mixed is what is none of these.
+    """
+    mask = context.patch_mask
+    strokes = unit_range(clear_of_padding(context.texture("stroke_density"), mask).flatten(1), mask)
+    colour = unit_range(clear_of_padding(context.texture("saturation"), mask).flatten(1), mask)
+    empty = 1 - context.texture("local_entropy").flatten(1)
+    return torch.stack((strokes, colour, empty, torch.full_like(empty, 0.5)), -1)
+
+
+@SCORERS.register("experts")
+class ExpertScorer(Scorer):
+    """Patches read the question; of four experts (text, graphics, sparse, mixed) the router's two judge each patch."""
+
+    trained = True
+    textures = "full"
+
+    def __init__(self, config: ArrCocFetcherConfig, *, feature_size: int, text_size: int) -> None:
+        super().__init__(config, feature_size=feature_size, text_size=text_size)
+        size = config.hidden_size
+        self.heads = config.num_heads
+        self.patch_norm = nn.LayerNorm(feature_size)
+        self.patch_projection = nn.Linear(feature_size, size)
+        self.text_norm = nn.LayerNorm(text_size)
+        self.text_projection = nn.Linear(text_size, size)
+        self.nothing = nn.Parameter(torch.zeros(1, 1, size))
+        self.query = nn.Linear(size, size)
+        self.key_value = key_value_projection(size, config.latent_size)
+        self.router = Router(feature_size)
+        self.experts = nn.ModuleDict({name: FeedForward(2 * size, 1, size // 2) for name in EXPERTS})
+
+    def start_weights(self, std: float) -> None:
+        initialization.normal_(self.nothing, std=std)
+
+    def gates(self, context: FetchContext) -> Tensor:
+        """How much each expert has to say about each patch, [B, N, E]: see `Router.forward`."""
+        return self.router(self._normed(context), expert_evidence(context), context.patch_mask)
+
+    def _normed(self, context: FetchContext) -> Tensor:
+        return self.patch_norm(context.features.flatten(2).transpose(1, 2))
+
+    def forward(self, context: FetchContext) -> Tensor:
+        normed = self._normed(context)
+        patches = self.patch_projection(normed)
+        words = self.text_projection(self.text_norm(context.query)).to(patches.device)
+        words = torch.cat((words, self.nothing.expand(len(words), -1, -1)), 1)
+        mask = F.pad(context.query_mask.to(patches.device), (0, 1), value=True)
+        key, value = self.key_value(words).chunk(2, -1)
+        asked = attend(self.query(patches), key, value, self.heads, mask)
+        states = torch.cat((asked, patches * asked), -1)
+        judged = torch.cat([expert(states) for expert in self.experts.values()], -1).float()
+        gates = self.router(normed, expert_evidence(context), context.patch_mask)
+        return (judged * gates).sum(-1)

@@ -1,0 +1,325 @@
+"""How prompts are written: the chat template, the layouts around an image's tokens, and how many tokens an image takes.
+
+How many is known before the model runs: `count_vision_tokens` counts for the processor and the model alike.
+
+Notation: P images, G side of the fine grid, N = G*G patches, M = (G/4)^2 base tokens in g rows of g, K fetched tokens,
+D language-model width.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from math import isqrt
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization
+
+from .config_fields import Registry
+
+# ---- chat template --------------------------------------------------------------------------------------------------
+
+QUESTION_ROLE = "user"
+
+# Blocks of a message in the order given; one placeholder per image, expanded later.
+_RENDER = """\
+{%- macro render(content) -%}
+  {%- if content is string -%}
+    {{- content -}}
+  {%- else -%}
+    {%- for block in content or [] -%}
+      {%- if block['type'] == 'text' -%}
+        {{- block['text'] -}}
+      {%- elif block['type'] in ['image', 'image_url'] -%}
+        {{- 'IMAGE' -}}
+      {%- else -%}
+        {{- raise_exception('message content: expected text, image or image_url, received ' + block['type']) -}}
+      {%- endif -%}
+    {%- endfor -%}
+  {%- endif -%}
+{%- endmacro -%}
+"""
+
+
+def render_macro(image: str) -> str:
+    """Jinja macro `render(content)` of a chat template, which writes `image` (as in a Jinja string) for every image."""
+    return _RENDER.replace("'IMAGE'", f"'{image}'")
+
+
+# ChatML as Qwen writes it. The `generation` tags mark the answers for `return_assistant_tokens_mask=True`;
+# `enable_thinking=False` is Qwen3's switch.
+CHAT_TEMPLATE = (
+    render_macro("<|vision_start|><|image_pad|><|vision_end|>")
+    + """\
+{%- for message in messages -%}
+  {{- '<|im_start|>' + message['role'] + '\\n' -}}
+  {%- if message['role'] == 'assistant' -%}
+    {%- generation -%}
+      {{- render(message['content']) + '<|im_end|>' -}}
+    {%- endgeneration -%}
+  {%- else -%}
+    {{- render(message['content']) + '<|im_end|>' -}}
+  {%- endif -%}
+  {{- '\\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+  {{- '<|im_start|>assistant\\n' -}}
+  {%- if enable_thinking is defined and enable_thinking is false -%}
+    {{- '<think>\\n\\n</think>\\n\\n' -}}
+  {%- endif -%}
+{%- endif -%}
+"""
+)
+
+IMAGES = ("image", "image_url")
+
+
+def images_first(messages: Sequence[Any]) -> list[Any]:
+    """A chat's messages in the order that models are trained with: all images before the text of the first question.
+
+    Several texts of a message become one, a line each. Messages that are no chat are left to the template, which
+    refuses them.
+    """
+    ordered, images = [], []
+    for message in messages:
+        content = message.get("content") if isinstance(message, Mapping) else None
+        if isinstance(content, list | tuple) and all(isinstance(block, Mapping) for block in content):
+            texts = [block["text"] for block in content if block.get("type") == "text"]
+            images += [block for block in content if block.get("type") in IMAGES]
+            others = [block for block in content if block.get("type") not in (*IMAGES, "text")]
+            message = {**message, "content": others + [{"type": "text", "text": "\n".join(texts)}] * bool(texts)}
+        ordered.append(message)
+    if not images:
+        return ordered
+    roles = [message.get("role") if isinstance(message, Mapping) else None for message in ordered]
+    first = roles.index(QUESTION_ROLE) if QUESTION_ROLE in roles else None
+    if first is None:
+        return list(messages)
+    content = ordered[first]["content"]
+    texts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    ordered[first] = {**ordered[first], "content": [*images, *texts]}
+    return ordered
+
+
+# ---- layouts -----------------------------------------------------------------------------------------------------
+
+
+class Layout(nn.Module):
+    """Base of the family: what a language model expects around an image's tokens [M + K, D]; `width`: D."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+
+    @staticmethod
+    def positions(rows: int) -> tuple[int, int]:
+        """Positions beside the image's tokens, before and behind its saccades, for `rows` rows of base tokens."""
+        return 0, 0
+
+    @staticmethod
+    def base_places(tokens: int) -> Tensor:
+        """Where an image's base tokens stand among its positions: [M] int64, M being `tokens`."""
+        return torch.arange(tokens)
+
+
+LAYOUTS: Registry[type[Layout]] = Registry("layout")
+
+
+def layout_positions(layout: str, rows: int) -> tuple[int, int]:
+    """Positions that a layout adds to an image of `rows` rows of base tokens: before and behind its saccades.
+
+    Raises:
+        ValueError: unknown layout.
+    """
+    return LAYOUTS[layout].positions(rows)
+
+
+Framed = tuple[Tensor, Tensor | None]
+"""What stands before an image's saccades [P, positions, D], its base tokens among it, and what stands behind them."""
+
+
+@LAYOUTS.register("plain")
+class PlainLayout(Layout):
+    """Nothing but the image's tokens."""
+
+    def forward(self, base: Tensor, indicators: Tensor | None) -> Framed:
+        """Base tokens [P, M, D] and the bridge's indicator rows [4, D] -> what stands before and behind saccades."""
+        return base, None
+
+
+@LAYOUTS.register("rows")
+class RowLayout(Layout):
+    """DeepSeek-OCR's: `image_newline` [D] after each row, `view_seperator` [D] (so spelt) after the last."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.image_newline = nn.Parameter(torch.zeros(width))
+        self.view_seperator = nn.Parameter(torch.zeros(width))
+
+    def start_weights(self, std: float) -> None:
+        for row in (self.image_newline, self.view_seperator):  # as DeepSeek-OCR begins
+            initialization.normal_(row, std=row.shape[0] ** -0.5)
+
+    @staticmethod
+    def positions(rows: int) -> tuple[int, int]:
+        return rows + 1, 0
+
+    @staticmethod
+    def base_places(tokens: int) -> Tensor:
+        place = torch.arange(tokens)
+        return place + place // isqrt(tokens)  # a newline stands behind each row before
+
+    def forward(self, base: Tensor, indicators: Tensor | None) -> Framed:
+        """As `PlainLayout.forward`."""
+        images, tokens, width = base.shape
+        rows = base.unflatten(1, (isqrt(tokens), -1))
+        newline = self.image_newline.to(base).expand(images, rows.shape[1], 1, width)
+        end = self.view_seperator.to(base).expand(images, 1, width)
+        return torch.cat((torch.cat((rows, newline), 2).flatten(1, 2), end), 1), None
+
+
+@LAYOUTS.register("indicators")
+class IndicatorLayout(Layout):
+    """Ovis': the image-start row before the base tokens, the image-end row behind the saccades."""
+
+    @staticmethod
+    def positions(rows: int) -> tuple[int, int]:
+        return 1, 1
+
+    @staticmethod
+    def base_places(tokens: int) -> Tensor:
+        return torch.arange(tokens) + 1
+
+    def forward(self, base: Tensor, indicators: Tensor | None) -> Framed:
+        """As `PlainLayout.forward`."""
+        assert indicators is not None, "the config allows this layout with the vet bridge only"
+        start, end = (row.to(base).expand(base.shape[0], 1, -1) for row in indicators[:2])
+        return torch.cat((start, base), 1), end
+
+
+# ---- how many tokens ---------------------------------------------------------------------------------------------
+
+
+COMPRESSION = 4
+"""Fine patches per base token along each axis: the compressor's two stride-2 convolutions."""
+
+REFERENCE_PATCHES = 4096
+"""Number of patches (64 x 64: 1024 px, patches of 16 px) that the named budgets are stated for."""
+
+NAMED_BUDGETS = {"fast": 64, "balanced": 180, "standard": 273, "accurate": 400}
+"""Saccades at `REFERENCE_PATCHES` patches; scaled with N on other grids."""
+
+TIERS = (64, 128, 256, 384, 400)
+"""The steps in which the allocator "tiers" gives saccades, at `REFERENCE_PATCHES` patches; "adaptive" keeps within."""
+
+AUTO = "auto"
+"""The budget that leaves it to the model how many saccades each item gets, up to the last of `TIERS`."""
+
+_SCALED = {**NAMED_BUDGETS, AUTO: TIERS[-1], **{f"tier:{tier}": tier for tier in TIERS}}
+
+
+def scaled_budget(saccades: int, num_patches: int) -> int:
+    """What `saccades` at `REFERENCE_PATCHES` patches are on a grid of `num_patches`: at least 1."""
+    return max(1, round(num_patches * saccades / REFERENCE_PATCHES))
+
+
+def resolve_budget(
+    budget: int | str | None, num_patches: int, default: int | str = "standard", *, taken: int = 0
+) -> int:
+    """Number of saccades K on a grid of `num_patches`.
+
+    Args:
+        budget: a number of patches, a name in `NAMED_BUDGETS` or "tier:" and one of `TIERS` (both scaled by N / 4096),
+            "auto" (the largest tier: the most that an item can get), "all" (N - taken), None (default).
+        num_patches: N.
+        default: what None stands for.
+        taken: patches that are base tokens already and never fetched again (`ArrCocConfig.excludes_base`).
+
+    Raises:
+        ValueError: unknown name, a negative number, or more patches than there are to fetch.
+    """
+    candidates = num_patches - taken
+    budget = default if budget is None else budget
+    if isinstance(budget, str) and budget.isdecimal():
+        budget = int(budget)
+    if isinstance(budget, str):
+        if budget == "all":
+            return candidates
+        if budget not in _SCALED:
+            known = ", ".join([*_SCALED, "all"])
+            raise ValueError(f"budget: expected a number of patches or one of {known}; got {budget!r}")
+        return min(candidates, scaled_budget(_SCALED[budget], num_patches))
+    if isinstance(budget, bool) or not isinstance(budget, int):
+        raise ValueError(f"budget: expected an integer or a name; got {budget!r} ({type(budget).__name__})")
+    if not 0 <= budget <= candidates:
+        raise ValueError(f"budget: expected 0 to {candidates} patches (all that can be fetched); got {budget}")
+    return budget
+
+
+def grid_size(image_size: int, patch_size: int) -> int:
+    """Side G of the fine grid of an image of `image_size` px.
+
+    Raises:
+        ValueError: the side is not a positive multiple of 4 patches.
+    """
+    unit = COMPRESSION * patch_size
+    if image_size <= 0 or image_size % unit:
+        raise ValueError(f"image side: expected a positive multiple of {unit} px (4 patches); got {image_size}")
+    return image_size // patch_size
+
+
+def count_saccades(num_patches: int, budget: int | str | None, *, strategy: str | None, taken: int = 0) -> int:
+    """K: what `resolve_budget` says, or 0 where the strategy is "none"."""
+    return 0 if strategy == "none" else resolve_budget(budget, num_patches, taken=taken)
+
+
+def pooling(rows: int, sources: int, most: int | None) -> int:
+    """How many base cells along each axis become one base token, so that those of `sources` stay within `most`.
+
+    Args:
+        rows: rows of base tokens of one image.
+        sources: of one prompt.
+        most: base tokens of the prompt; None: four times those of one image.
+
+    Raises:
+        ValueError: even one token for each source is too many.
+    """
+    most = 4 * rows**2 if most is None else most
+    if sources > most:
+        raise ValueError(f"max_base_tokens: expected at least 1 for each of {sources} sources; got {most}")
+    factor = 1
+    while sources * math.ceil(rows / factor) ** 2 > most:
+        factor += 1
+    return factor
+
+
+def count_vision_tokens(
+    image_size: int,
+    patch_size: int,
+    budget: int | str | None = None,
+    *,
+    strategy: str | None = None,
+    excludes_base: bool = False,
+    layout: str = "plain",
+    sources: int = 1,
+    max_base_tokens: int | None = None,
+) -> tuple[int, int]:
+    """Positions that one image takes in the language model: (base, K saccades), known before the model runs.
+
+    Base are the M base tokens and what the layout puts between and around them. Of a document, all its pages' base
+    tokens, pooled, and the K that its pages share.
+
+    Args:
+        image_size: side of the padded square image, px.
+        patch_size: side of a fine patch, px.
+        budget: see `resolve_budget`.
+        strategy: "none" fetches nothing (K = 0); every other strategy keeps to the budget.
+        excludes_base: whether base tokens are patches that are never fetched again: `ArrCocConfig.excludes_base`.
+        layout: `ArrCocBridgeConfig.layout`.
+        sources: pages of a document.
+        max_base_tokens: see `pooling`.
+    """
+    side = grid_size(image_size, patch_size)
+    rows = side // COMPRESSION
+    pooled = math.ceil(rows / pooling(rows, sources, max_base_tokens))
+    base = sources * (pooled**2 + sum(layout_positions(layout, pooled)))
+    return base, count_saccades(side * side, budget, strategy=strategy, taken=rows**2 if excludes_base else 0)
