@@ -26,6 +26,7 @@ from arr_coc.data.generated.asking import (
 )
 from arr_coc.data.generated.fields import FOREIGN, TERMS, FieldNames, all_fields, domains
 from arr_coc.data.generated.forms import _LAYOUTS as FORMS
+from arr_coc.data.generated.jumble import SIDE, jumble
 from arr_coc.data.generated.letters import FACTS
 from arr_coc.data.generated.page import Fonts
 from arr_coc.data.generated.sheet import Sheet, Style, find
@@ -244,3 +245,20 @@ def test_unknown_splits_and_kinds_are_refused(faces: tuple[FontFace, ...]) -> No
         layout_page(np.random.default_rng(0), "train", "poem", faces=faces)
     with pytest.raises(ValueError, match="small: expected at least 5 items; got 3"):
         share(("a", "b", "c"), "train", "small", core=2)
+
+
+def test_a_jumble_is_full_of_print_that_lies_where_its_boxes_are(faces: tuple[FontFace, ...]) -> None:
+    page, again = (jumble(np.random.default_rng(3), "train") for _ in range(2))
+    assert page.image is not None
+    assert again.image is not None
+    assert page.image.tobytes() == again.image.tobytes()
+    assert page.size == page.image.size == (SIDE, SIDE)
+    assert sum(len(line.text) for line in page.lines) > 1000
+    grey = np.asarray(page.image.convert("L")).astype(int)
+    paper = np.bincount(grey.ravel()).argmax()
+    inked = 0
+    letters = [(char, box) for line in page.lines for char, box in zip(line.text, line.boxes, strict=True)]
+    letters = [box for char, box in letters if char.isalnum() and (box > 4).all() and (box < SIDE - 4).all()]
+    for x0, y0, x1, y1 in np.array(letters).round().astype(int):
+        inked += np.abs(grey[y0 : y1 + 1, x0 : x1 + 1] - paper).max() > 40
+    assert inked / len(letters) > 0.97

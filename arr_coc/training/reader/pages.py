@@ -46,10 +46,16 @@ def laid_out(rng: np.random.Generator, split: Split) -> TextPage:
     return _generator().layout_page(rng, split)
 
 
-def _generator() -> ModuleType:
-    """`arr_coc.data.generated`, which needs packages of the extra "train"."""
+@PAGES.register("jumble")
+def jumble(rng: np.random.Generator, split: Split) -> TextPage:
+    """A page of `arr_coc.data.generated.jumble`."""
+    return _generator("jumble").jumble(rng, split)
+
+
+def _generator(name: str = "") -> ModuleType:
+    """`arr_coc.data.generated` or a module of it, which needs packages of the extra "train"."""
     try:
-        return import_module("arr_coc.data.generated")
+        return import_module(f"arr_coc.data.generated.{name}".rstrip("."))
     except ImportError as error:
         raise ValueError(f"pages: expected its packages, pip install 'arr-coc[train]'; got {error}") from error
 
