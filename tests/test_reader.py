@@ -22,7 +22,7 @@ from arr_coc.modeling.scorers import WordMatch
 from arr_coc.modeling.wordpieces import PIECE_SLOTS, NamedPieces
 from arr_coc.training.from_scratch.targets import pixels
 from arr_coc.training.reader.end_to_end import EndToEnd, EndToEndStage, PageBatches
-from arr_coc.training.reader.heads import RecognitionHead, piece_loss
+from arr_coc.training.reader.heads import RecognitionHead, StemHead, piece_loss
 from arr_coc.training.reader.pages import PAGES, CropBatches, Sources, crop, square
 from arr_coc.training.reader.prompting import Prompting, seen
 from arr_coc.training.reader.question_answering import AskedBatches, QuestionAnsweringStage
@@ -265,6 +265,39 @@ def test_recognition_learns_and_hands_over_the_encoder(fields: None, tmp_path: P
     assert last["held out, fields: wordpieces"] > first["held out, fields: wordpieces"]
     assert not torch.equal(before, model.model.vision_tower.grid_encoder.patch_embed.projection.weight)
     assert "characters.weight" in run.learner["recognition"]
+
+
+@pytest.mark.parametrize(("x", "y"), [(1, 1), (22, 4), (43, 9), (30, 50)])
+def test_the_stem_says_a_character_where_its_cell_is(cut: Wordpieces, x: int, y: int) -> None:
+    text = printed([[line("w", x - 1, y - 1, 2.0)]], 64, 16, cut)  # about (x, y)
+    cells = text.cells(1, 4)
+    features = torch.zeros(1, 3, 8, 8)
+    features[0, :, y // 8, x // 8] = 1.0
+    head = StemHead(3)
+    said = (head(features) - head(torch.zeros_like(features))).abs().amax(-1) > 0  # [1, 4, 4, CELLS]
+    assert said.sum() == 2 and said[cells > 0].sum() == 1
+
+
+def test_the_stem_learns_alone_and_the_encoder_goes_on_from_it(fields: None, tmp_path: Path) -> None:
+    model = tiny_model(vision={"stem": "conv", "stem_channels": [8, 16], "window_size": 8})
+    settings = dict(pages={"fields": 1.0}, worn=0.0, batch_size=4, side=64, per_page=2, warmup=2, workers=0, bf16=False)
+    run = run_of(model)
+    RecognitionStage(stem_only=True, steps=30, evaluate_every=30, learning_rate=1e-2, **settings).run(run, tmp_path)
+    lines = curve(tmp_path, "recognition")
+    assert lines[-1]["held out, fields: characters"] > lines[0]["held out, fields: characters"]
+    stem = model.model.vision_tower.grid_encoder.patch_embed
+    trained = {name: weight.clone() for name, weight in stem.state_dict().items()}
+    (tmp_path / "all").mkdir()
+    RecognitionStage(steps=1, evaluate_every=1, learning_rate=1e-9, **settings).run(run, tmp_path / "all")
+    for name, weight in stem.state_dict().items():
+        assert torch.allclose(weight, trained[name], atol=1e-6), name
+    assert set(run.learner) == {"recognition", "stem"}
+
+
+def test_only_a_convolutional_stem_learns_alone(fields: None, tmp_path: Path) -> None:
+    stage = RecognitionStage(pages={"fields": 1.0}, side=64, stem_only=True)
+    with pytest.raises(ValueError, match='stem_only: expected an encoder with the stem "conv"; got "patchify"'):
+        stage.run(run_of(tiny_model()), tmp_path)
 
 
 def test_a_bridge_names_what_the_encoder_has_learnt_to_name() -> None:

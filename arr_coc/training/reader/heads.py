@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from arr_coc.modeling.wordpieces import NamedPieces, WordpieceHead
 
-from .targets import CELLS
+from .targets import CELL_COLUMNS, CELL_ROWS, CELLS
 from .vocabulary import CLASSES
 
 NONE_WEIGHT = 0.2
@@ -41,6 +41,20 @@ class RecognitionHead(nn.Module):
         """Features [..., C] -> what they say."""
         characters = self.characters(features).unflatten(-1, (CELLS, CLASSES))
         return Named(characters, self.wordpieces(features))
+
+
+class StemHead(nn.Module):
+    """What the stem says of characters, two of its pixels in height and width for a patch; only training uses it."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.characters = nn.Conv2d(width, CELLS // 4 * CLASSES, 1)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Features [B, C, 2G, 2G] -> logits [B, G, G, CELLS, CLASSES]."""
+        logits = self.characters(features).unflatten(3, (-1, 2)).unflatten(2, (-1, 2))
+        logits = logits.unflatten(1, (CELL_ROWS // 2, CELL_COLUMNS // 2, CLASSES))  # [B, r, c, classes, G, 2, G, 2]
+        return logits.permute(0, 4, 6, 5, 1, 7, 2, 3).flatten(3, 6)
 
 
 def character_loss(logits: Tensor, targets: Tensor) -> Tensor:
