@@ -19,7 +19,7 @@ from .page import fonts_of
 from .sheet import Colour, Sheet, Style
 from .values import KINDS, Values
 
-SIDE = 640  # px
+SIDE = 896  # px
 SIZES = (9.0, 24.0)  # px per em
 _VALUES = tuple(kind for kind in KINDS if kind not in ("note", "words", "choice"))
 _SIGNS = ("({})", "({})", '"{}"', "'{}'", "{}:", "{}:", "{},", "{},", "{}.", "{}.", "[{}]", "{}!", "{}?", "{};", "#{}", "@{}", "& {}", "* {}", "<{}>", "{}/", "{}_", "+{}", "={}", "{} -", "{} %", "{}*")  # fmt: skip  # noqa: E501
