@@ -21,7 +21,7 @@ from .config_fields import Registry
 from .configuration_arr_coc import COMPRESSION, INDICATORS, ArrCocBridgeConfig, ArrCocSemanticConfig
 from .image_encoding import KeyValue
 from .vision_tower import LevelEmbedding, SemanticLayer, run_layers
-from .wordpieces import PIECE_SLOTS, NamedPieces, Places, WordpieceHead, piece_logits, reading_order
+from .wordpieces import PIECE_SLOTS, NamedPieces, Places, Spelling, WordpieceHead, reading_order
 
 logger = logging.get_logger(__name__)
 
@@ -398,7 +398,8 @@ class WordpieceBridge(LinearBridge):
     def __init__(self, config: ArrCocBridgeConfig, *, vision_size: int, text_size: int) -> None:
         super().__init__(config, vision_size=vision_size, text_size=text_size)
         self.context = Correction(vision_size, vision_size)
-        self.head = WordpieceHead(vision_size, text_size)
+        spelling = Spelling(config.table_size, config.spelling_size) if config.spelling_size else None
+        self.head = WordpieceHead(vision_size, text_size, spelling)
         self.rest = Correction(vision_size, text_size)
         self.places = Places(config.places, text_size)
 
@@ -433,10 +434,9 @@ class WordpieceBridge(LinearBridge):
         chosen, stands = reading_order(filled, patches.rank, place, room)
         directions = named.pieces.flatten(1, 2).take_along_dim(chosen[..., None], 1)
         table = patches.table.to(directions)
-        lengths = torch.linalg.vector_norm(table, dim=-1, dtype=torch.float32).clamp(min=1e-6)  # padding's rows are 0
-        logits = piece_logits(directions.flatten(0, 1), table, named.scale.float().exp() / lengths)
+        logits = self.head.logits(directions.flatten(0, 1), self.head.rows(table))
         likely, rows = logits.topk(min(MIXED, len(table)))  # all rows would cost as much as finding the likely ones
-        tokens = (likely.softmax(-1).to(table.dtype)[:, None] @ table[rows])[:, 0].view_as(directions)
+        tokens = (likely.softmax(-1).to(table.dtype)[:, None] @ table[rows])[:, 0].unflatten(0, chosen.shape)
         source = chosen // PIECE_SLOTS
         tokens = tokens + self.rest(states).take_along_dim(source[..., None], 1)
         tokens = tokens + self.places(*(each.flatten(1).gather(1, chosen) for each in (half_rows, columns)), side)

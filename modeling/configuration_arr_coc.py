@@ -314,12 +314,15 @@ class ArrCocBridgeConfig(KnobConfig):
             call does not say.
         num_layers, num_heads: of the attention in "transformer".
         latent_size: width of the latent that keys and values of that attention are made of; None: of the tokens.
-        table_size: V, rows of the table of "vet"; the last 4 are indicators (start and end of an image, of a video).
+        table_size: V, rows of the table of "vet"; the last 4 are indicators (start and end of an image, of a video). Of
+            "wordpieces" with spellings: rows of the language model's table of embeddings.
         lookup: of "vet": "soft" (mixture of rows by probability), "hard" (the most probable row; its choice learns
             nothing), "straight_through" (the hard row forwards, the soft mixture's gradient backwards).
         place_words: of "cells": the visual words of each vocabulary that a place of a cell has; each place has as many.
         fetched_words: of "cells": whether saccades are said in such words too, of one place's vocabularies, beside the
             linear projection.
+        spelling_size: of "wordpieces": width of a spelling, which tells wordpieces apart beside their embeddings; none
+            with 0.
         places: of "wordpieces": side of the grid that places on the page are embeddings of.
         text_embedding_mean, text_embedding_std: over all weights of the language model's text embeddings; "quality" and
             "transformer" give each token this mean and standard deviation over its channels. None: left as they are.
@@ -338,6 +341,7 @@ class ArrCocBridgeConfig(KnobConfig):
     lookup: str = choice(("soft", "hard", "straight_through"), default="soft")
     place_words: list[int] | tuple[int, ...] = wholes(2, 2**16, default=(256,))
     fetched_words: bool = False
+    spelling_size: int = whole(0, MAX_WIDTH, default=0)
     places: int = whole(1, 512, default=64)
     text_embedding_mean: int | float | None = number(-1e3, 1e3, default=None)
     text_embedding_std: int | float | None = number(0.0, 1e3, above=True, default=None)

@@ -4,8 +4,11 @@ stand in the prompt.
 A language model that was trained on text reads its own wordpieces at once. So what is fetched becomes rows of the
 model's own embedding table, mixed by how probable each wordpiece is, with the place on the page added.
 
+A wordpiece is told from others by its embedding, and by its spelling: the sum of a code for each of its characters at
+its position. So a head that has learnt characters names wordpieces that training never showed.
+
 Notation: B batch, K fetched patches, S slots of a patch, G side of the fine grid, C width of a state, D width of
-the language model, V rows of its embedding table, n filled slots.
+the language model, V rows of its embedding table, E width of a spelling, P its positions, n filled slots.
 
 Source: the mixture of a table's rows is Ovis' visual embedding table (Lu et al. 2024); here the table is the language
 model's.
@@ -20,6 +23,12 @@ from transformers import initialization
 
 PIECE_SLOTS = 5
 """Wordpieces that may begin in one patch; a line and digits of 10 px in a patch of 16 px need four."""
+SPELLED = 12
+"""Characters of a wordpiece that its spelling holds."""
+POSITIONS = SPELLED + 2
+"""P: whether a space stands before the wordpiece, its characters, and their number."""
+LETTERS = 256
+"""Classes of what stands at a position; 0 is nothing."""
 _SCALE = 3.0
 """Logarithm of what cosines are multiplied by before training."""
 
@@ -30,37 +39,58 @@ class NamedPieces:
 
     Attributes:
         count: logits [..., 1 + S] of how many wordpieces begin.
-        pieces: [..., S, D] a direction in the language model's embedding space for each slot.
+        pieces: [..., S, D + E] for each slot a direction in the language model's embedding space, and a spelling.
         lower: [..., S] logits of whether the wordpiece stands in the lower half of the patch.
-        scale: [] logarithm of what cosines with rows of the table are multiplied by.
     """
 
     count: Tensor
     pieces: Tensor
     lower: Tensor
-    scale: Tensor
 
 
-def piece_logits(directions: Tensor, table: Tensor, scale: Tensor) -> Tensor:
-    """Directions [n, D] and rows [V, D] -> float32 logits [n, V]: scaled cosines.
+class Spelling(nn.Module):
+    """How the wordpieces of a vocabulary are spelled.
 
-    Args:
-        directions: of any length.
-        table: whose rows are of length 1, or of those by which `scale` is divided.
-        scale: [] or [V], what products of unit directions with rows are multiplied by.
+    `letters` [V, P], what stands at each position, is a part of the checkpoint: the tokenizer is not asked again.
     """
-    products = F.normalize(directions.float(), dim=-1).to(table.dtype) @ table.T
-    return products.float() * scale
+
+    letters: Tensor
+
+    def __init__(self, rows: int, size: int) -> None:
+        super().__init__()
+        self.codes = nn.Parameter(torch.randn(POSITIONS, LETTERS, size) * size**-0.5)
+        self.register_buffer("letters", torch.zeros(rows, POSITIONS, dtype=torch.uint8))
+
+    def start_weights(self, std: float) -> None:
+        initialization.normal_(self.codes, std=self.codes.shape[-1] ** -0.5)
+        initialization.zeros_(self.letters)
+
+    def forward(self, ids: Tensor | None = None) -> Tensor:
+        """Spellings [n, E] of wordpieces [n], or of all V, of length 1."""
+        letters = (self.letters if ids is None else self.letters[ids]).long()
+        at = letters + LETTERS * torch.arange(POSITIONS, device=letters.device)
+        return F.normalize(F.embedding_bag(at, self.codes.flatten(0, 1), mode="sum").float(), dim=-1)
+
+    def characters(self, spelled: Tensor) -> Tensor:
+        """Spellings [..., E] -> logits [..., P, LETTERS] of what stands at each position."""
+        return (spelled @ self.codes.to(spelled.dtype).flatten(0, 1).T).unflatten(-1, (POSITIONS, LETTERS))
 
 
 class WordpieceHead(nn.Module):
-    """Linear heads on the state of a patch."""
+    """Linear heads on the state of a patch.
 
-    def __init__(self, width: int, text_size: int) -> None:
+    Args:
+        width: C.
+        text_size: D.
+        spelling: whose spellings tell wordpieces apart, beside their embeddings.
+    """
+
+    def __init__(self, width: int, text_size: int, spelling: Spelling | None = None) -> None:
         super().__init__()
-        self.text_size = text_size
+        self.spelling = spelling
+        self.piece_size = text_size + (0 if spelling is None else spelling.codes.shape[-1])
         self.count = nn.Linear(width, 1 + PIECE_SLOTS)
-        self.pieces = nn.Linear(width, PIECE_SLOTS * text_size)
+        self.pieces = nn.Linear(width, PIECE_SLOTS * self.piece_size)
         self.lower = nn.Linear(width, PIECE_SLOTS)
         self.scale = nn.Parameter(torch.tensor(_SCALE))
 
@@ -69,12 +99,25 @@ class WordpieceHead(nn.Module):
 
     def forward(self, states: Tensor) -> NamedPieces:
         """States [..., C] -> what they say."""
-        pieces = self.pieces(states).unflatten(-1, (PIECE_SLOTS, self.text_size))
-        return NamedPieces(self.count(states), pieces, self.lower(states), self.scale)
+        pieces = self.pieces(states).unflatten(-1, (PIECE_SLOTS, self.piece_size))
+        return NamedPieces(self.count(states), pieces, self.lower(states))
 
-    def logits(self, directions: Tensor, table: Tensor) -> Tensor:
-        """`piece_logits` of rows of length 1 with the head's own scale."""
-        return piece_logits(directions, table, self.scale.exp())
+    def rows(self, table: Tensor, ids: Tensor | None = None) -> Tensor:
+        """What directions are compared with: [n, D + E] of the wordpieces `ids` [n], or of all V, of length 1.
+
+        Args:
+            table: [V, D] the language model's embeddings; rows of 0, which padding has, stay so.
+            ids: of wordpieces.
+        """
+        own = F.normalize(table if ids is None else table[ids], dim=-1)
+        if self.spelling is None:
+            return own
+        return torch.cat((own, self.spelling(ids).to(own)), -1) * 2**-0.5
+
+    def logits(self, directions: Tensor, rows: Tensor) -> Tensor:
+        """Directions [n, D + E] of any length and `rows` [m, D + E] -> float32 logits [n, m]: scaled cosines."""
+        products = F.normalize(directions.float(), dim=-1).to(rows.dtype) @ rows.T
+        return products.float() * self.scale.float().exp()
 
 
 class Places(nn.Module):

@@ -1,10 +1,11 @@
 """A model whose fetched patches are wordpieces: tokens and patches are not one to one."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from helpers import tiny_model
+from helpers import tiny_model, tiny_tokenizer
 from serving_client import chat, serving
 from test_compiling import Asking, tokens_of, vision
 from test_modeling import CARD, PAGE, QUESTION, loud_model, prompt
@@ -17,7 +18,9 @@ from arr_coc.modeling.fetcher import FetchChoices
 from arr_coc.modeling.generation import Asker
 from arr_coc.modeling.joint_allocation import bridge_over_views
 from arr_coc.modeling.prompt import QuestionBatch
+from arr_coc.modeling.wordpieces import SPELLED, Spelling, WordpieceHead
 from arr_coc.training.from_scratch.patch_language import speaks_words
+from arr_coc.training.reader.vocabulary import class_of, spelled
 
 WORDPIECES = {"bridge": {"kind": "wordpieces", "places": 8}, "text": LARGE_TEXT}
 
@@ -161,3 +164,35 @@ def test_what_expects_a_token_for_each_patch_is_refused(model: Any) -> None:
         speaks_words(model.model.bridge)
     with pytest.raises(ValueError, match='expected no "cells" or "wordpieces" with compressor "mask"'):
         ArrCocConfig(vision_config={"compressor": "mask"}, bridge_config={"kind": "wordpieces"})
+
+
+def test_spellings_are_told_apart_and_saved(tmp_path: Path) -> None:
+    tokenizer = tiny_tokenizer()
+    letters = spelled(tokenizer, len(tokenizer) + 3)
+    word, inner = tokenizer.convert_tokens_to_ids(["Ġthe", "user"])
+    assert letters[word].tolist() == [2, *map(class_of, "the"), *[0] * (SPELLED - 3), 4]
+    assert letters[inner].tolist() == [1, *map(class_of, "user"), *[0] * (SPELLED - 4), 5]
+    assert not letters[len(tokenizer) :].any()
+
+    model = tiny_model(bridge={"kind": "wordpieces", "places": 16, "spelling_size": 32, "table_size": len(letters)})
+    spelling = model.model.bridge.head.spelling
+    assert not spelling.letters.any()
+    spelling.letters.copy_(letters)
+    rows = spelling(torch.tensor([word, inner]))
+    assert torch.allclose(rows.norm(dim=-1), torch.ones(2), atol=1e-6) and rows[0] @ rows[1] < 0.9
+    model.save_pretrained(tmp_path)
+    again = type(model).from_pretrained(tmp_path).model.bridge.head.spelling
+    assert torch.equal(again.letters, letters) and torch.equal(again(), spelling())
+
+
+def test_what_is_spelled_is_named_though_no_training_showed_it() -> None:
+    """Positions that name the characters of a wordpiece are, summed, its spelling."""
+    spelling = Spelling(50, 512)
+    generator = torch.Generator().manual_seed(0)
+    spelling.letters.copy_(torch.randint(0, 9, spelling.letters.shape, generator=generator))
+    head = WordpieceHead(8, 16, spelling)
+    table = torch.zeros(50, 16)
+    at = spelling.letters.long() + 256 * torch.arange(spelling.letters.shape[1])
+    said = torch.cat((torch.zeros(50, 16), spelling.codes.flatten(0, 1)[at].sum(1)), -1)
+    assert head.logits(said, head.rows(table)).argmax(-1).tolist() == list(range(50))
+    assert (spelling.characters(said[:, 16:]).argmax(-1) == spelling.letters).float().mean() > 0.95

@@ -10,7 +10,7 @@ model, S tokens of a page and the questions about it.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import ClassVar
 
 import numpy as np
@@ -32,6 +32,7 @@ from .heads import RecognitionHead, count_loss, half_loss, piece_loss
 from .pages import Sources
 from .prompting import Asked, Prompting, Row, stacked
 from .question_answering import by_kind, check_reads
+from .recognition import recognition_head
 
 WEIGHTS = {"answer": 1.0, "base": 0.5, "count": 0.25, "halves": 0.1, "pieces": 0.5, "relevance": 1.0}
 """Of the losses in their sum."""
@@ -155,11 +156,11 @@ class EndToEnd(Task):
         embeddings = self.language.table
         assert isinstance(embeddings, nn.Embedding)
         table = embeddings.weight.detach()
-        self.unit = F.normalize(table.float(), dim=-1).to(self.language.dtype)
+        self.rows = table.to(self.language.dtype)
         self.spread = table.float().square().mean()
         self.recognition: RecognitionHead | None = None
         if "recognition" in run.learner:
-            self.recognition = RecognitionHead(self.config.vision_config.out_channels, table.shape[1])
+            self.recognition = recognition_head(run)
             self.recognition.load_state_dict(run.learner["recognition"])
             self.recognition.requires_grad_(False).to(run.device)
         tower = self.tower
@@ -224,14 +225,15 @@ class EndToEnd(Task):
         text, side = page.text.to(self.device), encoding.side
         placed = text.nearby(side)[:, 0]
         if self.recognition is not None:
-            placed = text.placed_by(self.recognition.wordpieces(encoding.features.permute(0, 2, 3, 1)), self.unit)
+            head = self.recognition.wordpieces
+            placed = text.placed_by(head(encoding.features.permute(0, 2, 3, 1)), partial(head.rows, self.rows))
         targets = text.targets(1, side, placed)
         pieces, lower = (each.view(side**2, -1)[patches] for each in (targets.pieces, targets.lower))
         named = self.bridge.head(self.bridge.states(*self.tower.saccades(encoding, patches[None])))
         return {
             "count": count_loss(named.count[0], pieces),
             "halves": half_loss(named.lower[0], lower, pieces),
-            "pieces": piece_loss(self.bridge.head, named.pieces[0], pieces, self.unit, self.generator),
+            "pieces": piece_loss(self.bridge.head, named.pieces[0], pieces, self.rows, self.generator),
         }
 
     def _base_loss(self, page: AskedPage, base: Tensor) -> Tensor:

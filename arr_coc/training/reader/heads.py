@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from arr_coc.modeling.wordpieces import NamedPieces, WordpieceHead
+from arr_coc.modeling.wordpieces import NamedPieces, Spelling, WordpieceHead
 
 from .targets import CELL_COLUMNS, CELL_ROWS, CELLS
 from .vocabulary import CLASSES
@@ -32,10 +32,10 @@ class Named:
 class RecognitionHead(nn.Module):
     """The model's own head for wordpieces, and one for characters that only training uses."""
 
-    def __init__(self, channels: int, text_size: int) -> None:
+    def __init__(self, channels: int, text_size: int, spelling: Spelling | None = None) -> None:
         super().__init__()
         self.characters = nn.Linear(channels, CELLS * CLASSES)
-        self.wordpieces = WordpieceHead(channels, text_size)
+        self.wordpieces = WordpieceHead(channels, text_size, spelling)
 
     def forward(self, features: Tensor) -> Named:
         """Features [..., C] -> what they say."""
@@ -90,11 +90,14 @@ def piece_loss(
 ) -> Tensor:
     """Cross-entropy of the wordpiece of each filled slot, among those of the batch and `NEGATIVES` others.
 
+    Where wordpieces have spellings, that of the characters at their positions is added: of the other wordpieces few are
+    almost alike.
+
     Args:
-        head: whose scale is used.
-        directions: [..., PIECE_SLOTS, D].
+        head: what is trained.
+        directions: [..., PIECE_SLOTS, D + E].
         pieces: [..., PIECE_SLOTS] ids, negative where a slot is not filled.
-        table: [V, D] unit rows.
+        table: [V, D] of the language model.
         generator: of the others.
     """
     filled = pieces >= 0
@@ -103,4 +106,9 @@ def piece_loss(
         return directions.sum() * 0
     others = torch.randint(len(table), (NEGATIVES,), generator=generator).to(ids.device)
     rows = torch.unique(torch.cat((ids, others)))
-    return F.cross_entropy(head.logits(directions[filled], table[rows]), torch.searchsorted(rows, ids))
+    said = directions[filled]
+    loss = F.cross_entropy(head.logits(said, head.rows(table, rows)), torch.searchsorted(rows, ids))
+    if head.spelling is None:
+        return loss
+    spelled = head.spelling.characters(said[:, table.shape[1] :])
+    return loss + F.cross_entropy(spelled.float().flatten(0, 1), head.spelling.letters[ids].long().flatten())

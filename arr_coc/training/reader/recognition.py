@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from arr_coc.modeling.bridges import WordpieceBridge
 from arr_coc.modeling.grid_encoder import ConvStem, GridEncoder
-from arr_coc.modeling.wordpieces import WordpieceHead
+from arr_coc.modeling.wordpieces import Spelling, WordpieceHead
 
 from ..from_scratch.stage import ScratchStage, Task
 from ..stages import STAGES, Run
@@ -25,7 +24,7 @@ from . import drawn  # noqa: F401  its pages register themselves
 from .heads import Named, RecognitionHead, StemHead, character_loss, count_loss, half_loss, piece_loss
 from .pages import CropBatches, Crops, Sources
 from .targets import Targets
-from .vocabulary import Wordpieces
+from .vocabulary import Wordpieces, spelled
 
 WEIGHTS = {"characters": 1.0, "count": 0.5, "halves": 0.2, "pieces": 1.0, "stem": 0.5}
 """Of the losses in their sum."""
@@ -78,6 +77,17 @@ class RecognitionStage(ScratchStage):
         return Recognition(self, run)
 
 
+def recognition_head(run: Run) -> RecognitionHead:
+    """A new head on a model's features; it knows spellings where the model's bridge does."""
+    config, spelling = run.model.config, None
+    if size := config.bridge_config.spelling_size:
+        spelling = Spelling(config.bridge_config.table_size, size)
+        spelling.letters.copy_(spelled(run.processor.tokenizer, config.bridge_config.table_size))
+    return RecognitionHead(
+        config.vision_config.out_channels, run.model.get_input_embeddings().weight.shape[1], spelling
+    )
+
+
 class Recognition(Task):
     """A grid encoder and a head."""
 
@@ -88,9 +98,9 @@ class Recognition(Task):
         embeddings = run.model.get_input_embeddings()
         assert isinstance(embeddings, nn.Embedding)
         table = embeddings.weight.detach()
-        self.table = F.normalize(table.float(), dim=-1).to(torch.bfloat16 if stage.bf16 else torch.float32)
+        self.table = table.to(torch.bfloat16 if stage.bf16 else torch.float32)
         self.encoder = GridEncoder(self.config)
-        self.head = RecognitionHead(self.config.out_channels, table.shape[1])
+        self.head = recognition_head(run)
         self.stem_head = None
         if isinstance(stem := self.encoder.patch_embed, ConvStem):
             self.stem_head = StemHead(self.config.stem_channels[-1])
@@ -150,6 +160,10 @@ class Recognition(Task):
         assert isinstance(total, Tensor)
         return {"loss": total, **{name: loss.detach() for name, loss in losses.items()}}
 
+    def rows(self, ids: Tensor | None = None) -> Tensor:
+        """`WordpieceHead.rows` of wordpieces [m], or of all."""
+        return self.head.wordpieces.rows(self.table, ids)
+
     def _images(self, batch: Crops) -> Tensor:
         return batch.pixels.to(self.device).contiguous(memory_format=torch.channels_last)
 
@@ -167,7 +181,7 @@ class Recognition(Task):
         named: Named = self.head(self.encoder(self._images(batch)).permute(0, 2, 3, 1))
         text = batch.text.to(self.device)
         side = named.characters.shape[1]
-        patches = text.placed_by(named.pieces, self.table) if settled else text.nearby(side)[:, 0]
+        patches = text.placed_by(named.pieces, self.rows) if settled else text.nearby(side)[:, 0]
         return named, text.targets(len(batch.pixels), side, patches)
 
     @cached_property
@@ -197,7 +211,7 @@ class Recognition(Task):
         rights = [((named.characters.argmax(-1) == targets.characters) & filled).sum()]
         known = pieces >= 0
         best = pieces.new_full(pieces.shape, -1)
-        best[known] = self.head.wordpieces.logits(named.pieces.pieces[known], self.table).argmax(-1)
+        best[known] = self.head.wordpieces.logits(named.pieces.pieces[known], self.rows()).argmax(-1)
         rights.append(((best == pieces) & known).sum())
         holds, clear = known.any(-1), ~(pieces == -2).any(-1)
         counted = named.pieces.count.argmax(-1) == known.sum(-1)
@@ -235,6 +249,8 @@ def hand_over(head: WordpieceHead, bridge: WordpieceBridge, projection: nn.Linea
         own.weight[:, :channels] = trained.weight
         own.bias.copy_(trained.bias)
     bridge.head.scale.copy_(head.scale)
+    if bridge.head.spelling is not None and head.spelling is not None:
+        bridge.head.spelling.load_state_dict(head.spelling.state_dict())
 
 
 MEASURED = ("characters", "wordpieces", "patches")

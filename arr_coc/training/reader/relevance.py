@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from arr_coc.data.splits import Split
 from arr_coc.modeling.scorers import MATCHES, WordMatch
+from arr_coc.modeling.wordpieces import PIECE_SLOTS
 
 from ..from_scratch.stage import ScratchStage, Task
 from ..stages import STAGES, Run
@@ -135,7 +136,8 @@ def start_match(match: WordMatch, head: Mapping[str, Tensor], table: Tensor) -> 
     varied = torch.linalg.eigh(torch.cov(nn.functional.normalize(table.float(), dim=1).T)).eigenvectors[:, -size:].T
     match.token.weight.copy_(varied)
     match.token.bias.zero_()
-    pieces = head["wordpieces.pieces.weight"].float().unflatten(0, (-1, table.shape[1]))  # [S, D, C]
-    bias = head["wordpieces.pieces.bias"].float().unflatten(0, (-1, table.shape[1]))
+    width = table.shape[1]  # of a direction; spellings are behind it
+    pieces = head["wordpieces.pieces.weight"].float().unflatten(0, (PIECE_SLOTS, -1))[:, :width]  # [S, D, C]
+    bias = head["wordpieces.pieces.bias"].float().unflatten(0, (PIECE_SLOTS, -1))[:, :width]
     match.patch.weight.copy_(torch.cat([varied @ pieces[slot] for slot in range(MATCHES)]))
     match.patch.bias.copy_(torch.cat([varied @ bias[slot] for slot in range(MATCHES)]))

@@ -10,7 +10,7 @@ for it (`Print.placed_by`), in one row for all wordpieces of a line.
 Notation: B crops or pages, G side of their grid, S slots of a patch, n characters, m wordpieces.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -67,19 +67,19 @@ class Print:
         patches = [y * side + x, y * side + other_x, other_y * side + x, other_y * side + other_x]
         return self.crop[self.first, None] * side**2 + torch.stack(patches, 1)
 
-    def placed_by(self, named: NamedPieces, table: Tensor) -> Tensor:
+    def placed_by(self, named: NamedPieces, rows: Callable[[Tensor], Tensor]) -> Tensor:
         """[m] the one of the nearby patches that scores each wordpiece highest, in one row for each line.
 
         Args:
             named: predictions for patches [B, G, G].
-            table: [V, D] unit rows of the language model's embeddings.
+            rows: of wordpieces [m] what directions are compared with, [m, D + E], see `WordpieceHead.rows`.
         """
         patches = self.nearby(named.count.shape[1])
         if not len(patches):
             return patches[:, 0]
         directions = F.normalize(named.pieces.detach().flatten(0, 2)[patches].float(), dim=-1)  # [m, 4, S, D]
-        rows = table[self.piece.clamp(min=0)].float()
-        score = torch.einsum("mpsd,md->mps", directions, rows).amax(-1) * (self.piece >= 0)[:, None]
+        wanted = rows(self.piece.clamp(min=0)).detach().float()
+        score = torch.einsum("mpsd,md->mps", directions, wanted).amax(-1) * (self.piece >= 0)[:, None]
         by_row = score.view(-1, 2, 2)  # [m, row, column]
         line, best = self.line[self.first], by_row.amax(2)
         row = best.new_zeros(int(line.max()) + 1, 2).index_add_(0, line, best).argmax(1)[line]

@@ -3,7 +3,11 @@
 from dataclasses import dataclass
 from functools import lru_cache
 
+import torch
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
+
+from arr_coc.modeling.wordpieces import POSITIONS, SPELLED
 
 CHARACTERS = (
     "".join(map(chr, range(33, 127)))
@@ -56,3 +60,21 @@ class Wordpieces:
         pieces = zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
         # The space is part of the first piece or, as before digits, a piece of its own where the word begins.
         return tuple(Piece(i, max(0, start - 1), max(1, end - 1)) for i, (start, end) in pieces)
+
+
+def spelled(tokenizer: PreTrainedTokenizerBase, rows: int) -> Tensor:
+    """uint8 [rows, P]: how each wordpiece is spelled, see `arr_coc.modeling.wordpieces.Spelling`.
+
+    At position 0 stands 2 behind a space, else 1; at the last the number of characters, at most one more than fit.
+    Special tokens and rows that the tokenizer lacks have no spelling.
+    """
+    letters = torch.zeros(rows, POSITIONS, dtype=torch.uint8)
+    special = set(tokenizer.all_special_ids)
+    ids = [token for token in range(min(rows, len(tokenizer))) if token not in special]
+    for token, text in zip(ids, tokenizer.batch_decode([[token] for token in ids]), strict=True):
+        word = text.removeprefix(" ")
+        classes = [class_of(character) for character in word[:SPELLED]]
+        letters[token, 0] = 2 if word != text else 1
+        letters[token, 1 : 1 + len(classes)] = torch.tensor(classes, dtype=torch.uint8)
+        letters[token, -1] = 1 + min(len(word), SPELLED + 1)
+    return letters
