@@ -196,3 +196,19 @@ def test_what_is_spelled_is_named_though_no_training_showed_it() -> None:
     said = torch.cat((torch.zeros(50, 16), spelling.codes.flatten(0, 1)[at].sum(1)), -1)
     assert head.logits(said, head.rows(table)).argmax(-1).tolist() == list(range(50))
     assert (spelling.characters(said[:, 16:]).argmax(-1) == spelling.letters).float().mean() > 0.95
+
+
+@torch.no_grad()
+def test_kept_rows_follow_what_they_are_made_of() -> None:
+    spelling = Spelling(20, 8)
+    head, table = WordpieceHead(4, 6, spelling), torch.randn(20, 6)
+    spelling.letters.copy_(torch.arange(20)[:, None].expand(-1, spelling.letters.shape[1]))
+    first = head.rows(table)
+    assert head.rows(table) is first
+    for change in (lambda: table.mul_(-1), lambda: spelling.codes.mul_(-1), lambda: spelling.letters.add_(1)):
+        change()
+        rows = head.rows(table)
+        assert not torch.allclose(rows, first) and torch.equal(rows, head.rows(table, torch.arange(20)))
+        first = rows
+    assert head.rows(table.clone()) is not first
+    assert head.to(torch.bfloat16).rows(table.to(torch.bfloat16)).dtype == torch.bfloat16
