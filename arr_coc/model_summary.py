@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 from transformers.cache_utils import DynamicCache
 
-from .modeling.allocators import ALLOCATORS
+from .modeling.allocators import ALLOCATORS, FetchResult
 from .modeling.configuration_arr_coc import NAMED_BUDGETS, ArrCocConfig, grid_size
-from .modeling.fetcher import FetchChoices, FetchResult
+from .modeling.fetcher import FetchChoices
 from .modeling.image_encoding import ImageEncoding
 from .modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .modeling.pretrained import EXPECTED, Range, Statistics

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from .modeling.allocators import FetchResult
 from .modeling.configuration_arr_coc import COMPRESSION
-from .modeling.fetcher import FetchResult
 from .modeling.generation import Answer
 from .modeling.grid_encoder import LEVELS
 from .modeling.image_loading import Source

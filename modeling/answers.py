@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .fetcher import FetchResult
+from .allocators import FetchResult
 from .image_encoding import ImageEncoding
 from .image_processing_arr_coc import Box
 from .joint_allocation import JointFetch

@@ -15,6 +15,7 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from secrets import token_hex
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -25,11 +26,12 @@ from transformers.configuration_utils import PretrainedConfig
 from transformers.modeling_utils import PreTrainedModel
 from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
+from .allocators import FetchResult
 from .attention_scorer import glance
 from .bridges import BRIDGES, Bridged, FetchedPatches, embedding_table
 from .checks import check_inputs, refusal
 from .configuration_arr_coc import ArrCocConfig
-from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult, RunningBackFetcher
+from .fetcher import AS_CONFIGURED, FetchChoices, RunningBackFetcher
 from .image_encoding import KNOWN, SEEN, ImageEncoding, check_identity
 from .joint_allocation import JointFetch, bridge_over_views, fetch_over_views
 from .pretrained import ArrCocPreTrainedModel, device_of, model_identity
@@ -41,7 +43,6 @@ from .prompt import (
     find_slots,
     hide_placeholders,
     lacks_answers,
-    pack_questions,
     positions,
     refuse_placeholders,
     trim_placeholders,
@@ -153,7 +154,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         Raises:
             ValueError: not a batch of square images, or a side that is no multiple of 4 patches.
         """
-        return self._across(self.vision_tower(pixel_values, patch_mask), pool=pool)
+        return self._encoded(pixel_values, patch_mask, pool=pool)
 
     def encode_features(
         self,
@@ -163,22 +164,39 @@ class ArrCocModel(ArrCocPreTrainedModel):
         depths: Tensor | None = None,
     ) -> ImageEncoding:
         """The rest of `encode_image`, from the grid encoder's output [P, C, G, G] (and depths, if kept) on."""
-        return self._across(self.vision_tower(pixel_values, patch_mask, features, depths))
+        return self._encoded(pixel_values, patch_mask, features, depths)
 
     def encode_base(self, features: Tensor, patch_mask: Tensor, bypass: bool) -> ImageEncoding:
         """What saccades of grids [P, C, G, G] see of them; the rest of the encoding is empty."""
         rest = {"textures": features[:, :0], "seeds": patch_mask.new_zeros(len(features), dtype=torch.int64)}
-        return self._across({**self.vision_tower(None, patch_mask, features), **rest}, bypass)
+        return self._encoded(None, patch_mask, features, rest=rest, bypass=bypass)
 
-    def _across(self, seen: dict[str, Any], bypass: bool | None = None, pool: int = 1) -> ImageEncoding:
-        """The encoding of what the vision tower saw: its base tokens on the language model's side too."""
+    def _encoded(
+        self,
+        pixel_values: Tensor | None,
+        patch_mask: Tensor | None,
+        features: Tensor | None = None,
+        depths: Tensor | None = None,
+        *,
+        rest: Mapping[str, Any] = MappingProxyType({}),
+        bypass: bool | None = None,
+        pool: int = 1,
+    ) -> ImageEncoding:
+        """The encoding of images: through the vision tower, then base tokens through the bridge.
+
+        `rest`: what of an encoding the tower does not make; all that it makes, where it is not to run.
+        """
+        seen = rest if "semantic" in rest else self.vision_tower(pixel_values, patch_mask, features, depths)
+        seen = {**seen, **rest}
         bypass = self.config.bridge_config.bypass if bypass is None else bypass
         states, projected = seen["semantic"], seen["compressed"].flatten(2).transpose(1, 2)
         if pool > 1 and self.bridge.reads_pooled:
             states, projected = pool_cells(states, pool), pool_cells(projected, pool)
         bridged = self.bridge(states, projected, bypass=bypass)
         tokens = bridged.tokens if self.bridge.reads_pooled or pool == 1 else pool_cells(bridged.tokens, pool)
-        tokens, closing = self.layout(tokens, self.bridge.indicators(tokens.device))
+        closing = None
+        if self.layout.adds:
+            tokens, closing = self.layout(tokens, self.bridge.indicators(tokens.device))
         return ImageEncoding(
             **seen, tokens=tokens, closing=closing, quality=bridged.quality, bridge_cache=bridged.cache, bypass=bypass,
             pool=pool, bypassed=bridged.failed,
@@ -196,7 +214,8 @@ class ArrCocModel(ArrCocPreTrainedModel):
 
     def crossed_anew(self, encoding: ImageEncoding, bypass: bool) -> ImageEncoding:
         """The encoding with base tokens as the bridge makes them now, of what the vision tower saw then."""
-        crossed = self._across({name: getattr(encoding, name) for name in SEEN}, bypass, encoding.pool)
+        seen = {name: getattr(encoding, name) for name in SEEN}
+        crossed = self._encoded(None, None, rest=seen, bypass=bypass, pool=encoding.pool)
         return replace(crossed, **{name: getattr(encoding, name) for name in KNOWN})
 
     # ---- a question: look, fetch, place
@@ -210,6 +229,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         image_index: Tensor | None = None,
         choices: FetchChoices = AS_CONFIGURED,
         attention_mask: Tensor | None = None,
+        slots: tuple[Tensor, int] | None = None,
     ) -> Look:
         """What a question sees before anything is fetched.
 
@@ -220,6 +240,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
             image_index: [I] which encoded image stands in each slot; None: each once, in order.
             choices: see `FetchChoices`.
             attention_mask: [B, S], of padded prompts; strategy "glance" reads them.
+            slots: the prompt of each slot [I] and K, where they are known; None: the placeholders say them.
 
         Raises:
             ValueError: placeholders that do not fit the images.
@@ -230,14 +251,8 @@ class ArrCocModel(ArrCocPreTrainedModel):
         if image_index is not None:
             prefix = encoding
             encoding = encoding.without_prefix().select(image_index)  # no copy of the cache
-        fetcher, side = self.config.fetcher_config, encoding.side
-        budget = None
-        if torch.compiler.is_compiling() and choices.budget is not None:  # their number need not be looked up
-            size = side * self.config.vision_config.patch_size
-            budget = self.config.vision_tokens(size, choices.budget, strategy=choices.strategy)[1]
-        rows, budget = find_slots(
-            input_ids, self.config.image_token_id, len(encoding), encoding.base_positions, budget=budget
-        )
+        fetcher = self.config.fetcher_config
+        rows, budget = self._slots(input_ids, encoding, choices) if slots is None else slots
         query, mask = pack_questions(embeds, query_mask, rows)
         seed = fetcher.seed if choices.seed is None else choices.seed
         question_seed = (input_ids * query_mask).sum(1)[rows].to(encoding.seeds.device)
@@ -256,6 +271,15 @@ class ArrCocModel(ArrCocPreTrainedModel):
         return Look(
             input_ids, query_mask, embeds, encoding, rows, budget, context, taken, attention_mask, prefix, image_index
         )
+
+    def _slots(self, input_ids: Tensor, encoding: ImageEncoding, choices: FetchChoices) -> tuple[Tensor, int]:
+        """The prompt of each image slot [I], and K, by the placeholders."""
+        budget = None
+        if torch.compiler.is_compiling() and choices.budget is not None:  # their number need not be looked up
+            size = encoding.side * self.config.vision_config.patch_size
+            budget = self.config.vision_tokens(size, choices.budget, strategy=choices.strategy)[1]
+        image_token, base = self.config.image_token_id, encoding.base_positions
+        return find_slots(input_ids, image_token, len(encoding), base, budget=budget)
 
     def fetch(self, look: Look, choices: FetchChoices = AS_CONFIGURED) -> FetchResult:
         """Which patches the question gets: see `RunningBackFetcher.forward` and `fetch_over_views`."""
@@ -475,3 +499,18 @@ class ArrCocModel(ArrCocPreTrainedModel):
         states = {name: getattr(outputs, name, None) for name in ("last_hidden_state", "hidden_states", "attentions")}
         remembered = getattr(outputs, CACHE, None)
         return ArrCocModelOutput(**states, cache=remembered, fetch=fetch, prompt=prompt, scores=all_scores)
+
+
+def pack_questions(embeds: Tensor, query_mask: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The question of each slot, packed to the left, whatever the padding: [I, L, D] and mask [I, L].
+
+    Args:
+        embeds: [B, S, D].
+        query_mask: bool [B, S].
+        rows: [I] the prompt of each slot.
+    """
+    compiled = torch.compiler.is_compiling()  # then the shape may not depend on what the masks hold
+    longest = query_mask.shape[1] if compiled else max(1, int(query_mask.sum(1).max()))
+    order = query_mask.int().sort(dim=1, descending=True, stable=True).indices[:, :longest]
+    packed = embeds.gather(1, order[..., None].expand(-1, -1, embeds.shape[-1]))
+    return packed[rows], query_mask.gather(1, order)[rows]

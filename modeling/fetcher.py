@@ -4,20 +4,19 @@ Notation: B batch, G side of the fine grid, N = G*G patches, K saccades (where i
 any), T tiers. Positions are (y, x).
 """
 
-import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from transformers import initialization
 
-from .allocators import Budgets, TemperingPolicy, most_relevant_first, ranked_scores, token_weights
+from .allocators import FetchResult, allocate, positions_of
 from .checks import FETCHING, SEEDS, refusal
 from .configuration_arr_coc import AUTO, ArrCocFetcherConfig
 from .detail_allocators import ALLOCATORS
-from .grid_encoder import region_boxes, spread_regions
-from .image_encoding import Rows
 from .relevance_maps import SCORERS
 from .scorers import FetchContext, Scorer, scored
 
@@ -91,101 +90,82 @@ class FetchChoices:
 AS_CONFIGURED = FetchChoices()
 
 
-@dataclass
-class FetchResult(Rows):
-    """What was fetched, and why.
+SHARES = (0.0, 0.05, 0.1, 0.3, 0.5)
+"""What may be drawn of a pass, the rule's values (`passes.tempered`) among them."""
 
-    Attributes:
-        indices: [B, K] int64, distinct per item. The first `counts` of an item are fetched, ascending; behind them the
-            next most relevant patches fill the rectangle, and no token comes of them. Of regions their first patch.
-        positions: [B, K, 2] int64, (y, x) of each of them in the fine grid.
-        scores: [B, N] float32, the scorer's output (logits for trained scorers).
-        relevance: [B, N] float32 in 0..1: sigmoid of logits; fixed scorers: scaled to each item's own range.
-        is_padding: [B, K] bool, True on fetched patches that hold nothing of the image.
-        budget: K.
-        strategy, allocator: their names; "given" where the call said which patches.
-        counts: [B] int64, how many are fetched of each item; K where not given.
-        wanted: [B] int64, how many evaluation would fetch: in training, allocators that choose fetch more than that.
-        weights: [B, K] what each token is multiplied by, or None: see `ArrCocFetcherConfig.gradient`.
-        expected_tokens: [B] float32, differentiable: how many saccades an allocator that chooses it expects to fetch
-            ("adaptive" not cut at K); None from allocators that fetch exactly the budget.
-        tier_logits: [B, T] of the tier classifier, or None.
-        survival: see `Budgets.survival`, or None from allocators that fetch exactly the budget.
-        is_ragged: whether some items get fewer than K.
-        levels: [B, K] int64, the level of detail of each token: 0 a patch, 1 2x2, 2 4x4 patches, disjoint; None: all 0.
-        fell_back: [B] bool, True where the scorer's map was of no use and strategy "saliency" stands in for it.
-        bypassed: [B] bool, True where what the bridge's adapter made was of no use and its linear projection stands in.
-        tokens: [B] int64, how many tokens of the prompt tell of what was fetched: `counts`, unless the bridge says
-            otherwise (`Bridged.source`).
+FIRST = 2
+"""Which of `SHARES` an untrained policy prefers, in every pass: a tenth."""
+
+FURTHER_PASSES = 3.0
+"""Passes behind the first, by which their number is scaled to 0..1."""
+
+
+class Judged(Protocol):
+    """What the policy reads of a pass (`answers.Pass`)."""
+
+    @property
+    def uncertainty(self) -> float: ...
+
+
+class TemperingPolicy(nn.Module):
+    """From the last answer's uncertainty and how many passes there were to one of `SHARES`.
+
+    The most likely one; where the decisions are recorded (`drawing`), one that is drawn.
     """
 
-    indices: Tensor
-    positions: Tensor
-    scores: Tensor
-    relevance: Tensor
-    is_padding: Tensor
-    budget: int
-    strategy: str
-    allocator: str
-    counts: Tensor = None  # type: ignore[assignment]  # given by __post_init__
-    wanted: Tensor = None  # type: ignore[assignment]
-    weights: Tensor | None = None
-    expected_tokens: Tensor | None = None
-    tier_logits: Tensor | None = None
-    survival: Tensor | None = None
-    is_ragged: bool = False
-    levels: Tensor | None = None
-    fell_back: Tensor = None  # type: ignore[assignment]
-    bypassed: Tensor = None  # type: ignore[assignment]
-    tokens: Tensor = None  # type: ignore[assignment]
+    def __init__(self, size: int = 8) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(2, size)
+        self.head = nn.Linear(size, len(SHARES))
+        self._drawn: list[tuple[Tensor, int]] | None = None
+        self._generator: torch.Generator | None = None
 
-    PER_SACCADE: ClassVar[tuple[str, ...]] = ("indices", "positions", "is_padding", "weights", "survival", "levels")
+    def start_weights(self, std: float) -> None:
+        """Nothing depends on the answers yet, and `FIRST` is e times as likely as each of the others."""
+        preferred = torch.zeros_like(self.head.bias)
+        preferred[FIRST] = 1.0
+        initialization.zeros_(self.head.weight)
+        initialization.copy_(self.head.bias, preferred)
+        initialization.normal_(self.hidden.weight, std=1.0)
 
-    def __post_init__(self) -> None:
-        if self.counts is None:
-            self.counts = self.indices.new_full((len(self.indices),), self.budget)
-        if self.wanted is None:
-            self.wanted = self.counts
-        if self.tokens is None:
-            self.tokens = self.counts
-        nowhere = self.indices.new_zeros(len(self.indices), dtype=torch.bool)
-        self.fell_back = nowhere if self.fell_back is None else self.fell_back
-        self.bypassed = nowhere if self.bypassed is None else self.bypassed
+    def forward(self, states: Tensor) -> Tensor:
+        """Logits [B, S] for states [B, 2], see `state_of`."""
+        return self.head(torch.tanh(self.hidden(states.to(self.hidden.weight))))
 
-    @property
-    def fallbacks(self) -> dict[str, int]:
-        """How many items a simpler part stood in for, by the part that failed."""
-        return {"scorer": int(self.fell_back.sum()), "bridge": int(self.bypassed.sum())}
+    @torch.no_grad()
+    def share(self, passes: Sequence[Judged]) -> float:
+        """Of the next pass, given those so far."""
+        state = state_of(passes)
+        probabilities = self(state[None])[0].float().softmax(-1)
+        if self._drawn is None:
+            return SHARES[int(probabilities.argmax())]
+        number = int(torch.multinomial(probabilities.cpu(), 1, generator=self._generator))
+        self._drawn.append((state, number))
+        return SHARES[number]
 
-    @property
-    def used(self) -> Tensor:
-        """[B, K] bool, True on what is fetched, False on what only fills the rectangle."""
-        return torch.arange(self.budget, device=self.counts.device) < self.counts[:, None]
+    @contextmanager
+    def drawing(self, generator: torch.Generator) -> Iterator[list[tuple[Tensor, int]]]:
+        """Within it shares are drawn, and each decision is in the list: its state [2], and which share it was.
 
-    def regions(self) -> Tensor:
-        """[B, K, 4] y0, x0, y1, x1 of each token in patches of the fine grid, ends exclusive."""
-        levels = torch.zeros_like(self.indices) if self.levels is None else self.levels
-        return region_boxes(self.indices, levels, math.isqrt(self.scores.shape[1]))
+        For one thread at a time.
+        """
+        self._drawn, self._generator = [], generator
+        try:
+            yield self._drawn
+        finally:
+            self._drawn = self._generator = None
 
-    def on_patches(self, values: Tensor) -> Tensor:
-        """A value of each token [B, K] on all of its patches, 0 on those that are in none: [B, N]."""
-        side = math.isqrt(self.scores.shape[1])
-        levels = torch.zeros_like(self.indices) if self.levels is None else self.levels
-        return spread_regions(values, self.indices, levels, (side, side))
+    def log_probability(self, drawn: Sequence[tuple[Tensor, int]]) -> Tensor:
+        """Of all decisions of an episode together, differentiable; a scalar."""
+        states = torch.stack([state for state, _ in drawn])
+        numbers = torch.tensor([number for _, number in drawn], device=self.head.weight.device)
+        return self(states).float().log_softmax(-1).gather(1, numbers[:, None]).sum()
 
-    def covered(self) -> Tensor:
-        """bool [B, N], True on the patches that were fetched."""
-        return self.on_patches(self.used.float()) > 0
 
-    def select(self, index: Tensor) -> Self:
-        """The items at `index` [I], K being the most of theirs."""
-        rows = super().select(index)
-        if not self.is_ragged or not len(index):
-            return rows
-        most = int(rows.counts.max())
-        held = ((name, getattr(rows, name)) for name in self.PER_SACCADE)
-        cut = {name: tensor[:, :most] for name, tensor in held if tensor is not None}
-        return replace(rows, **cut, budget=most, is_ragged=bool((rows.counts < most).any()))
+def state_of(passes: Sequence[Judged]) -> Tensor:
+    """[2] float32: the last answer's uncertainty (1 before there is one), and how many passes there were."""
+    uncertainty = passes[-1].uncertainty if passes else 1.0
+    return torch.tensor([uncertainty, len(passes) / FURTHER_PASSES])
 
 
 class RunningBackFetcher(nn.Module):
@@ -282,12 +262,12 @@ class RunningBackFetcher(nn.Module):
             return _given(context, budget, choices.patches)
         if choices.overlap not in (None, "exclude", "allow"):
             raise ValueError(f'overlap: expected "exclude" or "allow"; got {choices.overlap!r}')
-        strategy = choices.strategy or self.config.strategy
-        scorer = self.scorer(strategy)
-        _check_budget(context, budget, scorer, strategy, taken)
+        settings = self._settings(choices)
+        scorer = self.scorer(settings["strategy"])
+        _check_budget(context, budget, scorer, settings["strategy"], taken)
         scores, relevance, fell_back = scored(scorer, context, fall_back=not self.training)
         hidden = None if taken is None else torch.zeros_like(context.patch_mask).scatter(1, taken, True)
-        fetched = self.choose(context, scores, relevance, context.patch_mask, budget, choices, hidden=hidden)
+        fetched = allocate(context, scores, relevance, context.patch_mask, budget, hidden=hidden, **settings)
         fetched.fell_back = fell_back
         return fetched
 
@@ -302,69 +282,20 @@ class RunningBackFetcher(nn.Module):
         *,
         hidden: Tensor | None = None,
     ) -> FetchResult:
-        """The allocator's half of `forward`, for scores of one grid per item or of n, one after the other.
+        """The allocator's half of `forward`: see `allocate`."""
+        return allocate(context, scores, relevance, patch_mask, budget, hidden=hidden, **self._settings(choices))
 
-        Args:
-            context: question and grid size, as the scorer saw them.
-            scores, relevance, patch_mask: [B, n * N]; False on padding.
-            budget, choices: see `forward`.
-            hidden: [B, n * N] True on patches that must not be fetched, or None.
-        """
-        strategy, allocator = choices.strategy or self.config.strategy, choices.allocator or self.config.allocator
-        ranked, side = ranked_scores(scores, patch_mask, hidden), context.features.shape[-1]
-        counted = allocator in self.budgeters and budget
-        budgets = self._budgets(allocator, context, relevance, ranked, budget) if counted else None
-        counts = ranked.new_full((len(ranked),), budget, dtype=torch.int64)
-        ragged = False
-        if budgets is not None:
-            learns = self._learns and budgets.survival.requires_grad
-            counts = torch.full_like(counts, budgets.survival.shape[1]) if learns else budgets.counts
-            budget = int(counts.max()) if len(counts) else 0
-            ragged = bool((counts < budget).any())
-        method, levels, grid = ALLOCATORS[allocator], None, {"config": self.config, "side": side}
-        if method.detail:
-            indices, levels = method.choose(ranked, budget, relevance=relevance.detach(), **grid)
-            rank = torch.zeros_like(indices)
-        else:
-            indices, rank = most_relevant_first(ranked, method.choose(ranked, budget, **grid), counts)
-        weights = None
-        if self._learns:
-            parts = (scores, relevance, ranked, indices, levels, rank, budgets)
-            temperature = self.temperature if self.config.gradient == "soft" else None
-            weights = token_weights(*parts, side=side, temperature=temperature)
-        return FetchResult(
-            indices=indices,
-            positions=positions_of(indices, side),
-            scores=scores,
-            relevance=relevance,
-            is_padding=~patch_mask.gather(1, indices),
-            budget=budget,
-            strategy=strategy,
-            allocator=allocator,
-            counts=counts,
-            wanted=counts if budgets is None else budgets.counts,
-            weights=weights,
-            expected_tokens=None if budgets is None else budgets.expected,
-            tier_logits=None if budgets is None else budgets.tier_logits,
-            survival=None if budgets is None else budgets.survival,
-            is_ragged=ragged,
-            levels=levels,
-        )
-
-    @property
-    def _learns(self) -> bool:
-        """Whether the answer's loss is to reach what chooses."""
-        return self.training and torch.is_grad_enabled() and self.config.gradient != "none"
-
-    def _budgets(self, allocator: str, context: FetchContext, relevance: Tensor, ranked: Tensor, most: int) -> Budgets:
-        """How many each item gets."""
-        eligible = ranked > torch.finfo(ranked.dtype).min
-        return self.budgeters[allocator](context, torch.where(eligible, relevance, 0.0), most)
-
-
-def positions_of(indices: Tensor, side: int) -> Tensor:
-    """(y, x) of patches on a grid of `side`: [B, K] -> [B, K, 2]."""
-    return torch.stack((indices // side, indices % side), -1)
+    def _settings(self, choices: FetchChoices) -> dict[str, Any]:
+        """What `allocate` is told of the choices and this model; the answer's loss is to reach what chooses, or not."""
+        allocator = choices.allocator or self.config.allocator
+        return {
+            "config": self.config,
+            "strategy": choices.strategy or self.config.strategy,
+            "allocator": allocator,
+            "budgeter": None if ALLOCATORS[allocator].budgeter is None else self.budgeters[allocator],
+            "learns": self.training and torch.is_grad_enabled() and self.config.gradient != "none",
+            "temperature": self.temperature if self.config.gradient == "soft" else None,
+        }
 
 
 def _check_budget(context: FetchContext, budget: int, scorer: Scorer, strategy: str, taken: Tensor | None) -> None:

@@ -3,8 +3,9 @@
 Notation: B questions, P encoded images, I image slots, S prompt length, N patches, M base tokens, K saccades, D width.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from numbers import Integral
 from typing import Any, Protocol
@@ -13,21 +14,24 @@ import torch
 from torch import Tensor
 from transformers.utils import logging
 
+from .allocators import FetchResult
 from .answers import THINKING, Answer, answer_probabilities, with_fetch
 from .attention_scorer import cached_prefix, holds_prefix, pad_after_prefix
 from .base_model import ArrCocModel
 from .checks import CALLABLES, DECODING, NUMBERS, boxes_per_slot, refusal, too_long
 from .configuration_arr_coc import COMPRESSION, ArrCocConfig
-from .fetcher import AS_CONFIGURED, FetchChoices, FetchResult
+from .fetcher import AS_CONFIGURED, FetchChoices
 from .image_encoding import ImageEncoding
+from .image_loading import load_sources
 from .image_processing_arr_coc import ArrCocImageProcessor, Box, boxes_to_patches, least_scale
 from .image_sources import shorten
 from .passes import ask_in_passes
 from .processing_arr_coc import ArrCocProcessor, History, Turn
-from .prompt import EmbeddedPrompt, Look, QuestionBatch
+from .prompt import EmbeddedPrompt, Look
 from .prompt_format import count_saccades, pooling
+from .scorers import SCORERS
 from .view_encoding import encode_prompts, look_at_views
-from .views import AS_SEEN, VIEW_OPTIONS, ViewOptions, take_view_options
+from .views import AS_SEEN, SPREADS, TILING, VIEW_OPTIONS, ViewOptions
 
 logger = logging.get_logger(__name__)
 
@@ -37,6 +41,45 @@ POSITIONAL = ("inputs", "generation_config", "logits_processor", "stopping_crite
 
 UNPOOLED = 2**31
 """Base tokens of a prompt that none has: the processor wrote placeholders for all of each image."""
+
+
+@dataclass(frozen=True)
+class QuestionBatch:
+    """Questions about encoded images: for each prompt the numbers of the images that it shows, in order.
+
+    `spread`: how the images of a prompt share one budget; `apart`: they have one each, as where the patches of each
+    are given; `boxes`: of each slot.
+    """
+
+    encoding: ImageEncoding
+    images: list[list[int]]
+    questions: list[str]
+    spread: str = "joint"
+    apart: bool = False
+    boxes: list[Any] | None = None
+
+    @property
+    def joint(self) -> bool:
+        """Whether all views of a prompt share one budget: of documents, tiled images and several images."""
+        several = not self.apart and max(map(len, self.images)) > 1
+        return several or self.encoding.documents is not None
+
+    @property
+    def captions(self) -> list[list[str]]:
+        """What stands before each image of each prompt."""
+        captions = {row: source.caption for row, source in enumerate(self.encoding.sources or ())}
+        return [[captions.get(number, "") for number in own] for own in self.images]
+
+    def alone(self, number: int) -> "QuestionBatch":
+        """One question out of several."""
+        row = slice(number, number + 1)
+        boxes = None if self.boxes is None else self.boxes[row]
+        return replace(self, images=self.images[row], questions=self.questions[row], boxes=boxes)
+
+    @property
+    def slots(self) -> list[int]:
+        """[I] the image of each slot, prompt after prompt."""
+        return [number for images in self.images for number in images]
 
 
 class Answering(Protocol):
@@ -126,9 +169,9 @@ class Asker:
         for shown in prompts:
             sources += shown
             pooled |= len(shown) > 1 and pooling(rows, len(shown), options.max_base_tokens) > 1
-        images = processor.load_sources(sources)
-        if list in map(type, images):
+        if any(isinstance(source, list | tuple) or getattr(source, "ndim", 0) == 4 for source in sources):
             raise refusal("image", "one image, or a list of them", sources)
+        images = load_sources(sources, max_image_pixels=processor.max_image_pixels, policy=processor.sources)
         if pooled or processor.shrinks(images, least_scale(options.tiles, options.tile_scale)):
             return encode_prompts(self.model.model, processor, prompts, images, options)
         inputs = processor(images, return_tensors="pt")
@@ -159,12 +202,11 @@ class Asker:
         options, kwargs = self._view_options(kwargs)
         check_decoding(self.model, kwargs)
         choices, kwargs = take_choices(kwargs)
-        fetcher = self.model.model.fetcher
-        choices = fetcher.resolve(choices)
-        read_twice = fetcher.reads_attention(choices)
+        if choices is not AS_CONFIGURED:
+            choices = self.model.model.fetcher.resolve(choices)
         single = isinstance(question, str) and not isinstance(image, list | tuple)
         questions = checked_questions(question, self.processor.control_tokens)
-        asked = self._asked(image, questions, choices, kwargs, options, read_twice)
+        asked = self._asked(image, questions, choices, kwargs, options)
         if boxes is not None:
             asked = replace(asked, boxes=boxes_per_slot(boxes))
         if choices.num_passes not in (None, 1):
@@ -200,19 +242,23 @@ class Asker:
             processor = self.processor.image_processor
             relevance = relevance_of_boxes(asked.boxes, asked.slots, asked.encoding, processor)
             choices = replace(choices, relevance=relevance)
-        inputs, choices = self._inputs(asked, choices, history, kwargs)
-        slots, joint, core = torch.tensor(asked.slots), asked.joint, self.model.model
-        look = core.look(**inputs, encoding=asked.encoding, image_index=slots, choices=choices)
+        core, encoding, joint, slots = self.model.model, asked.encoding, asked.joint, asked.slots
+        shown = torch.tensor([len(own) for own in asked.images])
+        inputs, choices, budget = self._inputs(asked, choices, history, kwargs)
+        rows = torch.arange(len(shown)).repeat_interleave(shown).to(encoding.tokens.device)
+        # Images that stand once each, in order, need no copy, but where the language model has read them.
+        plain = encoding.prefix_cache is None and slots == [*range(len(encoding.features))]
+        index = None if plain else torch.tensor(slots)
+        look = core.look(**inputs, encoding=encoding, image_index=index, choices=choices, slots=(rows, budget))
         if joint:
-            shown, spread = asked.images, asked.spread
-            look = look_at_views(core, look, asked.encoding, shown, choices, spread=spread, boxes=asked.boxes)
+            spread, boxes = asked.spread, asked.boxes
+            look = look_at_views(core, look, encoding, asked.images, choices, spread=spread, boxes=boxes)
         return look, choices
 
     def _asked(
-        self, image: Any, questions: list[str], choices: FetchChoices, kwargs: dict[str, Any], options: ViewOptions,
-        read_twice: bool,
-    ) -> QuestionBatch:  # fmt: skip
-        """The encodings, and as many questions as prompts; `read_twice`: whether each of them glances at the base."""
+        self, image: Any, questions: list[str], choices: FetchChoices, kwargs: dict[str, Any], options: ViewOptions
+    ) -> QuestionBatch:
+        """The encodings, and as many questions as prompts."""
         if encoded := is_encoding(image):
             core = self.model.model
             own = image.made_by is not None and image.made_by[0] == core.token
@@ -222,7 +268,7 @@ class Asker:
             encoding = self._encode_sources(prompts, options)
         spans: list[list[int]] = []
         if encoded or encoding.documents is not None:
-            numbers = encoding.documents or range(len(encoding))
+            numbers = encoding.documents or range(len(encoding.features))
             for row, number in enumerate(numbers):
                 spans += [[]] if number == len(spans) else []
                 spans[number].append(row)
@@ -237,7 +283,9 @@ class Asker:
         images = spans * len(questions) if len(spans) == 1 else spans
         if choices.bypass is not None:
             encoding = self.model.model.with_bypass(encoding, choices.bypass)
-        # A prefix pays where several questions share it, or a question's glance and its answer.
+        # A prefix pays where several questions share it, or a question's attention scorer and its answer.
+        strategy = choices.strategy or self.model.config.fetcher_config.strategy
+        read_twice = choices.patches is None and SCORERS[strategy].reads_attention
         shared = len(spans) == 1 < len(questions) or (read_twice and all(len(span) == 1 for span in spans))
         if not encoded and shared and self.cache_is_plain(kwargs):
             encoding = self.model.prefilled(encoding)
@@ -245,21 +293,22 @@ class Asker:
 
     def _inputs(
         self, asked: QuestionBatch, choices: FetchChoices, history: History, kwargs: dict[str, Any]
-    ) -> tuple[dict[str, Tensor], FetchChoices]:
+    ) -> tuple[dict[str, Tensor], FetchChoices, int]:
         """input_ids, attention_mask and query_mask [B, S], left-padded, with placeholders for every vision token.
 
-        Also the choices, with the budget that fits where all that fits was asked for.
+        Also the choices, with the budget that fits where all that fits was asked for, and K.
         """
         limit = getattr(self.model.config.text_config, "max_position_embeddings", None)  # BLOOM knows no limit
-        captions, joint = asked.captions, asked.joint
-        base, saccades = asked.encoding.base_positions, self._count_saccades(asked.encoding, choices)
+        captions, encoding = asked.captions, asked.encoding
+        captioned = any(map(any, captions))
+        shown = torch.tensor([len(images) for images in asked.images])
+        budgets = torch.ones_like(shown) if asked.joint else shown  # in each prompt
+        base, saccades = self._count_positions(encoding, choices)
         write = partial(self.processor.prompts, asked.questions, images=captions, history=history)
         inputs = write(placeholders=base + saccades)
-        if any(any(own) for own in captions):  # they are no part of the question
+        if captioned:  # they are no part of the question
             shows = (inputs["input_ids"] == self.model.config.image_token_id).int()
             inputs["query_mask"] &= shows.flip(1).cumsum(1).flip(1) == 0
-        shown = torch.tensor([len(images) for images in asked.images])
-        budgets = torch.ones_like(shown) if joint else shown  # in each prompt
         # What slots do not use is cut out before anything reads it.
         lengths = inputs["attention_mask"].sum(1) - saccades * (shown - budgets)
         longest = int(lengths.max())
@@ -270,17 +319,21 @@ class Asker:
                 raise too_long(limit, longest, saccades, fits)
             logger.warning(f'budget "all": fetching {fits} of {saccades} patches, what {limit} tokens of context hold')
             choices = replace(choices, budget=fits)
+            saccades = fits
             inputs = write(placeholders=base + fits)
-        return {name: tensor.to(asked.encoding.tokens.device) for name, tensor in inputs.items()}, choices
+        for name in inputs:
+            inputs[name] = inputs[name].to(encoding.tokens.device)
+        return inputs, choices, saccades
 
-    def _count_saccades(self, encoding: ImageEncoding, choices: FetchChoices) -> int:
-        """K, as `count_vision_tokens` counts it."""
+    def _count_positions(self, encoding: ImageEncoding, choices: FetchChoices) -> tuple[int, int]:
+        """Of one image: what `encoding.base_positions` says, and K, as `count_vision_tokens` counts them."""
+        shown = encoding.tokens.shape[1] + (0 if encoding.closing is None else encoding.closing.shape[1])
         if choices.patches is not None:
-            return choices.patches.shape[1]
+            return shown, choices.patches.shape[1]
         fetcher, base = self.model.config.fetcher_config, encoding.base_indices
         excludes = base is not None and (choices.overlap or fetcher.overlap) == "exclude"
-        return count_saccades(
-            encoding.side**2,
+        return shown, count_saccades(
+            encoding.patch_mask.shape[1],
             fetcher.budget if choices.budget is None else choices.budget,
             strategy=choices.strategy or fetcher.strategy,
             taken=base.shape[1] if excludes and base is not None else 0,
@@ -296,12 +349,12 @@ class Asker:
         encoding = asked.encoding
         inputs = {name: prompt.inputs[name] for name in ("input_ids", "attention_mask")}
         inputs["prompt_embeds"] = prompt.embeds
+        whole = bool(self.setting(kwargs, "return_dict_in_generate"))
+        repeats = max(self.setting(kwargs, name, 1) for name in ("num_beams", "num_return_sequences"))
+        first = torch.tensor([images[0] for images in asked.images]).repeat_interleave(repeats)
         if encoding.prefix_cache is not None and self.cache_is_plain(kwargs) and holds_prefix(encoding, inputs):
             inputs = pad_after_prefix(inputs, len(encoding.prefix_ids))  # type: ignore[arg-type]
-            repeats = max(self.setting(kwargs, name, 1) for name in ("num_beams", "num_return_sequences"))
-            first = torch.tensor([images[0] for images in asked.images]).repeat_interleave(repeats)
             kwargs = {**kwargs, "cache": cached_prefix(self.model.model, encoding, first)}
-        whole = bool(self.setting(kwargs, "return_dict_in_generate"))
         wanted = return_fetch or whole
         output, texts = self.generated(inputs, kwargs, logits=wanted)
         if not wanted:
@@ -353,6 +406,37 @@ def shown_by_prompts(image: Any) -> list[list[Any]]:
     if not prompts or not all(prompts):
         raise ValueError("images: expected at least one; got an empty list")
     return prompts
+
+
+_COUNTS = ("max_tiles", "asked_tiles", "max_base_tokens", "max_pages", "max_frames")
+_MEASURES = ("tile_scale", "dpi", "fps")
+
+
+def take_view_options(kwargs: Mapping[str, Any]) -> tuple[ViewOptions, dict[str, Any]]:
+    """The `ViewOptions` among arguments by name, checked, and the other arguments.
+
+    Raises:
+        ValueError: an option with a value that it cannot have.
+    """
+    named = {name: kwargs[name] for name in VIEW_OPTIONS & kwargs.keys() if kwargs[name] is not None}
+    options = replace(AS_SEEN, **named)
+    counted = isinstance(options.tiles, int) and not isinstance(options.tiles, bool) and options.tiles > 0
+    if not counted and options.tiles not in TILING:
+        expected = f"{', '.join(TILING)} or a positive number"
+        raise ValueError(f"tiles: expected {expected}; got {options.tiles!r}")
+    if options.spread not in SPREADS:
+        raise ValueError(f"spread: expected one of {', '.join(SPREADS)}; got {options.spread!r}")
+    for name in (*_COUNTS, *_MEASURES):
+        value = getattr(options, name)
+        if value is not None and not (_is_number(value, whole=name in _COUNTS) and 0 < value < math.inf):
+            raise ValueError(f"{name}: expected a positive number; got {value!r}")
+    if not (_is_number(options.asked_share) and 0 <= options.asked_share < 1):
+        raise ValueError(f"asked_share: expected a share from 0 to below 1; got {options.asked_share!r}")
+    return options, {name: value for name, value in kwargs.items() if name not in VIEW_OPTIONS}
+
+
+def _is_number(value: Any, *, whole: bool = False) -> bool:
+    return isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
 
 
 def take_choices(kwargs: dict[str, Any]) -> tuple[FetchChoices, dict[str, Any]]:

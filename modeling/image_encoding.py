@@ -131,8 +131,6 @@ class ImageEncoding(Rows):
         bypassed: [P] bool, True where the bridge's adapter failed, so that `tokens` are its linear projection's; None
             from bridges without an adapter.
         made_by: the model that made it (`ArrCocModel.maker`), or None where that is not known.
-        side: G.
-        base_positions: positions that an image takes in a prompt when nothing is fetched: M, and those of the layout.
     """
 
     features: Tensor
@@ -160,12 +158,15 @@ class ImageEncoding(Rows):
     bypassed: Tensor | None = None
     made_by: tuple[str, str] | None = field(default=None, metadata={"shared": True})
 
-    side: int = field(init=False)
-    base_positions: int = field(init=False)
+    @property
+    def side(self) -> int:
+        """G."""
+        return self.features.shape[-1]
 
-    def __post_init__(self) -> None:
-        self.side = self.features.shape[-1]
-        self.base_positions = self.tokens.shape[1] + (0 if self.closing is None else self.closing.shape[1])
+    @property
+    def base_positions(self) -> int:
+        """Positions that an image takes in a prompt when nothing is fetched: M, and those of the layout."""
+        return sum(part.shape[1] for part in (self.tokens, self.closing) if part is not None)
 
     def __len__(self) -> int:
         return self.features.shape[0]

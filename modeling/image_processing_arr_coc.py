@@ -20,7 +20,7 @@ from transformers.utils import logging
 from .checks import PROCESSING, check_processing
 from .config_fields import MAX_SIDE, knob, member, number, validated, whole
 from .configuration_arr_coc import budget_field, grid_size
-from .image_loading import MAX_IMAGE_PIXELS, Encoded, load_image, load_source
+from .image_loading import MAX_IMAGE_PIXELS, Encoded, Loaded, load_image
 from .image_sources import POLICIES, SourcePolicy
 
 Channels = int | float | list[Any] | tuple[Any, ...]
@@ -281,10 +281,6 @@ class ArrCocImageProcessor(PilBackend):
         """Loads every leaf of nested lists (see `load_image`); a 4-D array counts as a list."""
         return self._load(image_url_or_urls)
 
-    def load_sources(self, sources: Sequence[Any]) -> list[Image.Image | Encoded]:
-        """Loads images as `fetch_images` does, but leaves documents encoded."""
-        return [self._load(source, load=load_source) for source in sources]
-
     def shrinks(self, images: Sequence[Any], scale: float) -> bool:
         """Whether one is a document, or an image that is placed in the square at less than `scale` px per px."""
         side = self.size["height"]
@@ -298,15 +294,12 @@ class ArrCocImageProcessor(PilBackend):
         """Boxes in pixels of a `height` x `width` source image -> boxes in pixels of the square."""
         return map_boxes(boxes, height, width, self.size["height"])
 
-    def _load(
-        self,
-        images: Any,
-        input_data_format: str | ChannelDimension | None = None,
-        load: Callable[..., Any] = load_image,
-    ) -> Any:
+    def _load(self, images: Any, input_data_format: str | ChannelDimension | None = None) -> Any:
+        if isinstance(images, Loaded):
+            return images
         if isinstance(images, (list, tuple)) or getattr(images, "ndim", 0) == 4:
             return [self._load(image, input_data_format) for image in images]
-        return load(
+        return load_image(
             images,
             max_image_pixels=self.max_image_pixels,
             input_data_format=input_data_format,

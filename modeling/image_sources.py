@@ -1,30 +1,21 @@
-"""Sources of images: a path, URL, text, bytes or file object -> the encoded bytes, as far as a policy allows it.
+"""Sources of images: what a policy allows to be read, and downloads, as far as it allows them.
 
 Error messages name a source, never what it holds, nor the password or query of a URL.
 """
 
-import base64
-import binascii
 import ipaddress
-import os
 import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from io import BytesIO
-from pathlib import Path
-from typing import IO, Any
-from urllib.parse import unquote_to_bytes, urlparse, urlsplit, urlunsplit
-from urllib.request import url2pathname
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 from transformers import image_utils
 
 MAX_BYTES = 256 * 2**20
 """Bytes read from a URL or file object before giving up: about what the largest image takes uncompressed."""
-
-SHORTEST_BASE64 = 32
-"""Characters; below it a string without a scheme is a path, never base64 (the smallest image files take more)."""
 
 
 @dataclass(frozen=True)
@@ -58,120 +49,15 @@ POLICIES = {
 """By name: "any" for one's own code; for a server that takes sources from others, "public" or "inline" (no reading)."""
 
 
-def source_policy(sources: str | SourcePolicy) -> SourcePolicy:
-    """The policy of that name, or the policy itself.
-
-    Raises:
-        ValueError: no policy has that name.
-    """
-    if not isinstance(sources, str):
-        return sources
-    if sources not in POLICIES:
-        raise ValueError(f"sources: expected one of {', '.join(POLICIES)}; received {sources!r}")
-    return POLICIES[sources]
-
-
-def open_source(source: Any, policy: SourcePolicy, timeout: float | None) -> tuple[IO[bytes], str]:
-    """A stream of encoded bytes, for the caller to close, and what error messages call it.
-
-    Args:
-        source: a path (str, PathLike; "~" is the home folder), file://, http(s) or data: URL, base64 text, bytes, a
-            binary file object (read from its beginning, left open) or a data set's {"bytes": ..., "path": ...}.
-        policy: what may be read.
-        timeout: seconds for a whole download, redirects included; None: no limit.
-
-    Raises:
-        FileNotFoundError: no such file.
-        ValueError: another type, not allowed, or not readable.
-    """
-    if isinstance(source, Mapping) and {"bytes", "path"} & set(source):
-        content = source.get("bytes")
-        source = source.get("path") if content is None else content
-    if isinstance(source, bytes | bytearray | memoryview):
-        return BytesIO(source), "bytes"
-    if isinstance(source, str):
-        return _open_text(source, policy, timeout)
-    if isinstance(source, os.PathLike):
-        return _open_file(os.fspath(source), policy)
-    if hasattr(source, "read"):
-        return BytesIO(_read(source)), "file object"
-    raise ValueError(
-        "image: expected a PIL image, path, URL, data: URL, base64 text, bytes, file object, "
-        f'{{"bytes": ..., "path": ...}}, numpy array or torch tensor, received {type(source).__name__}'
-    )
-
-
 def shorten(text: str, length: int = 80) -> str:
     """The text, cut for an error message."""
     return text if len(text) <= length else f"{text[:length]}..."
 
 
-def _read(stream: Any) -> bytes:
-    if hasattr(stream, "seekable") and stream.seekable():
-        stream.seek(0)  # as Pillow does: the same object may be asked about again
-    content = stream.read(MAX_BYTES + 1)
-    if not isinstance(content, bytes):
-        raise ValueError(f"file object: expected one opened for bytes, received {type(content).__name__} from it")
-    if len(content) > MAX_BYTES:
-        raise ValueError(f"file object: expected at most {MAX_BYTES} bytes, received more")
-    return content
-
-
-def _open_text(source: str, policy: SourcePolicy, timeout: float | None) -> tuple[IO[bytes], str]:
-    scheme = source.split(":", 1)[0].lower() if ":" in source else ""
-    if scheme in ("http", "https"):
-        return BytesIO(_download(source, policy, timeout)), _without_secrets(source)
-    if scheme == "data":
-        return BytesIO(_data_url_bytes(source)), "data: URL"
-    if scheme == "file":
-        return _open_file(_file_url_path(source), policy)
-    if len(source) >= SHORTEST_BASE64 and not ("file" in policy.schemes and os.path.exists(source)):
-        with suppress(binascii.Error, ValueError):
-            return BytesIO(base64.b64decode("".join(source.split()), validate=True)), "base64 text"
-    return _open_file(source, policy)
-
-
-def _file_url_path(url: str) -> str:
-    parsed = urlparse(url)
-    if parsed.netloc not in ("", "localhost"):
-        raise ValueError(f"{shorten(url)}: expected file:///path on this machine, received host {parsed.netloc!r}")
-    return url2pathname(parsed.path)
-
-
-def _data_url_bytes(url: str) -> bytes:
-    header, comma, payload = url.partition(",")
-    if not comma:
-        raise ValueError(f"{shorten(url)}: expected data:<type>;base64,<content>, received no comma")
-    if not header.lower().endswith(";base64"):
-        return unquote_to_bytes(payload)
-    try:
-        return base64.b64decode("".join(payload.split()), validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise ValueError(f"{shorten(header)}: expected base64 content, received {error}") from error
-
-
-def _open_file(path: str, policy: SourcePolicy) -> tuple[IO[bytes], str]:
-    if "file" not in policy.schemes:
-        raise ValueError("image: expected a source that is allowed here (sources), received a path on this machine")
-    name = path if len(path) <= 80 else f"...{path[-80:]}"  # its end says which file
-    file = Path(os.path.expanduser(path))
-    try:
-        if not file.exists():
-            raise FileNotFoundError(f"{name}: expected an image file, received a missing path")
-        if not file.is_file():  # a FIFO would be waited for, a device read without end
-            kind = "a folder" if file.is_dir() else "a device, pipe or socket"
-            raise ValueError(f"{name}: expected an image file, received {kind}")
-        return file.open("rb"), name
-    except FileNotFoundError:
-        raise
-    except OSError as error:  # no permission, a name too long
-        raise ValueError(f"{name}: expected an image file, received {type(error).__name__}") from error
-
-
 # Downloads
 
 
-def _without_secrets(url: str) -> str:
+def without_secrets(url: str) -> str:
     """The URL without user, password, query and fragment, for error messages."""
     try:
         parts = urlsplit(url)
@@ -180,10 +66,10 @@ def _without_secrets(url: str) -> str:
         return "URL"
 
 
-def _download(url: str, policy: SourcePolicy, timeout: float | None) -> bytes:
+def download(url: str, policy: SourcePolicy, timeout: float | None) -> bytes:
     # transformers knows which httpx this huggingface_hub brings (httpx, later httpx2); modeling/ may not import either.
     httpx: Any = image_utils.httpx
-    name = _without_secrets(url)
+    name = without_secrets(url)
     transport = None if policy.private_addresses else _PublicTransport(httpx)
     content, limit = bytearray(), policy.max_bytes or MAX_BYTES
     try:

@@ -13,9 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from .allocators import FetchResult, positions_of
 from .bridges import Bridged
 from .detail_allocators import ALLOCATORS
-from .fetcher import FetchChoices, FetchResult, RunningBackFetcher, positions_of
+from .fetcher import FetchChoices, RunningBackFetcher
 from .image_encoding import ImageEncoding
 from .prompt import Core, Look
 from .scorers import SaliencyScorer, saliency, says_nothing, unit_range, warn_of_fallback

@@ -22,11 +22,12 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from transformers.utils import logging
 from transformers.utils.generic import can_return_tuple
 
+from .allocators import FetchResult
 from .attention_scorer import with_prefix
 from .base_model import ArrCocModel, ArrCocModelOutput
 from .checks import refusal
 from .configuration_arr_coc import ArrCocConfig
-from .fetcher import FetchChoices, FetchResult
+from .fetcher import FetchChoices
 from .generation import (
     POSITIONAL,
     Asker,
@@ -41,7 +42,7 @@ from .image_processing_arr_coc import Box
 from .pretrained import ArrCocPreTrainedModel
 from .processing_arr_coc import ArrCocProcessor, load_processor
 from .prompt import EmbeddedPrompt
-from .transformers_releases import CacheOutput, as_generate_names, by_either_name, warn_of_later_release
+from .transformers_releases import CACHE, CacheOutput, by_either_name, warn_of_later_release
 from .views import VIEW_OPTIONS
 
 logger = logging.get_logger(__name__)
@@ -501,7 +502,9 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
 
     def generate_tokens(self, **kwargs: Any) -> Any:
         """transformers' own `generate`, of prompts that hold no images or were embedded (`prompt_embeds`)."""
-        return super().generate(**as_generate_names(kwargs))
+        if "cache" in kwargs:
+            kwargs[CACHE] = kwargs.pop("cache")
+        return super().generate(**kwargs)
 
     def prepare_inputs_for_generation(
         self,

@@ -14,14 +14,16 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
+from .allocators import FetchResult
 from .answers import Pass, answer_probabilities, answer_uncertainties, split_thinking, with_fetch
 from .attention_scorer import cached_prefix, holds_prefix, keeps_every_position
 from .base_model import ArrCocModel
 from .checks import refusal
 from .config_fields import Registry
-from .fetcher import FetchChoices, FetchResult
+from .fetcher import FetchChoices
+from .image_encoding import ImageEncoding
 from .processing_arr_coc import History, Turn, histories
-from .prompt import Look, QuestionBatch
+from .prompt import Look
 from .transformers_releases import CACHE
 
 AUTO_PASSES = 4
@@ -34,13 +36,31 @@ SINGLE = ("num_beams", "num_return_sequences")
 """Settings of `generate` that have to be 1: each beam would be unsure in its own way."""
 
 
+class Questions(Protocol):
+    """Questions about encoded images: `generation.QuestionBatch`."""
+
+    @property
+    def encoding(self) -> ImageEncoding: ...
+
+    @property
+    def images(self) -> list[list[int]]: ...
+
+    @property
+    def questions(self) -> list[str]: ...
+
+    @property
+    def joint(self) -> bool: ...
+
+    def alone(self, number: int) -> "Questions": ...
+
+
 class Asks(Protocol):
     """What passes need of who asks: `generation.Asker`."""
 
     model: Any
 
     def look(
-        self, asked: QuestionBatch, choices: FetchChoices, history: History, kwargs: dict[str, Any]
+        self, asked: Any, choices: FetchChoices, history: History, kwargs: dict[str, Any]
     ) -> tuple[Look, FetchChoices]: ...
 
     def generated(
@@ -213,7 +233,7 @@ class Reading:
 
 
 def ask_in_passes(
-    asker: Asks, asked: QuestionBatch, choices: FetchChoices, history: History, return_fetch: bool,
+    asker: Asks, asked: Questions, choices: FetchChoices, history: History, return_fetch: bool,
     on_fetch: Callable[[FetchResult], Any] | None, kwargs: dict[str, Any],
 ) -> list[Any]:  # fmt: skip
     """`Asker.ask` with `choices.num_passes`: an integer, or "auto".
@@ -228,7 +248,8 @@ def ask_in_passes(
     whole = bool(asker.setting(kwargs, "return_dict_in_generate"))
     answers = []
     for number, turns in enumerate(histories(history, len(asked.questions))):
-        own, own_choices = _alone(asked, choices, number)
+        own, relevance = asked.alone(number), choices.relevance
+        own_choices = replace(choices, relevance=None if relevance is None else relevance[number : number + 1])
         output, text, fetched, passes = _passes(asker, own, own_choices, turns, on_fetch, kwargs)
         (answer,) = with_fetch(
             [text], [passes[-1].probability], fetched, asked.encoding, own.images, output if whole else None
@@ -237,17 +258,8 @@ def ask_in_passes(
     return answers if return_fetch or whole else [answer.text for answer in answers]
 
 
-def _alone(asked: QuestionBatch, choices: FetchChoices, number: int) -> tuple[QuestionBatch, FetchChoices]:
-    """One question out of several, and how it is fetched for."""
-    row = slice(number, number + 1)
-    boxes = None if asked.boxes is None else asked.boxes[row]
-    relevance = None if choices.relevance is None else choices.relevance[row]
-    own = replace(asked, images=asked.images[row], questions=asked.questions[row], boxes=boxes)
-    return own, replace(choices, relevance=relevance)
-
-
 def _passes(
-    asker: Asks, asked: QuestionBatch, choices: FetchChoices, history: Sequence[Turn],
+    asker: Asks, asked: Questions, choices: FetchChoices, history: Sequence[Turn],
     on_fetch: Callable[[FetchResult], Any] | None, kwargs: dict[str, Any],
 ) -> tuple[Any, str, FetchResult, tuple[Pass, ...]]:  # fmt: skip
     """The last output of `generate` and what it wrote, all that was fetched, and the passes of one question."""
@@ -296,7 +308,7 @@ def _most_passes(asker: Asks, look: Look, choices: FetchChoices) -> int:
     return min(fits, wanted)
 
 
-def _check(asker: Asks, asked: QuestionBatch, choices: FetchChoices, kwargs: dict[str, Any]) -> None:
+def _check(asker: Asks, asked: Questions, choices: FetchChoices, kwargs: dict[str, Any]) -> None:
     """Refuses, with a ValueError, what several passes cannot be asked with."""
     passes = choices.num_passes
     if passes != "auto" and (not isinstance(passes, int) or passes < 1):

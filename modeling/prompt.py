@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache
 from transformers.modeling_utils import PreTrainedModel
 
+from .allocators import FetchResult
 from .bridges import Bridge, Bridged
 from .configuration_arr_coc import ArrCocConfig
-from .fetcher import FetchResult, RunningBackFetcher
+from .fetcher import RunningBackFetcher
 from .image_encoding import ImageEncoding
 from .prompt_format import Layout
 from .scorers import FetchContext
@@ -56,39 +57,6 @@ class Core(Protocol):
     def place(self, look: "Look", fetched: FetchResult, **aligned: Tensor | None) -> "EmbeddedPrompt": ...
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
-
-
-@dataclass(frozen=True)
-class QuestionBatch:
-    """Questions about encoded images: for each prompt the numbers of the images that it shows, in order.
-
-    `spread`: how the images of a prompt share one budget; `apart`: they have one each, as where the patches of each
-    are given; `boxes`: of each slot.
-    """
-
-    encoding: ImageEncoding
-    images: list[list[int]]
-    questions: list[str]
-    spread: str = "joint"
-    apart: bool = False
-    boxes: list[Any] | None = None
-
-    @property
-    def joint(self) -> bool:
-        """Whether all views of a prompt share one budget: of documents, tiled images and several images."""
-        several = not self.apart and max(map(len, self.images)) > 1
-        return several or self.encoding.documents is not None
-
-    @property
-    def captions(self) -> list[list[str]]:
-        """What stands before each image of each prompt."""
-        captions = {row: source.caption for row, source in enumerate(self.encoding.sources or ())}
-        return [[captions.get(number, "") for number in own] for own in self.images]
-
-    @property
-    def slots(self) -> list[int]:
-        """[I] the image of each slot, prompt after prompt."""
-        return [number for images in self.images for number in images]
 
 
 @dataclass
@@ -320,18 +288,3 @@ def default_query_mask(
 def lacks_answers(query_mask: Tensor, input_ids: Tensor) -> bool:
     """Whether a mask [B, S'] is of the prompts alone, to which a trainer has since added answers: [B, S]."""
     return len(query_mask) == len(input_ids) and query_mask.shape[1] < input_ids.shape[1]
-
-
-def pack_questions(embeds: Tensor, query_mask: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The question of each slot, packed to the left, whatever the padding: [I, L, D] and mask [I, L].
-
-    Args:
-        embeds: [B, S, D].
-        query_mask: bool [B, S].
-        rows: [I] the prompt of each slot.
-    """
-    compiled = torch.compiler.is_compiling()  # then the shape may not depend on what the masks hold
-    longest = query_mask.shape[1] if compiled else max(1, int(query_mask.sum(1).max()))
-    order = query_mask.int().sort(dim=1, descending=True, stable=True).indices[:, :longest]
-    packed = embeds.gather(1, order[..., None].expand(-1, -1, embeds.shape[-1]))
-    return packed[rows], query_mask.gather(1, order)[rows]

@@ -9,7 +9,7 @@ D language-model width.
 import math
 from collections.abc import Mapping, Sequence
 from math import isqrt
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -105,7 +105,13 @@ def images_first(messages: Sequence[Any]) -> list[Any]:
 
 
 class Layout(nn.Module):
-    """Base of the family: what a language model expects around an image's tokens [M + K, D]; `width`: D."""
+    """Base of the family: what a language model expects around an image's tokens [M + K, D]; `width`: D.
+
+    Attributes:
+        adds: whether anything stands there.
+    """
+
+    adds: ClassVar[bool] = True
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -140,6 +146,8 @@ Framed = tuple[Tensor, Tensor | None]
 @LAYOUTS.register("plain")
 class PlainLayout(Layout):
     """Nothing but the image's tokens."""
+
+    adds = False
 
     def forward(self, base: Tensor, indicators: Tensor | None) -> Framed:
         """Base tokens [P, M, D] and the bridge's indicator rows [4, D] -> what stands before and behind saccades."""

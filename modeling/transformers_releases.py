@@ -1,8 +1,7 @@
 """Releases of transformers: a warning about later ones than were tested, and what those before 5.24 need.
 
 Before 5.24 the key/value cache, now `cache`, is called `past_key_values`. Once 5.23 is not supported, `CACHE` is
-"cache", `CacheOutput` is `ModelOutput`, `by_either_name` is transformers' `deprecate_kwarg`, and `as_generate_names`
-changes nothing.
+"cache", `CacheOutput` is `ModelOutput`, and `by_either_name` is transformers' `deprecate_kwarg`.
 """
 
 import inspect
@@ -24,23 +23,27 @@ CACHE = "cache" if "cache" in BaseModelOutputWithPast.__dataclass_fields__ else 
 """What the installed release calls the cache: in its language models, their outputs, and `generate`."""
 
 
-class CacheOutput(ModelOutput):
-    """An output with a field `cache`, which answers to the older name as every `ModelOutput` does from 5.24 on."""
+if CACHE == "cache":
+    CacheOutput = ModelOutput
+else:
 
-    cache: Any
+    class CacheOutput(ModelOutput):  # type: ignore[no-redef]
+        """An output with a field `cache`, which answers to the older name as every `ModelOutput` does from 5.24 on."""
 
-    @property
-    def past_key_values(self) -> Any:
-        return self.cache
+        cache: Any
 
-    def __contains__(self, key: object) -> bool:
-        return super().__contains__("cache" if key == OLD_NAME else key)
+        @property
+        def past_key_values(self) -> Any:
+            return self.cache
 
-    def __getitem__(self, key: Any) -> Any:
-        return super().__getitem__("cache" if key == OLD_NAME else key)
+        def __contains__(self, key: object) -> bool:
+            return super().__contains__("cache" if key == OLD_NAME else key)
 
-    def get(self, key: str, default: Any = None) -> Any:
-        return super().get("cache" if key == OLD_NAME else key, default)
+        def __getitem__(self, key: Any) -> Any:
+            return super().__getitem__("cache" if key == OLD_NAME else key)
+
+        def get(self, key: str, default: Any = None) -> Any:
+            return super().get("cache" if key == OLD_NAME else key, default)
 
 
 def by_either_name(function: Function) -> Function:
@@ -60,11 +63,6 @@ def by_either_name(function: Function) -> Function:
     older = inspect.Parameter(OLD_NAME, inspect.Parameter.KEYWORD_ONLY, default=None)
     vars(renaming)["__signature__"] = signature.replace(parameters=[*named, older, last])
     return renaming  # type: ignore[return-value]
-
-
-def as_generate_names(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of `generate` with the cache under the installed release's name for it."""
-    return {CACHE if name == "cache" else name: value for name, value in kwargs.items()}
 
 
 TESTED = (5, 24)

@@ -9,9 +9,8 @@ exclusive; positions are (y, x), row-major.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,7 +44,7 @@ class ViewOptions:
         spread: "joint": one budget over all views of a prompt; "each": each source gets its share of it.
         max_base_tokens: base tokens of a prompt's sources together, above which they are pooled; None: four images'.
         tile_scale: px of the square per px of the source, below which a source gets tiles; the scale of these.
-        dpi, max_pages, fps, max_frames: of documents, see `image_loading.Limits`.
+        dpi, max_pages, fps, max_frames: of documents, see `view_encoding.Limits`.
     """
 
     tiles: str | int = "auto"
@@ -61,39 +60,9 @@ class ViewOptions:
     max_frames: int = 32
 
 
-_COUNTS = ("max_tiles", "asked_tiles", "max_base_tokens", "max_pages", "max_frames")
-_MEASURES = ("tile_scale", "dpi", "fps")
-
 VIEW_OPTIONS = frozenset(ViewOptions.__dataclass_fields__)
 
 AS_SEEN = ViewOptions()
-
-
-def take_view_options(kwargs: Mapping[str, Any]) -> tuple[ViewOptions, dict[str, Any]]:
-    """The `ViewOptions` among arguments by name, checked, and the other arguments.
-
-    Raises:
-        ValueError: an option with a value that it cannot have.
-    """
-    named = {name: kwargs[name] for name in VIEW_OPTIONS & kwargs.keys() if kwargs[name] is not None}
-    options = replace(AS_SEEN, **named)
-    counted = isinstance(options.tiles, int) and not isinstance(options.tiles, bool) and options.tiles > 0
-    if not counted and options.tiles not in TILING:
-        expected = f"{', '.join(TILING)} or a positive number"
-        raise ValueError(f"tiles: expected {expected}; got {options.tiles!r}")
-    if options.spread not in SPREADS:
-        raise ValueError(f"spread: expected one of {', '.join(SPREADS)}; got {options.spread!r}")
-    for name in (*_COUNTS, *_MEASURES):
-        value = getattr(options, name)
-        if value is not None and not (_is_number(value, whole=name in _COUNTS) and 0 < value < math.inf):
-            raise ValueError(f"{name}: expected a positive number; got {value!r}")
-    if not (_is_number(options.asked_share) and 0 <= options.asked_share < 1):
-        raise ValueError(f"asked_share: expected a share from 0 to below 1; got {options.asked_share!r}")
-    return options, {name: value for name, value in kwargs.items() if name not in VIEW_OPTIONS}
-
-
-def _is_number(value: Any, *, whole: bool = False) -> bool:
-    return isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
 
 
 # ---- which views --------------------------------------------------------------------------------------------------

@@ -220,7 +220,7 @@ class ArrCocVisionTower(nn.Module):
         features = encoding.features
         fetched = gather_patches(features, indices) if levels is None else pool_regions(features, indices, levels)
         projected = self.saccade_projection(fetched)
-        states, _ = self.semantic_encoder(projected, encoding.side, indices, encoding.semantic_cache, used, levels)
+        states, _ = self.semantic_encoder(projected, features.shape[-1], indices, encoding.semantic_cache, used, levels)
         return states, projected
 
 

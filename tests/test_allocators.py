@@ -13,6 +13,7 @@ from test_fetcher import FETCHING, D, N, complete, context, everything, fetcher
 
 from arr_coc.modeling.allocators import (
     ALLOCATORS,
+    FetchResult,
     best,
     budgets_from_mass,
     budgets_from_tiers,
@@ -24,7 +25,7 @@ from arr_coc.modeling.allocators import (
     window,
 )
 from arr_coc.modeling.configuration_arr_coc import TIERS, ArrCocFetcherConfig, resolve_budget
-from arr_coc.modeling.fetcher import FetchChoices, FetchResult
+from arr_coc.modeling.fetcher import FetchChoices
 from arr_coc.modeling.scorers import FetchContext
 
 ALLOCATOR_CASES = ["topk", "window", "tiers", "adaptive", "quadtree", "foveated", "knapsack"]

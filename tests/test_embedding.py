@@ -9,9 +9,8 @@ from test_modeling import CARD, PAGE, QUESTION, loud_model
 from torch import Tensor
 
 from arr_coc.modeling.fetcher import FetchChoices
-from arr_coc.modeling.generation import Asker
+from arr_coc.modeling.generation import Asker, QuestionBatch
 from arr_coc.modeling.image_encoding import ImageEncoding
-from arr_coc.modeling.prompt import QuestionBatch
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ import pytest
 from helpers import tiny_model
 from PIL import Image
 
-from arr_coc.modeling import image_sources
+from arr_coc.modeling import image_loading, image_sources
 from arr_coc.modeling.image_loading import load_image
 from arr_coc.modeling.image_processing_arr_coc import ArrCocImageProcessor
 from arr_coc.modeling.image_sources import POLICIES, SourcePolicy
@@ -103,7 +103,8 @@ def test_urls(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     }.items():
         with pytest.raises(ValueError, match=message):
             load_image(f"{server}/{path}")
-    monkeypatch.setattr(image_sources, "MAX_BYTES", 10)
+    for module in (image_sources, image_loading):
+        monkeypatch.setattr(module, "MAX_BYTES", 10)
     with pytest.raises(ValueError, match="expected at most 10 bytes"):
         load_image(f"{server}/image.png")
     with pytest.raises(ValueError, match="file object: expected at most 10 bytes"):
@@ -184,7 +185,7 @@ def test_redirects_are_checked_and_the_checked_address_is_used(server: str, monk
     with pytest.raises(ValueError, match="^127.0.0.1: expected a public address"):
         load_image(f"{named}/away", sources="public")
     policy = POLICIES["public"]
-    assert image_sources._download(f"{named}/host", policy, 5).decode() == named.removeprefix("http://")
+    assert image_sources.download(f"{named}/host", policy, 5).decode() == named.removeprefix("http://")
 
 
 def test_a_policy_of_ones_own(server: str, image_file: Path) -> None:

@@ -12,7 +12,7 @@ from helpers import Cli, tiny_model
 from PIL import Image, ImageFont
 from test_documents import paged
 
-from arr_coc.modeling.fetcher import FetchResult
+from arr_coc.modeling.allocators import FetchResult
 from arr_coc.viewing import (
     MARGIN,
     NARROWEST,

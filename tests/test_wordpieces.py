@@ -15,9 +15,8 @@ from test_views import PAGE as SCAN
 
 from arr_coc import ArrCocConfig
 from arr_coc.modeling.fetcher import FetchChoices
-from arr_coc.modeling.generation import Asker
+from arr_coc.modeling.generation import Asker, QuestionBatch
 from arr_coc.modeling.joint_allocation import bridge_over_views
-from arr_coc.modeling.prompt import QuestionBatch
 from arr_coc.modeling.wordpieces import SPELLED, Spelling, WordpieceHead
 from arr_coc.training.from_scratch.patch_language import speaks_words
 from arr_coc.training.reader.vocabulary import class_of, spelled

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..modeling.allocators import FetchResult
 from ..modeling.answers import Origin
-from ..modeling.fetcher import FetchResult
 from .encoding import EncodedPrompt
 
 ALL = "all"

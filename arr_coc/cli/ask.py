@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> None:
 
     from arr_coc.attached.loading import load_reader
     from arr_coc.loading import load_model
-    from arr_coc.modeling.image_processing_arr_coc import load_source
+    from arr_coc.modeling.image_loading import load_source
     from arr_coc.viewing import draw_answer, draw_sheet
 
     picture = None if args.picture is None else writable(args.picture, "--picture", PICTURES)

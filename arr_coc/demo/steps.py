@@ -13,9 +13,9 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
+from ..modeling.allocators import FetchResult
 from ..modeling.answers import split_thinking
 from ..modeling.configuration_arr_coc import NAMED_BUDGETS, ArrCocConfig
-from ..modeling.fetcher import FetchResult
 from ..modeling.generation import Answer
 from ..modeling.image_encoding import ImageEncoding
 from ..modeling.image_loading import load_image

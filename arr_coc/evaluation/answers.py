@@ -20,14 +20,23 @@ from ..data.records import HeldImage, Record, opened
 from ..modeling.allocators import best
 from ..modeling.answers import Answer
 from ..modeling.fetcher import FetchChoices
+from ..modeling.generation import take_view_options
 from ..modeling.image_encoding import ImageEncoding
-from ..modeling.image_loading import MAX_IMAGE_PIXELS, Source, count_pages, document_kind, load_image, open_encoded
+from ..modeling.image_loading import (
+    MAX_IMAGE_PIXELS,
+    Source,
+    count_pages,
+    document_kind,
+    load_image,
+    load_sources,
+    open_encoded,
+)
 from ..modeling.image_processing_arr_coc import Box, boxes_to_patches, map_boxes
 from ..modeling.joint_allocation import JointFetch
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.scorers import SCORERS
 from ..modeling.view_encoding import encode_sources, sources_of
-from ..modeling.views import ViewOptions, take_view_options
+from ..modeling.views import ViewOptions
 from .arms import Arm
 from .peer_rules import PEERS
 from .peers import Kept, choose, merged
@@ -226,7 +235,8 @@ def open_sources(
     """
     processor = model.processor.image_processor
     options, _ = take_view_options({**processor.views, **({} if tiles is None else {"tiles": tiles})})
-    loaded = processor.load_sources([opened(image) for image in record.images])
+    images = [opened(image) for image in record.images]
+    loaded = load_sources(images, max_image_pixels=processor.max_image_pixels, policy=processor.sources)
     return [source for image in loaded for source in sources_of(image, options, processor.max_image_pixels)], options
 
 

@@ -18,9 +18,9 @@ from transformers.utils.hub import cached_file
 from ..data.records import Record, opened
 from ..files import read_json, write_json
 from ..modeling.fetcher import AS_CONFIGURED
-from ..modeling.generation import Asker
+from ..modeling.generation import Asker, QuestionBatch
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from ..modeling.prompt import EmbeddedPrompt, QuestionBatch
+from ..modeling.prompt import EmbeddedPrompt
 
 REFERENCE = "fetch_reference.json"
 """The file's name, beside the weights."""

@@ -32,7 +32,7 @@ from ..evaluation.scores import Scored, read_scored
 from ..evaluation.statistics import FEWEST_IMAGES, POWER, SIGNIFICANCE
 from ..files import write_text
 from ..metrics import METRICS
-from ..modeling.fetcher import FetchResult
+from ..modeling.allocators import FetchResult
 from ..viewing import draw_fetch
 from .costs import FEWEST_TIMINGS
 from .experiment import plan_arms, read_plan

@@ -17,15 +17,15 @@ from PIL import Image
 from torch import Tensor, nn
 
 from ..evaluation.answers import encode
+from ..modeling.allocators import FetchResult
 from ..modeling.answers import Answer, answer_uncertainties
-from ..modeling.fetcher import FetchChoices, FetchResult
-from ..modeling.generation import Asker, generation_setting
+from ..modeling.fetcher import FetchChoices
+from ..modeling.generation import Asker, QuestionBatch, generation_setting
 from ..modeling.image_encoding import ImageEncoding
 from ..modeling.image_loading import Encoded, load_source
 from ..modeling.image_processing_arr_coc import Box
 from ..modeling.joint_allocation import JointFetch
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from ..modeling.prompt import QuestionBatch
 from ..modeling.relevance_maps import EXPERTS, ExpertScorer, MapScorer, fixed_knowings
 from ..modeling.scorers import FetchContext, Scorer
 from ..modeling.textures import KNOWINGS, TEXTURE_SETS, textures

@@ -16,8 +16,8 @@ import numpy as np
 from PIL import Image
 
 from ..files import fresh_file
+from ..modeling.allocators import FetchResult
 from ..modeling.answers import Pass
-from ..modeling.fetcher import FetchResult
 from ..modeling.image_processing_arr_coc import fit_square
 from ..modeling.passes import UNSURE
 from ..viewing import heat

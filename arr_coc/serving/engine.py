@@ -21,9 +21,9 @@ from transformers.generation.continuous_batching import ContinuousBatchingManage
 
 from ..learning.versions import CHECKPOINT
 from ..modeling.fetcher import RunningBackFetcher
-from ..modeling.generation import Asker
+from ..modeling.generation import Asker, QuestionBatch
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from ..modeling.prompt import EmbeddedPrompt, QuestionBatch
+from ..modeling.prompt import EmbeddedPrompt
 from .batched_model import PAGE, BatchedLanguageModel
 from .passes import NobodyWaits, answer_in_passes
 from .question import EngineBusy, EngineStopped, Page, Progress, Question, Ticket

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..files import check_types
 from ..journal import Entry
-from ..modeling.fetcher import FetchResult
+from ..modeling.allocators import FetchResult
 
 JOURNAL = "examples"
 """The journal's name, which its files begin with."""

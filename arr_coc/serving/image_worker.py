@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..modeling.image_loading import load_source
+from ..modeling.generation import take_view_options
+from ..modeling.image_loading import load_source, open_source
 from ..modeling.image_processing_arr_coc import ArrCocImageProcessor
-from ..modeling.image_sources import SourcePolicy, open_source
+from ..modeling.image_sources import SourcePolicy
 from ..modeling.view_encoding import sources_of
-from ..modeling.views import take_view_options
 
 CONTENT, URL, IMAGE, REFUSED = b"B", b"U", b"I", b"E"
 

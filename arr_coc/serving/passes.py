@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..modeling.fetcher import FetchResult
+from ..modeling.allocators import FetchResult
 from ..modeling.generation import Answer, Asker
 from .question import Progress, Ticket
 

@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, field_validator
 
+from ..modeling.allocators import FetchResult
 from ..modeling.answers import Pass
-from ..modeling.fetcher import FetchChoices, FetchResult
+from ..modeling.fetcher import FetchChoices
 from ..modeling.image_sources import shorten
 from ..modeling.processing_arr_coc import Turn
 from .json_answers import Field as JsonField

@@ -21,11 +21,10 @@ import torch
 from torch import Tensor
 
 from ..modeling.answers import split_thinking
-from ..modeling.generation import Asker, take_choices
+from ..modeling.generation import Asker, QuestionBatch, take_choices
 from ..modeling.image_encoding import ImageEncoding
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.processing_arr_coc import Turn
-from ..modeling.prompt import QuestionBatch
 
 
 class VllmClient:

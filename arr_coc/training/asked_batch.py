@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..modeling.allocators import FetchResult
 from ..modeling.answers import split_thinking
-from ..modeling.fetcher import FetchChoices, FetchResult
+from ..modeling.fetcher import FetchChoices
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration, ImageEncoding
 from ..modeling.prompt import Look, default_query_mask, trim_placeholders
 from .losses import answer_positions, token_losses

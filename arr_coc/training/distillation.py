@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from ..modeling.allocators import FetchResult
 from ..modeling.configuration_arr_coc import ArrCocConfig
-from ..modeling.fetcher import FetchResult
 from ..modeling.prompt_format import layout_positions
 from .attention import eager_attention
 

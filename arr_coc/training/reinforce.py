@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..modeling.fetcher import FetchResult
+from ..modeling.allocators import FetchResult
 from ..modeling.modeling_arr_coc import ImageEncoding
 from ..modeling.scorers import Scorer
 from .asked_batch import AskedBatch

@@ -21,7 +21,7 @@ from torch import Tensor
 from ..data.records import Record
 from ..data.sources import open_records
 from ..files import fresh_file
-from ..modeling.allocators import TemperingPolicy
+from ..modeling.fetcher import TemperingPolicy
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration, ImageEncoding
 from ..modeling.passes import AUTO_PASSES
 from .rewards import RewardWeights, answer_correctness, group_advantages, reward

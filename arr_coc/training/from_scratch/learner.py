@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from arr_coc.modeling.allocators import best
-from arr_coc.modeling.fetcher import FetchChoices, FetchResult
+from arr_coc.modeling.allocators import FetchResult, best
+from arr_coc.modeling.fetcher import FetchChoices
 from arr_coc.modeling.image_encoding import ImageEncoding
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.scorers import FetchContext
