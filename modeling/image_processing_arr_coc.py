@@ -20,7 +20,7 @@ from transformers.utils import logging
 from .checks import PROCESSING, check_processing
 from .config_fields import MAX_SIDE, knob, member, number, validated, whole
 from .configuration_arr_coc import budget_field, grid_size
-from .image_loading import MAX_IMAGE_PIXELS, Encoded, Loaded, load_image
+from .image_loading import MAX_IMAGE_PIXELS, Loaded, load_image
 from .image_sources import POLICIES, SourcePolicy
 
 Channels = int | float | list[Any] | tuple[Any, ...]
@@ -283,8 +283,8 @@ class ArrCocImageProcessor(PilBackend):
 
     def shrinks(self, images: Sequence[Any], scale: float) -> bool:
         """Whether one is a document, or an image that is placed in the square at less than `scale` px per px."""
-        side = self.size["height"]
-        return any(isinstance(image, Encoded) or side < scale * max(image.size) for image in images)
+        side = self.size["height"]  # a document is what is no image: remote code may load the class of documents twice
+        return any(not isinstance(image, Image.Image) or side < scale * max(image.size) for image in images)
 
     def to_model_box(self, box: Box, image_size_yx: tuple[int, int]) -> Box:
         """A box in pixels of an image of (height, width) -> the box in pixels of the square."""
