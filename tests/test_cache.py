@@ -107,9 +107,6 @@ def test_what_changes_the_output_is_not_found_again(tmp_path: Path) -> None:
     with torch.no_grad():
         next(model.model.bridge.parameters()).mul_(1.5)
     assert misses() == 1
-    model.model.vision_tower.grid_encoder.neck.conv1.weight.data.mul_(2.0)  # a write that PyTorch does not count
-    encoder.refresh()
-    assert misses() == 1
     images = images + 0.01
     assert misses() == 1
     mask = torch.ones_like(mask)

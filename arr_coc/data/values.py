@@ -383,20 +383,6 @@ KIND_NAMES: tuple[str, ...] = tuple(KINDS)
 _TRAINED_KINDS = (*KIND_NAMES, *("name", "city", "company") * 2)
 """What training draws from where any kind may come: words are the hardest to spell, as a model guesses them."""
 
-KIND_PATTERNS: dict[str, str] = {
-    "amount": r"\$?\d{1,3}(,\d{3})?\.\d{2}",
-    "date": r"\d{2}/\d{2}/\d{2}",
-    "time": r"\d{2}:\d{2}",
-    "number": r"\d{1,8}",
-    "code": r"(?=.{2,6}$)[A-Z0-9]+(-[A-Z0-9]+)?",
-    "seat": r"[A-Z]\d{1,2}|\d{1,2}[A-Z]",
-    "name": r"[A-Z][a-z]+",
-    "city": r"[A-Z][a-z]+( [A-Z][a-z]+)*",
-    "company": r"[A-Z][a-z]+( (& )?[A-Z][a-z]+)*",
-    "phone": r"\d{3,4}-\d{4}",
-}
-"""Full-match regular expressions of the values of each kind."""
-
 _PLAUSIBLE: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("total", "subtotal", "tax", "tip", "price"), ("amount",)),
     "date": ("date",),

@@ -107,7 +107,7 @@ class Server:
 def _limits(settings: ServerSettings) -> ImageLimits:
     schemes = ("http", "https") if settings.image_hosts else ()
     policy = SourcePolicy(schemes, settings.private_images, settings.image_hosts, settings.max_body)
-    return ImageLimits(settings.max_pixels, settings.image_seconds, settings.image_memory, policy)
+    return ImageLimits(settings.max_pixels, policy)
 
 
 def _endpoints(server: Server) -> FastAPI:

@@ -21,6 +21,9 @@ from .protocol import ChatRequest, Completion, error_body, fetch_summary, logpro
 from .question import EngineStopped, Progress, Question, Ticket
 from .settings import ServerSettings
 
+MAX_IMAGES = 8
+"""Of one request."""
+
 
 class Chat:
     """Answers chat requests.
@@ -63,8 +66,8 @@ class Chat:
             TimeoutError: the first token took too long.
         """
         images, history, text = request.turns()
-        if len(images) > self.settings.max_images:
-            raise ValueError(f"messages: expected at most {self.settings.max_images} images; got {len(images)}")
+        if len(images) > MAX_IMAGES:
+            raise ValueError(f"messages: expected at most {MAX_IMAGES} images; got {len(images)}")
         fields = request.fields
         texts = [text] if fields is None else [field.question for field in fields]
         checked_questions(texts, self.processor.control_tokens)

@@ -25,6 +25,12 @@ from ..modeling.view_encoding import sources_of
 
 CONTENT, URL, IMAGE, REFUSED = b"B", b"U", b"I", b"E"
 
+SECONDS = 15.0
+"""To download and decode one image; whatever takes longer is ended."""
+
+MEMORY = 1536 * 2**20
+"""Bytes that decoding one image may take."""
+
 _LENGTH = struct.Struct("<I")
 """Bytes of the JSON that says what the pixels behind it are."""
 
@@ -76,11 +82,9 @@ class PreparedImage:
 
 @dataclass(frozen=True)
 class ImageLimits:
-    """What one image may take: pixels, seconds, bytes of memory; and where it may come from."""
+    """How many pixels one image may have, before anything is decoded; and where it may come from."""
 
     pixels: int
-    seconds: float
-    memory: int
     policy: SourcePolicy
 
 
@@ -106,7 +110,7 @@ def download(url: str, limits: ImageLimits) -> bytes:
     Raises:
         ValueError: the policy forbids it, or there is nothing to be had.
     """
-    stream, _ = open_source(url, limits.policy, limits.seconds)
+    stream, _ = open_source(url, limits.policy, SECONDS)
     with stream:
         return stream.read()
 
@@ -118,7 +122,7 @@ def work(connection: Connection, processor: ArrCocImageProcessor, limits: ImageL
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     statm = Path("/proc/self/statm")
     if statm.exists():  # Linux
-        most = int(statm.read_text().split()[0]) * resource.getpagesize() + limits.memory
+        most = int(statm.read_text().split()[0]) * resource.getpagesize() + MEMORY
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
     while True:
         try:
@@ -136,6 +140,6 @@ def _answer(message: bytes, prepared: Callable[[bytes], PreparedImage], limits: 
         content = download(content.decode(), limits)
         return IMAGE + replace(prepared(content), content=content).to_bytes()
     except MemoryError:
-        return REFUSED + f"image: expected one that decodes in {limits.memory >> 20} MiB; got a larger one".encode()
+        return REFUSED + f"image: expected one that decodes in {MEMORY >> 20} MiB; got a larger one".encode()
     except (ValueError, OSError, RuntimeError) as error:  # torch refuses memory with a RuntimeError
         return REFUSED + (str(error) if isinstance(error, ValueError) else "image: expected one that decodes").encode()

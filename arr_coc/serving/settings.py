@@ -19,10 +19,7 @@ class ServerSettings:
         max_open: requests that are being read or answered at once; beyond it they are refused.
         max_waiting: questions that wait for the engine; beyond it they are refused.
         answer_seconds: from a whole request to the last token.
-        max_images: of one request.
         max_pixels: of one image, before anything is decoded.
-        image_seconds: to download and decode one image; whatever takes longer is ended.
-        image_memory: bytes that decoding one image may take.
         image_workers: processes that decode.
         encodings: bytes of encoded images that are held for further questions.
         max_tokens: of one answer, whatever the client asks for.
@@ -40,10 +37,7 @@ class ServerSettings:
     max_open: int = 256
     max_waiting: int = 128
     answer_seconds: float = 120.0
-    max_images: int = 8
     max_pixels: int = 40_000_000
-    image_seconds: float = 15.0
-    image_memory: int = 1536 * MIB
     image_workers: int = 2
     encodings: int = 512 * MIB
     max_tokens: int = 1024

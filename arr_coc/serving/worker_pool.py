@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from ..modeling.image_processing_arr_coc import ArrCocImageProcessor
 from ..modeling.image_sources import MAX_BYTES
 from .image_nursery import Nursery
-from .image_worker import CONTENT, IMAGE, REFUSED, URL, ImageLimits, PreparedImage
+from .image_worker import CONTENT, IMAGE, REFUSED, SECONDS, URL, ImageLimits, PreparedImage
 
 logger = logging.getLogger(__name__)
 
@@ -126,13 +126,12 @@ class WorkerPool:
 
     def _ask(self, worker: _Worker, message: bytes) -> tuple[bytes, _Worker]:
         """The answer, and a worker that is idle now."""
-        seconds = self.limits.seconds
         for _ in range(ATTEMPTS):
             try:
-                return worker.ask(message, seconds + GRACE * (message[:1] == URL), self._most_bytes), worker
+                return worker.ask(message, SECONDS + GRACE * (message[:1] == URL), self._most_bytes), worker
             except TimeoutError:
                 worker = self._replaced(worker)
-                refusal = f"image: expected one that decodes within {seconds:g} s; got a slower one"
+                refusal = f"image: expected one that decodes within {SECONDS:g} s; got a slower one"
                 return REFUSED + refusal.encode(), worker
             except WorkerLost:
                 worker = self._replaced(worker)

@@ -134,10 +134,6 @@ class CachedEncoder:
             self._stamp, self._weights = stamp, _hash_parts(self.model.config, parts, whole, precision)
         return self._weights
 
-    def refresh(self) -> None:
-        """Has the weights hashed anew at the next call: for writes that PyTorch does not count, through `.data`."""
-        self._stamp = None
-
     # ---- files
 
     def _load(self, path: Path, whole: bool) -> dict[str, Tensor] | None:

@@ -42,26 +42,13 @@ def draw_orders(logits: Tensor, count: int, *, mask: Tensor | None = None, gener
     return keys.topk(count, dim=-1).indices
 
 
-def order_log_probability(logits: Tensor, order: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Log-probability of drawing exactly this sequence: logits [..., N], order [..., K] -> [...].
-
-    The sum over draws of the logit drawn less the logsumexp of all that were left. Drawn patches outside `mask`
-    [..., N] only fill up (see `draw_orders`) and count as certain.
-    """
-    drawn, rest, real = _split(logits, order, mask)
-    drawn = torch.where(real, drawn, _EXCLUDED)
-    later = drawn.flip(-1).logcumsumexp(-1).flip(-1)  # of each draw and those after it
-    terms = drawn - torch.logaddexp(later, rest[..., None])
-    return torch.where(real, terms, 0.0).sum(-1)
-
-
 def set_log_probability(
     logits: Tensor, drawn: Tensor, mask: Tensor | None = None, *, sizes: Tensor | None = None
 ) -> Tensor:
     """Log-probability of drawing these patches in whatever order: logits [..., N], drawn [..., K] -> [...].
 
     What is answered depends on the set alone, so the order is noise: the gradient of this log-probability is the mean
-    of `order_log_probability`'s over the orders of the set, and as an estimator varies less. The sum over K! orders is
+    of the drawn sequence's over the orders of the set, and as an estimator varies less. The sum over K! orders is
     one integral, P(S) = integral over t > 0 of exp(-t) prod_{i in S} (1 - exp(-t w_i)) with w_i = exp(logit_i) / the
     sum of exp(logit) outside S: every member's exponential clock rings before the first clock outside (Kool et al.
     2020, "Estimating gradients for discrete random variables by sampling without replacement", appendix B). In

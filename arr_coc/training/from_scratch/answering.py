@@ -54,8 +54,8 @@ class AnsweringStage(ScratchStage):
         dropped: share of the oracle's questions for which some of the patches are left out, to be read off the base
             where that is read.
         relevance_share: share of the questions that the scorers are trained on in a step that does not fetch by one.
-        relevance_weight, token_weight, base_weight, looking_weight, reading_weight, pointer_weight: of the losses
-            beside the answer's.
+        relevance_weight, token_weight, base_weight, looking_weight, reading_weight: of the losses beside the
+            answer's.
         pointing_layer: of the language model, where it learns to look, as in the copying stage.
         evaluate_questions: questions asked in a measurement about pages of each kind.
         evaluate_split: what is measured on: "validation" has held-out fonts and words, for decisions.
@@ -108,7 +108,6 @@ class AnsweringStage(ScratchStage):
     base_weight: float = 0.1
     looking_weight: float = 0.3
     reading_weight: float = 0.3
-    pointer_weight: float = 0.3
     pointing_layer: int = POINTING_LAYER
     evaluate_questions: int = 192
     evaluate_split: Split = "validation"
@@ -144,9 +143,12 @@ class AnsweringStage(ScratchStage):
             "base": self.base_weight,
             "looking": self.looking_weight,
             "reading": self.reading_weight,
-            "pointer": self.pointer_weight,
+            "pointer": POINTER_WEIGHT,
         }
 
+
+POINTER_WEIGHT = 0.3
+"""Of the loss that tells where to look, beside the answer's."""
 
 Name = TypeVar("Name", str, str | int)
 

@@ -33,7 +33,7 @@ from ..draws import uniform_like
 from ..stages import STAGES, Run
 from .patch_language import PatchLanguage
 from .placing import Shown, shown
-from .pointing import POINTING_LAYER, check_layer, pointer_loss, pointing, right_rows, shown_by
+from .pointing import POINTER_WEIGHT, POINTING_LAYER, check_layer, pointer_loss, pointing, right_rows, shown_by
 from .questions import Prompts, Spelling, padded, places_of, spelling
 from .stage import ScratchStage, Task
 from .streaming import Batches
@@ -52,7 +52,6 @@ class ComparingStage(ScratchStage):
         pairs: of pages, per step.
         budget: patches that are read of both pages together; both rows of a comparison take up to about a hundred.
         based: share of the steps in which base tokens stand before each page's patches.
-        pointer_weight: of the loss that tells where to look for each character that is read.
         pointing_layer: see the copying stage.
     """
 
@@ -64,7 +63,6 @@ class ComparingStage(ScratchStage):
     pairs: int = 12
     budget: int = 112
     based: float = 0.2
-    pointer_weight: float = 0.5
     pointing_layer: int = POINTING_LAYER
 
     def __post_init__(self) -> None:
@@ -298,7 +296,7 @@ class ComparingTask(Task):
         based = bool(torch.rand((), generator=generator) < self.stage.based)
         batch = batch.to(self.comparing.model.device)
         losses = self.comparing(batch, self.stage.budget, generator, based=based, blurred=True)
-        loss = losses["answer"] + self.stage.pointer_weight * losses["pointer"]
+        loss = losses["answer"] + POINTER_WEIGHT * losses["pointer"]
         return {"loss": loss, **{name: losses[name].detach() for name in ("answer", "pointer", "shown")}}
 
     @cached_property

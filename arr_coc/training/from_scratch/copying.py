@@ -26,7 +26,7 @@ from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..draws import uniform_like
 from ..stages import STAGES, Run
 from .patch_language import PatchLanguage, Read, tables, teach_words
-from .pointing import POINTING_LAYER, check_layer, pointer_loss, right_rows, shown_by
+from .pointing import POINTER_WEIGHT, POINTING_LAYER, check_layer, pointer_loss, right_rows, shown_by
 from .questions import Batch, Prompts, QuestionPages
 from .reading_on import read_on
 from .stage import ScratchStage, Task
@@ -47,7 +47,6 @@ class CopyingStage(ScratchStage):
         sorted_steps: of so many steps pages are drawn together and sorted by how much they say, so that little of a
             batch is padding; each worker draws them all.
         budget: patch tokens per question; lines are taken along and transcribed as long as they fit.
-        pointer_weight: of the loss that tells where to look for each character.
         pointing_layer: of the language model, where it learns to look; negative ones count from the last. What is read
             off a base token has to be unpacked in the layers behind.
         base_steps: steps at the end in which perfect base tokens stand before the patches, as in the whole model.
@@ -77,7 +76,6 @@ class CopyingStage(ScratchStage):
     questions: int = 2
     sorted_steps: int = 1
     budget: int = 64
-    pointer_weight: float = 0.5
     pointing_layer: int = POINTING_LAYER
     base_steps: int = 1500
     alone: float = 0.4
@@ -206,7 +204,7 @@ class CopyingTask(Task):
         scattered = name == "answer" and bool(torch.rand((), generator=generator) < self.stage.scattered)
         losses = self.copying(asked, self.stage.budget, generator, read=read, blurred=True, scattered=scattered)
         answer, pointer = losses["answer"], losses["pointer"]
-        loss = answer + self.stage.pointer_weight * pointer
+        loss = answer + POINTER_WEIGHT * pointer
         return {"loss": loss, f"{read}: {name}": answer.detach(), f"{read}: pointer": pointer.detach()}
 
     @cached_property

@@ -31,6 +31,9 @@ from .questions import Prompts
 from .stage import ScratchStage, Task
 from .streaming import Batches
 
+LISTWISE_WEIGHT = 0.3
+"""Of the loss over the patches of all views as one distribution, beside that over each patch alone."""
+
 
 @STAGES.register("finding")
 @dataclass(frozen=True)
@@ -48,7 +51,6 @@ class FindingStage(ScratchStage):
         kept: documents that are kept encoded.
         reused: steps from one new document to the next.
         documents: of those kept that a step asks about.
-        listwise_weight: of the loss over the patches of all views as one distribution.
         evaluate_documents: that a measurement asks about, drawn from `evaluate_split`.
     """
 
@@ -67,7 +69,6 @@ class FindingStage(ScratchStage):
     kept: int = 24
     reused: int = 2
     documents: int = 2
-    listwise_weight: float = 0.3
     evaluate_documents: int = 12
     evaluate_split: Split = "validation"
 
@@ -293,8 +294,7 @@ class Finding(Task):
                 pointwise.append(each)
                 listwise.append(together)
         found, told = torch.stack(pointwise).mean(), torch.stack(listwise).mean()
-        weight = self.stage.listwise_weight
-        return {"loss": found + weight * told, "relevance": found.detach(), "listwise": told.detach()}
+        return {"loss": found + LISTWISE_WEIGHT * told, "relevance": found.detach(), "listwise": told.detach()}
 
     def _seen(self, rng: np.random.Generator, kept: Kept, question: int) -> Tensor:
         """Numbers of the views that a question is scored over."""

@@ -14,6 +14,9 @@ from .patch_language import cell_of
 POINTING_LAYER, POINTING_HEADS = -2, 2
 """Where the language model is taught to look: the first heads of a layer, by default the last one but one."""
 
+POINTER_WEIGHT = 0.5
+"""Of the loss that tells where to look, beside that of what is copied or compared."""
+
 
 def check_layer(layer: int, config: PretrainedConfig) -> None:
     """Raises a ValueError unless the language model has such a layer; negative ones count from the last."""
