@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..modeling.configuration_arr_coc import ArrCocConfig
 
@@ -54,8 +53,3 @@ def _drawn(weights: Mapping[Any, float], generator: torch.Generator) -> Any:
     names = sorted(weights, key=str)
     shares = torch.tensor([float(weights[name]) for name in names])
     return names[int(torch.multinomial(shares, 1, generator=generator))]
-
-
-def uniform_like(tensor: Tensor, generator: torch.Generator) -> Tensor:
-    """Uniform numbers in 0..1 of the tensor's shape, the same on every device."""
-    return torch.rand(tensor.shape, generator=generator).to(tensor.device)

@@ -29,13 +29,12 @@ from arr_coc.modeling.allocators import best
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
-from ..draws import uniform_like
 from ..stages import STAGES, Run
 from .patch_language import PatchLanguage
 from .placing import Shown, shown
 from .pointing import POINTER_WEIGHT, POINTING_LAYER, check_layer, pointer_loss, pointing, right_rows, shown_by
 from .questions import Prompts, Spelling, padded, places_of, spelling
-from .stage import ScratchStage, Task
+from .stage import ScratchStage, Task, uniform_like
 from .streaming import Batches
 from .targets import SLOTS, word_targets
 

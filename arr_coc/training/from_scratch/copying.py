@@ -23,13 +23,12 @@ from arr_coc.data.mixture import SKETCHES, Mixture, check_asked
 from arr_coc.modeling.allocators import best
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
-from ..draws import uniform_like
 from ..stages import STAGES, Run
 from .patch_language import PatchLanguage, Read, tables, teach_words
 from .pointing import POINTER_WEIGHT, POINTING_LAYER, check_layer, pointer_loss, right_rows, shown_by
 from .questions import Batch, Prompts, QuestionPages
 from .reading_on import read_on
-from .stage import ScratchStage, Task
+from .stage import ScratchStage, Task, uniform_like
 
 EVALUATED_BATCHES = 4
 """Batches of pages not trained on that a measurement reads."""

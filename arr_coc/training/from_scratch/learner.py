@@ -17,13 +17,13 @@ from arr_coc.modeling.image_encoding import ImageEncoding
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.scorers import FetchContext
 
-from ..draws import uniform_like
 from .looking import WORD_WEIGHT, LookingHead, looking_loss, name_cells
 from .patch_language import PLACE_WORDS, PatchLanguage, Read, at_patches, speaks_words
 from .pointing import POINTING_LAYER, check_layer, pointer_loss, right_rows, shown_by
 from .questions import Batch
 from .reading import ReadingHead, reading_loss, word_loss
 from .reading_on import read_on
+from .stage import uniform_like
 
 Said = Literal["bridge", "named", "perfect"]
 """Whose tokens the language model reads: what the bridge makes of the page, perfect ones of what the grid encoder names

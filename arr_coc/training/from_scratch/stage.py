@@ -122,3 +122,8 @@ class ScratchStage(Stage):
             for name, weight in found.items():
                 task.module.get_parameter(name).lerp_(weight, self.averaged)
         task.finish(run)
+
+
+def uniform_like(tensor: Tensor, generator: torch.Generator) -> Tensor:
+    """Uniform numbers in 0..1 of the tensor's shape, the same on every device."""
+    return torch.rand(tensor.shape, generator=generator).to(tensor.device)
