@@ -6,16 +6,16 @@ counts only if it has that list and every file on it, as it was written.
 """
 
 import hashlib
-import logging
 import os
 import shutil
 from pathlib import Path
 
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.utils import logging
 
 from ..files import read_json, write_json
 
-logger = logging.getLogger(__name__)
+logger = logging.get_logger(__name__)
 
 COMPLETE = "complete.json"
 """The list: {path relative to the checkpoint: SHA-256 of the file}."""
