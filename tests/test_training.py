@@ -20,7 +20,6 @@ from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.processing_arr_coc import ArrCocProcessor
 from arr_coc.training.attention import all_eager_attention
-from arr_coc.training.from_scratch import streaming
 from arr_coc.training.from_scratch.answering import AnsweringStage
 from arr_coc.training.from_scratch.checkpointing import load_learner, load_state, save_learner
 from arr_coc.training.from_scratch.copying import READS, CopyingStage, CopyingTask
@@ -31,6 +30,7 @@ from arr_coc.training.from_scratch.pointing import pointer_loss, shown_by
 from arr_coc.training.from_scratch.questions import Batch, Prompts, QuestionPages, _spelt
 from arr_coc.training.from_scratch.reading import ReadingPages, ReadingStage, reading_loss, values_read
 from arr_coc.training.from_scratch.stage import ScratchStage
+from arr_coc.training.from_scratch.streaming import DrawnPages
 from arr_coc.training.from_scratch.targets import SLOTS, word_targets
 from arr_coc.training.recipe import Recipe, load_recipe, train
 from arr_coc.training.stages import STAGES, Run, Stage
@@ -112,15 +112,15 @@ def test_pages_that_come_up_again_are_drawn_less_often_and_are_a_function_of_the
     config: ArrCocConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the first ones, of which as many are kept as training draws among."""
-    monkeypatch.setattr(streaming, "KEPT", 8)
+    monkeypatch.setattr("arr_coc.training.from_scratch.streaming.KEPT", 8)
     drawn: list[int] = []
-    draw = streaming.DrawnPages._draw
+    draw = DrawnPages._draw
 
-    def counted(pages: streaming.DrawnPages, number: int) -> Document:
+    def counted(pages: DrawnPages, number: int) -> Document:
         drawn.append(number)
         return draw(pages, number)
 
-    monkeypatch.setattr(streaming.DrawnPages, "_draw", counted)
+    monkeypatch.setattr(DrawnPages, "_draw", counted)
     stage = replace(READING, reused=4, batch_size=16)
     pages = ReadingPages(stage, config.vision_config, split="train")
     batches = [pages.batch(step) for step in range(40)]

@@ -35,12 +35,11 @@ from accelerate import PartialState
 from transformers import GenerationConfig
 from transformers.utils import GENERATION_CONFIG_NAME, logging
 
-from arr_coc.files import fresh_folder, read_yaml, sole_writer, write_json
-from arr_coc.loading import load_config, refused
-from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
-from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from arr_coc.modeling.processing_arr_coc import ArrCocProcessor
-
+from ..files import fresh_folder, read_yaml, sole_writer, write_json
+from ..loading import load_config, refused
+from ..modeling.configuration_arr_coc import ArrCocConfig
+from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from ..modeling.processing_arr_coc import ArrCocProcessor
 from . import phases, tempering  # noqa: F401  # register their stages
 from .from_scratch import answering, comparing, copying, finding, gathering, looking, reading, together  # noqa: F401  # likewise
 from .from_scratch.checkpointing import LEARNER, load_learner
