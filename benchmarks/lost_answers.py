@@ -26,8 +26,8 @@ from arr_coc.faults import run_module
 from arr_coc.modeling.configuration_arr_coc import resolve_budget
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.processing_arr_coc import ArrCocProcessor
+from arr_coc.training.checkpoints import load_learner
 from arr_coc.training.from_scratch.answering import Answering, AnsweringStage
-from arr_coc.training.from_scratch.checkpointing import load_learner
 from arr_coc.training.from_scratch.learner import Said
 from arr_coc.training.stages import Run
 

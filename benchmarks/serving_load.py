@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 
-from arr_coc.data.sources import open_records
+from arr_coc.data.formats import open_records
 from arr_coc.loading import load_model
 
 from .served import Case, Reply, ServedProcess, ask, cases, leave, percentile, serve_command, serving_parser

@@ -21,8 +21,8 @@ from os import sysconf
 from pathlib import Path
 from typing import Any
 
+from arr_coc.data.formats import open_records
 from arr_coc.data.records import Record
-from arr_coc.data.sources import open_records
 from arr_coc.faults import run_module
 from arr_coc.loading import load_model
 

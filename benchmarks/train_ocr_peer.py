@@ -25,11 +25,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from arr_coc.data.domains.page import TextPage
 from arr_coc.files import check_free
 from arr_coc.loading import find_device
-from arr_coc.training.reader.adapter import Adapter
+from arr_coc.training.from_scratch.optimizers import warmup_cosine
+from arr_coc.training.reader.language_model import Adapter, Prompting
 from arr_coc.training.reader.pages import Sources
-from arr_coc.training.reader.prompting import Prompting
 from arr_coc.training.reader.question_answering import QuestionAnsweringStage
-from arr_coc.training.schedules import warmup_cosine
 
 from .ocr_pipeline import TRAINED, in_reading_order
 from .smollm2 import smollm2_folder

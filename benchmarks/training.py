@@ -28,8 +28,8 @@ from accelerate.utils import DistributedDataParallelKwargs
 
 from arr_coc.adapters import PARTS
 from arr_coc.data.collator import QuestionCollator
+from arr_coc.data.formats import open_records
 from arr_coc.data.records import Record
-from arr_coc.data.sources import open_records
 from arr_coc.experiments.costs import LiveTensors
 from arr_coc.faults import run_module
 from arr_coc.loading import find_model

@@ -18,7 +18,7 @@ from operator import not_
 from pathlib import Path
 from typing import Any
 
-from arr_coc.data.domains.pair import COMPARISONS
+from arr_coc.data.domains.document import COMPARISONS
 from arr_coc.data.records import Record, read_records
 from arr_coc.data.splits import SPLITS, Split
 from arr_coc.data.writing import DATA, write_questions

@@ -23,11 +23,11 @@ from tqdm import tqdm
 from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.adapters import adapt, save_adapter
 from arr_coc.data.collator import QuestionCollator
+from arr_coc.data.formats import open_records
 from arr_coc.data.records import Record
-from arr_coc.data.sources import open_records
 from arr_coc.evaluation.strategies import describe, describe_change, score_strategies
 from arr_coc.training.cache import CachedEncoder
-from arr_coc.training.schedules import warmup_cosine
+from arr_coc.training.from_scratch.optimizers import warmup_cosine
 
 
 def train(adapted: PeftModel, records: Sequence[Record], arguments: argparse.Namespace, cache: Path) -> None:

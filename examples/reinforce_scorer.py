@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from arr_coc import ArrCocForConditionalGeneration
-from arr_coc.data.sources import open_records
+from arr_coc.data.formats import open_records
 from arr_coc.evaluation.strategies import describe, describe_change, score_strategies
 from arr_coc.training.phases import AllocatorPhase, make_trainer
 

@@ -18,8 +18,8 @@ from torch import Tensor
 from trl import SFTConfig, SFTTrainer
 
 from arr_coc import ArrCocForConditionalGeneration
+from arr_coc.data.formats import open_records
 from arr_coc.data.records import Record
-from arr_coc.data.sources import open_records
 from arr_coc.evaluation.strategies import describe, describe_change, score_strategies
 
 

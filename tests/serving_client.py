@@ -19,10 +19,8 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
 
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from arr_coc.serving.app import Server
-from arr_coc.serving.running import DrainingServer
-from arr_coc.serving.settings import ServerSettings
-from arr_coc.serving.use_settings import UseSettings
+from arr_coc.serving.app import DrainingServer, Server
+from arr_coc.serving.settings import ServerSettings, UseSettings
 
 
 def noise(seed: int, size: tuple[int, int] = (60, 90)) -> Image.Image:

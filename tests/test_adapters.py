@@ -18,8 +18,7 @@ from arr_coc import scorer_lora_config
 from arr_coc.adapters import PARTS, adapt, linear_layers, part_of_parameter, save_adapter
 from arr_coc.cli import main
 from arr_coc.modeling.modeling_arr_coc import warn_of_training_in_eval_mode
-from arr_coc.training.adapter import train_adapter
-from arr_coc.training.recipe import load_recipe
+from arr_coc.training.recipe import load_recipe, train_adapter
 
 QUESTION = "What is the total?"
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from serving_client import chat, data_url, noise, png
 
-from arr_coc.serving.affinity import affinity_key, by_affinity
-from arr_coc.serving.encodings import HANDLE, handle_of
+from arr_coc.serving.encodings import HANDLE, affinity_key, by_affinity, handle_of
 
 SECRET = b"secret of all servers"
 CONTENT = png(noise(0))

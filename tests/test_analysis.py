@@ -21,8 +21,8 @@ from arr_coc.explaining.analysis import (
     on_page,
     typical_words,
     word_groups,
+    write_analysis,
 )
-from arr_coc.explaining.page import write_analysis
 from arr_coc.modeling.fetcher import FetchChoices
 
 

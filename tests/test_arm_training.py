@@ -18,7 +18,7 @@ from arr_coc.training.from_scratch.answering import Answering, AnsweringStage
 from arr_coc.training.from_scratch.learner import Learner
 from arr_coc.training.from_scratch.questions import Prompts, QuestionPages
 from arr_coc.training.from_scratch.reading import ReadingPages
-from arr_coc.training.from_scratch.reading_on import read_on
+from arr_coc.training.from_scratch.shared_prefix import read_prompts
 
 ONE = {"start_mix": {"saliency": 1.0}, "end_mix": {"saliency": 1.0}, "evaluate_strategies": ("saliency",)}
 """The settings of a stage that fetches by strong edges alone."""
@@ -35,7 +35,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
     def counting(model: Any, before: torch.Tensor, tokens: torch.Tensor, *given: Any, **named: Any) -> Any:
         calls.append((tokens.shape[0], tokens.shape[1]))
-        return read_on(model, before, tokens, *given, **named)
+        return read_prompts(model, before, tokens, *given, **named)
 
     monkeypatch.setattr(learner_module, "read_on", counting)
     return calls

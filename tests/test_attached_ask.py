@@ -12,7 +12,7 @@ from helpers import Cli
 from PIL import Image
 
 import arr_coc
-from arr_coc.attached.loading import load_reader
+from arr_coc.attached.reader import load_reader
 
 ROOT = Path(__file__).parents[1]
 PDF = ROOT / "examples/images/invoices.pdf"

@@ -9,8 +9,8 @@ import pytest
 from format_sources import MAKERS, bad_lines, make_docvqa
 from PIL import Image
 
+from arr_coc.data.formats import open_records
 from arr_coc.data.records import read_records
-from arr_coc.data.sources import open_records
 
 
 @pytest.fixture(autouse=True)

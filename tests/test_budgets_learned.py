@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from arr_coc import ArrCocConfig
 from arr_coc.data.formats.own import Rendered
 from arr_coc.modeling.allocators import tier_sizes
-from arr_coc.training.draws import Draw
+from arr_coc.training.losses import expected_answer_loss
 from arr_coc.training.phases import AllocatorPhase, make_trainer
 from arr_coc.training.recipe import load_recipe
-from arr_coc.training.tier_loss import expected_answer_loss
-from arr_coc.training.trainer import ArrCocTrainer
+from arr_coc.training.trainer import ArrCocTrainer, Draw
 
 LEARNED, HELD_OUT = (
     {"format": "rendered", "domains": "form", "size": 128, "pages": pages, "questions": 4, "seed": seed, "split": split}

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers.utils import logging
 
 from arr_coc import ArrCocForConditionalGeneration, scorer_lora_config
-from arr_coc.data.sources import open_records
+from arr_coc.data.formats import open_records
 from arr_coc.modeling.image_encoding import ImageEncoding
 from arr_coc.training.cache import CachedEncoder
 from arr_coc.training.phases import AllocatorPhase, train_phase

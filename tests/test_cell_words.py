@@ -15,9 +15,8 @@ from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.vision_tower import pool_cells
 from arr_coc.training.attention import all_eager_attention
-from arr_coc.training.from_scratch.checkpointing import save_learner
+from arr_coc.training.checkpoints import save_learner
 from arr_coc.training.from_scratch.learner import Learner
-from arr_coc.training.from_scratch.looking import Looking, LookingHead, name_cells
 from arr_coc.training.from_scratch.patch_language import (
     PLACE_WORDS,
     PatchLanguage,
@@ -27,6 +26,7 @@ from arr_coc.training.from_scratch.patch_language import (
 )
 from arr_coc.training.from_scratch.questions import Batch, Prompts
 from arr_coc.training.from_scratch.reading import ReadingPages
+from arr_coc.training.from_scratch.visual_pretraining import LookingHead, VisualPretraining, name_cells
 from arr_coc.training.recipe import Recipe, begin
 
 __all__ = ["config"]  # the fixture
@@ -196,7 +196,7 @@ def test_looking_says_where_a_cell_is_once_there_is_a_language(spoken: ArrCocCon
 
     def distance() -> float:
         with torch.no_grad(), all_eager_attention(run.model):
-            return Looking(stage, run).losses(0, page)["base"].item()
+            return VisualPretraining(stage, run).losses(0, page)["base"].item()
 
     before = distance()
     stage.run(run, tmp_path)

@@ -15,9 +15,8 @@ from transformers.utils import logging
 from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.cli import COMMANDS
 from arr_coc.data.domains import DOMAINS
-from arr_coc.data.formats import FORMATS
+from arr_coc.data.formats import DEFAULT_FORMAT, FORMATS
 from arr_coc.data.records import MAX_ERRORS
-from arr_coc.data.sources import DEFAULT_FORMAT
 from arr_coc.evaluation.arms import GROUPS
 from arr_coc.loading import DTYPES, SHIPPED
 from arr_coc.metrics import METRICS

@@ -19,8 +19,8 @@ from arr_coc.evaluation.arms import Arm, make_arms
 from arr_coc.evaluation.predictions import read_run, swapped_pairs
 from arr_coc.experiments import contest
 from arr_coc.experiments.contest import check_tokens, predict_contest
-from arr_coc.experiments.decisions import Entry, read_entries
 from arr_coc.experiments.experiment import plan_arms, predict, read_plan
+from arr_coc.experiments.scoring import Entry, read_entries
 from arr_coc.loading import load_model
 
 CONTEST: dict[str, dict[str, Any]] = {

@@ -12,8 +12,15 @@ from arr_coc.data.records import Record
 from arr_coc.evaluation.arms import LADDER, make_arms
 from arr_coc.evaluation.predictions import Prediction
 from arr_coc.evaluation.scores import Scored, compare, compare_all, distinct_items, score_arm
-from arr_coc.experiments.decisions import DEFAULT_RULES, check_rules, compared, decide, missing_arms
-from arr_coc.experiments.scoring import score_experiment, worst
+from arr_coc.experiments.scoring import (
+    DEFAULT_RULES,
+    check_rules,
+    compared,
+    decide,
+    missing_arms,
+    score_experiment,
+    worst,
+)
 
 
 def scored(name: str, rows: list[list[float]]) -> Scored:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from trainers import CPU, PAGES, ROOT, loaded, trainer_of
 
-from arr_coc.training.distillation import distillation_loss
+from arr_coc.training.attention import distillation_loss
 from arr_coc.training.phases import AllocatorPhase, make_trainer
 
 

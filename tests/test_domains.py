@@ -11,14 +11,7 @@ import pytest
 
 from arr_coc.cli import main
 from arr_coc.data import SPLITS, family_names, values
-from arr_coc.data.domains import (
-    DOMAINS,
-    Page,
-    Question,
-    draw_page,
-    sign,
-    words,
-)
+from arr_coc.data.domains import DOMAINS, Page, Question, draw_page, sign
 from arr_coc.data.domains.canvas import least_pixels
 from arr_coc.data.formats.own import Rendered
 from arr_coc.data.questions import DOCUMENT_WORDINGS
@@ -246,7 +239,7 @@ def test_wordings_of_the_splits_are_disjoint_and_test_words_occur_in_training(do
 def test_fonts_layouts_and_words_stay_in_their_split(domain: str) -> None:
     layouts = {}
     pooled = {
-        word for pool in (*words.OPEN_POOLS, values.FIRST_NAMES, values.LAST_NAMES, values.CITIES) for word in pool
+        word for pool in (*values.OPEN_POOLS, values.FIRST_NAMES, values.LAST_NAMES, values.CITIES) for word in pool
     }
     for split in SPLITS:
         drawn = pages(domain, split, 5)
@@ -262,10 +255,10 @@ def test_fonts_layouts_and_words_stay_in_their_split(domain: str) -> None:
 
 def test_three_in_ten_words_of_training_are_in_no_pool() -> None:
     rng = np.random.default_rng(0)
-    drawn = [word for _ in range(40) for word in words.sample_words(rng, words.ITEMS, 40, "train")]
-    assert 0.2 < np.mean([word not in words.ITEMS for word in drawn]) < 0.4
-    months = words.sample_words(rng, words.MONTHS, 12, "validation")
-    assert set(months) == set(words.MONTHS), "so few that every split shows them all"
+    drawn = [word for _ in range(40) for word in values.sample_words(rng, values.ITEMS, 40, "train")]
+    assert 0.2 < np.mean([word not in values.ITEMS for word in drawn]) < 0.4
+    months = values.sample_words(rng, values.MONTHS, 12, "validation")
+    assert set(months) == set(values.MONTHS), "so few that every split shows them all"
 
 
 def test_train_and_test_pages_of_one_number_share_no_random_numbers() -> None:

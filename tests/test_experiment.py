@@ -22,9 +22,9 @@ from arr_coc.evaluation.arms import BASELINES, BOUNDS, GROUPS, LADDER, make_arms
 from arr_coc.evaluation.prediction_loop import model_identity
 from arr_coc.evaluation.predictions import append, mend, prediction, read_run
 from arr_coc.experiments.costs import LiveTensors
-from arr_coc.experiments.decisions import DEFAULT_RULES
 from arr_coc.experiments.experiment import predict
 from arr_coc.experiments.report import table_text, write_report
+from arr_coc.experiments.scoring import DEFAULT_RULES
 from arr_coc.loading import load_model
 
 SIZES = [(60, 90), (80, 40), (50, 50)]  # height, width

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from arr_coc.data.feedback import JOURNAL, Feedback, read_feedback
-from arr_coc.data.sources import open_records
+from arr_coc.data.formats import open_records
 from arr_coc.journal import Journal, journal_files
 
 SAID = Feedback(b"image", "What is the fee?", False, said="12")

@@ -26,10 +26,9 @@ from PIL import Image
 
 from arr_coc.cli import main
 from arr_coc.cli.common import find_source
-from arr_coc.data.formats import FORMATS
+from arr_coc.data.formats import FORMATS, open_records, open_source
 from arr_coc.data.formats.published import MOST_PLACES, OcrToken, locate, reading_order, spell, within
 from arr_coc.data.records import Record, read_records
-from arr_coc.data.sources import open_records, open_source
 from arr_coc.evaluation import METRICS, evaluate
 from arr_coc.modeling.image_loading import load_image
 

@@ -10,22 +10,22 @@ import torch
 from test_finding import begun
 
 from arr_coc.training.attention import all_eager_attention
-from arr_coc.training.from_scratch.gathering import DrawnDocuments, Gathering, GatheringStage, read_out
+from arr_coc.training.from_scratch.multi_view import DrawnDocuments, MultiView, MultiViewStage, read_out
 from arr_coc.training.from_scratch.questions import Prompts
 
-STAGE = GatheringStage(
+STAGE = MultiViewStage(
     steps=2, warmup=1, evaluate_every=2, workers=0, bf16=False, sources=2, documents=2, questions=2,
     domains={"pages": 1.0}, budget=8, evaluate_documents=1, evaluate_split="train",
 )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def task() -> Gathering:
+def task() -> MultiView:
     torch.manual_seed(0)
-    return Gathering(STAGE, begun())
+    return MultiView(STAGE, begun())
 
 
-def test_a_documents_questions_are_answered_together_as_one_by_one(task: Gathering) -> None:
+def test_a_documents_questions_are_answered_together_as_one_by_one(task: MultiView) -> None:
     """Prompts of several lengths are padded on the left, which nothing must see."""
     document = task.reader.encode(task.pages(0).document(0), STAGE.tiles)
     questions = document.page.questions[:3]
@@ -39,7 +39,7 @@ def test_a_documents_questions_are_answered_together_as_one_by_one(task: Gatheri
     assert together["right"].tolist() == [bool(one["right"]) for one in alone]
 
 
-def test_answers_depend_on_what_was_fetched(task: Gathering) -> None:
+def test_answers_depend_on_what_was_fetched(task: MultiView) -> None:
     document = task.reader.encode(task.pages(0).document(0), STAGE.tiles)
     question = document.page.questions[0]
     elsewhere = replace(question, boxes=((0, 0, 9, 9),), box_sources=(0,), label_boxes=(), label_sources=())
@@ -48,7 +48,7 @@ def test_answers_depend_on_what_was_fetched(task: Gathering) -> None:
     assert losses[0].item() != losses[1].item()
 
 
-def test_documents_are_a_function_of_the_step(task: Gathering) -> None:
+def test_documents_are_a_function_of_the_step(task: MultiView) -> None:
     first = [page.questions for _, batch in zip(range(3), task.pages(0), strict=False) for page in batch]
     assert len(first) == 3 * STAGE.documents and all(first.count(questions) == 1 for questions in first)
     assert [page.questions for page in next(iter(task.pages(2)))] == first[2 * STAGE.documents :]
@@ -67,7 +67,7 @@ def test_the_stage_trains_language_model_and_bridge_alone_and_resumes(tmp_path: 
         assert torch.equal(weight, again.model.model.language_model.state_dict()[name])
 
 
-def test_earlier_turns_stand_before_a_question(task: Gathering) -> None:
+def test_earlier_turns_stand_before_a_question(task: MultiView) -> None:
     document = task.reader.encode(task.pages(0).document(0), STAGE.tiles)
     first, second = document.page.questions[:2]
     turned = replace(second, history=((first.text, first.answers[0]),))
@@ -78,10 +78,10 @@ def test_earlier_turns_stand_before_a_question(task: Gathering) -> None:
     assert all(question.turn == "second" for question in drawn.questions)
 
 
-def test_nothing_is_fetched_of_pages_that_can_be_read_so(task: Gathering) -> None:
+def test_nothing_is_fetched_of_pages_that_can_be_read_so(task: MultiView) -> None:
     """A tiled page, or one of several, shows no print in its overview."""
     stage = replace(STAGE, unfetched=1.0, oracle=0.0, domains={"document": 1.0})
-    gathering = Gathering(stage, begun())
+    gathering = MultiView(stage, begun())
     rng = np.random.default_rng(0)
     strategies = [gathering._strategy(gathering.pages(0).document(0, name), rng) for name in ("document", "invoice")]
     assert strategies == ["none", "realizer"]
@@ -92,7 +92,7 @@ def test_nothing_is_fetched_of_pages_that_can_be_read_so(task: Gathering) -> Non
 def test_pages_of_which_nothing_is_fetched_are_transcribed() -> None:
     """In the turn in which answering transcribes, so that what was learnt there is gone on with."""
     run = begun()
-    gathering = Gathering(replace(STAGE, unfetched=1.0, transcribed=1.0, domains={"document": 1.0}), run)
+    gathering = MultiView(replace(STAGE, unfetched=1.0, transcribed=1.0, domains={"document": 1.0}), run)
     page = gathering.pages(0).document(0)
     said = page.text.split("\n")
     assert all(any(line.endswith(f" {question.answers[0]}") for line in said) for question in page.questions)
@@ -109,16 +109,16 @@ def test_pages_of_which_nothing_is_fetched_are_transcribed() -> None:
     assert ids[-len(asked.after) :] == asked.after
 
 
-def test_the_bridge_learns_from_base_tokens_too(task: Gathering) -> None:
+def test_the_bridge_learns_from_base_tokens_too(task: MultiView) -> None:
     document = replace(STAGE, unfetched=1.0, domains={"document": 1.0})
-    gathering = Gathering(document, begun())
+    gathering = MultiView(document, begun())
     loss = gathering.losses(0, [gathering.pages(0).document(0)])["loss"]
     loss.backward()
     bridge = [weight for weight in gathering.module["bridge"].parameters() if weight.grad is not None]
     assert any(bool(weight.grad.abs().sum() > 0) for weight in bridge if weight.grad is not None)
 
 
-def test_what_is_thought_is_taught_before_the_answer(task: Gathering) -> None:
+def test_what_is_thought_is_taught_before_the_answer(task: MultiView) -> None:
     pairs = DrawnDocuments(replace(STAGE, domains={"pair": 1.0}), task.side, split="train")
     page = next(page for page in map(pairs.document, range(9)) if any(asked.thinking for asked in page.questions))
     question = next(asked for asked in page.questions if asked.thinking)
@@ -134,7 +134,7 @@ def test_what_is_thought_is_taught_before_the_answer(task: Gathering) -> None:
 def test_what_was_read_is_decided_on_without_an_image() -> None:
     """The answer follows from the thought; each is learnt as if it were asked alone."""
     run = begun()
-    gathering = Gathering(replace(STAGE, decided=3), run)
+    gathering = MultiView(replace(STAGE, decided=3), run)
     asked = gathering._comparisons(0)
     assert len(asked) == 3 and asked == gathering._comparisons(0) != gathering._comparisons(1)
     for question in asked:
@@ -151,7 +151,7 @@ def test_what_was_read_is_decided_on_without_an_image() -> None:
     assert together["answer"].item() == pytest.approx(expected.item(), rel=1e-3)
     assert other["answer"].item() != together["answer"].item()
     page = [gathering.pages(0).document(0)]
-    losses, without = gathering.losses(0, page), Gathering(STAGE, run).losses(0, page)
+    losses, without = gathering.losses(0, page), MultiView(STAGE, run).losses(0, page)
     assert without["loss"].item() + losses["decided"].item() == pytest.approx(losses["loss"].item(), rel=1e-4)
 
 
@@ -172,7 +172,7 @@ def test_a_strategy_that_sees_no_tiles_is_refused() -> None:
     run = begun()
     run.model.config.fetcher_config.strategy = "glance"
     with pytest.raises(ValueError, match="gathering: expected a strategy that sees tiles; got 'glance'"):
-        Gathering(STAGE, run)
+        MultiView(STAGE, run)
 
 
 def test_documents_that_there_are_not_are_refused() -> None:

@@ -16,12 +16,12 @@ from worked_cases import published_config, published_shapes
 
 from arr_coc import ArrCocConfig, ArrCocImageProcessor, ArrCocProcessor
 from arr_coc.data.domains import WORDINGS
+from arr_coc.data.formats import open_records
 from arr_coc.data.questions import build_tokenizer
-from arr_coc.data.sources import open_records
 from arr_coc.model_summary import count_parameters, on_meta
 from arr_coc.modeling.processing_arr_coc import IMAGE_TOKEN, query_markers
 from arr_coc.training.phases import JointPhase
-from arr_coc.training.reader.prompting import Prompting
+from arr_coc.training.reader.language_model import Prompting
 from arr_coc.training.recipe import load_recipe
 
 ROOT = Path(__file__).parents[1]

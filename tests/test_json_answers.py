@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from arr_coc.serving.json_answers import Field, as_json, fields_of
+from arr_coc.serving.answers import Field, as_json, fields_of
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

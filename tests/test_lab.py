@@ -16,16 +16,16 @@ from arr_coc.data import CHARSET
 from arr_coc.data.domains.density import densities
 from arr_coc.evaluation.arms import Arm, make_arms
 from arr_coc.experiments.contest import check_tokens
-from arr_coc.experiments.decisions import Entry, check_rules, missing_arms
+from arr_coc.experiments.scoring import Entry, check_rules, missing_arms
 from arr_coc.model_summary import count_parameters, on_meta
 from arr_coc.modeling.configuration_arr_coc import resolve_budget
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from arr_coc.training.checkpoints import save_learner
 from arr_coc.training.from_scratch.answering import AnsweringStage
-from arr_coc.training.from_scratch.checkpointing import save_learner
 from arr_coc.training.from_scratch.copying import CopyingStage
 from arr_coc.training.from_scratch.learner import LEARNT, Learner
-from arr_coc.training.from_scratch.looking import LookingStage
-from arr_coc.training.from_scratch.together import TogetherStage
+from arr_coc.training.from_scratch.multi_task import MultiTaskStage
+from arr_coc.training.from_scratch.visual_pretraining import VisualPretrainingStage
 from arr_coc.training.recipe import load_recipe
 
 ROOT = Path(__file__).parents[1]
@@ -86,7 +86,7 @@ def test_an_arm_is_trained_to_read_what_it_is_asked_with(name: str, config: ArrC
     (arm,) = make_arms(config, [contest()[name].arm], seeds=(0,), boxed=False)
     recipe = load_recipe(LAB / "arms" / f"{name}.yaml")
     looking, answering = recipe.stages
-    assert isinstance(looking, LookingStage) and isinstance(answering, AnsweringStage) and not recipe.changes
+    assert isinstance(looking, VisualPretrainingStage) and isinstance(answering, AnsweringStage) and not recipe.changes
     for stage in (looking, answering):
         assert (stage.image_size or config.vision_config.image_size) == arm.side
     assert arm.strategy in {*answering.end_mix, "saliency", "realizer"} and answering.reads_base == (
@@ -98,7 +98,7 @@ def test_an_arm_is_trained_to_read_what_it_is_asked_with(name: str, config: ArrC
     assert (arm.budget == 0) == (set(answering.end_mix) == {"none"})
     common = load_recipe(LAB / "train.yaml").stages
     assert set(answering.kinds) == {"density"}
-    assert isinstance(common[0], LookingStage) and isinstance(common[1], AnsweringStage)
+    assert isinstance(common[0], VisualPretrainingStage) and isinstance(common[1], AnsweringStage)
     for count in ("pages", "questions", "steps"):
         assert getattr(answering, count) == getattr(common[1], count)
     assert looking.steps == common[0].steps or (looking.steps > common[0].steps and name.startswith("smaller"))
@@ -107,15 +107,17 @@ def test_an_arm_is_trained_to_read_what_it_is_asked_with(name: str, config: ArrC
 def test_all_arms_start_from_a_language_model_that_reads_what_each_of_them_reads() -> None:
     """Bases of as many cells as the floor's, the base of the lab's own image, patches, and both."""
     looking, alone, together = load_recipe(LAB / "shared.yaml").stages
-    assert isinstance(looking, LookingStage) and looking.encoder_rate > 0 and set(looking.kinds) == {"density"}
+    assert (
+        isinstance(looking, VisualPretrainingStage) and looking.encoder_rate > 0 and set(looking.kinds) == {"density"}
+    )
     assert isinstance(alone, CopyingStage) and alone.kind == "density" and not alone.learns_language
-    assert isinstance(together, TogetherStage) and together.image_size is None
+    assert isinstance(together, MultiTaskStage) and together.image_size is None
     answering, copying = together.stages
     assert isinstance(answering, AnsweringStage) and isinstance(copying, CopyingStage)
     assert set(answering.end_mix) == {"none", "oracle", "realizer"} and set(answering.budgets) == {28, 64}
     assert 0 < copying.alone < 1 and 0 < copying.base_steps < copying.steps and copying.kind == "density"
     *before, floor = load_recipe(LAB / "shared_floor.yaml").stages
-    assert before == [looking, alone] and isinstance(floor, TogetherStage) and floor.steps == together.steps
+    assert before == [looking, alone] and isinstance(floor, MultiTaskStage) and floor.steps == together.steps
     answering, copying = floor.stages
     assert isinstance(answering, AnsweringStage) and isinstance(copying, CopyingStage)
     assert set(answering.start_mix) == set(answering.end_mix) == {"none"} and copying.alone == 1

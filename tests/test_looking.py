@@ -13,16 +13,16 @@ from arr_coc.data.questions import build_tokenizer
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.training.attention import all_eager_attention
-from arr_coc.training.from_scratch.checkpointing import load_learner, load_state, save_learner
+from arr_coc.training.checkpoints import load_learner, load_state, save_learner
 from arr_coc.training.from_scratch.copying import Copying, fetched
 from arr_coc.training.from_scratch.learner import Learner
-from arr_coc.training.from_scratch.looking import Looking, LookingHead, by_patch
 from arr_coc.training.from_scratch.patch_language import PLACES, PatchLanguage, cell_of, in_cells
-from arr_coc.training.from_scratch.pointing import check_layer
 from arr_coc.training.from_scratch.questions import Batch, Prompts
 from arr_coc.training.from_scratch.reading import ReadingPages
+from arr_coc.training.from_scratch.shared_prefix import check_layer
 from arr_coc.training.from_scratch.stage import ScratchStage
 from arr_coc.training.from_scratch.targets import SLOTS
+from arr_coc.training.from_scratch.visual_pretraining import LookingHead, VisualPretraining, by_patch
 from arr_coc.training.recipe import Recipe, load_recipe, train
 
 __all__ = ["config"]  # the fixture
@@ -128,7 +128,7 @@ def test_looking_lowers_its_loss_and_leaves_a_frozen_encoder_as_it_was(config: A
     pages = [drawn.batch(step) for step in range(8)]
 
     def loss() -> float:
-        task = Looking(stage, run)
+        task = VisualPretraining(stage, run)
         with torch.no_grad(), all_eager_attention(run.model):
             return sum(task.losses(0, page)["looking"].item() for page in pages) / len(pages)
 

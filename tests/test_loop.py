@@ -11,10 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from arr_coc.training.from_scratch.checkpointing import load_state, older, save_state
-from arr_coc.training.from_scratch.loop import Loop
-from arr_coc.training.from_scratch.optimizers import OPTIMIZERS
-from arr_coc.training.schedules import FLOOR, warmup_cosine
+from arr_coc.training.checkpoints import load_state, older, save_state
+from arr_coc.training.from_scratch.optimizers import FLOOR, OPTIMIZERS, warmup_cosine
+from arr_coc.training.from_scratch.stage import Loop
 
 
 @pytest.mark.parametrize(("steps", "warmup"), [(100, 10), (9, 1), (9, 0), (3, 5)])

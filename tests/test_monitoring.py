@@ -26,8 +26,7 @@ from arr_coc.evaluation.fetch_reference import (
 )
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.serving.app import Server
-from arr_coc.serving.fetch_watch import ENOUGH, WINDOW, FetchWatch
-from arr_coc.serving.metrics import Metrics, tier_label
+from arr_coc.serving.metrics import ENOUGH, WINDOW, FetchWatch, Metrics, tier_label
 from arr_coc.serving.settings import ServerSettings
 
 SERVING = Path(fetch_reference.__file__).parents[1] / "serving"

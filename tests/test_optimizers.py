@@ -6,10 +6,10 @@ from torch import nn
 
 from arr_coc.training.from_scratch.answering import AnsweringStage
 from arr_coc.training.from_scratch.copying import CopyingStage
-from arr_coc.training.from_scratch.looking import LookingStage
 from arr_coc.training.from_scratch.optimizers import MuonWithAdamW, adamw, muon, stacked_matrices
 from arr_coc.training.from_scratch.reading import ReadingStage
 from arr_coc.training.from_scratch.stage import ScratchStage
+from arr_coc.training.from_scratch.visual_pretraining import VisualPretrainingStage
 
 
 class Stacked(nn.Module):
@@ -71,7 +71,7 @@ def test_unknown_optimisers_and_a_torch_without_muon_are_refused_with_the_recipe
         ReadingStage(optimizer="muon")
 
 
-@pytest.mark.parametrize("stage", [ReadingStage, LookingStage, CopyingStage, AnsweringStage])
+@pytest.mark.parametrize("stage", [ReadingStage, VisualPretrainingStage, CopyingStage, AnsweringStage])
 def test_pages_that_never_come_up_are_refused_with_the_recipe(stage: type[ScratchStage]) -> None:
     with pytest.raises(ValueError, match="reused: expected at least 1; got 0"):
         stage(reused=0)  # type: ignore[call-arg]

@@ -5,8 +5,7 @@ import torch
 from torch import Tensor
 
 from arr_coc.data import CHARSET, Glyph, glyph_targets, render_document
-from arr_coc.training.from_scratch.placing import Shown, shown
-from arr_coc.training.from_scratch.targets import SLOTS
+from arr_coc.training.from_scratch.targets import SLOTS, Shown, shown
 
 SIDE, PATCH = 4, 8
 A, B = 1 + CHARSET.index("A"), 1 + CHARSET.index("B")

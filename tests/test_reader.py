@@ -22,15 +22,22 @@ from arr_coc.modeling.scorers import WordMatch
 from arr_coc.modeling.wordpieces import PIECE_SLOTS, NamedPieces
 from arr_coc.training.from_scratch.targets import pixels
 from arr_coc.training.reader.end_to_end import EndToEnd, EndToEndStage, PageBatches
-from arr_coc.training.reader.heads import RecognitionHead, StemHead, piece_loss
+from arr_coc.training.reader.language_model import Prompting, seen
 from arr_coc.training.reader.pages import PAGES, CropBatches, Sources, crop, square
-from arr_coc.training.reader.prompting import Prompting, seen
 from arr_coc.training.reader.question_answering import AskedBatches, QuestionAnsweringStage
-from arr_coc.training.reader.recognition import RecognitionStage, hand_over
+from arr_coc.training.reader.recognition import RecognitionHead, RecognitionStage, StemHead, hand_over, piece_loss
 from arr_coc.training.reader.relevance import RelevanceStage, start_match
-from arr_coc.training.reader.sketch import base_mixture, fetched, sketch, slipped
-from arr_coc.training.reader.targets import printed
-from arr_coc.training.reader.vocabulary import CLASSES, Piece, Wordpieces, class_of
+from arr_coc.training.reader.targets import (
+    CLASSES,
+    Piece,
+    Wordpieces,
+    base_mixture,
+    class_of,
+    fetched,
+    printed,
+    sketch,
+    slipped,
+)
 from arr_coc.training.recipe import load_recipe, train
 from arr_coc.training.stages import Run
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.training.attention import all_eager_attention
-from arr_coc.training.from_scratch.reading_on import ReadOn, read_on
+from arr_coc.training.from_scratch.shared_prefix import ReadPrompts, read_prompts
 
 PAGES, QUESTIONS, TOKENS, LENGTH = 2, 3, 7, 5
 
@@ -27,7 +27,7 @@ def prompts(model: ArrCocForConditionalGeneration) -> tuple[Tensor, Tensor, Tens
     return before, tokens, torch.randint(vocabulary, (slots, LENGTH))
 
 
-def _gradients(model: ArrCocForConditionalGeneration, tokens: Tensor, read: ReadOn) -> list[Tensor]:
+def _gradients(model: ArrCocForConditionalGeneration, tokens: Tensor, read: ReadPrompts) -> list[Tensor]:
     weights = torch.linspace(-1, 1, read.states.numel()).view_as(read.states)
     loss = (read.states * weights).sum() + read.attention.square().sum()
     parameters = [tokens, *model.model.language_model.layers.parameters()]
@@ -39,8 +39,8 @@ def test_what_is_read_once_gives_the_same_states_attention_and_gradients(
 ) -> None:
     before, tokens, after = prompts
     with all_eager_attention(model):
-        once = read_on(model, before, tokens, after, layer=0)
-        each = read_on(model, before, tokens.repeat_interleave(QUESTIONS, 0), after, layer=0)
+        once = read_prompts(model, before, tokens, after, layer=0)
+        each = read_prompts(model, before, tokens.repeat_interleave(QUESTIONS, 0), after, layer=0)
     assert once.states.shape[:2] == (PAGES * QUESTIONS, LENGTH - 1)
     assert once.attention.shape == (PAGES * QUESTIONS, LENGTH - 1, TOKENS)
     torch.testing.assert_close(once.states, each.states)
@@ -56,7 +56,7 @@ def test_states_are_those_of_the_whole_prompt(
     embed = model.get_input_embeddings()
     whole = torch.cat((embed(before), tokens.repeat_interleave(QUESTIONS, 0), embed(after)), 1)
     states = model.model(inputs_embeds=whole).last_hidden_state
-    read = read_on(model, before, tokens, after, layer=None)
+    read = read_prompts(model, before, tokens, after, layer=None)
     assert not read.attention.numel()
     torch.testing.assert_close(read.states, states[:, -LENGTH:-1], rtol=1e-4, atol=1e-5)
 
@@ -72,7 +72,7 @@ def test_language_models_that_forget_positions_read_each_for_itself() -> None:
     before = torch.zeros(slots, 1, dtype=torch.long)
     passes: list[int] = []
     sliding.model.register_forward_hook(lambda *_: passes.append(1))
-    once = read_on(sliding, before, tokens, after, layer=None).states
-    each = read_on(sliding, before, tokens.repeat_interleave(QUESTIONS, 0), after, layer=None).states
+    once = read_prompts(sliding, before, tokens, after, layer=None).states
+    each = read_prompts(sliding, before, tokens.repeat_interleave(QUESTIONS, 0), after, layer=None).states
     assert len(passes) == 2
     torch.testing.assert_close(once, each)

@@ -10,19 +10,19 @@ import pytest
 import torch
 import yaml
 
-from arr_coc.data.sources import open_records
+from arr_coc.data.formats import open_records
 from arr_coc.loading import load_config
 from arr_coc.modeling.bridges import BRIDGES
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.vision_tower import COMPRESSORS
-from arr_coc.training.from_scratch.checkpointing import load_learner, save_learner
+from arr_coc.training.checkpoints import load_learner, save_learner
 from arr_coc.training.from_scratch.copying import CopyingStage
-from arr_coc.training.from_scratch.looking import LookingStage
-from arr_coc.training.from_scratch.together import TogetherStage
-from arr_coc.training.growing import load_grown
+from arr_coc.training.from_scratch.multi_task import MultiTaskStage
+from arr_coc.training.from_scratch.visual_pretraining import VisualPretrainingStage
 from arr_coc.training.recipe import begin, load_recipe, tell_changes
 from arr_coc.training.stages import STAGES
+from arr_coc.training.warm_start import load_warm_start
 
 ROOT = Path(__file__).parents[1]
 RECIPE = ROOT / "hub_configs" / "arr-coc-tiny" / "train.yaml"
@@ -46,8 +46,8 @@ def test_the_floor_goes_on_from_a_linear_bridge_and_its_first_stages_may_run_sid
     assert (before.config().bridge_config.kind, floor.config().bridge_config.kind) == ("linear", "cells")
     copying, looking, together = floor.stages
     assert isinstance(copying, CopyingStage) and not copying.learns_language
-    assert isinstance(looking, LookingStage) and looking.encoder_rate == 0
-    assert isinstance(together, TogetherStage) and [part.name for part in together.stages] == [
+    assert isinstance(looking, VisualPretrainingStage) and looking.encoder_rate == 0
+    assert isinstance(together, MultiTaskStage) and [part.name for part in together.stages] == [
         "answering",
         "gathering",
         "copying",
@@ -57,7 +57,7 @@ def test_the_floor_goes_on_from_a_linear_bridge_and_its_first_stages_may_run_sid
 def test_the_run_from_nothing_tells_values_apart_on_perfect_tokens_before_real_ones() -> None:
     """What perfect tokens say is learnt once, by the first of its stages, and looking says the same."""
     stages = load_recipe(ROOT / "hub_configs" / "arr-coc-tiny-2" / "from_nothing.yaml").stages
-    alone, real = (stage for stage in stages if isinstance(stage, TogetherStage))
+    alone, real = (stage for stage in stages if isinstance(stage, MultiTaskStage))
     assert [part.name for part in alone.stages] == ["copying", "comparing"]
     assert [part.name for part in real.stages] == ["answering", "gathering", "copying", "comparing"]
     parts = [part for stage in (alone, real) for part in stage.stages if isinstance(part, CopyingStage)]
@@ -68,7 +68,7 @@ def test_the_run_from_nothing_tells_values_apart_on_perfect_tokens_before_real_o
 
 def test_values_are_told_apart_on_perfect_tokens_and_then_on_real_ones() -> None:
     recipe = load_recipe(ROOT / "hub_configs" / "arr-coc-tiny-2" / "values.yaml")
-    perfect, *real = (stage for stage in recipe.stages if isinstance(stage, TogetherStage))
+    perfect, *real = (stage for stage in recipe.stages if isinstance(stage, MultiTaskStage))
     assert [part.name for part in perfect.stages] == ["copying", "comparing"] and recipe.averaged == 0.4
     assert [part.name for part in real[0].stages] == ["answering", "gathering", "copying", "comparing"]
     again = {"seed": 71, "steps": 750, "warmup": 40, "evaluate_every": 550}
@@ -258,7 +258,7 @@ def test_a_start_with_narrower_base_tokens_says_what_it_said(tmp_path: Path, com
     tiny["vision_config"]["compressed_channels"] = [size, size]
     tiny["text_config"]["intermediate_size"] *= 2
     grown = ArrCocForConditionalGeneration(ArrCocConfig.from_dict(tiny)).eval()
-    assert not load_grown(grown, tmp_path, seed=0)
+    assert not load_warm_start(grown, tmp_path, seed=0)
     pixels = torch.rand(1, 3, 160, 160, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         first, second = (model.model.encode_image(pixels) for model in (before, grown))

@@ -10,16 +10,19 @@ from peft import get_peft_model
 from torch import Tensor
 
 from arr_coc import scorer_lora_config
-from arr_coc.training.asked_batch import AskedBatch
 from arr_coc.training.plackett_luce import draw_orders, set_log_probability
 from arr_coc.training.reinforce import (
+    AskedBatch,
     ReinforceSettings,
+    RewardWeights,
+    answer_correctness,
     draw_divergence,
     draw_entropy,
+    group_advantages,
     reinforcement_loss,
+    reward,
     starting_scorer,
 )
-from arr_coc.training.rewards import RewardWeights, answer_correctness, group_advantages, reward
 
 N, K = 5, 2
 

@@ -16,9 +16,9 @@ from trainers import CPU, PAGES, killed_at, loaded, same, trainer_of, weights_of
 
 from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.adapters import part_of_parameter
-from arr_coc.training.asked_batch import AnsweredPrompts
 from arr_coc.training.phases import AllocatorPhase, make_trainer, train_phase
 from arr_coc.training.recipe import load_recipe, train
+from arr_coc.training.reinforce import AnsweredPrompts
 
 PHASE = AllocatorPhase(
     data=PAGES, trained=("scorer",), steps=4, warmup=1, batch_size=2, learning_rate=3e-3, evaluate_every=2, log_every=1,

@@ -11,11 +11,22 @@ from test_reinforce import batch_of
 from torch import Tensor
 
 from arr_coc.modeling.allocators import budgets_from_mass, budgets_from_tiers
-from arr_coc.training.asked_batch import AnsweredPrompts, AskedBatch
-from arr_coc.training.plackett_luce import draw_orders, set_log_probability
-from arr_coc.training.reinforce import ReinforceSettings, reinforcement_loss
-from arr_coc.training.rewards import RewardWeights, group_advantages, reward
-from arr_coc.training.set_sizes import draw_sizes, size_log_probability, size_probabilities
+from arr_coc.training.plackett_luce import (
+    draw_orders,
+    draw_sizes,
+    set_log_probability,
+    size_log_probability,
+    size_probabilities,
+)
+from arr_coc.training.reinforce import (
+    AnsweredPrompts,
+    AskedBatch,
+    ReinforceSettings,
+    RewardWeights,
+    group_advantages,
+    reinforcement_loss,
+    reward,
+)
 
 N, SIZES = 4, torch.tensor([1, 2, 3])
 PATCHES, TIERS = torch.tensor([0.3, -1.0, 0.5, 0.1]), torch.tensor([0.2, -0.4, 0.6])

@@ -12,7 +12,7 @@ from trainers import CPU, PAGES, loaded, tiered_checkpoint, trainer_of
 
 from arr_coc.adapters import adapt
 from arr_coc.data.collator import UNKNOWN, QuestionCollator
-from arr_coc.data.sources import open_records, open_source
+from arr_coc.data.formats import open_records, open_source
 from arr_coc.training.losses import retention_loss
 from arr_coc.training.phases import AllocatorPhase, make_trainer
 

@@ -11,9 +11,9 @@ import torch
 from helpers import tiny_model
 from serving_client import noise
 
-from arr_coc.data.sources import open_records
+from arr_coc.data.formats import open_records
 from arr_coc.loading import load_model
-from arr_coc.serving.running import share_cores
+from arr_coc.serving.app import share_cores
 from benchmarks.served import ServedProcess, ask, cases, percentile, serve_command
 from benchmarks.serving_load import BODY_LIMIT, KINDS, Load, Report
 from benchmarks.serving_throughput import GENERATE, PLAIN, Comparison, Measured, few_images, table

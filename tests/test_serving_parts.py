@@ -14,11 +14,11 @@ pytest.importorskip("prometheus_client")
 pytest.importorskip("pydantic")
 
 from arr_coc.cli.serve import KEYS_VARIABLE, _keys
-from arr_coc.serving.answer_text import AnswerText
+from arr_coc.serving.answers import AnswerText
+from arr_coc.serving.batched_model import LARGEST_ID, TokenRows
 from arr_coc.serving.guard import Guard, Message
 from arr_coc.serving.metrics import Metrics, length_label
 from arr_coc.serving.settings import ServerSettings
-from arr_coc.serving.token_rows import LARGEST_ID, TokenRows
 
 # ---- the guard
 

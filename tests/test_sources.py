@@ -75,7 +75,7 @@ def test_the_field_that_is_asked_for_stands_on_the_answers_page_alone(monkeypatc
         shown.append(set(fields))
         return draw_sheet(rng, width, split, fields)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("arr_coc.data.domains.pages.draw_sheet", spy)
+    monkeypatch.setattr("arr_coc.data.domains.invoice.draw_sheet", spy)
     page = draw_page("pages", 2, 0, 128, "train", sources=4)
     assert len(page.sources) == 4 and page.tags == (("pages", "4"),)
     for question in page.questions:

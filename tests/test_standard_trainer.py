@@ -10,8 +10,8 @@ from test_modeling import CARD, PAGE, QUESTION, prompt
 from transformers import Trainer, TrainingArguments
 
 from arr_coc.data.collator import QuestionCollator
+from arr_coc.data.formats import open_records
 from arr_coc.data.records import Record
-from arr_coc.data.sources import open_records
 
 pytestmark = pytest.mark.versions
 

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from arr_coc.data import FIELDS, Box, Document
-from arr_coc.data.domains import invoice, pages
+from arr_coc.data.domains import invoice
 from arr_coc.data.domains.photo import photograph_document
 from arr_coc.data.mixture import KINDS
 from arr_coc.training.from_scratch.targets import word_targets
@@ -56,7 +56,7 @@ def _within(document: Document, box: Box) -> str:
 
 def test_print_that_cannot_be_read_is_no_target_and_its_fields_are_known_all_the_same() -> None:
     document = shown("overview", 1)
-    assert all(glyph.box[3] - glyph.box[1] >= pages.READABLE * SIDE for glyph in document.glyphs)
+    assert all(glyph.box[3] - glyph.box[1] >= invoice.READABLE * SIDE for glyph in document.glyphs)
     assert all(_within(document, entry.value_box) == "" for entry in document.entries)
     assert document.glyphs and not document.labels and not document.elsewhere  # the heading is larger
     left = np.asarray(document.image)[:, 0]
@@ -102,5 +102,5 @@ def test_a_photograph_takes_the_labels_along() -> None:
 
 def test_half_of_the_pages_were_stored_in_a_lossy_way() -> None:
     page = Image.effect_noise((32, 32), 60).convert("RGB")
-    stored = [pages._stored(np.random.default_rng(seed), page).tobytes() == page.tobytes() for seed in range(20)]
+    stored = [invoice._stored(np.random.default_rng(seed), page).tobytes() == page.tobytes() for seed in range(20)]
     assert 5 <= sum(stored) <= 15

@@ -9,8 +9,8 @@ import torch
 from test_finding import begun
 
 from arr_coc.training.attention import all_eager_attention
+from arr_coc.training.from_scratch.multi_task import MultiTask, MultiTaskStage
 from arr_coc.training.from_scratch.stage import ScratchStage
-from arr_coc.training.from_scratch.together import Together, TogetherStage
 from arr_coc.training.recipe import load_recipe
 
 PARTS: dict[str, Any] = {
@@ -24,11 +24,11 @@ PARTS: dict[str, Any] = {
     },
     "copying": {"pages": 1, "questions": 1, "budget": 24, "learns_language": False},
 }  # fmt: skip
-STAGE = TogetherStage(steps=2, warmup=1, evaluate_every=2, workers=0, bf16=False, parts=PARTS)
+STAGE = MultiTaskStage(steps=2, warmup=1, evaluate_every=2, workers=0, bf16=False, parts=PARTS)
 
 
 def test_a_step_sums_what_its_parts_lose() -> None:
-    task = Together(STAGE, begun())
+    task = MultiTask(STAGE, begun())
     batch = next(iter(task.pages(0)))
     with all_eager_attention(task.tasks["gathering"].reader.model):  # type: ignore[attr-defined]
         losses = task.losses(0, batch)
@@ -58,7 +58,7 @@ def test_parts_have_rates_and_seeds_of_their_own_and_steps_in_common() -> None:
     answering, gathering, copying = replace(STAGE, seed=7).stages
     assert isinstance(answering, ScratchStage) and (answering.seed, gathering.seed, copying.seed) == (3, 7, 7)
     assert {part.steps for part in (answering, gathering, copying)} == {2}
-    task = Together(STAGE, begun())
+    task = MultiTask(STAGE, begun())
     layer = task.tasks["gathering"].module["language_model"].layers[0].mlp.up_proj.weight  # type: ignore[index]
     (rate,) = {rate for group, rate in task.groups() if any(weight is layer for weight in group)}
     assert rate == 1e-3
@@ -80,7 +80,7 @@ def test_a_part_that_costs_more_has_fewer_steps() -> None:
 @pytest.mark.parametrize("every", [{"gathering": 0}, {"answering": 2}, {"looking": 2}])
 def test_a_share_of_steps_that_no_part_can_have_is_refused(every: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="every: expected (steps of gathering, copying|at least 1); got"):
-        TogetherStage(parts=PARTS, every=every)
+        MultiTaskStage(parts=PARTS, every=every)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_share_of_steps_that_no_part_can_have_is_refused(every: dict[str, Any]
 )
 def test_parts_that_cannot_be_trained_together_are_refused(parts: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        TogetherStage(parts=parts)
+        MultiTaskStage(parts=parts)
 
 
 def test_a_recipe_names_parts(tmp_path: Path) -> None:
@@ -107,6 +107,6 @@ def test_a_recipe_names_parts(tmp_path: Path) -> None:
         "      copying: {pages: 3}\n      looking: {}\n"
     )
     (stage,) = load_recipe(recipe, ["together.parts.copying.pages=4"]).stages
-    assert isinstance(stage, TogetherStage)
+    assert isinstance(stage, MultiTaskStage)
     assert [(part.steps, part.image_size) for part in stage.stages] == [(5, 96), (5, 96)]
     assert stage.stages[0].pages == 4  # type: ignore[attr-defined]

@@ -13,12 +13,10 @@ from trainers import CPU, PAGES, PHASE, killed_at, loaded, same, tiered_checkpoi
 from arr_coc import scorer_lora_config
 from arr_coc.adapters import PARTS, part_of_parameter
 from arr_coc.data.collator import QuestionCollator
-from arr_coc.data.sources import open_records
-from arr_coc.training.draws import Mix
+from arr_coc.data.formats import open_records
 from arr_coc.training.parts import gradient_norms, train_only
 from arr_coc.training.phases import AllocatorPhase, JointPhase, Phase, SemanticPhase, make_trainer, train_phase
-from arr_coc.training.sampler import StepSampler
-from arr_coc.training.trainer import ArrCocTrainer
+from arr_coc.training.trainer import ArrCocTrainer, Mix, StepSampler
 
 
 @pytest.fixture(scope="module")

@@ -20,23 +20,21 @@ from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.processing_arr_coc import ArrCocProcessor
 from arr_coc.training.attention import all_eager_attention
+from arr_coc.training.checkpoints import load_learner, load_state, save_learner
 from arr_coc.training.from_scratch.answering import AnsweringStage
-from arr_coc.training.from_scratch.checkpointing import load_learner, load_state, save_learner
 from arr_coc.training.from_scratch.copying import READS, CopyingStage, CopyingTask
 from arr_coc.training.from_scratch.learner import LEARNT, Learner
-from arr_coc.training.from_scratch.looking import LookingStage
-from arr_coc.training.from_scratch.loop import Loop
-from arr_coc.training.from_scratch.pointing import pointer_loss, shown_by
 from arr_coc.training.from_scratch.questions import Batch, Prompts, QuestionPages, _spelt
 from arr_coc.training.from_scratch.reading import ReadingPages, ReadingStage, reading_loss, values_read
-from arr_coc.training.from_scratch.stage import ScratchStage
-from arr_coc.training.from_scratch.streaming import DrawnPages
+from arr_coc.training.from_scratch.shared_prefix import pointer_loss, shown_by
+from arr_coc.training.from_scratch.stage import DrawnPages, Loop, ScratchStage
 from arr_coc.training.from_scratch.targets import SLOTS, word_targets
+from arr_coc.training.from_scratch.visual_pretraining import VisualPretrainingStage
 from arr_coc.training.recipe import Recipe, load_recipe, train
 from arr_coc.training.stages import STAGES, Run, Stage
 
 READING = ReadingStage(steps=4, batch_size=4, warmup=1, evaluate_every=2, workers=0, evaluate_split="train")
-LOOKING = LookingStage(
+LOOKING = VisualPretrainingStage(
     steps=4, batch_size=2, kinds={"document": 1.0}, warmup=1, evaluate_every=2, workers=0, evaluate_split="train"
 )
 COPYING = CopyingStage(steps=1, pages=1, questions=1, budget=24, warmup=1, evaluate_every=1, workers=0)
@@ -112,7 +110,7 @@ def test_pages_that_come_up_again_are_drawn_less_often_and_are_a_function_of_the
     config: ArrCocConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the first ones, of which as many are kept as training draws among."""
-    monkeypatch.setattr("arr_coc.training.from_scratch.streaming.KEPT", 8)
+    monkeypatch.setattr("arr_coc.training.from_scratch.stage.KEPT", 8)
     drawn: list[int] = []
     draw = DrawnPages._draw
 

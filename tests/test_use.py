@@ -21,10 +21,8 @@ from arr_coc.evaluation.prediction_loop import model_identity
 from arr_coc.journal import journal_files, read_journal
 from arr_coc.learning.versions import Versions
 from arr_coc.serving.app import Server
-from arr_coc.serving.example import JOURNAL, Example, example_of
-from arr_coc.serving.replay import ALLOCATION, ANSWER, SAME, SKIPPED, Replay
-from arr_coc.serving.settings import ServerSettings
-from arr_coc.serving.use_settings import UseSettings
+from arr_coc.serving.examples import ALLOCATION, ANSWER, JOURNAL, SAME, SKIPPED, Example, Replay, example_of
+from arr_coc.serving.settings import ServerSettings, UseSettings
 
 pytestmark = pytest.mark.slow
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from arr_coc.serving.redaction import load_hook
-from arr_coc.serving.use_settings import UseSettings
+from arr_coc.serving.examples import load_hook
+from arr_coc.serving.settings import UseSettings
 
 
 @pytest.mark.parametrize(

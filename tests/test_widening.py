@@ -5,7 +5,7 @@ import torch
 
 from arr_coc.modeling.configuration_arr_coc import ArrCocVisionConfig
 from arr_coc.modeling.grid_encoder import GridEncoder
-from arr_coc.training.widening import widened, wider
+from arr_coc.training.warm_start import widened, wider
 
 NARROW = {
     "hidden_size": 32, "mlp_dim": 48, "num_attention_heads": 2, "num_hidden_layers": 2, "global_attn_indexes": [1],

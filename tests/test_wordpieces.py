@@ -19,7 +19,7 @@ from arr_coc.modeling.generation import Asker, QuestionBatch
 from arr_coc.modeling.joint_allocation import bridge_over_views
 from arr_coc.modeling.wordpieces import SPELLED, Spelling, WordpieceHead
 from arr_coc.training.from_scratch.patch_language import speaks_words
-from arr_coc.training.reader.vocabulary import class_of, spelled
+from arr_coc.training.reader.targets import class_of, spelled
 
 WORDPIECES = {"bridge": {"kind": "wordpieces", "places": 8}, "text": LARGE_TEXT}
 

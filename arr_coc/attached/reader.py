@@ -10,10 +10,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
 
+from ..loading import find_device, find_model
 from ..modeling.answers import Answer, answer_probabilities
 from ..modeling.checks import boxes_per_slot
+from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.generation import check_decoding, checked_questions, shown_by_prompts
 from ..modeling.image_loading import MAX_IMAGE_PIXELS, Source, load_source
 from ..modeling.image_processing_arr_coc import Box
@@ -22,11 +25,21 @@ from ..modeling.views import AS_SEEN
 from .adapter import load_scorer, save_scorer
 from .encoding import AttachedEncoding, EncodedPrompt, encode_prompts
 from .families import FAMILIES
-from .fetch import ALL, AttachedFetch, fetch_result, origins
-from .placing import PlainPrompt, count_fetched
-from .prompts import PromptWriter
+from .placing import PlainPrompt, PromptWriter, count_fetched
 from .runner import ModelRunner
-from .scoring import STRATEGIES, TrainedScorer, between_cells, make_scorer, most_relevant, relevance_of_boxes, score
+from .scoring import (
+    ALL,
+    STRATEGIES,
+    AttachedFetch,
+    TrainedScorer,
+    between_cells,
+    fetch_result,
+    make_scorer,
+    most_relevant,
+    origins,
+    relevance_of_boxes,
+    score,
+)
 
 BUDGET = 0.25
 """Of the plain model's image tokens, where a call says nothing."""
@@ -320,3 +333,35 @@ def _boxes_of(prompts: Sequence[EncodedPrompt], boxes: Any) -> list[Any]:
     if len(listed) != sum(counts):
         raise ValueError(f"boxes: expected one list per question and image ({sum(counts)}); got {len(listed)}")
     return [[listed.pop(0) for _ in range(count)] for count in counts]
+
+
+def load_reader(name: str | None, device: str | None = None) -> AttachedReader | None:
+    """A reader attached to the published model `name`; None: it is one of our own, or none that can be read.
+
+    Raises:
+        ValueError: a model of a family that cannot be attached to, one that transformers cannot load, or no such
+            device.
+    """
+    if name is None:
+        return None
+    source = find_model(name)
+    try:
+        model_type = AutoConfig.from_pretrained(source).model_type
+    except (OSError, ValueError):
+        return None  # `arr_coc.loading.load_model` says what is wrong with it
+    if model_type == ArrCocConfig.model_type:
+        return None
+    if model_type not in FAMILIES:
+        known = ", ".join(sorted(FAMILIES))
+        raise ValueError(f"{source}: expected an ARR-COC model, or a model of type {known}; got {model_type!r}")
+    target, kind = find_device(device), AutoModelForImageTextToText
+    model, processor = (_loaded(part, source) for part in (kind, AutoProcessor))
+    return attach(model.to(target).eval(), processor)
+
+
+def _loaded(kind: Any, source: str) -> Any:
+    try:
+        return kind.from_pretrained(source)
+    except Exception as error:  # missing packages and files, damaged weights: libraries have many kinds of errors
+        line = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"{source}: expected what {kind.__name__} loads; got {line}") from error

@@ -16,8 +16,7 @@ from ..modeling.attention_scorer import AttentionRecorder, keeps_every_position
 from ..modeling.generation import generation_setting, within_context
 from ..modeling.transformers_releases import CACHE
 from .encoding import AttachedEncoding, EncodedPrompt, flat
-from .placing import BASE, FETCHED, TEXT, Batch, PlacedPrompt, PlainPrompt, pad, place
-from .prompts import PromptWriter
+from .placing import BASE, FETCHED, TEXT, Batch, PlacedPrompt, PlainPrompt, PromptWriter, pad, place
 
 ATTENTION_LAYERS = (0.25, 0.75)
 """From which to which share of the language model's depth attention is read."""

@@ -15,13 +15,13 @@ from contextlib import suppress
 from importlib.metadata import version
 from typing import NoReturn
 
-from . import ask, demo, evaluate, experiment, explain, learn, publish, render, serve, train
+from . import ask, evaluate, experiment, explain, learn, publish, serve, train
 from .common import Command, quiet
 
 COMMANDS: tuple[Command, ...] = (
     ask.COMMAND,
     explain.LOOK,
-    demo.COMMAND,
+    serve.COMMAND,
     evaluate.COMMAND,
     evaluate.MEASURE,
     explain.ANALYSE,
@@ -31,7 +31,7 @@ COMMANDS: tuple[Command, ...] = (
     publish.ASSEMBLE,
     publish.BUILD,
     publish.PUSH,
-    render.COMMAND,
+    train.COMMAND,
     train.COMMAND,
     serve.COMMAND,
     learn.REPLAY,

@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from transformers.utils import logging
 
-    from arr_coc.attached.loading import load_reader
+    from arr_coc.attached.reader import load_reader
     from arr_coc.loading import load_model
     from arr_coc.modeling.image_loading import load_source
     from arr_coc.viewing import draw_answer, draw_sheet

@@ -177,8 +177,7 @@ def find_source(data: Any, kind: str | None, settings: Sequence[str] | None) -> 
     Raises:
         ValueError: see `open_source`; or a YAML file beside options that it stands for.
     """
-    from arr_coc.data.formats import FORMATS, Format
-    from arr_coc.data.sources import DEFAULT_FORMAT, open_source
+    from arr_coc.data.formats import DEFAULT_FORMAT, FORMATS, Format, open_source
 
     whole = isinstance(data, Format) or (data is not None and Path(data).suffix in _YAML)
     if whole and (kind is not None or settings):
@@ -217,7 +216,7 @@ def read_source(path: Path) -> Format:
     Raises:
         ValueError: no YAML, or see `open_source`.
     """
-    from arr_coc.data.sources import open_source
+    from arr_coc.data.formats import open_source
     from arr_coc.files import read_yaml
 
     content = read_yaml(path)

@@ -221,7 +221,7 @@ def _of_suite(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 
 def _of_bench(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from arr_coc.attached.loading import load_reader
+    from arr_coc.attached.reader import load_reader
     from arr_coc.evaluation.bench import ModelReader, ask_bench, bench_text, read_bench, score_bench
     from arr_coc.evaluation.reporting import environment, require_extra, shown
     from arr_coc.loading import load_model

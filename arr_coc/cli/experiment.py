@@ -29,8 +29,8 @@ from .common import (
 )
 
 if TYPE_CHECKING:
-    from arr_coc.experiments.decisions import Entry
     from arr_coc.experiments.experiment import Settings
+    from arr_coc.experiments.scoring import Entry
 
 
 PLACES = ("model", "data", "out", "rules")
@@ -194,10 +194,9 @@ def read_config(name: str | None) -> dict[str, Any]:
     Raises:
         ValueError: no YAML, or keys that mean nothing.
     """
-    from arr_coc.data.formats import Format
-    from arr_coc.data.sources import open_source
-    from arr_coc.experiments.decisions import read_entries
+    from arr_coc.data.formats import Format, open_source
     from arr_coc.experiments.experiment import Settings
+    from arr_coc.experiments.scoring import read_entries
     from arr_coc.files import read_yaml
 
     if name is None:
@@ -228,8 +227,8 @@ def make_settings(options: dict[str, Any]) -> Settings:
     Raises:
         ValueError: a list of the wrong kind, or rules that cannot be read.
     """
-    from arr_coc.experiments.decisions import read_rules
     from arr_coc.experiments.experiment import Settings
+    from arr_coc.experiments.scoring import read_rules
 
     settings = dict(options)
     for name in ("arms", "seeds", "trained_on", "contest"):

@@ -150,8 +150,7 @@ def add_analyse_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_analyse(args: argparse.Namespace) -> None:
-    from arr_coc.explaining.analysis import analyse
-    from arr_coc.explaining.page import clusters_text, write_analysis
+    from arr_coc.explaining.analysis import analyse, clusters_text, write_analysis
     from arr_coc.loading import load_model
     from arr_coc.modeling.fetcher import FetchChoices
 

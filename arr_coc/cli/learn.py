@@ -94,8 +94,7 @@ def run_replay(args: argparse.Namespace) -> None:
     from arr_coc.journal import journal_files
     from arr_coc.learning.versions import Versions
     from arr_coc.loading import load_model
-    from arr_coc.serving.example import JOURNAL
-    from arr_coc.serving.replay import SAME, Replay
+    from arr_coc.serving.examples import JOURNAL, SAME, Replay
 
     log = Path(args.log).expanduser()
     if not journal_files(log, JOURNAL):

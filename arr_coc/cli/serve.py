@@ -1,4 +1,4 @@
-"""`arr-coc serve`: a model behind an OpenAI-compatible API."""
+"""`arr-coc serve` and `arr-coc demo`: a model behind an OpenAI-compatible API, and behind a page in the browser."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from .common import Command, add_device_argument
 
 if TYPE_CHECKING:
-    from arr_coc.serving.settings import ServerSettings
-    from arr_coc.serving.use_settings import UseSettings
+    from arr_coc.serving.settings import ServerSettings, UseSettings
+
 
 KEYS_VARIABLE = "ARR_COC_API_KEYS"
 
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> None:
     settings, use = _settings(args), _use(args)
     try:
         from arr_coc.serving.app import Server
-        from arr_coc.serving.running import run as serve
+        from arr_coc.serving.app import run as serve
     except ImportError as error:
         raise ValueError(f'serve: expected its packages, pip install "arr-coc[serve]"; got {error}') from error
     from arr_coc.loading import load_model
@@ -109,8 +109,7 @@ def _settings(args: argparse.Namespace) -> ServerSettings:
 
 
 def _use(args: argparse.Namespace) -> UseSettings:
-    from arr_coc.serving.settings import MIB
-    from arr_coc.serving.use_settings import UseSettings
+    from arr_coc.serving.settings import MIB, UseSettings
 
     sizes = {"examples_bytes": args.examples_size, "feedback_bytes": args.feedback_size}
     given = {
@@ -155,4 +154,41 @@ COMMAND = Command(
     ),
     add_arguments=add_arguments,
     run=run,
+)
+
+
+def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        nargs="?",
+        help="folder, or org/name on the Hub (default: arr-coc-tiny-2 of a checkout)",
+    )
+    parser.add_argument("--host", metavar="H", default="127.0.0.1", help="address to listen at (default: %(default)s)")
+    parser.add_argument("--port", metavar="P", type=int, default=7860, help="port to listen at (default: %(default)s)")
+    add_device_argument(parser)
+
+
+def run_demo(args: argparse.Namespace) -> None:
+    try:
+        from arr_coc.demo.page import Page
+        from arr_coc.demo.page import run as serve
+    except ImportError as error:
+        raise ValueError(f'demo: expected its packages, pip install "arr-coc[demo]"; got {error}') from error
+    from arr_coc.loading import load_model
+
+    page = Page(load_model(args.model, args.device))
+    serve(page, args.host, args.port, lambda url: print(f"Open {url} (Ctrl-C ends it)", flush=True))
+
+
+DEMO = Command(
+    name="demo",
+    summary="serve a web page to ask about images",
+    description=(
+        "Serve a web page: drop an image, ask about it, and see which patches each question fetched, with two\n"
+        "strategies side by side if wanted. No data leaves the machine."
+    ),
+    examples=("arr-coc demo", "arr-coc demo out/arr-coc-tiny --port 8080"),
+    add_arguments=add_demo_arguments,
+    run=run_demo,
 )

@@ -19,7 +19,7 @@ from .domains import density
 from .domains.browser import LAYOUTS, STACKED, render_browser
 from .domains.density import render_dense_page, render_density
 from .domains.document import Document, Entry, cased, render_document
-from .domains.pages import render_overview, render_tile
+from .domains.invoice import render_overview, render_tile
 from .domains.photo import photograph_document
 from .glyphs import Glyph
 from .splits import SPLITS, Split

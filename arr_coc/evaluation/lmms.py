@@ -17,7 +17,7 @@ from lmms_eval.api.model import lmms
 from lmms_eval.models.registry_v2 import ModelManifest
 from tqdm import tqdm
 
-from ..attached.loading import load_reader
+from ..attached.reader import load_reader
 from ..loading import load_model
 from .prediction_loop import new_tokens
 

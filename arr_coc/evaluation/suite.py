@@ -16,10 +16,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..data.formats import Format
+from ..data.formats import Format, open_source
 from ..data.formats.own import Rendered
 from ..data.records import Record
-from ..data.sources import open_source
 from ..data.splits import Split
 from ..files import read_yaml
 from ..metrics import METRICS

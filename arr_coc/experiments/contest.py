@@ -16,8 +16,8 @@ from ..evaluation.predictions import read_run
 from ..evaluation.reporting import environment, shown
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .costs import Asked
-from .decisions import Entry, check_rules
 from .experiment import Settings, arms_of, check_settings, facts, judged, predict
+from .scoring import Entry, check_rules
 
 Load = Callable[[str], ArrCocForConditionalGeneration]
 """Gives the model in a folder, with its processor, where it is to run."""

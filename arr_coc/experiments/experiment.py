@@ -30,8 +30,7 @@ from ..files import check_entries, check_types, read_json, read_yaml, write_json
 from ..modeling.allocators import ALLOCATORS
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .costs import ArmCost, Asked, Costs, Percentiles, measure_costs
-from .decisions import DEFAULT_RULES, Entry, check_rules, missing_arms
-from .scoring import Curve, read_curve, score_curve, score_experiment
+from .scoring import DEFAULT_RULES, Curve, Entry, check_rules, missing_arms, read_curve, score_curve, score_experiment
 
 logger = logging.get_logger(__name__)
 

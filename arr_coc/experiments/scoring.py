@@ -1,4 +1,4 @@
-"""From the scores of an experiment's arms to the numbers of its report: no model is needed.
+"""From the scores of an experiment's arms to its decisions: no model is needed.
 
 A curve shows scores against how much a page says: where does each arm fail, and how much does running back recover?
 
@@ -8,21 +8,287 @@ curve:
   floor: floor         # who reads base tokens alone
   ceiling: keep_all    # who sees everything
 
+Decision rules are written down before the run, and so are the arms of a contest.
+
+rules:                       # the first one that holds decides
+  - decision: GO
+    if: {arm: realizer, above: [random, saliency], by: 2}      # by more than so many points, also at the interval's end
+  - decision: STOP
+    if: {arm: realizer, not_above: none, by: 2}                # the interval ends at so many points, or below
+otherwise: {decision: CANNOT SAY}
+notes:                       # said beside the decision, each that holds
+  - if: {arm: realizer, not_above: larger}                     # by: 2 where nothing is said
+
+The 95 % interval of the difference decides, never its sign. Fewer than `FEWEST_IMAGES` images decide nothing. The
+sentences that say what a decision rests on are made from what was measured.
+
+contest:                     # arms with weights of their own
+  running: {arm: realizer, weights: [runs/running-0/model, runs/running-1/model]}    # trainings that differ by seed
+  floor: {arm: larger, weights: [runs/floor-0/model, runs/floor-1/model]}
+  keep_all: {arm: keep_all, weights: [runs/keep_all-0/model], bound: true}           # may read any number of tokens
+reference: running     # whom the others are compared with, and whose tokens they read; the first one by default
+tolerance: 0.1         # by which share an arm that is no bound may read more or fewer
+
+`arm` is any name that `make_arms` takes, resolved with the configuration of the arm's own models. In rules and reports
+arms go by the contest's names.
+
 Notation: n questions.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..data.records import Record
 from ..evaluation.predictions import changed_answers, compared_halves, misallocated, swapped_pairs
+from ..evaluation.reporting import points
 from ..evaluation.scores import Items, Scored, buckets, compare_all, summary
-from ..evaluation.statistics import bootstrap_ratio, paired_difference, score_interval, training_spread
-from .decisions import compared, decide, margins
+from ..evaluation.statistics import FEWEST_IMAGES, bootstrap_ratio, paired_difference, score_interval, training_spread
+from ..files import read_yaml
+
+NO_VERDICT = "NO VERDICT"
+"""The decision where there are too few images for any."""
+
+Comparison = Mapping[str, Any]
+"""Of two arms: {"difference": {"value", "low", "high"} in shares, "significant": bool, ...}."""
+
+SMALLEST_DIFFERENCE = 2.0
+"""Points: less is not worth having. What `not_above` leaves open where a rule does not say."""
+
+RIVALS = ("larger", "smaller", "random", "saliency", "uniform", "patches_only")
+"""What running back has to beat at equal tokens: see `arms`."""
+
+DEFAULT_RULES: dict[str, Any] = {
+    "rules": [
+        {"decision": "GO", "if": {"arm": "realizer", "above": ["none", *RIVALS], "by": SMALLEST_DIFFERENCE}},
+        {"decision": "STOP", "if": {"arm": "realizer", "not_above": ["none"], "by": SMALLEST_DIFFERENCE}},
+        *(
+            {"decision": "NO-GO", "if": {"arm": "realizer", "not_above": [rival], "by": SMALLEST_DIFFERENCE}}
+            for rival in RIVALS
+        ),
+    ],
+    "otherwise": {"decision": "CANNOT SAY"},
+    "notes": [{"if": {"arm": "saliency", "not_above": ["random"], "by": SMALLEST_DIFFERENCE}}],
+}
+
+
+_FORMS = ({"arm", "above", "by"}, {"arm", "not_above", "by"}, {"arm", "not_above"})
+"""The names that a condition may consist of."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A statement about the differences between `arm` and each of `others`, in points.
+
+    Attributes:
+        arm, others: names of the arm and of those that it is compared with.
+        above: the difference is significant and its whole interval above `by`; else the whole interval is at most `by`.
+        by: points.
+    """
+
+    arm: str
+    others: tuple[str, ...]
+    above: bool
+    by: float
+
+    def holds(self, compare: Callable[[str, str], Comparison]) -> bool:
+        """Whether it is shown of all others, by `compare(first, second)`."""
+        return not self.failing(compare)
+
+    def failing(self, compare: Callable[[str, str], Comparison]) -> list[str]:
+        """The others that it is not shown of."""
+
+        def shown(row: Comparison) -> bool:
+            low, high = (100 * row["difference"][end] for end in ("low", "high"))
+            return row["significant"] and low > self.by if self.above else high <= self.by
+
+        return [other for other in self.others if not shown(compare(self.arm, other))]
+
+    def finding(self, compare: Callable[[str, str], Comparison]) -> str:
+        """What was measured, as a sentence, where it holds."""
+        if self.above:
+            return f"{self.arm} is above {_listed(self.others)}, by more than {self.by:g} points."
+        return f"{self.arm} is {_listed([self._place(other, compare(self.arm, other)) for other in self.others])}."
+
+    def _place(self, other: str, row: Comparison) -> str:
+        if row["significant"] and row["difference"]["high"] < 0:
+            return f"below {other}: {points(row['difference'])} points"
+        return f"not above {other} by more than {self.by:g} points: {points(row['difference'])}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """ "a, b and c"."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def read_rules(path: Path) -> dict[str, Any]:
+    """The rules in a YAML file.
+
+    Raises:
+        ValueError: no YAML, or no rules.
+        OSError: the file cannot be read.
+    """
+    content = read_yaml(path)
+    check_rules(content)
+    return content
+
+
+def check_rules(rules: Any) -> None:
+    """Refuses anything that `decide` could not follow.
+
+    Raises:
+        ValueError: a rule, a note or `otherwise` is malformed; the message says which and what was expected.
+    """
+    if not isinstance(rules, dict) or not isinstance(rules.get("rules"), list) or not rules["rules"]:
+        raise ValueError(f"rules: expected a list of rules under the name rules; got {rules!r}")
+    for place, rule in (*((f"rules[{i}]", rule) for i, rule in enumerate(rules["rules"])), *_notes(rules)):
+        condition(rule, place)
+        _check_names(rule, place, ("decision",) if place.startswith("rules") else ())
+    _check_names(rules.get("otherwise"), "otherwise", ("decision",))
+
+
+def _notes(rules: dict[str, Any]) -> list[tuple[str, Any]]:
+    notes = rules.get("notes") or []
+    if not isinstance(notes, list):
+        raise ValueError(f"notes: expected a list; got {notes!r}")
+    return [(f"notes[{i}]", note) for i, note in enumerate(notes)]
+
+
+def _check_names(content: Any, place: str, needed: Sequence[str]) -> None:
+    for name in needed:
+        if not isinstance(content, dict) or not isinstance(content.get(name), str):
+            raise ValueError(f"{place}: expected {name}, a string; got {content!r}")
+    if "text" in content:
+        raise ValueError(f"{place}: expected no text, which is made from what is measured; got {content['text']!r}")
+
+
+def condition(rule: Any, place: str = "rule") -> Condition:
+    """The condition of a rule or note.
+
+    Raises:
+        ValueError: no `if` with an arm and either `above` and `by`, or `not_above` and perhaps `by`.
+    """
+    content = rule.get("if") if isinstance(rule, dict) else None
+    if isinstance(content, dict) and set(content) in _FORMS:
+        above = "above" in content
+        others, by = content["above" if above else "not_above"], content.get("by", SMALLEST_DIFFERENCE)
+        others = [others] if isinstance(others, str) else others
+        named = isinstance(others, list) and others and all(isinstance(other, str) for other in others)
+        if isinstance(content["arm"], str) and named and isinstance(by, int | float):
+            return Condition(content["arm"], tuple(others), above, float(by))
+    expected = "if with arm, above and by (points), or arm and not_above, perhaps by"
+    raise ValueError(f"{place}: expected {expected}; got {content!r}")
+
+
+def compared(rules: dict[str, Any]) -> list[tuple[str, str]]:
+    """The pairs of arms that the rules and notes speak of, each once."""
+    conditions = [condition(rule) for rule in (*rules["rules"], *(rules.get("notes") or []))]
+    return list(dict.fromkeys((stated.arm, other) for stated in conditions for other in stated.others))
+
+
+def margins(rules: dict[str, Any]) -> dict[tuple[str, str], float]:
+    """By which share rules want the first of two arms above the second."""
+    conditions = [condition(rule) for rule in rules["rules"]]
+    return {(each.arm, other): each.by / 100 for each in conditions if each.above for other in each.others}
+
+
+def missing_arms(rules: dict[str, Any], arms: Sequence[str]) -> list[str]:
+    """Arms that the deciding rules need and the experiment lacks; notes about absent arms are left out silently."""
+    needed = [condition(rule) for rule in rules["rules"]]
+    names = {name for stated in needed for name in (stated.arm, *stated.others)}
+    return sorted(names - set(arms))
+
+
+def decide(
+    rules: dict[str, Any], arms: Sequence[str], compare: Callable[[str, str], Comparison], *, images: int
+) -> dict[str, Any]:
+    """The decision, the text that follows, the comparisons it rests on, and the notes that hold.
+
+    Args:
+        rules: checked by `check_rules`, with all arms that they need (`missing_arms`).
+        arms: those of the experiment.
+        compare: of two arms that the rules compare.
+        images: how many different ones were asked about; fewer than `FEWEST_IMAGES` give no verdict.
+    """
+    if images < FEWEST_IMAGES:
+        text = f"A verdict needs at least {FEWEST_IMAGES} different images; these questions are about {images}."
+        return {"decision": NO_VERDICT, "text": text, "because": [], "notes": []}
+    rests_on: list[tuple[str, str]] = []
+    outcome = {"decision": rules["otherwise"]["decision"], "text": ""}
+    for rule in rules["rules"]:
+        stated = condition(rule)
+        rests_on += [(stated.arm, other) for other in stated.others]
+        if stated.holds(compare):
+            outcome = {"decision": rule["decision"], "text": stated.finding(compare)}
+            break
+    noted = [condition(note) for note in rules.get("notes") or []]
+    notes = [note.finding(compare) for note in noted if {note.arm, *note.others} <= set(arms) and note.holds(compare)]
+    outcome["text"] = outcome["text"] or _undecided([condition(rule) for rule in rules["rules"]], compare)
+    return {**outcome, "because": list(dict.fromkeys(rests_on)), "notes": notes}
+
+
+def _undecided(conditions: Sequence[Condition], compare: Callable[[str, str], Comparison]) -> str:
+    """Which differences keep the rules from holding, where none does."""
+    pairs = dict.fromkeys((each.arm, other) for each in conditions for other in each.failing(compare))
+    open_pairs = [
+        f"{arm} against {other}, {points(compare(arm, other)['difference'])} points"
+        for arm, other in pairs
+        if all(other in each.failing(compare) for each in conditions if each.arm == arm and other in each.others)
+    ]
+    return f"No rule holds. Open: {'; '.join(open_pairs)}." if open_pairs else "No rule holds."
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An arm of a contest.
+
+    Attributes:
+        name: its own.
+        arm: the name of what it does, see `make_arms`.
+        weights: folders of models that were trained alike but for their seeds.
+        bound: whether it may read another number of tokens than the reference.
+        trained_on: of `TRAINABLE`, what the weights read well besides.
+    """
+
+    name: str
+    arm: str
+    weights: tuple[str, ...]
+    bound: bool = False
+    trained_on: tuple[str, ...] = ()
+
+
+def read_entries(spec: Any, folder: Path = Path(".")) -> list[Entry]:
+    """The arms of a contest as a configuration lists them; their weights' paths are relative to `folder`.
+
+    Raises:
+        ValueError: no mapping of names to arms, fewer than two, or one that is malformed; the message says which.
+    """
+    if not isinstance(spec, Mapping) or len(spec) < 2:
+        raise ValueError(f"contest: expected at least two arms by name; got {spec!r}")
+    return [_entry(name, content, folder) for name, content in spec.items()]
+
+
+def _entry(name: Any, content: Any, folder: Path) -> Entry:
+    where = f"contest.{name}"
+    if not isinstance(name, str) or not re.fullmatch(r"\w+", name):
+        raise ValueError(f"contest: expected names of letters, digits and _; got {name!r}")
+    known = [field.name for field in fields(Entry) if field.name != "name"]
+    if not isinstance(content, Mapping) or not {"arm", "weights"} <= set(content) <= set(known):
+        raise ValueError(f"{where}: expected arm and weights, perhaps {', '.join(known[2:])}; got {content!r}")
+    lists = {key: content.get(key, []) for key in ("weights", "trained_on")}
+    for key, value in lists.items():
+        if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+            raise ValueError(f"{where}.{key}: expected a list of texts; got {value!r}")
+    if not lists["weights"] or not isinstance(content["arm"], str) or not isinstance(content.get("bound", False), bool):
+        expected = "the name of an arm, at least one folder of weights, and bound as true or false"
+        raise ValueError(f"{where}: expected {expected}; got {dict(content)}")
+    weights = tuple(str(folder / path) if (folder / path).exists() else path for path in lists["weights"])
+    return Entry(name, content["arm"], weights, content.get("bound", False), tuple(lists["trained_on"]))
 
 
 def score_experiment(

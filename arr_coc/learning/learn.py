@@ -26,9 +26,8 @@ from ..evaluation.strategies import score_fetchers
 from ..files import sole_writer
 from ..loading import load_config, load_model
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from ..training.adapter import train_adapter
 from ..training.phases import AllocatorPhase
-from ..training.recipe import Recipe
+from ..training.recipe import Recipe, train_adapter
 from .versions import Versions, adapted_fetcher
 
 MARGIN = 0.01

@@ -1,12 +1,16 @@
-"""The application: endpoints, errors, what starts and ends with it."""
+"""The application: endpoints, errors, what starts and ends with it; and running it until it is told to end."""
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import PurePath
+from types import FrameType
 from typing import Any
 
+import torch
+import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
@@ -20,16 +24,13 @@ from .chat import Chat
 from .encodings import HANDLE, EncodingStore, UnknownHandle
 from .engine import Engine
 from .feedback_desk import FeedbackRequest, UnknownAnswer, receipt
-from .fetch_watch import FetchWatch
 from .guard import Guard
-from .image_worker import ImageLimits
-from .metrics import Metrics
+from .image_workers import ImageLimits, WorkerPool
+from .metrics import FetchWatch, Metrics
 from .protocol import ChatRequest, EncodingRequest, error_body
 from .question import EngineBusy, EngineStopped
-from .settings import ServerSettings
+from .settings import ServerSettings, UseSettings
 from .use import Use
-from .use_settings import UseSettings
-from .worker_pool import WorkerPool
 
 logger = logging.getLogger(__name__)
 
@@ -266,3 +267,61 @@ def _add_errors(api: FastAPI, server: Server) -> None:
     async def fault(_: Request, error: Exception) -> Response:
         logger.error("a request failed", exc_info=error)
         return refuse("fault", 500, "the server failed to answer; its log says why")
+
+
+class DrainingServer(uvicorn.Server):
+    """uvicorn, which on SIGTERM and SIGINT takes no more requests and ends when those it took are answered.
+
+    Args:
+        server: what is served.
+        on_ready: called when questions are taken.
+    """
+
+    def __init__(self, server: Server, on_ready: Callable[[], None]) -> None:
+        seconds = int(server.settings.answer_seconds) + 1
+        config = uvicorn.Config(
+            server.app, lifespan="on", log_level="warning", server_header=False, timeout_graceful_shutdown=seconds
+        )
+        super().__init__(config)
+        self._server, self._on_ready = server, on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._on_ready()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._server.guard.draining = True
+        super().handle_exit(sig, frame)
+
+
+def share_cores() -> None:
+    """Halves PyTorch's threads: two of the server's threads compute at once, one that embeds and one that answers.
+
+    With all cores for each, every product would wait for the slower half of it.
+    """
+    torch.set_num_threads(max(1, torch.get_num_threads() // 2))
+
+
+def run(server: Server, host: str, port: int, on_ready: Callable[[str], None]) -> None:
+    """Serves until SIGTERM or SIGINT; a second SIGINT ends at once.
+
+    Args:
+        server: what is served.
+        host: address to listen at.
+        port: 0: any that is free.
+        on_ready: called with the URL when questions are taken.
+
+    Raises:
+        ValueError: a port that there is not.
+        OSError: the address is taken, or not this machine's.
+    """
+    if not 0 <= port < 2**16:
+        raise ValueError(f"port: expected 0 to {2**16 - 1}; got {port}")
+    if server.engine.asker.model.device.type == "cpu":
+        share_cores()
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, port), family=family, backlog=2048) as listening:
+        name = f"[{host}]" if family == socket.AF_INET6 else host
+        url = f"http://{name}:{listening.getsockname()[1]}/v1"
+        DrainingServer(server, lambda: on_ready(url)).run(sockets=[listening])

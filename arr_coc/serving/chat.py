@@ -11,14 +11,12 @@ from typing import Any
 
 from ..modeling.generation import checked_questions
 from ..modeling.processing_arr_coc import ArrCocProcessor
-from .answer_text import AnswerText
+from .answers import AnswerText, Field, as_json
 from .encodings import EncodingStore
-from .ended import Ended
 from .engine import Engine
-from .json_answers import Field, as_json
 from .metrics import Metrics, length_label, tier_label
 from .protocol import ChatRequest, Completion, error_body, fetch_summary, logprobs_of, usage
-from .question import EngineStopped, Progress, Question, Ticket
+from .question import Ended, EngineStopped, Progress, Question, Ticket
 from .settings import ServerSettings
 
 MAX_IMAGES = 8

@@ -1,12 +1,16 @@
-"""Encoded images: held by what they hold, the least lately used given up first."""
+"""Encoded images: held by what they hold, the least lately used given up first; and which server holds which.
+
+Questions about one image go to the same of several servers, which holds its encoding.
+"""
 
 import asyncio
 import hashlib
 import hmac
+import json
 import math
 import secrets
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
@@ -25,9 +29,8 @@ from ..modeling.image_processing_arr_coc import FAR_SHRUNK, ArrCocImageProcessor
 from ..modeling.image_sources import POLICIES
 from ..modeling.view_encoding import encode_sources, windows_of
 from ..modeling.views import ViewOptions
-from .image_worker import PreparedImage
+from .image_workers import PreparedImage, WorkerPool
 from .metrics import Metrics
-from .worker_pool import WorkerPool
 
 HANDLE = "encoding:"
 """Before a handle, where a request may also hold a URL."""
@@ -247,3 +250,42 @@ class EncodingStore:
             _, oldest = self._held.popitem(last=False)
             del self._keys[oldest.handle]
             self.bytes -= oldest.size
+
+
+def affinity_key(body: bytes, secret: bytes) -> str:
+    """What a request's first image is known by: the handle that its encoding has or will have, or its URL.
+
+    Args:
+        body: of /v1/chat/completions or /v1/encodings.
+        secret: that all servers tell handles from.
+
+    Returns:
+        "" where there is no image, or none that can be read: any server says why.
+    """
+    try:
+        url = _first_image(json.loads(body))
+        if url.startswith("data:"):
+            return handle_of(hashlib.sha256(inline_content(url)).digest(), secret)
+        return url.removeprefix(HANDLE)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return ""
+
+
+def _first_image(request: Any) -> str:
+    if "image" in request:
+        return str(request["image"])
+    parts = (part for message in request["messages"] for part in message["content"] if isinstance(part, dict))
+    urls = (
+        part["file"]["file_data"] if part["type"] == "file" else part["image_url"]["url"]
+        for part in parts
+        if part.get("type") in ("image_url", "file")
+    )
+    return str(next(urls, ""))
+
+
+def by_affinity(key: str, names: Iterable[str]) -> list[str]:
+    """Servers in the order in which a key prefers them: whichever comes or goes, the others keep their keys.
+
+    Rendezvous hashing (Thaler and Ravishankar, 1996): each server draws a number for the key, the largest is first.
+    """
+    return sorted(names, key=lambda name: hashlib.sha256(f"{key}\0{name}".encode()).digest(), reverse=True)

@@ -14,9 +14,9 @@ from ..data.records import boxes_of
 from ..journal import Journal
 from ..modeling.image_processing_arr_coc import Box
 from .encodings import EncodingStore, HeldEncoding
-from .ended import Ended
+from .examples import Hook
 from .protocol import Strict
-from .redaction import Hook
+from .question import Ended
 
 _ID = "chatcmpl-"
 

@@ -14,8 +14,8 @@ from ..modeling.answers import Pass
 from ..modeling.fetcher import FetchChoices
 from ..modeling.image_sources import shorten
 from ..modeling.processing_arr_coc import Turn
-from .json_answers import Field as JsonField
-from .json_answers import fields_of
+from .answers import Field as JsonField
+from .answers import fields_of
 
 
 class Strict(BaseModel):

@@ -24,8 +24,8 @@ from ray.serve.request_router import PendingRequest, RequestRouter, RunningRepli
 from starlette.responses import JSONResponse
 
 from ..loading import load_model
-from .affinity import affinity_key, by_affinity
 from .app import Server
+from .encodings import affinity_key, by_affinity
 from .guard import App, Guard, Message, Receive, Send
 from .metrics import Metrics
 from .protocol import error_body

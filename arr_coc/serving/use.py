@@ -1,18 +1,90 @@
 """All that a server keeps of its use and takes from it: examples, feedback, versions of its scorer."""
 
+import logging
+import threading
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, Gauge
+
 from ..data import feedback
 from ..evaluation.prediction_loop import model_identity
+from ..files import read_json
 from ..journal import Journal
-from . import example
+from ..learning.versions import CHECKPOINT, DECISION, Versions, adapted_fetcher
+from ..modeling.fetcher import RunningBackFetcher
+from . import examples
 from .encodings import EncodingStore
-from .ended import Ended
 from .engine import Engine
-from .example_log import ExampleLog
+from .examples import ExampleLog, load_hook
 from .feedback_desk import FeedbackDesk
 from .metrics import Metrics
-from .redaction import load_hook
-from .use_settings import UseSettings
-from .version_watch import VersionWatch
+from .question import Ended
+from .settings import UseSettings
+
+logger = logging.getLogger(__name__)
+
+
+class VersionWatch:
+    """A thread that swaps the engine's fetcher when another version is promoted, or one step back is taken.
+
+    Args:
+        engine: its fetcher is the checkpoint's own as yet.
+        folder: of the versions.
+        seconds: between looks.
+        weights: SHA-256 of the checkpoint's files, which an adapter has to be of.
+        registry: where the version in use is told.
+
+    Raises:
+        ValueError: versions that are damaged or another model's: a server does not start with those. Later they are
+            logged, and the version that is in use stays.
+    """
+
+    def __init__(self, engine: Engine, folder: Path, seconds: float, weights: str, registry: CollectorRegistry) -> None:
+        self.engine, self.versions, self.seconds, self.weights = engine, Versions(folder), seconds, weights
+        self._own: RunningBackFetcher = engine.asker.model.model.fetcher
+        self._gauge = Gauge("arr_coc_scorer_version", "1 for the version in use.", ["version"], registry=registry)
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="versions", daemon=True)
+        self._refused = ""
+        self._gauge.labels(engine.version).set(1)
+        self.look()
+
+    def start(self) -> None:
+        """Begins to look."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Looks no more."""
+        self._end.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def look(self) -> None:
+        """Takes the version that is in use now.
+
+        Raises:
+            ValueError: it is damaged or another model's.
+        """
+        version, before = self.versions.current().version, self.engine.version
+        if version == before:
+            return
+        adapter = self.versions.adapter(version)
+        if adapter is not None and (base := read_json(adapter / DECISION).get("base")) != self.weights:
+            raise ValueError(f"{adapter}: expected an adapter of the checkpoint {self.weights[:12]}; got one of {base}")
+        self.engine.swap(adapted_fetcher(self._own, adapter), version)
+        self._gauge.labels(before).set(0)
+        self._gauge.labels(version).set(1)
+        logger.info("the scorer is now %s", "the checkpoint's own" if version == CHECKPOINT else version)
+
+    def _watch(self) -> None:
+        while not self._end.wait(self.seconds):
+            try:
+                self.look()
+                self._refused = ""
+            except (ValueError, OSError) as error:
+                if str(error) != self._refused:  # said once, not every few seconds
+                    logger.error("the scorer stays %s: %s", self.engine.version, error)
+                self._refused = str(error)
 
 
 class Use:
@@ -39,7 +111,7 @@ class Use:
         self.versions: VersionWatch | None = None
         if settings.examples is not None:
             limit = settings.examples_bytes
-            journal = Journal(settings.examples, example.JOURNAL, limit=limit, forgets=True, durable=False)
+            journal = Journal(settings.examples, examples.JOURNAL, limit=limit, forgets=True, durable=False)
             self.examples = ExampleLog(journal, settings, weights, hook, registry)
         if settings.feedback is not None:
             limit = settings.feedback_bytes

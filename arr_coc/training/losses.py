@@ -1,6 +1,7 @@
 """What a step minimises: the losses by name, each with its weight.
 
-Notation: B prompts, S their length, T positions at their end for which there are logits, I image slots, N patches.
+Notation: B prompts, S their length, T positions at their end for which there are logits (of `tier_logits` the number of
+tiers), I image slots, N patches.
 """
 
 from collections.abc import Mapping
@@ -19,8 +20,21 @@ from ..modeling.modeling_arr_coc import (
     efficiency_loss,
     relevance_losses,
 )
-from .distillation import distillation_loss
-from .tier_loss import expected_answer_loss
+from .attention import distillation_loss
+
+
+def expected_answer_loss(tier_logits: Tensor, losses: Tensor) -> Tensor:
+    """[I] the answer's loss, on average over tiers drawn from the classifier: the sum of p(tier) * loss(tier).
+
+    Its gradient is exact. That of tokens weighted by the probability that they are fetched is not: a language model
+    that normalises its input hardly sees a token's scale, and so not that it might be missing.
+
+    Args:
+        tier_logits: [I, T], see `FetchResult.tier_logits`.
+        losses: [I, T] summed cross-entropy of each answer's tokens, with as many saccades as each tier has.
+    """
+    return (tier_logits.softmax(-1) * losses.to(tier_logits)).sum(-1)
+
 
 WEIGHTS = {
     "answer": 1.0,

@@ -14,7 +14,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ..adapters import check_parts
 from ..data.collator import QuestionCollator
-from ..data.sources import open_records
+from ..data.formats import open_records
 from ..files import disk_faults, replace_folder
 from ..loading import refused
 from ..modeling.bridges import BRIDGES
@@ -23,12 +23,11 @@ from ..modeling.processing_arr_coc import ArrCocProcessor
 from ..modeling.scorers import SCORERS
 from .cache import CachedEncoder
 from .checkpoints import damage, mark_complete
-from .draws import Mix
 from .losses import loss_weights
 from .parts import base_model, train_only
 from .reinforce import ReinforceSettings
 from .stages import STAGES, Run, Stage
-from .trainer import ArrCocTrainer, Objective
+from .trainer import ArrCocTrainer, Mix, Objective
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +49,7 @@ class Phase(Stage):
     """Settings of a phase.
 
     Attributes:
-        data: what to train on, see `arr_coc.data.sources.open_records`; may say `on_error` and `max_errors` too.
+        data: what to train on, see `arr_coc.data.formats.open_records`; may say `on_error` and `max_errors` too.
         held_out: what to evaluate on; None: no evaluation, and the last weights are kept instead of the best.
         trained: parts that are trained, see `arr_coc.adapters.PARTS`, or single scorers as "scorer.experts"; the others
             are frozen.

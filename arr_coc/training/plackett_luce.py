@@ -2,8 +2,10 @@
 
 Patches are drawn one after the other, each with probability softmax(logits) among those that are left. Adding Gumbel
 noise to the logits and taking the K largest draws exactly so (Yellott 1977; Kool et al. 2019, "Stochastic Beams").
+Where the allocator chooses how many patches it fetches, that number is drawn too, from what it deems likely.
 
-Notation: N patches, K of them drawn; `...` leading dimensions (items, draws), the same everywhere in one call.
+Notation: N patches, K of them drawn (of sizes: at most), I image slots, G draws; `...` leading dimensions (items,
+draws), the same everywhere in one call. A rank r counts from 0.
 """
 
 import math
@@ -105,3 +107,26 @@ def _mode(weights: Tensor) -> tuple[Tensor, Tensor]:
         rising = 1 + pull(middle)[0] > middle.exp()
         low, high = torch.where(rising, middle, low), torch.where(rising, high, middle)
     return low, (low.exp() + pull(low)[1]).rsqrt()
+
+
+def size_probabilities(survival: Tensor) -> Tensor:
+    """The probability of every size 1..K from that of every rank to be fetched: [I, K] -> [I, K].
+
+    P(size = k) = P(size > k - 1) - P(size > k). Tiers of one size on a small grid count as one size.
+
+    Args:
+        survival: P(size > r) at rank r, falling and 1 at rank 0: `FetchResult.survival`.
+    """
+    return (survival - torch.nn.functional.pad(survival[:, 1:], (0, 1))).clamp(min=0)
+
+
+def draw_sizes(survival: Tensor, draws: int, *, generator: torch.Generator) -> Tensor:
+    """Sizes [I, G] int64 for `survival` [I, K]; `generator` decides, on its own device."""
+    probabilities = size_probabilities(survival.detach().float()).to(generator.device)
+    return 1 + torch.multinomial(probabilities, draws, replacement=True, generator=generator).to(survival.device)
+
+
+def size_log_probability(survival: Tensor, sizes: Tensor) -> Tensor:
+    """Log-probability [I, G] of sizes [I, G] as drawn from `survival` [I, K]."""
+    tiny = torch.finfo(torch.float32).tiny
+    return size_probabilities(survival.float()).gather(1, sizes - 1).clamp(min=tiny).log()

@@ -1,8 +1,8 @@
 """Recipes: a YAML file that says which stages make a checkpoint, from nothing or from a trained one.
 
 model: .                   # folder with config.json and the tokenizer, relative to the recipe
-start: .                   # a trained model's folder to go on from; none: new. One that is smaller (see `growing`) is
-                           # grown: the model begins by computing what it computes
+start: .                   # a trained model's folder to go on from; none: new. One that is smaller is a
+                           # warm start: the model begins by computing what it computes
 config: {fetcher_config: {allocator: tiers}}   # what shall differ from config.json
 reference: {format: rendered, pages: 100, split: validation}   # how it fetches on these is saved beside it
 saved: {dtype: bfloat16, max_shard_size: 16MB}   # how it is written; none: as it was trained, in one file
@@ -22,6 +22,7 @@ settings: {answering.steps: 100, seed: 1}
 """
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
@@ -32,22 +33,80 @@ from typing import Any
 import torch
 import yaml
 from accelerate import PartialState
+from huggingface_hub import split_torch_state_dict_into_shards
 from transformers import GenerationConfig
 from transformers.utils import GENERATION_CONFIG_NAME, logging
 
-from ..files import fresh_folder, read_yaml, sole_writer, write_json
-from ..loading import load_config, refused
+from ..adapters import adapt
+from ..files import check_types, fresh_folder, read_yaml, sole_writer, write_json
+from ..loading import DTYPES, load_config, refused
 from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.processing_arr_coc import ArrCocProcessor
 from . import phases, tempering  # noqa: F401  # register their stages
-from .from_scratch import answering, comparing, copying, finding, gathering, looking, reading, together  # noqa: F401  # likewise
-from .from_scratch.checkpointing import LEARNER, load_learner
+from .checkpoints import LEARNER, load_learner, save_learner
+from .from_scratch import answering, comparing, copying, finding, multi_task, multi_view, reading, visual_pretraining  # noqa: F401  # register their stages
 from .from_scratch.patch_language import PatchLanguage, teach_words
-from .growing import load_grown
-from .reader import end_to_end, question_answering, recognition, relevance  # noqa: F401  # likewise
-from .saving import Saving
+from .phases import Phase, train_phase
+from .reader import end_to_end, question_answering, recognition, relevance  # noqa: F401  # register their stages
+from .reader.language_model import save_adapter
 from .stages import STAGES, Run, Stage, stage_from
+from .warm_start import load_warm_start
+
+
+@dataclass(frozen=True)
+class Saving:
+    """What a recipe says of its trained model's files.
+
+    Attributes:
+        dtype: of weights and of what only training uses, a name in `DTYPES`; None: as they were trained.
+        max_shard_size: of a file of weights, bytes or text such as "16MB".
+
+    Raises:
+        ValueError: a type that is none of these, or a size that says nothing.
+    """
+
+    dtype: str | None = None
+    max_shard_size: int | str = "5GB"
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        if self.dtype not in (None, *DTYPES):
+            raise ValueError(f"saved.dtype: expected one of {', '.join(DTYPES)}; got {self.dtype!r}")
+        try:
+            split_torch_state_dict_into_shards({}, max_shard_size=self.max_shard_size)
+        except ValueError as error:
+            expected = 'bytes, or text such as "16MB"'
+            raise ValueError(f"saved.max_shard_size: expected {expected}; got {self.max_shard_size!r}") from error
+
+    @classmethod
+    def told(cls, settings: Mapping[str, Any]) -> "Saving":
+        """What a recipe's `saved` says.
+
+        Raises:
+            ValueError: settings that there are not.
+        """
+        known = [setting.name for setting in fields(cls)]
+        if unknown := sorted(map(str, set(settings) - set(known))):
+            raise ValueError(f"saved: expected settings among {', '.join(known)}; got {', '.join(unknown)}")
+        return cls(**settings)
+
+    def write(self, run: Run, folder: Path) -> None:
+        """Writes weights, configuration, processor, and what training the model further needs; the run's are cast."""
+        dtype = None if self.dtype is None else DTYPES[self.dtype]
+        if dtype is not None:
+            run.model.to(dtype)  # type: ignore[arg-type]  # transformers wraps `to` and loses its types
+        run.model.save_pretrained(folder, max_shard_size=self.max_shard_size)
+        run.processor.save_pretrained(folder)
+        if adapter := run.learner.get("adapter"):
+            save_adapter({name: weight.to(dtype or weight.dtype) for name, weight in adapter.items()}, folder)
+        if run.learner:
+            states = {
+                part: {name: weight.to(dtype) if weight.is_floating_point() else weight for name, weight in own.items()}
+                for part, own in run.learner.items()
+            }
+            save_learner(states, folder)
+
 
 logger = logging.get_logger(__name__)
 
@@ -74,7 +133,7 @@ class Recipe:
         start: a trained model's folder (with its `LEARNER`, for stages from scratch) to go on from; None: nothing.
         root: what paths in the stages' data are relative to.
         changes: settings that differ from the configuration's, parts of it as mappings.
-        reference: usual questions, see `arr_coc.data.sources.open_records`, on which `arr-coc train` measures how the
+        reference: usual questions, see `arr_coc.data.formats.open_records`, on which `arr-coc train` measures how the
             trained model fetches, for a server to compare its traffic with; None: it does not.
         saved: how the trained model is written.
         averaged: share in what is written of the weights as they were before the first stage (one stage's own setting
@@ -303,7 +362,7 @@ def begin(recipe: Recipe, device: torch.device) -> Run:
         if not recipe.start.is_dir():
             raise ValueError(f"start: expected a trained model's folder; got {recipe.start}, which is none")
         with refused(str(recipe.start)):
-            new = load_grown(run.model, recipe.start, recipe.seed)
+            new = load_warm_start(run.model, recipe.start, recipe.seed)
         begun = any(stage.from_scratch for stage in recipe.stages) and (recipe.start / LEARNER).is_file()
         if begun or any(stage.needs_learner for stage in recipe.stages):
             run.learner = load_learner(recipe.start)
@@ -312,3 +371,50 @@ def begin(recipe: Recipe, device: torch.device) -> Run:
                 language.load_state_dict(run.learner["language"])
                 teach_words(run.model, language, new)
     return run
+
+
+ADAPTER = "adapter"
+"""Folder, in a run's own, of the adapter."""
+
+
+def train_adapter(recipe: Recipe, out: Path, device: torch.device | str = "cpu", *, rank: int = 8) -> Path:
+    """Runs a recipe's one phase on an adapter, or goes on with a run that was killed; the model stays as it is.
+
+    Args:
+        recipe: of one phase, which begins with a trained model (`start`).
+        out: folder for checkpoints and for the adapter.
+        device: where to train.
+        rank: of LoRA.
+
+    Returns:
+        The adapter's folder, for `PeftModel.from_pretrained`.
+
+    Raises:
+        ValueError: another recipe, a phase whose parts have no linear layers, or `out` in another process's hands.
+    """
+    main = PartialState(cpu=torch.device(device).type == "cpu").is_main_process
+    with sole_writer(out) if main else nullcontext():
+        trained = _train_adapter(recipe, out, torch.device(device), rank)
+        if main:
+            with fresh_folder((out / ADAPTER).absolute(), force=True) as beside:
+                for path in (*trained.glob("adapter_*"), *trained.glob("README.md")):
+                    shutil.copyfile(path, beside / path.name)
+    return out / ADAPTER
+
+
+def _train_adapter(recipe: Recipe, out: Path, device: torch.device, rank: int) -> Path:
+    """Runs the phase; returns the folder that it made."""
+    phase = recipe.stages[0]
+    if len(recipe.stages) != 1 or not isinstance(phase, Phase) or recipe.start is None:
+        stages = ", ".join(type(stage).__name__ for stage in recipe.stages)
+        raise ValueError(f"adapter: expected a recipe with a start and one phase; got {recipe.start} and {stages}")
+    if recipe.averaged:
+        raise ValueError(f"adapter: expected a recipe that averages no weights; got averaged: {recipe.averaged}")
+    with refused(str(recipe.start)):
+        model = ArrCocForConditionalGeneration.from_pretrained(recipe.start)
+        processor = ArrCocProcessor.from_pretrained(recipe.start)
+    if PartialState().is_main_process:
+        tell_changes(phase, out / "stage0.json")
+    torch.manual_seed(recipe.seed)
+    adapted = adapt(model, phase.trained, r=rank)
+    return train_phase(adapted, processor, phase, out / "stage0", device=device, root=recipe.root)

@@ -18,13 +18,13 @@ import torch
 from accelerate import PartialState
 from torch import Tensor
 
+from ..data.formats import open_records
 from ..data.records import Record
-from ..data.sources import open_records
 from ..files import fresh_file
 from ..modeling.fetcher import TemperingPolicy
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration, ImageEncoding
 from ..modeling.passes import AUTO_PASSES
-from .rewards import RewardWeights, answer_correctness, group_advantages, reward
+from .reinforce import RewardWeights, answer_correctness, group_advantages, reward
 from .stages import STAGES, Run, Stage
 
 logger = logging.getLogger(__name__)

@@ -1,11 +1,14 @@
 """Training with transformers' Trainer: ARR-COC's losses, learning rates per part, measurements and whole checkpoints.
 
+The order of records, and the strategy and budget of each step, are functions of seed and step alone: a resumed run, any
+number of processes and any way of accumulating gradients draw the same.
+
 Notation: B prompts, S their length, I image slots (one per prompt here), N patches, K saccades.
 """
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,19 +23,83 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, Tr
 from ..files import disk_faults
 from ..loading import refused
 from ..modeling.allocators import tier_sizes
+from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.fetcher import FetchChoices
 from ..modeling.image_encoding import ImageEncoding
 from ..modeling.modeling_arr_coc import ArrCocOutput, text_statistics
 from ..modeling.prompt import trim_placeholders
+from .attention import answer_attention, patch_attention
 from .cache import CachedEncoder
 from .checkpoints import discard_incomplete, mark_complete, newest_complete
-from .distillation import answer_attention, patch_attention
-from .draws import Draw, Mix
 from .losses import Counts, Term, answer_positions, loss_terms, loss_weights, token_losses
 from .measures import Averages, fetch_measures, item_measures, summary, tier_shares
 from .parts import base_model, gradient_norms, parameter_groups
 from .reinforce import Reinforcer, ReinforceSettings
-from .sampler import StepSampler
+
+
+class StepSampler(Sampler[int]):
+    """Numbers of `items` records for a whole run: pass after pass, each in an order drawn from (seed, pass).
+
+    A run is one epoch of this length, so where it stands in the data is its step alone, and processes that deal these
+    numbers among themselves take the same records per step as one process that takes them all.
+    """
+
+    def __init__(self, items: int, *, draws: int, seed: int) -> None:
+        if items < 1:
+            raise ValueError(f"data: expected at least 1 record to train on; got {items}")
+        self.items, self.draws, self.seed = items, draws, seed
+
+    def __len__(self) -> int:
+        return self.draws
+
+    def __iter__(self) -> Iterator[int]:
+        for start in range(0, self.draws, self.items):
+            generator = torch.Generator().manual_seed((self.seed * 1_000_003 + start // self.items) % 2**63)
+            yield from torch.randperm(self.items, generator=generator)[: self.draws - start].tolist()
+
+
+@dataclass(frozen=True)
+class Draw:
+    """How a step fetches: `strategy`, and K as `saccades` per image slot."""
+
+    strategy: str
+    saccades: int
+
+
+@dataclass(frozen=True)
+class Mix:
+    """How often each strategy and each budget is drawn; weights need not sum to 1.
+
+    Raises:
+        ValueError: there are no weights, or one is no positive number.
+    """
+
+    strategies: Mapping[str, float]
+    budgets: Mapping[str | int, float]
+
+    def __post_init__(self) -> None:
+        for name, weights in (("strategies", self.strategies), ("budgets", self.budgets)):
+            numbers = isinstance(weights, Mapping) and all(isinstance(w, int | float) for w in weights.values())
+            if not numbers or not weights or min(weights.values()) < 0 or sum(weights.values()) <= 0:
+                raise ValueError(f"{name}: expected a mapping of names to weights, one above 0; got {weights!r}")
+
+    def draw(self, seed: int, step: int, config: ArrCocConfig) -> Draw:
+        """What step `step` of a run with this seed does."""
+        generator = torch.Generator().manual_seed((seed * 1_000_003 + step) % 2**63)
+        strategy, budget = _drawn(self.strategies, generator), _drawn(self.budgets, generator)
+        return Draw(strategy, config.vision_tokens(budget=budget, strategy=strategy)[1])
+
+    def largest(self, config: ArrCocConfig) -> int:
+        """The largest K that may be drawn: as many placeholders a batch must have."""
+        return max(config.vision_tokens(budget=budget, strategy="random")[1] for budget in self.budgets)
+
+
+def _drawn(weights: Mapping[Any, float], generator: torch.Generator) -> Any:
+    """A key, drawn by weight; keys in the order of their names, so that the mapping's own order does not matter."""
+    names = sorted(weights, key=str)
+    shares = torch.tensor([float(weights[name]) for name in names])
+    return names[int(torch.multinomial(shares, 1, generator=generator))]
+
 
 _ALIGNED = ("attention_mask", "query_mask", "position_ids", "labels")
 """What a batch may hold beside `input_ids` that goes token by token."""

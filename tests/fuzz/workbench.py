@@ -102,7 +102,7 @@ def import_commands() -> None:
         report,  # noqa: F401
     )
     from arr_coc.publishing import pushing  # noqa: F401
-    from arr_coc.training import adapter, recipe  # noqa: F401
+    from arr_coc.training import recipe  # noqa: F401
 
 
 @dataclass

@@ -4,18 +4,7 @@ A new domain is a function that draws a page, its layouts and its wordings under
 and everything above it take it by that name.
 """
 
-from . import (  # noqa: F401  (each registers itself)
-    browser,
-    chart,
-    density,
-    document,
-    invoice,
-    lists,
-    pages,
-    pair,
-    sign,
-    tables,
-)
+from . import browser, chart, density, document, invoice, lists, sign, tables  # noqa: F401  (each registers itself)
 from .page import DOMAINS as DOMAINS
 from .page import Difficulty as Difficulty
 from .page import Domain as Domain

@@ -15,10 +15,9 @@ from ...modeling.image_processing_arr_coc import Box
 from ..glyphs import MAX_FONT, Styles
 from ..questions import Wordings
 from ..splits import Split
-from ..values import CITIES, pick
+from ..values import CITIES, DAYS, DEPARTMENTS, MONTHS, PRODUCTS, REGIONS, pick, sample_words
 from .canvas import Canvas, least_pixels, text_unit
 from .page import Asker, Layouts, Page, Question, Span, interleave, register
-from .words import DAYS, DEPARTMENTS, MONTHS, PRODUCTS, REGIONS, sample_words
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,9 @@ import numpy as np
 
 from ..questions import Wordings
 from ..splits import Split
-from ..values import FIRST_NAMES, KINDS, distinct, letters, pick
+from ..values import DEPARTMENTS, FIRST_NAMES, KINDS, distinct, letters, pick, sample_words
 from .canvas import Align, Canvas, Role, Row, Ruling, draw_rows, least_pixels, plan_rows, rule_rows
 from .page import Asker, Layouts, Page, Question, Span, interleave, register
-from .words import DEPARTMENTS, sample_words
 
 
 @dataclass(frozen=True)

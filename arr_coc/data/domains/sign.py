@@ -17,11 +17,10 @@ from ..glyphs import MAX_FONT, Glyph, sample_pen, sample_style, write
 from ..questions import Wordings
 from ..rasterising import Ink, TextStyle, degrade, luminance
 from ..splits import Split
-from ..values import CITIES, FIRST_NAMES, KINDS, pick
+from ..values import CITIES, FIRST_NAMES, KINDS, STREETS, TRADES, pick, sample_words
 from .canvas import least_pixels, text_unit
 from .page import Asker, Layouts, Page, Question, Span, interleave, register, register_sources
 from .photo import bounds_of, corners_of, homography, ink_box, paste_warped, project, sample_quad
-from .words import STREETS, TRADES, sample_words
 
 Fill = tuple[int, int, int]
 Scene = Callable[[np.random.Generator, int], Image.Image]

@@ -10,10 +10,23 @@ import numpy as np
 
 from ..questions import Wordings
 from ..splits import Split
-from ..values import KINDS, pick
+from ..values import (
+    DAYS,
+    DEPARTMENTS,
+    ITEMS,
+    KINDS,
+    MEASURES,
+    MONTHS,
+    PRODUCTS,
+    QUARTERS,
+    REGIONS,
+    SHOPS,
+    SIZES,
+    pick,
+    sample_words,
+)
 from .canvas import Align, Canvas, Role, Row, Ruling, draw_rows, least_pixels, plan_rows, rule_rows
 from .page import Asker, Layouts, Page, Question, Span, interleave, register
-from .words import DAYS, DEPARTMENTS, ITEMS, MEASURES, MONTHS, PRODUCTS, QUARTERS, REGIONS, SHOPS, SIZES, sample_words
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,15 @@
-"""Published formats of questions about images, and our own, in one registry."""
+"""Data sets by format: a class for each, and what a YAML file says about one to its records.
 
+`{format: textvqa, path: val.json, images: val, ocr: ocr.json}`: `format` is a name in `FORMATS`, the other keys are the
+fields of that format's class.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+from ..records import MAX_ERRORS, OnError, Record
 from .base import FORMATS as FORMATS
 from .base import Columns as Columns
 from .base import Format as Format
@@ -12,3 +22,72 @@ from .published import DocVqa as DocVqa
 from .published import Gqa as Gqa
 from .published import TextVqa as TextVqa
 from .published import VqaV2 as VqaV2
+
+DEFAULT_FORMAT = "jsonl"
+
+
+def open_records(
+    spec: Mapping[str, Any],
+    *,
+    folder: str | Path = ".",
+    limit: int | None = None,
+    on_error: OnError = "stop",
+    max_errors: int = MAX_ERRORS,
+) -> Sequence[Record]:
+    """The records of a source; their images are opened when they are needed.
+
+    Args:
+        spec: `format`, a name in `FORMATS` ("jsonl" by default), and the fields of that format's class.
+        folder: what paths in `spec` are relative to.
+        limit: read the first so many records only.
+        on_error: "skip" leaves out a bad record with a warning that names file and line.
+        max_errors: more bad records than this stop the reading after all.
+
+    Raises:
+        ValueError: an unknown format; fields that are missing or mean nothing; missing or bad files; a bad record.
+        OSError: a file cannot be read.
+    """
+    return open_source(spec, folder=folder).read(limit=limit, on_error=on_error, max_errors=max_errors)
+
+
+def open_source(spec: Mapping[str, Any], *, folder: str | Path = ".") -> Format:
+    """The source that `spec` describes, unread; see `open_records`.
+
+    Raises:
+        ValueError: an unknown format, fields that are missing or mean nothing.
+    """
+    if not isinstance(spec, Mapping):
+        raise ValueError(f"data: expected format, path and the format's other fields by name; got {spec!r}")
+    options = dict(spec)
+    name = options.pop("format", DEFAULT_FORMAT)
+    if not isinstance(name, str):
+        raise ValueError(f"format: expected one of {', '.join(sorted(FORMATS))}; got {name!r}")
+    kind = FORMATS[name]
+    known = {field.name: field.default is MISSING and field.default_factory is MISSING for field in fields(kind)}  # type: ignore[arg-type]
+    needed = [field for field, required in known.items() if required]
+    unknown = sorted(map(str, set(options) - set(known)))
+    if unknown:
+        raise ValueError(f"data of format {name}: expected fields among {', '.join(known)}; got {', '.join(unknown)}")
+    missing = [field for field in needed if options.get(field) is None]
+    if missing:
+        raise ValueError(f"data of format {name}: expected {', '.join(needed)}; got no {', '.join(missing)}")
+    for place in kind.places:
+        if options.get(place) is not None:
+            options[place] = _path(options[place], place, Path(folder))
+    for name in kind.nested:
+        options[name] = _sources(options[name], name, folder)
+    if "path" in options and "path" not in kind.places and (Path(folder) / str(options["path"])).exists():
+        options["path"] = str(Path(folder) / options["path"])  # else a name on the Hub
+    return kind(**options)
+
+
+def _sources(specs: Any, name: str, folder: str | Path) -> tuple[Format, ...]:
+    if not isinstance(specs, list | tuple) or not specs:
+        raise ValueError(f"{name}: expected a list of sources; got {specs!r}")
+    return tuple(spec if isinstance(spec, Format) else open_source(spec, folder=folder) for spec in specs)
+
+
+def _path(value: Any, name: str, folder: Path) -> Path:
+    if not isinstance(value, str | Path) or not str(value):
+        raise ValueError(f"{name}: expected a path; got {value!r}")
+    return folder / Path(value).expanduser()

@@ -15,7 +15,7 @@ import numpy as np
 from ..domains.page import TextPage
 from ..fonts import FontFace, find_fonts
 from ..splits import Split, check_split
-from . import agreements, cards, charts, forms, invoices, letters, listings, manuals, receipts, screens, tables
+from . import agreements, cards, charts, forms, invoices, letters, manuals, receipts, screens, tables
 from .page import PAGES, PageMaker, fonts_of
 
 __all__ = ["KINDS", "draw_page", "layout_page"]
@@ -48,7 +48,7 @@ KINDS: dict[str, float] = {
 _QUESTIONS = 14  # of a page at most
 _ABSENT = 0.12  # of the questions
 
-_MODULES = (agreements, cards, charts, forms, invoices, letters, listings, manuals, receipts, screens, tables)
+_MODULES = (agreements, cards, charts, forms, invoices, letters, manuals, manuals, receipts, screens, tables)
 assert set(KINDS) == set(PAGES), [module.__name__ for module in _MODULES]  # each registers its kinds
 
 

@@ -22,8 +22,8 @@ from arr_coc.modeling.configuration_arr_coc import grid_size, resolve_budget
 
 from ..stages import STAGES, Run
 from .learner import LEARNT, Learner
-from .pointing import POINTING_LAYER
 from .questions import Batch, Prompts, QuestionPages
+from .shared_prefix import POINTING_LAYER
 from .stage import ScratchStage, Task
 
 

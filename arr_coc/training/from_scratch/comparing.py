@@ -20,9 +20,8 @@ from PIL import Image
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from arr_coc.data.domains.document import Document
+from arr_coc.data.domains.document import Document, ask_about, draw_contents
 from arr_coc.data.domains.page import Question
-from arr_coc.data.domains.pair import ask_about, draw_contents
 from arr_coc.data.glyphs import box_targets
 from arr_coc.data.mixture import sketch_document
 from arr_coc.modeling.allocators import best
@@ -31,12 +30,10 @@ from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
 from ..stages import STAGES, Run
 from .patch_language import PatchLanguage
-from .placing import Shown, shown
-from .pointing import POINTER_WEIGHT, POINTING_LAYER, check_layer, pointer_loss, pointing, right_rows, shown_by
 from .questions import Prompts, Spelling, padded, places_of, spelling
-from .stage import ScratchStage, Task, uniform_like
-from .streaming import Batches
-from .targets import SLOTS, word_targets
+from .shared_prefix import POINTER_WEIGHT, POINTING_LAYER, check_layer, pointer_loss, pointing, right_rows, shown_by
+from .stage import Batches, ScratchStage, Task, uniform_like
+from .targets import SLOTS, Shown, shown, word_targets
 
 EVALUATED_BATCHES = 4
 """Batches of pairs not trained on that a measurement reads."""

@@ -25,9 +25,8 @@ from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
 from ..stages import STAGES, Run
 from .patch_language import PatchLanguage, Read, tables, teach_words
-from .pointing import POINTER_WEIGHT, POINTING_LAYER, check_layer, pointer_loss, right_rows, shown_by
 from .questions import Batch, Prompts, QuestionPages
-from .reading_on import read_on
+from .shared_prefix import POINTER_WEIGHT, POINTING_LAYER, check_layer, pointer_loss, read_prompts, right_rows, shown_by
 from .stage import ScratchStage, Task, uniform_like
 
 EVALUATED_BATCHES = 4
@@ -138,7 +137,7 @@ class Copying(nn.Module):
             tokens = tokens + float(torch.rand((), generator=generator)) * (other - tokens)
         else:
             tokens = say(batch)
-        states, attention = read_on(self.model, batch.before, tokens, batch.after, layer=self.layer)
+        states, attention = read_prompts(self.model, batch.before, tokens, batch.after, layer=self.layer)
         asked = batch.answer[:, 1:]
         logits, targets = self.model.lm_head(states[asked]), batch.after[:, 1:][asked]
         base = tokens.shape[1] - indices.shape[1]

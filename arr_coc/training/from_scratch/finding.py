@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from arr_coc.data import Split
 from arr_coc.data.domains import DOMAINS, Page, Question
-from arr_coc.data.domains.pages import PAGE
+from arr_coc.data.domains.invoice import PAGE
 from arr_coc.modeling.image_processing_arr_coc import ArrCocImageProcessor, Box
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.scorers import FetchContext
@@ -28,8 +28,7 @@ from arr_coc.modeling.views import VIEWS_AT_ONCE, ViewOptions, Views, Window, pl
 
 from ..stages import STAGES, Run
 from .questions import Prompts
-from .stage import ScratchStage, Task
-from .streaming import Batches
+from .stage import Batches, ScratchStage, Task
 
 LISTWISE_WEIGHT = 0.3
 """Of the loss over the patches of all views as one distribution, beside that over each patch alone."""

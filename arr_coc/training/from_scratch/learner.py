@@ -17,13 +17,12 @@ from arr_coc.modeling.image_encoding import ImageEncoding
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.scorers import FetchContext
 
-from .looking import WORD_WEIGHT, LookingHead, looking_loss, name_cells
 from .patch_language import PLACE_WORDS, PatchLanguage, Read, at_patches, speaks_words
-from .pointing import POINTING_LAYER, check_layer, pointer_loss, right_rows, shown_by
 from .questions import Batch
 from .reading import ReadingHead, reading_loss, word_loss
-from .reading_on import read_on
+from .shared_prefix import POINTING_LAYER, check_layer, pointer_loss, read_prompts, right_rows, shown_by
 from .stage import uniform_like
+from .visual_pretraining import WORD_WEIGHT, LookingHead, looking_loss, name_cells
 
 Said = Literal["bridge", "named", "perfect"]
 """Whose tokens the language model reads: what the bridge makes of the page, perfect ones of what the grid encoder names
@@ -170,7 +169,7 @@ class Learner(nn.Module):
         if said != "bridge":
             image_tokens = self._perfect(self._named(features, batch) if said == "named" else batch, indices)
         layer = self.layer if self.training else None
-        states, attention = read_on(self.model, batch.before, image_tokens, batch.after, layer=layer)
+        states, attention = read_prompts(self.model, batch.before, image_tokens, batch.after, layer=layer)
         asked = batch.answer[:, 1:]
         logits, targets = self.model.lm_head(states[asked]), batch.after[:, 1:][asked]
         shown = batch.relevance.any(1)

@@ -1,4 +1,4 @@
-"""The optimisers that stages from scratch choose between by name."""
+"""The optimisers that stages from scratch choose between by name, and the learning rate over the steps."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import AdamW, Optimizer
+from torch.optim.lr_scheduler import LinearLR, LRScheduler, SequentialLR
+from transformers.optimization import get_cosine_with_min_lr_schedule_with_warmup
 
 Groups = list[tuple[list[nn.Parameter], float]]
 """Parameters and their learning rate, of each group."""
@@ -92,3 +94,19 @@ def _by_decay(groups: Groups, weight_decay: float) -> Iterator[dict[str, Any]]:
         for matrices in (True, False):
             chosen = [parameter for parameter in parameters if (parameter.ndim > 1) == matrices]
             yield {"params": chosen, "weight_decay": weight_decay if matrices else 0.0, "lr": rate}
+
+
+FLOOR = 0.02
+"""Share of the learning rate that is left at the end."""
+
+
+def warmup_cosine(optimizer: Optimizer, *, steps: int, warmup: int) -> LRScheduler:
+    """Linear from 1 / `warmup` of the rate to all of it over `warmup` steps, then half a cosine down to `FLOOR`.
+
+    The rise is torch's, because the first step of transformers' own rise has a rate of 0 and so teaches nothing.
+    """
+    fall = get_cosine_with_min_lr_schedule_with_warmup(optimizer, 0, steps - warmup, min_lr_rate=FLOOR)
+    if not warmup:
+        return fall
+    rise = LinearLR(optimizer, start_factor=1 / warmup, total_iters=warmup - 1)
+    return SequentialLR(optimizer, [rise, fall], [warmup])

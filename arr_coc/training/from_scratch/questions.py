@@ -18,9 +18,8 @@ from arr_coc.modeling.configuration_arr_coc import ArrCocConfig, grid_size
 from arr_coc.modeling.processing_arr_coc import find_query_tokens, query_markers
 from arr_coc.modeling.prompt_format import CHAT_TEMPLATE
 
-from .placing import Shown, shown
-from .streaming import Batches, DrawnPages
-from .targets import fitted, pixels, word_targets
+from .stage import Batches, DrawnPages
+from .targets import Shown, fitted, pixels, shown, word_targets
 
 TRANSCRIBE = "Read the page."
 """What the second turn of a transcribing batch asks for: the fetched lines, or all of them, top to bottom."""

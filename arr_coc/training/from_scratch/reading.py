@@ -24,10 +24,8 @@ from arr_coc.modeling.configuration_arr_coc import ArrCocVisionConfig, grid_size
 from arr_coc.modeling.grid_encoder import GridEncoder
 
 from ..stages import STAGES, Run
-from .placing import Shown, shown
-from .stage import ScratchStage, Task
-from .streaming import Batches, DrawnPages
-from .targets import SLOTS, fitted, pixels, word_targets
+from .stage import Batches, DrawnPages, ScratchStage, Task
+from .targets import SLOTS, Shown, fitted, pixels, shown, word_targets
 
 EVALUATED_BATCHES = 6
 """Batches of held-out crops that a measurement reads."""

@@ -1,11 +1,25 @@
-"""What a page shows, as arrays: its pixels, and which field's name stands under each patch."""
+"""What a page shows, as arrays: pixels, the field's name under each patch, and the characters of each patch.
+
+Which patch shows a character? That of its centre; near an edge, the one where an encoder puts it. The centre of a
+character is half its advance and half its line's capitals, which no ink shows to the pixel. Near an edge between
+patches it is a coin's toss to whoever sees only the picture, and whoever is told that the toss matters learns both
+sides: copies, or gaps. So an encoder is told that the character belongs to the one of the patches about the edge where
+it sees more of it already, and to none of the others. The characters of a line stay in one row of patches: which of two
+stood first could not be told if one were in the upper row and one in the lower.
+
+Notation: P pages, G side of the grid, n characters.
+"""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import torch
 from PIL import Image
+from torch import Tensor
 
-from arr_coc.data import FIELDS, Box, Entry, box_targets
+from arr_coc.data import FIELDS, Box, Entry, Glyph, box_targets
+from arr_coc.data.glyphs import class_of, in_slots
 
 SLOTS = 3
 """Characters named per patch, left to right: the narrowest letters are about a third of a patch wide."""
@@ -40,3 +54,111 @@ def word_targets(
     for field, box in named:
         targets[box_targets([box], size=size, grid=grid) > 0] = 1 + FIELDS.index(field) if field in FIELDS else -100
     return targets
+
+
+NEAR = 0.2
+"""Of a patch's side: characters whose centre is so near an edge may belong to the patch behind it."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The characters on P pages.
+
+    Attributes:
+        pages: [n] page of each.
+        classes: [n] 1 + index in `CHARSET`.
+        centres: [n, 2] (x, y), in patches.
+    """
+
+    pages: Tensor
+    classes: Tensor
+    centres: Tensor
+
+    def nearby(self, side: int) -> Tensor:
+        """[n, 4] the patch of each one's centre, and those behind the edges that are near, numbered on over the pages.
+
+        Where no edge is near, or it is the page's, a patch is named again.
+        """
+        own = self.centres.floor().clamp(0, side - 1)
+        within = self.centres - own
+        beyond = own + (within > 1 - NEAR).long() - (within < NEAR).long()
+        (x, y), (other_x, other_y) = own.long().unbind(1), beyond.clamp(0, side - 1).long().unbind(1)
+        patches = [y * side + x, y * side + other_x, other_y * side + x, other_y * side + other_x]
+        return self.pages[:, None] * side**2 + torch.stack(patches, 1)
+
+    @property
+    def lines(self) -> Tensor:
+        """[n] the number of each one's line: those of a page whose centres are equally high."""
+        heights = (self.centres[:, 1].double() * 1000).round().long()
+        return torch.unique(self.pages * 10**9 + heights, return_inverse=True)[1]
+
+    def put_by(self, logits: Tensor) -> Tensor:
+        """[n] of the nearby patches that where characters are named with most conviction, line by line.
+
+        Args:
+            logits: [P, G, G, SLOTS, 1 + characters] of a `ReadingHead`.
+        """
+        patches = self.nearby(logits.shape[1])
+        if not len(patches):
+            return patches[:, 0]
+        named = logits.detach().float().log_softmax(-1).flatten(0, 2)  # [P*G*G, SLOTS, classes]
+        classes = self.classes[:, None, None, None].expand(-1, 4, SLOTS, 1)
+        conviction = named[patches].gather(-1, classes).amax((2, 3)).view(-1, 2, 2)  # [n, row, column]
+        lines, rows = self.lines, conviction.amax(2)
+        row = rows.new_zeros(int(lines.max()) + 1, 2).index_add_(0, lines, rows).argmax(1)[lines]
+        column = conviction.gather(1, row[:, None, None].expand(-1, 1, 2))[:, 0].argmax(1)
+        return patches.gather(1, (2 * row + column)[:, None])[:, 0]
+
+    def named(self, logits: Tensor) -> Tensor:
+        """[n] how much of each one is named on the patches nearby, in any slot: 1 where one says so, or two say half.
+
+        Args:
+            logits: [P, G, G, SLOTS, 1 + characters] of a `ReadingHead`.
+        """
+        patches = self.nearby(logits.shape[1])
+        said = logits.float().softmax(-1).sum(-2).flatten(0, 2)  # [P*G*G, classes]
+        again = (patches[:, :, None] == patches[:, None]).tril(-1).any(2)  # named before, in the same row
+        return said[patches, self.classes[:, None]].masked_fill(again, 0.0).sum(1)
+
+    def put_anywhere(self, side: int, generator: torch.Generator) -> Tensor:
+        """[n] of the nearby patches those where they would be if each line stood a little elsewhere."""
+        lines = self.lines
+        drawn = torch.rand((int(lines.max()) + 1 if len(lines) else 0, 2), generator=generator).to(self.centres)
+        x, y = (self.centres + NEAR * (2 * drawn - 1)[lines]).floor().clamp(0, side - 1).long().unbind(1)
+        return self.pages * side**2 + y * side + x
+
+    def targets(self, pages: int, side: int, patches: Tensor | None = None) -> Tensor:
+        """int64 [P, G, G, SLOTS]: the characters of each patch from left to right, 0 for none.
+
+        Args:
+            pages: P.
+            side: G.
+            patches: [n] where each one is; None: where its centre is.
+        """
+        at = self.nearby(side)[:, 0] if patches is None else patches
+        x = self.centres[:, 0]
+        filled = in_slots(at.cpu().numpy(), self.classes.cpu().numpy(), x.cpu().numpy(), pages * side**2, SLOTS)
+        return torch.from_numpy(filled).view(pages, side, side, SLOTS).to(self.pages.device)
+
+    def targets_for(self, logits: Tensor) -> Tensor:
+        """`targets`, with the characters where they are `put_by` such logits."""
+        return self.targets(len(logits), logits.shape[1], self.put_by(logits))
+
+    def to(self, device: torch.device) -> "Shown":
+        """The same on `device`."""
+        return Shown(self.pages.to(device), self.classes.to(device), self.centres.to(device))
+
+
+def shown(pages: Sequence[Sequence[Glyph]], patch: float) -> Shown:
+    """The characters of pages, page after page in the order given.
+
+    Args:
+        pages: what each shows.
+        patch: side of a patch, in px of the glyphs' boxes.
+    """
+    glyphs = [glyph for page in pages for glyph in page]
+    boxes = np.array([glyph.box for glyph in glyphs], np.float32).reshape(-1, 4)
+    owners = np.repeat(np.arange(len(pages)), [len(page) for page in pages])
+    classes = np.array([class_of(glyph.char) for glyph in glyphs], np.int64)
+    centres = (boxes[:, :2] + boxes[:, 2:]) / 2 / patch
+    return Shown(torch.from_numpy(owners), torch.from_numpy(classes), torch.from_numpy(centres))

@@ -22,17 +22,12 @@ from arr_coc.data.splits import Split
 from arr_coc.modeling.bridges import WordpieceBridge
 from arr_coc.modeling.image_encoding import ImageEncoding
 
-from ..from_scratch.stage import ScratchStage, Task
-from ..from_scratch.streaming import Batches
+from ..from_scratch.stage import Batches, ScratchStage, Task
 from ..stages import STAGES, Run
-from . import drawn  # noqa: F401  its pages register themselves
-from .adapter import AdaptedModel
-from .asked_pages import AskedPage, AskedPages
-from .heads import RecognitionHead, count_loss, half_loss, piece_loss
-from .pages import Sources
-from .prompting import Asked, Prompting, Row, stacked
+from .language_model import AdaptedModel, Prompting, QuestionBatch, Row, stacked
+from .pages import AskedPage, AskedPages, Sources
 from .question_answering import by_kind, check_reads
-from .recognition import recognition_head
+from .recognition import RecognitionHead, count_loss, half_loss, piece_loss, recognition_head
 
 WEIGHTS = {"answer": 1.0, "base": 0.5, "count": 0.25, "halves": 0.1, "pieces": 0.5, "relevance": 1.0}
 """Of the losses in their sum."""
@@ -243,7 +238,7 @@ class EndToEnd(Task):
         own = base.float() - self.bridge.cell_places(len(base), base.device).float()
         return F.mse_loss(own, mean) / (mean.square().mean() + 1e-2 * self.spread)
 
-    def _prompts(self, batch: Sequence[Drawn], seen: Sequence[Seen]) -> tuple[Asked, Tensor]:
+    def _prompts(self, batch: Sequence[Drawn], seen: Sequence[Seen]) -> tuple[QuestionBatch, Tensor]:
         """The pages with their questions, and their embeddings [P, S, D]."""
         rows: list[tuple[Row, list[tuple[int, int, float]], list[str]]] = []
         tokens: list[Tensor] = []

@@ -22,14 +22,11 @@ from arr_coc.modeling.bridges import WordpieceBridge
 from arr_coc.modeling.configuration_arr_coc import COMPRESSION, ArrCocVisionConfig
 from arr_coc.modeling.wordpieces import Places
 
-from ..from_scratch.stage import ScratchStage, Task
-from ..from_scratch.streaming import Batches
+from ..from_scratch.stage import Batches, ScratchStage, Task
 from ..stages import STAGES, Run
-from .adapter import AdaptedModel
+from .language_model import AdaptedModel, Prompting, QuestionBatch, Row, stacked
 from .pages import Sources
-from .prompting import Asked, Prompting, Row, stacked
-from .sketch import Sketch, base_mixture, fetched, sketch, slipped
-from .vocabulary import Wordpieces
+from .targets import Sketch, Wordpieces, base_mixture, fetched, sketch, slipped
 
 READS = ("both", "fetched", "base")
 """What of a page the language model is given."""
@@ -87,7 +84,7 @@ class QuestionAnsweringStage(ScratchStage):
         return QuestionAnswering(self, run)
 
 
-class AskedBatches(Batches[Asked]):
+class AskedBatches(Batches[QuestionBatch]):
     """Endless batches, a function of (seed, step)."""
 
     def __init__(
@@ -98,7 +95,7 @@ class AskedBatches(Batches[Asked]):
         self.reads, self.start, self.vocabulary = reads, start, len(prompting.tokenizer)
         self.sources, self.seed = Sources(stage.pages, split, None, 0.0), (stage.seed, split != "train")
 
-    def batch(self, step: int) -> Asked:
+    def batch(self, step: int) -> QuestionBatch:
         rng = np.random.default_rng((*self.seed, step))
         return stacked([self._page(rng) for _ in range(self.stage.pages_per_step)])
 
@@ -165,11 +162,11 @@ class QuestionAnswering(Task):
     def pages(self, start: int) -> AskedBatches:
         return self._batches("train", self.stage.reads, start)
 
-    def losses(self, step: int, batch: Asked) -> dict[str, Tensor]:
+    def losses(self, step: int, batch: QuestionBatch) -> dict[str, Tensor]:
         logits, targets, _ = self.language.answers(self.embedded(batch), batch)
         return {"loss": F.cross_entropy(logits.float(), targets)}
 
-    def embedded(self, batch: Asked) -> Tensor:
+    def embedded(self, batch: QuestionBatch) -> Tensor:
         """[P, S, D] float32."""
         table = self.language.table
         with torch.no_grad():
@@ -181,8 +178,8 @@ class QuestionAnswering(Task):
         return rows + placed
 
     @cached_property
-    def _unseen(self) -> dict[str, list[Asked]]:
-        sets: dict[str, list[Asked]] = {}
+    def _unseen(self) -> dict[str, list[QuestionBatch]]:
+        sets: dict[str, list[QuestionBatch]] = {}
         for reads in self.stage.reads:
             batches, questions = self._batches("validation", {reads: 1.0}), 0
             sets[reads] = []

@@ -21,9 +21,7 @@ from arr_coc.modeling.wordpieces import PIECE_SLOTS
 
 from ..from_scratch.stage import ScratchStage, Task
 from ..stages import STAGES, Run
-from . import drawn  # noqa: F401  its pages register themselves
-from .asked_pages import AskedPage, AskedPages
-from .pages import Sources
+from .pages import AskedPage, AskedPages, Sources
 
 EVALUATED_PAGES = 24
 """Held-out pages that a measurement asks about."""

@@ -24,13 +24,13 @@ from arr_coc.evaluation.statistics import score_interval
 from arr_coc.loading import load_model
 from arr_coc.modeling.image_encoding import ImageEncoding
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from arr_coc.training.checkpoints import load_learner
 from arr_coc.training.from_scratch.answering import AnsweringStage
-from arr_coc.training.from_scratch.checkpointing import load_learner
 from arr_coc.training.from_scratch.learner import Learner
-from arr_coc.training.from_scratch.looking import name_cells
 from arr_coc.training.from_scratch.patch_language import cell_of, in_cells
 from arr_coc.training.from_scratch.questions import Batch, Prompts, QuestionPages
-from arr_coc.training.from_scratch.reading_on import read_on
+from arr_coc.training.from_scratch.shared_prefix import read_prompts
+from arr_coc.training.from_scratch.visual_pretraining import name_cells
 
 Told = tuple[str, int, int, bool]
 """Who tells it, characters in the cell, number of the page, and whether it is right: of one character."""
@@ -84,7 +84,7 @@ class Asked:
             yield "named", int(held[page, cell]), page, bool(right[page, cell, place, slot])
 
     def _spelt(self, batch: Batch, tokens: Tensor, held: Tensor, teller: str) -> Iterator[Told]:
-        states = read_on(self.model, batch.before, tokens, batch.after, layer=None).states
+        states = read_prompts(self.model, batch.before, tokens, batch.after, layer=None).states
         right = self.model.lm_head(states).argmax(-1) == batch.after[:, 1:]
         cells = cell_of(batch.places[:, 1:], batch.glyphs.shape[1])
         questions = len(batch.after) // len(tokens)

@@ -1,8 +1,8 @@
-"""Stage: several stages at once, so that what one teaches another does not undo.
+"""Stage: several stages at once, so that what one teaches another does not undo (multi-task training).
 
-The language model forgets what a stage does not ask for: answering undoes copying, gathering undoes both. Here each
-step is one of every part, on a batch of its own, and their losses are summed (rehearsal, as in Robins 1995,
-Catastrophic forgetting, rehearsal and pseudorehearsal).
+The language model forgets what a stage does not ask for: answering undoes copying, multi-view training undoes both.
+Here each step is one of every part, on a batch of its own, and their losses are summed (rehearsal, as in Robins 1995,
+Catastrophic forgetting, rehearsal and pseudorehearsal). Recipes call it "together".
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,8 +13,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from ..stages import STAGES, Run, stage_from
-from .stage import ScratchStage, Task
-from .streaming import Batches
+from .stage import Batches, ScratchStage, Task
 
 _SHARED = ("steps", "warmup", "evaluate_every", "bf16", "weight_decay", "optimizer", "workers", "averaged")
 """What the stage says for all of its parts."""
@@ -22,7 +21,7 @@ _SHARED = ("steps", "warmup", "evaluate_every", "bf16", "weight_decay", "optimiz
 
 @STAGES.register("together")
 @dataclass(frozen=True)
-class TogetherStage(ScratchStage):
+class MultiTaskStage(ScratchStage):
     """Settings of the stage.
 
     Attributes:
@@ -63,13 +62,13 @@ class TogetherStage(ScratchStage):
         if own := [shared for shared in _SHARED if shared in settings]:
             raise ValueError(f"parts: expected {', '.join(own)} beside the parts, for all of them; got that of {name}")
         part = stage_from({"stage": name, **settings}, {"seed": self.seed, "image_size": self.image_size}, "parts")
-        if not isinstance(part, ScratchStage) or isinstance(part, TogetherStage):
+        if not isinstance(part, ScratchStage) or isinstance(part, MultiTaskStage):
             raise ValueError(f"parts: expected stages from scratch; got {name}")
         shared = {name: getattr(self, name) for name in _SHARED}
         return replace(part, **{**shared, "steps": -(-self.steps // self.every.get(name, 1))})
 
-    def task(self, run: Run) -> "Together":
-        return Together(self, run)
+    def task(self, run: Run) -> "MultiTask":
+        return MultiTask(self, run)
 
 
 class PartBatches(Batches[list[Any]]):
@@ -82,10 +81,10 @@ class PartBatches(Batches[list[Any]]):
         return [None if step % every else part.batch(step // every) for part, every in self.parts]
 
 
-class Together(Task):
+class MultiTask(Task):
     """The parts' tasks, on one run."""
 
-    def __init__(self, stage: TogetherStage, run: Run) -> None:
+    def __init__(self, stage: MultiTaskStage, run: Run) -> None:
         self.tasks = {part.name: part.task(run) for part in stage.stages}
         self.every = {name: stage.every.get(name, 1) for name in self.tasks}
         self.module = nn.ModuleDict({name: task.module for name, task in self.tasks.items()})

@@ -1,9 +1,9 @@
 """Stage: the language model learns to answer from what was fetched over several views: pages, tiles, images, frames.
 
 Until then it has read single pages. Here a prompt shows all sources of a document, their base tokens pooled where they
-are many, and saccades from wherever the question points; the prompts are those of `generate`. The grid encoder is not
-trained, and no document comes twice. Comparing needs many more amounts than pages can be read for: beside the pages, it
-is rehearsed on text.
+are many, and fetched tokens from wherever the question points; the prompts are those of `generate`. The grid encoder is
+not trained, and no document comes twice. Comparing needs many more amounts than pages can be read for: beside the
+pages, it is rehearsed on text. Recipes call the stage "gathering".
 
 Notation: Q questions about a document, I image slots, S prompt length, A tokens of the longest answer.
 """
@@ -23,7 +23,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from arr_coc.data import Split
 from arr_coc.data.domains import Page, Question
-from arr_coc.data.domains.pair import draw_comparison
+from arr_coc.data.domains.document import draw_comparison
 from arr_coc.data.domains.variations import with_absent, with_turns
 from arr_coc.modeling.answers import THINKS, THOUGHT
 from arr_coc.modeling.bridges import CellBridge
@@ -38,15 +38,14 @@ from arr_coc.modeling.view_encoding import encode_sources
 
 from ..stages import STAGES, Run
 from .finding import boxes_of, check_domains, draw_document
-from .pointing import right_rows
 from .questions import TRANSCRIBE
-from .stage import ScratchStage, Task
-from .streaming import Batches
+from .shared_prefix import right_rows
+from .stage import Batches, ScratchStage, Task
 
 
 @STAGES.register("gathering")
 @dataclass(frozen=True)
-class GatheringStage(ScratchStage):
+class MultiViewStage(ScratchStage):
     """Settings of the stage.
 
     Attributes:
@@ -99,8 +98,8 @@ class GatheringStage(ScratchStage):
         if self.decided < 0:
             raise ValueError(f"decided: expected at least 0; got {self.decided}")
 
-    def task(self, run: Run) -> "Gathering":
-        return Gathering(self, run)
+    def task(self, run: Run) -> "MultiView":
+        return MultiView(self, run)
 
 
 class DrawnDocuments(Batches[list[Page]]):
@@ -115,7 +114,7 @@ class DrawnDocuments(Batches[list[Page]]):
     """
 
     def __init__(
-        self, stage: GatheringStage, side: int, *, split: Split, start: int = 0, held_out: bool = False
+        self, stage: MultiViewStage, side: int, *, split: Split, start: int = 0, held_out: bool = False
     ) -> None:
         self.stage, self.side, self.split, self.start = stage, side, split, start
         self.purpose = 9 if held_out else 8
@@ -222,14 +221,14 @@ def _itself(image: Image.Image) -> Image.Image:
     return image
 
 
-class Gathering(Task):
+class MultiView(Task):
     """The run's language model and bridge, in place.
 
     Raises:
         ValueError: a model whose strategy sees no tiles.
     """
 
-    def __init__(self, stage: GatheringStage, run: Run) -> None:
+    def __init__(self, stage: MultiViewStage, run: Run) -> None:
         self.stage, self.reader = stage, Reader(run.model, run.processor).train()
         core = run.model.model
         self.strategy = run.model.config.fetcher_config.strategy

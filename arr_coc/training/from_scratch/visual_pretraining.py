@@ -1,9 +1,10 @@
-"""Stage: base tokens learn to carry their cell in order. Under each of its 4x4 patches: which characters, whose name?
+"""Stage: visual pretraining of base tokens. Under each of a cell's 4x4 patches: which characters, whose name?
 
 A base token is all that the language model sees of 16 patches without running back. The answer's loss alone never
 teaches it what stands there, let alone in which order, so a head names the characters of every patch from the bridged
 base token of its cell, as the reading stage's head does from the patch itself. A bridge that has words names them
-itself, and once there is a language of perfect tokens, it says what else is in a base token: where it stands.
+itself, and once there is a language of perfect tokens, it says what else is in a base token: where it stands. Recipes
+call the stage "looking".
 
 Notation: P pages, G side of the grid, M base tokens, D width of the language model.
 """
@@ -45,7 +46,7 @@ HELD = 96
 
 @STAGES.register("looking")
 @dataclass(frozen=True)
-class LookingStage(ScratchStage):
+class VisualPretrainingStage(ScratchStage):
     """Settings of the stage.
 
     Attributes:
@@ -80,8 +81,8 @@ class LookingStage(ScratchStage):
         super().__post_init__()
         self.check_counts("reused")
 
-    def task(self, run: Run) -> "Looking":
-        return Looking(self, run)
+    def task(self, run: Run) -> "VisualPretraining":
+        return VisualPretraining(self, run)
 
 
 class LookingHead(nn.Module):
@@ -124,10 +125,10 @@ def looking_loss(
     return reading_loss(logits[0], characters, none_weight=NONE_WEIGHT) + word_weight * word_loss(logits[1], words)
 
 
-class Looking(Task):
+class VisualPretraining(Task):
     """The run's vision tower and bridge, in place, with heads on patches and on base tokens."""
 
-    def __init__(self, stage: LookingStage, run: Run) -> None:
+    def __init__(self, stage: VisualPretrainingStage, run: Run) -> None:
         self.stage, self.device = stage, run.device
         self.core: ArrCocModel = run.model.model
         self.config = run.model.config.vision_config

@@ -1,0 +1,398 @@
+"""Processes that download and decode images which strangers sent: what goes wrong costs that process only.
+
+Three kinds of process: the server has a `WorkerPool`, whose workers are each in use by one request at a time; what
+hangs or dies is replaced. Workers are forked from a nursery, which has imported what they need and never sees an image:
+
+    python -m arr_coc.serving.image_workers DESCRIPTOR
+
+DESCRIPTOR is one end of a socket. Its first line is JSON: the image processor and the limits. Then come requests: "F"
+with a descriptor forks a worker that answers at it, and the reply is its process id; "K" and a process id ends that
+worker. The nursery ends with its workers when the other end closes. (multiprocessing's own server of this kind runs
+the caller's main module again, and passes pickles.)
+
+Nothing but bytes goes through a worker's connection: requests are "B" and an image's content or "U" and its URL;
+answers are "I" and a `PreparedImage`, or "E" and what was wrong with the image, in UTF-8.
+"""
+
+import asyncio
+import hashlib
+import json
+import logging
+import os
+import resource
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..modeling.generation import take_view_options
+from ..modeling.image_loading import load_source, open_source
+from ..modeling.image_processing_arr_coc import ArrCocImageProcessor
+from ..modeling.image_sources import MAX_BYTES, SourcePolicy
+from ..modeling.view_encoding import sources_of
+
+CONTENT, URL, IMAGE, REFUSED = b"B", b"U", b"I", b"E"
+
+SECONDS = 15.0
+"""To download and decode one image; whatever takes longer is ended."""
+
+MEMORY = 1536 * 2**20
+"""Bytes that decoding one image may take."""
+
+_LENGTH = struct.Struct("<I")
+"""Bytes of the JSON that says what the pixels behind it are."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """An image, a page of a document or a frame of a video: RGB uint8 [height, width, 3]."""
+
+    pixels: np.ndarray
+    page: int | None = None
+    second: float | None = None
+
+
+@dataclass(frozen=True)
+class PreparedImage:
+    """What was decoded of an image or a document.
+
+    Attributes:
+        key: SHA-256 of the encoded content.
+        pages: upright, in order; of an image itself.
+        content: the encoded content, where it was downloaded; else whoever asked has it.
+    """
+
+    key: bytes
+    pages: tuple[Page, ...]
+    content: bytes = b""
+
+    def to_bytes(self) -> bytes:
+        pages = [(*page.pixels.shape[:2], page.page, page.second) for page in self.pages]
+        head = json.dumps([self.key.hex(), pages]).encode()
+        return b"".join((_LENGTH.pack(len(head)), head, *(page.pixels.tobytes() for page in self.pages), self.content))
+
+    @classmethod
+    def from_bytes(cls, message: bytes) -> "PreparedImage":
+        at = _LENGTH.size + _LENGTH.unpack_from(message)[0]
+        key, listed = json.loads(message[_LENGTH.size : at])
+        pages = []
+        for height, width, page, second in listed:
+            pixels = np.frombuffer(message, np.uint8, 3 * height * width, at).reshape(height, width, 3)
+            pages.append(Page(pixels, page, second))
+            at += pixels.nbytes
+        return cls(bytes.fromhex(key), tuple(pages), message[at:])
+
+    @staticmethod
+    def most_bytes(pixels: int) -> int:
+        """The size of a message about so many pixels, without content."""
+        return 65_536 + 3 * pixels
+
+
+@dataclass(frozen=True)
+class ImageLimits:
+    """How many pixels one image may have, before anything is decoded; and where it may come from."""
+
+    pixels: int
+    policy: SourcePolicy
+
+
+def prepare(content: bytes, processor: ArrCocImageProcessor, limits: ImageLimits) -> PreparedImage:
+    """The image or document with this encoded content.
+
+    Raises:
+        ValueError: it is none, or too large.
+    """
+    image = load_source(content, max_image_pixels=limits.pixels)
+    sources = sources_of(image, take_view_options(processor.views)[0], limits.pixels)
+    total = sum(source.height * source.width for source in sources)
+    if total > limits.pixels:
+        expected = f"pages of at most {limits.pixels} pixels together (the server's --max-pixels)"
+        raise ValueError(f"image: expected {expected}; got {len(sources)} of {total}: send fewer pages")
+    pages = tuple(Page(np.asarray(source.load()), source.page, source.second) for source in sources)
+    return PreparedImage(hashlib.sha256(content).digest(), pages)
+
+
+def download(url: str, limits: ImageLimits) -> bytes:
+    """What the URL holds.
+
+    Raises:
+        ValueError: the policy forbids it, or there is nothing to be had.
+    """
+    stream, _ = open_source(url, limits.policy, SECONDS)
+    with stream:
+        return stream.read()
+
+
+def work(connection: Connection, processor: ArrCocImageProcessor, limits: ImageLimits) -> None:
+    """Answers requests until the other side closes. The process gets no secrets, no core file and no more memory."""
+    os.environ.clear()
+    torch.set_num_threads(1)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    statm = Path("/proc/self/statm")
+    if statm.exists():  # Linux
+        most = int(statm.read_text().split()[0]) * resource.getpagesize() + MEMORY
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    while True:
+        try:
+            message = connection.recv_bytes()
+        except (EOFError, OSError):
+            return
+        connection.send_bytes(_answer(message, lambda content: prepare(content, processor, limits), limits))
+
+
+def _answer(message: bytes, prepared: Callable[[bytes], PreparedImage], limits: ImageLimits) -> bytes:
+    try:
+        content = message[1:]
+        if message[:1] == CONTENT:
+            return IMAGE + prepared(content).to_bytes()
+        content = download(content.decode(), limits)
+        return IMAGE + replace(prepared(content), content=content).to_bytes()
+    except MemoryError:
+        return REFUSED + f"image: expected one that decodes in {MEMORY >> 20} MiB; got a larger one".encode()
+    except (ValueError, OSError, RuntimeError) as error:  # torch refuses memory with a RuntimeError
+        return REFUSED + (str(error) if isinstance(error, ValueError) else "image: expected one that decodes").encode()
+
+
+_NUMBER = struct.Struct("<I")
+_REQUEST = 1 + _NUMBER.size
+
+
+class Nursery:
+    """The nursery, seen from the server.
+
+    Args:
+        processor: the model's image processor.
+        limits: of one image.
+    """
+
+    def __init__(self, processor: ArrCocImageProcessor, limits: ImageLimits) -> None:
+        self._socket, theirs = socket.socketpair()
+        command = [sys.executable, "-m", __name__, str(theirs.fileno())]
+        # A session of its own: an interrupt at the terminal is the server's to handle, which drains first.
+        with theirs:
+            self._process = subprocess.Popen(
+                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
+            )
+        self._socket.sendall(json.dumps([processor.to_dict(), asdict(limits)]).encode() + b"\n")
+
+    def fork(self) -> tuple[int, Connection]:
+        """A new worker: its process id, and the connection to it.
+
+        Raises:
+            OSError: the nursery has ended.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs:
+            socket.send_fds(self._socket, [b"F" + _NUMBER.pack(0)], [theirs.fileno()])
+        reply = self._socket.recv(_NUMBER.size, socket.MSG_WAITALL)
+        if len(reply) < _NUMBER.size:
+            raise OSError("the process that image workers are forked from has ended")
+        return _NUMBER.unpack(reply)[0], Connection(ours.detach())
+
+    def kill(self, process: int) -> None:
+        """Ends a worker, at work or not."""
+        with suppress(OSError):
+            self._socket.sendall(b"K" + _NUMBER.pack(process))
+            self._socket.recv(_NUMBER.size, socket.MSG_WAITALL)
+
+    def stop(self) -> None:
+        """Ends all of it."""
+        self._socket.close()
+        self._process.wait()
+
+
+def _serve(control: socket.socket) -> None:
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        line += control.recv(1) or sys.exit(0)
+    processor, limits = _configured(*json.loads(line))
+    workers: set[int] = set()
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(control, _REQUEST, 1)
+        if len(message) < _REQUEST:
+            break
+        number = _NUMBER.unpack_from(message, 1)[0]
+        if message[:1] == b"F":
+            number = os.fork()
+            if not number:
+                control.close()
+                work(Connection(descriptors[0]), processor, limits)
+                os._exit(0)
+            os.close(descriptors[0])
+            workers.add(number)
+        elif number in workers:
+            _end(number)
+            workers.remove(number)
+        control.sendall(_NUMBER.pack(number))
+    for worker in workers:
+        _end(worker)
+
+
+def _end(worker: int) -> None:
+    """Until it is waited for, a dead worker keeps its number: no other process has it."""
+    os.kill(worker, signal.SIGKILL)
+    os.waitpid(worker, 0)
+
+
+def _configured(processor: dict[str, Any], limits: dict[str, Any]) -> tuple[ArrCocImageProcessor, ImageLimits]:
+    policy = limits.pop("policy")
+    lists = {name: tuple(value) for name, value in policy.items() if isinstance(value, list)}
+    return ArrCocImageProcessor.from_dict(processor), ImageLimits(**limits, policy=SourcePolicy(**{**policy, **lists}))
+
+
+if __name__ == "__main__":
+    _serve(socket.socket(fileno=int(sys.argv[1])))
+
+
+logger = logging.getLogger(__name__)
+
+GRACE = 5.0
+"""Seconds beyond the limit of one image, for a download's own timeout to answer in words."""
+
+ATTEMPTS = 2
+"""Workers that one image may cost before it is blamed: the first may have been ended by somebody else."""
+
+
+class WorkerLost(Exception):
+    """The process ended before it answered."""
+
+
+@dataclass(eq=False)
+class _Worker:
+    """One process and its connection."""
+
+    process: int
+    connection: Connection
+
+    def ask(self, message: bytes, seconds: float, most_bytes: int) -> bytes:
+        """The answer to one request.
+
+        Raises:
+            TimeoutError: there was none in time.
+            WorkerLost: the process ended, or answered more than `most_bytes`.
+        """
+        try:
+            self.connection.send_bytes(message)
+            if not self.connection.poll(seconds):
+                raise TimeoutError
+            return self.connection.recv_bytes(most_bytes)
+        except TimeoutError:
+            raise
+        except (EOFError, OSError) as error:
+            raise WorkerLost from error
+
+
+class WorkerPool:
+    """Prepares images in `count` processes.
+
+    Args:
+        processor: the model's image processor.
+        limits: of one image.
+        count: processes.
+        on_restart: called when a process had to be replaced.
+    """
+
+    def __init__(
+        self,
+        processor: ArrCocImageProcessor,
+        limits: ImageLimits,
+        count: int,
+        on_restart: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.processor, self.limits, self.count, self.on_restart = processor, limits, count, on_restart
+        downloaded = limits.policy.max_bytes or MAX_BYTES
+        self._most_bytes = 1 + PreparedImage.most_bytes(limits.pixels) + downloaded
+        self._idle: asyncio.LifoQueue[_Worker] = asyncio.LifoQueue()
+        self._threads = ThreadPoolExecutor(count, thread_name_prefix="image-worker")
+        self._workers: set[_Worker] = set()
+        self._forking = threading.Lock()
+        self._stopped = False
+
+    async def start(self) -> None:
+        """Starts the processes; they import before they answer, which takes seconds."""
+        self._nursery = Nursery(self.processor, self.limits)
+        for _ in range(self.count):
+            self._idle.put_nowait(await asyncio.get_running_loop().run_in_executor(self._threads, self._begin))
+
+    async def stop(self) -> None:
+        """Ends the processes, at work or not."""
+        self._stopped = True
+        await asyncio.to_thread(self._nursery.stop)
+        await asyncio.to_thread(self._threads.shutdown)
+        for worker in self._workers:
+            worker.connection.close()
+        self._workers.clear()
+
+    @property
+    def processes(self) -> list[int]:
+        """Their ids, for whoever watches them."""
+        return [worker.process for worker in self._workers]
+
+    async def prepare(self, content: bytes) -> PreparedImage:
+        """The image with this encoded content.
+
+        Raises:
+            ValueError: it is none, or takes more than it may.
+        """
+        return await self._prepared(CONTENT + content)
+
+    async def download(self, url: str) -> PreparedImage:
+        """The image at an http(s) URL, as `prepare` gives it."""
+        return await self._prepared(URL + url.encode())
+
+    async def _prepared(self, message: bytes) -> PreparedImage:
+        worker = await self._idle.get()
+        # The thread goes on when the request is cancelled: only it knows when the worker is idle again.
+        work_done = asyncio.get_running_loop().run_in_executor(self._threads, self._ask, worker, message)
+        work_done.add_done_callback(self._give_back)
+        answer, _ = await asyncio.shield(work_done)
+        if answer[:1] == REFUSED:
+            raise ValueError(answer[1:].decode(errors="replace"))
+        assert answer[:1] == IMAGE
+        return PreparedImage.from_bytes(answer[1:])
+
+    def _give_back(self, work_done: "asyncio.Future[tuple[bytes, _Worker]]") -> None:
+        if not work_done.cancelled() and work_done.exception() is None:
+            self._idle.put_nowait(work_done.result()[1])
+
+    def _ask(self, worker: _Worker, message: bytes) -> tuple[bytes, _Worker]:
+        """The answer, and a worker that is idle now."""
+        for _ in range(ATTEMPTS):
+            try:
+                return worker.ask(message, SECONDS + GRACE * (message[:1] == URL), self._most_bytes), worker
+            except TimeoutError:
+                worker = self._replaced(worker)
+                refusal = f"image: expected one that decodes within {SECONDS:g} s; got a slower one"
+                return REFUSED + refusal.encode(), worker
+            except WorkerLost:
+                worker = self._replaced(worker)
+        return REFUSED + b"image: expected one that can be decoded; got one that ends the decoder", worker
+
+    def _begin(self) -> _Worker:
+        with self._forking:
+            worker = _Worker(*self._nursery.fork())
+        self._workers.add(worker)
+        return worker
+
+    def _replaced(self, worker: _Worker) -> _Worker:
+        if self._stopped:
+            raise WorkerLost
+        logger.warning("an image worker ended or hung; another takes its place")
+        self.on_restart()
+        self._workers.discard(worker)
+        worker.connection.close()
+        with self._forking:
+            self._nursery.kill(worker.process)
+        return self._begin()
