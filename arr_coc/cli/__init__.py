@@ -21,7 +21,7 @@ from .common import Command, quiet
 COMMANDS: tuple[Command, ...] = (
     ask.COMMAND,
     explain.LOOK,
-    serve.COMMAND,
+    serve.DEMO,
     evaluate.COMMAND,
     evaluate.MEASURE,
     explain.ANALYSE,
@@ -31,7 +31,7 @@ COMMANDS: tuple[Command, ...] = (
     publish.ASSEMBLE,
     publish.BUILD,
     publish.PUSH,
-    train.COMMAND,
+    train.RENDER,
     train.COMMAND,
     serve.COMMAND,
     learn.REPLAY,

@@ -66,7 +66,7 @@ class Settings:
         budget, allocator: the checkpoint's by default.
         seeds: of random relevance.
         limit: only the first so many records.
-        rules: see `decisions`; None for `DEFAULT_RULES`.
+        rules: see `scoring`; None for `DEFAULT_RULES`.
         trained_on: of `TRAINABLE`, what these weights were also trained to read; the report says so.
         contest, reference, tolerance: arms with weights of their own, see `entries`.
         tiles: see `views.ViewOptions`; None: a single view of each image, but views of documents and several images.

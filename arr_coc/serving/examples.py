@@ -54,7 +54,7 @@ class Example:
         history: earlier questions and answers.
         strategy, budget, allocator: as they were asked for.
         max_tokens, temperature, top_p, stops: likewise.
-        finish: how it ended, see `ended.Ended`.
+        finish: how it ended, see `question.Ended`.
         answer, probability: None where there is none.
         fetched: of each image the patches, ascending; None where none were fetched yet.
         weights: SHA-256 of the checkpoint's files.
@@ -155,7 +155,7 @@ class ExampleLog:
         journal: where to.
         settings: which answers.
         weights: SHA-256 of the checkpoint's files.
-        hook: see `redaction`.
+        hook: sees what is kept, before it is written.
         registry: where what is kept is counted.
         draw: a number from 0 to 1 for each answer.
     """

@@ -59,7 +59,7 @@ class FeedbackDesk:
         journal: where to; durable, so that what was acknowledged is kept.
         store: of images that come with feedback.
         remembered_bytes: of images whose answers are remembered.
-        hook: see `redaction`.
+        hook: see `examples`.
         version: of the scorer in use, for feedback that names no answer.
     """
 

@@ -70,7 +70,7 @@ class JsonSchema(BaseModel):
 
 
 class ResponseFormat(Strict):
-    """Of the answer: text, or JSON by a schema, each field of which is then a question (`json_answers`)."""
+    """Of the answer: text, or JSON by a schema, each field of which is then a question (`answers`)."""
 
     type: Literal["text", "json_schema"]
     json_schema: JsonSchema | None = None

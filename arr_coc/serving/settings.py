@@ -66,7 +66,7 @@ class UseSettings:
         feedback: folder of the journal of feedback; without one there is no /v1/feedback.
         feedback_bytes: of that journal, which takes nothing more where it is full.
         remembered_bytes: of images whose answers feedback may name.
-        redact: "MODULE:FUNCTION", which changes what is about to be written, or drops it (see `redaction`).
+        redact: "MODULE:FUNCTION", which changes what is about to be written, or drops it (see `examples`).
         versions: folder of the scorer's versions, see `arr_coc.learning.versions`.
         versions_seconds: between looks at which of them is in use.
     """

@@ -158,7 +158,7 @@ class Batch:
         return transcribing
 
     def put(self, patches: Tensor) -> "Batch":
-        """The same questions with the characters on other patches [n], numbered on over the pages, see `placing`."""
+        """The same questions with the characters on other patches [n], numbered on over the pages, see `targets`."""
         pages, side = self.glyphs.shape[:2]
         return replace(
             self, glyphs=self.shown.targets(pages, side, patches), places=places_of(self.spelt, patches % side**2)

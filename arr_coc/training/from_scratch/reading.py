@@ -1,4 +1,4 @@
-"""Stage: the grid encoder alone learns to read. Under each patch: which characters are its own (see `placing`)?
+"""Stage: the grid encoder alone learns to read. Under each patch: which characters are its own (see `targets`)?
 
 And which field's name? (The scorer compares patches with words of the question, so a patch must know its word.)
 

@@ -1,4 +1,4 @@
-"""Stage: the language model learns to answer about pages that are given as perfect tokens (`sketch`).
+"""Stage: the language model learns to answer about pages that are given as perfect tokens (`targets.Sketch`).
 
 A LoRA adapter and the embeddings of places are all that is trained. The questions about a page share its tokens: each
 sees the page and itself, as if it were asked alone.
