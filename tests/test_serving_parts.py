@@ -1,24 +1,30 @@
-"""Parts of the server by themselves: what guards it, ids of image tokens, text that may be shown."""
+"""Parts of the server by themselves: what guards it, ids of image tokens, text and JSON that may be shown, affinity."""
 
 import asyncio
+import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from helpers import Cli, tiny_tokenizer
+from serving_client import chat, data_url, noise, png
 from torch import nn
+
+from arr_coc.cli.serve import KEYS_VARIABLE, _keys
+from arr_coc.serving.answers import AnswerText, Field, as_json, fields_of
+from arr_coc.serving.batched_model import LARGEST_ID, TokenRows
+from arr_coc.serving.encodings import HANDLE, affinity_key, by_affinity, handle_of
+from arr_coc.serving.examples import load_hook
+from arr_coc.serving.guard import Guard, Message
+from arr_coc.serving.metrics import Metrics, length_label
+from arr_coc.serving.settings import ServerSettings, UseSettings
 
 pytest.importorskip("prometheus_client")
 pytest.importorskip("pydantic")
 
-from arr_coc.cli.serve import KEYS_VARIABLE, _keys
-from arr_coc.serving.answers import AnswerText
-from arr_coc.serving.batched_model import LARGEST_ID, TokenRows
-from arr_coc.serving.guard import Guard, Message
-from arr_coc.serving.metrics import Metrics, length_label
-from arr_coc.serving.settings import ServerSettings
 
 # ---- the guard
 
@@ -205,3 +211,144 @@ def test_mistakes_on_the_command_line(cli: Cli, tmp_path: Any) -> None:
     assert cli("serve", tmp_path / "typo")[0] == 2
     code, _, err = cli("serve", "--max-body", "0")
     assert (code, err) == (2, "arr-coc: error: max_body: expected a positive number; got 0\n")
+
+
+SECRET = b"secret of all servers"
+CONTENT = png(noise(0))
+
+
+def body(**fields: Any) -> bytes:
+    return json.dumps(fields).encode()
+
+
+def test_an_image_has_one_key_however_it_is_sent() -> None:
+    handle = handle_of(hashlib.sha256(CONTENT).digest(), SECRET)
+    asked = body(model="tiny", messages=chat("Who?", data_url(CONTENT), data_url(png(noise(1)))))
+    assert affinity_key(asked, SECRET) == affinity_key(body(image=data_url(CONTENT)), SECRET) == handle
+    assert affinity_key(body(messages=chat("Who?", HANDLE + handle)), SECRET) == handle
+    assert affinity_key(asked, b"another secret") != handle
+    assert affinity_key(body(messages=chat("Who?", "https://a.example/b.png")), SECRET) == "https://a.example/b.png"
+
+
+@pytest.mark.parametrize(
+    "request_body",
+    [b"", b"no JSON", b"[" * 100_000, b"null", b"{}", body(messages="x"), body(messages=[{"content": "text"}]),
+     body(messages=[{"content": [{"type": "image_url"}]}]), body(image="data:image/png;base64,@")],
+)  # fmt: skip
+def test_what_cannot_be_read_has_no_key(request_body: bytes) -> None:
+    """A server says why; the gateway must not end over it."""
+    assert affinity_key(request_body, SECRET) == ""
+
+
+def test_a_server_that_goes_gives_its_keys_alone_away() -> None:
+    servers, keys = [f"server {number}" for number in range(4)], [str(number) for number in range(2000)]
+    first = {key: by_affinity(key, servers)[0] for key in keys}
+    assert all(400 < count < 600 for count in Counter(first.values()).values())
+    fewer = [name for name in servers if name != "server 2"]
+    for key in keys:
+        assert by_affinity(key, fewer)[0] == (first[key] if first[key] != "server 2" else by_affinity(key, servers)[1])
+    assert by_affinity("a", reversed(servers)) == by_affinity("a", servers)
+
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "total": {"type": "number", "description": "the total with tax"},
+        "issueDate": {"type": "string"},
+        "paid": {"anyOf": [{"type": "boolean"}, {"type": "null"}], "description": "Was it paid?"},
+        "seller": {"$ref": "#/$defs/Seller"},
+        "note": {"type": "string"},
+    },
+    "required": ["total", "issueDate", "paid", "seller"],
+    "$defs": {
+        "Seller": {
+            "type": "object",
+            "properties": {"city_name": {"type": ["string", "null"]}, "kind": {"enum": ["Shop", "Bar"]}},
+            "required": ["city_name", "kind"],
+        }
+    },
+}
+
+
+def test_each_field_is_a_question() -> None:
+    assert fields_of(SCHEMA) == [
+        Field(("total",), "What is the total with tax?", ("number",)),
+        Field(("issueDate",), "What is the issue date?", ("string",)),
+        Field(("paid",), "Was it paid?", ("boolean", "null")),
+        Field(("seller", "city_name"), "What is the city name?", ("string", "null")),
+        Field(("seller", "kind"), "What is the kind?", ("string",), ("Shop", "Bar")),
+        Field(("note",), "What is the note?", ("string",), required=False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "text", "value"),
+    [
+        (("number",), "$1,234.50", 1234.5),
+        (("number",), "1.234,50 EUR", 1234.5),
+        (("number",), "12", 12),
+        (("integer",), "-3 items", -3),
+        (("integer", "null"), "2.5", None),
+        (("number", "null"), "12 of 30", None),
+        (("boolean",), "Yes.", True),
+        (("boolean",), "no", False),
+        (("string",), " 12.50 ", "12.50"),
+        (("string", "null"), "not on the page", None),
+        (("string",), "not on the page", "not on the page"),
+    ],
+)
+def test_values(kinds: tuple[str, ...], text: str, value: Any) -> None:
+    found = Field(("x",), "?", kinds).value(text)
+    assert found == value and type(found) is type(value)
+
+
+def test_one_of_some_values_and_what_is_left_out() -> None:
+    kind = Field(("seller", "kind"), "?", ("string",), ("Shop", "Bar"))
+    assert kind.value("bar") == "Bar"
+    with pytest.raises(ValueError, match="seller.kind: expected an answer that is Shop or Bar .*; got 'pub'"):
+        kind.value("pub")
+    with pytest.raises(ValueError, match="total: expected an answer that is number .let the field be null too"):
+        Field(("total",), "?", ("number",)).value("soon")
+    fields = fields_of(SCHEMA)
+    said = as_json(fields, [12.5, "May", None, None, "Bar", None])
+    assert json.loads(said) == {
+        "total": 12.5, "issueDate": "May", "paid": None, "seller": {"city_name": None, "kind": "Bar"},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"type": "string"}, "schema: expected an object with properties; got string"),
+        ({"type": "object", "properties": {}}, "expected a schema of 1 to 64 fields; got 0"),
+        ({"properties": {"rows": {"type": "array"}}}, "rows: expected type string, .*; got array"),
+        (
+            {"properties": {"a": {"anyOf": [{"type": "string"}, {"type": "number"}]}}},
+            "a: expected anyOf one schema",
+        ),
+        ({"properties": {"a": {"$ref": "#"}}, "$defs": {"#": {"$ref": "#"}}}, "a: expected a JSON schema"),
+        ({"properties": {f"f{n}": {} for n in range(65)}}, "1 to 64 fields; got 65"),
+    ],
+)
+def test_schemas_that_are_refused(schema: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^response_format: .*{message}"):
+        fields_of(schema)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"sample": 2.0}, "sample: expected a share from 0 to 1; got 2.0"),
+        ({"feedback_bytes": 0}, "feedback_bytes: expected a positive number; got 0"),
+        ({"redact": "a:b"}, "redact: expected a log of examples or of feedback; got none"),
+    ],
+)
+def test_settings_that_cannot_be(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        UseSettings(**settings)
+
+
+@pytest.mark.parametrize("name", ["nothing:x", "json:nothing", "json", "json:__name__"])
+def test_hooks_that_are_none(name: str) -> None:
+    with pytest.raises(ValueError, match="redact: expected MODULE:FUNCTION; got"):
+        load_hook(name)
