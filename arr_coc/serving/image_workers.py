@@ -252,10 +252,6 @@ def _configured(processor: dict[str, Any], limits: dict[str, Any]) -> tuple[ArrC
     return ArrCocImageProcessor.from_dict(processor), ImageLimits(**limits, policy=SourcePolicy(**{**policy, **lists}))
 
 
-if __name__ == "__main__":
-    _serve(socket.socket(fileno=int(sys.argv[1])))
-
-
 logger = logging.getLogger(__name__)
 
 GRACE = 5.0
@@ -396,3 +392,7 @@ class WorkerPool:
         with self._forking:
             self._nursery.kill(worker.process)
         return self._begin()
+
+
+if __name__ == "__main__":
+    _serve(socket.socket(fileno=int(sys.argv[1])))

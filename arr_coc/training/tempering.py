@@ -20,10 +20,10 @@ from torch import Tensor
 
 from ..data.formats import open_records
 from ..data.records import Record
-from ..files import fresh_file
 from ..modeling.fetcher import TemperingPolicy
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration, ImageEncoding
 from ..modeling.passes import AUTO_PASSES
+from .checkpoints import load_state, save_state
 from .reinforce import RewardWeights, answer_correctness, group_advantages, reward
 from .stages import STAGES, Run, Stage
 
@@ -113,7 +113,6 @@ class Tempering(Stage):
         model.processor = run.processor
         records = open_records(self.data, folder=run.root)
         optimizer = torch.optim.AdamW(policy.parameters(), lr=self.learning_rate, weight_decay=0.0)
-        folder.mkdir(parents=True, exist_ok=True)
         for step in range(self._resume(folder, policy, optimizer), self.steps):
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
             chosen = torch.randint(len(records), (self.batch_size,), generator=generator).tolist()
@@ -126,14 +125,13 @@ class Tempering(Stage):
                 logger.info(f"tempering step {step + 1}/{self.steps}: reward {rewards.mean():.3f}")
             if (step + 1) % self.save_every == 0 or step + 1 == self.steps:
                 state = {"step": step + 1, "policy": policy.state_dict(), "optimizer": optimizer.state_dict()}
-                with fresh_file(folder / STATE) as beside:
-                    torch.save(state, beside)
+                save_state(folder / STATE, state)
 
     def _resume(self, folder: Path, policy: TemperingPolicy, optimizer: torch.optim.Optimizer) -> int:
         """The step to go on with."""
-        if not (folder / STATE).is_file():
+        state = load_state(folder / STATE)
+        if state is None:
             return 0
-        state = torch.load(folder / STATE, weights_only=True)
         policy.load_state_dict(state["policy"])
         optimizer.load_state_dict(state["optimizer"])
         return int(state["step"])
