@@ -266,7 +266,11 @@ def test_a_recipe_with_a_looking_stage_loads(tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text("stages: [{stage: reading}, {stage: looking, encoder_rate: 3.0e-4}, {stage: copying, alone: 0.5}]")
     recipe = load_recipe(path, ["copying.pointing_layer=1"])
-    assert [type(stage).__name__ for stage in recipe.stages] == ["ReadingStage", "LookingStage", "CopyingStage"]
+    assert [type(stage).__name__ for stage in recipe.stages] == [
+        "ReadingStage",
+        "VisualPretrainingStage",
+        "CopyingStage",
+    ]
     path.write_text("stages: [{stage: looking}, {stage: joint}]")
-    with pytest.raises(ValueError, match="got one after LookingStage"):
+    with pytest.raises(ValueError, match="got one after VisualPretrainingStage"):
         load_recipe(path)
