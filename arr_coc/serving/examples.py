@@ -1,8 +1,7 @@
 """Examples: questions that a server was asked, with all that is needed to ask them again.
 
-`ExampleLog` keeps a sample of all answers, and all that failed or are improbable. Answers never wait for it: a thread
-writes, and what it cannot keep up with is dropped and counted. `Replay` asks a log's examples again: the same weights
-give the same answers, and what differs is told.
+`Replay` asks the examples of a log again: the same weights give the same answers, and what differs is told. It needs no
+package of the server's.
 
 A hook sees everything that this log, or that of feedback, is about to keep, before it is written. It is a function of
 an operator's own: from an `Example` or a `Feedback` it returns that, another with less in it (`dataclasses.replace`),
@@ -11,31 +10,21 @@ or None to keep nothing. Where it raises, nothing is kept.
 
 import base64
 import importlib
-import logging
-import random
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
-
-from prometheus_client import CollectorRegistry, Counter
 
 from ..data.feedback import Feedback
 from ..evaluation.prediction_loop import model_identity
 from ..files import check_types
-from ..journal import Entry, Journal, read_journal
+from ..journal import Entry, read_journal
 from ..learning.versions import CHECKPOINT, Versions, adapted_fetcher
 from ..modeling.allocators import FetchResult
 from ..modeling.fetcher import RunningBackFetcher
 from ..modeling.generation import Answer
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .answers import AnswerText
-from .question import FAILED, Ended
-from .settings import UseSettings
 
 JOURNAL = "examples"
 """The journal's name, which its files begin with."""
@@ -140,107 +129,6 @@ def load_hook(name: str | None) -> Hook:
     if not callable(hook):
         raise ValueError(f"redact: expected MODULE:FUNCTION; got {name!r}, which is no function")
     return hook
-
-
-logger = logging.getLogger(__name__)
-
-_WAITING = 64
-"""Examples that wait to be written, at most."""
-
-
-class ExampleLog:
-    """Keeps examples in a journal.
-
-    Args:
-        journal: where to.
-        settings: which answers.
-        weights: SHA-256 of the checkpoint's files.
-        hook: sees what is kept, before it is written.
-        registry: where what is kept is counted.
-        draw: a number from 0 to 1 for each answer.
-    """
-
-    def __init__(
-        self,
-        journal: Journal,
-        settings: UseSettings,
-        weights: str,
-        hook: Hook,
-        registry: CollectorRegistry,
-        draw: Callable[[], float] = random.random,
-    ) -> None:
-        assert journal.name == JOURNAL
-        self.journal, self.settings, self.weights, self.hook, self.draw = journal, settings, weights, hook, draw
-        self.kept = Counter("arr_coc_examples", "Examples by what became of them.", ["outcome"], registry=registry)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="examples")
-        self._room = threading.BoundedSemaphore(_WAITING)
-
-    def watch(self, ended: Ended) -> None:
-        """Keeps an answer, if it is to be kept; called by the event loop."""
-        why = self._why(ended)
-        if why is None:
-            return
-        if not self._room.acquire(blocking=False):
-            self.kept.labels("dropped").inc()
-            return
-        with suppress(RuntimeError):  # the server has stopped, and ends what it had begun
-            self._thread.submit(self._keep, ended, why, datetime.now(UTC).isoformat(timespec="milliseconds"))
-
-    def stop(self) -> None:
-        """Writes what waits, and ends."""
-        self._thread.shutdown()
-        self.journal.close()
-
-    def _why(self, ended: Ended) -> str | None:
-        if ended.finish in FAILED:
-            return "failure"
-        if ended.finish not in ("stop", "length"):
-            return None  # the client went, or sent what is no question
-        if ended.answer is not None and ended.answer[1] < self.settings.unsure:
-            return "unsure"
-        return "sample" if self.draw() < self.settings.sample else None
-
-    def _keep(self, ended: Ended, why: str, time: str) -> None:
-        try:
-            example = self._example(ended, why, time)
-            redacted = self.hook(example)
-            if redacted is None:
-                self.kept.labels("redacted").inc()
-                return
-            self.journal.append(replace(redacted, redacted=redacted != example).content())
-            self.kept.labels(why).inc()
-        except Exception:  # a hook's, or a full disk: the answer is given either way
-            logger.exception("an example was not kept")
-            self.kept.labels("failed").inc()
-        finally:
-            self._room.release()
-
-    def _example(self, ended: Ended, why: str, time: str) -> Example:
-        ticket, question = ended.ticket, ended.ticket.question
-        text, probability = ended.answer or (None, None)
-        choices = question.choices
-        return Example(
-            id=ended.number,
-            time=time,
-            why=why,
-            images=tuple(image.content for image in question.images),
-            question=question.text,
-            history=question.history,
-            strategy=choices.strategy,
-            budget=choices.budget,
-            allocator=choices.allocator,
-            max_tokens=question.max_tokens,
-            temperature=question.temperature,
-            top_p=question.top_p,
-            stops=ended.stops,
-            finish=ended.finish,
-            answer=text,
-            probability=probability,
-            fetched=None if ticket.fetch is None else fetched_patches(ticket.fetch),
-            weights=self.weights,
-            version=ticket.version,
-            num_passes=choices.num_passes,
-        )
 
 
 SAME, ANSWER, ALLOCATION, SKIPPED = "same", "another answer", "other patches", "not asked"
