@@ -180,16 +180,19 @@ class RecognitionStage(ScratchStage):
 def recognition_head(run: Run) -> RecognitionHead:
     """A new head on a model's features; it knows spellings where the model's bridge does."""
     config, spelling = run.model.config, None
+    embeddings = run.model.get_input_embeddings()
+    assert isinstance(embeddings, nn.Embedding)
     if size := config.bridge_config.spelling_size:
         spelling = Spelling(config.bridge_config.table_size, size)
         spelling.letters.copy_(spelled(run.processor.tokenizer, config.bridge_config.table_size))
-    return RecognitionHead(
-        config.vision_config.out_channels, run.model.get_input_embeddings().weight.shape[1], spelling
-    )
+    return RecognitionHead(config.vision_config.out_channels, embeddings.embedding_dim, spelling)
 
 
 class Recognition(Task):
     """A grid encoder and a head."""
+
+    stem_features: Tensor
+    """Of the batch that the encoder saw last."""
 
     def __init__(self, stage: RecognitionStage, run: Run) -> None:
         self.stage, self.device, self.root = stage, run.device, run.root
