@@ -202,6 +202,7 @@ class ArrCocVisionConfig(KnobConfig):
         stem: "patchify" (one convolution, as published) or "conv" (stride-2 3x3 convolutions, to train from scratch).
         stem_channels: for "conv": output channels of each stride-2 convolution before the last.
         stem_blocks: for "conv": residual blocks of 3x3 convolutions before the last stride, at half a patch's side.
+        stem_wide_blocks: for "conv": ConvNeXt blocks behind those, 11 pixels wide: as far as a word reaches.
         compressor: "conv" (DeepSeek's two stride-2 convolutions) or "mask" (top-M of a learned score).
         compressed_channels: channels after each of the compressor's two stages.
     """
@@ -226,6 +227,7 @@ class ArrCocVisionConfig(KnobConfig):
     stem: str = member("stem", default="patchify")
     stem_channels: list[int] | tuple[int, ...] = wholes(1, MAX_WIDTH, default=())
     stem_blocks: int = whole(0, MAX_LAYERS, default=0)
+    stem_wide_blocks: int = whole(0, MAX_LAYERS, default=0)
     compressor: str = member("compressor", default="conv")
     compressed_channels: list[int] | tuple[int, ...] = wholes(1, MAX_WIDTH, default=(512, 1024))
     initializer_range: int | float = spread(0.02)

@@ -80,9 +80,27 @@ class ConvBlock(nn.Module):
         return x + self.conv2(F.gelu(self.layer_norm2(hidden)))
 
 
+class WideBlock(nn.Module):
+    """A depthwise convolution, wider than tall as words are, and an MLP on each pixel (Liu et al. 2022, ConvNeXt)."""
+
+    def __init__(self, config: ArrCocVisionConfig, width: int) -> None:
+        super().__init__()
+        self.dwconv = nn.Conv2d(width, width, (3, 11), padding=(1, 5), groups=width)
+        self.layernorm = nn.LayerNorm(width, config.layer_norm_eps)
+        self.pwconv1 = nn.Linear(width, 4 * width)
+        self.pwconv2 = nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.pwconv1(self.layernorm(self.dwconv(x).permute(0, 2, 3, 1)))
+        return x + self.pwconv2(F.gelu(hidden)).permute(0, 3, 1, 2)
+
+
 @STEMS.register("conv")
 class ConvStem(nn.Module):
-    """Stride-2 3x3 convolutions down to a patch: learns to read from far fewer samples than patchify."""
+    """Stride-2 3x3 convolutions down to a patch: learns to read from far fewer samples than patchify.
+
+    Behind blocks that read whole words the last stride keeps its pixels apart: its kernel is 2x2.
+    """
 
     def __init__(self, config: ArrCocVisionConfig) -> None:
         super().__init__()
@@ -91,8 +109,10 @@ class ConvStem(nn.Module):
         for before, after in zip(widths[:-1], widths[1:], strict=True):
             steps += [nn.Conv2d(before, after, 3, 2, 1), LayerNorm2d(after, config.layer_norm_eps), nn.GELU()]
         steps += [ConvBlock(config, widths[-1]) for _ in range(config.stem_blocks)]
+        steps += [WideBlock(config, widths[-1]) for _ in range(config.stem_wide_blocks)]
         self.steps = nn.Sequential(*steps)
-        self.projection = nn.Conv2d(widths[-1], config.hidden_size, 3, 2, 1)
+        kernel, padding = (2, 0) if config.stem_wide_blocks else (3, 1)
+        self.projection = nn.Conv2d(widths[-1], config.hidden_size, kernel, 2, padding)
 
     def forward(self, pixel_values: Tensor) -> Tensor:
         return self.projection(self.steps(pixel_values))

@@ -294,6 +294,21 @@ def test_blocks_of_the_stem_see_strokes_before_the_last_stride_and_learn() -> No
     assert not [n for n, p in encoder.named_parameters() if p.grad is None or not p.grad.any()]
 
 
+def test_wide_blocks_of_the_stem_see_whole_words_and_learn() -> None:
+    encoder = GridEncoder(vision(stem="conv", stem_channels=STEM_CASES["conv"], stem_wide_blocks=1))
+    assert encoder.patch_embed.projection.weight.shape[2:] == (2, 2)
+    features = randomise(encoder)(torch.randn(1, 3, 64, 64))
+    assert features.shape == (1, 12, 8, 8)
+    features.square().sum().backward()
+    assert not [n for n, p in encoder.named_parameters() if p.grad is None or not p.grad.any()]
+    stem = encoder.patch_embed.steps
+    image = torch.zeros(1, 3, 64, 64)
+    image[..., 60:] = 1.0
+    with torch.no_grad():
+        seen = (stem(image) - stem(torch.zeros_like(image))).abs().amax((0, 1, 2)) > 1e-6  # of 16 columns of 4 px
+    assert seen[10:].all() and not seen[:8].any()
+
+
 @torch.no_grad()
 def test_a_position_table_is_antialiased_at_another_side() -> None:
     table = torch.randn(1, 16, 16, 3)

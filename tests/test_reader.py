@@ -25,7 +25,11 @@ from arr_coc.training.reader.end_to_end import EndToEnd, EndToEndStage, PageBatc
 from arr_coc.training.reader.language_model import Prompting, seen
 from arr_coc.training.reader.pages import PAGES, CropBatches, Sources, crop, square
 from arr_coc.training.reader.question_answering import AskedBatches, QuestionAnsweringStage
+<<<<<<< HEAD
 from arr_coc.training.reader.recognition import RecognitionHead, RecognitionStage, StemHead, hand_over, piece_loss
+=======
+from arr_coc.training.reader.recognition import RecognitionStage, hand_over, start_encoder
+>>>>>>> 068f8df (Read whole words at half a patch's side, before the last stride)
 from arr_coc.training.reader.relevance import RelevanceStage, start_match
 from arr_coc.training.reader.targets import (
     CLASSES,
@@ -299,6 +303,17 @@ def test_the_stem_learns_alone_and_the_encoder_goes_on_from_it(fields: None, tmp
     for name, weight in stem.state_dict().items():
         assert torch.allclose(weight, trained[name], atol=1e-6), name
     assert set(run.learner) == {"recognition", "stem"}
+
+
+@torch.no_grad()
+def test_a_new_encoder_says_what_its_stem_says() -> None:
+    vision = {"stem": "conv", "stem_channels": [8, 16], "stem_wide_blocks": 1, "window_size": 8}
+    encoder = tiny_model(vision=vision).model.vision_tower.grid_encoder
+    start_encoder(encoder)
+    image = torch.randn(1, 3, 64, 64)
+    stem = encoder.patch_embed
+    assert torch.equal(stem.steps(image), stem.steps[:-1](image))  # the wide block adds nothing yet
+    assert torch.allclose(encoder(image), encoder.neck(stem.projection(stem.steps(image))), atol=1e-5)
 
 
 def test_only_a_convolutional_stem_learns_alone(fields: None, tmp_path: Path) -> None:

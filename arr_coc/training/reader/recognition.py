@@ -1,8 +1,9 @@
 """Stage: the grid encoder alone learns to read: which characters and wordpieces stand under each patch?
 
-Of each patch it says its characters, how many wordpieces begin there, and which. Whole words of the language model's
-vocabulary are learnt before single letters are, and what the language model is to read are its own wordpieces.
-Characters are a second loss, which keeps names and codes apart that no word helps with.
+Of each patch it says its characters, how many wordpieces begin there, and which: what the language model is to read
+are its own wordpieces. Characters are a second loss, which keeps names and codes apart that no word helps with; and a
+third where the stem alone names them, from which its convolutions learn in minutes what the whole encoder takes hours
+for (Lee et al. 2015, Deeply-supervised nets): train the stem first.
 
 Notation: B crops, G side of their grid, S slots, C channels of the features, D width of the language model, V rows of
 its embedding table.
@@ -19,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from arr_coc.modeling.bridges import WordpieceBridge
-from arr_coc.modeling.grid_encoder import ConvStem, GridEncoder
+from arr_coc.modeling.grid_encoder import ConvStem, GridEncoder, WideBlock
 from arr_coc.modeling.wordpieces import NamedPieces, Spelling, WordpieceHead
 
 from ..from_scratch.stage import ScratchStage, Task
@@ -215,8 +216,8 @@ class Recognition(Task):
             self.head.load_state_dict(run.learner["recognition"])
             if self.stem_head is not None and "stem" in run.learner:
                 self.stem_head.load_state_dict(run.learner["stem"])
-        elif stage.side != self.config.image_size:
-            nn.init.zeros_(self.encoder.pos_embed)
+        else:
+            start_encoder(self.encoder)
         # A crop may stand anywhere on a page: its places say nothing of those of a page.
         self.encoder.pos_embed.requires_grad_(stage.side == self.config.image_size)
         parts = {"encoder": self.encoder, "head": self.head, "stem": self.stem_head}
@@ -330,6 +331,26 @@ class Recognition(Task):
             run.learner["stem"] = self.stem_head.state_dict()
         if isinstance(core.bridge, WordpieceBridge) and not self.stage.stem_only:
             hand_over(self.head.wordpieces, core.bridge, core.vision_tower.saccade_projection)
+
+
+@torch.no_grad()
+def start_encoder(encoder: GridEncoder) -> None:
+    """Lets features begin as what the stem says, as far as they have room for it: what is added has to be learnt."""
+    nn.init.zeros_(encoder.pos_embed)
+    if isinstance(stem := encoder.patch_embed, ConvStem):
+        for block in stem.steps:
+            if isinstance(block, WideBlock):
+                nn.init.zeros_(block.pwconv2.weight)
+                nn.init.zeros_(block.pwconv2.bias)
+        if stem.projection.kernel_size == (2, 2):
+            nn.init.orthogonal_(stem.projection.weight)
+            nn.init.zeros_(stem.projection.bias)
+    for layer in encoder.layers:
+        for last in (layer.attn.proj, layer.mlp.lin2):
+            nn.init.zeros_(last.weight)
+            nn.init.zeros_(last.bias)
+    nn.init.orthogonal_(encoder.neck.conv1.weight)
+    nn.init.dirac_(encoder.neck.conv2.weight)
 
 
 @torch.no_grad()
