@@ -25,11 +25,14 @@ from arr_coc.training.reader.end_to_end import EndToEnd, EndToEndStage, PageBatc
 from arr_coc.training.reader.language_model import Prompting, seen
 from arr_coc.training.reader.pages import PAGES, CropBatches, Sources, crop, square
 from arr_coc.training.reader.question_answering import AskedBatches, QuestionAnsweringStage
-<<<<<<< HEAD
-from arr_coc.training.reader.recognition import RecognitionHead, RecognitionStage, StemHead, hand_over, piece_loss
-=======
-from arr_coc.training.reader.recognition import RecognitionStage, hand_over, start_encoder
->>>>>>> 068f8df (Read whole words at half a patch's side, before the last stride)
+from arr_coc.training.reader.recognition import (
+    RecognitionHead,
+    RecognitionStage,
+    StemHead,
+    hand_over,
+    piece_loss,
+    start_encoder,
+)
 from arr_coc.training.reader.relevance import RelevanceStage, start_match
 from arr_coc.training.reader.targets import (
     CLASSES,
