@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from arr_coc.modeling.bridges import WordpieceBridge
-from arr_coc.modeling.grid_encoder import ConvStem, GridEncoder, WideBlock
+from arr_coc.modeling.grid_encoder import ConvStem, GridEncoder, GridLayer, WideBlock
 from arr_coc.modeling.wordpieces import NamedPieces, Spelling, WordpieceHead
 
 from ..from_scratch.stage import ScratchStage, Task
@@ -344,8 +344,10 @@ def start_encoder(encoder: GridEncoder) -> None:
                 nn.init.zeros_(block.pwconv2.bias)
         if stem.projection.kernel_size == (2, 2):
             nn.init.orthogonal_(stem.projection.weight)
+            assert stem.projection.bias is not None
             nn.init.zeros_(stem.projection.bias)
     for layer in encoder.layers:
+        assert isinstance(layer, GridLayer)
         for last in (layer.attn.proj, layer.mlp.lin2):
             nn.init.zeros_(last.weight)
             nn.init.zeros_(last.bias)
