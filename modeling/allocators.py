@@ -58,6 +58,7 @@ class FetchResult(Rows):
         bypassed: [B] bool, True where what the bridge's adapter made was of no use and its linear projection stands in.
         tokens: [B] int64, how many tokens of the prompt tell of what was fetched: `counts`, unless the bridge says
             otherwise (`Bridged.source`).
+        source: [B, K] see `Bridged.source`; None: each token tells of the saccade in its place.
     """
 
     indices: Tensor
@@ -79,8 +80,11 @@ class FetchResult(Rows):
     fell_back: Tensor = None  # type: ignore[assignment]
     bypassed: Tensor = None  # type: ignore[assignment]
     tokens: Tensor = None  # type: ignore[assignment]
+    source: Tensor | None = None
 
-    PER_SACCADE: ClassVar[tuple[str, ...]] = ("indices", "positions", "is_padding", "weights", "survival", "levels")
+    PER_SACCADE: ClassVar[tuple[str, ...]] = (
+        "indices", "positions", "is_padding", "weights", "survival", "levels", "source",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         if self.counts is None:
@@ -107,6 +111,11 @@ class FetchResult(Rows):
         """[B, K, 4] y0, x0, y1, x1 of each token in patches of the fine grid, ends exclusive."""
         levels = torch.zeros_like(self.indices) if self.levels is None else self.levels
         return region_boxes(self.indices, levels, math.isqrt(self.scores.shape[1]))
+
+    def centres(self) -> Tensor:
+        """[B, K, 2] float32, (y, x) of the middle of each token's patch or region, in patches of the image's grid."""
+        places = self.positions.float()
+        return places if self.levels is None else places + ((1 << self.levels) - 1)[..., None] / 2
 
     def on_patches(self, values: Tensor) -> Tensor:
         """A value of each token [B, K] on all of its patches, 0 on those that are in none: [B, N]."""

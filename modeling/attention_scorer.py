@@ -21,7 +21,7 @@ from transformers.cache_utils import Cache, DynamicCache
 from .fetcher import FetchChoices
 from .image_encoding import ImageEncoding
 from .processing_arr_coc import ArrCocProcessor
-from .prompt import Core, Look, positions
+from .prompt import Core, Look, deepstack_arguments, positions
 from .transformers_releases import CACHE
 
 
@@ -46,8 +46,9 @@ def with_prefix(core: Core, processor: ArrCocProcessor, encoding: ImageEncoding)
     embeds = core.get_input_embeddings()(ids.to(encoding.tokens.device))
     base = encoding.tokens.to(embeds)
     prompt = torch.cat((embeds.expand(len(encoding), -1, -1), base), 1)
-    core(inputs_embeds=prompt, cache=cache, use_cache=True)
     placeholders = torch.full((base.shape[1],), core.config.image_token_id)
+    beside = core.base_prompt(torch.cat((ids, placeholders)).to(prompt.device), encoding)
+    core(inputs_embeds=prompt, cache=cache, use_cache=True, **beside)
     layers = [(layer.keys, layer.values) for layer in cache.layers]  # type: ignore[union-attr]
     return replace(encoding, prefix_ids=torch.cat((ids, placeholders)), prefix_cache=layers)  # type: ignore[arg-type]
 
@@ -88,6 +89,9 @@ def pad_after_prefix(inputs: dict[str, Tensor], prefix: int) -> dict[str, Tensor
             ]
         )
 
+    if (places := inputs.get("position_ids")) is not None and places.ndim == 3:  # [3, B, S]: time, row, column
+        rest = {name: tensor for name, tensor in inputs.items() if name != "position_ids"}
+        return {**pad_after_prefix(rest, prefix), "position_ids": torch.stack([move(axis) for axis in places])}
     return {name: move(tensor) for name, tensor in inputs.items()}
 
 
@@ -162,18 +166,19 @@ def glance(model: Core, look: Look) -> Tensor:
     """
     nothing = model.fetcher(look.context, 0, FetchChoices(strategy="none", allocator="topk"))
     prompt = model.place(look, nothing, attention_mask=look.attention_mask)
-    inputs = {**prompt.inputs, "embeds": prompt.embeds}
+    inputs = {**prompt.inputs, **prompt.model_inputs()}
     inputs.setdefault("attention_mask", torch.ones_like(inputs["input_ids"]))
     inputs, past = _behind_prefix(model, look, inputs)
     start = 0 if past is None else past.get_seq_length()
-    mask = inputs["attention_mask"]
+    mask, planes = inputs["attention_mask"], inputs.get("prompt_planes")
     with AttentionRecorder(inputs["query_mask"][:, start:].bool()) as recorder:
         model.language_model(
-            inputs_embeds=inputs["embeds"][:, start:],
+            inputs_embeds=inputs["prompt_embeds"][:, start:],
             attention_mask=mask,
-            position_ids=positions(mask)[:, start:],
+            position_ids=inputs.get("position_ids", positions(mask))[..., start:],
             use_cache=past is not None,
             **{CACHE: past},
+            **deepstack_arguments(None if planes is None else planes[:, start:]),
         )
     paid = _mean_over_layers(recorder.layers, model.config.fetcher_config.glance_layers)
     if paid is None:

@@ -28,30 +28,32 @@ from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
 from .allocators import FetchResult
 from .attention_scorer import glance
-from .bridges import BRIDGES, Bridged, FetchedPatches, embedding_table
+from .bridges import BRIDGES, Bridged, DeepStack, FetchedPatches, embedding_table
 from .checks import check_inputs, refusal
 from .configuration_arr_coc import ArrCocConfig
 from .fetcher import AS_CONFIGURED, FetchChoices, RunningBackFetcher
 from .image_encoding import KNOWN, SEEN, ImageEncoding, check_identity
-from .joint_allocation import JointFetch, bridge_over_views, fetch_over_views
+from .joint_allocation import JointFetch, bridge_over_views, fetch_over_views, planes_over_views
 from .pretrained import ArrCocPreTrainedModel, device_of, model_identity
 from .processing_arr_coc import find_query_tokens
 from .prompt import (
     EmbeddedPrompt,
     Look,
+    deepstack_arguments,
     default_query_mask,
     find_slots,
     hide_placeholders,
     lacks_answers,
     positions,
     refuse_placeholders,
+    spatial_positions,
     trim_placeholders,
 )
 from .prompt_format import LAYOUTS
-from .scorers import FetchContext, scorer_inputs
+from .scorers import SCORERS, FetchContext, depth_grids, scorer_inputs
 from .transformers_releases import CACHE, CacheOutput, by_either_name
 from .view_encoding import look_at_views
-from .vision_tower import ArrCocVisionTower, pool_cells
+from .vision_tower import ArrCocVisionTower, base_states, pool_cells, states_at
 
 
 def build_language_model(config: PretrainedConfig) -> PreTrainedModel:
@@ -91,12 +93,16 @@ class ArrCocModel(ArrCocPreTrainedModel):
         vision, semantic, text = config.vision_config, config.semantic_config, config.text_config
         fetcher, sizes = config.fetcher_config, {"feature_size": vision.out_channels, "text_size": text.hidden_size}
         self.token = token_hex(8)  # tells models of one process apart, see `maker`
-        self.vision_tower = ArrCocVisionTower(vision, semantic, **scorer_inputs(fetcher))
+        made = scorer_inputs(fetcher)
+        made["keeps_depths"] |= config.bridge_config.deepstack
+        self.vision_tower = ArrCocVisionTower(vision, semantic, **made)
         self.fetcher = RunningBackFetcher(fetcher, **sizes, depth_size=vision.hidden_size)
         self.bridge = BRIDGES[config.bridge_config.kind](
             config.bridge_config, vision_size=semantic.hidden_size, text_size=text.hidden_size
         )
         self.layout = LAYOUTS[config.bridge_config.layout](text.hidden_size)
+        widths = (vision.hidden_size, vision.out_channels, text.hidden_size)
+        self.deepstack = DeepStack(*widths) if config.bridge_config.deepstack else None
         self.language_model = build_language_model(text)
         taken = {"inputs_embeds", "attention_mask", "position_ids", CACHE}
         self._language_arguments = {*inspect.signature(self.language_model.forward).parameters} - taken
@@ -310,7 +316,39 @@ class ArrCocModel(ArrCocPreTrainedModel):
             embeds = self._embed(inputs["input_ids"])
         flat = (tokens if standing is None else tokens[standing]).to(embeds)
         embeds = embeds.masked_scatter((inputs["input_ids"] == image_token)[..., None], flat)
-        return EmbeddedPrompt(embeds, tokens, quality, fetched, look.context, inputs)
+        ids, mask = inputs["input_ids"], inputs.get("attention_mask")
+        beside = self._beside_embeds(ids, look.encoding, fetched, look.context, standing=standing, attention_mask=mask)
+        return EmbeddedPrompt(embeds, tokens, quality, fetched, look.context, inputs, *beside)
+
+    def base_prompt(self, ids: Tensor, encoding: ImageEncoding) -> dict[str, Any]:
+        """What the language model reads beside embeddings of prompts [p] that end with the base tokens of an image."""
+        prompts = ids.expand(len(encoding), -1)
+        places, planes = self._beside_embeds(prompts, encoding)
+        return {"position_ids": places, **deepstack_arguments(planes)}
+
+    def _beside_embeds(
+        self,
+        input_ids: Tensor,
+        encoding: ImageEncoding,
+        fetched: FetchResult | None = None,
+        context: FetchContext | None = None,
+        *,
+        standing: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """`EmbeddedPrompt.positions` and `planes` of prompts [B, S], of whose images `standing` have a place."""
+        image_token, places, planes = self.config.image_token_id, None, None
+        if self.layout.spatial:
+            places = spatial_positions(
+                input_ids, self.image_places(encoding, fetched), image_token_id=image_token, side=encoding.side,
+                standing=standing, attention_mask=attention_mask,
+            )  # fmt: skip
+        if self.deepstack is not None:
+            added = self.image_planes(encoding, fetched, context)
+            flat = (added if standing is None else added[standing]).to(input_ids.device)
+            planes = flat.new_zeros(*input_ids.shape, *added.shape[2:])
+            planes = planes.masked_scatter((input_ids == image_token)[..., None, None], flat)
+        return places, planes
 
     def _embed(self, input_ids: Tensor) -> Tensor:
         """Embeddings of a prompt's text [B, S, D]; a placeholder's are of no meaning."""
@@ -361,7 +399,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
                 fetched.bypassed = fetched.bypassed | bridged.failed.to(fetched.bypassed.device)
             saccades, weights = bridged.tokens, fetched.weights
             if bridged.source is not None:
-                used = bridged.source >= 0
+                used, fetched.source = bridged.source >= 0, bridged.source
                 fetched.tokens = used.sum(1)
                 weights = None if weights is None else weights.gather(1, bridged.source.clamp(min=0))
             for factor in (weights, used):
@@ -377,6 +415,67 @@ class ArrCocModel(ArrCocPreTrainedModel):
         standing, start = used.new_ones(tokens.shape[:2]), encoding.tokens.shape[1]
         standing[:, start : start + fetched.budget] = used
         return tokens, quality, standing.to(tokens.device)
+
+    def image_places(self, encoding: ImageEncoding, fetched: FetchResult | None = None) -> Tensor:
+        """[I, positions, 2] float32, (y, x) of each of `image_tokens` in patches of the fine grid, for spatial layouts.
+
+        `fetched` comes from `image_tokens`; None: of the base tokens alone.
+        """
+        places = encoding.centres()[:, : encoding.tokens.shape[1]]
+        if fetched is None or not fetched.budget:
+            return places
+        centres = fetched.centres()
+        if fetched.source is not None:
+            centres = centres.take_along_dim(fetched.source.clamp(min=0)[..., None], 1)
+        return torch.cat((places, centres.to(places.device)), 1)
+
+    def image_planes(
+        self, encoding: ImageEncoding, fetched: FetchResult | None = None, context: FetchContext | None = None
+    ) -> Tensor:
+        """[I, positions, 3, D] what the language model's first layers add to each of `image_tokens`; see `DeepStack`.
+
+        To a fetched token those depths are added that its scorer makes at least as much of as of the mean depth.
+
+        Args:
+            encoding: the image of each slot.
+            fetched: from `image_tokens`; None: of the base tokens alone.
+            context: what its scorer saw.
+        """
+        assert self.deepstack is not None
+        base = self.deepstack([base_states(grid, encoding.base_indices, encoding.pool) for grid in depth_grids(encoding)])
+        planes = base.new_zeros(len(base), encoding.tokens.shape[1], *base.shape[2:])
+        if planes.shape[1]:
+            planes = planes.index_copy(1, self.layout.base_places(base.shape[1]).to(base.device), base)
+        if fetched is not None and context is not None and fetched.budget:
+            planes = torch.cat((planes, self._saccade_planes(context, fetched).to(planes.device)), 1)
+        if encoding.closing is not None:
+            planes = torch.cat((planes, base.new_zeros(len(base), encoding.closing.shape[1], *base.shape[2:])), 1)
+        return planes
+
+    def _saccade_planes(self, context: FetchContext, fetched: FetchResult) -> Tensor:
+        """[I, K, 3, D], as `image_planes` says."""
+        scorer = self.fetcher.scorer(fetched.strategy) if fetched.strategy in SCORERS else None
+        stack = self.deepstack
+        assert stack is not None
+
+        def planes_of(seen: FetchContext, indices: Tensor, levels: Tensor | None) -> Tensor:
+            planes = stack([states_at(grid, indices, levels) for grid in depth_grids(seen)])
+            maps = None if scorer is None else scorer.depth_maps(seen)
+            if maps is None:
+                return planes
+            share = states_at(maps.unflatten(2, (seen.side, seen.side)), indices, levels)  # [I, K, 3]
+            unchosen = share < share.mean(-1, keepdim=True)  # where a map is no number, every depth is chosen
+            return planes.masked_fill(unchosen[..., None].to(planes.device), 0.0)
+
+        if isinstance(fetched, JointFetch):
+            planes = planes_over_views(planes_of, context, fetched)
+        else:
+            planes = planes_of(context, fetched.indices, fetched.levels)
+        if fetched.weights is not None:
+            planes = planes * fetched.weights[..., None, None].to(planes)
+        if fetched.source is not None:
+            planes = planes.take_along_dim(fetched.source.clamp(min=0)[..., None, None], 1)
+        return planes
 
     def embed_images(
         self,
@@ -395,6 +494,9 @@ class ArrCocModel(ArrCocPreTrainedModel):
         """
         if choices.num_passes not in (None, 1):
             raise refusal("num_passes", "several only in generate(image, question)", choices.num_passes)
+        if self.layout.spatial and aligned.get("position_ids") is not None:
+            expected = f"none beside images with layout {self.config.bridge_config.layout!r}, which says where tokens are"
+            raise refusal("position_ids", expected, aligned["position_ids"])
         inputs = {"input_ids": input_ids, "query_mask": query_mask, "image_index": image_index, **aligned}
         markers = self.config.query_markers
         if query_mask is None or (markers is not None and lacks_answers(query_mask, input_ids)):
@@ -482,12 +584,20 @@ class ArrCocModel(ArrCocPreTrainedModel):
         if prompt is not None:
             inputs_embeds = prompt.embeds
             attention_mask, position_ids = (prompt.inputs.get(name) for name in ("attention_mask", "position_ids"))
-            if position_ids is None and attention_mask is not None and prompt.inputs["input_ids"] is not input_ids:
+            kwargs.update(deepstack_arguments(prompt.planes))
+            if prompt.positions is not None:
+                position_ids = prompt.positions
+            elif position_ids is None and attention_mask is not None and prompt.inputs["input_ids"] is not input_ids:
                 position_ids = positions(attention_mask)  # rows were padded anew: a token's place is not its column
         elif inputs_embeds is None:
             assert input_ids is not None
             refuse_placeholders(input_ids, self.config.image_token_id, cache)
             inputs_embeds = self.get_input_embeddings()(input_ids)
+        if self.layout.spatial and position_ids is None and not torch.compiler.is_compiling():
+            read = 0 if cache is None else cache.get_seq_length()
+            if read:
+                expected = f"them [3, B, S] behind the {read} tokens of the cache, whose images take other positions"
+                raise ValueError(f"position_ids: expected {expected}; got none")
         outputs = self.language_model(
             inputs_embeds=inputs_embeds, attention_mask=attention_mask, position_ids=position_ids,
             return_dict=True, **{CACHE: cache}, **kwargs,

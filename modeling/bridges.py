@@ -471,3 +471,35 @@ class WordpieceBridge(LinearBridge):
         middle = torch.arange(cells, device=device) * COMPRESSION + COMPRESSION // 2
         rows, columns = torch.meshgrid(middle, middle, indexing="ij")
         return self.places(2 * rows.flatten(), columns.flatten(), cells * COMPRESSION)
+
+
+# ---- what the language model's first layers add ------------------------------------------------------------------
+
+
+class DepthMerger(nn.Module):
+    """States of one depth of the grid encoder [..., width] -> [..., D]; starts at zero, so that nothing is added."""
+
+    def __init__(self, width: int, text_size: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width, 1e-6)
+        self.fc1 = nn.Linear(width, width)
+        self.fc2 = Correction(width, text_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(F.gelu(self.fc1(self.norm(x))))
+
+
+class DeepStack(nn.Module):
+    """The grid encoder's states at three depths, each for one of the language model's first layers to add.
+
+    Meng et al. 2024 (DeepStack), as Qwen3-VL does it. The depths are those of scorer "hierarchical".
+    """
+
+    def __init__(self, depth_size: int, feature_size: int, text_size: int) -> None:
+        super().__init__()
+        widths = {"low": depth_size, "mid": depth_size, "high": feature_size}
+        self.levels = nn.ModuleDict({name: DepthMerger(width, text_size) for name, width in widths.items()})
+
+    def forward(self, depths: list[Tensor]) -> Tensor:
+        """States [B, S, width] at each depth (`ArrCocVisionTower.depths`) -> planes [B, S, 3, D]."""
+        return torch.stack([merge(states) for merge, states in zip(self.levels.values(), depths, strict=True)], 2)

@@ -51,6 +51,9 @@ from .prompt_format import (
 )
 from .textures import TEXTURE_SETS
 
+SPATIAL_MODELS = ("qwen3_vl_text", "qwen3_vl_moe_text")
+"""Text models that read places (M-RoPE) and planes (DeepStack)."""
+
 AUTO_MODELS = ("AutoModel", "AutoModelForImageTextToText", "AutoModelForMultimodalLM", "AutoModelForCausalLM")
 """The Auto classes that give an `ArrCocForConditionalGeneration`: every one of them can `generate`."""
 
@@ -311,7 +314,12 @@ class ArrCocBridgeConfig(KnobConfig):
         layout: what stands around an image's tokens. "plain": nothing; "rows": DeepSeek-OCR's `image_newline` after
             each row of base tokens and `view_seperator` after the last, saccades behind it (256 base tokens take 273
             positions); "indicators": Ovis' image-start before the base and image-end behind the saccades, rows of
-            `table`.
+            `table`; "qwen3_vl": nothing, and each token's position is its row and column in the image, on the fine
+            grid, for Qwen3-VL's text models.
+        deepstack: whether the grid encoder's states at three depths are added to image tokens behind the first three
+            layers of the language model, one of Qwen3-VL's text models; to fetched tokens those depths of which
+            scorer "hierarchical" makes most, or all where another chose them. Adds
+            `model.deepstack.levels.{low,mid,high}.{norm,fc1,fc2}`.
         bypass: whether "quality", "transformer", "cells" and "wordpieces" give way to their linear projection where a
             call does not say.
         num_layers, num_heads: of the attention in "transformer".
@@ -335,6 +343,7 @@ class ArrCocBridgeConfig(KnobConfig):
 
     kind: str = member("bridge", default="linear")
     layout: str = member("layout", default="plain")
+    deepstack: bool = False
     bypass: bool = False
     num_layers: int = whole(1, MAX_LAYERS, default=4)
     num_heads: int = whole(1, MAX_HEADS, default=8)
@@ -436,8 +445,32 @@ class ArrCocConfig(KnobConfig):
         require(whole_cells, "bridge_config.kind", expected, bridge.kind)
         fits = bridge.kind != "transformer" or width % bridge.num_heads == 0
         require(fits, "bridge_config.num_heads", f"a divisor of the language model's width {width}", bridge.num_heads)
+        self._check_spatial()
         patches, budget = self.vision_config.num_patches, self.fetcher_config.budget
         resolve_budget(budget, patches, taken=patches // COMPRESSION**2 if self.excludes_base else 0)
+
+    def _check_spatial(self) -> None:
+        bridge, kind = self.bridge_config, self.text_config.model_type
+        reads = kind in SPATIAL_MODELS
+        expected = f"a language model among {', '.join(SPATIAL_MODELS)} for"
+        require(reads or bridge.layout != "qwen3_vl", "text_config.model_type", f'{expected} layout "qwen3_vl"', kind)
+        require(reads or not bridge.deepstack, "text_config.model_type", f"{expected} deepstack", kind)
+        layers = self.text_config.num_hidden_layers
+        enough = layers >= 3 or not bridge.deepstack
+        require(enough, "text_config.num_hidden_layers", "at least 3 for deepstack, which adds behind each", layers)
+
+    @property
+    def embeds_alone(self) -> bool:
+        """Whether a prompt's embeddings are all that the language model reads: no places, no planes."""
+        return self.bridge_config.layout != "qwen3_vl" and not self.bridge_config.deepstack
+
+    def require_embeds_alone(self, name: str) -> None:
+        """Raises a ValueError where what is called `name` would lose what prompts are beside their embeddings."""
+        bridge = self.bridge_config
+        received = f"layout {bridge.layout!r}, deepstack {bridge.deepstack}"
+        if not self.embeds_alone:
+            expected = 'a model whose prompts are embeddings alone (no layout "qwen3_vl", no deepstack)'
+            raise ValueError(f"{name}: expected {expected}; got {received}")
 
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
         """As in transformers; what is saved names the classes of every Auto class, whose code is saved beside it."""

@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
+from math import isqrt
 from pathlib import Path
 from typing import Any, Self
 
@@ -76,6 +77,7 @@ class Tiles(Rows):
         seeds: [R] int64.
         sources: [R] int64, the row of the `ImageEncoding` whose source each is a part of.
         windows: [R, 4] int64, x0, y0, x1, y1 in px of the source.
+        depths: [R, 2, W, G, G] like the features, where the model keeps depths (`ImageEncoding.depths`), else None.
     """
 
     features: Tensor
@@ -84,6 +86,7 @@ class Tiles(Rows):
     seeds: Tensor
     sources: Tensor
     windows: Tensor
+    depths: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -127,7 +130,7 @@ class ImageEncoding(Rows):
         tiles: tiles of the sources, or None: a model without views.
         tiling: how tiles are asked for, see `views.ViewOptions`; None where all that there are were encoded.
         depths: [P, 2, W, G, G], the grid encoder's states after a third and two thirds of its layers, or None where no
-            scorer of the model reads them.
+            scorer of the model reads them, nor its language model (deepstack).
         bypassed: [P] bool, True where the bridge's adapter failed, so that `tokens` are its linear projection's; None
             from bridges without an adapter.
         made_by: the model that made it (`ArrCocModel.maker`), or None where that is not known.
@@ -212,6 +215,15 @@ class ImageEncoding(Rows):
         core = model.model
         encoding: ImageEncoding = model.prefilled(load_encoding(path, (core.token, core.identity()), core.input_device))
         return encoding
+
+    def centres(self) -> Tensor:
+        """[P, M, 2] float32, (y, x) of the middle of what each base token shows, in patches of the fine grid."""
+        if self.base_indices is not None:
+            return torch.stack((self.base_indices // self.side, self.base_indices % self.side), -1).float()
+        rows = isqrt(self.semantic.shape[1])
+        start = torch.arange(0, rows, self.pool, device=self.tokens.device)
+        middle = ((start + (start + self.pool).clamp(max=rows)) * (self.side // rows) - 1) / 2
+        return torch.cartesian_prod(middle, middle).view(1, -1, 2).expand(len(self), -1, -1)
 
     def check_fits(self, config: Any) -> None:
         """Raises a ValueError where a model of another width made this: `config` is an `ArrCocConfig`."""
@@ -307,7 +319,8 @@ def _tensors(encoding: ImageEncoding) -> Iterator[tuple[str, Tensor]]:
         for layer, pair in enumerate(getattr(encoding, name) or []):
             yield from ((f"{name}.{layer}.{kind}", tensor) for kind, tensor in zip("kv", pair, strict=True))
     if encoding.tiles is not None:
-        yield from ((f"tiles.{part.name}", getattr(encoding.tiles, part.name)) for part in fields(encoding.tiles))
+        held = ((part.name, getattr(encoding.tiles, part.name)) for part in fields(encoding.tiles))
+        yield from ((f"tiles.{name}", tensor) for name, tensor in held if tensor is not None)
 
 
 def load_encoding(path: str | os.PathLike, made_by: tuple[str, str], device: torch.device) -> ImageEncoding:

@@ -5,6 +5,7 @@ N = G*G patches, K saccades (the most of any slot).
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -19,7 +20,7 @@ from .detail_allocators import ALLOCATORS
 from .fetcher import FetchChoices, RunningBackFetcher
 from .image_encoding import ImageEncoding
 from .prompt import Core, Look
-from .scorers import SaliencyScorer, saliency, says_nothing, unit_range, warn_of_fallback
+from .scorers import FetchContext, SaliencyScorer, saliency, says_nothing, unit_range, warn_of_fallback
 from .views import VIEWS_AT_ONCE, Views, context_of
 
 FOCUS = 3.0
@@ -66,6 +67,16 @@ class JointFetch(FetchResult):
         flat = self.seen.views.boxes(self.view.flatten(), self.regions().flatten(0, 1), side)
         return flat.view(*self.view.shape, 4)
 
+    def centres(self) -> Tensor:
+        """As `FetchResult.centres`: what was fetched of a tile has the place of the overview that it shows."""
+        if self.seen.views.whole:
+            return super().centres()
+        side, boxes = math.isqrt(self.scores.shape[1]), self.boxes()
+        squares = self.seen.views.windows[: self.seen.views.overviews, None]  # [I, 1, 4]
+        middles = (boxes[..., :2] + boxes[..., 2:]) / 2 - squares[..., :2]
+        places = middles * side / (squares[..., 2:] - squares[..., :2]) - 0.5
+        return places.flip(-1).to(self.indices.device)
+
 
 def fetch_over_views(fetcher: RunningBackFetcher, look: Look, choices: FetchChoices) -> JointFetch:
     """`RunningBackFetcher.forward` for slots with several views: `look.budget` saccades for each prompt together.
@@ -80,7 +91,7 @@ def fetch_over_views(fetcher: RunningBackFetcher, look: Look, choices: FetchChoi
     views, side = look.views, look.context.side
     strategy = choices.strategy or fetcher.config.strategy
     scorer = fetcher.scorer(strategy)
-    if (scorer.reads_depths or scorer.reads_attention) and not views.whole:
+    if scorer.reads_attention and not views.whole:
         expected = 'images that are looked at as a whole (tiles="never")'
         raise ValueError(f'strategy "{strategy}": expected {expected}; got {len(views.tile_rows)} tiles')
     parts = torch.arange(len(views.slots)).split(VIEWS_AT_ONCE)
@@ -266,6 +277,27 @@ def bridge_over_views(model: Core, encoding: ImageEncoding, fetched: JointFetch)
         if bridged.failed is not None:
             failed[views.slots[numbers.cpu()].to(failed.device)[bridged.failed]] = True
     return Bridged(tokens, quality, failed=failed, source=source)
+
+
+def planes_over_views(
+    make: Callable[[FetchContext, Tensor, Tensor | None], Tensor], context: FetchContext, fetched: JointFetch
+) -> Tensor:
+    """What `make` makes of patches [n, k] (with their levels) of each view's context, for all [I, K]; 0 elsewhere."""
+    views = fetched.seen.views
+    slots, places = fetched.used.nonzero(as_tuple=True)
+    view, indices = fetched.view[slots, places], fetched.indices[slots, places]
+    levels = None if fetched.levels is None else fetched.levels[slots, places]
+    planes: Tensor | None = None
+    for numbers in view.unique().split(VIEWS_AT_ONCE):
+        own = [(view == number).nonzero()[:, 0] for number in numbers]
+        at, used = pad_sequence(own, True), pad_sequence([torch.ones_like(each) for each in own], True).bool()
+        detail = None if levels is None else levels[at].where(used, 0)
+        made = make(context_of(views, context, numbers.cpu()), indices[at].where(used, 0), detail)
+        if planes is None:
+            planes = made.new_zeros(*fetched.indices.shape, *made.shape[2:])
+        planes = planes.index_put((slots[at[used]], places[at[used]]), made[used])
+    assert planes is not None, "called where something was fetched"
+    return planes
 
 
 def _bases(model: Core, encoding: ImageEncoding, views: Views, numbers: Tensor) -> ImageEncoding:

@@ -41,7 +41,7 @@ from .image_encoding import ImageEncoding
 from .image_processing_arr_coc import Box
 from .pretrained import ArrCocPreTrainedModel
 from .processing_arr_coc import ArrCocProcessor, load_processor
-from .prompt import EmbeddedPrompt
+from .prompt import EmbeddedPrompt, deepstack_arguments
 from .transformers_releases import CACHE, CacheOutput, by_either_name, warn_of_later_release
 from .views import VIEW_OPTIONS
 
@@ -467,15 +467,14 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             received = "inputs_embeds" if kwargs.get("inputs_embeds") is not None else "none"
             raise ValueError(f"input_ids: expected the prompt's, and no inputs_embeds, beside images; got {received}")
         prompt = self._embedded(ids[0], choices, kwargs)
-        names = ("input_ids", "attention_mask", "position_ids")
-        inputs = {name: prompt.inputs[name] for name in names if name in prompt.inputs}
+        inputs = prompt.model_inputs()
         length = inputs["input_ids"].shape[1]
         for name in ("max_length", "min_length"):  # as many new tokens as if the prompt were as long as it was given
             limit = generation_setting(self, kwargs, name)
             if limit and length < ids[0].shape[1]:
                 kwargs[name] = max(0, limit - ids[0].shape[1] + length)
         kwargs = within_context(self, kwargs, length)
-        output = self.generate_tokens(prompt_embeds=prompt.embeds, **inputs, **kwargs)
+        output = self.generate_tokens(**inputs, **kwargs)
         return output if inputs["input_ids"] is ids[0] else _behind_prompt(output, ids[0], length)
 
     def _embedded(self, input_ids: Tensor, choices: FetchChoices, kwargs: dict[str, Any]) -> EmbeddedPrompt:
@@ -510,6 +509,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         self,
         input_ids: Tensor,
         prompt_embeds: Tensor | None = None,
+        prompt_planes: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         is_first_iteration: bool | None = False,
         tokenizer: Any = None,
@@ -518,6 +518,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
     ) -> dict[str, Any]:
         """Puts embedded prompts `prompt_embeds` [B, S, D], images in place, where their ids are in `input_ids`.
 
+        With them `prompt_planes` [B, S, levels, D], which the first layers add (`EmbeddedPrompt.planes`).
         `inputs_embeds` are of prompts without images and without ids, as transformers takes them.
 
         Only what is not in the cache needs them: the first pass, or each one where there is no cache. `input_ids` may
@@ -528,12 +529,16 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             embeds, behind = prompt_embeds, input_ids[:, prompt_embeds.shape[1] :]
             if behind.shape[1]:
                 embeds = torch.cat((embeds, self.get_input_embeddings()(behind).to(embeds)), 1)
-        return super().prepare_inputs_for_generation(
+        inputs = super().prepare_inputs_for_generation(
             input_ids,
             inputs_embeds=embeds,
             is_first_iteration=prompt_embeds is not None and embeds is not None or is_first_iteration,
             **kwargs,
         )
+        if prompt_planes is not None and embeds is not None:
+            planes = F.pad(prompt_planes, (0, 0, 0, 0, 0, embeds.shape[1] - prompt_planes.shape[1]))  # text behind
+            inputs.update(deepstack_arguments(planes[:, -inputs["inputs_embeds"].shape[1] :]))
+        return inputs
 
 
 def _is_index(value: Any) -> bool:

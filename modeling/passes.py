@@ -182,7 +182,7 @@ class Reading:
     """One prompt, and what the language model remembers of it.
 
     Attributes:
-        inputs: input_ids and attention_mask [1, S], prompt_embeds [1, S, D].
+        inputs: of one prompt, see `EmbeddedPrompt.model_inputs`.
         end: column behind the last saccade.
         cache: keys and values of columns before `end`, or of fewer; None: it keeps none.
     """
@@ -196,25 +196,36 @@ class Reading:
         """The prompt of the first pass, of which the encoding may hold the beginning."""
         core, cache = asker.model.model, None
         prompt = core.place(look, fetched, attention_mask=look.attention_mask)
-        inputs = {name: prompt.inputs[name] for name in ("input_ids", "attention_mask")}
+        inputs = prompt.model_inputs()
         first = int((inputs["input_ids"][0] == core.config.image_token_id).int().argmax())
         encoding, index = look.prefix, look.image_index
         if encoding is not None and index is not None and asker.cache_is_plain(kwargs):
             cache = cached_prefix(core, encoding, index) if holds_prefix(encoding, inputs) else None
         end = first + look.encoding.tokens.shape[1] + int(fetched.tokens)
-        return cls({**inputs, "prompt_embeds": prompt.embeds}, end, cache)
+        return cls(inputs, end, cache)
 
     def extend(self, core: ArrCocModel, look: Look, fetched: FetchResult) -> None:
         """Puts further saccades behind the last one. They have seen the base and one another."""
         base, end = look.encoding.tokens.shape[1], self.end
         tokens, _, standing = core.image_tokens(look.encoding, fetched)
-        if standing is not None:
-            tokens = tokens[standing][None]
-        tokens = tokens[:, base : base + int(fetched.tokens)]
+
+        def standing_rows(rows: Tensor) -> Tensor:
+            rows = rows if standing is None else rows[standing][None]
+            return rows[:, base : base + int(fetched.tokens)]
+
+        tokens = standing_rows(tokens)
         ids = self.inputs["input_ids"].new_full(tokens.shape[:2], core.config.image_token_id)
         new = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "prompt_embeds": tokens}
+        if "position_ids" in self.inputs:  # of a spatial layout: all of an image has the time at which it begins
+            y, x = standing_rows(core.image_places(look.encoding, fetched)).unbind(-1)
+            began = self.inputs["position_ids"][0, :, end - 1 : end].to(y)
+            new["position_ids"] = torch.stack((began.expand_as(y), began + y, began + x))
+        if "prompt_planes" in self.inputs:
+            new["prompt_planes"] = standing_rows(core.image_planes(look.encoding, fetched, look.context))
         for name, read in self.inputs.items():
-            self.inputs[name] = torch.cat((read[:, :end], new[name].to(read), read[:, end:]), 1)
+            axis = 2 if name == "position_ids" else 1
+            before, behind = read.narrow(axis, 0, end), read.narrow(axis, end, read.shape[axis] - end)
+            self.inputs[name] = torch.cat((before, new[name].to(read), behind), axis)
         self.end += int(fetched.tokens)
 
     def answer(self, asker: Asks, kwargs: dict[str, Any]) -> tuple[Any, str]:

@@ -56,6 +56,8 @@ class Core(Protocol):
 
     def place(self, look: "Look", fetched: FetchResult, **aligned: Tensor | None) -> "EmbeddedPrompt": ...
 
+    def base_prompt(self, ids: Tensor, encoding: ImageEncoding) -> dict[str, Any]: ...
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
@@ -105,6 +107,8 @@ class EmbeddedPrompt:
         fetch: the patches fetched of each image slot, and their scores.
         context: features, question and masks that the scorer saw.
         inputs: input_ids, query_mask and what else goes with them, [B, S]: the prompt as it was, or trimmed.
+        positions: [3, B, S] from layouts whose tokens stand at places (`spatial_positions`), else None.
+        planes: [B, S, levels, D] what the first layers add to the embeddings (`DeepStack`), 0 on text; or None.
     """
 
     embeds: Tensor
@@ -113,6 +117,17 @@ class EmbeddedPrompt:
     fetch: FetchResult
     context: FetchContext
     inputs: dict[str, Tensor]
+    positions: Tensor | None = None
+    planes: Tensor | None = None
+
+    def model_inputs(self) -> dict[str, Tensor]:
+        """What `generate_tokens` takes of it, by name."""
+        inputs = {name: self.inputs[name] for name in _GENERATED if name in self.inputs}
+        known = {"prompt_embeds": self.embeds, "position_ids": self.positions, "prompt_planes": self.planes}
+        return inputs | {name: tensor for name, tensor in known.items() if tensor is not None}
+
+
+_GENERATED = ("input_ids", "attention_mask", "position_ids")
 
 
 def find_slots(
@@ -250,6 +265,48 @@ def _pack(tensor: Tensor, stays: Tensor, left: bool, fill: int) -> Tensor:
 def positions(attention_mask: Tensor) -> Tensor:
     """[B, S] int64: each token's place in its prompt, whatever the padding, of which all have the nearest token's."""
     return (attention_mask.long().cumsum(1) - 1).clamp(min=0)
+
+
+def spatial_positions(
+    input_ids: Tensor,
+    places: Tensor,
+    *,
+    image_token_id: int,
+    side: int,
+    standing: Tensor | None = None,
+    attention_mask: Tensor | None = None,
+) -> Tensor:
+    """[3, B, S] float32: time, row and column of each token, as Qwen3-VL's `get_rope_index` counts them.
+
+    Text counts on along all three. An image begins where the text before it ends, at s: its token at the place (y, x)
+    has (s, s + y, s + x), and text goes on at s + G behind it, however many tokens it has.
+
+    Args:
+        input_ids: [B, S].
+        places: [I, positions, 2] (y, x) of each slot's tokens, in patches of the fine grid; may be fractions.
+        image_token_id: the placeholder.
+        side: G.
+        standing: bool [I, positions], True on tokens that have a place in the prompt; None: all.
+        attention_mask: [B, S], 0 on padding; of another kind, or None: there is none.
+    """
+    placeholder = input_ids == image_token_id
+    shown = places.new_ones(places.shape[:2], dtype=torch.bool) if standing is None else standing.to(places.device)
+    last = shown & (shown.flip(1).cumsum(1).flip(1) == 1)
+    marked = torch.cat((last[..., None] * float(side), places.float()), -1).to(input_ids.device)
+    marked = marked if standing is None else marked[standing.to(marked.device)]
+    steps = torch.zeros(*input_ids.shape, 3, device=input_ids.device).masked_scatter(placeholder[..., None], marked)
+    real = torch.ones_like(input_ids) if attention_mask is None or attention_mask.ndim != 2 else attention_mask
+    advance = torch.where(placeholder, steps[..., 0], real[:, -input_ids.shape[1] :].float())
+    start = advance.cumsum(1) - advance
+    return torch.stack((start, start + steps[..., 1], start + steps[..., 2]))
+
+
+def deepstack_arguments(planes: Tensor | None) -> dict[str, Any]:
+    """What Qwen3-VL's text model takes of planes [B, S, levels, D]: the mask is of all tokens, as text has zeros."""
+    if planes is None:
+        return {}
+    everywhere = planes.new_ones(planes.shape[:2], dtype=torch.bool)
+    return {"visual_pos_masks": everywhere, "deepstack_visual_embeds": [*planes.flatten(0, 1).unbind(1)]}
 
 
 def refuse_placeholders(input_ids: Tensor, image_token_id: int, cache: Cache | None = None) -> None:

@@ -109,9 +109,11 @@ class Layout(nn.Module):
 
     Attributes:
         adds: whether anything stands there.
+        spatial: whether a token's position is its place in the image (`prompt.spatial_positions`), not its number.
     """
 
     adds: ClassVar[bool] = True
+    spatial: ClassVar[bool] = False
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -202,6 +204,13 @@ class IndicatorLayout(Layout):
         assert indicators is not None, "the config allows this layout with the vet bridge only"
         start, end = (row.to(base).expand(base.shape[0], 1, -1) for row in indicators[:2])
         return torch.cat((start, base), 1), end
+
+
+@LAYOUTS.register("qwen3_vl")
+class Qwen3VlLayout(PlainLayout):
+    """Qwen3-VL's: nothing but the image's tokens, each at its row and column."""
+
+    spatial = True
 
 
 # ---- how many tokens ---------------------------------------------------------------------------------------------

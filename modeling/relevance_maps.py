@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import initialization
 
 from .configuration_arr_coc import ArrCocFetcherConfig
-from .scorers import SCORERS, FeedForward, FetchContext, Scorer, Temperature, attend, masked_mean
+from .scorers import SCORERS, FeedForward, FetchContext, Scorer, Temperature, attend, depth_grids, masked_mean
 from .textures import (
     KNOWINGS,
     TEXTURES,
@@ -157,10 +157,13 @@ class MapScorer(Scorer):
         """Their shares [B, 3], float32; they sum to 1 in each item."""
         raise TypeError(f"{type(self).__name__} has no weights: expected a registered scorer")
 
-    def forward(self, context: FetchContext) -> Tensor:
+    def weighted(self, context: FetchContext) -> Tensor:
+        """The maps times their shares [B, 3, N]."""
         maps = self.maps(context)
-        weighted = (maps * self.weights(maps, context)[..., None]).sum(1)
-        return self.temperature(weighted[..., None]).squeeze(-1)
+        return maps * self.weights(maps, context)[..., None]
+
+    def forward(self, context: FetchContext) -> Tensor:
+        return self.temperature(self.weighted(context).sum(1)[..., None]).squeeze(-1)
 
 
 @SCORERS.register("compositional")
@@ -278,15 +281,14 @@ class HierarchicalScorer(MapScorer):
         self.balancer = TensionBalancer(config, maps=len(self.map_names), text_size=text_size)
 
     def maps(self, context: FetchContext) -> Tensor:
-        if context.depths is None:
-            expected = "an encoding with the grid encoder's states at three depths, made by a model that holds it"
-            raise ValueError(f'strategy "hierarchical": expected {expected}; got features alone')
-        low, mid = context.depths.unbind(1)
-        levels = zip(self.levels.values(), (low, mid, context.features), strict=True)
+        levels = zip(self.levels.values(), depth_grids(context), strict=True)
         return torch.stack([level(flat_features(states), context) for level, states in levels], 1)
 
     def weights(self, maps: Tensor, context: FetchContext) -> Tensor:
         return self.balancer(maps, context)
+
+    def depth_maps(self, context: FetchContext) -> Tensor:
+        return self.weighted(context)
 
 
 EXPERTS = ("text", "graphics", "sparse", "mixed")

@@ -72,6 +72,18 @@ class FetchContext(Rows):
         return self.textures[:, TEXTURES.index(name)].float()
 
 
+def depth_grids(seen: Any) -> list[Tensor]:
+    """The grid encoder's three depths, each [B, width, G, G], of a `FetchContext` or an `ImageEncoding`.
+
+    Raises:
+        ValueError: it holds none beside its features.
+    """
+    if seen.depths is None:
+        expected = "an encoding with the grid encoder's states at three depths, made by a model that keeps them"
+        raise ValueError(f"depths: expected {expected}; got features alone")
+    return [*seen.depths.unbind(1), seen.features]
+
+
 class Scorer(nn.Module):
     """Base of the family.
 
@@ -95,6 +107,10 @@ class Scorer(nn.Module):
     def forward(self, context: FetchContext) -> Tensor:
         """Scores [B, N], float32."""
         raise TypeError(f"{type(self).__name__} has no forward: expected a registered scorer")
+
+    def depth_maps(self, context: FetchContext) -> Tensor | None:
+        """[B, 3, N] what each of the grid encoder's three depths adds to the scores; None: the scorer reads none."""
+        return None
 
 
 logger = logging.get_logger(__name__)

@@ -209,10 +209,17 @@ def context_of(views: Views, context: FetchContext, numbers: Tensor) -> FetchCon
         patch_mask=views.pick(context.patch_mask, "patch_mask", numbers),
         seeds=torch.where(tile, (seeds * 1_000_003 + of_slots.seeds) % 2**31, seeds),
         relevance=None if context.relevance is None else context.relevance[numbers],
-        # Tiles keep no depths, and no language model has read them: scorers that need that say so.
-        depths=of_slots.depths if views.whole else None,
+        depths=_depths(views, context.depths, numbers),
+        # No language model has read tiles: scorers that need that say so.
         attention=of_slots.attention if views.whole else None,
     )
+
+
+def _depths(views: Views, overviews: Tensor | None, numbers: Tensor) -> Tensor | None:
+    """The depths of some views; None where they were not kept, as in encodings of earlier versions."""
+    if overviews is None or (views.tiles is not None and views.tiles.depths is None):
+        return None
+    return views.pick(overviews, "depths", numbers)
 
 
 def relevance_of(views: Views, boxes: Sequence[Sequence[Box]], side: int) -> Tensor:

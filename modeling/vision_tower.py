@@ -103,6 +103,18 @@ def gather_patches(features: Tensor, indices: Tensor) -> Tensor:
     return features.flatten(2).gather(2, indices[:, None].expand(-1, features.shape[1], -1)).transpose(1, 2)
 
 
+def states_at(grid: Tensor, indices: Tensor, levels: Tensor | None = None) -> Tensor:
+    """A grid [B, C, G, G] at patches, or averaged over regions where they have levels [B, K]: [B, K, C]."""
+    return gather_patches(grid, indices) if levels is None else pool_regions(grid, indices, levels)
+
+
+def base_states(grid: Tensor, base_indices: Tensor | None, pool: int) -> Tensor:
+    """A grid [B, C, G, G] averaged over what each base token shows: [B, M, C]; see `ImageEncoding` for the rest."""
+    if base_indices is not None:
+        return gather_patches(grid, base_indices)
+    return pool_cells(F.avg_pool2d(grid, COMPRESSION).flatten(2).transpose(1, 2), pool)
+
+
 def check_pixels(pixel_values: Tensor, patch_mask: Tensor | None, config: ArrCocVisionConfig) -> None:
     """Raises a ValueError unless these are square images [P, 3, S, S], S a multiple of 4 patches, and a mask [P, N]."""
     for name, tensor in (("pixel_values", pixel_values), ("patch_mask", patch_mask)):
@@ -197,11 +209,12 @@ class ArrCocVisionTower(nn.Module):
         return {**seen, "textures": channels, "seeds": checksums(pixel_values)}
 
     def tile_features(self, pixel_values: Tensor) -> dict[str, Tensor]:
-        """What a tile is kept as, of tiles [R, 3, S, S]: features, textures, seeds by name, in half precision."""
-        features = self.grid_encoder(pixel_values.to(self.saccade_projection.weight.dtype))
+        """What a tile [R, 3, S, S] is kept as: features, textures and, if kept, depths in half precision; seeds."""
+        features, depths = self.encode_grid(pixel_values)
         kept = features.dtype if features.dtype.itemsize == 2 else torch.bfloat16
         textured = textures(pixel_values, features.shape[-1], self.texture_set)
-        return {"features": features.to(kept), "textures": textured.to(kept), "seeds": checksums(pixel_values)}
+        tiles = {"features": features.to(kept), "textures": textured.to(kept), "seeds": checksums(pixel_values)}
+        return tiles if depths is None else {**tiles, "depths": depths.to(kept)}
 
     def encode_grid(self, pixel_values: Tensor) -> tuple[Tensor, Tensor | None]:
         """The grid encoder's features [P, C, G, G], and its depths [P, 2, W, G, G] if they are kept."""
@@ -218,8 +231,7 @@ class ArrCocVisionTower(nn.Module):
         `used`, `levels` [I, K]: see `SemanticEncoder.forward`. A region is projected from the mean of its patches.
         """
         features = encoding.features
-        fetched = gather_patches(features, indices) if levels is None else pool_regions(features, indices, levels)
-        projected = self.saccade_projection(fetched)
+        projected = self.saccade_projection(states_at(features, indices, levels))
         states, _ = self.semantic_encoder(projected, features.shape[-1], indices, encoding.semantic_cache, used, levels)
         return states, projected
 

@@ -120,7 +120,7 @@ def test_a_texture_that_is_not_made_is_asked_for_by_name() -> None:
         light.texture("red")
     with pytest.raises(ValueError, match=r"expected a texture among luminance, .*; got 24 channels without 'colour'"):
         whole.texture("colour")
-    with pytest.raises(ValueError, match=r'^strategy "hierarchical": expected an encoding .*; got features alone$'):
+    with pytest.raises(ValueError, match=r"^depths: expected an encoding .*; got features alone$"):
         build("hierarchical")(replace(whole, depths=None))
 
 
@@ -153,11 +153,20 @@ def test_all_of_them_answer_by_name() -> None:
     assert len(chosen) == len(names)
 
 
-@pytest.mark.parametrize("name", ["hierarchical", "glance"])
-def test_what_reads_the_overview_alone_says_so_where_there_are_several_views(name: str) -> None:
-    """The overview's depths stood beside a tile's features, and nobody knew."""
+def test_what_reads_the_overview_alone_says_so_where_there_are_several_views() -> None:
+    """The overview's depths stood beside a tile's features, and nobody knew: tiles keep their own."""
     model = tiny_model(fetcher={"scorers": ["hierarchical", "compositional"], "strategy": "hierarchical"})
     page = generated_image(512)
-    with pytest.raises(ValueError, match=f'^strategy "{name}": expected'):
-        model.generate(page, "What is it?", strategy=name, tiles=4, max_new_tokens=1)
+    with pytest.raises(ValueError, match='^strategy "glance": expected'):
+        model.generate(page, "What is it?", strategy="glance", tiles=4, max_new_tokens=1)
+    encoding = model.encode_image(page, tiles=4)
+    tower, tiles = model.model.vision_tower, encoding.tiles
+    square = model.processor.image_processor(page.crop(tuple(tiles.windows[1].tolist())), return_tensors="pt")
+    _, depths = tower.encode_grid(square["pixel_values"])
+    assert torch.equal(tiles.depths[1], depths[0].bfloat16())
+    answer = model.generate(encoding, "What is it?", return_fetch=True, max_new_tokens=1)
+    assert answer.fetch.strategy == "hierarchical" and int(answer.fetch.view.max()) > 0
+    tiles.depths = None  # as of an earlier version
+    with pytest.raises(ValueError, match=r"^depths: expected an encoding .*; got features alone$"):
+        model.generate(encoding, "What is it?", max_new_tokens=1)
     assert model.generate(page, "What is it?", strategy="compositional", tiles=4, max_new_tokens=1) is not None
