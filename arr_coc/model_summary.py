@@ -25,6 +25,7 @@ from .modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .modeling.pretrained import EXPECTED, Range, Statistics
 from .modeling.prompt import Look
 from .modeling.scorers import SCORERS, FetchContext
+from .modeling.transformers_releases import CACHE
 
 STAGES = ("grid encoder", "base tokens", "fetcher", "fetched tokens", "prefill", "one decode step")
 
@@ -45,7 +46,7 @@ def count_parameters(model: ArrCocForConditionalGeneration) -> dict[str, int]:
         "semantic encoder": tower.semantic_encoder,
         "fetched-patch projection": tower.saccade_projection,
         "fetcher": body.fetcher,
-        "bridge": nn.ModuleList((body.bridge, body.layout)),
+        "bridge": nn.ModuleList(part for part in (body.bridge, body.layout, body.deepstack) if part is not None),
         "language model": body.language_model,
         "vocabulary head": model.lm_head,
     }
@@ -103,7 +104,13 @@ def count_flops(
     look = _look(model, encoding, question_tokens, saccades)
     strategy = config.fetcher_config.strategy
     fetched = counted("fetcher", _fetching(model, look, strategy, base))
-    counted("fetched tokens", lambda: body.image_tokens(encoding, fetched))
+
+    def place() -> None:
+        body.image_tokens(encoding, fetched)
+        if body.deepstack is not None:
+            body.image_planes(encoding, fetched, look.context)
+
+    counted("fetched tokens", place)
     cache = DynamicCache(config=config.text_config)
 
     def read(length: int) -> Tensor:
@@ -191,7 +198,10 @@ def _fetching(model: ArrCocForConditionalGeneration, look: Look, strategy: str, 
 def _read(model: ArrCocForConditionalGeneration, length: int, cache: DynamicCache) -> Tensor:
     """The language model's states [1, length, D] of so many tokens behind those in the cache."""
     embeds = _empty(model, length, model.config.text_config.hidden_size)
-    return model.model(inputs_embeds=embeds, cache=cache, use_cache=True).last_hidden_state
+    read: Tensor = model.model.language_model(
+        inputs_embeds=embeds, use_cache=True, **{CACHE: cache}
+    ).last_hidden_state
+    return read
 
 
 def _empty(model: ArrCocForConditionalGeneration, *shape: int) -> Tensor:

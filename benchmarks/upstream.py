@@ -1,6 +1,7 @@
 """Stand-ins for published checkpoints: their names, shapes and configs at any size, with random weights.
 
-The defaults are the published sizes: DeepSeek-OCR's vision encoder and language model, Qwen3-0.6B, Ovis2.5-2B.
+The defaults are the published sizes: DeepSeek-OCR's vision encoder and language model, Qwen3-0.6B, Ovis2.5-2B and
+Qwen3-VL-2B's vision encoders.
 """
 
 import json
@@ -233,6 +234,48 @@ def ovis(
         shapes |= _linear(layer + "mlp.fc1", inner, width) | _linear(layer + "mlp.fc2", width, inner)
     config = {"model_type": "ovis2_5", "llm_config": language.config, "visual_vocab_size": rows}
     return Upstream(config, shapes | language.shapes)
+
+
+def qwen3_vl(
+    language: Upstream, *, width: int = 1024, layers: int = 24, heads: int = 16, inner: int = 4096, grid: int = 48,
+    depths: tuple[int, ...] = (5, 11, 17),
+) -> Upstream:  # fmt: skip
+    """Qwen3-VL around `qwen3(stored_head=False)`; `width`: of its own encoder; `depths`: its layers that make planes."""
+    visual, text = "model.visual.", dict(language.config)
+    wide = text["hidden_size"]
+    shapes: Shapes = {
+        visual + "patch_embed.proj.weight": (width, 3, 2, 16, 16),
+        visual + "patch_embed.proj.bias": (width,),
+        visual + "pos_embed.weight": (grid**2, width),
+    }
+    for i in range(layers):
+        block = f"{visual}blocks.{i}."
+        shapes |= _norm(block + "norm1", width) | _norm(block + "norm2", width)
+        shapes |= _linear(block + "attn.qkv", 3 * width, width) | _linear(block + "attn.proj", width, width)
+        shapes |= _linear(block + "mlp.linear_fc1", inner, width) | _linear(block + "mlp.linear_fc2", width, inner)
+    for merger in ("merger", *(f"deepstack_merger_list.{i}" for i in range(len(depths)))):
+        shapes |= _norm(f"{visual}{merger}.norm", width if merger == "merger" else 4 * width)
+        shapes |= _linear(f"{visual}{merger}.linear_fc1", 4 * width, 4 * width)
+        shapes |= _linear(f"{visual}{merger}.linear_fc2", wide, 4 * width)
+    half = text["head_dim"] // 2
+    sections = [half - 2 * (half * 5 // 16), half * 5 // 16, half * 5 // 16]  # [24, 20, 20] of 64, as published
+    rotary = {"mrope_interleaved": True, "mrope_section": sections, "rope_type": "default"}
+    text |= {"model_type": "qwen3_vl_text", "rope_scaling": rotary, "rope_theta": 5000000, "bos_token_id": 151643}
+    text |= {"eos_token_id": 151645, "max_position_embeddings": 262144, "hidden_act": "silu", "use_cache": True}
+    text |= {"attention_dropout": 0.0, "initializer_range": 0.02, "dtype": "bfloat16"}
+    config = {
+        "model_type": "qwen3_vl", "text_config": text, "tie_word_embeddings": text["tie_word_embeddings"],
+        "image_token_id": 151655, "video_token_id": 151656, "vision_start_token_id": 151652,
+        "vision_end_token_id": 151653,
+        "vision_config": {
+            "model_type": "qwen3_vl", "depth": layers, "hidden_size": width, "intermediate_size": inner,
+            "num_heads": heads, "in_channels": 3, "patch_size": 16, "spatial_merge_size": 2, "temporal_patch_size": 2,
+            "num_position_embeddings": grid**2, "out_hidden_size": wide, "hidden_act": "gelu_pytorch_tanh",
+            "initializer_range": 0.02, "deepstack_visual_indexes": list(depths),
+        },
+    }  # fmt: skip
+    inside = {name.replace("model.", "model.language_model.", 1): shape for name, shape in language.shapes.items()}
+    return Upstream(config, shapes | inside)
 
 
 def write_upstream(

@@ -39,6 +39,9 @@ def write_published(root: Path, tokenizer: Path) -> Path:
     write_upstream(
         root / "ovis", upstream.ovis(own, width=16, layers=1, inner=20, side=4, rows=40), tokenizer=tokenizer, **sizes
     )
+    small: dict[str, Any] = {"width": 16, "layers": 2, "heads": 2, "inner": 20, "grid": 4, "depths": (0, 1)}
+    places = upstream.qwen3(**{**QWEN3, "layers": 3}, stored_head=False)
+    write_upstream(root / "qwen3_vl", upstream.qwen3_vl(places, **small), tokenizer=tokenizer, **sizes)
     both = vision | upstream.deepseek_language(**DEEPSEEK)
     write_upstream(root / "deepseek", both, **{**sizes, **fits_deepseek(tokenizer)}, max_shard_size=50_000)
     return root

@@ -11,6 +11,7 @@ from helpers import tiny_tokenizer
 from published import DEEPSEEK, PARTS, QWEN3, VISION, assembled, command, load, opened, stored
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 from worked_cases import (
     DEEP_ENCODER,
     OVIS_TABLE,
@@ -21,6 +22,7 @@ from worked_cases import (
     published_shapes,
 )
 
+from arr_coc import ArrCocConfig
 from arr_coc.assembling import FAMILIES, Plan, Request, Source, make_plan, write
 from arr_coc.assembling.published import CLIP_RECIPE, QUESTION, WORDS, words_in_common
 from arr_coc.assembling.sources import TensorInfo
@@ -29,9 +31,10 @@ from arr_coc.model_summary import question_inputs
 from benchmarks import upstream
 from benchmarks.upstream import Upstream, write_upstream
 
-FAMILY_CASES = ["clip", "clip_text_model", "deepseek_vl_v2", "llama", "ovis2_5", "qwen2", "qwen3"]
+HUB = Path(__file__).parents[1] / "hub_configs"
+FAMILY_CASES = ["clip", "clip_text_model", "deepseek_vl_v2", "llama", "ovis2_5", "qwen2", "qwen3", "qwen3_vl"]
 BRIDGE_CASES = ["linear", "quality", "transformer"]
-WHOLE_CASES = [*product(("qwen3", "ovis", "deepseek"), BRIDGE_CASES), ("ovis", "vet")]
+WHOLE_CASES = [*product(("qwen3", "qwen3_vl", "ovis", "deepseek"), BRIDGE_CASES), ("ovis", "vet")]
 
 
 def test_every_family_is_tested() -> None:
@@ -89,6 +92,24 @@ def test_tensors_arrive_as_they_were_published(published: Path, tmp_path: Path) 
         tensors["model.language_model.layers.1.mlp.up_proj.weight"], words["model.layers.1.mlp.up_proj.weight"]
     )
     assert "lm_head.weight" in words and "lm_head.weight" not in tensors
+
+
+def test_qwen3_vls_text_model_arrives_with_its_places_and_planes(published: Path, tmp_path: Path) -> None:
+    """Its own encoder is left out; our planes start at zero, so they add nothing before they are trained."""
+    plan, tensors = assembled(published, tmp_path / "out", "qwen3_vl")
+    theirs = stored(published / "qwen3_vl")
+    for name in ("layers.2.mlp.up_proj.weight", "layers.0.self_attn.q_norm.weight", "embed_tokens.weight"):
+        assert torch.equal(tensors["model.language_model." + name], theirs["model.language_model." + name])
+    stack = "model.deepstack.levels.mid."
+    assert not tensors[stack + "fc2.weight"].any() and tensors[stack + "fc1.weight"].std() > 0
+    assert plan.targets[stack + "fc2.weight"].recipe.startswith("zero")  # type: ignore[union-attr]
+    reasons = {reason for _, name, reason in plan.left_out if name.startswith("model.visual.")}
+    assert reasons == {"its own vision encoder: images are read by another"}
+    config = load(tmp_path / "out").config
+    assert config.bridge_config.layout == "qwen3_vl" and config.bridge_config.deepstack and config.tie_word_embeddings
+    rotary = config.text_config.rope_parameters
+    assert rotary["mrope_section"] == [4, 1, 1] and rotary["rope_theta"] == 5_000_000
+    assert json.loads((tmp_path / "out" / "processor_config.json").read_text())["layout"] == "qwen3_vl"
 
 
 def test_experts_are_stacked_gate_above_up(published: Path, tmp_path: Path) -> None:
@@ -262,6 +283,31 @@ def test_all_names_of_deepseek_ocr_and_qwen3_are_accounted_for(tokenizer: Path) 
     assert sum(t.numel for n, t in plan.targets.items() if "language_model" in n) == 596_049_920
     assert plan.config.vision_config.window_size == 14 and plan.config.vision_config.grid_size == 64
     assert plan.config.text_config.rope_parameters["rope_theta"] == 1_000_000
+
+
+def qwen3_vl_2b() -> Upstream:
+    return upstream.qwen3_vl(upstream.qwen3(width=2048, inner=6144, stored_head=False))
+
+
+def test_the_stand_in_of_qwen3_vl_has_the_names_and_shapes_of_transformers_own_class() -> None:
+    published = qwen3_vl_2b()
+    with torch.device("meta"):
+        model = Qwen3VLForConditionalGeneration(Qwen3VLConfig(**published.config))
+    held = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items() if name != "lm_head.weight"}
+    assert held == published.shapes and len(held) == 625 and model.config.tie_word_embeddings
+
+
+def test_all_names_of_qwen3_vl_are_accounted_for(tokenizer: Path) -> None:
+    """Its plan is what the published config folder says."""
+    vision = Listed(upstream.deepseek_vision(), tokenizer, "DeepSeek-OCR")
+    llm = Listed(qwen3_vl_2b(), tokenizer, "Qwen3-VL")
+    plan = make_plan(Request(sources={"vision": vision, "llm": llm}))
+    used, left = account(plan, llm)
+    assert len(used) == 310 and len(left) == 315 and all(name.startswith("model.visual.") for name in left)
+    held = ArrCocConfig.from_pretrained(HUB / "arr-coc-qwen3-vl-2b").to_dict()
+    made = plan.config.to_dict()
+    for part in ("vision_config", "semantic_config", "fetcher_config", "bridge_config", "text_config", "dtype"):
+        assert made[part] == held[part], part
 
 
 def test_all_names_of_deepseek_ocr_with_its_own_language_model(tokenizer: Path, tmp_path: Path) -> None:

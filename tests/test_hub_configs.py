@@ -32,10 +32,11 @@ VISION = 398_144_768
 SACCADES = 1024 + 1024 * 256
 """What is new in the vision tower: the saccades' embedding and projection."""
 
-# Language model with its vocabulary head (once where tied); bridge with layout; positions of base tokens.
+# Language model with its vocabulary head (once where tied); bridge with layout and planes; positions of base tokens.
 VARIANTS: dict[str, tuple[str, str, int, int, int]] = {
     "arr-coc-qwen3-0.6b": ("Qwen/Qwen3-0.6B", "linear", 596_049_920, 2_098_176, 256),
     "arr-coc-qwen3-1.7b": ("Qwen/Qwen3-1.7B", "linear", 1_720_574_976, 4_196_352, 256),
+    "arr-coc-qwen3-vl-2b": ("Qwen/Qwen3-VL-2B-Instruct", "linear", 1_720_574_976, 4_196_352 + 4_926_720, 256),
     "arr-coc-ovis2.5-2b": ("AIDC-AI/Ovis2.5-2B", "vet", 1_720_574_976, 268_558_328, 258),
     "arr-coc-ovis2.5-9b": ("AIDC-AI/Ovis2.5-9B", "vet", 8_190_735_360, 402_776_056, 258),
     "arr-coc-deepseek-ocr-3b": (DEEPSEEK, "linear", 2_934_734_080, 2_622_720 + 2 * 1280, 273),
@@ -130,7 +131,7 @@ def test_parameters_are_those_of_the_published_weights(name: str, models: dict[s
     body = model.model
     assert count(body.vision_tower) == VISION + SACCADES
     assert count(body.language_model, model.lm_head) == language
-    assert count(body.bridge, body.layout) == bridge
+    assert count(body.bridge, body.layout, *([body.deepstack] if body.deepstack else [])) == bridge
     assert count(model) == VISION + SACCADES + language + bridge + count(body.fetcher)
 
 

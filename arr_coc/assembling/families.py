@@ -177,10 +177,13 @@ def as_text_config(published: dict[str, Any], model_type: str) -> dict[str, Any]
     return {**fields, "model_type": model_type}
 
 
-def map_decoder(mapping: Mapping, wanted: Shapes, prefix: str = "") -> None:
-    """A decoder-only language model under `prefix`, without single experts, and its vocabulary head unless tied."""
-    dotted = prefix.replace(".", r"\.")
-    parts = r"model\.((?:embed_tokens|norm|layers\.\d+)\.(?!mlp\.experts\.).+)"
+def map_decoder(mapping: Mapping, wanted: Shapes, prefix: str = "", decoder: str = "model.") -> None:
+    """A decoder-only language model under `prefix`, without single experts, and its vocabulary head unless tied.
+
+    `decoder`: what stands before its parts, behind the prefix.
+    """
+    dotted, held = re.escape(prefix), re.escape(decoder)
+    parts = held + r"((?:embed_tokens|norm|layers\.\d+)\.(?!mlp\.experts\.).+)"
     mapping.rename({dotted + parts: r"model.language_model.\1"})
     if HEAD in wanted:
         mapping.rename({dotted + r"lm_head\.weight": HEAD})

@@ -104,7 +104,8 @@ NEW = {
     r"model\.vision_tower\.semantic_encoder\.saccade_embedding": "zero",
     r"model\.bridge\.level\.weight": "zero",
     r"model\.bridge\.adapter\.correction\.(weight|bias)": "zero: the adapter starts as the identity",
-    r"model\.(bridge|fetcher)\..+": "the model's own random start",
+    r"model\.deepstack\.levels\.\w+\.fc2\.(weight|bias)": "zero: nothing is added to the language model's layers",
+    r"model\.(bridge|deepstack|fetcher)\..+": "the model's own random start",
 }
 """What may be new, and its recipe; the first pattern that matches counts."""
 
@@ -372,6 +373,7 @@ ROWS = {
     "fetcher": "model.fetcher.",
     "bridge": "model.bridge.",
     "layout": "model.layout.",
+    "deepstack": "model.deepstack.",
     "language model": "model.language_model.",
     "vocabulary head": "lm_head.",
 }

@@ -1,4 +1,4 @@
-"""The published models, each a family: CLIP's words, decoders, DeepSeek-OCR and Ovis2.5."""
+"""The published models, each a family: CLIP's words, decoders, Qwen3-VL, DeepSeek-OCR and Ovis2.5."""
 
 import re
 from math import isqrt
@@ -113,6 +113,38 @@ class Decoder(Family):
     def map(self, source: Source, roles: set[str], wanted: Shapes) -> Mapping:
         mapping = Mapping(source)
         map_decoder(mapping, wanted)
+        return mapping
+
+
+# ---- qwen3_vl --------------------------------------------------------------------------------------------------------
+#
+# Qwen3-VL (Qwen/Qwen3-VL-2B-Instruct, -4B-, ...): a text model that reads places (M-RoPE) and planes (DeepStack).
+#
+# Its vision encoder is left out, and with it the mergers of its planes: images are read by DeepSeek-OCR's, whose own
+# start anew, at zero.
+
+
+@FAMILIES.register("qwen3_vl")
+class Qwen3Vl(Family):
+    """The language model under `model.language_model.`, its tokenizer, its ChatML; layout and planes go with it."""
+
+    roles = ("llm",)
+
+    def text_config(self, source: Source) -> dict[str, Any]:
+        published = source.field("text_config")
+        if not isinstance(published, dict) or published.get("model_type") != "qwen3_vl_text":
+            expected = "text_config of model_type 'qwen3_vl_text' in config.json"
+            raise ValueError(f"{source}: expected {expected}; got {published!r:.80}")
+        tied = source.field("tie_word_embeddings", published.get("tie_word_embeddings", False))
+        return {**as_text_config(published, "qwen3_vl_text"), "tie_word_embeddings": tied}
+
+    def bridge_config(self, source: Source, kind: str) -> dict[str, Any]:
+        return {**super().bridge_config(source, kind), "layout": "qwen3_vl", "deepstack": True}
+
+    def map(self, source: Source, roles: set[str], wanted: Shapes) -> Mapping:
+        mapping = Mapping(source)
+        map_decoder(mapping, wanted, decoder="model.language_model.")
+        mapping.leave_out(r"model\.visual\..+", "its own vision encoder: images are read by another")
         return mapping
 
 

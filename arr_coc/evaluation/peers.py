@@ -169,9 +169,13 @@ class Question:
         model: with a processor.
         encoding: of one image.
         text: the question.
+
+    Raises:
+        ValueError: a model whose prompts are more than embeddings, which the rules cannot read.
     """
 
     def __init__(self, model: ArrCocForConditionalGeneration, encoding: ImageEncoding, text: str) -> None:
+        model.config.require_embeds_alone("re-created peers")
         self.model, self.encoding, self.text = model, encoding, text
 
     @cached_property

@@ -340,8 +340,10 @@ def export_language_model(
         `out`, an absolute path.
 
     Raises:
-        ValueError: the language model has no plain form (`plain_language_model`), or `out` is in the way.
+        ValueError: the language model has no plain form (`plain_language_model`), prompts that are more than
+            embeddings, or `out` is in the way.
     """
+    model.config.require_embeds_alone("export-language-model")
     out = Path(out).expanduser().absolute()
     plain, processor = plain_language_model(model), model.processor
     with fresh_folder(out, force=force) as beside:

@@ -106,6 +106,9 @@ class Engine:
         settings: `cache_tokens`, `batch_tokens`, `max_running`, `max_waiting`, `embed_batch` are the engine's.
         on_embedded: called with the prompts of each batch of questions.
         on_alone: called when the questions of a batch have to be embedded one by one.
+
+    Raises:
+        ValueError: a model whose prompts are more than embeddings, which the batch cannot hold.
     """
 
     def __init__(
@@ -115,6 +118,7 @@ class Engine:
         on_embedded: Callable[[EmbeddedPrompt], None] = lambda prompt: None,
         on_alone: Callable[[], None] = lambda: None,
     ) -> None:
+        model.config.require_embeds_alone("serve")
         self.on_embedded, self.on_alone = on_embedded, on_alone
         self.model, self.asker, self.settings = model, Asker(model, model.processor), settings
         text = model.config.text_config

@@ -35,12 +35,16 @@ class VllmClient:
         client: OpenAI's, of the server.
         name: what the server calls the model; None: the first that it names.
 
+    Raises:
+        ValueError: a model whose prompts are more than embeddings.
+
     Example:
         >>> asker = VllmClient(model, OpenAI(base_url="http://127.0.0.1:8000/v1", api_key="none"))
         >>> asker.ask(asker.encode("receipt.png"), "What is the total?")
     """
 
     def __init__(self, model: ArrCocForConditionalGeneration, client: Any, name: str | None = None) -> None:
+        model.config.require_embeds_alone("VllmClient")
         self.asker, self.client, self._name = Asker(model, model.processor), client, name
 
     @cached_property

@@ -335,6 +335,7 @@ class ScratchStage(Stage):
         """The task, begun with what the run's stages have trained so far."""
 
     def run(self, run: Run, folder: Path) -> None:
+        run.model.config.require_embeds_alone(self.name)  # these stages write prompts of embeddings themselves
         torch.manual_seed(self.seed)
         run.model.to(run.device)  # type: ignore[arg-type]  # transformers wraps `to` and loses its types
         task = self.task(run)
