@@ -198,9 +198,7 @@ def _fetching(model: ArrCocForConditionalGeneration, look: Look, strategy: str, 
 def _read(model: ArrCocForConditionalGeneration, length: int, cache: DynamicCache) -> Tensor:
     """The language model's states [1, length, D] of so many tokens behind those in the cache."""
     embeds = _empty(model, length, model.config.text_config.hidden_size)
-    read: Tensor = model.model.language_model(
-        inputs_embeds=embeds, use_cache=True, **{CACHE: cache}
-    ).last_hidden_state
+    read: Tensor = model.model.language_model(inputs_embeds=embeds, use_cache=True, **{CACHE: cache}).last_hidden_state
     return read
 
 

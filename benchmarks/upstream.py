@@ -240,7 +240,7 @@ def qwen3_vl(
     language: Upstream, *, width: int = 1024, layers: int = 24, heads: int = 16, inner: int = 4096, grid: int = 48,
     depths: tuple[int, ...] = (5, 11, 17),
 ) -> Upstream:  # fmt: skip
-    """Qwen3-VL around `qwen3(stored_head=False)`; `width`: of its own encoder; `depths`: its layers that make planes."""
+    """Qwen3-VL around `qwen3(stored_head=False)`; `width`: of its encoder, whose layers `depths` make planes."""
     visual, text = "model.visual.", dict(language.config)
     wide = text["hidden_size"]
     shapes: Shapes = {

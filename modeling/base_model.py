@@ -442,7 +442,9 @@ class ArrCocModel(ArrCocPreTrainedModel):
             context: what its scorer saw.
         """
         assert self.deepstack is not None
-        base = self.deepstack([base_states(grid, encoding.base_indices, encoding.pool) for grid in depth_grids(encoding)])
+        base = self.deepstack(
+            [base_states(grid, encoding.base_indices, encoding.pool) for grid in depth_grids(encoding)]
+        )
         planes = base.new_zeros(len(base), encoding.tokens.shape[1], *base.shape[2:])
         if planes.shape[1]:
             planes = planes.index_copy(1, self.layout.base_places(base.shape[1]).to(base.device), base)
@@ -495,7 +497,9 @@ class ArrCocModel(ArrCocPreTrainedModel):
         if choices.num_passes not in (None, 1):
             raise refusal("num_passes", "several only in generate(image, question)", choices.num_passes)
         if self.layout.spatial and aligned.get("position_ids") is not None:
-            expected = f"none beside images with layout {self.config.bridge_config.layout!r}, which says where tokens are"
+            expected = (
+                f"none beside images with layout {self.config.bridge_config.layout!r}, which says where tokens are"
+            )
             raise refusal("position_ids", expected, aligned["position_ids"])
         inputs = {"input_ids": input_ids, "query_mask": query_mask, "image_index": image_index, **aligned}
         markers = self.config.query_markers

@@ -10,15 +10,21 @@ import torch.nn.functional as F
 from helpers import TINY_SIDE, tiny_config, tiny_model
 from lone import QUESTION, run_alone
 from PIL import Image
+from test_compiling import Asking, tokens_of, vision
 from test_modeling import CARD, PAGE, prompt
 from test_views import drawn
 from torch import Tensor
 from transformers import Qwen3VLConfig, Qwen3VLModel
 
 from arr_coc import ArrCocForConditionalGeneration
-from arr_coc.modeling.fetcher import FetchResult
+from arr_coc.evaluation.peers import Question
+from arr_coc.modeling.fetcher import FetchChoices, FetchResult
 from arr_coc.modeling.image_encoding import ImageEncoding
-from arr_coc.publishing.building import build
+from arr_coc.modeling.view_encoding import look_at_views
+from arr_coc.publishing.building import build, export_language_model
+from arr_coc.serving.engine import Engine
+from arr_coc.serving.settings import ServerSettings
+from arr_coc.serving.vllm_client import VllmClient
 
 ROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 2, 2], "mrope_interleaved": True}
 TEXT = {"model_type": "qwen3_vl_text", "num_hidden_layers": 4, "rope_parameters": ROPE}
@@ -108,7 +114,7 @@ def reference_logits(
     model: Any, encoding: ImageEncoding, ids: Tensor, fetch: FetchResult, slots: list[int], tokens: Tensor,
     chosen: list[set[str]] | None = None,
 ) -> Tensor:  # fmt: skip
-    """Logits [S, vocabulary] of one prompt [S] without padding, which shows the images `slots` as `tokens` [I, n, D]."""
+    """Logits [S, vocabulary] of one prompt [S], not padded, which shows the images `slots` as `tokens` [I, n, D]."""
     image, config = model.config.image_token_id, model.config.bridge_config
     embeds = model.get_input_embeddings()(ids.masked_fill(ids == image, 0))
     embeds[ids == image] = tokens[slots].flatten(0, 1)
@@ -118,7 +124,9 @@ def reference_logits(
         places = [reference_places(encoding, slot, own) for slot, own in zip(slots, patches, strict=True)]
         arguments["position_ids"] = reference_positions(ids.tolist(), places, image, encoding.side)[:, None]
     if config.deepstack:
-        planes = [reference_planes(model, encoding, slot, own, chosen) for slot, own in zip(slots, patches, strict=True)]
+        planes = [
+            reference_planes(model, encoding, slot, own, chosen) for slot, own in zip(slots, patches, strict=True)
+        ]
         arguments["visual_pos_masks"] = (ids == image)[None]
         arguments["deepstack_visual_embeds"] = list(torch.cat(planes, 1))
     hidden = model.model.language_model(inputs_embeds=embeds[None], use_cache=False, **arguments).last_hidden_state
@@ -150,7 +158,7 @@ def test_logits_are_those_of_the_slow_reference(bridge: str, compressor: str, bu
 
 @torch.no_grad()
 def test_all_patches_in_order_stand_where_qwen3_vl_puts_them(model: Any) -> None:
-    """`get_rope_index` of transformers says the positions of the same prompt, of a grid of the same rows and columns."""
+    """transformers' `get_rope_index` says the positions of the same prompt, of a grid of the same rows and columns."""
     side = 16
     upstream = Qwen3VLModel(
         Qwen3VLConfig(
@@ -232,9 +240,7 @@ def test_the_hierarchical_scorers_levels_choose_the_depths_of_fetched_tokens() -
     assert torch.allclose(placed.planes[0, image].movedim(1, 0), expected, atol=1e-5)  # type: ignore[index]
     assert not placed.planes[0, ~image].any()  # type: ignore[index]
     out = model(**inputs)
-    reference = reference_logits(
-        model, encoding, inputs["input_ids"][0], out.fetch, [0], out.image_tokens, chosen
-    )
+    reference = reference_logits(model, encoding, inputs["input_ids"][0], out.fetch, [0], out.image_tokens, chosen)
     assert torch.allclose(out.logits[0], reference, atol=1e-5)
     assert not torch.allclose(
         out.logits[0, -1],
@@ -247,7 +253,7 @@ def test_regions_stand_at_their_middle_with_their_mean_depths(model: Any) -> Non
     inputs = prompt(model, (PAGE, QUESTION), budget=12)
     encoding = model.model.encode_image(**pixels_of(inputs))
     look = model.model.look(inputs["input_ids"], encoding, query_mask=inputs["query_mask"].bool())
-    fetched = model.model.fetcher(look.context, 12, model.model.fetcher.resolve(choices(allocator="knapsack")))
+    fetched = model.model.fetcher(look.context, 12, FetchChoices(allocator="knapsack"))
     places = model.model.image_places(encoding, fetched)[0, 16:]
     planes = model.model.image_planes(encoding, fetched, look.context)[0, 16:]
     regions = fetched.regions()[0].tolist()
@@ -256,12 +262,6 @@ def test_regions_stand_at_their_middle_with_their_mean_depths(model: Any) -> Non
         assert places[number].tolist() == [(y0 + y1 - 1) / 2, (x0 + x1 - 1) / 2]
         state = encoding.depths[0, 1, :, y0:y1, x0:x1].mean((1, 2))  # type: ignore[index]
         assert torch.allclose(planes[number, 1], merged(model, "mid", state), atol=1e-5)
-
-
-def choices(**named: Any) -> Any:
-    from arr_coc.modeling.fetcher import FetchChoices
-
-    return FetchChoices(**named)
 
 
 @torch.no_grad()
@@ -281,9 +281,7 @@ def test_patches_of_tiles_stand_where_the_overview_shows_them_with_their_own_dep
         assert fetch.centres()[0, number].tolist() == pytest.approx(fetch.positions[0, number].tolist(), abs=1e-3)
 
     asked = model.model.look(**question_of(model, encoding, 30))
-    from arr_coc.modeling.view_encoding import look_at_views
-
-    look = look_at_views(model.model, asked, encoding, [[0]], choices())
+    look = look_at_views(model.model, asked, encoding, [[0]], FetchChoices())
     fetched = model.model.fetch(look)
     planes = model.model.image_planes(encoding, fetched, look.context)
     for number, (view, patch) in enumerate(zip(fetched.view[0].tolist(), fetched.indices[0].tolist(), strict=True)):
@@ -374,7 +372,9 @@ def test_a_cache_by_hand_needs_positions(model: Any) -> None:
     place = whole.prompt.positions[:, :, -1:] + 1
     step = model(input_ids=token, cache=begun.cache, position_ids=place).logits[0, -1]
     longer = {**inputs, "input_ids": torch.cat((inputs["input_ids"], token), 1)}
-    longer |= {name: F.pad(inputs[name], (0, 1), value=value) for name, value in (("attention_mask", 1), ("query_mask", 0))}
+    longer |= {
+        name: F.pad(inputs[name], (0, 1), value=value) for name, value in (("attention_mask", 1), ("query_mask", 0))
+    }
     assert torch.allclose(model(**longer).logits[0, -1], step, atol=1e-4)
 
 
@@ -398,9 +398,7 @@ def test_further_passes_put_their_tokens_at_their_places(
     expected = reference_planes(model, encoding, 0, patches)
     assert torch.allclose(last["prompt_planes"][0, ids == image].movedim(1, 0), expected, atol=1e-4)
     monkeypatch.undo()
-    uncached = model.generate(
-        PAGE, QUESTION, strategy=strategy, num_passes=2, max_new_tokens=3, use_cache=False
-    )
+    uncached = model.generate(PAGE, QUESTION, strategy=strategy, num_passes=2, max_new_tokens=3, use_cache=False)
     assert uncached == answer.text
 
 
@@ -422,8 +420,6 @@ def test_tokens_that_tell_of_other_patches_stand_where_those_are() -> None:
 
 @torch.no_grad()
 def test_places_are_in_an_exported_graph() -> None:
-    from test_compiling import Asking, tokens_of, vision
-
     model = spatial_model(BRIDGES["places"])
     asking = Asking(model, model.model.encode_image(**vision(model)), budget=model.config.fetcher_config.budget)
     first, other = (tokens_of(model, [text, text]) for text in ("What is it?", "Who was it?"))
@@ -492,7 +488,9 @@ def test_experts_read_places_too() -> None:
     }  # fmt: skip
     model = spatial_model(text=moe)
     answer = model.generate(PAGE, QUESTION)
-    assert answer == model.generate(model.encode_image(PAGE), QUESTION) == model.generate(PAGE, QUESTION, use_cache=False)
+    assert (
+        answer == model.generate(model.encode_image(PAGE), QUESTION) == model.generate(PAGE, QUESTION, use_cache=False)
+    )
 
 
 # ---- models without, and what is refused ----------------------------------------------------------------------------
@@ -516,7 +514,7 @@ def test_a_model_without_them_holds_and_passes_nothing_of_it() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"bridge": {"layout": "qwen3_vl"}}, 'for layout "qwen3_vl"; got \'qwen3\''),
+        ({"bridge": {"layout": "qwen3_vl"}}, "for layout \"qwen3_vl\"; got 'qwen3'"),
         ({"bridge": {"deepstack": True}}, "for deepstack; got 'qwen3'"),
         ({"bridge": {"deepstack": 1}}, "deepstack: expected bool; got 1"),
         ({"bridge": BOTH, "text": {**TEXT, "num_hidden_layers": 2}}, "at least 3 for deepstack"),
@@ -525,6 +523,22 @@ def test_a_model_without_them_holds_and_passes_nothing_of_it() -> None:
 def test_a_config_that_cannot_read_them_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         tiny_config(**changes)
+
+
+@pytest.mark.parametrize("bridge", BRIDGES)
+def test_whoever_reads_embeddings_alone_refuses_them(bridge: str, tmp_path: Path) -> None:
+    """The answers would be those of a model that sees other places, and nothing would say so."""
+    model = spatial_model(BRIDGES[bridge])
+    encoding = model.encode_image(PAGE)
+    for begin in (
+        lambda: Engine(model, ServerSettings()),
+        lambda: VllmClient(model, None),
+        lambda: export_language_model(model, tmp_path / "out"),
+        lambda: Question(model, encoding, QUESTION),
+    ):
+        with pytest.raises(ValueError, match=r": expected a model whose prompts are embeddings alone .*; got layout"):
+            begin()
+    assert not list(tmp_path.iterdir())
 
 
 def test_positions_of_the_callers_are_refused_beside_images(model: Any) -> None:
