@@ -156,7 +156,7 @@ def merged(parts: Sequence[FetchResult]) -> FetchResult:
     for name in ("fell_back", "bypassed"):
         joined[name] = torch.stack([getattr(part, name) for part in parts]).any(0)
     budget = sum(part.budget for part in parts)
-    whole = replace(parts[0], **joined, budget=budget, counts=counts, wanted=counts, survival=None)
+    whole = replace(parts[0], **joined, budget=budget, counts=counts, wanted=counts, survival=None, source=None)
     return replace(_at(whole, whole.indices[0].argsort()), tokens=tokens)
 
 

@@ -305,6 +305,21 @@ def test_pooled_base_tokens_stand_at_the_middle_of_their_cells() -> None:
     assert torch.allclose(planes[0, 1, 2], merged(model, "high", cells[:, :3, 3].mean(1)), atol=1e-5)
 
 
+@pytest.mark.parametrize("bridge", [{"layout": "rows"}, {"layout": "indicators", "kind": "vet", "table_size": 40}])
+@torch.no_grad()
+def test_what_a_layout_puts_around_an_image_gets_no_planes(bridge: dict[str, Any]) -> None:
+    model = spatial_model({**bridge, "deepstack": True})
+    inputs = prompt(model, (PAGE, QUESTION), budget=9)
+    out = model.model(**inputs)
+    planes = out.prompt.planes[0, out.prompt.inputs["input_ids"][0] == model.config.image_token_id]
+    encoding = model.model.encode_image(**pixels_of(inputs))
+    base = model.model.layout.base_places(16)
+    fetched = encoding.tokens.shape[1] + torch.arange(9)
+    expected = reference_planes(model, encoding, 0, out.fetch.indices[0].tolist())
+    assert torch.allclose(planes[torch.cat((base, fetched))].movedim(1, 0), expected, atol=1e-5)
+    assert planes.flatten(1).any(1).sum() == 16 + 9 < len(planes)
+
+
 # ---- decoding -------------------------------------------------------------------------------------------------------
 
 
