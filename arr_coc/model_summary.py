@@ -23,7 +23,7 @@ from .modeling.fetcher import FetchChoices
 from .modeling.image_encoding import ImageEncoding
 from .modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .modeling.pretrained import EXPECTED, Range, Statistics
-from .modeling.prompt import Look
+from .modeling.prompt import Look, image_planes
 from .modeling.scorers import SCORERS, FetchContext
 from .modeling.transformers_releases import CACHE
 
@@ -108,7 +108,7 @@ def count_flops(
     def place() -> None:
         body.image_tokens(encoding, fetched)
         if body.deepstack is not None:
-            body.image_planes(encoding, fetched, look.context)
+            image_planes(body, encoding, fetched, look.context)
 
     counted("fetched tokens", place)
     cache = DynamicCache(config=config.text_config)

@@ -32,6 +32,10 @@ SOFTNESS = 0.02
 # ---- what is fetched -------------------------------------------------------------------------------------------------
 
 
+PatchesOf = Callable[[FetchContext, Tensor, Tensor | None], Tensor]
+"""Something of patches [n, k], with their levels or None, of grids that a context [n] holds: [n, k, ...]."""
+
+
 @dataclass
 class FetchResult(Rows):
     """What was fetched, and why.
@@ -116,6 +120,10 @@ class FetchResult(Rows):
         """[B, K, 2] float32, (y, x) of the middle of each token's patch or region, in patches of the image's grid."""
         places = self.positions.float()
         return places if self.levels is None else places + ((1 << self.levels) - 1)[..., None] / 2
+
+    def of_patches(self, make: PatchesOf, context: FetchContext) -> Tensor:
+        """[B, K, ...] what `make` makes of each token's patch or region, whose scorer saw `context`."""
+        return make(context, self.indices, self.levels)
 
     def on_patches(self, values: Tensor) -> Tensor:
         """A value of each token [B, K] on all of its patches, 0 on those that are in none: [B, N]."""

@@ -21,7 +21,7 @@ from transformers.cache_utils import Cache, DynamicCache
 from .fetcher import FetchChoices
 from .image_encoding import ImageEncoding
 from .processing_arr_coc import ArrCocProcessor
-from .prompt import Core, Look, deepstack_arguments, positions
+from .prompt import Core, Look, beside_embeds, deepstack_arguments, positions
 from .transformers_releases import CACHE
 
 
@@ -47,8 +47,9 @@ def with_prefix(core: Core, processor: ArrCocProcessor, encoding: ImageEncoding)
     base = encoding.tokens.to(embeds)
     prompt = torch.cat((embeds.expand(len(encoding), -1, -1), base), 1)
     placeholders = torch.full((base.shape[1],), core.config.image_token_id)
-    beside = core.base_prompt(torch.cat((ids, placeholders)).to(prompt.device), encoding)
-    core(inputs_embeds=prompt, cache=cache, use_cache=True, **beside)
+    rows = torch.cat((ids, placeholders)).to(prompt.device).expand(len(encoding), -1)
+    places, planes = beside_embeds(core, rows, encoding)
+    core(inputs_embeds=prompt, cache=cache, use_cache=True, position_ids=places, **deepstack_arguments(planes))
     layers = [(layer.keys, layer.values) for layer in cache.layers]  # type: ignore[union-attr]
     return replace(encoding, prefix_ids=torch.cat((ids, placeholders)), prefix_cache=layers)  # type: ignore[arg-type]
 

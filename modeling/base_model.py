@@ -33,12 +33,13 @@ from .checks import check_inputs, refusal
 from .configuration_arr_coc import ArrCocConfig
 from .fetcher import AS_CONFIGURED, FetchChoices, RunningBackFetcher
 from .image_encoding import KNOWN, SEEN, ImageEncoding, check_identity
-from .joint_allocation import JointFetch, bridge_over_views, fetch_over_views, planes_over_views
+from .joint_allocation import JointFetch, bridge_over_views, fetch_over_views
 from .pretrained import ArrCocPreTrainedModel, device_of, model_identity
 from .processing_arr_coc import find_query_tokens
 from .prompt import (
     EmbeddedPrompt,
     Look,
+    beside_embeds,
     deepstack_arguments,
     default_query_mask,
     find_slots,
@@ -46,14 +47,13 @@ from .prompt import (
     lacks_answers,
     positions,
     refuse_placeholders,
-    spatial_positions,
     trim_placeholders,
 )
 from .prompt_format import LAYOUTS
-from .scorers import SCORERS, FetchContext, depth_grids, scorer_inputs
+from .scorers import FetchContext, scorer_inputs
 from .transformers_releases import CACHE, CacheOutput, by_either_name
 from .view_encoding import look_at_views
-from .vision_tower import ArrCocVisionTower, base_states, pool_cells, states_at
+from .vision_tower import ArrCocVisionTower, pool_cells
 
 
 def build_language_model(config: PretrainedConfig) -> PreTrainedModel:
@@ -316,39 +316,9 @@ class ArrCocModel(ArrCocPreTrainedModel):
             embeds = self._embed(inputs["input_ids"])
         flat = (tokens if standing is None else tokens[standing]).to(embeds)
         embeds = embeds.masked_scatter((inputs["input_ids"] == image_token)[..., None], flat)
-        ids, mask = inputs["input_ids"], inputs.get("attention_mask")
-        beside = self._beside_embeds(ids, look.encoding, fetched, look.context, standing=standing, attention_mask=mask)
+        known = {"standing": standing, "attention_mask": inputs.get("attention_mask")}
+        beside = beside_embeds(self, inputs["input_ids"], look.encoding, fetched, look.context, **known)
         return EmbeddedPrompt(embeds, tokens, quality, fetched, look.context, inputs, *beside)
-
-    def base_prompt(self, ids: Tensor, encoding: ImageEncoding) -> dict[str, Any]:
-        """What the language model reads beside embeddings of prompts [p] that end with the base tokens of an image."""
-        prompts = ids.expand(len(encoding), -1)
-        places, planes = self._beside_embeds(prompts, encoding)
-        return {"position_ids": places, **deepstack_arguments(planes)}
-
-    def _beside_embeds(
-        self,
-        input_ids: Tensor,
-        encoding: ImageEncoding,
-        fetched: FetchResult | None = None,
-        context: FetchContext | None = None,
-        *,
-        standing: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """`EmbeddedPrompt.positions` and `planes` of prompts [B, S], of whose images `standing` have a place."""
-        image_token, places, planes = self.config.image_token_id, None, None
-        if self.layout.spatial:
-            places = spatial_positions(
-                input_ids, self.image_places(encoding, fetched), image_token_id=image_token, side=encoding.side,
-                standing=standing, attention_mask=attention_mask,
-            )  # fmt: skip
-        if self.deepstack is not None:
-            added = self.image_planes(encoding, fetched, context)
-            flat = (added if standing is None else added[standing]).to(input_ids.device)
-            planes = flat.new_zeros(*input_ids.shape, *added.shape[2:])
-            planes = planes.masked_scatter((input_ids == image_token)[..., None, None], flat)
-        return places, planes
 
     def _embed(self, input_ids: Tensor) -> Tensor:
         """Embeddings of a prompt's text [B, S, D]; a placeholder's are of no meaning."""
@@ -415,69 +385,6 @@ class ArrCocModel(ArrCocPreTrainedModel):
         standing, start = used.new_ones(tokens.shape[:2]), encoding.tokens.shape[1]
         standing[:, start : start + fetched.budget] = used
         return tokens, quality, standing.to(tokens.device)
-
-    def image_places(self, encoding: ImageEncoding, fetched: FetchResult | None = None) -> Tensor:
-        """[I, positions, 2] float32, (y, x) of each of `image_tokens` in patches of the fine grid, for spatial layouts.
-
-        `fetched` comes from `image_tokens`; None: of the base tokens alone.
-        """
-        places = encoding.centres()[:, : encoding.tokens.shape[1]]
-        if fetched is None or not fetched.budget:
-            return places
-        centres = fetched.centres()
-        if fetched.source is not None:
-            centres = centres.take_along_dim(fetched.source.clamp(min=0)[..., None], 1)
-        return torch.cat((places, centres.to(places.device)), 1)
-
-    def image_planes(
-        self, encoding: ImageEncoding, fetched: FetchResult | None = None, context: FetchContext | None = None
-    ) -> Tensor:
-        """[I, positions, 3, D] what the language model's first layers add to each of `image_tokens`; see `DeepStack`.
-
-        To a fetched token those depths are added that its scorer makes at least as much of as of the mean depth.
-
-        Args:
-            encoding: the image of each slot.
-            fetched: from `image_tokens`; None: of the base tokens alone.
-            context: what its scorer saw.
-        """
-        assert self.deepstack is not None
-        base = self.deepstack(
-            [base_states(grid, encoding.base_indices, encoding.pool) for grid in depth_grids(encoding)]
-        )
-        planes = base.new_zeros(len(base), encoding.tokens.shape[1], *base.shape[2:])
-        if planes.shape[1]:
-            planes = planes.index_copy(1, self.layout.base_places(base.shape[1]).to(base.device), base)
-        if fetched is not None and context is not None and fetched.budget:
-            planes = torch.cat((planes, self._saccade_planes(context, fetched).to(planes.device)), 1)
-        if encoding.closing is not None:
-            planes = torch.cat((planes, base.new_zeros(len(base), encoding.closing.shape[1], *base.shape[2:])), 1)
-        return planes
-
-    def _saccade_planes(self, context: FetchContext, fetched: FetchResult) -> Tensor:
-        """[I, K, 3, D], as `image_planes` says."""
-        scorer = self.fetcher.scorer(fetched.strategy) if fetched.strategy in SCORERS else None
-        stack = self.deepstack
-        assert stack is not None
-
-        def planes_of(seen: FetchContext, indices: Tensor, levels: Tensor | None) -> Tensor:
-            planes = stack([states_at(grid, indices, levels) for grid in depth_grids(seen)])
-            maps = None if scorer is None else scorer.depth_maps(seen)
-            if maps is None:
-                return planes
-            share = states_at(maps.unflatten(2, (seen.side, seen.side)), indices, levels)  # [I, K, 3]
-            unchosen = share < share.mean(-1, keepdim=True)  # where a map is no number, every depth is chosen
-            return planes.masked_fill(unchosen[..., None].to(planes.device), 0.0)
-
-        if isinstance(fetched, JointFetch):
-            planes = planes_over_views(planes_of, context, fetched)
-        else:
-            planes = planes_of(context, fetched.indices, fetched.levels)
-        if fetched.weights is not None:
-            planes = planes * fetched.weights[..., None, None].to(planes)
-        if fetched.source is not None:
-            planes = planes.take_along_dim(fetched.source.clamp(min=0)[..., None, None], 1)
-        return planes
 
     def embed_images(
         self,

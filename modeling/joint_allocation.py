@@ -5,7 +5,6 @@ N = G*G patches, K saccades (the most of any slot).
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -14,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from .allocators import FetchResult, positions_of
+from .allocators import FetchResult, PatchesOf, positions_of
 from .bridges import Bridged
 from .detail_allocators import ALLOCATORS
 from .fetcher import FetchChoices, RunningBackFetcher
@@ -76,6 +75,31 @@ class JointFetch(FetchResult):
         middles = (boxes[..., :2] + boxes[..., 2:]) / 2 - squares[..., :2]
         places = middles * side / (squares[..., 2:] - squares[..., :2]) - 0.5
         return places.flip(-1).to(self.indices.device)
+
+    def of_patches(self, make: PatchesOf, context: FetchContext) -> Tensor:
+        """As `FetchResult.of_patches`, each from its own view; 0 on what only fills the rectangle."""
+        views, made = self.seen.views, None
+        slots, places, view, indices, levels = self._listed()
+        for numbers in view.unique().split(VIEWS_AT_ONCE):
+            at, used = _of_views(view, numbers)
+            detail = None if levels is None else levels[at].where(used, 0)
+            part = make(context_of(views, context, numbers.cpu()), indices[at].where(used, 0), detail)
+            made = part.new_zeros(*self.indices.shape, *part.shape[2:]) if made is None else made
+            made = made.index_put((slots[at[used]], places[at[used]]), part[used])
+        assert made is not None, "called where something was fetched"
+        return made
+
+    def _listed(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+        """Of each saccade that is fetched [n]: slot, place in its row, view, index and, if there are any, level."""
+        slots, places = self.used.nonzero(as_tuple=True)
+        levels = None if self.levels is None else self.levels[slots, places]
+        return slots, places, self.view[slots, places], self.indices[slots, places], levels
+
+
+def _of_views(view: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """Which saccades, by the view of each, are of the views `numbers` [n]: [n, k], and bool [n, k], False on padding."""
+    own = [(view == number).nonzero()[:, 0] for number in numbers]
+    return pad_sequence(own, True), pad_sequence([torch.ones_like(each) for each in own], True).bool()
 
 
 def fetch_over_views(fetcher: RunningBackFetcher, look: Look, choices: FetchChoices) -> JointFetch:
@@ -253,16 +277,13 @@ def bridge_over_views(model: Core, encoding: ImageEncoding, fetched: JointFetch)
     Each saccade sees the base of its own view, and what was fetched from there.
     """
     views = fetched.seen.views
-    slots, places = fetched.used.nonzero(as_tuple=True)
-    view, indices = fetched.view[slots, places], fetched.indices[slots, places]
-    levels = None if fetched.levels is None else fetched.levels[slots, places]
+    slots, places, view, indices, levels = fetched._listed()
     tokens = encoding.tokens.new_zeros(*fetched.indices.shape, encoding.tokens.shape[-1])
     quality = None if encoding.quality is None else encoding.quality.new_zeros(fetched.indices.shape)
     failed = torch.zeros_like(fetched.counts, dtype=torch.bool)
     source = torch.full_like(fetched.indices, -1) if model.bridge.places_tokens and not encoding.bypass else None
     for numbers in view.unique().split(VIEWS_AT_ONCE):
-        own = [(view == number).nonzero()[:, 0] for number in numbers]
-        at, used = pad_sequence(own, True), pad_sequence([torch.ones_like(each) for each in own], True).bool()
+        at, used = _of_views(view, numbers)
         base = _bases(model, encoding, views, numbers.cpu())
         detail = None if levels is None else levels[at].where(used, 0)
         relevance = fetched.seen.relevance[numbers]
@@ -277,27 +298,6 @@ def bridge_over_views(model: Core, encoding: ImageEncoding, fetched: JointFetch)
         if bridged.failed is not None:
             failed[views.slots[numbers.cpu()].to(failed.device)[bridged.failed]] = True
     return Bridged(tokens, quality, failed=failed, source=source)
-
-
-def planes_over_views(
-    make: Callable[[FetchContext, Tensor, Tensor | None], Tensor], context: FetchContext, fetched: JointFetch
-) -> Tensor:
-    """What `make` makes of patches [n, k] (with their levels) of each view's context, for all [I, K]; 0 elsewhere."""
-    views = fetched.seen.views
-    slots, places = fetched.used.nonzero(as_tuple=True)
-    view, indices = fetched.view[slots, places], fetched.indices[slots, places]
-    levels = None if fetched.levels is None else fetched.levels[slots, places]
-    planes: Tensor | None = None
-    for numbers in view.unique().split(VIEWS_AT_ONCE):
-        own = [(view == number).nonzero()[:, 0] for number in numbers]
-        at, used = pad_sequence(own, True), pad_sequence([torch.ones_like(each) for each in own], True).bool()
-        detail = None if levels is None else levels[at].where(used, 0)
-        made = make(context_of(views, context, numbers.cpu()), indices[at].where(used, 0), detail)
-        if planes is None:
-            planes = made.new_zeros(*fetched.indices.shape, *made.shape[2:])
-        planes = planes.index_put((slots[at[used]], places[at[used]]), made[used])
-    assert planes is not None, "called where something was fetched"
-    return planes
 
 
 def _bases(model: Core, encoding: ImageEncoding, views: Views, numbers: Tensor) -> ImageEncoding:

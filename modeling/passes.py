@@ -23,7 +23,7 @@ from .config_fields import Registry
 from .fetcher import FetchChoices
 from .image_encoding import ImageEncoding
 from .processing_arr_coc import History, Turn, histories
-from .prompt import Look
+from .prompt import Look, image_places, image_planes
 from .transformers_releases import CACHE
 
 AUTO_PASSES = 4
@@ -217,11 +217,11 @@ class Reading:
         ids = self.inputs["input_ids"].new_full(tokens.shape[:2], core.config.image_token_id)
         new = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "prompt_embeds": tokens}
         if "position_ids" in self.inputs:  # of a spatial layout: all of an image has the time at which it begins
-            y, x = standing_rows(core.image_places(look.encoding, fetched)).unbind(-1)
+            y, x = standing_rows(image_places(look.encoding, fetched)).unbind(-1)
             began = self.inputs["position_ids"][0, :, end - 1 : end].to(y)
             new["position_ids"] = torch.stack((began.expand_as(y), began + y, began + x))
         if "prompt_planes" in self.inputs:
-            new["prompt_planes"] = standing_rows(core.image_planes(look.encoding, fetched, look.context))
+            new["prompt_planes"] = standing_rows(image_planes(core, look.encoding, fetched, look.context))
         for name, read in self.inputs.items():
             axis = 2 if name == "position_ids" else 1
             before, behind = read.narrow(axis, 0, end), read.narrow(axis, end, read.shape[axis] - end)

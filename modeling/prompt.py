@@ -14,14 +14,14 @@ from transformers.cache_utils import Cache
 from transformers.modeling_utils import PreTrainedModel
 
 from .allocators import FetchResult
-from .bridges import Bridge, Bridged
+from .bridges import Bridge, Bridged, DeepStack
 from .configuration_arr_coc import ArrCocConfig
 from .fetcher import RunningBackFetcher
 from .image_encoding import ImageEncoding
 from .prompt_format import Layout
-from .scorers import FetchContext
+from .scorers import SCORERS, FetchContext, depth_grids
 from .views import Views
-from .vision_tower import ArrCocVisionTower
+from .vision_tower import ArrCocVisionTower, base_states, states_at
 
 
 class Core(Protocol):
@@ -32,6 +32,7 @@ class Core(Protocol):
     fetcher: RunningBackFetcher
     bridge: Bridge
     layout: Layout
+    deepstack: DeepStack | None
     language_model: PreTrainedModel
 
     @property
@@ -55,8 +56,6 @@ class Core(Protocol):
     ) -> Bridged: ...
 
     def place(self, look: "Look", fetched: FetchResult, **aligned: Tensor | None) -> "EmbeddedPrompt": ...
-
-    def base_prompt(self, ids: Tensor, encoding: ImageEncoding) -> dict[str, Any]: ...
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
@@ -267,6 +266,101 @@ def positions(attention_mask: Tensor) -> Tensor:
     return (attention_mask.long().cumsum(1) - 1).clamp(min=0)
 
 
+# ---- what the language model reads beside embeddings ----------------------------------------------------------------
+
+
+def beside_embeds(
+    core: Core,
+    input_ids: Tensor,
+    encoding: ImageEncoding,
+    fetched: FetchResult | None = None,
+    context: FetchContext | None = None,
+    *,
+    standing: Tensor | None = None,
+    attention_mask: Tensor | None = None,
+) -> tuple[Tensor | None, Tensor | None]:
+    """`EmbeddedPrompt.positions` and `EmbeddedPrompt.planes`, each None from models without them.
+
+    Args:
+        core: the model without its head.
+        input_ids: [B, S].
+        encoding: the image of each slot.
+        fetched: from `image_tokens`; None: the prompts hold base tokens alone.
+        context: what its scorer saw.
+        standing, attention_mask: see `spatial_positions`.
+    """
+    image_token, places, planes = core.config.image_token_id, None, None
+    if core.layout.spatial:
+        places = spatial_positions(
+            input_ids, image_places(encoding, fetched), image_token_id=image_token, side=encoding.side,
+            standing=standing, attention_mask=attention_mask,
+        )  # fmt: skip
+    if core.deepstack is not None:
+        added = image_planes(core, encoding, fetched, context)
+        flat = (added if standing is None else added[standing]).to(input_ids.device)
+        planes = flat.new_zeros(*input_ids.shape, *added.shape[2:])
+        planes = planes.masked_scatter((input_ids == image_token)[..., None, None], flat)
+    return places, planes
+
+
+def image_places(encoding: ImageEncoding, fetched: FetchResult | None = None) -> Tensor:
+    """[I, positions, 2] float32, (y, x) of each image's tokens in patches of the fine grid, for spatial layouts.
+
+    `fetched` comes from `image_tokens`; None: of the base tokens alone.
+    """
+    places = encoding.centres()[:, : encoding.tokens.shape[1]]
+    if fetched is None or not fetched.budget:
+        return places
+    centres = fetched.centres()
+    if fetched.source is not None:
+        centres = centres.take_along_dim(fetched.source.clamp(min=0)[..., None], 1)
+    return torch.cat((places, centres.to(places.device)), 1)
+
+
+def image_planes(
+    core: Core, encoding: ImageEncoding, fetched: FetchResult | None = None, context: FetchContext | None = None
+) -> Tensor:
+    """[I, positions, 3, D] what the language model's first layers add to each image's tokens; see `DeepStack`.
+
+    To a fetched token those depths are added that its scorer makes at least as much of as of the mean depth.
+    Arguments as those of `beside_embeds`.
+    """
+    assert core.deepstack is not None
+    grids, tokens = depth_grids(encoding), encoding.tokens.shape[1]
+    base = core.deepstack([base_states(grid, encoding.base_indices, encoding.pool) for grid in grids])
+    planes = base.new_zeros(len(base), tokens, *base.shape[2:])
+    if tokens:
+        planes = planes.index_copy(1, core.layout.base_places(base.shape[1]).to(base.device), base)
+    if fetched is not None and context is not None and fetched.budget:
+        planes = torch.cat((planes, _saccade_planes(core, context, fetched).to(planes.device)), 1)
+    if encoding.closing is not None:
+        planes = torch.cat((planes, base.new_zeros(len(base), encoding.closing.shape[1], *base.shape[2:])), 1)
+    return planes
+
+
+def _saccade_planes(core: Core, context: FetchContext, fetched: FetchResult) -> Tensor:
+    """[I, K, 3, D], as `image_planes` says."""
+    scorer = core.fetcher.scorer(fetched.strategy) if fetched.strategy in SCORERS else None  # not of "given" patches
+    stack = core.deepstack
+    assert stack is not None
+
+    def planes_of(seen: FetchContext, indices: Tensor, levels: Tensor | None) -> Tensor:
+        planes: Tensor = stack([states_at(grid, indices, levels) for grid in depth_grids(seen)])
+        maps = None if scorer is None else scorer.depth_maps(seen)
+        if maps is None:
+            return planes
+        share = states_at(maps.unflatten(2, (seen.side, seen.side)), indices, levels)  # [I, K, 3]
+        unchosen = share < share.mean(-1, keepdim=True)  # where a map is no number, every depth is chosen
+        return planes.masked_fill(unchosen[..., None].to(planes.device), 0.0)
+
+    planes = fetched.of_patches(planes_of, context)
+    if fetched.weights is not None:
+        planes = planes * fetched.weights[..., None, None].to(planes)
+    if fetched.source is not None:
+        planes = planes.take_along_dim(fetched.source.clamp(min=0)[..., None, None], 1)
+    return planes
+
+
 def spatial_positions(
     input_ids: Tensor,
     places: Tensor,
@@ -307,6 +401,9 @@ def deepstack_arguments(planes: Tensor | None) -> dict[str, Any]:
         return {}
     everywhere = planes.new_ones(planes.shape[:2], dtype=torch.bool)
     return {"visual_pos_masks": everywhere, "deepstack_visual_embeds": [*planes.flatten(0, 1).unbind(1)]}
+
+
+# ---- which tokens are a question ------------------------------------------------------------------------------------
 
 
 def refuse_placeholders(input_ids: Tensor, image_token_id: int, cache: Cache | None = None) -> None:

@@ -20,6 +20,7 @@ from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.evaluation.peers import Question
 from arr_coc.modeling.fetcher import FetchChoices, FetchResult
 from arr_coc.modeling.image_encoding import ImageEncoding
+from arr_coc.modeling.prompt import image_places, image_planes
 from arr_coc.modeling.view_encoding import look_at_views
 from arr_coc.publishing.building import build, export_language_model
 from arr_coc.serving.engine import Engine
@@ -254,8 +255,8 @@ def test_regions_stand_at_their_middle_with_their_mean_depths(model: Any) -> Non
     encoding = model.model.encode_image(**pixels_of(inputs))
     look = model.model.look(inputs["input_ids"], encoding, query_mask=inputs["query_mask"].bool())
     fetched = model.model.fetcher(look.context, 12, FetchChoices(allocator="knapsack"))
-    places = model.model.image_places(encoding, fetched)[0, 16:]
-    planes = model.model.image_planes(encoding, fetched, look.context)[0, 16:]
+    places = image_places(encoding, fetched)[0, 16:]
+    planes = image_planes(model.model, encoding, fetched, look.context)[0, 16:]
     regions = fetched.regions()[0].tolist()
     assert len({y1 - y0 for y0, _, y1, _ in regions}) > 1
     for number, (y0, x0, y1, x1) in enumerate(regions):
@@ -283,7 +284,7 @@ def test_patches_of_tiles_stand_where_the_overview_shows_them_with_their_own_dep
     asked = model.model.look(**question_of(model, encoding, 30))
     look = look_at_views(model.model, asked, encoding, [[0]], FetchChoices())
     fetched = model.model.fetch(look)
-    planes = model.model.image_planes(encoding, fetched, look.context)
+    planes = image_planes(model.model, encoding, fetched, look.context)
     for number, (view, patch) in enumerate(zip(fetched.view[0].tolist(), fetched.indices[0].tolist(), strict=True)):
         holder = encoding if view == 0 else encoding.tiles
         state = holder.depths[0 if view == 0 else view - 1, 0, :, patch // 16, patch % 16].float()  # type: ignore[union-attr, index]
@@ -300,7 +301,7 @@ def test_pooled_base_tokens_stand_at_the_middle_of_their_cells() -> None:
     model = spatial_model()
     encoding = model.model.encode_image(torch.rand(1, 3, TINY_SIDE, TINY_SIDE), pool=3)
     assert encoding.centres()[0].tolist() == [[5.5, 5.5], [5.5, 13.5], [13.5, 5.5], [13.5, 13.5]]
-    planes = model.model.image_planes(encoding)
+    planes = image_planes(model.model, encoding)
     cells = F.avg_pool2d(encoding.features, 4)[0]
     assert torch.allclose(planes[0, 1, 2], merged(model, "high", cells[:, :3, 3].mean(1)), atol=1e-5)
 
