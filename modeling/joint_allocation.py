@@ -97,7 +97,7 @@ class JointFetch(FetchResult):
 
 
 def _of_views(view: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """Which saccades, by the view of each, are of the views `numbers` [n]: [n, k], and bool [n, k], False on padding."""
+    """Which saccades, by the `view` of each, are of the views `numbers` [n]: [n, k], and bool, False on padding."""
     own = [(view == number).nonzero()[:, 0] for number in numbers]
     return pad_sequence(own, True), pad_sequence([torch.ones_like(each) for each in own], True).bool()
 
