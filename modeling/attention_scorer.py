@@ -167,7 +167,7 @@ def glance(model: Core, look: Look) -> Tensor:
     """
     nothing = model.fetcher(look.context, 0, FetchChoices(strategy="none", allocator="topk"))
     prompt = model.place(look, nothing, attention_mask=look.attention_mask)
-    inputs = {**prompt.inputs, **prompt.model_inputs()}
+    inputs = {**prompt.inputs, **prompt.read}
     inputs.setdefault("attention_mask", torch.ones_like(inputs["input_ids"]))
     inputs, past = _behind_prefix(model, look, inputs)
     start = 0 if past is None else past.get_seq_length()

@@ -37,6 +37,7 @@ from .joint_allocation import JointFetch, bridge_over_views, fetch_over_views
 from .pretrained import ArrCocPreTrainedModel, device_of, model_identity
 from .processing_arr_coc import find_query_tokens
 from .prompt import (
+    READ,
     EmbeddedPrompt,
     Look,
     beside_embeds,
@@ -316,9 +317,18 @@ class ArrCocModel(ArrCocPreTrainedModel):
             embeds = self._embed(inputs["input_ids"])
         flat = (tokens if standing is None else tokens[standing]).to(embeds)
         embeds = embeds.masked_scatter((inputs["input_ids"] == image_token)[..., None], flat)
-        known = {"standing": standing, "attention_mask": inputs.get("attention_mask")}
-        beside = beside_embeds(self, inputs["input_ids"], look.encoding, fetched, look.context, **known)
-        return EmbeddedPrompt(embeds, tokens, quality, fetched, look.context, inputs, *beside)
+        places = planes = None
+        if self.layout.spatial or self.deepstack is not None:
+            known = {"standing": standing, "attention_mask": inputs.get("attention_mask")}
+            places, planes = beside_embeds(self, inputs["input_ids"], look.encoding, fetched, look.context, **known)
+        known = {**inputs, "prompt_embeds": embeds, "prompt_planes": planes}
+        if places is not None:
+            known["position_ids"] = places
+        read = {}
+        for name in READ:
+            if (tensor := known.get(name)) is not None:
+                read[name] = tensor
+        return EmbeddedPrompt(embeds, tokens, quality, fetched, look.context, inputs, read, places, planes)
 
     def _embed(self, input_ids: Tensor) -> Tensor:
         """Embeddings of a prompt's text [B, S, D]; a placeholder's are of no meaning."""

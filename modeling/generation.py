@@ -347,7 +347,7 @@ class Asker:
         kwargs: dict[str, Any],
     ) -> list[str] | list[Answer]:
         encoding = asked.encoding
-        inputs = prompt.model_inputs()
+        inputs = dict(prompt.read)
         whole = bool(self.setting(kwargs, "return_dict_in_generate"))
         repeats = max(self.setting(kwargs, name, 1) for name in ("num_beams", "num_return_sequences"))
         first = torch.tensor([images[0] for images in asked.images]).repeat_interleave(repeats)

@@ -467,7 +467,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             received = "inputs_embeds" if kwargs.get("inputs_embeds") is not None else "none"
             raise ValueError(f"input_ids: expected the prompt's, and no inputs_embeds, beside images; got {received}")
         prompt = self._embedded(ids[0], choices, kwargs)
-        inputs = prompt.model_inputs()
+        inputs = dict(prompt.read)
         length = inputs["input_ids"].shape[1]
         for name in ("max_length", "min_length"):  # as many new tokens as if the prompt were as long as it was given
             limit = generation_setting(self, kwargs, name)

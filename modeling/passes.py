@@ -182,7 +182,7 @@ class Reading:
     """One prompt, and what the language model remembers of it.
 
     Attributes:
-        inputs: of one prompt, see `EmbeddedPrompt.model_inputs`.
+        inputs: of one prompt, see `EmbeddedPrompt.read`.
         end: column behind the last saccade.
         cache: keys and values of columns before `end`, or of fewer; None: it keeps none.
     """
@@ -196,7 +196,7 @@ class Reading:
         """The prompt of the first pass, of which the encoding may hold the beginning."""
         core, cache = asker.model.model, None
         prompt = core.place(look, fetched, attention_mask=look.attention_mask)
-        inputs = prompt.model_inputs()
+        inputs = dict(prompt.read)
         first = int((inputs["input_ids"][0] == core.config.image_token_id).int().argmax())
         encoding, index = look.prefix, look.image_index
         if encoding is not None and index is not None and asker.cache_is_plain(kwargs):

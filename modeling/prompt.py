@@ -106,6 +106,7 @@ class EmbeddedPrompt:
         fetch: the patches fetched of each image slot, and their scores.
         context: features, question and masks that the scorer saw.
         inputs: input_ids, query_mask and what else goes with them, [B, S]: the prompt as it was, or trimmed.
+        read: what `generate_tokens` takes of it all, by the names `READ`.
         positions: [3, B, S] from layouts whose tokens stand at places (`spatial_positions`), else None.
         planes: [B, S, levels, D] what the first layers add to the embeddings (`DeepStack`), 0 on text; or None.
     """
@@ -116,17 +117,13 @@ class EmbeddedPrompt:
     fetch: FetchResult
     context: FetchContext
     inputs: dict[str, Tensor]
+    read: dict[str, Tensor]
     positions: Tensor | None = None
     planes: Tensor | None = None
 
-    def model_inputs(self) -> dict[str, Tensor]:
-        """What `generate_tokens` takes of it, by name."""
-        inputs = {name: self.inputs[name] for name in _GENERATED if name in self.inputs}
-        known = {"prompt_embeds": self.embeds, "position_ids": self.positions, "prompt_planes": self.planes}
-        return inputs | {name: tensor for name, tensor in known.items() if tensor is not None}
 
-
-_GENERATED = ("input_ids", "attention_mask", "position_ids")
+READ = ("input_ids", "attention_mask", "position_ids", "prompt_embeds", "prompt_planes")
+"""Names of what `generate_tokens` takes of an embedded prompt."""
 
 
 def find_slots(
