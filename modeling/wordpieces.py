@@ -61,10 +61,12 @@ class Spelling(nn.Module):
         super().__init__()
         self.codes = nn.Parameter(torch.randn(POSITIONS, LETTERS, size) * size**-0.5)
         self.register_buffer("letters", torch.zeros(rows, POSITIONS, dtype=torch.uint8))
+        self.scale = nn.Parameter(torch.tensor(_SCALE))
 
     def start_weights(self, std: float) -> None:
         initialization.normal_(self.codes, std=self.codes.shape[-1] ** -0.5)
         initialization.zeros_(self.letters)
+        initialization.constant_(self.scale, _SCALE)
 
     def forward(self, ids: Tensor | None = None) -> Tensor:
         """Spellings [n, E] of wordpieces [n], or of all V, of length 1."""
@@ -73,7 +75,7 @@ class Spelling(nn.Module):
         return F.normalize(F.embedding_bag(at, self.codes.flatten(0, 1), mode="sum").float(), dim=-1)
 
     def characters(self, spelled: Tensor) -> Tensor:
-        """Spellings [..., E] -> logits [..., P, LETTERS] of what stands at each position."""
+        """Scaled spellings [..., E] -> logits [..., P, LETTERS] of what stands at each position."""
         return (spelled @ self.codes.to(spelled.dtype).flatten(0, 1).T).unflatten(-1, (POSITIONS, LETTERS))
 
 
@@ -105,7 +107,7 @@ class WordpieceHead(nn.Module):
         return NamedPieces(self.count(states), pieces, self.lower(states))
 
     def rows(self, table: Tensor, ids: Tensor | None = None) -> Tensor:
-        """What directions are compared with: [n, D + E] of the wordpieces `ids` [n], or of all V, of length 1.
+        """What directions are compared with: [n, D + E] of the wordpieces `ids` [n], or of all V; parts of length 1.
 
         Those of all are kept from call to call while nothing is trained: of 49,152 they take a quarter of a second.
 
@@ -125,12 +127,20 @@ class WordpieceHead(nn.Module):
         own = F.normalize(table if ids is None else table[ids], dim=-1)
         if self.spelling is None:
             return own
-        return torch.cat((own, self.spelling(ids).to(own)), -1) * 2**-0.5
+        return torch.cat((own, self.spelling(ids).to(own)), -1)
+
+    def scaled(self, directions: Tensor) -> Tensor:
+        """Directions [..., D + E] of any length -> float32, both parts of the length that makes logits of cosines."""
+        scales, size = [self.scale], 0
+        if self.spelling is not None:
+            scales, size = [self.scale, self.spelling.scale], self.spelling.codes.shape[-1]
+        parts = directions.float().tensor_split([self.piece_size - size], -1)
+        lengths = [scale.float().exp() for scale in scales]
+        return torch.cat([F.normalize(part, dim=-1) * length for part, length in zip(parts, lengths, strict=False)], -1)
 
     def logits(self, directions: Tensor, rows: Tensor) -> Tensor:
-        """Directions [n, D + E] of any length and `rows` [m, D + E] -> float32 logits [n, m]: scaled cosines."""
-        products = F.normalize(directions.float(), dim=-1).to(rows.dtype) @ rows.T
-        return products.float() * self.scale.float().exp()
+        """Directions [n, D + E] of any length and `rows` [m, D + E] -> float32 logits [n, m]."""
+        return (self.scaled(directions).to(rows.dtype) @ rows.T).float()
 
 
 class Places(nn.Module):

@@ -19,7 +19,7 @@ from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.data.domains.page import UNKNOWN, Line, Question, TextPage
 from arr_coc.modeling.image_processing_arr_coc import ArrCocImageProcessor
 from arr_coc.modeling.scorers import WordMatch
-from arr_coc.modeling.wordpieces import PIECE_SLOTS, NamedPieces
+from arr_coc.modeling.wordpieces import PIECE_SLOTS, NamedPieces, WordpieceHead
 from arr_coc.training.from_scratch.targets import pixels
 from arr_coc.training.reader.end_to_end import EndToEnd, EndToEndStage, PageBatches
 from arr_coc.training.reader.language_model import Prompting, seen
@@ -149,9 +149,10 @@ def test_a_line_near_an_edge_goes_where_it_is_named(cut: Wordpieces) -> None:
     columns = (text.centre[text.first, 0] // 1).long()
     said[0, 1, columns, 0] = table[text.piece]
     named = NamedPieces(torch.zeros(1, 4, 4, 6), said, torch.zeros(1, 4, 4, PIECE_SLOTS))
-    assert (text.placed_by(named, lambda ids: table[ids]) // 4).tolist() == [1] * len(text.piece)
+    head = WordpieceHead(1, 8)
+    assert (text.placed_by(named, head, table) // 4).tolist() == [1] * len(text.piece)
     said[0, 0, columns, 0], said[0, 1, columns, 0] = table[text.piece], 0.0
-    assert (text.placed_by(named, lambda ids: table[ids]) // 4).tolist() == [0] * len(text.piece)
+    assert (text.placed_by(named, head, table) // 4).tolist() == [0] * len(text.piece)
 
 
 # ---- crops

@@ -10,7 +10,7 @@ model, S tokens of a page and the questions about it.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -221,7 +221,7 @@ class EndToEnd(Task):
         placed = text.nearby(side)[:, 0]
         if self.recognition is not None:
             head = self.recognition.wordpieces
-            placed = text.placed_by(head(encoding.features.permute(0, 2, 3, 1)), partial(head.rows, self.rows))
+            placed = text.placed_by(head(encoding.features.permute(0, 2, 3, 1)), head, self.rows)
         targets = text.targets(1, side, placed)
         pieces, lower = (each.view(side**2, -1)[patches] for each in (targets.pieces, targets.lower))
         named = self.bridge.head(self.bridge.states(*self.tower.saccades(encoding, patches[None])))

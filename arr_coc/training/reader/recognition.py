@@ -123,7 +123,7 @@ def piece_loss(
     loss = F.cross_entropy(head.logits(said, head.rows(table, rows)), torch.searchsorted(rows, ids))
     if head.spelling is None:
         return loss
-    spelled = head.spelling.characters(said[:, table.shape[1] :])
+    spelled = head.spelling.characters(head.scaled(said)[:, table.shape[1] :])
     return loss + F.cross_entropy(spelled.float().flatten(0, 1), head.spelling.letters[ids].long().flatten())
 
 
@@ -264,10 +264,6 @@ class Recognition(Task):
         assert isinstance(total, Tensor)
         return {"loss": total, **{name: loss.detach() for name, loss in losses.items()}}
 
-    def rows(self, ids: Tensor | None = None) -> Tensor:
-        """`WordpieceHead.rows` of wordpieces [m], or of all."""
-        return self.head.wordpieces.rows(self.table, ids)
-
     def _images(self, batch: Crops) -> Tensor:
         return batch.pixels.to(self.device).contiguous(memory_format=torch.channels_last)
 
@@ -285,7 +281,7 @@ class Recognition(Task):
         named: Named = self.head(self.encoder(self._images(batch)).permute(0, 2, 3, 1))
         text = batch.text.to(self.device)
         side = named.characters.shape[1]
-        patches = text.placed_by(named.pieces, self.rows) if settled else text.nearby(side)[:, 0]
+        patches = text.placed_by(named.pieces, self.head.wordpieces, self.table) if settled else text.nearby(side)[:, 0]
         return named, text.targets(len(batch.pixels), side, patches)
 
     @cached_property
@@ -315,7 +311,8 @@ class Recognition(Task):
         rights = [((named.characters.argmax(-1) == targets.characters) & filled).sum()]
         known = pieces >= 0
         best = pieces.new_full(pieces.shape, -1)
-        best[known] = self.head.wordpieces.logits(named.pieces.pieces[known], self.rows()).argmax(-1)
+        head = self.head.wordpieces
+        best[known] = head.logits(named.pieces.pieces[known], head.rows(self.table)).argmax(-1)
         rights.append(((best == pieces) & known).sum())
         holds, clear = known.any(-1), ~(pieces == -2).any(-1)
         counted = named.pieces.count.argmax(-1) == known.sum(-1)

@@ -16,20 +16,19 @@ Notation: B crops or pages, G side of their grid, S slots of a patch, n characte
 patches.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from arr_coc.data.domains.page import UNKNOWN, Line, TextPage
 from arr_coc.modeling.configuration_arr_coc import COMPRESSION
 from arr_coc.modeling.image_processing_arr_coc import Box
-from arr_coc.modeling.wordpieces import PIECE_SLOTS, POSITIONS, SPELLED, NamedPieces
+from arr_coc.modeling.wordpieces import PIECE_SLOTS, POSITIONS, SPELLED, NamedPieces, WordpieceHead
 
 CHARACTERS = (
     "".join(map(chr, range(33, 127)))
@@ -146,18 +145,20 @@ class Print:
         patches = [y * side + x, y * side + other_x, other_y * side + x, other_y * side + other_x]
         return self.crop[self.first, None] * side**2 + torch.stack(patches, 1)
 
-    def placed_by(self, named: NamedPieces, rows: Callable[[Tensor], Tensor]) -> Tensor:
+    def placed_by(self, named: NamedPieces, head: WordpieceHead, table: Tensor) -> Tensor:
         """[m] the one of the nearby patches that scores each wordpiece highest, in one row for each line.
 
         Args:
-            named: predictions for patches [B, G, G].
-            rows: of wordpieces [m] what directions are compared with, [m, D + E], see `WordpieceHead.rows`.
+            named: predictions for patches [B, G, G] of `head`.
+            head: which scores wordpieces.
+            table: [V, D] of the language model.
         """
         patches = self.nearby(named.count.shape[1])
         if not len(patches):
             return patches[:, 0]
-        directions = F.normalize(named.pieces.detach().flatten(0, 2)[patches].float(), dim=-1)  # [m, 4, S, D]
-        wanted = rows(self.piece.clamp(min=0)).detach().float()
+        with torch.no_grad():
+            directions = head.scaled(named.pieces.flatten(0, 2)[patches])  # [m, 4, S, D + E]
+            wanted = head.rows(table, self.piece.clamp(min=0)).to(directions)
         score = torch.einsum("mpsd,md->mps", directions, wanted).amax(-1) * (self.piece >= 0)[:, None]
         by_row = score.view(-1, 2, 2)  # [m, row, column]
         line, best = self.line[self.first], by_row.amax(2)
