@@ -5,8 +5,8 @@ Those that fetch regions of several patches are in detail_allocators.py.
 Choosing is done by pure functions, in which ties break by lower index. Where a question or the relevance decides how
 many patches an item gets, a module counts them, since it may hold weights.
 
-Notation: B batch, G side of the fine grid, N = G*G patches, K saccades (the most of any item), T tiers, C feature
-channels, D language-model width, H scorer width. A saccade's rank r counts from 0, the most relevant first.
+Notation: B batch, G side of the fine grid, N = G*G patches, K fetched tokens (the most of any item), T tiers, C feature
+channels, D language-model width, H scorer width. A fetched token's rank r counts from 0, the most relevant first.
 """
 
 import math
@@ -52,8 +52,8 @@ class FetchResult(Rows):
         counts: [B] int64, how many are fetched of each item; K where not given.
         wanted: [B] int64, how many evaluation would fetch: in training, allocators that choose fetch more than that.
         weights: [B, K] what each token is multiplied by, or None: see `ArrCocFetcherConfig.gradient`.
-        expected_tokens: [B] float32, differentiable: how many saccades an allocator that chooses it expects to fetch
-            ("adaptive" not cut at K); None from allocators that fetch exactly the budget.
+        expected_tokens: [B] float32, differentiable: how many tokens an allocator that chooses their number expects
+            to fetch ("adaptive" not cut at K); None from allocators that fetch exactly the budget.
         tier_logits: [B, T] of the tier classifier, or None.
         survival: see `Budgets.survival`, or None from allocators that fetch exactly the budget.
         is_ragged: whether some items get fewer than K.
@@ -62,7 +62,7 @@ class FetchResult(Rows):
         bypassed: [B] bool, True where what the bridge's adapter made was of no use and its linear projection stands in.
         tokens: [B] int64, how many tokens of the prompt tell of what was fetched: `counts`, unless the bridge says
             otherwise (`Bridged.source`).
-        source: [B, K] see `Bridged.source`; None: each token tells of the saccade in its place.
+        source: [B, K] see `Bridged.source`; None: each token tells of the fetched token in its place.
     """
 
     indices: Tensor
@@ -249,11 +249,11 @@ def soft_top_k(scores: Tensor, count: int | Tensor, *, temperature: float) -> Te
 
 @dataclass(frozen=True)
 class Budgets:
-    """How many saccades a budgeter gives each item of a batch.
+    """How many fetched tokens a budgeter gives each item of a batch.
 
     Attributes:
         counts: [B] int64.
-        survival: [B, K] float32, the probability that a saccade of rank r is fetched, P(count > r); differentiable.
+        survival: [B, K] float32, the probability that the token of rank r is fetched, P(count > r); differentiable.
         expected: [B] float32, the expected count; differentiable.
         tier_logits: [B, T] of the classifier, or None.
     """
@@ -265,7 +265,7 @@ class Budgets:
 
 
 def tier_sizes(patches: int, most: int, *, device: torch.device | None = None) -> Tensor:
-    """[T] int64: saccades of each tier on a grid of N patches, at most `most`."""
+    """[T] int64: fetched tokens of each tier on a grid of N patches, at most `most`."""
     return torch.tensor([min(most, scaled_budget(tier, patches)) for tier in TIERS], device=device)
 
 
@@ -303,7 +303,7 @@ class TierClassifier(ContextNetwork):
 
 
 class Budgeter(nn.Module):
-    """Base of what counts: how many saccades each item gets."""
+    """Base of what counts: how many fetched tokens each item gets."""
 
     def __init__(self, config: ArrCocFetcherConfig, *, feature_size: int, text_size: int) -> None:
         super().__init__()

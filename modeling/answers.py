@@ -36,7 +36,7 @@ def split_thinking(text: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where one saccade was fetched from.
+    """Where one fetched token was fetched from.
 
     Attributes:
         source: which of the sources that the prompt shows, from 0.
@@ -52,7 +52,7 @@ class Origin:
 
 
 def origins_of(fetch: FetchResult, encoding: ImageEncoding, images: Sequence[int]) -> tuple[Origin, ...]:
-    """The origin of each saccade of a prompt that shows the sources `images` [I], in the order of the prompt.
+    """The origin of each fetched token of a prompt that shows the sources `images` [I], in the order of the prompt.
 
     Empty where the sources' sizes are not known; padding, which holds nothing of a source, has none.
     """
@@ -107,7 +107,7 @@ class Answer:
         text: the answer.
         probability: of the whole answer, thinking and end included: the product of its tokens' probabilities.
         fetch: what was fetched, one row per image of the prompt.
-        sources: where each saccade was fetched from, in px of what was asked about; see `Origin`.
+        sources: where each fetched token was fetched from, in px of what was asked about; see `Origin`.
         passes: the runs back in order, where there may be several (`num_passes`); `fetch` is all of theirs.
         output: with `return_dict_in_generate=True` what transformers' `generate` returned, a row for each answer.
         thinking: what was written before the answer, between <think> and </think>; "": nothing. Where tokens ran out

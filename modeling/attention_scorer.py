@@ -1,7 +1,7 @@
 """The scorer "glance": the language model reads base tokens and question, and its attention says what is relevant.
 
-No weights, no training. What is read is the prompt without saccades; where the encoding holds the language model's keys
-and values of the prompt up to the base, only the question behind it is read anew.
+No weights, no training. What is read is the prompt without fetched tokens; where the encoding holds the language
+model's keys and values of the prompt up to the base, only the question behind it is read anew.
 
 Notation: B prompts, I image slots, S prompt length, Q tokens read at once, G side of the fine grid, N = G*G patches, M
 base tokens, D language-model width.
@@ -156,7 +156,7 @@ def attention_weights(
 
 @torch.no_grad()
 def glance(model: Core, look: Look) -> Tensor:
-    """Reads the prompts without saccades, and says where in each image the question looks: [I, N], float32.
+    """Reads the prompts without fetched tokens, and says where in each image the question looks: [I, N], float32.
 
     Attention from the question's tokens to the base tokens, mean over tokens, heads and the layers that
     `fetcher_config.glance_layers` names. That a middle layer's attention finds what a question is about: Zhang et al.

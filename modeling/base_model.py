@@ -1,14 +1,14 @@
 """The model without its head: from pixels and a question to the language model's last hidden state.
 
 The forward pass, top to bottom: pixels -> grid encoder -> features (once per image) -> compressor -> base tokens ->
-semantic encoder; question -> scorer -> allocator -> saccades gathered from the features -> semantic encoder, behind the
-base; both through the bridge into the language model: [base][saccades][question] -> answer.
+semantic encoder; question -> scorer -> allocator -> fetched tokens gathered from the features -> semantic encoder,
+behind the base; both through the bridge into the language model: [base][fetched tokens][question] -> answer.
 
 A question takes three steps: `look` (what it sees), `fetch` (which patches), `place` (their tokens into the prompt).
 
 Notation: B prompts, P encoded images, I image slots (places in prompts where an image stands), S sequence length,
-G side of the fine grid, N = G*G patches, M base tokens, K saccades, C feature channels, D' semantic width, D language
-model width. Positions are (y, x), row-major.
+G side of the fine grid, N = G*G patches, M base tokens, K fetched tokens, C feature channels, D' semantic width, D
+language model width. Positions are (y, x), row-major.
 """
 
 import inspect
@@ -174,7 +174,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         return self._encoded(pixel_values, patch_mask, features, depths)
 
     def encode_base(self, features: Tensor, patch_mask: Tensor, bypass: bool) -> ImageEncoding:
-        """What saccades of grids [P, C, G, G] see of them; the rest of the encoding is empty."""
+        """What fetched tokens of grids [P, C, G, G] see of them; the rest of the encoding is empty."""
         rest = {"textures": features[:, :0], "seeds": patch_mask.new_zeros(len(features), dtype=torch.int64)}
         return self._encoded(None, patch_mask, features, rest=rest, bypass=bypass)
 
@@ -297,7 +297,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         return self.fetcher(look.context, look.budget, choices, taken=look.taken)
 
     def place(self, look: Look, fetched: FetchResult, **aligned: Tensor | None) -> EmbeddedPrompt:
-        """Prompt embeddings with every placeholder replaced by its image's base tokens, then its saccades.
+        """Prompt embeddings with every placeholder replaced by its image's base tokens, then its fetched tokens.
 
         Placeholders that no token comes for, as the allocator or the bridge wants fewer, are cut out, and with them
         what is `aligned` with the prompt, [B, S] each (attention_mask, position_ids, labels; None stays out). In a

@@ -1,10 +1,10 @@
 """Bridges: vision tokens -> language-model embeddings.
 
-Notation: B batch, S tokens (M base tokens of an image, or its K saccades), D' semantic width, D language-model width, V
-rows of a table, W visual words of a place.
+Notation: B batch, S tokens (M base tokens of an image, or its K fetched tokens), D' semantic width, D language-model
+width, V rows of a table, W visual words of a place.
 
-Base tokens cross first and alone; saccades may read what the base left behind (`Bridged.cache`), never the reverse. So
-no bridge can change a base token because of what is fetched.
+Base tokens cross first and alone; fetched tokens may read what the base left behind (`Bridged.cache`), never the
+reverse. So no bridge can change a base token because of what is fetched.
 """
 
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ class Bridged:
         cache: keys and values of these tokens, per layer of attention across tokens.
         failed: [B] bool, True where an adapter failed its check, so that tokens are the linear projection's; None from
             bridges without an adapter.
-        source: [B, S] int64, which saccade each token tells of; -1 on tokens that are 0 and have no place in the
+        source: [B, S] int64, which fetched token each token tells of; -1 on tokens that are 0 and have no place in the
             prompt. None: each tells of its own.
     """
 
@@ -51,7 +51,7 @@ class Bridged:
 
 @dataclass(frozen=True)
 class FetchedPatches:
-    """Which patches saccades are.
+    """Which patches fetched tokens are.
 
     Attributes:
         indices: [B, K] their numbers, row-major.
@@ -81,11 +81,11 @@ def embedding_table(embed: nn.Module, rows: int, device: torch.device) -> Tensor
 
 
 class Bridge(nn.Module):
-    """Base of the family: takes base tokens across, then saccades behind what the base left.
+    """Base of the family: takes base tokens across, then fetched tokens behind what the base left.
 
     Attributes:
         reads_pooled: whether a mean of cells' states says what they say together; else their tokens are averaged.
-        places_tokens: whether it reads where saccades stand, and says by `Bridged.source` what tokens tell of.
+        places_tokens: whether it reads where fetched tokens stand, and says by `Bridged.source` what tokens tell of.
     """
 
     reads_pooled: ClassVar[bool] = True
@@ -103,10 +103,12 @@ class Bridge(nn.Module):
         """Takes tokens across.
 
         Args:
-            semantic, compressed: semantic states and compressed features (saccades: projected ones), each [B, S, D'].
-            base: None for base tokens; for saccades, the `cache` that their base tokens left, which may be [].
+            semantic, compressed: semantic states and compressed features (fetched tokens: projected ones), each [B, S,
+                D'].
+            base: None for base tokens; for fetched tokens, the `cache` that their base tokens left, which may be [].
             bypass: give way to the linear projection.
-            used: [B, S] bool, False on saccades that only fill the rectangle: no other may see them. None: all are.
+            used: [B, S] bool, False on fetched tokens that only fill the rectangle: no other may see them. None: all
+                are.
 
         Raises:
             ValueError: `bypass` of a bridge without a linear projection.
@@ -223,7 +225,7 @@ class QualityBridge(LinearBridge):
 
 @BRIDGES.register("transformer")
 class TransformerBridge(QualityBridge):
-    """As "quality", and tokens are known by attention: base tokens to base tokens, saccades to everything."""
+    """As "quality", and tokens are known by attention: base tokens to base tokens, fetched tokens to everything."""
 
     def __init__(self, config: ArrCocBridgeConfig, *, vision_size: int, text_size: int) -> None:
         super().__init__(config, vision_size=vision_size, text_size=text_size)
@@ -237,7 +239,7 @@ class TransformerBridge(QualityBridge):
         )
         sizes._attn_implementation = config._attn_implementation
         self.norm = nn.LayerNorm(text_size)
-        self.level = LevelEmbedding(2, text_size)  # 0: base, 1: saccade
+        self.level = LevelEmbedding(2, text_size)  # 0: base, 1: fetched token
         self.layers = nn.ModuleList(SemanticLayer(sizes) for _ in range(config.num_layers))
 
     def states(
@@ -320,21 +322,21 @@ class FetchedWords(nn.Module):
         return logits
 
     def forward(self, semantic: Tensor, compressed: Tensor) -> Tensor:
-        """Saccades' semantic states and projected features [B, K, D'] -> [B, K, D]."""
+        """Fetched tokens' semantic states and projected features [B, K, D'] -> [B, K, D]."""
         said: Tensor = self.table(probabilities(self.words(semantic, compressed), self.vocabularies))
         return said
 
 
 @BRIDGES.register("cells")
 class CellBridge(LinearBridge):
-    """The linear projection takes saccades across; a base token says which visual words stand where in its cell.
+    """The linear projection takes fetched tokens across; a base token says which visual words stand where in its cell.
 
     A base token stands for 4x4 patches, and one mixture of rows would have to name all of them at once. So each place
     of its cell has vocabularies of its own (`place_words`), a softmax each, and the token is the sum of all their
     mixtures and of a linear projection, which has what no word says. A place and what stands there are then known
     apart, and the language model reads the few rows that a cell names, not whatever a projection makes of it.
 
-    With `fetched_words` a saccade says in words what its patch shows, too: the projection is what no word says.
+    With `fetched_words` a fetched token says in words what its patch shows, too: the projection is what no word says.
 
     Source: Ovis' table of visual words (Lu et al. 2024), here one for each place; sums of what is bound to its place
     are tensor products (Smolensky 1990).
@@ -386,9 +388,9 @@ MIXED = 16
 
 @BRIDGES.register("wordpieces")
 class WordpieceBridge(LinearBridge):
-    """Saccades as the wordpieces that begin under them, mixtures of rows of the language model's own table.
+    """Fetched tokens as the wordpieces that begin under them, mixtures of rows of the language model's own table.
 
-    In a patch several wordpieces may begin, or none: the tokens of K saccades are the filled slots of all, in reading
+    In a patch several wordpieces may begin, or none: the tokens of K patches are the filled slots of all, in reading
     order, at most K. Base tokens are a linear projection. Each token has its place on the page added.
     """
 
@@ -461,7 +463,7 @@ class WordpieceBridge(LinearBridge):
         return tokens * (1 + weight)[..., None] + moved[..., None] * apart
 
     def states(self, semantic: Tensor, compressed: Tensor) -> Tensor:
-        """What the head reads, of saccades' semantic states and projected features [B, K, D']."""
+        """What the head reads, of fetched tokens' semantic states and projected features [B, K, D']."""
         context: Tensor = self.context(semantic)
         return compressed + context
 

@@ -1,7 +1,8 @@
 """Every knob of ARR-COC, validated, with units.
 
 Notation (the same letters in every file): B batch, G side of the fine grid, N = G*G patches, M = (G/4)^2 base tokens,
-K saccades, C feature channels, T texture channels, L question tokens, D hidden width. Positions are (y, x), row-major.
+K fetched tokens, C feature channels, T texture channels, L question tokens, D hidden width. Positions are (y, x),
+row-major.
 """
 
 import os
@@ -96,7 +97,7 @@ class ArrCocFetcherConfig(KnobConfig):
         allocator: turns relevance into indices: "topk" or "window" fetch exactly the budget; "tiers" and "adaptive"
             choose for each item how many of the most relevant patches it gets, up to the budget; "quadtree", "foveated"
             and "knapsack" fetch exactly the budget as regions of 1, 4 or 16 patches, each pooled into one token.
-        budget: default number of saccades: see `resolve_budget`.
+        budget: default number of fetched tokens: see `resolve_budget`.
         tier_choice: how "tiers" chooses: "heuristic" (by the length of the question, no weights) or "classifier" (a
             trained one on question and gestalt, which the checkpoint then holds).
         tier_lengths: for "heuristic": question tokens from which on each tier after the first is taken.
@@ -271,8 +272,8 @@ class ArrCocSemanticConfig(KnobConfig):
         position_grid: side of the stored position table (a CLS row is stored in front).
         initializer_range: of position table and CLS; trained from scratch, positions must not drown in features.
         latent_size: width of the latent that keys and values are made of; None: of the tokens themselves, as published.
-        level_embedding: whether saccades carry an embedding of their level of detail (a patch, 4 or 16 of them), which
-            starts at zero; for checkpoints that are trained with an allocator that chooses levels.
+        level_embedding: whether fetched tokens carry an embedding of their level of detail (a patch, 4 or 16 of them),
+            which starts at zero; for checkpoints that are trained with an allocator that chooses levels.
     """
 
     model_type = "arr_coc_semantic"
@@ -309,13 +310,14 @@ class ArrCocBridgeConfig(KnobConfig):
     Args:
         kind: a registered bridge. "linear": DeepSeek's projector; "quality": each token of it corrected as far as its
             quality asks for; "transformer": the same with attention across tokens; "vet": Ovis' visual embedding table;
-            "cells": such a table for each place of a base token's cell, and the projector for saccades; "wordpieces":
-            saccades as the wordpieces of the language model that begin under them, and the projector for base tokens.
+            "cells": such a table for each place of a base token's cell, and the projector for fetched tokens;
+            "wordpieces": fetched tokens as the wordpieces of the language model that begin under them, and the
+            projector for base tokens.
         layout: what stands around an image's tokens. "plain": nothing; "rows": DeepSeek-OCR's `image_newline` after
-            each row of base tokens and `view_seperator` after the last, saccades behind it (256 base tokens take 273
-            positions); "indicators": Ovis' image-start before the base and image-end behind the saccades, rows of
-            `table`; "qwen3_vl": nothing, and each token's position is its row and column in the image, on the fine
-            grid, for Qwen3-VL's text models.
+            each row of base tokens and `view_seperator` after the last, fetched tokens behind it (256 base tokens take
+            273 positions); "indicators": Ovis' image-start before the base and image-end behind the fetched tokens,
+            rows of `table`; "qwen3_vl": nothing, and each token's position is its row and column in the image, on the
+            fine grid, for Qwen3-VL's text models.
         deepstack: whether the grid encoder's states at three depths are added to image tokens behind the first three
             layers of the language model, one of Qwen3-VL's text models; to fetched tokens those depths of which
             scorer "hierarchical" makes most, or all where another chose them. Adds
@@ -329,8 +331,8 @@ class ArrCocBridgeConfig(KnobConfig):
         lookup: of "vet": "soft" (mixture of rows by probability), "hard" (the most probable row; its choice learns
             nothing), "straight_through" (the hard row forwards, the soft mixture's gradient backwards).
         place_words: of "cells": the visual words of each vocabulary that a place of a cell has; each place has as many.
-        fetched_words: of "cells": whether saccades are said in such words too, of one place's vocabularies, beside the
-            linear projection.
+        fetched_words: of "cells": whether fetched tokens are said in such words too, of one place's vocabularies,
+            beside the linear projection.
         spelling_size: of "wordpieces": width of a spelling, which tells wordpieces apart beside their embeddings; none
             with 0.
         places: of "wordpieces": side of the grid that places on the page are embeddings of.

@@ -4,7 +4,8 @@ A region of more than one patch holds no padding and nothing that must not be fe
 divided. So a budget of all patches is all patches, each by itself.
 
 Notation: B batch, G side of the fine grid (several grids stand one below the other), N patches, M = N/16 base cells, K
-saccades, P peaks. Trees are those of `grid_encoder.in_tree`: cells [B, M], quarters [B, M, 4], patches [B, M, 4, 4].
+fetched tokens, P peaks. Trees are those of `grid_encoder.in_tree`: cells [B, M], quarters [B, M, 4], patches [B, M, 4,
+4].
 """
 
 from dataclasses import dataclass

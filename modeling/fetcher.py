@@ -1,7 +1,7 @@
 """The running-back fetcher: score the patches, allocate the budget; and say what was done.
 
-Notation: B batch, G side of the fine grid, N = G*G patches, K saccades (where items get different numbers: the most of
-any), T tiers. Positions are (y, x).
+Notation: B batch, G side of the fine grid, N = G*G patches, K fetched tokens (where items get different numbers: the
+most of any), T tiers. Positions are (y, x).
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,6 +1,7 @@
 """The user's door: from an image and a question to an answer, on top of transformers' `generate`.
 
-Notation: B questions, P encoded images, I image slots, S prompt length, N patches, M base tokens, K saccades, D width.
+Notation: B questions, P encoded images, I image slots, S prompt length, N patches, M base tokens, K fetched tokens, D
+width.
 """
 
 import math

@@ -1,6 +1,6 @@
 """The grid encoder: from pixels to the features of the fine grid; and regions, squares of patches of that grid.
 
-Notation: B batch, G side of the fine grid, N = G*G patches, g = G/4, M = g*g base tokens, K saccades, C feature
+Notation: B batch, G side of the fine grid, N = G*G patches, g = G/4, M = g*g base tokens, K fetched tokens, C feature
 channels, D' semantic width. Positions are (y, x), row-major.
 
 Sources: SAM's image encoder (Kirillov et al. 2023) and CLIP's vision transformer (Radford et al. 2021) with

@@ -116,7 +116,7 @@ class ImageEncoding(Rows):
         semantic_cache: its keys and values of the base, per layer.
         tokens: [P, M, D], base tokens in the language model's space; where the layout puts something before or between
             them, with that: [P, positions, D].
-        closing: [P, positions, D] what the layout puts behind the saccades, or None.
+        closing: [P, positions, D] what the layout puts behind the fetched tokens, or None.
         quality: [P, M] of the base tokens, from bridges that score tokens, else None.
         bridge_cache: the bridge's keys and values of the base, per layer, where it attends across tokens.
         bypass: whether `tokens` come from the bridge's linear projection alone.
@@ -265,7 +265,7 @@ def _join_views(every: list[ImageEncoding]) -> ImageEncoding:
         values = [getattr(encoding, name) for encoding in every]
         return None if None in values else [row for rows in values for row in rows]
 
-    # What saccades see of a base is made anew for each view that is fetched from.
+    # What fetched tokens see of a base is made anew for each view that is fetched from.
     bare = [
         replace(
             encoding, semantic_cache=[], bridge_cache=None, documents=None, source_sizes=None, sources=None, tiles=None

@@ -1,7 +1,7 @@
 """Joint allocation: one budget over all views that a prompt shows.
 
 Notation: B prompts, I image slots, V views (the overviews of all slots, then their tiles), G side of the fine grid,
-N = G*G patches, K saccades (the most of any slot).
+N = G*G patches, K fetched tokens (the most of any slot).
 """
 
 import math
@@ -51,7 +51,7 @@ class JointFetch(FetchResult):
     """What was fetched over several views; `scores` and `relevance` are those of the overviews.
 
     Attributes:
-        view: [I, K] int64, the view of each saccade, whose `indices` and `positions` are those in its own grid.
+        view: [I, K] int64, the view of each fetched token, whose `indices` and `positions` are those in its own grid.
         seen: the views.
     """
 
@@ -61,7 +61,7 @@ class JointFetch(FetchResult):
     PER_SACCADE: ClassVar[tuple[str, ...]] = (*FetchResult.PER_SACCADE, "view")
 
     def boxes(self) -> Tensor:
-        """[I, K, 4] x0, y0, x1, y1 of each saccade in px of its source."""
+        """[I, K, 4] x0, y0, x1, y1 of each fetched token in px of its source."""
         side = math.isqrt(self.scores.shape[1])
         flat = self.seen.views.boxes(self.view.flatten(), self.regions().flatten(0, 1), side)
         return flat.view(*self.view.shape, 4)
@@ -90,20 +90,22 @@ class JointFetch(FetchResult):
         return made
 
     def _listed(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-        """Of each saccade that is fetched [n]: slot, place in its row, view, index and, if there are any, level."""
+        """Of each fetched token that is fetched [n]: slot, place in its row, view, index and, if there are any,
+        level."""
         slots, places = self.used.nonzero(as_tuple=True)
         levels = None if self.levels is None else self.levels[slots, places]
         return slots, places, self.view[slots, places], self.indices[slots, places], levels
 
 
 def _of_views(view: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """Which saccades, by the `view` of each, are of the views `numbers` [n]: [n, k], and bool, False on padding."""
+    """Which fetched tokens, by the `view` of each, are of the views `numbers` [n]: [n, k], and bool, False on
+    padding."""
     own = [(view == number).nonzero()[:, 0] for number in numbers]
     return pad_sequence(own, True), pad_sequence([torch.ones_like(each) for each in own], True).bool()
 
 
 def fetch_over_views(fetcher: RunningBackFetcher, look: Look, choices: FetchChoices) -> JointFetch:
-    """`RunningBackFetcher.forward` for slots with several views: `look.budget` saccades for each prompt together.
+    """`RunningBackFetcher.forward` for slots with several views: `look.budget` fetched tokens for each prompt together.
 
     Raises:
         ValueError: what `RunningBackFetcher.forward` refuses, and `patches`, which are those of one grid.
@@ -274,7 +276,7 @@ def _by_slot(
 def bridge_over_views(model: Core, encoding: ImageEncoding, fetched: JointFetch) -> Bridged:
     """`ArrCocModel.bridge_saccades` of what was fetched from several views.
 
-    Each saccade sees the base of its own view, and what was fetched from there.
+    Each fetched token sees the base of its own view, and what was fetched from there.
     """
     views = fetched.seen.views
     slots, places, view, indices, levels = fetched._listed()
@@ -301,7 +303,8 @@ def bridge_over_views(model: Core, encoding: ImageEncoding, fetched: JointFetch)
 
 
 def _bases(model: Core, encoding: ImageEncoding, views: Views, numbers: Tensor) -> ImageEncoding:
-    """What saccades of some views see of them: kept of images as they are, made anew from the features of others."""
+    """What fetched tokens of some views see of them: kept of images as they are, made anew from the features of
+    others."""
     if views.whole and encoding.semantic_cache and encoding.pool == 1:
         return encoding.select(numbers)
     features = views.pick(encoding.features, "features", numbers)

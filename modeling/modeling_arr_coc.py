@@ -4,7 +4,7 @@ The model is in `base_model.py`, how it is asked in `generation.py`; here are it
 transformers calls.
 
 Notation: B prompts, P encoded images, I image slots (places in prompts where an image stands), S sequence length,
-N patches, M base tokens, K saccades, D language-model width.
+N patches, M base tokens, K fetched tokens, D language-model width.
 """
 
 import math
@@ -80,8 +80,8 @@ def efficiency_loss(expected_tokens: Tensor, target: float) -> Tensor:
     """What the mean of `expected_tokens` [I] exceeds `target` by, as a share of the target; 0 below it.
 
     Args:
-        expected_tokens: saccades, see `FetchResult.expected_tokens`.
-        target: saccades, above 0.
+        expected_tokens: fetched tokens, see `FetchResult.expected_tokens`.
+        target: fetched tokens, above 0.
 
     Raises:
         ValueError: a target that is not positive.
@@ -416,10 +416,10 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
                 an element that is itself a list puts several images into one prompt.
             question: a string, or a list.
             strategy: which scorer decides what is fetched; "none" answers from the base tokens alone.
-            budget: saccades of a prompt, which its images share (`spread`): a number, "fast", "balanced", "standard",
-                "accurate", "all" (all patches of one image, or what the context holds), "tier:128" (see
-                `resolve_budget`), or "auto": the model chooses for each item, by the configured
-                allocator if that chooses, else by "tiers".
+            budget: fetched tokens of a prompt, which its images share (`spread`): a number, "fast", "balanced",
+                "standard", "accurate", "all" (all patches of one image, or what the context holds), "tier:128" (see
+                `resolve_budget`), or "auto": the model chooses for each item, by the configured allocator if that
+                chooses, else by "tiers".
             allocator: "topk" or "window" fetch exactly the budget, "tiers" and "adaptive" at most that.
             boxes: for strategy "oracle": (x0, y0, x1, y1) in px of the source image; a list of lists for several
                 questions.

@@ -1,9 +1,10 @@
 """Several passes: answer, measure how unsure the answer is, run back for other patches, answer again.
 
-The image is encoded once. Between passes the language model's cache is cut behind the saccades: a further pass reads
-its own patches, and then the question again. A question has passes of its own, so questions go one after the other.
+The image is encoded once. Between passes the language model's cache is cut behind the fetched tokens: a further pass
+reads its own patches, and then the question again. A question has passes of its own, so questions go one after the
+other.
 
-Notation: I image slots (1 here), N patches, K saccades of a pass, S prompt length, D language-model width.
+Notation: I image slots (1 here), N patches, K fetched tokens of a pass, S prompt length, D language-model width.
 """
 
 from collections.abc import Callable, Sequence
@@ -161,7 +162,7 @@ def merged(parts: Sequence[FetchResult]) -> FetchResult:
 
 
 def _at(fetched: FetchResult, places: Tensor) -> FetchResult:
-    """Of one item's saccades those at `places` [k]."""
+    """Of one item's fetched tokens those at `places` [k]."""
     own = {name: getattr(fetched, name) for name in fetched.PER_SACCADE}
     chosen = {name: tensor.index_select(1, places) for name, tensor in own.items() if tensor is not None}
     counts = torch.full_like(fetched.counts, len(places))
@@ -183,7 +184,7 @@ class Reading:
 
     Attributes:
         inputs: of one prompt, see `EmbeddedPrompt.read`.
-        end: column behind the last saccade.
+        end: column behind the last fetched token.
         cache: keys and values of columns before `end`, or of fewer; None: it keeps none.
     """
 
@@ -205,7 +206,7 @@ class Reading:
         return cls(inputs, end, cache)
 
     def extend(self, core: ArrCocModel, look: Look, fetched: FetchResult) -> None:
-        """Puts further saccades behind the last one. They have seen the base and one another."""
+        """Puts further fetched tokens behind the last one. They have seen the base and one another."""
         base, end = look.encoding.tokens.shape[1], self.end
         tokens, _, standing = core.image_tokens(look.encoding, fetched)
 

@@ -1,6 +1,7 @@
 """Prompts in, model inputs out: chat template, image placeholders, and which tokens are the question.
 
-Notation: B batch, L tokens of a prompt, M base tokens and K saccades of one image (M + K placeholders stand for it).
+Notation: B batch, L tokens of a prompt, M base tokens and K fetched tokens of one image (M + K placeholders stand for
+it).
 """
 
 import os
@@ -127,7 +128,7 @@ def _token_id(tokenizer: Any, token: str) -> int | None:
 
 
 class ArrCocProcessorImagesKwargs(ImagesKwargs, total=False):
-    """budget: saccades per image, a number or a name. strategy: "none" leaves the saccades out."""
+    """budget: fetched tokens per image, a number or a name. strategy: "none" leaves the fetched tokens out."""
 
     budget: int | str | None
     strategy: str | None
@@ -166,7 +167,7 @@ class ArrCocProcessor(ProcessorMixin):
         image_processor: an ArrCocImageProcessor.
         tokenizer: must hold `image_token`.
         chat_template: ChatML (`CHAT_TEMPLATE`) by default.
-        budget: saccades per image where a call names none: a number or a name, see `resolve_budget`.
+        budget: fetched tokens per image where a call names none: a number or a name, see `resolve_budget`.
         image_token: the placeholder.
         excludes_base: the model's `config.excludes_base`: with it, budget "all" leaves out the M base patches.
         layout: the model's `config.bridge_config.layout`: what takes positions beside the M + K tokens of an image.

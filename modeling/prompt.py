@@ -70,7 +70,7 @@ class Look:
         embeds: [B, S, D] of the text; a placeholder's are of no meaning.
         encoding: the image of each slot.
         rows: [I] the prompt of each slot.
-        budget: K, the saccades that there are placeholders for.
+        budget: K, the fetched tokens that there are placeholders for.
         context: what the scorers see of each slot.
         taken: [I, M] patches that are base tokens already and must not be fetched again, or None.
         attention_mask: [B, S], or None: no padding.
@@ -100,8 +100,8 @@ class EmbeddedPrompt:
     Attributes:
         embeds: [B, S, D].
         image_tokens: [I, positions, D] what stands in each slot: base tokens (and what the layout puts between and
-            around them), then K saccades; 0 on those that were not fetched (`FetchResult.used`), or that the bridge
-            left empty (`Bridged.source`).
+            around them), then K fetched tokens; 0 on those that were not fetched (`FetchResult.used`), or that the
+            bridge left empty (`Bridged.source`).
         token_quality: [I, M + K] from bridges that score tokens, else None.
         fetch: the patches fetched of each image slot, and their scores.
         context: features, question and masks that the scorer saw.
@@ -172,14 +172,14 @@ def trim_placeholders(
     pad_token_id: int = 0,
     **aligned: Tensor | None,
 ) -> dict[str, Tensor]:
-    """Prompts with `counts` saccades per image, cut from prompts that hold placeholders for more.
+    """Prompts with `counts` fetched tokens per image, cut from prompts that hold placeholders for more.
 
     The rows are padded anew to the shortest rectangle that holds them, on the side that was padded (left where none
     was). What an image takes when nothing is fetched is never dropped.
 
     Args:
         input_ids: [B, S] with equally many placeholders for each of I image slots.
-        counts: [I] saccades to keep of each slot, 0 to K.
+        counts: [I] fetched tokens to keep of each slot, 0 to K.
         image_token_id: the placeholder.
         base_positions: positions that an image takes when nothing is fetched.
         pad_token_id: what new padding is in `input_ids`.

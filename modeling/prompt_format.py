@@ -120,7 +120,7 @@ class Layout(nn.Module):
 
     @staticmethod
     def positions(rows: int) -> tuple[int, int]:
-        """Positions beside the image's tokens, before and behind its saccades, for `rows` rows of base tokens."""
+        """Positions beside the image's tokens, before and behind its fetched tokens, for `rows` rows of base tokens."""
         return 0, 0
 
     @staticmethod
@@ -133,7 +133,7 @@ LAYOUTS: Registry[type[Layout]] = Registry("layout")
 
 
 def layout_positions(layout: str, rows: int) -> tuple[int, int]:
-    """Positions that a layout adds to an image of `rows` rows of base tokens: before and behind its saccades.
+    """Positions that a layout adds to an image of `rows` rows of base tokens: before and behind its fetched tokens.
 
     Raises:
         ValueError: unknown layout.
@@ -142,7 +142,8 @@ def layout_positions(layout: str, rows: int) -> tuple[int, int]:
 
 
 Framed = tuple[Tensor, Tensor | None]
-"""What stands before an image's saccades [P, positions, D], its base tokens among it, and what stands behind them."""
+"""What stands before an image's fetched tokens [P, positions, D], its base tokens among it, and what stands behind
+them."""
 
 
 @LAYOUTS.register("plain")
@@ -152,7 +153,8 @@ class PlainLayout(Layout):
     adds = False
 
     def forward(self, base: Tensor, indicators: Tensor | None) -> Framed:
-        """Base tokens [P, M, D] and the bridge's indicator rows [4, D] -> what stands before and behind saccades."""
+        """Base tokens [P, M, D] and the bridge's indicator rows [4, D] -> what stands before and behind fetched
+        tokens."""
         return base, None
 
 
@@ -189,7 +191,7 @@ class RowLayout(Layout):
 
 @LAYOUTS.register("indicators")
 class IndicatorLayout(Layout):
-    """Ovis': the image-start row before the base tokens, the image-end row behind the saccades."""
+    """Ovis': the image-start row before the base tokens, the image-end row behind the fetched tokens."""
 
     @staticmethod
     def positions(rows: int) -> tuple[int, int]:
@@ -223,13 +225,14 @@ REFERENCE_PATCHES = 4096
 """Number of patches (64 x 64: 1024 px, patches of 16 px) that the named budgets are stated for."""
 
 NAMED_BUDGETS = {"fast": 64, "balanced": 180, "standard": 273, "accurate": 400}
-"""Saccades at `REFERENCE_PATCHES` patches; scaled with N on other grids."""
+"""Fetched tokens at `REFERENCE_PATCHES` patches; scaled with N on other grids."""
 
 TIERS = (64, 128, 256, 384, 400)
-"""The steps in which the allocator "tiers" gives saccades, at `REFERENCE_PATCHES` patches; "adaptive" keeps within."""
+"""The steps in which the allocator "tiers" gives fetched tokens, at `REFERENCE_PATCHES` patches; "adaptive" keeps
+within."""
 
 AUTO = "auto"
-"""The budget that leaves it to the model how many saccades each item gets, up to the last of `TIERS`."""
+"""The budget that leaves it to the model how many fetched tokens each item gets, up to the last of `TIERS`."""
 
 _SCALED = {**NAMED_BUDGETS, AUTO: TIERS[-1], **{f"tier:{tier}": tier for tier in TIERS}}
 
@@ -242,7 +245,7 @@ def scaled_budget(saccades: int, num_patches: int) -> int:
 def resolve_budget(
     budget: int | str | None, num_patches: int, default: int | str = "standard", *, taken: int = 0
 ) -> int:
-    """Number of saccades K on a grid of `num_patches`.
+    """Number of fetched tokens K on a grid of `num_patches`.
 
     Args:
         budget: a number of patches, a name in `NAMED_BUDGETS` or "tier:" and one of `TIERS` (both scaled by N / 4096),
@@ -320,7 +323,7 @@ def count_vision_tokens(
     sources: int = 1,
     max_base_tokens: int | None = None,
 ) -> tuple[int, int]:
-    """Positions that one image takes in the language model: (base, K saccades), known before the model runs.
+    """Positions that one image takes in the language model: (base, K fetched tokens), known before the model runs.
 
     Base are the M base tokens and what the layout puts between and around them. Of a document, all its pages' base
     tokens, pooled, and the K that its pages share.

@@ -314,7 +314,8 @@ def _encode_overviews(
     windows: Sequence[Sequence[Window]],
     pool: int,
 ) -> ImageEncoding:
-    """Overviews [P]; of several sources without what saccades see of them, which is made anew where it is needed."""
+    """Overviews [P]; of several sources without what fetched tokens see of them, which is made anew where it is
+    needed."""
     parts = []
     device = core.input_device
     for start in _shown(range(0, len(sources), VIEWS_AT_ONCE), "pages"):

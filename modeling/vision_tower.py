@@ -1,6 +1,6 @@
 """The vision tower: compressor and semantic encoder behind the grid encoder, and what is kept of an encoded image.
 
-Notation: P encoded images, I image slots, G side of the fine grid, N = G*G patches, M base tokens, K saccades, C
+Notation: P encoded images, I image slots, G side of the fine grid, N = G*G patches, M base tokens, K fetched tokens, C
 feature channels, T texture channels, D' semantic width, D language-model width.
 """
 
@@ -365,10 +365,10 @@ class LevelEmbedding(nn.Embedding):
 
 
 class SemanticEncoder(nn.Module):
-    """CLIP's transformer over base tokens, then over saccades that also see the base.
+    """CLIP's transformer over base tokens, then over fetched tokens that also see the base.
 
-    Base attends to base only; a saccade attends to everything. No mask is needed: the base runs alone, then saccades
-    run with the base's keys and values in front of theirs. So fetching can never change a base token.
+    Base attends to base only; a fetched token attends to everything. No mask is needed: the base runs alone, then
+    fetched tokens run with the base's keys and values in front of theirs. So fetching can never change a base token.
     """
 
     def __init__(self, config: ArrCocSemanticConfig) -> None:
@@ -410,15 +410,16 @@ class SemanticEncoder(nn.Module):
         used: Tensor | None = None,
         levels: Tensor | None = None,
     ) -> tuple[Tensor, list[KeyValue]]:
-        """Runs base tokens (`base` is None) or saccades (`base`: keys and values of the base, per layer).
+        """Runs base tokens (`base` is None) or fetched tokens (`base`: keys and values of the base, per layer).
 
         Args:
             tokens: [B, M or K, D'].
             side: G of the fine grid that positions refer to.
             indices: [B, M or K] fine patches the tokens stand at; None: one token per 4x4 cell, in order.
             base: what an earlier call on the base tokens returned.
-            used: [B, K] bool, False on saccades that only fill the rectangle: no other may see them. None: all are.
-            levels: [B, K] the level of detail of each saccade, see grid_encoder.py; None: all are patches.
+            used: [B, K] bool, False on fetched tokens that only fill the rectangle: no other may see them. None: all
+                are.
+            levels: [B, K] the level of detail of each fetched token, see grid_encoder.py; None: all are patches.
 
         Returns:
             States [B, M or K, D'], without CLS, and each layer's keys and values of these tokens (CLS included).

@@ -275,7 +275,7 @@ def test_the_most_probable_tier_is_taken_and_every_rank_survives_as_often_as_it_
 
 
 def test_expected_counts_are_exact_under_autocast() -> None:
-    """Trainer's bf16: as a matrix product, 273.5 saccades were expected to be 274."""
+    """Trainer's bf16: as a matrix product, 273.5 fetched tokens were expected to be 274."""
     with torch.autocast("cpu", torch.bfloat16):
         budgets = budgets_from_tiers(torch.tensor([[0.5, 0.5]]), torch.tensor([146, 401]))
     assert budgets.expected.dtype == torch.float32 and budgets.expected.item() == 273.5

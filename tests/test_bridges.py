@@ -1,4 +1,4 @@
-"""Bridges: vision tokens to language-model embeddings; base tokens first and alone, saccades behind them."""
+"""Bridges: vision tokens to language-model embeddings; base tokens first and alone, fetched tokens behind them."""
 
 import re
 from typing import Any
@@ -45,7 +45,7 @@ def tokens(count: int = 5, seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def told(bridge: Bridge, count: int) -> dict[str, Any]:
-    """What a bridge is told of `count` saccades beside their states: patches of 8 x 8, and a vocabulary of 9."""
+    """What a bridge is told of `count` fetched tokens beside their states: patches of 8 x 8, and a vocabulary of 9."""
     if not bridge.places_tokens:
         return {}
     indices = torch.tensor([5, 20, 33, 34, 50])[:count].expand(2, -1)
@@ -262,9 +262,10 @@ def test_with_words_for_fetched_patches_saccades_are_what_these_say_beside_the_p
 
 
 def wordpieces(counts: list[int], lower: list[int] | None = None) -> Any:
-    """The bridge on saccades that each begin so many wordpieces, in the upper halves of patches but for `lower` ones.
+    """The bridge on fetched tokens that each begin so many wordpieces, in the upper halves of patches but for `lower`
+    ones.
 
-    A saccade's first feature says how many, its second in which half.
+    A fetched token's first feature says how many, its second in which half.
     """
     bridge = build("wordpieces")
     with torch.no_grad():

@@ -1,4 +1,5 @@
-"""Budgets that are learned under the efficiency loss: easy questions get fewer saccades than hard ones, and why."""
+"""Budgets that are learned under the efficiency loss: easy questions get fewer fetched tokens than hard ones, and
+why."""
 
 from collections.abc import Mapping
 from pathlib import Path

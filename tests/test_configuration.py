@@ -47,7 +47,7 @@ def test_strategy_none_counts_no_saccades(cells: int, budget: int | str | None) 
 
 
 def test_the_published_geometry() -> None:
-    """1024 px in patches of 16: 256 base tokens and 273 saccades, 529 together (DESIGN, the data flow)."""
+    """1024 px in patches of 16: 256 base tokens and 273 fetched tokens, 529 together (DESIGN, the data flow)."""
     assert count_vision_tokens(1024, 16) == (256, 273)
     assert [resolve_budget(name, 4096) for name in ("fast", "balanced", "accurate")] == [64, 180, 400]
     assert ArrCocVisionConfig().num_patches == 4096

@@ -175,7 +175,7 @@ def test_efficiency_pushes_the_expected_tokens_down(allocator: str) -> None:
 
 @pytest.mark.parametrize("allocator", ["tiers", "adaptive"])
 def test_an_answer_that_needs_more_tokens_pushes_them_up(allocator: str) -> None:
-    """The loss of an answer that reads off the weakest saccade, as a stand-in for the language model."""
+    """The loss of an answer that reads off the weakest fetched token, as a stand-in for the language model."""
     module, given = fetcher(tier_choice="classifier", adaptive_share=0.06).train(), context()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
 

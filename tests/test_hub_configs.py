@@ -30,7 +30,7 @@ DEEPSEEK = "deepseek-ai/DeepSeek-OCR"
 VISION = 398_144_768
 """DeepSeek-OCR's 476 tensors without projector, `image_newline`, `view_seperator` and CLIP's unused patch embedding."""
 SACCADES = 1024 + 1024 * 256
-"""What is new in the vision tower: the saccades' embedding and projection."""
+"""What is new in the vision tower: the fetched tokens' embedding and projection."""
 
 # Language model with its vocabulary head (once where tied); bridge with layout and planes; positions of base tokens.
 VARIANTS: dict[str, tuple[str, str, int, int, int]] = {

@@ -65,7 +65,7 @@ def test_base_tokens_are_the_same_bits_whatever_is_fetched(either: Any, strategy
 
 @torch.no_grad()
 def test_base_tokens_are_unchanged_inside_the_language_model(model: Any) -> None:
-    """Base first, saccades after it: a causal model reads the floor before it knows of anything fetched."""
+    """Base first, fetched tokens after it: a causal model reads the floor before it knows of anything fetched."""
     base = model.config.vision_tokens()[0]
     states = []
     for budget in (0, 30):
@@ -105,7 +105,7 @@ def test_an_encoding_saves_the_encoder_and_the_prefill_of_the_prefix(model: Any)
         Calls(language_model) as again,
     ):
         assert model.generate(encoding, QUESTION, max_new_tokens=1) == expected
-        assert (grid.count, compressor.count, semantic.count) == (0, 0, 1)  # the saccades' half only
+        assert (grid.count, compressor.count, semantic.count) == (0, 0, 1)  # the fetched tokens' half only
         length = prompt(model, (PAGE, QUESTION)).input_ids.shape[1]
         assert again.positions == length - prefix
     assert fresh.positions == length, "the first question must cost no more than one prefill"

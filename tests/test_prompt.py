@@ -28,7 +28,7 @@ def padded(rows: list[list[int]], side: str) -> dict[str, torch.Tensor]:
 
 
 def row(texts: list[list[int]], counts: list[int]) -> list[int]:
-    """Text, image, text, image, ..., text: images of BASE and these many saccades."""
+    """Text, image, text, image, ..., text: images of BASE and these many fetched tokens."""
     tokens = list(texts[0])
     for text, count in zip(texts[1:], counts, strict=True):
         tokens += [IMAGE] * (BASE + count) + text

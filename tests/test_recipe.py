@@ -244,7 +244,7 @@ def test_a_start_with_a_narrower_grid_encoder_or_for_another_size_sees_what_it_s
     sorted({*product(COMPRESSORS, BRIDGES)} - {("mask", "cells"), ("mask", "wordpieces")}),
 )
 def test_a_start_with_narrower_base_tokens_says_what_it_said(tmp_path: Path, compressor: str, bridge: str) -> None:
-    """Base tokens and saccades cross as they did; new channels are copies that do not learn the same."""
+    """Base tokens and fetched tokens cross as they did; new channels are copies that do not learn the same."""
     tiny = load_config(str(RECIPE.parent)).to_dict()
     tiny["bridge_config"]["kind"] = bridge
     tiny["vision_config"]["compressor"] = compressor

@@ -1,4 +1,5 @@
-"""Semantic encoder: saccades see the base, the base never what was fetched; positions are read where a patch lies."""
+"""Semantic encoder: fetched tokens see the base, the base never what was fetched; positions are read where a patch
+lies."""
 
 from typing import Any
 
@@ -16,7 +17,7 @@ def semantic(**changes: Any) -> ArrCocSemanticConfig:
 
 @torch.no_grad()
 def test_a_saccade_sees_everything_and_the_base_sees_only_the_base() -> None:
-    """In one layer a saccade's state is that of joint attention; the base's must not know what was fetched."""
+    """In one layer a fetched token's state is that of joint attention; the base's must not know what was fetched."""
     encoder = randomise(SemanticEncoder(semantic(num_hidden_layers=1)))
     tokens, fetched = torch.randn(2, 4, 20), torch.randn(2, 3, 20)
     at = torch.tensor([[3, 9, 60], [0, 1, 2]])

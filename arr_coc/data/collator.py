@@ -35,8 +35,8 @@ class QuestionCollator:
         processor: of the model.
         config: the model's.
         padding_side: where shorter sequences are filled up.
-        budget: saccades that prompts hold placeholders for; the config's by default. Fewer are wanted in a step: see
-            `trim_placeholders`.
+        budget: fetched tokens that prompts hold placeholders for; the config's by default. Fewer are wanted in a step:
+            see `trim_placeholders`.
         answer: which of a record's answers is learned, the first or a drawn one.
         seed: of that draw, with the record's line: the same record has the same answer in every epoch and process.
 

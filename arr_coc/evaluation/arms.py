@@ -1,7 +1,7 @@
 """The arms of an experiment: one way each of turning an image and a question into the language model's tokens.
 
 All arms answer the same questions, with the same weights or (in a contest) each with its own. Notation: M base tokens,
-K saccades, N patches, G side of the fine grid. Positions are (y, x).
+K fetched tokens, N patches, G side of the fine grid. Positions are (y, x).
 """
 
 import re

@@ -45,7 +45,7 @@ from .plots import Point, scatter
 from .report import bullets, the_run
 
 BUDGETS = (0, 64, 100, 150, 200, 273, 400, "all")
-"""Saccades at `REFERENCE_PATCHES` patches; scaled with N on other grids."""
+"""Fetched tokens at `REFERENCE_PATCHES` patches; scaled with N on other grids."""
 
 ABSENT = "not in this checkpoint"
 

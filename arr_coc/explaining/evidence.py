@@ -4,7 +4,7 @@ Of a document, or an image that is looked at in tiles, it is shown for the view 
 
 Nothing here is on the way of a question: what scorers decide by is asked of them once more, for the same context.
 
-Notation: G side of the fine grid, N = G*G patches, T textures, K saccades. Positions are (y, x).
+Notation: G side of the fine grid, N = G*G patches, T textures, K fetched tokens. Positions are (y, x).
 """
 
 from collections.abc import Sequence

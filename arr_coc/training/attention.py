@@ -4,7 +4,7 @@ Written out, its weights can be looked at, and on a CPU it trains faster in bflo
 model fetches every patch and is told the answer: where it looks is what the scorer learns to score.
 
 Notation: B prompts or rows, H heads, S positions or a prompt's length, d channels of a head, I image slots, N patches,
-K saccades.
+K fetched tokens.
 """
 
 import re
@@ -103,7 +103,8 @@ def placeholder_columns(input_ids: Tensor, slots: int, image_token_id: int) -> t
 
 
 def saccade_columns(columns: Tensor, config: ArrCocConfig, saccades: int) -> Tensor:
-    """The columns [I, K] of the saccades among those of whole images [I, positions]: last, before the layout's end."""
+    """The columns [I, K] of the fetched tokens among those of whole images [I, positions]: last, before the layout's
+    end."""
     _, behind = layout_positions(config.bridge_config.layout, rows=1)
     end = columns.shape[1] - behind
     return columns[:, end - saccades : end]

@@ -31,7 +31,7 @@ def expected_answer_loss(tier_logits: Tensor, losses: Tensor) -> Tensor:
 
     Args:
         tier_logits: [I, T], see `FetchResult.tier_logits`.
-        losses: [I, T] summed cross-entropy of each answer's tokens, with as many saccades as each tier has.
+        losses: [I, T] summed cross-entropy of each answer's tokens, with as many fetched tokens as each tier has.
     """
     return (tier_logits.softmax(-1) * losses.to(tier_logits)).sum(-1)
 
@@ -50,7 +50,7 @@ WEIGHTS = {
 """Default weight of every loss. answer: cross-entropy of the answer's tokens; relevance: binary cross-entropy of the
 scorers against boxes; efficiency: what the mean budget exceeds its target by; diversity: over tiers; distribution:
 vision tokens against text embeddings; distillation: the scorers against the model's own attention; tiers: the answer's
-cross-entropy with each tier's saccades, averaged by the tier classifier's probabilities; reinforcement: see
+cross-entropy with each tier's fetched tokens, averaged by the tier classifier's probabilities; reinforcement: see
 `reinforce.reinforcement_loss`; retention: how far an adapter's scorers are, on retained records, from what they say
 without it."""
 
@@ -157,10 +157,10 @@ def loss_terms(
         batch: what went in, with `labels`, and `relevance_targets` where boxes are known.
         weights: see `WEIGHTS`.
         config: the model's.
-        target_tokens: mean saccades that the efficiency loss lets pass.
+        target_tokens: mean fetched tokens that the efficiency loss lets pass.
         text_statistics: mean and standard deviation of the text embeddings, for the distribution loss.
         attended: [I, N] the keep-all model's attention, for distillation.
-        by_tier: [I, T] the answer's loss with each tier's saccades, for the tier classifier.
+        by_tier: [I, T] the answer's loss with each tier's fetched tokens, for the tier classifier.
         before: logits [I, N] of the scorers without the adapter, by name, for retained slots.
     """
     assert output.fetch is not None and output.logits is not None

@@ -1,6 +1,6 @@
 """What a run reports about itself beside its losses.
 
-Notation: I image slots, N patches, K saccades. NaN: not known of this slot, and left out of means.
+Notation: I image slots, N patches, K fetched tokens. NaN: not known of this slot, and left out of means.
 """
 
 from collections import defaultdict
@@ -55,7 +55,7 @@ def _questions(batch: Mapping[str, Any]) -> list[tuple[int, ...]]:
 
 
 def fetch_measures(output: ArrCocOutput, batch: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Per slot [I]: recall, saccades fetched, and how much the question moves what is fetched."""
+    """Per slot [I]: recall, how many tokens are fetched, and how much the question moves what is fetched."""
     fetch, index = output.fetch, batch.get("image_index")
     assert fetch is not None
     fetched = fetch.covered()
@@ -68,7 +68,8 @@ def fetch_measures(output: ArrCocOutput, batch: Mapping[str, Any]) -> dict[str, 
 
 
 def tier_shares(output: ArrCocOutput) -> dict[str, Tensor]:
-    """Which tier each slot's saccades are of: at most so many, and more than the tier below. [I] of 0 or 1 each."""
+    """Which tier each slot's fetched tokens are of: at most so many, and more than the tier below. [I] of 0 or 1
+    each."""
     assert output.fetch is not None
     counts, patches = output.fetch.wanted, output.fetch.scores.shape[1]
     tiers = {scaled_budget(tier, patches) for tier in TIERS}

@@ -65,9 +65,10 @@ class Phase(Stage):
         reinforcement: settings of that, see `reinforce.ReinforceSettings`.
         temperature: of gradient "soft", at the first step and at the last.
         allocator: name of the one to fetch with; None: the model's.
-        target_tokens: mean saccades that the efficiency loss lets pass; None: the model's budget.
+        target_tokens: mean fetched tokens that the efficiency loss lets pass; None: the model's budget.
         distillation_layers: of the language model, whose attention is distilled; None: all.
-        distillation_budget: saccades that it then reads, the most salient first: all, or what its context has room for.
+        distillation_budget: fetched tokens that it then reads, the most salient first: all, or what its context has
+            room for.
         bf16, activation_checkpointing: compute in bfloat16; trade time for memory.
         evaluate_every, log_every: steps between evaluations, each with a checkpoint; between lines of the log.
         keep: checkpoints that are kept, the best and the newest always among them.

@@ -6,7 +6,7 @@ Williams 1992, with a leave-one-out baseline, Kool et al. 2019). With an allocat
 sizes of the sets are drawn too, and what decides them learns as well. An image is encoded once. In order: the reward of
 an answer, a batch whose questions are answered several times, the loss.
 
-Notation: B prompts, I image slots, G draws, N patches, K saccades at most, S prompt length.
+Notation: B prompts, I image slots, G draws, N patches, K fetched tokens at most, S prompt length.
 """
 
 from collections.abc import Mapping, Sequence
@@ -90,7 +90,7 @@ class AnsweredPrompts:
 
     Attributes:
         model: that answers.
-        batch: `_PROMPT` [B, S], the ids with placeholders for as many saccades as patches are to be drawn, and
+        batch: `_PROMPT` [B, S], the ids with placeholders for as many fetched tokens as patches are to be drawn, and
             `image_index` [I].
         answers: for each prompt the texts that are right; None: what `labels` say.
         encoding: the images.
@@ -102,7 +102,8 @@ class AnsweredPrompts:
     encoding: ImageEncoding
 
     def select(self, prompts: Tensor, slots: Tensor, saccades: int) -> "AnsweredPrompts":
-        """Some prompts, by number [b], with their slots (bool [I]), and placeholders for so many saccades per image."""
+        """Some prompts, by number [b], with their slots (bool [I]), and placeholders for so many fetched tokens per
+        image."""
         batch = trim_placeholders(
             counts=torch.full((int(slots.sum()),), saccades, device=slots.device),
             image_token_id=self.model.config.image_token_id,
@@ -179,7 +180,7 @@ class AskedBatch:
     """Questions whose patches are to be drawn.
 
     Attributes:
-        prompts: with room for K saccades per image.
+        prompts: with room for K fetched tokens per image.
         look: what the questions see before anything is fetched.
         mask: bool [I, N], True on patches that may be drawn.
     """
@@ -201,7 +202,7 @@ class AskedBatch:
         """What `QuestionCollator` gives, its images encoded unless `encoding` is given.
 
         Raises:
-            ValueError: no labels, or prompts without room for saccades.
+            ValueError: no labels, or prompts without room for fetched tokens.
         """
         missing = [name for name in ("input_ids", "attention_mask", "labels") if batch.get(name) is None]
         if missing:

@@ -3,7 +3,7 @@
 The order of records, and the strategy and budget of each step, are functions of seed and step alone: a resumed run, any
 number of processes and any way of accumulating gradients draw the same.
 
-Notation: B prompts, S their length, I image slots (one per prompt here), N patches, K saccades.
+Notation: B prompts, S their length, I image slots (one per prompt here), N patches, K fetched tokens.
 """
 
 import os
@@ -116,7 +116,7 @@ class Objective:
         weights: of the losses that shall not have their default, see `losses.WEIGHTS`.
         rates: learning rates of parts that shall not have the common one.
         allocator: name of the one to fetch with; None: the model's.
-        target_tokens: mean saccades per image that the efficiency loss lets pass; None: the model's budget.
+        target_tokens: mean fetched tokens per image that the efficiency loss lets pass; None: the model's budget.
         temperature: of the soft top-k at the first and at the last step, see `fetcher_config.gradient`.
         distillation_layers: where the keep-all model's attention is read off; None: all layers.
         reinforcement: settings of the loss of that name.
@@ -277,7 +277,7 @@ class ArrCocTrainer(Trainer):
         )
 
     def _trimmed(self, inputs: Mapping[str, Any], saccades: int) -> dict[str, Any]:
-        """The batch with placeholders for so many saccades per image."""
+        """The batch with placeholders for so many fetched tokens per image."""
         config = base_model(self.model).config
         base = config.vision_tokens(inputs["pixel_values"].shape[-1], budget=0)[0]
         aligned = {name: inputs[name] for name in _ALIGNED if inputs.get(name) is not None}
@@ -308,7 +308,7 @@ class ArrCocTrainer(Trainer):
 
     @torch.no_grad()
     def _answer_by_tier(self, model: nn.Module, inputs: Mapping[str, Any], draw: Draw) -> Tensor:
-        """[I, T] summed cross-entropy of each answer with the saccades of each tier, none more than drawn."""
+        """[I, T] summed cross-entropy of each answer with the fetched tokens of each tier, none more than drawn."""
         sizes = tier_sizes(base_model(self.model).config.vision_config.num_patches, draw.saccades).tolist()
         losses = {}
         for size in sorted(set(sizes)):

@@ -1,6 +1,6 @@
 """The models that transformers' tests run on: combinations of parts, small enough for hundreds of tests.
 
-Notation: S side of the image in pixels, M base tokens, K saccades.
+Notation: S side of the image in pixels, M base tokens, K fetched tokens.
 """
 
 from typing import Any

@@ -50,7 +50,7 @@ class AnsweringStage(ScratchStage):
         reads_base: whether the language model reads base tokens; if not, patches have to say all.
         transcribed: share of the batches of the oracle, and of those that see the whole page (by its base alone or by
             all of its patches), that also transcribe.
-        transcript_budget: the oracle's saccades then; lines are fetched and transcribed as long as they fit.
+        transcript_budget: the oracle's fetched tokens then; lines are fetched and transcribed as long as they fit.
         dropped: share of the oracle's questions for which some of the patches are left out, to be read off the base
             where that is read.
         relevance_share: share of the questions that the scorers are trained on in a step that does not fetch by one.

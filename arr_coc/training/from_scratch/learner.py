@@ -1,6 +1,6 @@
 """The model with what only training uses, and the losses that teach it.
 
-Notation: P pages, I image slots, G side of the grid, N patches, M base tokens, K saccades, S prompt length.
+Notation: P pages, I image slots, G side of the grid, N patches, M base tokens, K fetched tokens, S prompt length.
 """
 
 from dataclasses import replace
