@@ -124,7 +124,7 @@ class WordpieceHead(nn.Module):
         return self._kept[2]
 
     def _made(self, table: Tensor, ids: Tensor | None) -> Tensor:
-        own = F.normalize(table if ids is None else table[ids], dim=-1)
+        own = F.normalize(table if ids is None else table[ids], dim=-1, eps=1e-6)  # representable in half precision
         if self.spelling is None:
             return own
         return torch.cat((own, self.spelling(ids).to(own)), -1)
