@@ -4,8 +4,7 @@ Notation: B questions, P encoded images, I image slots, S prompt length, N patch
 width.
 """
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from numbers import Integral
@@ -27,21 +26,17 @@ from .image_loading import load_sources
 from .image_processing_arr_coc import ArrCocImageProcessor, Box, boxes_to_patches, least_scale
 from .image_sources import shorten
 from .passes import ask_in_passes
-from .processing_arr_coc import ArrCocProcessor, History, Turn
+from .processing_arr_coc import ArrCocProcessor, History, Turn, take_view_options
 from .prompt import EmbeddedPrompt, Look
 from .prompt_format import count_saccades, pooling
 from .scorers import SCORERS
 from .view_encoding import encode_prompts, look_at_views
-from .views import AS_SEEN, SPREADS, TILING, VIEW_OPTIONS, ViewOptions
+from .views import AS_SEEN, VIEW_OPTIONS, ViewOptions
 
 logger = logging.get_logger(__name__)
 
 POSITIONAL = ("inputs", "generation_config", "logits_processor", "stopping_criteria", "prefix_allowed_tokens_fn")
 """The first parameters of transformers' `generate`, in order."""
-
-
-UNPOOLED = 2**31
-"""Base tokens of a prompt that none has: the processor wrote placeholders for all of each image."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +131,7 @@ class Asker:
 
     @torch.no_grad()
     def encode_slots(self, input_ids: Tensor, pixels: Tensor, sizes: Tensor, **options: Any) -> ImageEncoding:
-        """The images in the slots of prompts [B, S] that the processor wrote, one in each, in views; unpooled.
+        """The images in the slots of prompts [B, S] that the processor wrote, one in each, in views.
 
         Args:
             input_ids: [B, S], with placeholders.
@@ -144,7 +139,7 @@ class Asker:
         """
         shown = zip(pixels.cpu().numpy(), sizes.tolist(), strict=True)
         sources = [image[:height, :width] for image, (height, width) in shown]
-        taken = replace(self._view_options(options)[0], max_base_tokens=UNPOOLED)
+        taken, _ = self._view_options(options)
         placeholders = (input_ids == self.model.config.image_token_id).sum(1)
         size, waiting = int(placeholders.sum()) // len(sources), iter(sources)
         counts = (placeholders // max(1, size)).tolist()
@@ -200,12 +195,12 @@ class Asker:
         if on_fetch is not None and not callable(on_fetch):
             raise refusal("on_fetch", "a function", on_fetch)
         kwargs.update(zip(POSITIONAL[2:], args, strict=False))
-        options, kwargs = self._view_options(kwargs)
         check_decoding(self.model, kwargs)
         choices, kwargs = take_choices(kwargs)
         if choices is not AS_CONFIGURED:
             choices = self.model.model.fetcher.resolve(choices)
         single = isinstance(question, str) and not isinstance(image, list | tuple)
+        options, kwargs = self._view_options(kwargs)
         questions = checked_questions(question, self.processor.control_tokens)
         asked = self._asked(image, questions, choices, kwargs, options)
         if boxes is not None:
@@ -406,37 +401,6 @@ def shown_by_prompts(image: Any) -> list[list[Any]]:
     if not prompts or not all(prompts):
         raise ValueError("images: expected at least one; got an empty list")
     return prompts
-
-
-_COUNTS = ("max_tiles", "asked_tiles", "max_base_tokens", "max_pages", "max_frames")
-_MEASURES = ("tile_scale", "dpi", "fps")
-
-
-def take_view_options(kwargs: Mapping[str, Any]) -> tuple[ViewOptions, dict[str, Any]]:
-    """The `ViewOptions` among arguments by name, checked, and the other arguments.
-
-    Raises:
-        ValueError: an option with a value that it cannot have.
-    """
-    named = {name: kwargs[name] for name in VIEW_OPTIONS & kwargs.keys() if kwargs[name] is not None}
-    options = replace(AS_SEEN, **named)
-    counted = isinstance(options.tiles, int) and not isinstance(options.tiles, bool) and options.tiles > 0
-    if not counted and options.tiles not in TILING:
-        expected = f"{', '.join(TILING)} or a positive number"
-        raise ValueError(f"tiles: expected {expected}; got {options.tiles!r}")
-    if options.spread not in SPREADS:
-        raise ValueError(f"spread: expected one of {', '.join(SPREADS)}; got {options.spread!r}")
-    for name in (*_COUNTS, *_MEASURES):
-        value = getattr(options, name)
-        if value is not None and not (_is_number(value, whole=name in _COUNTS) and 0 < value < math.inf):
-            raise ValueError(f"{name}: expected a positive number; got {value!r}")
-    if not (_is_number(options.asked_share) and 0 <= options.asked_share < 1):
-        raise ValueError(f"asked_share: expected a share from 0 to below 1; got {options.asked_share!r}")
-    return options, {name: value for name, value in kwargs.items() if name not in VIEW_OPTIONS}
-
-
-def _is_number(value: Any, *, whole: bool = False) -> bool:
-    return isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
 
 
 def take_choices(kwargs: dict[str, Any]) -> tuple[FetchChoices, dict[str, Any]]:

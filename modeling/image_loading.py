@@ -171,10 +171,15 @@ def load_image(
         return finish_image(_array_to_image(source, max_image_pixels, input_data_format), "image", max_image_pixels)
     loaded = load_source(source, max_image_pixels=max_image_pixels, timeout=timeout, sources=sources)
     if isinstance(loaded, Encoded):
-        kind = {"pdf": "a PDF", "video": "a video", "pages": "several pages"}[loaded.kind]
-        expected = "one image (generate(document, question) and encode_image(document) take all of its pages)"
-        raise ValueError(f"{loaded.name}: expected {expected}, received {kind}")
+        raise document_refusal(loaded)
     return loaded
+
+
+def document_refusal(document: Encoded) -> ValueError:
+    """The error of who takes single images."""
+    kind = {"pdf": "a PDF", "video": "a video", "pages": "several pages"}[document.kind]
+    expected = "one image (generate(document, question) and encode_image(document) take all of its pages)"
+    return ValueError(f"{document.name}: expected {expected}, received {kind}")
 
 
 def open_encoded(stream: IO[bytes], name: str, limit: int) -> Image.Image:

@@ -20,7 +20,7 @@ from transformers.utils import logging
 from .checks import PROCESSING, check_processing
 from .config_fields import MAX_SIDE, knob, member, number, validated, whole
 from .configuration_arr_coc import budget_field, grid_size
-from .image_loading import MAX_IMAGE_PIXELS, Loaded, load_image
+from .image_loading import MAX_IMAGE_PIXELS, Loaded, load_image, load_source
 from .image_sources import POLICIES, SourcePolicy
 
 Channels = int | float | list[Any] | tuple[Any, ...]
@@ -277,9 +277,12 @@ class ArrCocImageProcessor(PilBackend):
         """The settings, as they are saved."""
         return {name: value for name, value in super().to_dict().items() if name != "_warned_of_letters"}
 
-    def fetch_images(self, image_url_or_urls: Any) -> Any:
-        """Loads every leaf of nested lists (see `load_image`); a 4-D array counts as a list."""
-        return self._load(image_url_or_urls)
+    def fetch_images(self, image_url_or_urls: Any, *, documents: bool = False) -> Any:
+        """Loads every leaf of nested lists (see `load_image`); a 4-D array counts as a list.
+
+        `documents`: they are left encoded, as `load_sources` leaves them; else they are refused.
+        """
+        return self._load(image_url_or_urls, load=load_source if documents else load_image)
 
     def shrinks(self, images: Sequence[Any], scale: float) -> bool:
         """Whether one is a document, or an image that is placed in the square at less than `scale` px per px."""
@@ -294,12 +297,17 @@ class ArrCocImageProcessor(PilBackend):
         """Boxes in pixels of a `height` x `width` source image -> boxes in pixels of the square."""
         return map_boxes(boxes, height, width, self.size["height"])
 
-    def _load(self, images: Any, input_data_format: str | ChannelDimension | None = None) -> Any:
+    def _load(
+        self,
+        images: Any,
+        input_data_format: str | ChannelDimension | None = None,
+        load: Callable[..., Any] = load_image,
+    ) -> Any:
         if isinstance(images, Loaded):
             return images
         if isinstance(images, (list, tuple)) or getattr(images, "ndim", 0) == 4:
-            return [self._load(image, input_data_format) for image in images]
-        return load_image(
+            return [self._load(image, input_data_format, load) for image in images]
+        return load(
             images,
             max_image_pixels=self.max_image_pixels,
             input_data_format=input_data_format,

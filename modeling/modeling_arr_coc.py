@@ -270,8 +270,10 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             choices = replace(choices, all_scores=True, relevance=relevance_targets if known else choices.relevance)
         if not isinstance(logits_to_keep, int) and not _is_index(logits_to_keep):
             raise refusal("logits_to_keep", "an integer, or a tensor of them", logits_to_keep)
-        for name in ("image_sources", "source_sizes"):
-            kwargs.pop(name, None)  # of which `generate` looks at tiles; here each image is one square
+        sources, _ = (kwargs.pop(name, None) for name in ("image_sources", "source_sizes"))
+        if sources is not None and pixel_values is None and image_encoding is None:
+            expected = "squares of single images; documents and pooled base tokens are for generate(**inputs)"
+            raise ValueError(f"pixel_values: expected {expected}; got image_sources alone")
         counted = {name: kwargs.pop(name, None) for name in ("num_items_in_batch", "shift_labels")}
         taught = labels is not None or counted["shift_labels"] is not None
         if relevance_targets is not None and counted["num_items_in_batch"] is not None and not taught:
@@ -459,7 +461,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         if choices.budget is not None:
             expected = "it in the call of the processor, processor(..., budget=...), which writes the placeholders"
             raise ValueError(f"budget: expected {expected}; got it beside model inputs")
-        if kwargs.get("pixel_values") is None and kwargs.get("image_encoding") is None:
+        if all(kwargs.get(name) is None for name in ("pixel_values", "image_encoding", "image_sources")):
             return self.generate_tokens(**kwargs)
         check_decoding(self, kwargs)
         ids = [ids for name in ("inputs", "input_ids") if (ids := kwargs.pop(name, None)) is not None]
@@ -482,10 +484,13 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         images = {name: kwargs.pop(name, None) for name in _IMAGE_ARGUMENTS}
         aligned = {name: kwargs.pop(name, None) for name in ("query_mask", "attention_mask", "position_ids")}
         encoding = images["image_encoding"]
-        if (encoding is None) == (images["pixel_values"] is None):
+        if encoding is not None and images["pixel_values"] is not None:
             raise ValueError("images: expected pixel_values or image_encoding; got both")
         asker = None if images["image_sources"] is None else Asker(self, self.processor)
         options = {name: kwargs.pop(name) for name in VIEW_OPTIONS & kwargs.keys()}
+        if options.get("max_base_tokens") is not None:
+            expected = "it in the processor's image_processor.views, as the processor writes the placeholders"
+            raise ValueError(f"max_base_tokens: expected {expected}; got it beside model inputs")
         if asker is not None and encoding is None:
             encoding = asker.encode_slots(input_ids, images["image_sources"], images["source_sizes"], **options)
         elif encoding is None:

@@ -4,14 +4,17 @@ Notation: B batch, L tokens of a prompt, M base tokens and K fetched tokens of o
 it).
 """
 
+import math
 import os
-import threading
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoTokenizer
@@ -20,9 +23,12 @@ from transformers.processing_utils import ImagesKwargs, MultiModalData, Processi
 from transformers.utils import logging
 
 from .checks import check_processing, refusal
-from .configuration_arr_coc import PROCESSOR_MAP, ArrCocConfig, count_vision_tokens
+from .configuration_arr_coc import COMPRESSION, PROCESSOR_MAP, ArrCocConfig, count_vision_tokens
+from .image_loading import document_refusal
 from .image_processing_arr_coc import ArrCocImageProcessor, ProcessorSettings
-from .prompt_format import CHAT_TEMPLATE, QUESTION_ROLE, images_first
+from .prompt_format import CHAT_TEMPLATE, QUESTION_ROLE, images_first, pooling
+from .view_encoding import Limits, Turns, open_document
+from .views import AS_SEEN, SPREADS, TILING, VIEW_OPTIONS, ViewOptions
 
 logger = logging.get_logger(__name__)
 
@@ -128,9 +134,14 @@ def _token_id(tokenizer: Any, token: str) -> int | None:
 
 
 class ArrCocProcessorImagesKwargs(ImagesKwargs, total=False):
-    """budget: fetched tokens per image, a number or a name. strategy: "none" leaves the fetched tokens out."""
+    """budget: fetched tokens per image, a number or a name. strategy: "none" leaves the fetched tokens out.
+
+    pages: of the prompt with the most, where their base tokens are pooled and `generate` looks at the images
+    themselves; the processor counts them.
+    """
 
     budget: int | str | None
+    pages: int | None
     strategy: str | None
     patch_size: int | None
     readable_px: int | float | None
@@ -142,22 +153,14 @@ class ArrCocProcessorKwargs(ProcessingKwargs, total=False):
     _defaults = {}  # type: ignore[misc]  # releases of transformers 5 before 5.23 look for it
 
 
-class Turns:
-    """A lock of what threads share, as a tokenizer's padding. A copy, also a pickled one, is a new lock."""
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-
-    def __reduce__(self) -> Any:
-        return type(self), ()
-
-
 class ArrCocProcessor(ProcessorMixin):
     """Images and text -> `input_ids`, `attention_mask`, `query_mask`, `pixel_values`, `patch_mask`.
 
-    Where a chat waits for its answer and an image is larger than the square, also the images themselves, so that
-    `generate` looks at tiles of them: `image_sources` uint8 [I, H, W, 3], padded, and `source_sizes` [I, 2] (height,
-    width).
+    Where a chat waits for its answer, `generate` looks at what it shows as `generate(image, question)` does. A PDF or
+    an image file of several pages stands for all of its pages. If an image is larger than the square, or base tokens
+    are pooled, the images themselves are passed on: `image_sources` uint8 [I, H, W, 3], padded, and `source_sizes`
+    [I, 2] (height, width). Of documents and where base tokens are pooled there are no `pixel_values`, and `forward`
+    refuses the inputs.
 
     Each `<|image_pad|>` in the text becomes as many as the model fills for that image: M + K, and those of the layout.
     `query_mask` (as `attention_mask` in shape and container; bool as a tensor) is true on the text of the user's last
@@ -180,7 +183,8 @@ class ArrCocProcessor(ProcessorMixin):
 
     Raises (all ValueError, one line):
         placeholders and images that differ in number, an empty question, a prompt longer than
-        `tokenizer.model_max_length`, an unknown budget, a tokenizer without `image_token`.
+        `tokenizer.model_max_length`, an unknown budget, a tokenizer without `image_token`, a document in a chat that
+        has its answer, a video.
     """
 
     valid_processor_kwargs: Any = ArrCocProcessorKwargs
@@ -228,14 +232,19 @@ class ArrCocProcessor(ProcessorMixin):
             if not isinstance(written, str) or written.encode("utf-8", "ignore").decode() != written:
                 raise refusal("text", "a string, which UTF-8 can hold, or a list of them", written)
         check_processing(kwargs)
-        if images is not None:
-            images = self.image_processor.fetch_images(images)  # before the lock: a download takes its time
         asks = images is not None and bool(texts) and all(map(_is_open, texts)) and not kwargs.keys() & PIXELS
+        if images is not None:  # before the lock: a download takes its time
+            images = self.image_processor.fetch_images(images, documents=asks)
+        pages = None
+        if asks:
+            texts, images, pages = self._in_pages(texts, images)
         sources: Any = make_flat_list_of_images(images) if asks else []
-        if in_views := self.image_processor.shrinks(sources, 1.0):
+        if in_views := pages is not None or self.image_processor.shrinks(sources, 1.0):
             kwargs = {"readable_px": None, **kwargs}  # what is too small in the square is read in tiles
+        if pages is not None:
+            kwargs = {**kwargs, "pages": pages}
         with self.tokenizing.lock:
-            inputs = super().__call__(images, list(texts) if isinstance(text, tuple) else text, *args, **kwargs)
+            inputs = super().__call__(images, list(texts) if text is not None else None, *args, **kwargs)
         if "input_ids" in inputs:
             self._check_length(inputs, kwargs | (kwargs.get("text_kwargs") or {}))
         if in_views and isinstance(inputs["input_ids"], torch.Tensor):
@@ -245,6 +254,41 @@ class ArrCocProcessor(ProcessorMixin):
             inputs["image_sources"] = torch.stack(padded)
             inputs["source_sizes"] = torch.tensor([image.shape[:2] for image in pixels])
         return inputs
+
+    def _in_pages(self, texts: Sequence[str], images: Any) -> tuple[Sequence[str], Any, int | None]:
+        """Chats and what they show, with a place for each page of a document, and the pages in its place.
+
+        Also the number of images of the chat with the most, where there are documents or base tokens are pooled.
+        """
+        rows = images if isinstance(images, list) else [images]
+        shown = [image for row in rows for image in (row if isinstance(row, list) else [row])]
+        options, _ = take_view_options(self.image_processor.views)
+        limits = Limits(
+            options.dpi, options.max_pages, options.fps, options.max_frames, self.image_processor.max_image_pixels
+        )
+        documents = not all(isinstance(image, Image.Image) for image in shown)
+        if documents:
+            self._check_places(texts, images)
+        pages: list[list[Image.Image]] = []
+        for image in shown:
+            if isinstance(image, Image.Image):
+                pages.append([image])
+            elif image.kind == "video":  # the second of each frame would have to stand before it
+                raise document_refusal(image)
+            else:
+                pages.append([page.load() for page in open_document(image, limits)])
+        if documents:
+            start, end = (f"(?:{re.escape(token)})?" for token in (VISION_START, VISION_END))
+            place, counts = re.compile(start + re.escape(self.image_token) + end), iter(map(len, pages))
+            texts = [place.sub(lambda found: found[0] * next(counts), text) for text in texts]
+            images = [page for own in pages for page in own]
+        totals = [total for text in texts if (total := text.count(self.image_token))]
+        side = self.image_processor.size["height"] // self.image_processor.patch_size // COMPRESSION
+        pools = {pooling(side, total, options.max_base_tokens) for total in totals}
+        if len(pools) > 1:
+            expected = "prompts of about as many pages in one call, or a call for each"
+            raise ValueError(f"images: expected {expected}; got {totals}")
+        return texts, images, max(totals) if documents or max(pools, default=1) > 1 else None
 
     def apply_chat_template(self, conversation: Any, *args: Any, **kwargs: Any) -> Any:
         """As in transformers, of a chat whose images come before its first question: see `images_first`."""
@@ -327,8 +371,15 @@ class ArrCocProcessor(ProcessorMixin):
     def validate_inputs(
         self, images: Any = None, text: Any = None, videos: Any = None, audio: Any = None, **kwargs: Any
     ) -> None:
+        """Checks the number of images against the placeholders, and that there is a question."""
+        self._check_places(text, images)
+        if isinstance(text, list) and not all(row.strip() for row in text if isinstance(row, str)):
+            raise ValueError("text: expected a question, received an empty one")
+        super().validate_inputs(images=images, text=text, videos=videos, audio=audio, **kwargs)
+
+    def _check_places(self, text: Any, images: Any) -> None:
         """Checks the number of images against the placeholders, row by row where images come in rows."""
-        if isinstance(text, list) and all(isinstance(row, str) for row in text):
+        if isinstance(text, list | tuple) and all(isinstance(row, str) for row in text):
             expected = [row.count(self.image_token) for row in text]
             rows: list[Any] = images if isinstance(images, list) else [] if images is None else [images]
             if rows and all(isinstance(row, list) for row in rows):
@@ -345,21 +396,28 @@ class ArrCocProcessor(ProcessorMixin):
                     f"images: expected {_listed(expected)} (one per {self.image_token} in the text), "
                     f"received {_listed(received)}"
                 )
-            if not all(row.strip() for row in text):
-                raise ValueError("text: expected a question, received an empty one")
-        super().validate_inputs(images=images, text=text, videos=videos, audio=audio, **kwargs)
 
-    def _count(self, budget: int | str | None, strategy: str | None, side: int, patch_size: int) -> int:
+    def _count(self, budget: int | str | None, strategy: str | None, side: int, patch_size: int, pages: int = 1) -> int:
         budget = self.budget if budget is None else budget
         base, saccades = count_vision_tokens(
-            side, patch_size, budget, strategy=strategy, excludes_base=self.excludes_base, layout=self.layout
-        )
-        return base + saccades
+            side, patch_size, budget, strategy=strategy, excludes_base=self.excludes_base, layout=self.layout,
+            sources=pages, max_base_tokens=take_view_options(self.image_processor.views)[0].max_base_tokens,
+        )  # fmt: skip
+        return base // pages + saccades
 
     def _process_images(self, images: Any, **kwargs: Any) -> tuple[Any, list[str]]:
-        choice = {name: kwargs.pop(name, None) for name in ("budget", "strategy")}  # not for the image processor
-        processed = self.image_processor(images, **kwargs)
+        # Not for the image processor.
+        choice, pages = {name: kwargs.pop(name, None) for name in ("budget", "strategy")}, kwargs.pop("pages", None)
         flat: Any = make_flat_list_of_images(images)
+        if pages is not None:
+            count = self._count(
+                **choice,
+                side=self.image_processor.size["height"],
+                patch_size=self.image_processor.patch_size,
+                pages=pages,
+            )
+            return {}, [self.image_token * count] * len(flat)
+        processed = self.image_processor(images, **kwargs)
         return processed, [self.replace_image_token(processed, i, **choice, **kwargs) for i in range(len(flat))]
 
     def _merge_kwargs(self, *args: Any, **kwargs: Any) -> dict[str, dict]:
@@ -474,3 +532,34 @@ def load_processor(config: ArrCocConfig, found: Mapping[str, Any] = MappingProxy
             f"processor.save_pretrained, or set model.processor); got {cause}"
         ) from error
     return processor
+
+
+_COUNTS = ("max_tiles", "asked_tiles", "max_base_tokens", "max_pages", "max_frames")
+_MEASURES = ("tile_scale", "dpi", "fps")
+
+
+def take_view_options(kwargs: Mapping[str, Any]) -> tuple[ViewOptions, dict[str, Any]]:
+    """The `ViewOptions` among arguments by name, checked, and the other arguments.
+
+    Raises:
+        ValueError: an option with a value that it cannot have.
+    """
+    named = {name: kwargs[name] for name in VIEW_OPTIONS & kwargs.keys() if kwargs[name] is not None}
+    options = replace(AS_SEEN, **named)
+    counted = isinstance(options.tiles, int) and not isinstance(options.tiles, bool) and options.tiles > 0
+    if not counted and options.tiles not in TILING:
+        expected = f"{', '.join(TILING)} or a positive number"
+        raise ValueError(f"tiles: expected {expected}; got {options.tiles!r}")
+    if options.spread not in SPREADS:
+        raise ValueError(f"spread: expected one of {', '.join(SPREADS)}; got {options.spread!r}")
+    for name in (*_COUNTS, *_MEASURES):
+        value = getattr(options, name)
+        if value is not None and not (_is_number(value, whole=name in _COUNTS) and 0 < value < math.inf):
+            raise ValueError(f"{name}: expected a positive number; got {value!r}")
+    if not (_is_number(options.asked_share) and 0 <= options.asked_share < 1):
+        raise ValueError(f"asked_share: expected a share from 0 to below 1; got {options.asked_share!r}")
+    return options, {name: value for name, value in kwargs.items() if name not in VIEW_OPTIONS}
+
+
+def _is_number(value: Any, *, whole: bool = False) -> bool:
+    return isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)

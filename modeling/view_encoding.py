@@ -24,11 +24,21 @@ from .image_encoding import ImageEncoding, Tiles
 from .image_loading import Encoded, Source, check_size, count_pages, decode, open_encoded, seek_page
 from .image_processing_arr_coc import ArrCocImageProcessor, Box, least_scale, warn_of_blank
 from .pretrained import device_of
-from .processing_arr_coc import Turns
 from .prompt import Core, Look
 from .prompt_format import count_vision_tokens, pooling
 from .views import VIEWS_AT_ONCE, ViewOptions, Views, Window, arrange, plan_tiles, relevance_of, square_of
 from .vision_tower import ArrCocVisionTower
+
+
+class Turns:
+    """A lock of what threads share, as a tokenizer's padding. A copy, also a pickled one, is a new lock."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+
+    def __reduce__(self) -> Any:
+        return type(self), ()
+
 
 POINTS = 72
 """PDF units per inch."""

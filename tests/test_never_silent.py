@@ -124,7 +124,28 @@ def drawing(model: Any, folder: Path) -> None:
 
 
 def document(model: Any, folder: Path) -> None:
-    model.processor(images=write_pdf(folder / "two.pdf", "", ""), text=model.processor.prompt(QUESTION))
+    answered = model.processor.prompt(QUESTION) + "42<|im_end|>"
+    model.processor(images=write_pdf(folder / "two.pdf", "", ""), text=answered)
+
+
+def film(model: Any, folder: Path) -> None:
+    (folder / "film.mp4").write_bytes(b"\0\0\0\x18ftypisom" + bytes(100))
+    model.processor(images=folder / "film.mp4", text=model.processor.prompt(QUESTION))
+
+
+def misplaced_document(model: Any, folder: Path) -> None:
+    pdf = write_pdf(folder / "two.pdf", "", "")
+    model.processor(images=[pdf, pdf], text=model.processor.prompt(QUESTION))
+
+
+def pooled(model: Any, **options: Any) -> Any:
+    text = model.processor.prompt(QUESTION, images=5)
+    return {**model.processor(images=[CARD] * 5, text=text, return_tensors="pt"), **options}
+
+
+def differently_pooled(model: Any, folder: Path) -> None:
+    texts = [model.processor.prompt(QUESTION, images=count) for count in (1, 5)]
+    model.processor(images=[[CARD], [CARD] * 5], text=texts, padding=True, return_tensors="pt")
 
 
 def pages(model: Any, folder: Path) -> None:
@@ -163,9 +184,17 @@ REFUSED: dict[str, tuple[Callable[[Any, Path], object], str]] = {
     "generate_batch": (lambda model, _: model.generate_batch([[1, 2, 3]]), "generate_batch: expected generate"),
     "a page of 200 inches": (large_page, "page 1: expected .*; a lower dpi than 150 makes it smaller"),
     "a compressed PDF": (compressed, f"page.pdf.gz: {KINDS}"),
-    "a PDF by the processor": (document, f"two.pdf: {WHOLE}, received a PDF"),
-    "a TIFF by the chat template": (pages, f"two.tiff: {WHOLE}, received several pages"),
-    "other images than placeholders": (other_sources, "image placeholders: expected 5 images of 16 base tokens"),
+    "a PDF in a chat with its answer": (document, f"two.pdf: {WHOLE}, received a PDF"),
+    "a video by the processor": (film, f"film.mp4: {WHOLE}, received a video"),
+    "more documents than placeholders": (misplaced_document, "images: expected 1 images .* received 2 images"),
+    "prompts pooled differently": (differently_pooled, r"as many pages in one call, .*; got \[1, 5\]"),
+    "pooled inputs in training": (lambda model, _: model(**pooled(model)), "pixel_values: expected squares of single"),
+    "another pool than the processor's": (
+        lambda model, _: model.generate(**pooled(model, max_base_tokens=16)),
+        "max_base_tokens: expected it in the processor's image_processor.views",
+    ),
+    "a TIFF in a chat with its answer": (pages, f"two.tiff: {WHOLE}, received several pages"),
+    "other images than placeholders": (other_sources, "image placeholders: expected 5 images of 4 base tokens"),
     "a drawing": (drawing, f"page.svg: {KINDS}"),
 }
 

@@ -1,5 +1,7 @@
 """Images come before the question, as models are trained, whatever order a chat has them in: by every door."""
 
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 from test_modeling import CARD, PAGE, QUESTION, loud_model
+from tiny_pdf import text_at, write_pdf
 from transformers import pipeline
 
 WRITTEN = {"add_generation_prompt": True, "tokenize": True, "return_dict": True, "return_tensors": "pt"}
@@ -100,6 +103,46 @@ def test_large_images_are_seen_in_tiles_by_every_door(model: Any) -> None:
     tokens = model.generate(**both)[:, both["input_ids"].shape[1] :]
     answers = model.processor.batch_decode(tokens, skip_special_tokens=True)
     assert answers == [model.generate(image, QUESTION) for image in (large, PAGE)]
+
+
+def documents(folder: Path) -> dict[str, list[Any]]:
+    """What one prompt shows, by name."""
+    pdf = write_pdf(folder / "pages.pdf", *(text_at(5, 30, f"Tax {page}", size=12) for page in range(5)), size=(60, 72))
+    single = write_pdf(folder / "page.pdf", text_at(5, 30, "Tax", size=12), size=(60, 72))
+    large = write_pdf(folder / "large.pdf", *(text_at(5, 30, text, size=12) for text in "ab"), size=(120, 200))
+    PAGE.save(folder / "two.tiff", save_all=True, append_images=[CARD])
+    tiff = str(folder / "two.tiff")
+    return {
+        "a PDF of a page": [single],
+        "a PDF of five pages": [pdf],
+        "a PDF with tiles": [large],
+        "a TIFF": [tiff],
+        "a PDF beside an image": [PAGE, single, tiff],
+        "five images": [PAGE, CARD, PAGE, CARD, PAGE],
+        "ten images": [PAGE, CARD] * 5,
+        "five large images": [PAGE.resize((300, 200)), *[CARD] * 4],
+    }
+
+
+@pytest.mark.parametrize("case", documents(Path(tempfile.mkdtemp())))
+def test_documents_and_many_images_are_seen_alike_by_every_door(model: Any, tmp_path: Path, case: str) -> None:
+    """The processor refused documents, and gave each of more than four images base tokens that nobody pooled."""
+    images = documents(tmp_path)[case]
+    chat = [turn(ASK, *map(shown, images))]
+    expected = model.generate([images], [QUESTION], return_fetch=True)[0]
+    inputs = model.processor.apply_chat_template(chat, **WRITTEN)
+    written = model.generate(**inputs, return_dict_in_generate=True, output_logits=True)
+    tokens = written.sequences[:, inputs["input_ids"].shape[1] :]
+    assert model.processor.batch_decode(tokens, skip_special_tokens=True) == [expected.text]
+    by_hand = model.processor(
+        images=images, text=model.processor.prompt(QUESTION, images=len(images)), return_tensors="pt"
+    )
+    assert all(torch.equal(inputs[name], by_hand[name]) for name in inputs)
+    ask = pipeline("image-text-to-text", model=model, processor=model.processor)
+    assert ask(text=chat, return_full_text=False)[0]["generated_text"] == expected.text
+    both = model.processor.apply_chat_template([chat, chat], **WRITTEN, processor_kwargs={"padding": True})
+    tokens = model.generate(**both)[:, both["input_ids"].shape[1] :]
+    assert model.processor.batch_decode(tokens, skip_special_tokens=True) == [expected.text] * 2
 
 
 def test_letters_that_tiles_show_are_not_warned_of(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from arr_coc.modeling.configuration_arr_coc import count_vision_tokens
-from arr_coc.modeling.generation import take_view_options
 from arr_coc.modeling.image_encoding import ImageEncoding
 from arr_coc.modeling.joint_allocation import JointFetch, seen_before
+from arr_coc.modeling.processing_arr_coc import take_view_options
 from arr_coc.modeling.view_encoding import _overviews
 from arr_coc.modeling.views import Views, plan_tiles, square_of
 

@@ -20,7 +20,6 @@ from ..data.records import HeldImage, Record, opened
 from ..modeling.allocators import best
 from ..modeling.answers import Answer
 from ..modeling.fetcher import FetchChoices
-from ..modeling.generation import take_view_options
 from ..modeling.image_encoding import ImageEncoding
 from ..modeling.image_loading import (
     MAX_IMAGE_PIXELS,
@@ -34,6 +33,7 @@ from ..modeling.image_loading import (
 from ..modeling.image_processing_arr_coc import Box, boxes_to_patches, map_boxes
 from ..modeling.joint_allocation import JointFetch
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from ..modeling.processing_arr_coc import take_view_options
 from ..modeling.scorers import SCORERS
 from ..modeling.view_encoding import encode_sources, sources_of
 from ..modeling.views import ViewOptions

@@ -22,11 +22,11 @@ from PIL import Image
 from torch import Tensor
 
 from ..modeling.base_model import ArrCocModel
-from ..modeling.generation import take_view_options
 from ..modeling.image_encoding import ImageEncoding, no_pixels
 from ..modeling.image_loading import Source, open_source
 from ..modeling.image_processing_arr_coc import FAR_SHRUNK, ArrCocImageProcessor, is_blank, least_scale
 from ..modeling.image_sources import POLICIES
+from ..modeling.processing_arr_coc import take_view_options
 from ..modeling.view_encoding import encode_sources, windows_of
 from ..modeling.views import ViewOptions
 from .image_workers import PreparedImage, WorkerPool

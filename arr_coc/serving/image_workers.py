@@ -37,10 +37,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..modeling.generation import take_view_options
 from ..modeling.image_loading import load_source, open_source
 from ..modeling.image_processing_arr_coc import ArrCocImageProcessor
 from ..modeling.image_sources import MAX_BYTES, SourcePolicy
+from ..modeling.processing_arr_coc import take_view_options
 from ..modeling.view_encoding import sources_of
 
 CONTENT, URL, IMAGE, REFUSED = b"B", b"U", b"I", b"E"

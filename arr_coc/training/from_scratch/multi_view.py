@@ -28,11 +28,11 @@ from arr_coc.data.domains.variations import with_absent, with_turns
 from arr_coc.modeling.answers import THINKS, THOUGHT
 from arr_coc.modeling.bridges import CellBridge
 from arr_coc.modeling.fetcher import FetchChoices
-from arr_coc.modeling.generation import Asker, QuestionBatch, take_view_options
+from arr_coc.modeling.generation import Asker, QuestionBatch
 from arr_coc.modeling.image_encoding import ImageEncoding
 from arr_coc.modeling.image_loading import Source
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from arr_coc.modeling.processing_arr_coc import ArrCocProcessor
+from arr_coc.modeling.processing_arr_coc import ArrCocProcessor, take_view_options
 from arr_coc.modeling.prompt import positions
 from arr_coc.modeling.view_encoding import encode_sources
 
