@@ -175,6 +175,26 @@ def test_pdfs_are_answered_as_generate_answers_them(pages: int, model: Any, clie
         assert [(page["height"], page["width"], page["views"]) for page in seen] == [(150, 126, 1)] * pages
 
 
+@pytest.mark.parametrize(
+    "shown", [[0, 1, 2, 3, 0], [0, 1, 2, 3, 0, 1, 2, 3], ["pdf", 0, 1], ["pdf", "pdf"], ["pdf", 0]]
+)
+def test_base_tokens_of_one_request_are_pooled_as_generate_pools_them(
+    shown: list[Any], server: Server, model: Any, client: Any
+) -> None:
+    """Five images kept all their base tokens, and a PDF beside an image was refused."""
+    content = [pdf("Tax 1", "Tax 2", "Tax 3") if each == "pdf" else IMAGES[each] for each in shown]
+    urls = [data_url(each) for each in content]
+    expected = model.generate([content], [QUESTION], return_fetch=True)[0]
+    answer = ask(client, QUESTION, *urls, max_tokens=8, logprobs=True)
+    assert text(answer) == model.generate([content], [QUESTION], max_new_tokens=8)[0]
+    assert text(ask(client, QUESTION, *urls)) == expected.text
+    assert len(answer.arr_coc["images"]) == len(expected.fetch.seen.views.slots)
+    held = client.post("/encodings", cast_to=object, body={"image": URLS[0]})["id"]
+    if len(shown) > 4:
+        with pytest.raises(openai.BadRequestError, match="whole images where a request has . pages"):
+            ask(client, QUESTION, held, *urls[1:])
+
+
 def test_large_images_are_answered_in_tiles(model: Any, client: Any) -> None:
     """Each was looked at as one square, and the client was not told."""
     large, small = png(noise(5, (300, 300))), png(noise(6))
@@ -268,6 +288,11 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     ),
     "a tool": ({"tools": [{"type": "function", "function": {"name": "f"}}]}, 400, "tools: expected none: this model"),
     "too many tokens": ({"max_tokens": 1020}, 400, "tokens, images included, the context of 1024 holds no more"),
+    "more tokens than an answer has": (
+        {"max_tokens": 5000},
+        400,
+        "max_tokens: expected at most 1024 (the server's --max-tokens: an answer keeps its place",
+    ),
     "too many pages": (
         {"messages": chat("a", data_url(pdf(*["Tax 1"] * 9)))},
         400,

@@ -49,6 +49,9 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     limits.add_argument("--encodings", help="cache of encoded images in MiB (default: 512)", **mib)
     limits.add_argument("--max-waiting", help="waiting questions; more get status 429 (default: 128)", **count)
     limits.add_argument("--max-running", help="questions in the batch (default: 8 on a CPU, else 64)", **count)
+    limits.add_argument(
+        "--max-tokens", help="tokens of an answer; requests for more are refused (default: 1024)", **count
+    )
     limits.add_argument("--cache-tokens", help="tokens of the language model's cache (default: 16384)", **count)
     limits.add_argument("--answer-seconds", metavar="S", type=float, help="seconds for a whole answer (default: 120)")
 
@@ -98,7 +101,7 @@ def _settings(args: argparse.Namespace) -> ServerSettings:
         "max_body": args.max_body and args.max_body * MIB,
         "encodings": args.encodings and args.encodings * MIB,
         **{name: getattr(args, name) for name in ("max_pixels", "image_workers", "max_waiting", "max_running")},
-        **{name: getattr(args, name) for name in ("cache_tokens", "answer_seconds")},
+        **{name: getattr(args, name) for name in ("max_tokens", "cache_tokens", "answer_seconds")},
     }
     return ServerSettings(
         api_keys=_keys(args.api_keys),

@@ -66,27 +66,26 @@ class Chat:
         images, history, text = request.turns()
         if len(images) > MAX_IMAGES:
             raise ValueError(f"messages: expected at most {MAX_IMAGES} images; got {len(images)}")
+        asked, most = request.max_completion_tokens or request.max_tokens, self.settings.max_tokens
+        if asked is not None and asked > most:
+            why = "the server's --max-tokens: an answer keeps its place in the batch until it ends"
+            raise ValueError(f"max_tokens: expected at most {most} ({why}); got {asked}")
         fields = request.fields
         texts = [text] if fields is None else [field.question for field in fields]
         checked_questions(texts, self.processor.control_tokens)
         answers = [Answering(self, request) for _ in texts]
         async with asyncio.timeout_at(answers[0].deadline):
-            held = [await self.store.get(url) for url in images]  # one by one: a request has one image worker
-            asked = request.max_completion_tokens or request.max_tokens or self._max_tokens
+            held = await self.store.get_all(images)
             temperature = self._temperature if request.temperature is None else request.temperature
             question = Question(
                 text,
                 tuple(held),
                 tuple(history),
                 request.choices,
-                min(asked, self.settings.max_tokens),
+                asked or min(self._max_tokens, most),
                 temperature,
                 1.0 if request.top_p is None else request.top_p,
             )
-            if len(question.pools) > 1:
-                pages = [len(image.seen) for image in held]
-                expected = "documents of about as many pages in one request, or a request for each"
-                raise ValueError(f"messages: expected {expected}; got {pages} pages")
             try:
                 for answer, own in zip(answers, texts, strict=True):
                     answer.take(self.engine.submit(replace(question, text=own)))

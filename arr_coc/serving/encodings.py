@@ -27,6 +27,7 @@ from ..modeling.image_loading import Source, open_source
 from ..modeling.image_processing_arr_coc import FAR_SHRUNK, ArrCocImageProcessor, is_blank, least_scale
 from ..modeling.image_sources import POLICIES
 from ..modeling.processing_arr_coc import take_view_options
+from ..modeling.prompt_format import COMPRESSION, pooling
 from ..modeling.view_encoding import encode_sources, windows_of
 from ..modeling.views import ViewOptions
 from .image_workers import PreparedImage, WorkerPool
@@ -47,10 +48,10 @@ class HeldEncoding:
     Attributes:
         key: SHA-256 of the image's encoded content: equal images have one encoding.
         handle: what clients call it; nobody can tell it from the image alone.
-        encoding: of one image, without a language model's prefix.
+        encoding: of one image, or of several that share their base tokens, without a language model's prefix.
         size: bytes that it takes.
         seen: how each of its pages was seen: see `seen_pages`.
-        content: the image as it was sent, where the store keeps that.
+        contents: the images as they were sent, where the store keeps that.
     """
 
     key: bytes
@@ -58,7 +59,7 @@ class HeldEncoding:
     encoding: ImageEncoding
     size: int
     seen: tuple[dict[str, Any], ...]
-    content: bytes = b""
+    contents: tuple[bytes, ...] = ()
 
 
 def size_of(value: Any) -> int:
@@ -157,16 +158,49 @@ class EncodingStore:
         if scheme == "data":
             content = inline_content(source)
             key = hashlib.sha256(content).digest()
-            return await self._by_key(key, lambda: self._prepare(content))
-        if scheme in ("http", "https"):
-            self._check_host(source)
-            prepared = await self.workers.download(source)
+            return await self._by_key(key, lambda: self._prepared([source]))
+        (prepared,) = await self._prepared([source])
 
-            async def ready() -> PreparedImage:
-                return prepared
+        async def ready() -> list[PreparedImage]:
+            return [prepared]
 
-            return await self._by_key(prepared.key, ready)
-        raise ValueError("image_url: expected a data: or http(s) URL, or encoding: and a handle; got another")
+        return await self._by_key(prepared.key, ready)
+
+    async def get_all(self, sources: Sequence[str]) -> list[HeldEncoding]:
+        """The encodings of what one prompt shows; where base tokens are pooled over all of it, one of all of it.
+
+        Raises:
+            UnknownHandle, ValueError: see `get`; a handle of an image that is to be pooled with others.
+        """
+        held = [await self.get(source) for source in sources]  # one by one: a request has one image worker
+        processor = self.workers.processor
+        rows = processor.size["height"] // processor.patch_size // COMPRESSION
+        most = take_view_options(processor.views)[0].max_base_tokens
+        pages = sum(len(own.encoding) for own in held)
+        pool = pooling(rows, pages, most)
+        if len(held) == 1 or all(own.encoding.pool == pool for own in held):
+            return held
+        if any(source.lower().startswith(HANDLE) for source in sources):
+            expected = f"whole images where a request has {pages} pages, which share their base tokens"
+            raise ValueError(f"encoding: expected {expected}; got a handle: send fewer pages, or the images themselves")
+        key = hashlib.sha256(b"".join(own.key for own in held)).digest()
+        return [await self._by_key(key, lambda: self._prepared(sources))]
+
+    async def _prepared(self, sources: Sequence[str]) -> list[PreparedImage]:
+        """What data: and http(s) URLs hold, decoded."""
+        prepared = []
+        for source in sources:
+            scheme = source.partition(":")[0].lower()
+            if scheme == "data":
+                content = inline_content(source)
+                prepared.append(replace(await self.workers.prepare(content), content=content))
+            elif scheme in ("http", "https"):
+                self._check_host(source)
+                prepared.append(await self.workers.download(source))
+            else:
+                expected = "a data: or http(s) URL, or encoding: and a handle"
+                raise ValueError(f"image_url: expected {expected}; got another")
+        return prepared
 
     def _check_host(self, url: str) -> None:
         hosts = self.workers.limits.policy.hosts or ()
@@ -188,7 +222,7 @@ class EncodingStore:
         self._held.move_to_end(key)
         return self._held[key]
 
-    async def _by_key(self, key: bytes, prepare: Callable[[], Awaitable[PreparedImage]]) -> HeldEncoding:
+    async def _by_key(self, key: bytes, prepare: Callable[[], Awaitable[list[PreparedImage]]]) -> HeldEncoding:
         if key in self._held:
             self.metrics.encodings.labels("hit").inc()
             self._held.move_to_end(key)
@@ -205,33 +239,31 @@ class EncodingStore:
         if not task.cancelled():
             task.exception()  # every client may have gone: then nobody asks for it
 
-    async def _prepare(self, content: bytes) -> PreparedImage:
-        return replace(await self.workers.prepare(content), content=content)
-
-    async def _encode(self, key: bytes, prepare: Callable[[], Awaitable[PreparedImage]]) -> HeldEncoding:
+    async def _encode(self, key: bytes, prepare: Callable[[], Awaitable[list[PreparedImage]]]) -> HeldEncoding:
         prepared = await prepare()
         with self.metrics.encode_seconds.time():
             encoded = asyncio.get_running_loop().run_in_executor(self._thread, self._encoded, prepared)
             encoding, seen = await encoded
         handle = handle_of(key, self._secret)
-        content = prepared.content if self.keeps_content else b""
-        held = HeldEncoding(key, handle, encoding, size_of(encoding) + len(content), seen, content)
+        contents = tuple(image.content for image in prepared) if self.keeps_content else ()
+        held = HeldEncoding(key, handle, encoding, size_of(encoding) + sum(map(len, contents)), seen, contents)
         self._hold(held)
         return held
 
     @torch.no_grad()
-    def _encoded(self, prepared: PreparedImage) -> tuple[ImageEncoding, tuple[dict[str, Any], ...]]:
-        """What `generate` sees of it, with all tiles at once: of more than `max_tiles` fewer, at a smaller scale."""
+    def _encoded(self, prepared: Sequence[PreparedImage]) -> tuple[ImageEncoding, tuple[dict[str, Any], ...]]:
+        """What `generate` sees of one prompt, with all tiles at once: of more than `max_tiles` fewer, at a smaller
+        scale."""
         processor = self.workers.processor
-        images = [Image.fromarray(page.pixels) for page in prepared.pages]
+        pages = [page for image in prepared for page in image.pages]
+        images = [Image.fromarray(page.pixels) for page in pages]
         sources = [
             Source(image.height, image.width, partial(_itself, image), page.page, page.second)
-            for image, page in zip(images, prepared.pages, strict=True)
+            for image, page in zip(images, pages, strict=True)
         ]
         options = bounded_tiles(sources, processor, take_view_options(processor.views)[0])
-        if prepared.pages[0].page is not None or processor.shrinks(
-            images, least_scale(options.tiles, options.tile_scale)
-        ):
+        several = len(prepared) > 1 or any(page.page is not None or page.second is not None for page in pages)
+        if several or processor.shrinks(images, least_scale(options.tiles, options.tile_scale)):
             encoding = encode_sources(self.model, processor, [sources], options)
             encoding.sources = [replace(source, load=no_pixels) for source in sources]
         else:

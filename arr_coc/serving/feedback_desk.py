@@ -81,9 +81,11 @@ class FeedbackDesk:
         question = ended.ticket.question
         if ended.finish not in ("stop", "length") or ended.answer is None or len(question.images) != 1:
             return
+        if len(question.images[0].contents) != 1:  # several images that share their base tokens
+            return
         image, said, version = question.images[0], ended.answer[0], ended.ticket.version
         self._remembered[_ID + ended.number] = _about(image, question.text, question.history, said, version)
-        self.bytes += len(image.content)
+        self.bytes += len(image.contents[0])
         while self.bytes > self.limit:
             _, oldest = self._remembered.popitem(last=False)
             self.bytes -= len(oldest.image)
@@ -137,7 +139,7 @@ def _about(
     image: HeldEncoding, question: str, history: tuple[tuple[str, str], ...], said: str, version: str
 ) -> _Remembered:
     size = (image.encoding.source_sizes or [(0, 0)])[0]
-    return _Remembered(image.content, (int(size[0]), int(size[1])), question, history, said, version)
+    return _Remembered(image.contents[0], (int(size[0]), int(size[1])), question, history, said, version)
 
 
 def _answer(request: FeedbackRequest, said: str) -> str | None:

@@ -23,7 +23,7 @@ class ServerSettings:
         max_pixels: of one image, before anything is decoded.
         image_workers: processes that decode.
         encodings: bytes of encoded images that are held for further questions.
-        max_tokens: of one answer, whatever the client asks for.
+        max_tokens: of one answer; requests for more are refused.
         cache_tokens: positions of the language model's paged cache, prompts and answers of all running questions.
         batch_tokens: positions in one pass of the language model.
         max_running: questions in the batch; None: 8 on a CPU, where each costs the others attention, else 64.

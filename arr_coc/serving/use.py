@@ -112,7 +112,7 @@ class ExampleLog:
             id=ended.number,
             time=time,
             why=why,
-            images=tuple(image.content for image in question.images),
+            images=tuple(content for image in question.images for content in image.contents),
             question=question.text,
             history=question.history,
             strategy=choices.strategy,
