@@ -78,7 +78,10 @@ def test_answers_are_scored_by_the_records_rules(bench: Path) -> None:
     assert (result["mean"]["questions"], result["mean"]["pages"]) == (5, 3)
     # right: 0.9, 0.8, 0.7; wrong: 0.4, 0.75
     assert result["confidence"] == {"auroc": pytest.approx(5 / 6), "right": 3, "wrong": 2}
+    # (0.4 - 0 in its bin; 0.7 and 0.75: 0.725 - 0.5; 0.9 and 0.8: 1 - 0.85) / 5
+    assert result["calibration"]["ece"] == pytest.approx((0.4 + 2 * 0.225 + 2 * 0.15) / 5)
     text = bench_text(result)
+    assert "72.5 / 50.0 (2)" in text.splitlines()[-2]
     assert "AUROC 0.833 (n = 5: 3 right, 2 wrong)" in text and "58.3 [" in text.splitlines()[3]
 
 

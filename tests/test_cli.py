@@ -244,16 +244,16 @@ def test_evaluate_prints_a_table_and_writes_json(cli: Cli, checkpoint: Path, dat
     assert list(found["strategies"]) == ["none", "random", "oracle"]
     assert found["strategies"]["oracle"]["n"] == 2 and found["strategies"]["oracle"]["tokens"] == 33
     assert out == table(found["strategies"]) + "\n"
-    assert [line.split()[0] for line in out.splitlines()[1:-1]] == ["none", "random", "oracle"]
+    assert [line.split()[0] for line in out.split("In brackets")[0].splitlines()[1:]] == ["none", "random", "oracle"]
 
 
 def test_evaluate_runs_everything_by_default(cli: Cli, checkpoint: Path, data: Path) -> None:
     _, out, _ = cli("evaluate", data, "--model", checkpoint, "--limit", "1")
-    names = {line.split()[0] for line in out.splitlines()[1:-1]}
+    names = {line.split()[0] for line in out.split("In brackets")[0].splitlines()[1:]}
     assert names >= {"none", "random", "saliency", "variance", "clip_query", "realizer", "oracle"}
     data.write_text(data.read_text().replace("boxes", "unknown"))
     _, out, _ = cli("evaluate", data, "--model", checkpoint, "--limit", "1")
-    assert {line.split()[0] for line in out.splitlines()[1:-1]} == names - {"oracle"}
+    assert {line.split()[0] for line in out.split("In brackets")[0].splitlines()[1:]} == names - {"oracle"}
     assert out.splitlines()[1].split()[-3:] == ["-", "16", "1"]
 
 

@@ -20,6 +20,7 @@ from arr_coc.cli.evaluate import table
 from arr_coc.data.records import NOT_ON_THE_PAGE, read_records
 from arr_coc.evaluation import evaluate
 from arr_coc.evaluation.answers import ask
+from arr_coc.evaluation.calibration import LEGEND
 from arr_coc.evaluation.predictions import boxed_patches
 from arr_coc.evaluation.statistics import bootstrap_mean, wilson
 from arr_coc.evaluation.strategies import score_fetchers, score_strategies, with_allocators
@@ -130,8 +131,9 @@ def test_the_command_prints_strategies_with_allocators(
     data = str(write(tmp_path, lines[:2]))
     asked = ["evaluate", data, "--model", str(checkpoint), "--strategies", "none,saliency"]
     assert main([*asked, "--allocators", "topk,knapsack"]) == 0
-    rows = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:-1]]
-    assert rows == ["none", "saliency+topk", "saliency+knapsack"]
+    scores, confidence = capsys.readouterr().out.split("In brackets: 95 % intervals.\n\n")
+    for rows in (scores, confidence.removesuffix(f"{LEGEND}\n")):
+        assert [line.split()[0] for line in rows.splitlines()[1:]] == ["none", "saliency+topk", "saliency+knapsack"]
     assert main([*asked, "--allocators", "all", "--allocator", "topk"]) == 2
     assert "--allocators: expected it without --allocator; got both" in capsys.readouterr().err
 
@@ -196,6 +198,9 @@ def test_not_on_the_page_has_a_precision_and_a_recall(
     shares = found["none"]["not_on_the_page"]
     assert (shares["precision"]["value"], shares["recall"]["value"]) == (0.5, pytest.approx(2 / 3))
     assert "50.0 %" in table(found) and "66.7 %" in table(found)
+    calibration = found["none"]["calibration"]
+    assert calibration["refused"]["accuracy"] == 0.5 and calibration["refused"]["n"] == 4
+    assert sum(own["n"] for own in calibration["bins"]) == 9
     assert found["none"]["exact_match"]["value"] == pytest.approx(6 / 9), "the three absent of which two are right"
     by_line = dict.fromkeys(by_line, "?")
     shares = evaluate(model, records, ["none"], progress=False)["strategies"]["none"]["not_on_the_page"]
@@ -237,7 +242,7 @@ def test_the_report_says_what_was_measured_and_is_json(model: Any, lines: list[A
         model, records, ["random"], budget="fast", allocator="window", seed=3, data="d.jsonl", progress=False
     )
     assert json.loads(json.dumps(found)) == found
-    assert set(found["strategies"]["random"]) == {"exact_match", "recall", "tokens", "n"}
+    assert set(found["strategies"]["random"]) == {"exact_match", "recall", "tokens", "n", "calibration"}
     assert set(found["strategies"]["random"]["exact_match"]) == {"value", "low", "high"}
     assert (found["budget"], found["allocator"], found["seed"], found["data"]) == (4, "window", 3, "d.jsonl")
     assert {"date", "versions", "machine", "model"} <= set(found)

@@ -107,6 +107,7 @@ def usable_strategies(model: ArrCocForConditionalGeneration, *, oracle: bool) ->
 
 def table(strategies: dict[str, dict[str, Any]], metric: str = "exact_match") -> str:
     """The results as aligned text, intervals in brackets."""
+    from arr_coc.evaluation.calibration import LEGEND, calibration_table
     from arr_coc.evaluation.reporting import to_text
     from arr_coc.metrics import METRICS
 
@@ -123,7 +124,9 @@ def table(strategies: dict[str, dict[str, Any]], metric: str = "exact_match") ->
         head += ["right page: best patch", "right page: most patches"]
         for cells, row in zip(rows, strategies.values(), strict=True):
             cells += [_share(row.get("pages", {}).get(name)) for name in ("best", "most")]
-    return "\n".join([to_text(head, rows), "In brackets: 95 % intervals."])
+    confidence = calibration_table([([name], row["calibration"]) for name, row in strategies.items()], ["strategy"])
+    tables = [to_text(head, rows), "In brackets: 95 % intervals.", "", to_text(confidence.head, confidence.rows)]
+    return "\n".join([*tables, LEGEND])
 
 
 def _share(interval: dict[str, float] | None) -> str:
@@ -142,7 +145,8 @@ COMMAND = Command(
         'data set has questions about absent fields, the table also has precision and recall of "not on the page".\n'
         "A question may have several images, or a PDF or video: one budget covers all of them. If the page of the\n"
         "answer is known, the last columns give the share of questions whose patch of the highest relevance, and\n"
-        "whose most patches, came from it; then intervals are drawn by documents."
+        "whose most patches, came from it; then intervals are drawn by documents. A second table compares the mean\n"
+        "probability of answers with how many are right, in five bins, with the expected calibration error (ECE)."
     ),
     examples=(
         "arr-coc evaluate held_out.jsonl --strategies none,random,realizer",
@@ -251,9 +255,10 @@ MEASURE = Command(
         "Ask all questions of the data sets in SUITE with the arms that it names for each (as in arr-coc experiment),\n"
         'and print one table: accuracy, recall of the boxed patches, tokens, precision and recall of "not on the\n'
         'page", and the right page of several. Then print tables by tags of the records, and the effect of another\n'
-        "page's base tokens. Intervals are 95 %, drawn by images or documents. With --bench: ask about real pages as\n"
-        "a user would, and print by source and on average exact match (by each record's `match`: alnum, relaxed, or\n"
-        "ignoring case) and ANLS, seconds, and how well the confidence predicts right answers."
+        "page's base tokens, and the calibration of the confidence (ECE, five bins). Intervals are 95 %, drawn by\n"
+        "images or documents. With --bench: ask about real pages as a user would, and print by source and on average\n"
+        "exact match (by each record's `match`: alnum, relaxed, or ignoring case) and ANLS, seconds, how well the\n"
+        "confidence predicts right answers, and its calibration."
     ),
     examples=(
         "arr-coc measure examples/measured.yaml --split validation --limit 60",

@@ -18,9 +18,10 @@ from tqdm import tqdm
 from transformers.generation.streamers import BaseStreamer
 
 from ..attached import AttachedReader
-from ..data.records import Record, Row, gather, lines, parse, shorten
+from ..data.records import NOT_ON_THE_PAGE, Record, Row, gather, lines, parse, shorten
 from ..metrics import METRICS
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from .calibration import LEGEND, calibration, calibration_table
 from .prediction_loop import new_tokens
 from .reporting import percent, require_extra, to_text
 from .statistics import Interval, mean_of_intervals, score_interval
@@ -233,9 +234,10 @@ def score_bench(bench: Bench, answers: Sequence[BenchAnswer]) -> dict[str, Any]:
     Returns:
         {"sources": {name: {"exact", "anls": intervals drawn by pages, "questions", "pages", "seconds"}}, "mean":
         {"exact", "anls": of the sources' means, "questions", "pages", "seconds"}, "confidence": {"auroc", "right",
-        "wrong"}}. `seconds`: {"first_token": median of the first question about a page, "next": the same of later
-        questions, None without any, "mean": of all questions to the last token}. `auroc`: the share of pairs of a right
-        and a wrong answer in which the right one has the higher probability, ties half; None without any.
+        "wrong"}, "calibration": see `calibration.calibration`}. `seconds`: {"first_token": median of the first question
+        about a page, "next": the same of later questions, None without any, "mean": of all questions to the last
+        token}. `auroc`: the share of pairs of a right and a wrong answer in which the right one has the higher
+        probability, ties half; None without any.
 
     Raises:
         ValueError: scipy is not installed.
@@ -264,10 +266,12 @@ def score_bench(bench: Bench, answers: Sequence[BenchAnswer]) -> dict[str, Any]:
     }
     counts = {name: sum(row[name] for row in sources.values()) for name in ("questions", "pages")}
     probabilities = np.array([answer.probability for answer in answers])
+    refused = np.array([" ".join(answer.answer.split()) == NOT_ON_THE_PAGE for answer in answers])
     return {
         "sources": sources,
         "mean": {**mean, **counts, "seconds": _seconds(answers)},
         "confidence": _confidence(probabilities, np.array(right)),
+        "calibration": calibration(probabilities, np.array(right), refused),
     }
 
 
@@ -297,7 +301,7 @@ def _confidence(probabilities: np.ndarray, right: np.ndarray) -> dict[str, Any]:
 
 
 def bench_text(result: Mapping[str, Any]) -> str:
-    """The result of `score_bench` as a table with a line on the confidence."""
+    """The result of `score_bench` as tables of accuracy and of confidence."""
     head = ["source", "exact match, %", "ANLS, %", "questions", "pages", "first token, s", "next, s", "a question, s"]
     rows = [_row(name, row) for name, row in result["sources"].items()]
     rows.append(_row(f"mean of {len(rows)} sources", result["mean"]))
@@ -309,7 +313,8 @@ def bench_text(result: Mapping[str, Any]) -> str:
         "In brackets: 95 % intervals, drawn by pages. Seconds: median to the first token of the first question about a "
         "page, of later ones; mean to the last token.",
     ]
-    return "\n".join([to_text(head, rows), *notes])
+    confidence = calibration_table([(["all questions"], result["calibration"])], [""])
+    return "\n".join([to_text(head, rows), *notes, "", to_text(confidence.head, confidence.rows), LEGEND])
 
 
 def _row(name: str, row: Mapping[str, Any]) -> list[str]:

@@ -17,6 +17,7 @@ from ..data.records import NOT_ON_THE_PAGE, Record
 from ..metrics import METRICS
 from ..modeling.image_processing_arr_coc import map_boxes
 from .arms import Arm
+from .calibration import calibration
 from .predictions import (
     Prediction,
     query_dependence,
@@ -281,6 +282,12 @@ class Scored:
         """bool [R, n], True on answers that say that it is not on the page."""
         answers = [[" ".join(prediction.answer.split()) for prediction in row] for row in self.predictions]
         return np.array(answers) == NOT_ON_THE_PAGE
+
+    @property
+    def calibration(self) -> dict[str, Any]:
+        """Of all runs' answers: see `calibration.calibration`."""
+        probabilities = np.array([[prediction.probability for prediction in row] for row in self.predictions])
+        return calibration(probabilities.ravel(), self.scores.ravel(), self.refused.ravel())
 
     @property
     def refusals(self) -> dict[str, Interval | None] | None:

@@ -175,7 +175,8 @@ def strategy_arm(model: ArrCocForConditionalGeneration, choices: FetchChoices) -
 
 
 def measures(scored: Scored) -> dict[str, Any]:
-    """{metric: interval, "recall": interval or None where no question came with boxes, "tokens", "n"}.
+    """{metric: interval, "recall": interval or None where no question came with boxes, "tokens", "n", "calibration":
+    see `calibration.calibration`}.
 
     And where some questions are about what their image does not show "not_on_the_page": {"precision", "recall"}, each
     an interval; the precision of a strategy that never says so is None. Where some say which of their sources answers
@@ -187,6 +188,7 @@ def measures(scored: Scored) -> dict[str, Any]:
         "recall": None if recall is None else asdict(recall),
         "tokens": float(scored.tokens.mean()),
         "n": scored.scores.shape[1],
+        "calibration": scored.calibration,
         **({} if refusals is None else {"not_on_the_page": _listed(refusals)}),
         **({} if pages is None else {"pages": _listed(pages)}),
     }

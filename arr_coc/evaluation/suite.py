@@ -24,6 +24,7 @@ from ..files import read_yaml
 from ..metrics import METRICS
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .arms import Arm, make_arms
+from .calibration import LEGEND, calibration_table
 from .predictions import changed_answers, swapped_pairs
 from .reporting import Table, environment, percent, points, shown, to_text
 from .scores import Scored, check_answers, compare, kinds_table
@@ -192,9 +193,20 @@ def _swap(own: Scored, other: Scored) -> dict[str, Any]:
 
 
 def suite_text(result: Mapping[str, Any]) -> str:
-    """The result of `measure_suite` as tables: of every set and arm, then of kinds of questions, then of swaps."""
+    """The result of `measure_suite` as tables: of every set and arm, of kinds of questions, of swaps, of confidence."""
     tables = [table for table in (_overall(result), _kinds(result), _swaps(result)) if table.rows]
-    return "\n\n".join([*(to_text(table.head, table.rows) for table in tables), "In brackets: 95 % intervals."])
+    texts, confidence = [to_text(table.head, table.rows) for table in tables], _confidence(result)
+    notes = ["In brackets: 95 % intervals.", f"{to_text(confidence.head, confidence.rows)}\n{LEGEND}"]
+    return "\n\n".join([*texts, *notes])
+
+
+def _confidence(result: Mapping[str, Any]) -> Table:
+    rows = [
+        ([name, arm], row["calibration"])
+        for name, measured in result["sets"].items()
+        for arm, row in measured["arms"].items()
+    ]
+    return calibration_table(rows, ["data", "arm"])
 
 
 def _overall(result: Mapping[str, Any]) -> Table:
