@@ -14,7 +14,7 @@ TYPING_LINK := build/typing/arr_coc/modeling
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow versions versions-oldest versions-newest fuzz conformance lint format typing-link clean
+.PHONY: help demo test test-slow versions versions-oldest versions-newest clients fuzz conformance lint format typing-link clean
 
 help: ## say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,12 @@ versions-oldest versions-newest: versions-%: $(INSTALLED)
 	build/$*/bin/python -m pip install --disable-pip-version-check --quiet --no-compile $(VERSIONS)
 	OMP_NUM_THREADS=1 build/$*/bin/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist worksteal -m versions \
 		$$(grep -l mark.versions tests/test_*.py)
+
+# Frameworks that ask a server, for tests/test_clients.py. LlamaIndex needs an older openai than `.venv` has.
+clients: ## put LangChain and LlamaIndex into build/clients, with which a slow test asks the server
+	$(PYTHON) -m venv --clear build/clients
+	build/clients/bin/python -m pip install --disable-pip-version-check --quiet --no-compile \
+		"langchain-openai==1.7.4" "llama-index-llms-openai-like==0.8.1"
 
 fuzz: $(INSTALLED) ## try thousands of odd inputs, each an answer or the promised error; prints counts
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz
