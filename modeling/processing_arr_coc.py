@@ -227,7 +227,7 @@ class ArrCocProcessor(ProcessorMixin):
 
     def __call__(self, images: Any = None, text: Any = None, *args: Any, **kwargs: Any) -> Any:
         """See the class. Several threads may call it, and ask a model that has it, at the same time."""
-        texts = text if isinstance(text, list | tuple) else [] if text is None else [text]
+        texts: Any = text if isinstance(text, list | tuple) else [] if text is None else [text]
         for written in texts:
             if not isinstance(written, str) or written.encode("utf-8", "ignore").decode() != written:
                 raise refusal("text", "a string, which UTF-8 can hold, or a list of them", written)

@@ -1,0 +1,244 @@
+"""One page at many sizes: exact match and seconds do not depend on how many pixels show the same print.
+
+    python -m benchmarks.page_sizes [MODEL] [--pages 12] [--questions 3] [--sizes 256 384 ... 4096] [--dpi 72 ... 600]
+        [--kinds document photo density receipt] [--tiles auto] [--seed 7] [--split test] [--json FILE]
+    python -m benchmarks.page_sizes --pages 4 --questions 2 --sizes 256 1024 --dpi 150     # minutes on a CPU
+
+Pages of each kind are drawn at the side of the model's square, so that their print can be read at every size; each is
+then asked about at each size (its longer side, px), and as a PDF page of 11 inches at each resolution. A page is
+encoded once and asked all its questions. It passes where no size, over all kinds, is more than 3 points below the best,
+and none takes more than 4 times the seconds of the best.
+"""
+
+import argparse
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from arr_coc.data.domains import draw_page
+from arr_coc.data.domains.page import Question
+from arr_coc.data.domains.variations import AS_DRAWN, Variations
+from arr_coc.data.splits import SPLITS, Split
+from arr_coc.evaluation.reporting import environment, percent, to_text
+from arr_coc.evaluation.statistics import score_interval
+from arr_coc.faults import run_module
+from arr_coc.files import write_json
+from arr_coc.metrics import METRICS
+from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+
+SIZES = (256, 384, 512, 768, 1024, 1536, 2048, 4096)
+RESOLUTIONS = (72, 150, 300, 600)
+INCHES = 11.0
+"""The longer side of a PDF page."""
+
+BELOW, TIMES = 3.0, 4.0
+"""Points that a size may be below the best, and times that it may take of the seconds of the best."""
+
+KINDS: dict[str, tuple[str, Variations]] = {
+    "document": ("document", AS_DRAWN),
+    "photo": ("document", Variations(photo=1.0)),
+    "density": ("density", AS_DRAWN),
+    "receipt": ("receipt", AS_DRAWN),
+}
+"""Domain and variations of each kind of page."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One page at one size: what is asked about, and with which options of `encode_image`."""
+
+    name: str
+    source: Any
+    options: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Line:
+    """What was measured at one size.
+
+    Attributes:
+        name: "1024 px" or "300 dpi".
+        exact: share of exact answers with its interval, drawn by pages.
+        by_kind: the shares.
+        seconds: mean of a page, its encoding and all questions.
+        views: mean number that the grid encoder ran on.
+    """
+
+    name: str
+    exact: dict[str, float]
+    by_kind: dict[str, float]
+    seconds: float
+    views: float
+
+
+def shown_at(page: Image.Image, sizes: Sequence[int], resolutions: Sequence[int]) -> Iterator[Shown]:
+    """A page enlarged or reduced to each size, and as a PDF page, rendered at each resolution."""
+    for size in sizes:
+        scale = size / max(page.size)
+        resized = page.resize([max(1, round(side * scale)) for side in page.size], Image.Resampling.LANCZOS)
+        yield Shown(f"{size} px", resized, {})
+    stream = BytesIO()
+    whole = page.resize([4 * side for side in page.size], Image.Resampling.LANCZOS)  # as sharp as 600 dpi would show it
+    whole.save(stream, "PDF", resolution=max(whole.size) / INCHES, quality=95)
+    for resolution in resolutions:
+        yield Shown(f"{resolution} dpi", stream.getvalue(), {"dpi": resolution})
+
+
+def page_sizes(
+    model: ArrCocForConditionalGeneration,
+    *,
+    pages: int,
+    questions: int,
+    sizes: Sequence[int] = SIZES,
+    resolutions: Sequence[int] = RESOLUTIONS,
+    kinds: Sequence[str] = tuple(KINDS),
+    tiles: str = "auto",
+    seed: int = 7,
+    split: Split = "test",
+) -> list[Line]:
+    """A line for each size and resolution.
+
+    Args:
+        model: with a processor.
+        pages: of all kinds together, which take turns.
+        questions: about each page, at most.
+        sizes, resolutions: of a page's longer side in px; dpi.
+        kinds: names of `KINDS`.
+        tiles: see `ViewOptions`.
+        seed, split: of the pages.
+
+    Raises:
+        ValueError: no page of each kind, no size, or no such kind.
+    """
+    if pages < len(kinds) or questions < 1 or not (sizes or resolutions):
+        expected = f"a page for each of {len(kinds)} kinds, a question and a size"
+        raise ValueError(f"page_sizes: expected {expected}; got {pages} pages, {questions} questions")
+    side = model.config.vision_config.image_size
+    rows: dict[str, list[tuple[str, int, list[float], float, int]]] = {}
+    for number in range(pages):
+        kind = kinds[number % len(kinds)]
+        domain, variations = KINDS[kind]
+        page = draw_page(domain, seed, number, side, split, variations=variations)
+        asked = page.questions[:questions]
+        for shown in shown_at(page.sources[0].convert("RGB"), sizes, resolutions):
+            scores, seconds, views = _asked(model, shown, asked, tiles)
+            rows.setdefault(shown.name, []).append((kind, number, scores, seconds, views))
+    return [_line(name, row) for name, row in rows.items()]
+
+
+def _asked(
+    model: ArrCocForConditionalGeneration, shown: Shown, questions: Sequence[Question], tiles: str
+) -> tuple[list[float], float, int]:
+    """Scores of the answers, seconds of all of it, and views that were encoded."""
+    began = time.perf_counter()
+    encoding = model.encode_image(shown.source, tiles=tiles, **shown.options)
+    answers = model.generate(encoding, [question.text for question in questions])
+    seconds = time.perf_counter() - began
+    score = METRICS["exact_match"].score
+    scores = [float(score(answer, question.answers)) for answer, question in zip(answers, questions, strict=True)]
+    return scores, seconds, len(encoding) + (0 if encoding.tiles is None else len(encoding.tiles))
+
+
+def _line(name: str, rows: Sequence[tuple[str, int, list[float], float, int]]) -> Line:
+    scores = [score for _, _, own, _, _ in rows for score in own]
+    numbers = [number for _, number, own, _, _ in rows for _ in own]
+    exact = score_interval(np.array(scores), np.array(numbers))
+    of_kind: dict[str, list[float]] = {}
+    for kind, _, own, _, _ in rows:
+        of_kind.setdefault(kind, []).extend(own)
+    return Line(
+        name,
+        {"value": exact.value, "low": exact.low, "high": exact.high},
+        {kind: float(np.mean(own)) for kind, own in of_kind.items()},
+        float(np.mean([seconds for *_, seconds, _ in rows])),
+        float(np.mean([views for *_, views in rows])),
+    )
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Of all sizes.
+
+    Attributes:
+        best, worst: lines of the highest and the lowest share of exact answers; of equal ones the first.
+        below: points between them.
+        slowest: the line that takes longest.
+        times: its seconds over those of the best line.
+    """
+
+    best: Line
+    worst: Line
+    below: float
+    slowest: Line
+    times: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether both limits are kept."""
+        return self.below <= BELOW + 1e-9 and self.times <= TIMES
+
+
+def verdict(lines: Sequence[Line]) -> Verdict:
+    """The best of the lines is the one with the highest share of exact answers, of equal ones the fastest."""
+    best = min(lines, key=lambda line: (-line.exact["value"], line.seconds))
+    worst = min(lines, key=lambda line: line.exact["value"])
+    slowest = max(lines, key=lambda line: line.seconds)
+    below = 100 * (best.exact["value"] - worst.exact["value"])
+    return Verdict(best, worst, below, slowest, slowest.seconds / best.seconds)
+
+
+def report(lines: Sequence[Line], count: int) -> str:
+    """The table and the verdict as text; `count`: questions at each size."""
+    kinds = list(lines[0].by_kind)
+    rows = [
+        [
+            line.name, percent(line.exact), *(f"{100 * line.by_kind[kind]:.1f}" for kind in kinds),
+            f"{line.views:.1f}", f"{line.seconds:.2f}",
+        ]
+        for line in lines
+    ]  # fmt: skip
+    found = verdict(lines)
+    return "\n".join(
+        [
+            to_text(["size", "exact match, %", *kinds, "views", "seconds a page"], rows),
+            f"n = {count} questions at each size. In brackets: 95 % intervals, drawn by pages.",
+            f"Best: {found.best.name}. {found.worst.name} is {found.below:.1f} points below it (at most {BELOW:g}).",
+            f"Slowest: {found.slowest.name}, {found.times:.1f} times the best's seconds (at most {TIMES:g}).",
+            "Passed." if found.passed else "Not passed.",
+        ]
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", metavar="MODEL", nargs="?", default="hub_configs/arr-coc-tiny-2")
+    parser.add_argument("--pages", type=int, default=12, help="pages of all kinds together (default: %(default)s)")
+    parser.add_argument("--questions", type=int, default=3, help="questions about each (default: %(default)s)")
+    parser.add_argument("--sizes", type=int, nargs="*", default=SIZES, metavar="PX", help="longer sides")
+    parser.add_argument("--dpi", type=int, nargs="*", default=RESOLUTIONS, metavar="DPI", help="resolutions of PDFs")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="kinds of pages")
+    parser.add_argument("--tiles", default="auto", help="auto, asked, all or never (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--split", choices=SPLITS, default="test")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="file for the results (default: none)")
+    arguments = parser.parse_args()
+    model = ArrCocForConditionalGeneration.from_pretrained(Path(arguments.model)).eval()
+    lines = page_sizes(
+        model, pages=arguments.pages, questions=arguments.questions, sizes=arguments.sizes,
+        resolutions=arguments.dpi, kinds=arguments.kinds, tiles=arguments.tiles, seed=arguments.seed,
+        split=arguments.split,
+    )  # fmt: skip
+    print(f"{arguments.model}, {arguments.pages} pages, {arguments.split} split, seed {arguments.seed}")
+    print(report(lines, arguments.pages * arguments.questions))
+    if arguments.json is not None:
+        write_json(arguments.json, {"lines": [vars(line) for line in lines], **environment(model.device)})
+
+
+if __name__ == "__main__":
+    run_module(main)
