@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from io import BytesIO
 from typing import Any
@@ -26,7 +26,7 @@ from .image_processing_arr_coc import ArrCocImageProcessor, Box, least_scale, wa
 from .pretrained import device_of
 from .prompt import Core, Look
 from .prompt_format import count_vision_tokens, pooling
-from .views import VIEWS_AT_ONCE, ViewOptions, Views, Window, arrange, plan_tiles, relevance_of, square_of
+from .views import VIEWS_AT_ONCE, ViewOptions, Views, Window, arrange, plan_tiles, print_scale, relevance_of, square_of
 from .vision_tower import ArrCocVisionTower
 
 
@@ -289,13 +289,15 @@ def encode_sources(
     if limit is not None and base >= limit:
         expected = f"sources whose base tokens leave room in {limit} tokens of context"
         raise ValueError(f"images: expected {expected}; got {max(map(len, documents))} of {base} together")
-    windows = [windows_of(source, options, grid, vision.patch_size) for source in sources]
+    read = [_kept(source) for source in sources] if len(sources) <= VIEWS_AT_ONCE else sources  # rendered once
+    windows = [windows_of(source, options, processor) for source in read]
     planned = iter(windows)
     count = max(sum(len(next(planned)) for _ in document) for document in documents)
     if options.tiles != "asked" and count > options.max_tiles and options.tiles != "auto":
         raise ValueError(f"max_tiles: expected at most {options.max_tiles} tiles of a prompt; got {count}")
     asked = options.tiles == "asked" or count > options.max_tiles
-    encoding = _encode_overviews(core, processor, sources, windows, pool)
+    encoding = _encode_overviews(core, processor, read, windows, pool)
+    del read
     encoding.source_sizes = [(source.height, source.width) for source in sources]
     encoding.documents = [number for number, document in enumerate(documents) for _ in document]
     encoding.sources = sources
@@ -308,13 +310,20 @@ def encode_sources(
     return encoding
 
 
-def windows_of(source: Source, options: ViewOptions, grid: int, patch_size: int) -> list[Window]:
-    """The tiles that a source can have."""
-    if options.tiles == "never":
+def windows_of(source: Source, options: ViewOptions, processor: ArrCocImageProcessor) -> list[Window]:
+    """The tiles that a source can have; its pixels are looked at where its size alone asks for tiles."""
+    side, scale = processor.size["height"], least_scale(options.tiles, options.tile_scale)
+    if side >= scale * max(source.height, source.width):
         return []
     most = options.tiles if isinstance(options.tiles, int) else None
-    scale = least_scale(options.tiles, options.tile_scale)
-    return plan_tiles(source.height, source.width, grid=grid, patch_size=patch_size, scale=scale, most=most)
+    if most is None and processor.readable_px is not None:
+        scale = print_scale(source.load(), side, scale, processor.readable_px)
+        if not scale:
+            return []
+    patch_size = processor.patch_size
+    return plan_tiles(
+        source.height, source.width, grid=side // patch_size, patch_size=patch_size, scale=scale, most=most
+    )
 
 
 def _encode_overviews(
@@ -408,6 +417,11 @@ def sources_of(image: Image.Image | Encoded, options: ViewOptions, max_image_pix
         limits = Limits(options.dpi, options.max_pages, options.fps, options.max_frames, max_image_pixels)
         return open_document(image, limits)
     return [Source(image.height, image.width, partial(_itself, image))]
+
+
+def _kept(source: Source) -> Source:
+    """The source, whose pixels stay in memory once they were loaded."""
+    return replace(source, load=cache(source.load))
 
 
 def _itself(image: Image.Image) -> Image.Image:

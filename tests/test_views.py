@@ -12,14 +12,14 @@ import torch
 from helpers import TINY_PATCH, TINY_SIDE, tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 
 from arr_coc.modeling.configuration_arr_coc import count_vision_tokens
 from arr_coc.modeling.image_encoding import ImageEncoding
 from arr_coc.modeling.joint_allocation import JointFetch, seen_before
 from arr_coc.modeling.processing_arr_coc import take_view_options
 from arr_coc.modeling.view_encoding import _overviews
-from arr_coc.modeling.views import Views, plan_tiles, square_of
+from arr_coc.modeling.views import Views, plan_tiles, print_height, print_scale, square_of
 
 GRID = TINY_SIDE // TINY_PATCH
 SCORES = ("realizer", "saliency")
@@ -61,6 +61,40 @@ def test_tiles_cover_the_source_and_overlap_by_a_base_cell(
     assert windows == sorted(windows, key=lambda window: (window[1], window[0]))
     longest = max(max(x1 - x0, y1 - y0) for x0, y0, x1, y1 in windows)
     assert most is not None or longest * scale <= TINY_SIDE
+
+
+def printed(size: int, lines: int = 12) -> Image.Image:
+    """A page of `lines` lines of text."""
+    page = Image.new("RGB", (size, size), "white")
+    pen, step = ImageDraw.Draw(page), size / (lines + 2)
+    for line in range(lines):
+        text = "Total amount 12.50 due on 4 May"
+        pen.text((step, step * (line + 1)), text, "black", ImageFont.load_default(0.55 * step))
+    return page
+
+
+@pytest.mark.parametrize("size", [700, 900, 2000, 4000])
+def test_the_same_print_is_measured_alike_in_any_number_of_pixels(size: int) -> None:
+    """More pixels of one page gave it more tiles, which cut its large print, and lost answers."""
+    master = printed(3000)
+    page = master.resize((size, size), Image.Resampling.LANCZOS)
+    assert print_height(page, 320) == pytest.approx(print_height(master, 320), abs=1)
+    assert print_scale(page, 320, 0.5, 11) == 0.0
+    small = printed(3000, lines=40).resize((size, size), Image.Resampling.LANCZOS)
+    side = 320 / print_scale(small, 320, 0.5, 11)  # px of the page that a tile shows
+    assert side == pytest.approx(max(640, 0.2545 * size), rel=0.02)
+
+
+def test_without_print_tiles_follow_the_size() -> None:
+    noise = Image.effect_noise((900, 700), 80).convert("RGB")
+    assert print_height(noise, 320) is None and print_scale(noise, 320, 0.5, 11) == 0.5
+    assert print_height(Image.effect_noise((900, 900), 80).convert("RGB"), 320) is None
+    assert print_height(Image.new("RGB", (900, 700)), 320) is None
+
+
+def test_a_page_of_large_print_is_read_once(model: Any) -> None:
+    page = printed(700, lines=3)
+    assert model.encode_image(page).tiles is None and len(model.encode_image(page, tiles=4).tiles) == 4
 
 
 def test_a_place_that_two_views_see_is_left_to_the_one_that_goes_before() -> None:

@@ -86,8 +86,7 @@ def bounded_tiles(sources: Sequence[Source], processor: ArrCocImageProcessor, op
     if options.tiles == "never":
         return options
     options = replace(options, tiles="auto") if options.tiles == "asked" else options
-    side, patch_size = processor.size["height"], processor.patch_size
-    count = sum(len(windows_of(source, options, side // patch_size, patch_size)) for source in sources)
+    count = sum(len(windows_of(source, options, processor)) for source in sources)
     return options if count <= options.max_tiles else replace(options, tiles=max(1, options.max_tiles // len(sources)))
 
 
