@@ -296,7 +296,8 @@ def encode_sources(
     if options.tiles != "asked" and count > options.max_tiles and options.tiles != "auto":
         raise ValueError(f"max_tiles: expected at most {options.max_tiles} tiles of a prompt; got {count}")
     asked = options.tiles == "asked" or count > options.max_tiles
-    encoding = _encode_overviews(core, processor, read, windows, pool)
+    followed = options.tiles in ("auto", "all", "asked")  # what has no tiles then has print that the overview shows
+    encoding = _encode_overviews(core, processor, read, [followed or bool(own) for own in windows], pool)
     del read
     encoding.source_sizes = [(source.height, source.width) for source in sources]
     encoding.documents = [number for number, document in enumerate(documents) for _ in document]
@@ -330,7 +331,7 @@ def _encode_overviews(
     core: Core,
     processor: ArrCocImageProcessor,
     sources: Sequence[Source],
-    windows: Sequence[Sequence[Window]],
+    seen: Sequence[bool],
     pool: int,
 ) -> ImageEncoding:
     """Overviews [P]; of several sources without what fetched tokens see of them, which is made anew where it is
@@ -339,23 +340,22 @@ def _encode_overviews(
     device = core.input_device
     for start in _shown(range(0, len(sources), VIEWS_AT_ONCE), "pages"):
         some = sources[start : start + VIEWS_AT_ONCE]
-        tiled = [bool(own) for own in windows[start : start + VIEWS_AT_ONCE]]
-        inputs = _overviews(processor, [source.load() for source in some], tiled)
+        inputs = _overviews(processor, [source.load() for source in some], seen[start : start + VIEWS_AT_ONCE])
         part = core.encode_image(inputs["pixel_values"].to(device), inputs["patch_mask"].to(device), pool=pool)
         parts.append(part if len(sources) == 1 else replace(part, semantic_cache=[], bridge_cache=None))
     return parts[0].join(*parts[1:])
 
 
 def _overviews(
-    processor: ArrCocImageProcessor, images: Sequence[Image.Image], tiled: Sequence[bool]
+    processor: ArrCocImageProcessor, images: Sequence[Image.Image], seen: Sequence[bool]
 ) -> dict[str, Tensor]:
-    """Model inputs of images; what is looked at in tiles as well may be too small to be read in its overview."""
-    for image, in_tiles in zip(images, tiled, strict=True):
-        if in_tiles:
+    """Model inputs of images; of those whose print is seen, in tiles or in the overview, letters are not warned of."""
+    for image, is_seen in zip(images, seen, strict=True):
+        if is_seen:
             warn_of_blank(image)
     inputs = [
-        processor(image, return_tensors="pt", **({"readable_px": None} if in_tiles else {}))
-        for image, in_tiles in zip(images, tiled, strict=True)
+        processor(image, return_tensors="pt", **({"readable_px": None} if is_seen else {}))
+        for image, is_seen in zip(images, seen, strict=True)
     ]
     return {name: torch.cat([own[name] for own in inputs]) for name in ("pixel_values", "patch_mask")}
 

@@ -92,9 +92,15 @@ def test_without_print_tiles_follow_the_size() -> None:
     assert print_height(Image.new("RGB", (900, 700)), 320) is None
 
 
-def test_a_page_of_large_print_is_read_once(model: Any) -> None:
+def test_a_page_of_large_print_is_read_once(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    warned: list[str] = []
+    monkeypatch.setattr("arr_coc.modeling.image_processing_arr_coc.logger.warning", warned.append)
+    monkeypatch.setattr(model.processor.image_processor, "_warned_of_letters", False)
     page = printed(700, lines=3)
     assert model.encode_image(page).tiles is None and len(model.encode_image(page, tiles=4).tiles) == 4
+    assert warned == []
+    model.encode_image(page, tiles="never")
+    assert len(warned) == 1
 
 
 def test_a_place_that_two_views_see_is_left_to_the_one_that_goes_before() -> None:
