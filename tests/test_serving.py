@@ -24,6 +24,7 @@ from test_modeling import loud_model
 from tiny_pdf import text_at, write_pdf
 
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from arr_coc.serving import image_workers
 from arr_coc.serving.app import Server
 from arr_coc.serving.settings import ServerSettings
 
@@ -435,16 +436,16 @@ def test_a_worker_that_is_killed_costs_no_answer(server: Server, model: Any, cli
     assert server.metrics.worker_restarts._value.get() > restarts
 
 
-def test_a_worker_that_hangs_is_replaced(server: Server, client: Any) -> None:
-    usual, processes = server.workers.limits, server.workers.processes
-    server.workers.limits = replace(usual, seconds=0.5)
+def test_a_worker_that_hangs_is_replaced(server: Server, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    processes = server.workers.processes
+    monkeypatch.setattr(image_workers, "SECONDS", 0.5)
     for process in processes:
         os.kill(process, signal.SIGSTOP)
     try:
         with pytest.raises(openai.BadRequestError, match="decodes within 0.5 s; got a slower one"):
             ask(client, QUESTION, data_url(png(noise(79))))
     finally:
-        server.workers.limits = usual
+        monkeypatch.undo()
         for process in processes:
             if process in server.workers.processes:
                 os.kill(process, signal.SIGCONT)
