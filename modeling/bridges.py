@@ -436,7 +436,7 @@ class WordpieceBridge(LinearBridge):
         chosen, stands = reading_order(filled, patches.rank, place, room)
         directions = named.pieces.flatten(1, 2).take_along_dim(chosen[..., None], 1)
         table = patches.table.to(directions)
-        logits = self.head.logits(directions.flatten(0, 1), self.head.rows(table))
+        logits = self.head.logits(directions.flatten(0, 1), self.head.rows(table), named.scale)
         likely, rows = logits.topk(min(MIXED, len(table)))  # all rows would cost as much as finding the likely ones
         tokens = (likely.softmax(-1).to(table.dtype)[:, None] @ table[rows])[:, 0].unflatten(0, chosen.shape)
         source = chosen // PIECE_SLOTS

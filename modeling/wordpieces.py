@@ -42,11 +42,14 @@ class NamedPieces:
         count: logits [..., 1 + S] of how many wordpieces begin.
         pieces: [..., S, D + E] for each slot a direction in the language model's embedding space, and a spelling.
         lower: [..., S] logits of whether the wordpiece stands in the lower half of the patch.
+        scale: logarithms of what cosines of directions and, if there are any, of spellings are multiplied by, [1] or
+            [2]: as the head's weights may be offloaded, they are here.
     """
 
     count: Tensor
     pieces: Tensor
     lower: Tensor
+    scale: Tensor
 
 
 class Spelling(nn.Module):
@@ -61,12 +64,10 @@ class Spelling(nn.Module):
         super().__init__()
         self.codes = nn.Parameter(torch.randn(POSITIONS, LETTERS, size) * size**-0.5)
         self.register_buffer("letters", torch.zeros(rows, POSITIONS, dtype=torch.uint8))
-        self.scale = nn.Parameter(torch.tensor(_SCALE))
 
     def start_weights(self, std: float) -> None:
         initialization.normal_(self.codes, std=self.codes.shape[-1] ** -0.5)
         initialization.zeros_(self.letters)
-        initialization.constant_(self.scale, _SCALE)
 
     def forward(self, ids: Tensor | None = None) -> Tensor:
         """Spellings [n, E] of wordpieces [n], or of all V, of length 1."""
@@ -90,12 +91,12 @@ class WordpieceHead(nn.Module):
 
     def __init__(self, width: int, text_size: int, spelling: Spelling | None = None) -> None:
         super().__init__()
-        self.spelling = spelling
+        self.spelling, self.text_size = spelling, text_size
         self.piece_size = text_size + (0 if spelling is None else spelling.codes.shape[-1])
         self.count = nn.Linear(width, 1 + PIECE_SLOTS)
         self.pieces = nn.Linear(width, PIECE_SLOTS * self.piece_size)
         self.lower = nn.Linear(width, PIECE_SLOTS)
-        self.scale = nn.Parameter(torch.tensor(_SCALE))
+        self.scale = nn.Parameter(torch.full((1 if spelling is None else 2,), _SCALE))
         self._kept: tuple[list[Any], list[Tensor], Tensor] | None = None
 
     def start_weights(self, std: float) -> None:
@@ -104,7 +105,7 @@ class WordpieceHead(nn.Module):
     def forward(self, states: Tensor) -> NamedPieces:
         """States [..., C] -> what they say."""
         pieces = self.pieces(states).unflatten(-1, (PIECE_SLOTS, self.piece_size))
-        return NamedPieces(self.count(states), pieces, self.lower(states))
+        return NamedPieces(self.count(states), pieces, self.lower(states), self.scale)
 
     def rows(self, table: Tensor, ids: Tensor | None = None) -> Tensor:
         """What directions are compared with: [n, D + E] of the wordpieces `ids` [n], or of all V; parts of length 1.
@@ -129,18 +130,15 @@ class WordpieceHead(nn.Module):
             return own
         return torch.cat((own, self.spelling(ids).to(own)), -1)
 
-    def scaled(self, directions: Tensor) -> Tensor:
-        """Directions [..., D + E] of any length -> float32, both parts of the length that makes logits of cosines."""
-        scales, size = [self.scale], 0
-        if self.spelling is not None:
-            scales, size = [self.scale, self.spelling.scale], self.spelling.codes.shape[-1]
-        parts = directions.float().tensor_split([self.piece_size - size], -1)
-        lengths = [scale.float().exp() for scale in scales]
+    def scaled(self, directions: Tensor, scale: Tensor) -> Tensor:
+        """Directions [..., D + E] of any length -> float32, each part as long as its `scale` (`NamedPieces`) says."""
+        parts = directions.float().tensor_split([self.text_size], -1)
+        lengths = scale.float().exp()
         return torch.cat([F.normalize(part, dim=-1) * length for part, length in zip(parts, lengths, strict=False)], -1)
 
-    def logits(self, directions: Tensor, rows: Tensor) -> Tensor:
+    def logits(self, directions: Tensor, rows: Tensor, scale: Tensor) -> Tensor:
         """Directions [n, D + E] of any length and `rows` [m, D + E] -> float32 logits [n, m]."""
-        return (self.scaled(directions).to(rows.dtype) @ rows.T).float()
+        return (self.scaled(directions, scale).to(rows.dtype) @ rows.T).float()
 
 
 class Places(nn.Module):

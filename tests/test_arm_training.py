@@ -37,7 +37,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
         calls.append((tokens.shape[0], tokens.shape[1]))
         return read_prompts(model, before, tokens, *given, **named)
 
-    monkeypatch.setattr(learner_module, "read_on", counting)
+    monkeypatch.setattr(learner_module, "read_prompts", counting)
     return calls
 
 

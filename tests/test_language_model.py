@@ -53,7 +53,7 @@ def host(request: pytest.FixtureRequest, models: dict[str, Any]) -> Any:
 def test_every_bridge_and_layout_has_a_host_here() -> None:
     bridges = [changes.get("bridge", {}) for changes in CASES.values()]
     assert {bridge.get("kind", "linear") for bridge in bridges} == set(BRIDGES)
-    assert {bridge.get("layout", "plain") for bridge in bridges} == set(LAYOUTS)
+    assert {bridge.get("layout", "plain") for bridge in bridges} == set(LAYOUTS) - {"qwen3_vl"}  # test_spatial.py
 
 
 # ---- the floor

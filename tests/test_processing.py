@@ -45,7 +45,7 @@ def test_the_layout_takes_placeholders_and_is_saved(layout: str) -> None:
 
 
 def test_an_unknown_layout_is_refused() -> None:
-    with pytest.raises(ValueError, match="^layout: expected one of indicators, plain, rows; got 'circle'$"):
+    with pytest.raises(ValueError, match="^layout: expected one of indicators, plain, qwen3_vl, rows; got 'circle'$"):
         make_processor(layout="circle")
 
 

@@ -148,7 +148,7 @@ def test_a_line_near_an_edge_goes_where_it_is_named(cut: Wordpieces) -> None:
     said = torch.randn(1, 4, 4, PIECE_SLOTS, 8) * 1e-3
     columns = (text.centre[text.first, 0] // 1).long()
     said[0, 1, columns, 0] = table[text.piece]
-    named = NamedPieces(torch.zeros(1, 4, 4, 6), said, torch.zeros(1, 4, 4, PIECE_SLOTS))
+    named = NamedPieces(torch.zeros(1, 4, 4, 6), said, torch.zeros(1, 4, 4, PIECE_SLOTS), torch.zeros(1))
     head = WordpieceHead(1, 8)
     assert (text.placed_by(named, head, table) // 4).tolist() == [1] * len(text.piece)
     said[0, 0, columns, 0], said[0, 1, columns, 0] = table[text.piece], 0.0

@@ -193,7 +193,7 @@ def test_what_is_spelled_is_named_though_no_training_showed_it() -> None:
     table = torch.zeros(50, 16)
     at = spelling.letters.long() + 256 * torch.arange(spelling.letters.shape[1])
     said = torch.cat((torch.zeros(50, 16), spelling.codes.flatten(0, 1)[at].sum(1)), -1)
-    assert head.logits(said, head.rows(table)).argmax(-1).tolist() == list(range(50))
+    assert head.logits(said, head.rows(table), head.scale).argmax(-1).tolist() == list(range(50))
     assert (spelling.characters(said[:, 16:]).argmax(-1) == spelling.letters).float().mean() > 0.95
 
 

@@ -124,9 +124,11 @@ def table(strategies: dict[str, dict[str, Any]], metric: str = "exact_match") ->
         head += ["right page: best patch", "right page: most patches"]
         for cells, row in zip(rows, strategies.values(), strict=True):
             cells += [_share(row.get("pages", {}).get(name)) for name in ("best", "most")]
-    confidence = calibration_table([([name], row["calibration"]) for name, row in strategies.items()], ["strategy"])
-    tables = [to_text(head, rows), "In brackets: 95 % intervals.", "", to_text(confidence.head, confidence.rows)]
-    return "\n".join([*tables, LEGEND])
+    lines = [to_text(head, rows), "In brackets: 95 % intervals."]
+    if known := [([name], row["calibration"]) for name, row in strategies.items() if "calibration" in row]:
+        confidence = calibration_table(known, ["strategy"])
+        lines += ["", to_text(confidence.head, confidence.rows), LEGEND]
+    return "\n".join(lines)
 
 
 def _share(interval: dict[str, float] | None) -> str:

@@ -120,10 +120,10 @@ def piece_loss(
     others = torch.randint(len(table), (NEGATIVES,), generator=generator).to(ids.device)
     rows = torch.unique(torch.cat((ids, others)))
     said = directions[filled]
-    loss = F.cross_entropy(head.logits(said, head.rows(table, rows)), torch.searchsorted(rows, ids))
+    loss = F.cross_entropy(head.logits(said, head.rows(table, rows), head.scale), torch.searchsorted(rows, ids))
     if head.spelling is None:
         return loss
-    spelled = head.spelling.characters(head.scaled(said)[:, table.shape[1] :])
+    spelled = head.spelling.characters(head.scaled(said, head.scale)[:, table.shape[1] :])
     return loss + F.cross_entropy(spelled.float().flatten(0, 1), head.spelling.letters[ids].long().flatten())
 
 
@@ -312,7 +312,7 @@ class Recognition(Task):
         known = pieces >= 0
         best = pieces.new_full(pieces.shape, -1)
         head = self.head.wordpieces
-        best[known] = head.logits(named.pieces.pieces[known], head.rows(self.table)).argmax(-1)
+        best[known] = head.logits(named.pieces.pieces[known], head.rows(self.table), head.scale).argmax(-1)
         rights.append(((best == pieces) & known).sum())
         holds, clear = known.any(-1), ~(pieces == -2).any(-1)
         counted = named.pieces.count.argmax(-1) == known.sum(-1)

@@ -157,7 +157,7 @@ class Print:
         if not len(patches):
             return patches[:, 0]
         with torch.no_grad():
-            directions = head.scaled(named.pieces.flatten(0, 2)[patches])  # [m, 4, S, D + E]
+            directions = head.scaled(named.pieces.flatten(0, 2)[patches], named.scale)  # [m, 4, S, D + E]
             wanted = head.rows(table, self.piece.clamp(min=0)).to(directions)
         score = torch.einsum("mpsd,md->mps", directions, wanted).amax(-1) * (self.piece >= 0)[:, None]
         by_row = score.view(-1, 2, 2)  # [m, row, column]
