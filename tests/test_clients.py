@@ -71,7 +71,7 @@ def test_frameworks(name: str, url: str, files: tuple[Path, Path], expected: dic
     said = json.loads(asked.stdout)
     pieces = said.pop("stream")
     assert said == expected
-    assert "".join(pieces) == expected["image"] and len(pieces) > 3
+    assert "".join(pieces) == expected["image"] and len(pieces) > 1
 
 
 def test_the_official_client(url: str, files: tuple[Path, Path], expected: dict[str, Any]) -> None:
@@ -85,6 +85,6 @@ def test_the_official_client(url: str, files: tuple[Path, Path], expected: dict[
         assert ask.create(**about).choices[0].message.content == expected["image"]
         assert ask.create(**{**about, "messages": of_pdf}).choices[0].message.content == expected["pdf"]
         pieces = [event.choices[0].delta.content for event in ask.create(**about, stream=True)]
-        assert "".join(piece or "" for piece in pieces) == expected["image"] and sum(map(bool, pieces)) > 3
+        assert "".join(piece or "" for piece in pieces) == expected["image"] and sum(map(bool, pieces)) > 1
         parsed = ask.parse(**about, response_format=Receipt).choices[0].message.parsed
         assert parsed.model_dump() == expected["schema"]
