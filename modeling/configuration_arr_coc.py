@@ -447,6 +447,9 @@ class ArrCocConfig(KnobConfig):
         require(whole_cells, "bridge_config.kind", expected, bridge.kind)
         fits = bridge.kind != "transformer" or width % bridge.num_heads == 0
         require(fits, "bridge_config.num_heads", f"a divisor of the language model's width {width}", bridge.num_heads)
+        fits = not bridge.spelling_size or bridge.kind != "wordpieces" or bridge.table_size == vocabulary
+        expected = f"the language model's vocab_size, {vocabulary}, with spellings"
+        require(fits, "bridge_config.table_size", expected, bridge.table_size)
         self._check_spatial()
         patches, budget = self.vision_config.num_patches, self.fetcher_config.budget
         resolve_budget(budget, patches, taken=patches // COMPRESSION**2 if self.excludes_base else 0)

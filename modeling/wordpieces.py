@@ -110,7 +110,7 @@ class WordpieceHead(nn.Module):
     def rows(self, table: Tensor, ids: Tensor | None = None) -> Tensor:
         """What directions are compared with: [n, D + E] of the wordpieces `ids` [n], or of all V; parts of length 1.
 
-        Those of all are kept from call to call while nothing is trained: of 49,152 they take a quarter of a second.
+        Those of all are kept from call to call while nothing is trained: to make them takes as long as to use them.
 
         Args:
             table: [V, D] the language model's embeddings; rows of 0, which padding has, stay so.

@@ -167,11 +167,11 @@ def test_what_expects_a_token_for_each_patch_is_refused(model: Any) -> None:
 
 def test_spellings_are_told_apart_and_saved(tmp_path: Path) -> None:
     tokenizer = tiny_tokenizer()
-    letters = spelled(tokenizer, len(tokenizer) + 3)
+    assert not spelled(tokenizer, len(tokenizer) + 3)[len(tokenizer) :].any()
+    letters = spelled(tokenizer, len(tokenizer))
     word, inner = tokenizer.convert_tokens_to_ids(["Ġthe", "user"])
     assert letters[word].tolist() == [2, *map(class_of, "the"), *[0] * (SPELLED - 3), 4]
     assert letters[inner].tolist() == [1, *map(class_of, "user"), *[0] * (SPELLED - 4), 5]
-    assert not letters[len(tokenizer) :].any()
 
     model = tiny_model(bridge={"kind": "wordpieces", "places": 16, "spelling_size": 32, "table_size": len(letters)})
     spelling = model.model.bridge.head.spelling
@@ -182,6 +182,11 @@ def test_spellings_are_told_apart_and_saved(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     again = type(model).from_pretrained(tmp_path).model.bridge.head.spelling
     assert torch.equal(again.letters, letters) and torch.equal(again(), spelling())
+
+
+def test_spellings_are_of_the_whole_vocabulary() -> None:
+    with pytest.raises(ValueError, match=r"table_size: expected the language model's vocab_size, \d+, with spellings"):
+        tiny_model(bridge={"kind": "wordpieces", "spelling_size": 8, "table_size": 99})
 
 
 def test_what_is_spelled_is_named_though_no_training_showed_it() -> None:

@@ -171,6 +171,19 @@ _NOT_MODEL = (
 """Fields of a published config that say how it was saved, not what the model is."""
 
 
+def inner_config(source: Source, name: str, model_type: str) -> dict[str, Any]:
+    """The config of a language model that a published config holds as its field `name`.
+
+    Raises:
+        ValueError: none there, or one of another type.
+    """
+    published = source.field(name)
+    if not isinstance(published, dict) or published.get("model_type") != model_type:
+        expected = f"{name} of model_type {model_type!r} in config.json"
+        raise ValueError(f"{source}: expected {expected}; got {published!r:.80}")
+    return published
+
+
 def as_text_config(published: dict[str, Any], model_type: str) -> dict[str, Any]:
     """A published causal language model's config as `text_config`."""
     fields = {name: value for name, value in published.items() if name not in _NOT_MODEL}

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..files import read_json
 from ..modeling.prompt_format import render_macro
-from .families import FAMILIES, Family, Mapping, Prompting, Rows, Shapes, as_text_config, map_decoder
+from .families import FAMILIES, Family, Mapping, Prompting, Rows, Shapes, as_text_config, inner_config, map_decoder
 from .sources import Source
 
 # ---- clip_text -------------------------------------------------------------------------------------------------------
@@ -131,10 +131,7 @@ class Qwen3Vl(Family):
     roles = ("llm",)
 
     def text_config(self, source: Source) -> dict[str, Any]:
-        published = source.field("text_config")
-        if not isinstance(published, dict) or published.get("model_type") != "qwen3_vl_text":
-            expected = "text_config of model_type 'qwen3_vl_text' in config.json"
-            raise ValueError(f"{source}: expected {expected}; got {published!r:.80}")
+        published = inner_config(source, "text_config", "qwen3_vl_text")
         tied = source.field("tie_word_embeddings", published.get("tie_word_embeddings", False))
         return {**as_text_config(published, "qwen3_vl_text"), "tie_word_embeddings": tied}
 
@@ -389,12 +386,7 @@ class Ovis(Family):
     roles = ("llm",)
 
     def text_config(self, source: Source) -> dict[str, Any]:
-        published = source.field("llm_config")
-        if not isinstance(published, dict) or published.get("model_type") != "qwen3":
-            raise ValueError(
-                f"{source}: expected llm_config of model_type 'qwen3' in config.json; got {published!r:.80}"
-            )
-        return as_text_config(published, "qwen3")
+        return as_text_config(inner_config(source, "llm_config", "qwen3"), "qwen3")
 
     def bridge_config(self, source: Source, kind: str) -> dict[str, Any]:
         if kind != "vet":

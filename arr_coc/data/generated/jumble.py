@@ -1,7 +1,7 @@
 """A page full of words and values that have nothing to do with each other, to learn reading from.
 
-More of it is print than of any real page, all of the same few sizes, and nothing can be guessed from what stands beside
-it: an encoder that knows nothing learns from it several times as fast as from documents.
+It has more print than a real page, and nothing on it can be guessed from what stands beside it: an encoder that knows
+nothing learns more from a crop of it than from one of a document.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Of each patch it says its characters, how many wordpieces begin there, and which: what the language model is to read
 are its own wordpieces. Characters are a second loss, which keeps names and codes apart that no word helps with; and a
-third where the stem alone names them, from which its convolutions learn in minutes what the whole encoder takes hours
-for (Lee et al. 2015, Deeply-supervised nets): train the stem first.
+third where the stem alone names them: trained first, its convolutions learn that from far fewer crops than the whole
+encoder would need (Lee et al. 2015, Deeply-supervised nets).
 
 Notation: B crops, G side of their grid, S slots, C channels of the features, D width of the language model, V rows of
 its embedding table.
@@ -139,7 +139,7 @@ class RecognitionStage(ScratchStage):
     """Settings of the stage.
 
     Attributes:
-        stem_only: train the convolutional stem alone, on characters, at a fifth of the cost of a step.
+        stem_only: train the convolutional stem alone, on characters; a step costs a fraction of one of the encoder.
         batch_size: crops per step.
         side: of a crop, px; a multiple of 4 patches. The position table is trained on crops of the model's image size.
         per_page: crops that are cut of a page.
