@@ -194,9 +194,10 @@ def describe(fetch: FetchResult) -> str:
         return f"strategy {fetch.strategy}: the {base} base tokens only, nothing fetched of {patches} patches"
     padding = int((fetch.is_padding & fetch.used).sum())
     if isinstance(fetch, JointFetch):
-        views, sources = len(fetch.seen.views.slots), len(fetch.counts)
-        shown = f"{views} views of {sources} {'source' if sources == 1 else 'sources'} of {patches} patches each"
-        fetched = f"{_amount(fetch)} fetched (outlined) from {shown}"
+        counts = ((len(fetch.seen.views.slots), "view"), (len(fetch.counts), "source"))
+        views, sources = (f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts)
+        each = "" if counts[0][0] == 1 else " each"
+        fetched = f"{_amount(fetch)} fetched (outlined) from {views} of {sources}, of {patches} patches{each}"
         return f"strategy {fetch.strategy}, allocator {fetch.allocator}: {fetched}"
     beside = f", {padding} of them padding" if padding else ""
     amount = (

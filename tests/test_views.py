@@ -20,6 +20,7 @@ from arr_coc.modeling.joint_allocation import JointFetch, seen_before
 from arr_coc.modeling.processing_arr_coc import take_view_options
 from arr_coc.modeling.view_encoding import _overviews
 from arr_coc.modeling.views import Views, plan_tiles, print_height, print_scale, square_of
+from arr_coc.viewing import describe
 
 GRID = TINY_SIDE // TINY_PATCH
 SCORES = ("realizer", "saliency")
@@ -101,6 +102,16 @@ def test_a_page_of_large_print_is_read_once(model: Any, monkeypatch: pytest.Monk
     assert warned == []
     model.encode_image(page, tiles="never")
     assert len(warned) == 1
+
+
+@torch.no_grad()
+def test_what_was_fetched_is_described_by_views_and_sources(model: Any, tmp_path: Path) -> None:
+    PAGE.save(tmp_path / "page.pdf")
+    patches = model.config.vision_config.num_patches
+    (pair,) = model.generate([[PAGE, PAGE]], [QUESTION], return_fetch=True, tiles="never")
+    scan = model.generate(tmp_path / "page.pdf", QUESTION, return_fetch=True, tiles="never")
+    assert describe(pair.fetch).endswith(f" from 2 views of 2 sources, of {patches} patches each")
+    assert describe(scan.fetch).endswith(f" from 1 view of 1 source, of {patches} patches")
 
 
 def test_a_place_that_two_views_see_is_left_to_the_one_that_goes_before() -> None:
