@@ -99,8 +99,8 @@ def count_flops(
         return result
 
     pixels = _empty(model, config.vision_config.num_channels, image_size, image_size)
-    features, depths = counted("grid encoder", lambda: body.vision_tower.encode_grid(pixels))
-    encoding = counted("base tokens", lambda: body.encode_features(features, pixels, depths=depths))
+    grid = counted("grid encoder", lambda: body.vision_tower.encode_grid(pixels))
+    encoding = counted("base tokens", lambda: body.encode_features(pixel_values=pixels, **grid))
     look = _look(model, encoding, question_tokens, saccades)
     strategy = config.fetcher_config.strategy
     fetched = counted("fetcher", _fetching(model, look, strategy, base))

@@ -28,7 +28,7 @@ from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
 from .allocators import FetchResult
 from .attention_scorer import glance
-from .bridges import BRIDGES, Bridged, DeepStack, FetchedPatches, embedding_table
+from .bridges import BRIDGES, Bridged, DeepStack, ReadPatches, embedding_table
 from .checks import check_inputs, refusal
 from .configuration_arr_coc import ArrCocConfig
 from .fetcher import AS_CONFIGURED, FetchChoices, RunningBackFetcher
@@ -96,6 +96,8 @@ class ArrCocModel(ArrCocPreTrainedModel):
         self.token = token_hex(8)  # tells models of one process apart, see `maker`
         made = scorer_inputs(fetcher)
         made["keeps_depths"] |= config.bridge_config.deepstack
+        if BRIDGES[config.bridge_config.kind].places_tokens:
+            made["vocabulary"] = text.vocab_size
         self.vision_tower = ArrCocVisionTower(vision, semantic, **made)
         self.fetcher = RunningBackFetcher(fetcher, **sizes, depth_size=vision.hidden_size)
         self.bridge = BRIDGES[config.bridge_config.kind](
@@ -168,22 +170,24 @@ class ArrCocModel(ArrCocPreTrainedModel):
         features: Tensor,
         pixel_values: Tensor,
         patch_mask: Tensor | None = None,
-        depths: Tensor | None = None,
+        **kept: Tensor | None,
     ) -> ImageEncoding:
-        """The rest of `encode_image`, from the grid encoder's output [P, C, G, G] (and depths, if kept) on."""
-        return self._encoded(pixel_values, patch_mask, features, depths)
+        """The rest of `encode_image`, from what `ArrCocVisionTower.encode_grid` returned on."""
+        return self._encoded(pixel_values, patch_mask, {"features": features, **kept})
 
-    def encode_base(self, features: Tensor, patch_mask: Tensor, bypass: bool) -> ImageEncoding:
+    def encode_base(
+        self, features: Tensor, patch_mask: Tensor, bypass: bool, pieces: Tensor | None = None
+    ) -> ImageEncoding:
         """What fetched tokens of grids [P, C, G, G] see of them; the rest of the encoding is empty."""
         rest = {"textures": features[:, :0], "seeds": patch_mask.new_zeros(len(features), dtype=torch.int64)}
-        return self._encoded(None, patch_mask, features, rest=rest, bypass=bypass)
+        grid = {"features": features, "pieces": pieces}
+        return self._encoded(None, patch_mask, grid, rest=rest, bypass=bypass)
 
     def _encoded(
         self,
         pixel_values: Tensor | None,
         patch_mask: Tensor | None,
-        features: Tensor | None = None,
-        depths: Tensor | None = None,
+        grid: Mapping[str, Tensor | None] = MappingProxyType({}),
         *,
         rest: Mapping[str, Any] = MappingProxyType({}),
         bypass: bool | None = None,
@@ -193,13 +197,13 @@ class ArrCocModel(ArrCocPreTrainedModel):
 
         `rest`: what of an encoding the tower does not make; all that it makes, where it is not to run.
         """
-        seen = rest if "semantic" in rest else self.vision_tower(pixel_values, patch_mask, features, depths)
+        seen = rest if "semantic" in rest else self.vision_tower(pixel_values, patch_mask, **grid)
         seen = {**seen, **rest}
         bypass = self.config.bridge_config.bypass if bypass is None else bypass
         states, projected = seen["semantic"], seen["compressed"].flatten(2).transpose(1, 2)
         if pool > 1 and self.bridge.reads_pooled:
             states, projected = pool_cells(states, pool), pool_cells(projected, pool)
-        bridged = self.bridge(states, projected, bypass=bypass)
+        bridged = self.bridge(states, projected, bypass=bypass, **self._read(seen.get("pieces"), seen["features"]))
         tokens = bridged.tokens if self.bridge.reads_pooled or pool == 1 else pool_cells(bridged.tokens, pool)
         closing = None
         if self.layout.adds:
@@ -273,6 +277,8 @@ class ArrCocModel(ArrCocPreTrainedModel):
             relevance=choices.relevance,
             generator=choices.generator,
             depths=encoding.depths,
+            pieces=encoding.pieces,
+            table=None if encoding.pieces is None else self._table(encoding.pieces.device),
         )
         taken = encoding.base_indices if (choices.overlap or fetcher.overlap) == "exclude" else None
         return Look(
@@ -349,14 +355,25 @@ class ArrCocModel(ArrCocPreTrainedModel):
         `relevance` [I, N]: of all patches, for bridges that have room for a part of what is fetched; None: all alike.
         """
         states, projected = self.vision_tower.saccades(encoding, indices, used, levels)
-        known: dict[str, Any] = {}
-        if self.bridge.places_tokens:
+        known = {}
+        if encoding.pieces is not None:
             scores = torch.zeros_like(indices) if relevance is None else relevance.gather(1, indices)
             rank = scores.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
-            table = embedding_table(self.get_input_embeddings(), self.config.text_config.vocab_size, self.input_device)
-            known["patches"] = FetchedPatches(indices, rank, encoding.side, table.to(indices.device))
+            pieces = encoding.pieces.take_along_dim(indices[..., None, None], 1)
+            known = self._read(pieces, encoding.features, indices=indices, rank=rank)
         base, bypass = encoding.bridge_cache or [], encoding.bypass
         return self.bridge(states, projected, base=base, bypass=bypass, used=used, **known)
+
+    def _table(self, device: torch.device) -> Tensor:
+        """[V, D] the language model's embeddings."""
+        table = embedding_table(self.get_input_embeddings(), self.config.text_config.vocab_size, self.input_device)
+        return table.to(device)
+
+    def _read(self, pieces: Tensor | None, features: Tensor, **fetched: Tensor) -> dict[str, ReadPatches]:
+        """What a bridge that places tokens is told of patches; nothing where no text is read."""
+        if pieces is None or not self.bridge.places_tokens:
+            return {}
+        return {"patches": ReadPatches(pieces, self._table(pieces.device), features.shape[-1], **fetched)}
 
     def image_tokens(
         self, encoding: ImageEncoding, fetched: FetchResult

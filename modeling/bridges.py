@@ -21,7 +21,7 @@ from .config_fields import Registry
 from .configuration_arr_coc import COMPRESSION, INDICATORS, ArrCocBridgeConfig, ArrCocSemanticConfig
 from .image_encoding import KeyValue
 from .vision_tower import LevelEmbedding, SemanticLayer, run_layers
-from .wordpieces import PIECE_SLOTS, NamedPieces, Places, Spelling, WordpieceHead, reading_order
+from .wordpieces import PIECE_SLOTS, Places, reading_order
 
 logger = logging.get_logger(__name__)
 
@@ -50,20 +50,23 @@ class Bridged:
 
 
 @dataclass(frozen=True)
-class FetchedPatches:
-    """Which patches fetched tokens are.
+class ReadPatches:
+    """What stands on the patches that tokens are of.
 
     Attributes:
-        indices: [B, K] their numbers, row-major.
-        rank: [B, K] by relevance, from 0.
-        side: G.
+        pieces: [B, N, 2, S] of all patches for base tokens, [B, K, 2, S] of fetched ones: wordpieces, see
+            `TextReader.read`.
         table: [V, D] the language model's embeddings.
+        side: G.
+        indices: [B, K] numbers of fetched patches, row-major.
+        rank: [B, K] theirs by relevance, from 0.
     """
 
-    indices: Tensor
-    rank: Tensor
-    side: int
+    pieces: Tensor
     table: Tensor
+    side: int
+    indices: Tensor | None = None
+    rank: Tensor | None = None
 
 
 def embedding_table(embed: nn.Module, rows: int, device: torch.device) -> Tensor:
@@ -382,27 +385,21 @@ class CellBridge(LinearBridge):
 # ---- the language model's own wordpieces ----------------------------------------------------------------------------
 
 
-MIXED = 16
-"""Rows of the language model's table that a token is mixed from: the most probable ones."""
-
-
 @BRIDGES.register("wordpieces")
-class WordpieceBridge(LinearBridge):
-    """Fetched tokens as the wordpieces that begin under them, mixtures of rows of the language model's own table.
+class WordpieceBridge(Bridge):
+    """Tokens as the wordpieces that `TextReader` read under them: rows of the language model's own table.
 
     In a patch several wordpieces may begin, or none: the tokens of K patches are the filled slots of all, in reading
-    order, at most K. Base tokens are a linear projection. Each token has its place on the page added.
+    order, at most K. A base token is the mean of the wordpieces of its cell. Each token has its place on the page
+    added, and what no wordpiece says (`rest`), which starts as nothing.
     """
 
     reads_pooled: ClassVar[bool] = False
     places_tokens: ClassVar[bool] = True
 
     def __init__(self, config: ArrCocBridgeConfig, *, vision_size: int, text_size: int) -> None:
-        super().__init__(config, vision_size=vision_size, text_size=text_size)
-        self.context = Correction(vision_size, vision_size)
-        spelling = Spelling(config.table_size, config.spelling_size) if config.spelling_size else None
-        self.head = WordpieceHead(vision_size, text_size, spelling)
-        self.rest = Correction(vision_size, text_size)
+        super().__init__()
+        self.rest = Correction(2 * vision_size, text_size)
         self.places = Places(config.places, text_size)
 
     def forward(
@@ -413,59 +410,39 @@ class WordpieceBridge(LinearBridge):
         base: list[KeyValue] | None = None,
         bypass: bool = False,
         used: Tensor | None = None,
-        patches: FetchedPatches | None = None,
+        patches: ReadPatches | None = None,
     ) -> Bridged:
-        if base is None:
-            return Bridged(
-                super().forward(semantic, compressed).tokens + self.cell_places(semantic.shape[1], semantic.device)
-            )
         if bypass:
-            return super().forward(semantic, compressed)
+            raise ValueError('bridge_bypass: expected a bridge with a linear projection in it; got "wordpieces"')
         assert patches is not None, "bridges that place tokens are told where"
-        states = self.states(semantic, compressed)
-        named = self.head(states)
-        slot = torch.arange(PIECE_SLOTS, device=states.device)
-        filled = slot < named.count.argmax(-1, keepdim=True)  # [B, K, S]
+        rest = self.rest(torch.cat((semantic, compressed), -1))
+        if base is None:
+            count = semantic.shape[1]
+            return Bridged(rest + self.mixtures(patches, isqrt(count)) + self.cell_places(count, rest.device))
+        assert patches.indices is not None and patches.rank is not None, "fetched tokens are told which they are"
+        pieces = patches.pieces.flatten(2)  # [B, K, 2S]
+        filled, slots = pieces >= 0, pieces.shape[2]
         room = torch.full((len(filled),), filled.shape[1], device=filled.device)
         if used is not None:
             filled, room = filled & used[..., None], used.sum(1)
         side, index = patches.side, patches.indices[..., None]
-        half_rows = 2 * (index // side) + (named.lower > 0).long()
+        slot = torch.arange(slots, device=filled.device)
+        half_rows = 2 * (index // side) + slot // PIECE_SLOTS
         columns = (index % side).expand_as(half_rows)
-        place = (half_rows * side + columns) * PIECE_SLOTS + slot
+        place = (half_rows * side + columns) * PIECE_SLOTS + slot % PIECE_SLOTS
         chosen, stands = reading_order(filled, patches.rank, place, room)
-        directions = named.pieces.flatten(1, 2).take_along_dim(chosen[..., None], 1)
-        table = patches.table.to(directions)
-        logits = self.head.logits(directions.flatten(0, 1), self.head.rows(table), named.scale)
-        likely, rows = logits.topk(min(MIXED, len(table)))  # all rows would cost as much as finding the likely ones
-        tokens = (likely.softmax(-1).to(table.dtype)[:, None] @ table[rows])[:, 0].unflatten(0, chosen.shape)
-        source = chosen // PIECE_SLOTS
-        tokens = tokens + self.rest(states).take_along_dim(source[..., None], 1)
-        tokens = tokens + self.places(*(each.flatten(1).gather(1, chosen) for each in (half_rows, columns)), side)
-        if torch.is_grad_enabled():
-            tokens = self._choices_learn(tokens, named, chosen, half_rows, side)
+        ids, half_rows, columns = (each.flatten(1).gather(1, chosen) for each in (pieces, half_rows, columns))
+        source = chosen // slots
+        tokens = patches.table[ids.clamp(min=0)].to(rest) + rest.take_along_dim(source[..., None], 1)
+        tokens = tokens + self.places(half_rows, columns, side)
         return Bridged(tokens * stands[..., None], source=source.masked_fill(~stands, -1))
 
-    def _choices_learn(
-        self, tokens: Tensor, named: NamedPieces, chosen: Tensor, half_rows: Tensor, side: int
-    ) -> Tensor:
-        """The same tokens, through which the answer's loss reaches what chose them: how many there are, and the half.
-
-        A token's gradient is as if it were weighed by the probability that its slot is filled, and stood between both
-        halves of its patch (straight-through).
-        """
-        exists = 1 - named.count.softmax(-1).cumsum(-1)[..., :-1].flatten(1).gather(1, chosen)
-        lower = named.lower.sigmoid().flatten(1).gather(1, chosen)
-        row = half_rows.flatten(1).gather(1, chosen) // 2 * 2
-        column = torch.zeros_like(row)
-        apart = self.places(row + 1, column, side) - self.places(row, column, side)
-        weight, moved = (each - each.detach() for each in (exists, lower))
-        return tokens * (1 + weight)[..., None] + moved[..., None] * apart
-
-    def states(self, semantic: Tensor, compressed: Tensor) -> Tensor:
-        """What the head reads, of fetched tokens' semantic states and projected features [B, K, D']."""
-        context: Tensor = self.context(semantic)
-        return compressed + context
+    def mixtures(self, patches: ReadPatches, cells: int) -> Tensor:
+        """[B, M, D] for each of `cells` x `cells` cells the mean of its wordpieces; 0 of none."""
+        pieces = patches.pieces.flatten(2).unflatten(1, (cells, COMPRESSION, cells, COMPRESSION))
+        ids = pieces.transpose(2, 3).reshape(len(pieces) * cells**2, -1).clamp(min=0).long()  # [B M, 32 S]
+        means = F.embedding_bag(ids, patches.table, mode="mean", padding_idx=0)  # row 0 is never read
+        return means.unflatten(0, (len(pieces), -1)).to(self.rest.weight.dtype)
 
     def cell_places(self, count: int, device: torch.device) -> Tensor:
         """[M, D] the places of base tokens: the middles of their cells."""

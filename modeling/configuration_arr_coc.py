@@ -303,16 +303,16 @@ class ArrCocBridgeConfig(KnobConfig):
     "quality" and "transformer" add `model.bridge.adapter.{norm,hidden,score,gate,correction}`, "transformer" also
     `model.bridge.{norm,level,layers.i}`, "cells" `model.bridge.{norm,head,table,rest}`, with
     `fetched_words` also `model.bridge.fetched.{norm,head,table}`, "wordpieces"
-    `model.bridge.{context,head,rest,places}`; "vet" has `model.bridge.head.0`
-    (no bias), `model.bridge.head.1` and `model.bridge.table`; layout "rows" has `model.layout.image_newline` and
-    `model.layout.view_seperator`, each [D].
+    only `model.bridge.{rest,places}` and `model.vision_tower.text_reader.{head,spellings}`; "vet" has
+    `model.bridge.head.0` (no bias), `model.bridge.head.1` and `model.bridge.table`; layout "rows" has
+    `model.layout.image_newline` and `model.layout.view_seperator`, each [D].
 
     Args:
         kind: a registered bridge. "linear": DeepSeek's projector; "quality": each token of it corrected as far as its
             quality asks for; "transformer": the same with attention across tokens; "vet": Ovis' visual embedding table;
             "cells": such a table for each place of a base token's cell, and the projector for fetched tokens;
-            "wordpieces": fetched tokens as the wordpieces of the language model that begin under them, and the
-            projector for base tokens.
+            "wordpieces": tokens as the wordpieces of the language model that stand under them, read character by
+            character from a convolutional stem.
         layout: what stands around an image's tokens. "plain": nothing; "rows": DeepSeek-OCR's `image_newline` after
             each row of base tokens and `view_seperator` after the last, fetched tokens behind it (256 base tokens take
             273 positions); "indicators": Ovis' image-start before the base and image-end behind the fetched tokens,
@@ -322,19 +322,16 @@ class ArrCocBridgeConfig(KnobConfig):
             layers of the language model, one of Qwen3-VL's text models; to fetched tokens those depths of which
             scorer "hierarchical" makes most, or all where another chose them. Adds
             `model.deepstack.levels.{low,mid,high}.{norm,fc1,fc2}`.
-        bypass: whether "quality", "transformer", "cells" and "wordpieces" give way to their linear projection where a
+        bypass: whether "quality", "transformer" and "cells" give way to their linear projection where a
             call does not say.
         num_layers, num_heads: of the attention in "transformer".
         latent_size: width of the latent that keys and values of that attention are made of; None: of the tokens.
-        table_size: V, rows of the table of "vet"; the last 4 are indicators (start and end of an image, of a video). Of
-            "wordpieces" with spellings: rows of the language model's table of embeddings.
+        table_size: V, rows of the table of "vet"; the last 4 are indicators (start and end of an image, of a video).
         lookup: of "vet": "soft" (mixture of rows by probability), "hard" (the most probable row; its choice learns
             nothing), "straight_through" (the hard row forwards, the soft mixture's gradient backwards).
         place_words: of "cells": the visual words of each vocabulary that a place of a cell has; each place has as many.
         fetched_words: of "cells": whether fetched tokens are said in such words too, of one place's vocabularies,
             beside the linear projection.
-        spelling_size: of "wordpieces": width of a spelling, which tells wordpieces apart beside their embeddings; none
-            with 0.
         places: of "wordpieces": side of the grid that places on the page are embeddings of.
         text_embedding_mean, text_embedding_std: over all weights of the language model's text embeddings; "quality" and
             "transformer" give each token this mean and standard deviation over its channels. None: left as they are.
@@ -354,7 +351,6 @@ class ArrCocBridgeConfig(KnobConfig):
     lookup: str = choice(("soft", "hard", "straight_through"), default="soft")
     place_words: list[int] | tuple[int, ...] = wholes(2, 2**16, default=(256,))
     fetched_words: bool = False
-    spelling_size: int = whole(0, MAX_WIDTH, default=0)
     places: int = whole(1, 512, default=64)
     text_embedding_mean: int | float | None = number(-1e3, 1e3, default=None)
     text_embedding_std: int | float | None = number(0.0, 1e3, above=True, default=None)
@@ -447,9 +443,15 @@ class ArrCocConfig(KnobConfig):
         require(whole_cells, "bridge_config.kind", expected, bridge.kind)
         fits = bridge.kind != "transformer" or width % bridge.num_heads == 0
         require(fits, "bridge_config.num_heads", f"a divisor of the language model's width {width}", bridge.num_heads)
-        fits = not bridge.spelling_size or bridge.kind != "wordpieces" or bridge.table_size == vocabulary
-        expected = f"the language model's vocab_size, {vocabulary}, with spellings"
-        require(fits, "bridge_config.table_size", expected, bridge.table_size)
+        reads, stem = bridge.kind == "wordpieces", self.vision_config.stem
+        require(not reads or stem == "conv", "vision_config.stem", '"conv" with bridge "wordpieces"', stem)
+        expected = f'0 with bridge "{bridge.kind}", which reads no words'
+        require(
+            reads or not self.fetcher_config.match_size,
+            "fetcher_config.match_size",
+            expected,
+            self.fetcher_config.match_size,
+        )
         self._check_spatial()
         patches, budget = self.vision_config.num_patches, self.fetcher_config.budget
         resolve_budget(budget, patches, taken=patches // COMPRESSION**2 if self.excludes_base else 0)

@@ -8,6 +8,7 @@ DeepSeek-OCR's two-convolution compressor between them (Wei et al. 2025). Module
 transformers' SAM and CLIP.
 """
 
+from collections.abc import Collection
 from typing import cast
 
 import torch
@@ -116,6 +117,11 @@ class ConvStem(nn.Module):
 
     def forward(self, pixel_values: Tensor) -> Tensor:
         return self.projection(self.steps(pixel_values))
+
+    def with_steps(self, pixel_values: Tensor) -> tuple[Tensor, Tensor]:
+        """What `forward` returns, and what it is made of: features [B, C, 2G, 2G] at half a patch's side."""
+        steps = self.steps(pixel_values)
+        return self.projection(steps), steps
 
 
 SCORES_AT_ONCE = 2**20
@@ -320,21 +326,33 @@ class GridEncoder(nn.Module):
     def start_weights(self, std: float) -> None:
         initialization.normal_(self.pos_embed, std=std)
 
-    def forward(self, pixel_values: Tensor, with_depths: bool = False) -> Tensor | tuple[Tensor, Tensor]:
-        """Features [B, C, G, G]; `with_depths` beside them [B, 2, W, G, G], states after 1/3 and 2/3 of the layers."""
-        x = self.patch_embed(pixel_values).permute(0, 2, 3, 1)
+    def forward(self, pixel_values: Tensor, also: Collection[str] = ()) -> Tensor | dict[str, Tensor]:
+        """Features [B, C, G, G]; with names in `also` a dictionary of these "features" and of them.
+
+        Args:
+            pixel_values: [B, 3, S, S].
+            also: "depths": [B, 2, W, G, G], states after 1/3 and 2/3 of the layers; "stem": [B, C', 2G, 2G], what the
+                convolutional stem makes patches of.
+        """
+        more: dict[str, Tensor] = {}
+        if "stem" in also:
+            assert isinstance(self.patch_embed, ConvStem), "the configuration sees to it"
+            x, more["stem"] = self.patch_embed.with_steps(pixel_values)
+        else:
+            x = self.patch_embed(pixel_values)
+        x = x.permute(0, 2, 3, 1)
         same = self.pos_embed.shape[1] == x.shape[1]
         x = x + (self.pos_embed if same else resize_table(self.pos_embed, x.shape[1]))
         states = []
         for layer in self.layers:
             x = layer(x)
-            if with_depths:
+            if "depths" in also:
                 states.append(x)
-        features = self.neck(x.permute(0, 3, 1, 2))
-        if not with_depths:
-            return features
-        depths = [states[max(1, third * len(states) // 3) - 1] for third in (1, 2)]
-        return features, torch.stack(depths, 1).movedim(-1, 2)
+        features: Tensor = self.neck(x.permute(0, 3, 1, 2))
+        if "depths" in also:
+            depths = [states[max(1, third * len(states) // 3) - 1] for third in (1, 2)]
+            more["depths"] = torch.stack(depths, 1).movedim(-1, 2)
+        return {"features": features, **more} if also else features
 
 
 LEVELS = 3

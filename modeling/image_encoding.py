@@ -78,6 +78,7 @@ class Tiles(Rows):
         sources: [R] int64, the row of the `ImageEncoding` whose source each is a part of.
         windows: [R, 4] int64, x0, y0, x1, y1 in px of the source.
         depths: [R, 2, W, G, G] like the features, where the model keeps depths (`ImageEncoding.depths`), else None.
+        pieces: [R, N, 2, S] int32 where the model reads text (`ImageEncoding.pieces`), else None.
     """
 
     features: Tensor
@@ -87,6 +88,7 @@ class Tiles(Rows):
     sources: Tensor
     windows: Tensor
     depths: Tensor | None = None
+    pieces: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -94,6 +96,7 @@ class Tiles(Rows):
 
 SEEN = (
     "features", "textures", "patch_mask", "seeds", "compressed", "base_indices", "semantic", "semantic_cache", "depths",
+    "pieces",
 )  # fmt: skip
 """What of an `ImageEncoding` comes from the vision tower; the rest is the language model's side of it."""
 
@@ -131,6 +134,8 @@ class ImageEncoding(Rows):
         tiling: how tiles are asked for, see `views.ViewOptions`; None where all that there are were encoded.
         depths: [P, 2, W, G, G], the grid encoder's states after a third and two thirds of its layers, or None where no
             scorer of the model reads them, nor its language model (deepstack).
+        pieces: [P, N, 2, S] int32, the wordpieces that begin in the upper and lower half of each patch, -1 in empty
+            slots (`wordpieces.TextReader`); None: a model that does not read text so.
         bypassed: [P] bool, True where the bridge's adapter failed, so that `tokens` are its linear projection's; None
             from bridges without an adapter.
         made_by: the model that made it (`ArrCocModel.maker`), or None where that is not known.
@@ -158,6 +163,7 @@ class ImageEncoding(Rows):
     tiles: Tiles | None = field(default=None, metadata={"shared": True})
     tiling: Any = field(default=None, metadata={"shared": True})
     depths: Tensor | None = None
+    pieces: Tensor | None = None
     bypassed: Tensor | None = None
     made_by: tuple[str, str] | None = field(default=None, metadata={"shared": True})
 

@@ -308,4 +308,6 @@ def _bases(model: Core, encoding: ImageEncoding, views: Views, numbers: Tensor) 
     if views.whole and encoding.semantic_cache and encoding.pool == 1:
         return encoding.select(numbers)
     features = views.pick(encoding.features, "features", numbers)
-    return model.encode_base(features, views.pick(encoding.patch_mask, "patch_mask", numbers), encoding.bypass)
+    pieces = None if encoding.pieces is None else views.pick(encoding.pieces, "pieces", numbers)
+    mask = views.pick(encoding.patch_mask, "patch_mask", numbers)
+    return model.encode_base(features, mask, encoding.bypass, pieces)

@@ -44,7 +44,9 @@ class Core(Protocol):
         self, pixel_values: Tensor, patch_mask: Tensor | None = None, *, pool: int = 1
     ) -> ImageEncoding: ...
 
-    def encode_base(self, features: Tensor, patch_mask: Tensor, bypass: bool) -> ImageEncoding: ...
+    def encode_base(
+        self, features: Tensor, patch_mask: Tensor, bypass: bool, pieces: Tensor | None = None
+    ) -> ImageEncoding: ...
 
     def bridge_saccades(
         self,

@@ -8,7 +8,7 @@ D language-model width, H scorer width. Positions are (y, x), row-major.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -40,6 +40,8 @@ class FetchContext(Rows):
         depths: [B, 2, W, G, G], the grid encoder's states W wide after a third and two thirds of its layers, where a
             scorer of the checkpoint reads them; else None.
         attention: [B, N] what the question pays to the base in the language model, for strategy "glance", or None.
+        pieces: [B, N, 2, S] wordpieces that begin in each patch (`wordpieces.TextReader`) where text is read.
+        table: [V, D] the language model's embeddings, where text is read.
     """
 
     features: Tensor
@@ -52,6 +54,8 @@ class FetchContext(Rows):
     generator: torch.Generator | None = None
     depths: Tensor | None = None
     attention: Tensor | None = None
+    pieces: Tensor | None = None
+    table: Tensor | None = field(default=None, metadata={"shared": True})
 
     @property
     def side(self) -> int:
@@ -362,31 +366,40 @@ class PatchLayer(nn.Module):
         return x + self.feed_forward(x)
 
 
-MATCHES = 4
-"""Words that a patch may name to compare with the question's."""
-
-
 class WordMatch(nn.Module):
-    """How alike the words under a patch are to the question's, as channels beside the patch's.
+    """How alike the wordpieces under a patch are to the question's, as channels beside the patch's.
 
-    Cosines of `MATCHES` directions that a patch names with each token of the question, the greatest of each over the
-    question. An attention over the question cannot say this: its weights sum to 1 also where nothing matches. A
-    direction learns to compare any two words in one space, so names that no training asked for are found too.
+    A wordpiece's cosine with each token of the question, weighed by how much that token matters; the greatest of a
+    patch counts. An attention over the question cannot say this: its weights sum to 1 also where nothing matches. The
+    space of the cosines is learnt, so names that no training asked for are found too.
     """
 
-    def __init__(self, feature_size: int, text_size: int, match_size: int, size: int) -> None:
+    def __init__(self, text_size: int, match_size: int, size: int) -> None:
         super().__init__()
-        self.patch = nn.Linear(feature_size, MATCHES * match_size)
-        self.token = nn.Linear(text_size, match_size)
-        self.out = nn.Linear(MATCHES, size)
+        self.token = nn.Linear(text_size, match_size, bias=False)
+        self.weight = nn.Linear(text_size, 1)
+        self.out = nn.Linear(2, size)
 
-    def forward(self, patches: Tensor, question: Tensor, mask: Tensor) -> Tensor:
-        """Patches [B, N, C] and tokens [B, L, D], of which `mask` [B, L] marks the question's -> [B, N, H]."""
-        words = F.normalize(self.patch(patches).unflatten(-1, (MATCHES, -1)), dim=-1)
-        tokens = F.normalize(self.token(question), dim=-1)
-        alike = torch.einsum("bnwm,blm->bnwl", words, tokens.to(words.dtype))
-        alike = F.pad(alike.masked_fill(~mask[:, None, None], -1.0), (0, 1), value=-1.0)  # a question may be empty
-        return self.out(alike.amax(-1))
+    def forward(self, pieces: Tensor, table: Tensor, question: Tensor, mask: Tensor, norm: nn.Module) -> Tensor:
+        """What stands in patches -> [B, N, H].
+
+        Args:
+            pieces: [B, N, 2, S] wordpieces, -1 in empty slots; table: [V, D] their embeddings.
+            question: [B, L, D] normalised tokens, of which `mask` [B, L] marks the question's.
+            norm: that normalised them.
+        """
+        ids = pieces.flatten(1).long()
+        if torch.compiler.is_compiling():  # whose shapes no data may decide
+            shown, place = ids.clamp(min=0).flatten(), torch.arange(ids.numel(), device=ids.device).view_as(ids)
+        else:
+            shown, place = ids.clamp(min=0).unique(return_inverse=True)
+        words = F.normalize(self.token(norm(table[shown].to(question))), dim=-1)
+        weighed = F.normalize(self.token(question), dim=-1) * (self.weight(question).sigmoid() * mask[..., None])
+        alike = F.pad(torch.einsum("um,blm->bul", words, weighed), (0, 1)).amax(-1)  # a question may be empty
+        alike = alike.gather(1, place) * (ids >= 0)
+        best = alike.unflatten(1, (pieces.shape[1], -1)).amax(-1)
+        held = (pieces >= 0).flatten(2).any(-1)
+        return self.out(torch.stack((best, held.to(best)), -1))
 
 
 @SCORERS.register("realizer")
@@ -412,7 +425,7 @@ class Realizer(Scorer):
         self.cross_query = nn.Linear(size, size)
         self.cross_key_value = key_value_projection(size, config.latent_size)
         self.couple = FeedForward(3 * size, size, 2)
-        self.match = WordMatch(feature_size, text_size, config.match_size, size) if config.match_size else None
+        self.match = WordMatch(text_size, config.match_size, size) if config.match_size else None
         self.layers = nn.ModuleList(
             PatchLayer(size, config.num_heads, config.position_size, config.key_pool, config.latent_size)
             for _ in range(config.num_layers)
@@ -434,7 +447,10 @@ class Realizer(Scorer):
         asked = attend(self.cross_query(patches), key, value, self.heads, mask)
         x = patches + self.couple(torch.cat((patches, asked, patches * asked), -1))
         if self.match is not None:
-            x = x + self.match(normed, self.text_norm(context.query), context.query_mask.to(x.device))
+            if context.pieces is None or context.table is None:
+                raise ValueError("fetcher_config.match_size: expected an encoding of a model that reads text; got none")
+            words = self.text_norm(context.query), context.query_mask.to(x.device)
+            x = x + self.match(context.pieces, context.table, *words, self.text_norm)
         for layer in self.layers:
             x = layer(x, context.side)
         return self.head(self.final_norm(x)).squeeze(-1).float()

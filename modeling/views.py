@@ -282,17 +282,19 @@ def context_of(views: Views, context: FetchContext, numbers: Tensor) -> FetchCon
         patch_mask=views.pick(context.patch_mask, "patch_mask", numbers),
         seeds=torch.where(tile, (seeds * 1_000_003 + of_slots.seeds) % 2**31, seeds),
         relevance=None if context.relevance is None else context.relevance[numbers],
-        depths=_depths(views, context.depths, numbers),
+        depths=_kept(views, context, "depths", numbers),
+        pieces=_kept(views, context, "pieces", numbers),
         # No language model has read tiles: scorers that need that say so.
         attention=of_slots.attention if views.whole else None,
     )
 
 
-def _depths(views: Views, overviews: Tensor | None, numbers: Tensor) -> Tensor | None:
-    """The depths of some views; None where they were not kept, as in encodings of earlier versions."""
-    if overviews is None or (views.tiles is not None and views.tiles.depths is None):
+def _kept(views: Views, context: FetchContext, name: str, numbers: Tensor) -> Tensor | None:
+    """The depths or wordpieces of some views; None where they were not kept, as in encodings of earlier versions."""
+    overviews = getattr(context, name)
+    if overviews is None or (views.tiles is not None and getattr(views.tiles, name) is None):
         return None
-    return views.pick(overviews, "depths", numbers)
+    return views.pick(overviews, name, numbers)
 
 
 def relevance_of(views: Views, boxes: Sequence[Sequence[Box]], side: int) -> Tensor:

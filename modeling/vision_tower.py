@@ -23,6 +23,7 @@ from .configuration_arr_coc import COMPRESSION, ArrCocSemanticConfig, ArrCocVisi
 from .grid_encoder import LEVELS, GridEncoder, pool_regions, resize_table
 from .image_encoding import ImageEncoding, KeyValue
 from .textures import checksums, textures
+from .wordpieces import TextReader
 
 COMPRESSORS: Registry[type[nn.Module]] = Registry("compressor")
 
@@ -152,6 +153,7 @@ class ArrCocVisionTower(nn.Module):
         vision, semantic: their configurations.
         textures: which texture channels are made of an image, see `TEXTURE_SETS`.
         keeps_depths: whether the grid encoder's states at two depths are kept beside its output.
+        vocabulary: rows of the language model's table, where text is read as its wordpieces; 0: it is not.
     """
 
     def __init__(
@@ -161,6 +163,7 @@ class ArrCocVisionTower(nn.Module):
         *,
         textures: str = "light",
         keeps_depths: bool = False,
+        vocabulary: int = 0,
     ) -> None:
         super().__init__()
         self.config = vision
@@ -169,26 +172,30 @@ class ArrCocVisionTower(nn.Module):
         self.compressor = COMPRESSORS[vision.compressor](vision)
         self.semantic_encoder = SemanticEncoder(semantic)
         self.saccade_projection = SaccadeProjection(vision.out_channels, semantic.hidden_size, bias=False)
+        self.text_reader = TextReader(vision.stem_channels[-1], vocabulary) if vocabulary else None
 
     def forward(
         self,
         pixel_values: Tensor | None,
         patch_mask: Tensor | None = None,
         features: Tensor | None = None,
-        depths: Tensor | None = None,
+        **kept: Tensor | None,
     ) -> dict[str, Any]:
         """Images -> what an `ImageEncoding` holds of them on this side of the bridge, by name.
 
         Args:
             pixel_values: [P, 3, S, S]; None with `features`: then what follows from these alone comes back.
             patch_mask: [P, N]; None: all hold some of the image.
-            features: [P, C, G, G] of the grid encoder, where it ran before; depths: likewise, where they are kept.
+            features: [P, C, G, G] of the grid encoder, where it ran before; `kept`: the rest of what `encode_grid`
+                returned.
         """
         if pixel_values is not None:
             check_pixels(pixel_values, patch_mask, self.config)
         if features is None:
             assert pixel_values is not None
-            features, depths = self.encode_grid(pixel_values)
+            kept = dict(self.encode_grid(pixel_values))
+            features = kept.pop("features")
+            assert features is not None
         if patch_mask is None:
             patch_mask = features.new_ones(len(features), features.shape[-1] ** 2)
         patch_mask = patch_mask.bool()
@@ -201,7 +208,7 @@ class ArrCocVisionTower(nn.Module):
             "base_indices": base.indices,
             "semantic": semantic,
             "semantic_cache": cache,
-            "depths": depths,
+            **kept,
         }
         if pixel_values is None:
             return seen
@@ -209,19 +216,25 @@ class ArrCocVisionTower(nn.Module):
         return {**seen, "textures": channels, "seeds": checksums(pixel_values)}
 
     def tile_features(self, pixel_values: Tensor) -> dict[str, Tensor]:
-        """What a tile [R, 3, S, S] is kept as: features, textures and, if kept, depths in half precision; seeds."""
-        features, depths = self.encode_grid(pixel_values)
+        """What a tile [R, 3, S, S] is kept as: textures and what `encode_grid` returns in half precision; seeds."""
+        grid = self.encode_grid(pixel_values)
+        features = grid["features"]
         kept = features.dtype if features.dtype.itemsize == 2 else torch.bfloat16
-        textured = textures(pixel_values, features.shape[-1], self.texture_set)
-        tiles = {"features": features.to(kept), "textures": textured.to(kept), "seeds": checksums(pixel_values)}
-        return tiles if depths is None else {**tiles, "depths": depths.to(kept)}
+        grid["textures"] = textures(pixel_values, features.shape[-1], self.texture_set)
+        tiles = {name: each.to(kept) if each.is_floating_point() else each for name, each in grid.items()}
+        return {**tiles, "seeds": checksums(pixel_values)}
 
-    def encode_grid(self, pixel_values: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The grid encoder's features [P, C, G, G], and its depths [P, 2, W, G, G] if they are kept."""
+    def encode_grid(self, pixel_values: Tensor) -> dict[str, Tensor]:
+        """The grid encoder's "features" [P, C, G, G]; its "depths" [P, 2, W, G, G] where they are kept; where text is
+        read "pieces" [P, N, 2, S], see `TextReader.read`."""
         pixel_values = pixel_values.to(self.saccade_projection.weight.dtype)
-        if self.keeps_depths:
-            return self.grid_encoder(pixel_values, with_depths=True)
-        return self.grid_encoder(pixel_values), None
+        also = ["depths"] * self.keeps_depths + ["stem"] * (self.text_reader is not None)
+        if not also:
+            return {"features": self.grid_encoder(pixel_values)}
+        grid: dict[str, Tensor] = self.grid_encoder(pixel_values, also)
+        if self.text_reader is not None:
+            grid["pieces"] = self.text_reader.read(grid.pop("stem"))
+        return grid
 
     def saccades(
         self, encoding: ImageEncoding, indices: Tensor, used: Tensor | None = None, levels: Tensor | None = None

@@ -1,144 +1,240 @@
-"""Patches as wordpieces: which pieces of the language model's vocabulary begin under a patch, and in which order they
-stand in the prompt.
+"""Text under patches: the characters that the convolutional stem names, words of them, and the language model's
+wordpieces, with their places on the page.
 
 A language model that was trained on text reads its own wordpieces at once. So what is fetched becomes rows of the
-model's own embedding table, mixed by how probable each wordpiece is, with the place on the page added.
+model's own embedding table. Which wordpieces begin under a patch follows from characters: each half row of patches is
+cut into columns of 2 px (of patches of 16), and for each the head says whether text covers it, how far away the middle
+of its line is, and which character it shows. Columns with text that touch and agree on that middle are a word. Its
+characters are the best path of connectionist temporal classification (Graves et al. 2006): equal neighbours are one
+character, and class 0 tells two of them apart. Its wordpieces are cut as byte-pair encoding cuts them, whose merges
+are in the order of their ids.
 
-A wordpiece is told from others by its embedding, and by its spelling: the sum of a code for each of its characters at
-its position. So a head that has learnt characters names wordpieces that training never showed.
-
-Notation: B batch, K fetched patches, S slots of a patch, G side of the fine grid, C width of a state, D width of
-the language model, V rows of its embedding table, E width of a spelling, P its positions, n filled slots.
-
-Source: the mixture of a table's rows is Ovis' visual embedding table (Lu et al. 2024); here the table is the language
-model's.
+Notation: B batch, K fetched patches, S slots of half a patch, G side of the fine grid, N = G*G patches, C channels of
+the stem, D width of the language model, V rows of its embedding table, R half rows (2G), W columns (8G).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
+import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import initialization
 
+CHARACTERS = (
+    "".join(map(chr, range(33, 127)))
+    + "£€¥§°·•–—‘’“”ÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÑÒÓÔÕÖØÙÚÛÜÝßàáâãäåæçèéêëìíîïñòóôõöøùúûüýÿŒœŠšŽž©®™½²³µ×±…«»¿¡"
+)
+"""Characters that have a class, from class 1 on; class 0 is what stands between two, and the last any other one."""
+CLASSES = len(CHARACTERS) + 2
+COLUMNS = 8
+"""Columns of a patch."""
 PIECE_SLOTS = 5
-"""Wordpieces that may begin in one patch; a line and digits of 10 px in a patch of 16 px need four."""
-SPELLED = 12
-"""Characters of a wordpiece that its spelling holds."""
-POSITIONS = SPELLED + 2
-"""P: whether a space stands before the wordpiece, its characters, and their number."""
-LETTERS = 256
-"""Classes of what stands at a position; 0 is nothing."""
-_SCALE = 3.0
-"""Logarithm of what cosines are multiplied by before training."""
+"""Wordpieces that may begin in half a patch; a space and digits of 10 px in a patch of 16 px need four."""
+SPELLED = 20
+"""Most characters of a wordpiece, with the space before it."""
+SPACE = 255
+"""What stands for a space in a spelling."""
+_SAME_LINE = 0.6
+"""Half rows by which the middles of neighbouring columns may differ within a word."""
+_LONGEST = 64
+"""Characters that are cut into wordpieces together: what touches over a whole page is no word."""
+_WORDS_APART = 24
+"""Columns between two words of a line, at most."""
 
 
 @dataclass(frozen=True)
-class NamedPieces:
-    """What a head says of patches.
+class Characters:
+    """What a head says of the columns of half rows.
 
     Attributes:
-        count: logits [..., 1 + S] of how many wordpieces begin.
-        pieces: [..., S, D + E] for each slot a direction in the language model's embedding space, and a spelling.
-        lower: [..., S] logits of whether the wordpiece stands in the lower half of the patch.
-        scale: logarithms of what cosines of directions and, if there are any, of spellings are multiplied by, [1] or
-            [2]: as the head's weights may be offloaded, they are here.
+        classes: logits [B, R, W, CLASSES].
+        present: logits [B, R, W], whether text covers the column.
+        middles: [B, R, W] from the middle of the half row to that of the character's line, in half rows.
     """
 
-    count: Tensor
-    pieces: Tensor
-    lower: Tensor
-    scale: Tensor
+    classes: Tensor
+    present: Tensor
+    middles: Tensor
 
 
-class Spelling(nn.Module):
-    """How the wordpieces of a vocabulary are spelled.
+@dataclass(frozen=True)
+class Word:
+    """A word as it was read.
 
-    `letters` [V, P], what stands at each position, is a part of the checkpoint: the tokenizer is not asked again.
+    Attributes:
+        text: its characters.
+        columns: where the middle of each is, in columns.
+        row: the middle of its line, in half rows.
     """
 
-    letters: Tensor
-
-    def __init__(self, rows: int, size: int) -> None:
-        super().__init__()
-        self.codes = nn.Parameter(torch.randn(POSITIONS, LETTERS, size) * size**-0.5)
-        self.register_buffer("letters", torch.zeros(rows, POSITIONS, dtype=torch.uint8))
-
-    def start_weights(self, std: float) -> None:
-        initialization.normal_(self.codes, std=self.codes.shape[-1] ** -0.5)
-        initialization.zeros_(self.letters)
-
-    def forward(self, ids: Tensor | None = None) -> Tensor:
-        """Spellings [n, E] of wordpieces [n], or of all V, of length 1."""
-        letters = (self.letters if ids is None else self.letters[ids]).long()
-        at = letters + LETTERS * torch.arange(POSITIONS, device=letters.device)
-        return F.normalize(F.embedding_bag(at, self.codes.flatten(0, 1), mode="sum").float(), dim=-1)
-
-    def characters(self, spelled: Tensor) -> Tensor:
-        """Scaled spellings [..., E] -> logits [..., P, LETTERS] of what stands at each position."""
-        return (spelled @ self.codes.to(spelled.dtype).flatten(0, 1).T).unflatten(-1, (POSITIONS, LETTERS))
+    text: str
+    columns: tuple[float, ...]
+    row: float
 
 
-class WordpieceHead(nn.Module):
-    """Linear heads on the state of a patch.
+class TextReader(nn.Module):
+    """The head that names characters, and the spellings of a vocabulary.
+
+    `spellings` [V, SPELLED], classes of characters, is a part of the checkpoint: the tokenizer is not asked again. A
+    wordpiece without a spelling is never read.
 
     Args:
-        width: C.
-        text_size: D.
-        spelling: whose spellings tell wordpieces apart, beside their embeddings.
+        channels: C.
+        rows: V.
     """
 
-    def __init__(self, width: int, text_size: int, spelling: Spelling | None = None) -> None:
+    spellings: Tensor
+
+    def __init__(self, channels: int, rows: int) -> None:
         super().__init__()
-        self.spelling, self.text_size = spelling, text_size
-        self.piece_size = text_size + (0 if spelling is None else spelling.codes.shape[-1])
-        self.count = nn.Linear(width, 1 + PIECE_SLOTS)
-        self.pieces = nn.Linear(width, PIECE_SLOTS * self.piece_size)
-        self.lower = nn.Linear(width, PIECE_SLOTS)
-        self.scale = nn.Parameter(torch.full((1 if spelling is None else 2,), _SCALE))
-        self._kept: tuple[list[Any], list[Tensor], Tensor] | None = None
+        self.head = nn.Conv2d(channels, COLUMNS // 2 * (CLASSES + 2), 1)
+        self.register_buffer("spellings", torch.zeros(rows, SPELLED, dtype=torch.uint8))
+        self._ranks: tuple[int, int, dict[str, int]] | None = None
 
     def start_weights(self, std: float) -> None:
-        initialization.constant_(self.scale, _SCALE)
+        nn.init.zeros_(self.spellings)
 
-    def forward(self, states: Tensor) -> NamedPieces:
-        """States [..., C] -> what they say."""
-        pieces = self.pieces(states).unflatten(-1, (PIECE_SLOTS, self.piece_size))
-        return NamedPieces(self.count(states), pieces, self.lower(states), self.scale)
+    def forward(self, stem: Tensor) -> Characters:
+        """Features [B, C, R, R] of the stem, at half a patch's side -> what stands there."""
+        said = self.head(stem).unflatten(1, (COLUMNS // 2, CLASSES + 2)).permute(0, 3, 4, 1, 2).flatten(2, 3)
+        return Characters(said[..., :CLASSES], said[..., CLASSES], said[..., CLASSES + 1])
 
-    def rows(self, table: Tensor, ids: Tensor | None = None) -> Tensor:
-        """What directions are compared with: [n, D + E] of the wordpieces `ids` [n], or of all V; parts of length 1.
+    @torch.no_grad()
+    def read(self, stem: Tensor) -> Tensor:
+        """Features [B, C, R, R] of the stem -> int32 [B, N, 2, S]: the wordpieces that begin in the upper and in the
+        lower half of each patch, from left to right, -1 in empty slots."""
+        side = stem.shape[-1] // 2
+        pieces = np.full((len(stem), side * side, 2, PIECE_SLOTS), -1, np.int32)
+        if stem.is_meta:
+            return torch.from_numpy(pieces).to(stem.device)
+        for page, words in zip(pieces, words_of(self(stem)), strict=True):
+            for token, half_row, column in self.pieces_of(words, side):
+                slots = page[half_row // 2 * side + column, half_row % 2]
+                if (free := np.flatnonzero(slots < 0)).size:
+                    slots[free[0]] = token
+        return torch.from_numpy(pieces).to(stem.device)
 
-        Those of all are kept from call to call while nothing is trained: to make them takes as long as to use them.
+    def pieces_of(self, words: list[Word], side: int) -> Iterator[tuple[int, int, int]]:
+        """The id, half row and column of patches of each wordpiece, on a grid of `side` patches."""
+        for word, half_row in zip(words, _half_rows(words, 2 * side), strict=True):
+            for token, start in self.cut(word.text):
+                yield token, half_row, min(int(word.columns[start]) // COLUMNS, side - 1)
 
-        Args:
-            table: [V, D] the language model's embeddings; rows of 0, which padding has, stay so.
-            ids: of wordpieces.
-        """
-        if ids is not None or torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return self._made(table, ids)
-        parts = [table] if self.spelling is None else [table, self.spelling.codes, self.spelling.letters]
-        made_of = [(part.data_ptr(), part._version, part.dtype, part.shape) for part in parts]
-        if self._kept is None or self._kept[0] != made_of:
-            self._kept = made_of, parts, self._made(table, None)  # the parts too: no other tensor gets their memory
-        return self._kept[2]
+    def cut(self, word: str) -> list[tuple[int, int]]:
+        """The wordpieces of a word behind a space, each with the index of its first character."""
+        ranks = self._known()
+        parts = [(" ", 0), *((character, at) for at, character in enumerate(word) if character in ranks)]
+        return [piece for start in range(0, len(parts), _LONGEST) for piece in self._merged(parts[start:][:_LONGEST])]
 
-    def _made(self, table: Tensor, ids: Tensor | None) -> Tensor:
-        own = F.normalize(table if ids is None else table[ids], dim=-1, eps=1e-6)  # representable in half precision
-        if self.spelling is None:
-            return own
-        return torch.cat((own, self.spelling(ids).to(own)), -1)
+    def _merged(self, parts: list[tuple[str, int]]) -> list[tuple[int, int]]:
+        """Wordpieces of characters and their indices: of neighbours those merge first that make the lowest id."""
+        ranks, last = self._known(), len(self.spellings)
+        while len(parts) > 1:
+            merged = [ranks.get(a + b, last) for (a, _), (b, _) in zip(parts, parts[1:], strict=False)]
+            best = min(range(len(merged)), key=merged.__getitem__)
+            if merged[best] == last:
+                break
+            (a, start), (b, _) = parts[best : best + 2]
+            parts[best : best + 2] = [(a + b, start)]
+        return [(ranks[text], start) for text, start in parts if text in ranks]
 
-    def scaled(self, directions: Tensor, scale: Tensor) -> Tensor:
-        """Directions [..., D + E] of any length -> float32, each part as long as its `scale` (`NamedPieces`) says."""
-        parts = directions.float().tensor_split([self.text_size], -1)
-        lengths = scale.float().exp()
-        return torch.cat([F.normalize(part, dim=-1) * length for part, length in zip(parts, lengths, strict=False)], -1)
+    def _known(self) -> dict[str, int]:
+        """Ids by spelling; made once for each state of the buffer."""
+        state = self.spellings.data_ptr(), self.spellings._version
+        if self._ranks is None or self._ranks[:2] != state:
+            letters = dict(enumerate(CHARACTERS, 1)) | {SPACE: " "}
+            rows = self.spellings.cpu().numpy()
+            texts = (bytes(row).rstrip(b"\0").decode("latin-1").translate(letters) for row in rows)
+            self._ranks = *state, {text: token for token, text in enumerate(texts) if text}
+        return self._ranks[2]
 
-    def logits(self, directions: Tensor, rows: Tensor, scale: Tensor) -> Tensor:
-        """Directions [n, D + E] of any length and `rows` [m, D + E] -> float32 logits [n, m]."""
-        return (self.scaled(directions, scale).to(rows.dtype) @ rows.T).float()
+
+def _linked(on: Tensor, middles: Tensor) -> list[tuple[Tensor, tuple[slice, slice], tuple[slice, slice]]]:
+    """Which columns [R, W] touch one beside, below or across and agree on the line: masks, and both ends' slices."""
+    every, first, rest = slice(None), slice(None, -1), slice(1, None)
+    links = []
+    for here, there in (
+        ((every, first), (every, rest)),
+        ((first, every), (rest, every)),
+        ((first, first), (rest, rest)),
+        ((first, rest), (rest, first)),
+    ):
+        links.append((on[here] & on[there] & ((middles[here] - middles[there]).abs() < _SAME_LINE), here, there))
+    return links
+
+
+def _components(on: Tensor, middles: Tensor) -> Tensor:
+    """[R, W] a number for each set of linked columns: the least flat index among them."""
+    label = torch.arange(on.numel()).view_as(on)
+    links = _linked(on, middles)
+    while True:
+        before = label
+        for linked, here, there in links:
+            label = label.clone()
+            least = torch.minimum(label[here], label[there])
+            label[here] = torch.where(linked, least, label[here])
+            label[there] = torch.where(linked, torch.minimum(least, label[there]), label[there])
+        label = label.flatten()[label]  # jump to the number of the one that has it
+        if torch.equal(label, before):
+            return label
+
+
+def words_of(said: Characters) -> list[list[Word]]:
+    """The words on each of B pages."""
+    parts = (part.float().cpu() for part in (said.classes, said.present, said.middles))
+    return [_words(*page) for page in zip(*parts, strict=True)]
+
+
+def _words(classes: Tensor, present: Tensor, middles: Tensor) -> list[Word]:
+    """The words of one page. Of columns above each other that show one line the means count."""
+    on = present > 0
+    if not on.any():
+        return []
+    height, width = on.shape
+    middles = middles + torch.arange(height)[:, None] + 0.5
+    key = (_components(on, middles) * width + torch.arange(width))[on]
+    at, own = key.unique(return_inverse=True)  # by word, then by column
+    count = torch.bincount(own).float()
+
+    def mean(values: Tensor) -> Tensor:
+        total = torch.zeros(len(count), *values.shape[1:]).index_add_(0, own, values)
+        return total / count.view(-1, *[1] * (values.dim() - 1))
+
+    row, best = mean(middles[on]), mean(classes[on]).argmax(-1)
+    word, column = at // width, at % width + 0.5
+    new = torch.ones_like(word, dtype=torch.bool)
+    new[1:] = (word[1:] != word[:-1]) | (best[1:] != best[:-1])
+    run = new.cumsum(0) - 1
+    centre = torch.zeros(int(run[-1]) + 1).index_add_(0, run, column) / torch.bincount(run)
+    letters, owner = best[new], word[new]
+    known = (letters > 0) & (letters < CLASSES - 1)
+    words = []
+    for number in owner[known].unique().tolist():
+        some = known & (owner == number)
+        text = "".join(CHARACTERS[letter - 1] for letter in letters[some].tolist())
+        words.append(Word(text, tuple(centre[some].tolist()), float(row[word == number].mean())))
+    return words
+
+
+def _half_rows(words: list[Word], count: int) -> list[int]:
+    """The half row of each word: that of its middle, or that of the word before it in its line if that is near, too.
+
+    Otherwise a line that runs along an edge would stand in two rows, and be read in the wrong order.
+    """
+    rows = [0] * len(words)
+    start, end, middle = (
+        np.array([each[n] for each in ((w.columns[0], w.columns[-1], w.row) for w in words)]) for n in range(3)
+    )
+    for number in np.argsort(start, kind="stable"):
+        word = words[number]
+        rows[number] = min(max(int(word.row), 0), count - 1)
+        gap = start[number] - end
+        before = (gap > 0) & (gap < _WORDS_APART) & (abs(middle - word.row) < 0.5)
+        if before.any():
+            kept = rows[int(np.where(before, gap, np.inf).argmin())]
+            if kept - 0.3 < word.row < kept + 1.3:
+                rows[number] = kept
+    return rows
 
 
 class Places(nn.Module):

@@ -11,6 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from arr_coc import ArrCocConfig, ArrCocForConditionalGeneration, ArrCocImageProcessor, ArrCocProcessor
+from arr_coc.training.reader.targets import spelled
 
 Cli = Callable[..., tuple[int, str, str]]
 """What the fixture `cli` gives: arguments -> exit code, standard output, standard error."""
@@ -78,6 +79,13 @@ _TINY: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+READS_WORDS: dict[str, Any] = {
+    "bridge": {"kind": "wordpieces", "places": 16},
+    "vision": {"stem": "conv", "stem_channels": [8, 16]},
+}
+"""Changes of `tiny_config` that make a model read wordpieces."""
+
+
 def tiny_config(**changes: Any) -> ArrCocConfig:
     """A config of a few thousand weights for `tiny_tokenizer()`.
 
@@ -118,6 +126,8 @@ def tiny_model(seed: int = 0, **changes: Any) -> ArrCocForConditionalGeneration:
                 parameter.mul_(10)
         texts = tokenizer.batch_decode([[index] for index in range(len(tokenizer))])
         shown = torch.tensor([text.isascii() and text.isprintable() for text in texts])
+        if (reader := model.model.vision_tower.text_reader) is not None:
+            reader.spellings.copy_(spelled(tokenizer, len(tokenizer)))
         model.get_input_embeddings().weight[~shown] = 0.0
     ids = {name: tokenizer.convert_tokens_to_ids(token) for name, token in _TINY_IDS.items()}
     model.generation_config = GenerationConfig(**ids, max_new_tokens=6)

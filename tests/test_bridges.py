@@ -1,6 +1,8 @@
 """Bridges: vision tokens to language-model embeddings; base tokens first and alone, fetched tokens behind them."""
 
 import re
+from dataclasses import replace
+from math import isqrt
 from typing import Any
 
 import pytest
@@ -10,9 +12,9 @@ from helpers import tiny_config
 from worked_cases import OVIS_TABLE, ovis_table
 
 from arr_coc import ArrCocForConditionalGeneration
-from arr_coc.modeling.bridges import BRIDGES, Bridge, FetchedPatches, like_text
+from arr_coc.modeling.bridges import BRIDGES, Bridge, ReadPatches, like_text
 from arr_coc.modeling.configuration_arr_coc import ArrCocBridgeConfig
-from arr_coc.modeling.wordpieces import reading_order
+from arr_coc.modeling.wordpieces import PIECE_SLOTS, reading_order
 
 BRIDGE_CASES: list[tuple[str, dict[str, Any]]] = [
     ("linear", {}),
@@ -44,13 +46,20 @@ def tokens(count: int = 5, seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(2, count, 8, generator=generator), torch.randn(2, count, 8, generator=generator)
 
 
-def told(bridge: Bridge, count: int) -> dict[str, Any]:
-    """What a bridge is told of `count` fetched tokens beside their states: patches of 8 x 8, and a vocabulary of 9."""
+def told(bridge: Bridge, count: int, base: bool = False) -> dict[str, Any]:
+    """What a bridge is told of tokens beside their states: patches of 8 x 8, and a vocabulary of 9."""
     if not bridge.places_tokens:
         return {}
+    generator = torch.Generator().manual_seed(5)
+    table = torch.randn(9, 6, generator=generator)
+    if base:
+        pieces = torch.randint(-1, 9, (2, 16 * count, 2, PIECE_SLOTS), generator=generator)
+        return {"patches": ReadPatches(pieces, table, 4 * isqrt(count))}
     indices = torch.tensor([5, 20, 33, 34, 50])[:count].expand(2, -1)
     rank = torch.arange(count).flip(0).expand(2, -1)
-    return {"patches": FetchedPatches(indices, rank, 8, torch.randn(9, 6, generator=torch.Generator().manual_seed(5)))}
+    pieces = torch.full((2, count, 2, PIECE_SLOTS), -1)
+    pieces[:, :, 0, 0] = 3
+    return {"patches": ReadPatches(pieces, table, 8, indices, rank)}
 
 
 def test_every_bridge_is_tested() -> None:
@@ -60,7 +69,7 @@ def test_every_bridge_is_tested() -> None:
 @pytest.mark.parametrize(("kind", "settings"), BRIDGE_CASES, ids=str)
 def test_shapes_and_gradients(kind: str, settings: dict[str, Any]) -> None:
     bridge: Bridge = build(kind, settings)
-    base = bridge(*tokens(4))
+    base = bridge(*tokens(4), **told(bridge, 4, base=True))
     saccades = bridge(*tokens(3, seed=2), base=base.cache, **told(bridge, 3))
     assert base.tokens.shape == (2, 4, 6) and saccades.tokens.shape == (2, 3, 6)
     weights = torch.randn(2, 7, 6, generator=torch.Generator().manual_seed(3))
@@ -261,67 +270,56 @@ def test_with_words_for_fetched_patches_saccades_are_what_these_say_beside_the_p
 # ---- wordpieces
 
 
-def wordpieces(counts: list[int], lower: list[int] | None = None) -> Any:
-    """The bridge on fetched tokens that each begin so many wordpieces, in the upper halves of patches but for `lower`
-    ones.
-
-    A fetched token's first feature says how many, its second in which half.
-    """
+def wordpieces(counts: list[int], lower: list[int] | None = None) -> tuple[Any, ReadPatches]:
+    """The bridge, and fetched patches in each of which so many wordpieces begin, in the upper half but for `lower`."""
+    pieces = torch.full((2, len(counts), 2, PIECE_SLOTS), -1)
+    for patch, count in enumerate(counts):
+        half = int(patch in (lower or ()))
+        pieces[:, patch, half, :count] = torch.arange(1 + patch, 1 + patch + count)
     bridge = build("wordpieces")
-    with torch.no_grad():
-        for layer in (bridge.head.count, bridge.head.lower, bridge.context, bridge.rest):
-            layer.weight.zero_()
-            layer.bias.zero_()
-        bridge.head.count.bias.copy_(-torch.arange(6.0).square())
-        bridge.head.count.weight[:, 0] = 2 * torch.arange(6.0)  # of logits 2 n x - n^2 the largest is that of n = x
-        bridge.head.lower.weight[:, 1] = 1.0
-    semantic, compressed = tokens(len(counts), seed=2)
-    compressed[..., 0] = torch.tensor(counts)
-    compressed[..., 1] = torch.tensor([1.0 if i in (lower or ()) else -1.0 for i in range(len(counts))])
-    return bridge, semantic, compressed
+    return bridge, replace(told(bridge, len(counts))["patches"], pieces=pieces)
 
 
-def test_fetched_tokens_are_mixtures_of_the_vocabulary_at_their_places() -> None:
-    bridge, semantic, compressed = wordpieces([2, 0, 1, 0, 1])
-    patches = told(bridge, 5)["patches"]
-    out = bridge(semantic, compressed, base=[], patches=patches)
+def test_fetched_tokens_are_rows_of_the_vocabulary_at_their_places() -> None:
+    bridge, patches = wordpieces([2, 0, 1, 0, 1])
+    out = bridge(*tokens(seed=2), base=[], patches=patches)
     assert out.source.tolist() == [[0, 0, 2, 4, -1]] * 2 and not out.tokens[:, 4].any()
-    directions = bridge.head(compressed).pieces[:, [0, 0, 2, 4], [0, 1, 0, 0]]
-    cosines = F.cosine_similarity(directions[:, :, None], patches.table, dim=-1)
-    mixture = (cosines * bridge.head.scale.exp()).softmax(-1) @ patches.table
     rows, columns = torch.tensor([0, 0, 4, 6]), torch.tensor([5, 5, 1, 2])
     placed = bridge.places.rows(2 * rows) + bridge.places.columns(columns)
-    torch.testing.assert_close(out.tokens[:, :4], mixture + placed)
+    rest = bridge.rest(torch.cat(tokens(seed=2), -1))[:, [0, 0, 2, 4]]
+    torch.testing.assert_close(out.tokens[:, :4], patches.table[[1, 2, 3, 5]] + rest + placed)
 
 
 def test_wordpieces_stand_in_reading_order() -> None:
     """Patches come row by row; what begins in the upper halves of a row of them is read before what does below."""
-    bridge, semantic, compressed = wordpieces([1, 1, 1, 1, 1], lower=[2])
-    assert bridge(semantic, compressed, base=[], **told(bridge, 5)).source.tolist() == [[0, 1, 3, 2, 4]] * 2
+    bridge, patches = wordpieces([1, 1, 1, 1, 1], lower=[2])
+    assert bridge(*tokens(), base=[], patches=patches).source.tolist() == [[0, 1, 3, 2, 4]] * 2
 
 
-def test_of_more_wordpieces_than_saccades_the_most_relevant_patches_stay() -> None:
+def test_of_more_wordpieces_than_patches_the_most_relevant_patches_stay() -> None:
     """Ranks are 4, 3, 2, 1, 0: patch 3, then patch 1's second wordpiece has no room."""
-    bridge, semantic, compressed = wordpieces([2, 2, 0, 3, 0])
-    assert bridge(semantic, compressed, base=[], **told(bridge, 5)).source.tolist() == [[1, 1, 3, 3, 3]] * 2
+    bridge, patches = wordpieces([2, 2, 0, 3, 0])
+    assert bridge(*tokens(), base=[], patches=patches).source.tolist() == [[1, 1, 3, 3, 3]] * 2
     used = torch.tensor([[True] * 4 + [False], [True, True, False, False, False]])
-    out = bridge(semantic, compressed, base=[], used=used, **told(bridge, 5))
+    out = bridge(*tokens(), base=[], used=used, patches=patches)
     assert out.source.tolist() == [[1, 3, 3, 3, -1], [1, 1, -1, -1, -1]]
 
 
-def test_a_bypassed_saccade_tells_of_itself() -> None:
-    bridge, semantic, compressed = wordpieces([2, 0, 1, 0, 1])
-    out = bridge(semantic, compressed, base=[], bypass=True, **told(bridge, 5))
-    assert out.source is None and torch.equal(out.tokens, bridge.projection(torch.cat((semantic, compressed), -1)))
+def test_no_projection_stands_in_for_wordpieces() -> None:
+    bridge, patches = wordpieces([1])
+    with pytest.raises(ValueError, match='bridge_bypass: expected a bridge with a linear projection in it; got "word'):
+        bridge(*tokens(1), base=[], bypass=True, patches=patches)
 
 
-def test_base_tokens_have_the_places_of_their_cells() -> None:
-    bridge = build("wordpieces")
-    semantic, compressed = tokens(4)
-    placed = bridge(semantic, compressed).tokens - bridge.projection(torch.cat((semantic, compressed), -1))
+def test_base_tokens_are_the_mean_of_what_their_cells_hold() -> None:
+    bridge, patches = wordpieces([1])
+    pieces = torch.full((2, 64, 2, PIECE_SLOTS), -1)  # 8 x 8 patches, cells of 4 x 4
+    pieces[:, 3, 0, :2], pieces[:, 8, 1, 0], pieces[:, 63, 0, 0] = torch.tensor([4, 2]), 2, 7
+    out = bridge(*tokens(4), patches=ReadPatches(pieces, patches.table, 8)).tokens
+    held = torch.stack([patches.table[[4, 2, 2]].mean(0), torch.zeros(6), torch.zeros(6), patches.table[7]])
     cells = [(2, 2), (2, 6), (6, 2), (6, 6)]
-    by_hand = torch.stack([bridge.places.rows.weight[2 * y] + bridge.places.columns.weight[x] for y, x in cells])
-    torch.testing.assert_close(placed, by_hand.expand(2, -1, -1))
+    placed = torch.stack([bridge.places.rows.weight[2 * y] + bridge.places.columns.weight[x] for y, x in cells])
+    torch.testing.assert_close(out, bridge.rest(torch.cat(tokens(4), -1)) + held + placed)
     finer = bridge.places(torch.tensor([2 * 9 + 1]), torch.tensor([13]), 16)  # of 16 patches a side, 8 are stored
     torch.testing.assert_close(finer, bridge.places.rows.weight[[9]] + bridge.places.columns.weight[[6]])
 

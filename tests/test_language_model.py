@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import TINY_PATCH, TINY_SIDE, tiny_config, tiny_tokenizer
+from helpers import READS_WORDS, TINY_PATCH, TINY_SIDE, tiny_config
 from test_modeling import CARD, PAGE, QUESTION, loud_model, prompt
 from worked_cases import OVIS_TABLE, ovis_table
 
@@ -26,10 +26,7 @@ CASES: dict[str, dict[str, Any]] = {
     "qwen3, transformer": {"bridge": {"kind": "transformer", "num_layers": 2}},
     "qwen3, vet": {"bridge": {"kind": "vet", "table_size": 40}},
     "qwen3, cells": {"bridge": {"kind": "cells", "place_words": [5, 3]}},
-    "llama, wordpieces": {
-        "bridge": {"kind": "wordpieces", "places": 8, "spelling_size": 8, "table_size": len(tiny_tokenizer())},
-        "text": {"model_type": "llama"},
-    },
+    "llama, wordpieces": {**READS_WORDS, "text": {"model_type": "llama"}},
     "qwen3, mask, transformer": {"bridge": {"kind": "transformer"}, "vision": {"compressor": "mask"}},
     "ovis2.5": {"bridge": {"kind": "vet", "table_size": 40, "layout": "indicators"}},
     "deepseek-ocr": {"bridge": {"layout": "rows"}, "text": MIXTURE},
@@ -179,8 +176,8 @@ def test_gradients_reach_every_parameter(model: Any) -> None:
     without = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()]
     model.zero_grad()
     chooses = "compressor" if model.config.vision_config.compressor == "mask" else "nothing"
-    if model.config.bridge_config.kind == "wordpieces":  # how many begin in a patch, and in which half
-        chooses = r"bridge\.head\.(count|lower)"
+    if model.config.bridge_config.kind == "wordpieces":  # which text there is
+        chooses = r"text_reader\.head"
     assert not [name for name in without if not re.search(chooses, name)]
 
 

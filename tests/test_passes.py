@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import Cli, tiny_model
+from helpers import READS_WORDS, Cli, tiny_model
 
 from arr_coc.data.records import Record
 from arr_coc.evaluation import evaluate
@@ -58,7 +58,7 @@ def test_one_pass_is_the_answer_as_ever(model: Any) -> None:
     "changes",
     [
         {}, {"bridge": {"layout": "rows"}}, {"vision": {"compressor": "mask"}},
-        {"bridge": {"kind": "wordpieces", "places": 8}},
+        READS_WORDS,
     ],
 )  # fmt: skip
 @pytest.mark.versions

@@ -247,7 +247,7 @@ def test_a_start_with_narrower_base_tokens_says_what_it_said(tmp_path: Path, com
     """Base tokens and fetched tokens cross as they did; new channels are copies that do not learn the same."""
     tiny = load_config(str(RECIPE.parent)).to_dict()
     tiny["bridge_config"]["kind"] = bridge
-    tiny["vision_config"]["compressor"] = compressor
+    tiny["vision_config"] |= {"compressor": compressor, "stem": "conv"}
     torch.manual_seed(0)
     before = ArrCocForConditionalGeneration(ArrCocConfig.from_dict(tiny)).eval()
     for weight in (*before.model.vision_tower.parameters(), *before.model.bridge.parameters()):

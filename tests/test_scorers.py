@@ -359,47 +359,53 @@ MAP = torch.randn(C, D, generator=torch.Generator().manual_seed(8))
 """How features say the language model's embedding of a word."""
 
 
-def named_pages(count: int, words: torch.Tensor, generator: torch.Generator) -> tuple[FetchContext, torch.Tensor]:
-    """Pages whose patches show one word each, by features that are a linear map of its embedding; the question is one.
+def named_pages(count: int, table: torch.Tensor, generator: torch.Generator) -> tuple[FetchContext, torch.Tensor]:
+    """Pages that show one word of `table` [V, D] in each patch; the question is one of them, behind a frequent one.
 
     Returns the context and the patch of that word, [B].
     """
-    shown = torch.stack([torch.randperm(len(words), generator=generator)[: SIDE * SIDE] for _ in range(count)])
-    features = (words[shown] @ MAP.T).transpose(1, 2).unflatten(2, (SIDE, SIDE))
-    wanted = torch.randint(SIDE * SIDE, (count,), generator=generator)
-    query = words[shown[torch.arange(count), wanted]][:, None]
+    shown = torch.stack([1 + torch.randperm(len(table) - 1, generator=generator)[: SIDE * SIDE] for _ in range(count)])
+    wanted = torch.randint(1, SIDE * SIDE, (count,), generator=generator)
+    shown[:, 0] = 0  # the frequent word is on every page
+    pieces = torch.full((count, SIDE * SIDE, 2, 5), -1, dtype=torch.int32)
+    pieces[:, :, 1, 0] = shown
+    query = table[torch.stack((torch.zeros_like(wanted), shown[torch.arange(count), wanted]), 1)]
     toy = FetchContext(
-        features=features,
-        textures=torch.zeros(count, PIXEL_TEXTURES, SIDE, SIDE),
-        patch_mask=torch.ones(count, SIDE * SIDE, dtype=torch.bool),
-        query=query,
-        query_mask=torch.ones(count, 1, dtype=torch.bool),
-        seeds=torch.arange(count),
-    )
+        features=torch.zeros(count, C, SIDE, SIDE), textures=torch.zeros(count, PIXEL_TEXTURES, SIDE, SIDE),
+        patch_mask=torch.ones(count, SIDE * SIDE, dtype=torch.bool), query=query,
+        query_mask=torch.ones(count, 2, dtype=torch.bool), seeds=torch.arange(count), pieces=pieces, table=table,
+    )  # fmt: skip
     return toy, wanted
 
 
 def test_word_match_finds_words_that_training_never_showed() -> None:
     """An attention over the question learnt a table of its 40 names: other names were found in 3 of 100 (issue 37)."""
     words = torch.randn(400, D, generator=torch.Generator().manual_seed(5))
+    seen, unseen = words[:200], torch.cat((words[:1], words[200:]))
     scorer = build("realizer", match_size=8, num_layers=0)
     optimizer = torch.optim.AdamW(scorer.parameters(), lr=1e-2)
     generator = torch.Generator().manual_seed(6)
     for _ in range(150):
-        toy, wanted = named_pages(16, words[:200], generator)
+        toy, wanted = named_pages(16, seen, generator)
         loss = F.cross_entropy(scorer(toy), wanted)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     with torch.no_grad():
-        toy, wanted = named_pages(64, words[200:], generator)
+        toy, wanted = named_pages(64, unseen, generator)
         found = (scorer(toy).argmax(1) == wanted).float().mean()
     assert found > 0.8  # chance: 1 in 64
 
 
+def test_word_match_needs_what_was_read() -> None:
+    with pytest.raises(ValueError, match="match_size: expected an encoding of a model that reads text; got none"):
+        build("realizer", match_size=8)(context())
+
+
 @torch.no_grad()
 def test_word_match_reads_the_question_alone_and_may_find_none() -> None:
-    scorer, whole = build("realizer", match_size=8), context()
+    scorer, (whole, _) = build("realizer", match_size=8), named_pages(3, torch.randn(90, D), torch.Generator())
+    whole = replace(whole, query_mask=torch.tensor([[True, False]] * 3))
     other = replace(whole, query=whole.query.masked_fill(~whole.query_mask[..., None], 5.0))
     assert torch.equal(scorer(whole), scorer(other))
     empty = replace(whole, query=whole.query[:, :0], query_mask=whole.query_mask[:, :0])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import TINY_SIDE, tiny_config, tiny_model
+from helpers import READS_WORDS, TINY_SIDE, tiny_config, tiny_model
 from lone import QUESTION, run_alone
 from PIL import Image
 from test_compiling import Asking, tokens_of, vision
@@ -421,7 +421,7 @@ def test_further_passes_put_their_tokens_at_their_places(
 @torch.no_grad()
 def test_tokens_that_tell_of_other_patches_stand_where_those_are() -> None:
     """The bridge "wordpieces" keeps fewer tokens than patches, in an order of its own."""
-    model = spatial_model({"kind": "wordpieces", **BOTH})
+    model = spatial_model({**READS_WORDS["bridge"], **BOTH}, vision=READS_WORDS["vision"])
     inputs = prompt(model, (PAGE, QUESTION), budget=30)
     out = model.model(**inputs)
     fetch, encoding = out.fetch, model.model.encode_image(**pixels_of(inputs))

@@ -10,7 +10,7 @@ from typing import Any
 import gguf
 import pytest
 import torch
-from helpers import Cli, tiny_checkpoint, tiny_tokenizer
+from helpers import READS_WORDS, Cli, tiny_checkpoint, tiny_tokenizer
 from lone import QUESTION as LONE_QUESTION
 from lone import run_alone
 from peft import LoraConfig, get_peft_model
@@ -27,7 +27,7 @@ from arr_coc.publishing.building import plain_language_model
 from arr_coc.publishing.pushing import check
 from arr_coc.training.recipe import begin, load_recipe
 
-MODEL: dict[str, Any] = {"bridge": {"kind": "wordpieces", "places": 8}, "text": {"model_type": "llama"}}
+MODEL: dict[str, Any] = {**READS_WORDS, "text": {"model_type": "llama"}}
 WHEEL = LanguageModel("org/words", "words==1.0", "words/words.gguf", "")
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import tiny_model, tiny_tokenizer
+from helpers import READS_WORDS, tiny_model, tiny_tokenizer
 from serving_client import chat, serving
 from test_compiling import Asking, tokens_of, vision
 from test_modeling import CARD, PAGE, QUESTION, loud_model, prompt
@@ -13,28 +13,49 @@ from test_serving import IMAGES, SETTINGS, URLS
 from test_views import LARGE_TEXT
 from test_views import PAGE as SCAN
 
-from arr_coc import ArrCocConfig
+from arr_coc import ArrCocConfig, ArrCocForConditionalGeneration
 from arr_coc.modeling.fetcher import FetchChoices
 from arr_coc.modeling.generation import Asker, QuestionBatch
 from arr_coc.modeling.joint_allocation import bridge_over_views
-from arr_coc.modeling.wordpieces import SPELLED, Spelling, WordpieceHead
+from arr_coc.modeling.wordpieces import (
+    CHARACTERS,
+    CLASSES,
+    PIECE_SLOTS,
+    SPACE,
+    SPELLED,
+    Characters,
+    TextReader,
+    Word,
+    words_of,
+)
 from arr_coc.training.from_scratch.patch_language import speaks_words
-from arr_coc.training.reader.targets import class_of, spelled
+from arr_coc.training.reader.targets import Wordpieces, class_of, spelled
 
-WORDPIECES = {"bridge": {"kind": "wordpieces", "places": 8}, "text": LARGE_TEXT}
+WORDPIECES = {**READS_WORDS, "text": LARGE_TEXT}
 
 
-def tell(model: Any, counts: list[float]) -> Any:
-    """The model with these biases of how many wordpieces begin in a patch; never more than two."""
-    with torch.no_grad():
-        model.model.bridge.head.count.bias.copy_(torch.tensor([*counts, -99.0, -99.0, -99.0]))
+def reads(model: Any, least: int, most: int) -> Any:
+    """The model, which finds between `least` and `most` wordpieces in every patch."""
+
+    def read(stem: torch.Tensor) -> torch.Tensor:
+        pieces = torch.full((len(stem), stem.shape[-1] ** 2 // 4, 2, PIECE_SLOTS), -1, dtype=torch.int32)
+        for page, features in zip(pieces, stem, strict=True):
+            generator = torch.Generator().manual_seed(int(features.double().abs().mean() * 1000))
+            counts = torch.randint(least, most + 1, (len(page),), generator=generator)
+            ids = torch.randint(60, 90, (len(page),), generator=generator)  # of characters
+            for slot in range(most):
+                page[:, slot % 2, slot // 2] = torch.where(slot < counts, ids + slot, -1)
+            page[:: 3 if least == 0 else len(page)] = -1  # so there are fewer than patches are fetched
+        return pieces
+
+    model.model.vision_tower.text_reader.read = read
     return model
 
 
 @pytest.fixture(scope="module")
 def model() -> Any:
     """Of its patches some begin none, some one and some two wordpieces."""
-    return tell(tiny_model(**WORDPIECES), [2.5, 0.0, 0.0])
+    return reads(tiny_model(**WORDPIECES), 0, 2)
 
 
 @torch.no_grad()
@@ -61,7 +82,7 @@ def test_a_patch_without_a_wordpiece_leaves_the_answer_as_it_is(model: Any) -> N
     """Tokens that hold nothing would take places in the prompt, and what is read moves along."""
     inputs = prompt(model, (PAGE, QUESTION), budget=8)
     fetched = model(**inputs).fetch
-    silent = tell(tiny_model(**WORDPIECES), [99.0, 0.0, 0.0])
+    silent = reads(tiny_model(**WORDPIECES), 0, 0)
     alone = silent(**prompt(silent, (PAGE, QUESTION), budget=0, strategy="none"), choices={"strategy": "none"})
     output = silent(**inputs, choices={"patches": fetched.indices})
     assert output.fetch.tokens.tolist() == [0] and torch.allclose(output.logits, alone.logits, atol=1e-5)
@@ -121,7 +142,7 @@ def test_wordpieces_of_several_views_stand_view_by_view(model: Any, tiles: str) 
 @torch.no_grad()
 def test_the_most_relevant_patches_of_a_view_keep_their_wordpieces() -> None:
     """Every patch begins two wordpieces, so half of the patches have no room: those that the scorer puts last."""
-    model = tell(tiny_model(**WORDPIECES), [0.0, 0.0, 99.0])
+    model = reads(tiny_model(**WORDPIECES), 2, 2)
     encoding = model.encode_image([[SCAN, PAGE]], tiles="never")
     asker = Asker(model, model.processor)
     asked = QuestionBatch(encoding, [[0, 1]], [QUESTION])
@@ -146,7 +167,7 @@ def test_an_answer_says_how_many_tokens_it_read(model: Any) -> None:
 
 def test_a_server_answers_as_generate_does() -> None:
     """It gives every token of a prompt an id: a prompt holds fewer of them than patches were fetched."""
-    openai, model = pytest.importorskip("openai"), tell(loud_model(**WORDPIECES), [9.0, 0.0, 0.0])
+    openai, model = pytest.importorskip("openai"), reads(loud_model(**WORDPIECES), 0, 1)
     questions = ["What is it?", "Who?", "When was that?"]
     with (
         serving(model, SETTINGS) as (_, address),
@@ -165,54 +186,92 @@ def test_what_expects_a_token_for_each_patch_is_refused(model: Any) -> None:
         ArrCocConfig(vision_config={"compressor": "mask"}, bridge_config={"kind": "wordpieces"})
 
 
-def test_spellings_are_told_apart_and_saved(tmp_path: Path) -> None:
+# ---- reading
+
+
+def said_of(lines: list[tuple[str, int, int, int]], height: int = 8, width: int = 64) -> Characters:
+    """What a perfect head says of texts, each with its half row, first column and columns of a character."""
+    classes = torch.zeros(1, height, width, CLASSES)
+    present, middles = torch.full((1, height, width), -9.0), torch.zeros(1, height, width)
+    for text, row, column, wide in lines:
+        for at, character in enumerate(text):
+            here = slice(column + at * wide, column + (at + 1) * wide)
+            present[0, row, here] = 9.0
+            number = CHARACTERS.index(character) + 1
+            classes[0, row, here, number] = 9.0
+            if wide > 1 and text[at + 1 : at + 2] == character:
+                classes[0, row, here.stop - 1] = 0.0
+                classes[0, row, here.stop - 1, 0] = 9.0
+    return Characters(classes, present, middles)
+
+
+def test_columns_that_touch_in_a_line_are_a_word() -> None:
+    said = said_of([("tall", 1, 3, 2), ("ox", 1, 12, 2), ("7%", 2, 3, 3), ("end", 7, 61, 1)])
+    words = {word.text: word for word in words_of(said)[0]}
+    assert set(words) == {"tall", "ox", "7%", "end"}  # the line below touches, but its middle is elsewhere
+    assert words["tall"].columns == (4.0, 6.0, 7.5, 10.0) and words["tall"].row == 1.5
+    assert words["end"].columns == (61.5, 62.5, 63.5)
+    assert words_of(said_of([])) == [[]]
+
+
+def test_half_rows_of_a_large_line_are_one_word() -> None:
+    said = said_of([("Sum", row, 8, 4) for row in (2, 3, 4)])
+    said.middles[0, 2:5, 8:20] = torch.tensor([1.0, 0.0, -1.0])[:, None]
+    (word,) = words_of(said)[0]
+    assert word.text == "Sum" and word.row == 3.5
+
+
+def test_words_of_a_line_along_an_edge_stay_in_one_half_row() -> None:
+    reader = TextReader(4, 3)
+    reader.spellings[1, 0], reader.spellings[2, 0] = SPACE, 1
+    words = [Word(CHARACTERS[0], (9.0,), 3.9), Word(CHARACTERS[0], (17.0,), 4.1), Word(CHARACTERS[0], (60.0,), 4.1)]
+    assert [place for place in reader.pieces_of(words, 8) if place[0] == 2] == [(2, 3, 1), (2, 3, 2), (2, 4, 7)]
+
+
+def test_words_are_cut_as_the_tokenizer_cuts_them() -> None:
     tokenizer = tiny_tokenizer()
-    assert not spelled(tokenizer, len(tokenizer) + 3)[len(tokenizer) :].any()
+    reader, cut = TextReader(4, len(tokenizer)), Wordpieces(tokenizer)
+    reader.spellings.copy_(spelled(tokenizer, len(tokenizer)))
+    for word in ("the", "user", "12.50", "theory?", "a-b_c", "E$12"):
+        assert reader.cut(word) == [(piece.id, piece.start) for piece in cut(word)], word
+    assert len(reader.cut("the" * 100)) >= 100
+    unknown = CHARACTERS[-1]  # of two bytes, which the tokenizer has no wordpiece for
+    assert reader.cut(f"a{unknown}b") == [
+        (token, 2 * (number == 2)) for number, (token, _) in enumerate(reader.cut("ab"))
+    ]
+
+
+def test_spellings_are_a_part_of_the_checkpoint(tmp_path: Path) -> None:
+    tokenizer = tiny_tokenizer()
+    assert not spelled(tokenizer, len(tokenizer) + 3)[len(tokenizer) :].any() and not spelled(tokenizer, 1).any()
     letters = spelled(tokenizer, len(tokenizer))
     word, inner = tokenizer.convert_tokens_to_ids(["Ġthe", "user"])
-    assert letters[word].tolist() == [2, *map(class_of, "the"), *[0] * (SPELLED - 3), 4]
-    assert letters[inner].tolist() == [1, *map(class_of, "user"), *[0] * (SPELLED - 4), 5]
-
-    model = tiny_model(bridge={"kind": "wordpieces", "places": 16, "spelling_size": 32, "table_size": len(letters)})
-    spelling = model.model.bridge.head.spelling
-    assert not spelling.letters.any()
-    spelling.letters.copy_(letters)
-    rows = spelling(torch.tensor([word, inner]))
-    assert torch.allclose(rows.norm(dim=-1), torch.ones(2), atol=1e-6) and rows[0] @ rows[1] < 0.9
+    assert letters[word].tolist() == [SPACE, *map(class_of, "the"), *[0] * (SPELLED - 4)]
+    assert letters[inner].tolist() == [*map(class_of, "user"), *[0] * (SPELLED - 4)]
+    model = tiny_model(**WORDPIECES)
+    reader = model.model.vision_tower.text_reader
+    assert not ArrCocForConditionalGeneration(model.config).model.vision_tower.text_reader.spellings.any()
+    known = reader.cut("the")
     model.save_pretrained(tmp_path)
-    again = type(model).from_pretrained(tmp_path).model.bridge.head.spelling
-    assert torch.equal(again.letters, letters) and torch.equal(again(), spelling())
-
-
-def test_spellings_are_of_the_whole_vocabulary() -> None:
-    with pytest.raises(ValueError, match=r"table_size: expected the language model's vocab_size, \d+, with spellings"):
-        tiny_model(bridge={"kind": "wordpieces", "spelling_size": 8, "table_size": 99})
-
-
-def test_what_is_spelled_is_named_though_no_training_showed_it() -> None:
-    """Positions that name the characters of a wordpiece are, summed, its spelling."""
-    spelling = Spelling(50, 512)
-    generator = torch.Generator().manual_seed(0)
-    spelling.letters.copy_(torch.randint(0, 9, spelling.letters.shape, generator=generator))
-    head = WordpieceHead(8, 16, spelling)
-    table = torch.zeros(50, 16)
-    at = spelling.letters.long() + 256 * torch.arange(spelling.letters.shape[1])
-    said = torch.cat((torch.zeros(50, 16), spelling.codes.flatten(0, 1)[at].sum(1)), -1)
-    assert head.logits(said, head.rows(table), head.scale).argmax(-1).tolist() == list(range(50))
-    assert (spelling.characters(said[:, 16:]).argmax(-1) == spelling.letters).float().mean() > 0.95
+    again = type(model).from_pretrained(tmp_path).model.vision_tower.text_reader
+    assert torch.equal(again.spellings, letters) and again.cut("the") == known == [(word, 0)]
+    again.spellings.zero_()
+    assert again.cut("the") == []
 
 
 @torch.no_grad()
-def test_kept_rows_follow_what_they_are_made_of() -> None:
-    spelling = Spelling(20, 8)
-    head, table = WordpieceHead(4, 6, spelling), torch.randn(20, 6)
-    spelling.letters.copy_(torch.arange(20)[:, None].expand(-1, spelling.letters.shape[1]))
-    first = head.rows(table)
-    assert head.rows(table) is first
-    for change in (lambda: table.mul_(-1), lambda: spelling.codes.mul_(-1), lambda: spelling.letters.add_(1)):
-        change()
-        rows = head.rows(table)
-        assert not torch.allclose(rows, first) and torch.equal(rows, head.rows(table, torch.arange(20)))
-        first = rows
-    assert head.rows(table.clone()) is not first
-    assert head.to(torch.bfloat16).rows(table.to(torch.bfloat16)).dtype == torch.bfloat16
+def test_what_is_read_is_kept_with_an_encoding(tmp_path: Path) -> None:
+    model = tiny_model(**WORDPIECES)
+    encoding = model.encode_image(PAGE)
+    assert encoding.pieces.shape == (1, 256, 2, PIECE_SLOTS) and (encoding.pieces >= 0).any()
+    encoding.save(tmp_path / "page.safetensors", model)
+    again = type(encoding).load(tmp_path / "page.safetensors", model)
+    assert torch.equal(again.pieces, encoding.pieces)
+    assert model.generate(again, QUESTION) == model.generate(PAGE, QUESTION)
+
+
+def test_only_a_convolutional_stem_is_read() -> None:
+    with pytest.raises(ValueError, match="""stem: expected "conv" with bridge "wordpieces"; got 'patchify'"""):
+        tiny_model(bridge={"kind": "wordpieces"})
+    with pytest.raises(ValueError, match='match_size: expected 0 with bridge "linear", which reads no words; got 8'):
+        tiny_model(fetcher={"match_size": 8})

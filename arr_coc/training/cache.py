@@ -102,7 +102,7 @@ class CachedEncoder:
         if whole:
             return _unpacked(joined, bypass=core.config.bridge_config.bypass)
         mask = None if patch_mask is None else patch_mask.to(device)
-        return core.encode_features(joined["features"], pixel_values.to(device), mask, joined.get("depths"))
+        return core.encode_features(pixel_values=pixel_values.to(device), patch_mask=mask, **joined)
 
     @property
     def keeps_whole(self) -> bool:
@@ -118,8 +118,7 @@ class CachedEncoder:
             mask = None if patch_mask is None else patch_mask.to(core.device)
             packed = _packed(core.encode_image(pixel_values, mask))
         else:
-            features, depths = core.vision_tower.encode_grid(pixel_values)
-            packed = {"features": features} if depths is None else {"features": features, "depths": depths}
+            packed = core.vision_tower.encode_grid(pixel_values)
         packed = {name: tensor.cpu() for name, tensor in packed.items()}
         return [{n: t[i : i + 1].contiguous() for n, t in packed.items()} for i in range(len(pixel_values))]
 

@@ -5,7 +5,7 @@ Notation: S side of the image in pixels, M base tokens, K fetched tokens.
 
 from typing import Any
 
-from helpers import tiny_config
+from helpers import READS_WORDS, tiny_config
 from test_language_model import MIXTURE
 
 from arr_coc import ArrCocConfig
@@ -16,7 +16,7 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
     "quality": {"bridge": {"kind": "quality"}},
     "vet": {"bridge": {"kind": "vet", "table_size": 24, "layout": "indicators"}},
     "cells": {"bridge": {"kind": "cells", "place_words": [5, 3], "fetched_words": True}},
-    "wordpieces": {"bridge": {"kind": "wordpieces", "places": 8}},
+    "wordpieces": READS_WORDS,
     "adaptive": {"fetcher": {"allocator": "adaptive", "adaptive_share": 0.04}},
     "tiers": {"fetcher": {"allocator": "tiers"}},
     "deepseek": {"bridge": {"layout": "rows"}, "text": MIXTURE},

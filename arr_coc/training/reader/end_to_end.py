@@ -1,8 +1,7 @@
 """Stage: everything behind the grid encoder learns to answer questions about rendered pages.
 
 A page is encoded once, and the questions about it share its fetched tokens: the patches with the highest relevance for
-any of them. Further losses train each fetched patch to predict its wordpieces, and each base token to be the mean
-embedding of the wordpieces in its cell.
+any of them.
 
 Notation: Q questions of a page, N patches, G side of their grid, K fetched ones, M base tokens, D width of the language
 model, S tokens of a page and the questions about it.
@@ -20,16 +19,14 @@ from torch import Tensor, nn
 
 from arr_coc.data.splits import Split
 from arr_coc.modeling.bridges import WordpieceBridge
-from arr_coc.modeling.image_encoding import ImageEncoding
 
 from ..from_scratch.stage import Batches, ScratchStage, Task
 from ..stages import STAGES, Run
 from .language_model import AdaptedModel, Prompting, QuestionBatch, Row, stacked
 from .pages import AskedPage, AskedPages, Sources
 from .question_answering import by_kind, check_reads
-from .recognition import RecognitionHead, count_loss, half_loss, piece_loss, recognition_head
 
-WEIGHTS = {"answer": 1.0, "base": 0.5, "count": 0.25, "halves": 0.1, "pieces": 0.5, "relevance": 1.0}
+WEIGHTS = {"answer": 1.0, "relevance": 1.0}
 """Of the losses in their sum."""
 EVALUATED_PAGES = 16
 """Held-out pages that a measurement asks about, for each kind of reading."""
@@ -50,7 +47,7 @@ class EndToEndStage(ScratchStage):
         rank: of a new LoRA adapter.
         learning_rate: of compressor, semantic encoder, bridge and scorers.
         adapter_rate: of the LoRA adapter.
-        encoder_rate: of the grid encoder; 0: it stays as it is, which takes half the time.
+        encoder_rate: of the grid encoder behind its stem; 0: it stays as it is, which takes half the time.
     """
 
     name: ClassVar[str] = "end_to_end"
@@ -121,14 +118,14 @@ class Seen:
         base: [M, D] base tokens; `fetched` [n, D] fetched ones, at most K.
         patches: [K] what was fetched.
         scores: [Q, N] of the scorer that fetches.
-        losses: of everything but the answers, by name.
+        relevance: loss of all scorers.
     """
 
     base: Tensor
     fetched: Tensor
     patches: Tensor
     scores: Tensor
-    losses: dict[str, Tensor]
+    relevance: Tensor
 
 
 class EndToEnd(Task):
@@ -148,25 +145,18 @@ class EndToEnd(Task):
         self.config, self.budget = run.model.config, run.model.config.vision_tokens()[1]
         self.prompting = Prompting(run.processor.tokenizer)
         self.language = AdaptedModel(run, stage.rank, torch.bfloat16 if stage.bf16 else torch.float32)
-        embeddings = self.language.table
-        assert isinstance(embeddings, nn.Embedding)
-        table = embeddings.weight.detach()
-        self.rows = table.to(self.language.dtype)
-        self.spread = table.float().square().mean()
-        self.recognition: RecognitionHead | None = None
-        if "recognition" in run.learner:
-            self.recognition = recognition_head(run)
-            self.recognition.load_state_dict(run.learner["recognition"])
-            self.recognition.requires_grad_(False).to(run.device)
+        table = self.language.table
+        assert isinstance(table, nn.Embedding)
+        self.table = table
         tower = self.tower
         tower.grid_encoder.requires_grad_(stage.encoder_rate > 0)
+        tower.grid_encoder.patch_embed.requires_grad_(False)  # the text reader reads it
         behind = [tower.compressor, tower.semantic_encoder, tower.saccade_projection, core.bridge, core.fetcher.scorers]
         self.behind = nn.ModuleList(behind)
         parts = {"adapter": self.language.adapter, "behind": self.behind}
         if stage.encoder_rate:
             parts["encoder"] = tower.grid_encoder
         self.module = nn.ModuleDict(parts).to(run.device)
-        self.generator = torch.Generator()
 
     def groups(self) -> list[tuple[list[nn.Parameter], float]]:
         groups = [
@@ -174,19 +164,19 @@ class EndToEnd(Task):
             (list(self.language.adapter.parameters()), self.stage.adapter_rate),
         ]
         if self.stage.encoder_rate:
-            groups.append((list(self.tower.grid_encoder.parameters()), self.stage.encoder_rate))
+            trained = [each for each in self.tower.grid_encoder.parameters() if each.requires_grad]
+            groups.append((trained, self.stage.encoder_rate))
         return groups
 
     def pages(self, start: int) -> PageBatches:
         return PageBatches(self.stage, self.run, "train", start)
 
     def losses(self, step: int, batch: Sequence[Drawn]) -> dict[str, Tensor]:
-        self.generator.manual_seed(self.stage.seed * 1_000_003 + step)
         seen = [self.see(each.page, oracle=each.oracle) for each in batch]
         asked, embeds = self._prompts(batch, seen)
         logits, targets, _ = self.language.answers(embeds, asked)
-        losses = {"answer": F.cross_entropy(logits.float(), targets)}
-        losses |= {name: torch.stack([page.losses[name] for page in seen]).mean() for name in seen[0].losses}
+        relevance = torch.stack([page.relevance for page in seen]).mean()
+        losses = {"answer": F.cross_entropy(logits.float(), targets), "relevance": relevance}
         total = sum(WEIGHTS[name] * loss for name, loss in losses.items())
         assert isinstance(total, Tensor)
         return {"loss": total, **{name: loss.detach() for name, loss in losses.items()}}
@@ -195,9 +185,9 @@ class EndToEnd(Task):
         """Encodes a page and fetches for its questions; `oracle`: all relevant patches, as far as there is room."""
         images, mask = page.pixels.to(self.device), page.patch_mask.to(self.device)[None]
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.stage.encoder_rate > 0):
-            features = self.tower.grid_encoder(images)
-        encoding = self.core.encode_features(features.float(), images, mask)
-        context = page.context(encoding.features.float(), self.language.table)
+            grid = self.tower.encode_grid(images)
+        encoding = self.core.encode_features(pixel_values=images, patch_mask=mask, **grid)
+        context = page.context(grid, self.table)
         by_scorer = {name: scorer(context) for name, scorer in self.core.fetcher.scorers.items()}
         scores = by_scorer[self.config.fetcher_config.strategy]
         wanted = scores.detach().float().sigmoid().amax(0).masked_fill(~mask[0], -1.0)
@@ -207,36 +197,9 @@ class EndToEnd(Task):
         bridged = self.core.bridge_saccades(encoding, patches[None], relevance=wanted[None])
         assert bridged.source is not None
         base, fetched = encoding.tokens[0], bridged.tokens[0][bridged.source[0] >= 0]
-        losses = self._named(page, encoding, patches) | {
-            "base": self._base_loss(page, base),
-            "relevance": page.relevance_loss(
-                torch.stack(list(by_scorer.values())), self.config.relevance_positive_weight
-            ),
-        }
-        return Seen(base, fetched, patches, scores, losses)
-
-    def _named(self, page: AskedPage, encoding: ImageEncoding, patches: Tensor) -> dict[str, Tensor]:
-        """Losses of what the bridge says begins under fetched patches [K]."""
-        text, side = page.text.to(self.device), encoding.side
-        placed = text.nearby(side)[:, 0]
-        if self.recognition is not None:
-            head = self.recognition.wordpieces
-            placed = text.placed_by(head(encoding.features.permute(0, 2, 3, 1)), head, self.rows)
-        targets = text.targets(1, side, placed)
-        pieces, lower = (each.view(side**2, -1)[patches] for each in (targets.pieces, targets.lower))
-        named = self.bridge.head(self.bridge.states(*self.tower.saccades(encoding, patches[None])))
-        return {
-            "count": count_loss(named.count[0], pieces),
-            "halves": half_loss(named.lower[0], lower, pieces),
-            "pieces": piece_loss(self.bridge.head, named.pieces[0], pieces, self.rows, self.generator),
-        }
-
-    def _base_loss(self, page: AskedPage, base: Tensor) -> Tensor:
-        """Squared distance of base tokens [M, D] to the mean of what their cells hold; 1 for tokens of 0."""
-        held = self.language.table(page.held.to(self.device)).float() * page.weights.to(self.device)[:, None]
-        mean = torch.zeros(base.shape, device=base.device).index_add_(0, page.cells.to(self.device), held)
-        own = base.float() - self.bridge.cell_places(len(base), base.device).float()
-        return F.mse_loss(own, mean) / (mean.square().mean() + 1e-2 * self.spread)
+        every = torch.stack(list(by_scorer.values()))
+        relevance = page.relevance_loss(every, self.config.relevance_positive_weight)
+        return Seen(base, fetched, patches, scores, relevance)
 
     def _prompts(self, batch: Sequence[Drawn], seen: Sequence[Seen]) -> tuple[QuestionBatch, Tensor]:
         """The pages with their questions, and their embeddings [P, S, D]."""
@@ -270,7 +233,6 @@ class EndToEnd(Task):
         self.module.eval()
         answers: dict[str, list[tuple[str, bool]]] = {reads: [] for reads in self.stage.reads}
         found: dict[str, list[float]] = {}
-        self.generator.manual_seed(0)
         for batch in self._unseen:
             seen = [self.see(each.page, oracle=False) for each in batch]
             for reads in answers:
@@ -279,8 +241,7 @@ class EndToEnd(Task):
             for each, page in zip(batch, seen, strict=True):
                 for what, recall in each.page.recall(page.scores, self.budget).items():
                     found.setdefault(f"recall: {what}", []).extend(recall.tolist())
-                for name, loss in page.losses.items():
-                    found.setdefault(f"loss: {name}", []).append(float(loss))
+                found.setdefault("loss: relevance", []).append(float(page.relevance))
         self.module.train()
         self.language.model.train()
         scores = {name: float(np.mean(values)) for name, values in found.items() if values}

@@ -34,7 +34,7 @@ from ..from_scratch.stage import Batches
 from ..from_scratch.targets import pixels
 from ..stages import Run
 from .language_model import Prompting
-from .targets import Print, Wordpieces, base_mixture, printed, sketch
+from .targets import Print, printed
 
 Draw = Callable[[np.random.Generator, Split], TextPage]
 
@@ -218,16 +218,15 @@ class CropBatches(Batches[Crops]):
         side: of a crop, px.
         heights: see `crop`.
         patch: side of a patch, px.
-        cut: words into wordpieces.
         start: the first step.
     """
 
     def __init__(
         self, sources: Sources, seed: tuple[int, ...], crops: int, per_page: int, side: int, heights: Heights,
-        patch: int, cut: Wordpieces, start: int = 0,
+        patch: int, start: int = 0,
     ) -> None:  # fmt: skip
         self.sources, self.seed, self.crops, self.per_page = sources, seed, crops, per_page
-        self.side, self.heights, self.patch, self.cut, self.start = side, heights, patch, cut, start
+        self.side, self.heights, self.patch, self.start = side, heights, patch, start
 
     def batch(self, step: int) -> Crops:
         rng = np.random.default_rng((*self.seed, step))
@@ -239,7 +238,7 @@ class CropBatches(Batches[Crops]):
                 picture, shown = crop(rng, page, self.side, self.heights)
                 pictures.append(pixels(picture))
                 lines.append(shown)
-        return Crops(torch.from_numpy(np.stack(pictures)), printed(lines, self.side, self.patch, self.cut))
+        return Crops(torch.from_numpy(np.stack(pictures)), printed(lines, self.side, self.patch))
 
 
 SIDES = (400, 720)
@@ -283,8 +282,6 @@ class AskedPage:
     Attributes:
         pixels: [1, 3, S, S].
         patch_mask: bool [N], True on patches that hold some of the page.
-        text: on the page.
-        cells: [n] the base token's cell of each wordpiece; `held` [n] its id, `weights` [n] its share of the cell.
         questions: Q of them.
         ids: [Q, L] tokens of the questions; `mask` [Q, L] where there are any.
         relevance: [Q, N], 1 on the patches of the answer and of what leads to it; -1 where nobody knows.
@@ -293,19 +290,22 @@ class AskedPage:
 
     pixels: Tensor
     patch_mask: Tensor
-    text: Print
-    cells: Tensor
-    held: Tensor
-    weights: Tensor
     questions: tuple[Question, ...]
     ids: Tensor
     mask: Tensor
     relevance: Tensor
     answer: Tensor
 
-    def context(self, features: Tensor, embed: nn.Module) -> FetchContext:
-        """What a scorer sees of the questions, given features [1, C, G, G] and the language model's embeddings."""
-        device, count = features.device, len(self.questions)
+    def context(self, grid: Mapping[str, Tensor | None], embed: nn.Embedding) -> FetchContext:
+        """What a scorer sees of the questions.
+
+        Args:
+            grid: what `ArrCocVisionTower.encode_grid` returned of the page.
+            embed: the language model's embeddings.
+        """
+        features, pieces, count = grid["features"], grid.get("pieces"), len(self.questions)
+        assert features is not None
+        features, device = features.float(), features.device
         return FetchContext(
             features=features.expand(count, -1, -1, -1),
             textures=features[:, :0].expand(count, -1, -1, -1),
@@ -313,6 +313,8 @@ class AskedPage:
             query=embed(self.ids.to(device)).float(),
             query_mask=self.mask.to(device),
             seeds=torch.zeros(count, dtype=torch.long, device=device),
+            pieces=None if pieces is None else pieces.expand(count, -1, -1, -1),
+            table=embed.weight,
         )
 
     def relevance_loss(self, scores: Tensor, positive_weight: float) -> Tensor:
@@ -355,7 +357,7 @@ class AskedPages(Batches[AskedPage]):
         self.sources, self.seed, self.questions, self.located, self.start = sources, seed, questions, located, start
         self.tokenizer, config = run.processor.tokenizer, run.model.config.vision_config
         self.side, self.patch, self.grid = config.image_size, config.patch_size, config.grid_size
-        self.prompting, self.cut = Prompting(self.tokenizer), Wordpieces(self.tokenizer)
+        self.prompting = Prompting(self.tokenizer)
 
     def batch(self, step: int) -> AskedPage:
         return self.page(np.random.default_rng((*self.seed, step)))
@@ -380,16 +382,9 @@ class AskedPages(Batches[AskedPage]):
         tokens = self.tokenizer(
             [question.text for question in asked], add_special_tokens=False, padding=True, return_tensors="pt"
         )
-        scale = np.array([placed.size[1] / wide, placed.size[0] / tall] * 2, np.float32)
-        shift = np.array([placed.offset[1], placed.offset[0]] * 2, np.float32)
-        lines = [Line(line.text, line.boxes * scale + shift) for line in page.lines]
-        whole = sketch(page, [], self.grid, self.cut)
-        cells, weights = base_mixture(whole)
         return AskedPage(
             torch.from_numpy(pixels(square(page.image, self.side)))[None],
             torch.from_numpy(patches_of_placement(placed, self.grid, self.patch).ravel()),
-            printed([lines], self.side, self.patch, self.cut),
-            torch.from_numpy(cells), torch.from_numpy(whole.pieces), torch.from_numpy(weights).float(),
             asked, tokens["input_ids"], tokens["attention_mask"].bool(),
             torch.from_numpy(relevance), torch.from_numpy(answer),
         )  # fmt: skip

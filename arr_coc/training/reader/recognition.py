@@ -1,15 +1,13 @@
-"""Stage: the grid encoder alone learns to read: which characters and wordpieces stand under each patch?
+"""Stage: the convolutional stem and the text reader learn which characters stand where.
 
-Of each patch it says its characters, how many wordpieces begin there, and which: what the language model is to read
-are its own wordpieces. Characters are a second loss, which keeps names and codes apart that no word helps with; and a
-third where the stem alone names them: trained first, its convolutions learn that from far fewer crops than the whole
-encoder would need (Lee et al. 2015, Deeply-supervised nets).
+Of each column of a half row of patches they say whether text covers it, how far away the middle of its line is, and
+which character it shows. The characters of a word are trained by connectionist temporal classification: no column has
+to be told where one character ends and the next begins.
 
-Notation: B crops, G side of their grid, S slots, C channels of the features, D width of the language model, V rows of
-its embedding table.
+Notation: B crops, G side of their grid, R half rows (2G) and W columns (8G) of it, T columns of a word.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,118 +17,101 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from arr_coc.modeling.bridges import WordpieceBridge
 from arr_coc.modeling.grid_encoder import ConvStem, GridEncoder, GridLayer, WideBlock
-from arr_coc.modeling.wordpieces import NamedPieces, Spelling, WordpieceHead
+from arr_coc.modeling.wordpieces import CHARACTERS, COLUMNS, Characters, words_of
 
 from ..from_scratch.stage import ScratchStage, Task
 from ..stages import STAGES, Run
 from .pages import CropBatches, Crops, Sources
-from .targets import CELL_COLUMNS, CELL_ROWS, CELLS, CLASSES, Targets, Wordpieces, spelled
+from .targets import Print, spelled
 
-NONE_WEIGHT = 0.2
-"""Of the class "no character", which most cells are, and of patches where no wordpiece begins."""
-NEGATIVES = 3000
-"""Rows of the embedding table, besides those of the batch, that the right one is told from in a training step."""
+WEIGHTS = {"characters": 1.0, "middle": 1.0, "present": 2.0}
+"""Of the losses in their sum."""
+NARROWEST = 1.0
+"""Columns of a word's mean character, at least: narrower print is not told apart."""
+LENGTHS = 5
+"""Groups of words by length that a loss is computed in: short words are not padded to the longest."""
+EVALUATED_BATCHES = 2
+"""Batches of held-out crops of each source that a measurement reads."""
+
+
+def line_losses(said: Characters, text: Print) -> dict[str, Tensor]:
+    """Of where text stands: cross-entropy of "present", and smooth distances of the "middle" of lines, in half rows."""
+    over = text.over(len(said.present), said.present.shape[1] // 2)
+    covered = over >= 0
+    losses = {"present": F.binary_cross_entropy_with_logits(said.present.float(), covered.float())}
+    if not covered.any():
+        return losses | {"middle": said.middles.float().sum() * 0}
+    wanted = text.middle[over[covered]] * 2 - covered.nonzero()[:, 1] - 0.5
+    return losses | {"middle": F.smooth_l1_loss(said.middles[covered].float(), wanted, beta=0.25)}
 
 
 @dataclass(frozen=True)
-class Named:
-    """What the heads say of patches: `pieces`, and `characters`, logits [..., CELLS, CLASSES]."""
+class _Extents:
+    """Where words stand: [m] each.
 
-    characters: Tensor
-    pieces: NamedPieces
-
-
-class RecognitionHead(nn.Module):
-    """The model's own head for wordpieces, and one for characters that only training uses."""
-
-    def __init__(self, channels: int, text_size: int, spelling: Spelling | None = None) -> None:
-        super().__init__()
-        self.characters = nn.Linear(channels, CELLS * CLASSES)
-        self.wordpieces = WordpieceHead(channels, text_size, spelling)
-
-    def forward(self, features: Tensor) -> Named:
-        """Features [..., C] -> what they say."""
-        characters = self.characters(features).unflatten(-1, (CELLS, CLASSES))
-        return Named(characters, self.wordpieces(features))
-
-
-class StemHead(nn.Module):
-    """What the stem says of characters, two of its pixels in height and width for a patch; only training uses it."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.characters = nn.Conv2d(width, CELLS // 4 * CLASSES, 1)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Features [B, C, 2G, 2G] -> logits [B, G, G, CELLS, CLASSES]."""
-        logits = self.characters(features).unflatten(3, (-1, 2)).unflatten(2, (-1, 2))
-        logits = logits.unflatten(1, (CELL_ROWS // 2, CELL_COLUMNS // 2, CLASSES))  # [B, r, c, classes, G, 2, G, 2]
-        return logits.permute(0, 4, 6, 5, 1, 7, 2, 3).flatten(3, 6)
-
-
-def character_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy over all cells [..., CELLS, classes], [..., CELLS]; the class 0, which most are, weighs less."""
-    weight = torch.ones(logits.shape[-1], device=logits.device)
-    weight[0] = NONE_WEIGHT
-    return F.cross_entropy(logits.flatten(0, -2).float(), targets.flatten(), weight=weight)
-
-
-def count_loss(logits: Tensor, pieces: Tensor) -> Tensor:
-    """Cross-entropy of how many wordpieces begin in each patch; patches with cut words do not count.
-
-    Args:
-        logits: [..., 1 + PIECE_SLOTS].
-        pieces: [..., PIECE_SLOTS] ids, -1 for none, -2 for unknown ones.
+    Attributes:
+        crop: of each word; `start`, `count`: of its characters in `Print`.
+        column, columns: the first column, one before the word, and their number up to one behind it.
+        row, rows: the first half row whose middle the word covers, and their number.
     """
-    weight = torch.ones(logits.shape[-1], device=logits.device)
-    weight[0] = NONE_WEIGHT
-    counts = (pieces >= 0).sum(-1).masked_fill((pieces == -2).any(-1), -100)
-    return F.cross_entropy(logits.flatten(0, -2).float(), counts.flatten(), weight=weight)
+
+    crop: Tensor
+    start: Tensor
+    count: Tensor
+    column: Tensor
+    columns: Tensor
+    row: Tensor
+    rows: Tensor
+
+    def select(self, chosen: Tensor) -> "_Extents":
+        return _Extents(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
 
 
-def half_loss(logits: Tensor, lower: Tensor, pieces: Tensor) -> Tensor:
-    """Binary cross-entropy of which half of a patch the wordpieces in filled slots stand in; all [..., PIECE_SLOTS]."""
-    filled = pieces >= 0
-    if not filled.any():
-        return logits.sum() * 0
-    return F.binary_cross_entropy_with_logits(logits[filled].float(), lower[filled].float())
+def _extents(text: Print, tall: int, wide: int) -> _Extents:
+    """Of the words whose characters have room in their columns."""
+    _, count = text.word.unique_consecutive(return_counts=True)
+    end = count.cumsum(0)
+    start = end - count
+    first, last = text.covered()
+    column, row = first[start, 0].sub(1).clamp(0, wide - 1), first[start, 1].clamp(0, tall - 1)
+    columns = last[end - 1, 0].add(1).clamp(0, wide - 1) - column + 1
+    rows = last[start, 1].clamp(0, tall - 1) - row + 1
+    again = torch.zeros_like(text.character)
+    again[1:] = (text.character[1:] == text.character[:-1]) & (text.word[1:] == text.word[:-1])
+    repeats = again.cumsum(0)
+    needed = count + repeats[end - 1] - repeats[start]  # a blank between equal neighbours
+    width = (text.box[end - 1, 2] - text.box[start, 0]) * COLUMNS
+    fits = (columns >= needed) & (rows > 0) & (width >= NARROWEST * count)
+    return _Extents(text.crop[start], start, count, column, columns, row, rows).select(fits)
 
 
-def piece_loss(
-    head: WordpieceHead, directions: Tensor, pieces: Tensor, table: Tensor, generator: torch.Generator
-) -> Tensor:
-    """Cross-entropy of the wordpiece of each filled slot, among those of the batch and `NEGATIVES` others.
-
-    Where wordpieces have spellings, that of the characters at their positions is added: of the other wordpieces few are
-    almost alike.
-
-    Args:
-        head: what is trained.
-        directions: [..., PIECE_SLOTS, D + E].
-        pieces: [..., PIECE_SLOTS] ids, negative where a slot is not filled.
-        table: [V, D] of the language model.
-        generator: of the others.
-    """
-    filled = pieces >= 0
-    ids = pieces[filled]
-    if not len(ids):
-        return directions.sum() * 0
-    others = torch.randint(len(table), (NEGATIVES,), generator=generator).to(ids.device)
-    rows = torch.unique(torch.cat((ids, others)))
-    said = directions[filled]
-    loss = F.cross_entropy(head.logits(said, head.rows(table, rows), head.scale), torch.searchsorted(rows, ids))
-    if head.spelling is None:
-        return loss
-    spelled = head.spelling.characters(head.scaled(said, head.scale)[:, table.shape[1] :])
-    return loss + F.cross_entropy(spelled.float().flatten(0, 1), head.spelling.letters[ids].long().flatten())
-
-
-WEIGHTS = {"characters": 1.0, "count": 0.5, "halves": 0.2, "pieces": 1.0, "stem": 0.5}
-"""Of the losses in their sum."""
-EVALUATED_BATCHES = 2
-"""Batches of held-out crops of each source that a measurement reads."""
+def word_loss(classes: Tensor, text: Print) -> Tensor:
+    """Negative log likelihood of words, per character, of logits [B, R, W, classes]: of each column the mean over the
+    half rows that the word covers."""
+    tall, wide = classes.shape[1:3]
+    words = _extents(text, tall, wide)
+    if not len(words.start):
+        return classes.float().sum() * 0
+    flat, losses = classes.flatten(0, 2), []
+    for part in words.columns.argsort().tensor_split(LENGTHS):
+        if not len(part):
+            continue
+        some = words.select(part)
+        across = some.column[:, None] + torch.arange(int(some.columns.amax()), device=flat.device)
+        at = (some.crop * tall + some.row)[:, None] * wide + across.clamp(max=wide - 1)  # [m, T]
+        total = flat[at].float()
+        for below in range(1, int(some.rows.amax())):
+            reaches = (below < some.rows).nonzero()[:, 0]
+            total = total.index_add(0, reaches, flat[at[reaches] + below * wide].float())
+        log_probabilities = (total / some.rows[:, None, None]).log_softmax(-1).transpose(0, 1)
+        ranges = [text.character[s : s + n] for s, n in zip(some.start.tolist(), some.count.tolist(), strict=True)]
+        losses.append(
+            F.ctc_loss(
+                log_probabilities, torch.cat(ranges), some.columns, some.count, reduction="none", zero_infinity=True
+            ).sum()
+        )
+    return torch.stack(losses).sum() / words.count.sum()
 
 
 @STAGES.register("recognition")
@@ -139,15 +120,12 @@ class RecognitionStage(ScratchStage):
     """Settings of the stage.
 
     Attributes:
-        stem_only: train the convolutional stem alone, on characters; a step costs a fraction of one of the encoder.
         batch_size: crops per step.
-        side: of a crop, px; a multiple of 4 patches. The position table is trained on crops of the model's image size.
+        side: of a crop, px; a multiple of 4 patches.
         per_page: crops that are cut of a page.
         pages: how often each source comes up, see `Sources`.
         pdf_folder: of cached PDF pages.
         worn: share of worn pages.
-        settled: steps after which the encoder's own scores decide in which of two patches a wordpiece near the edge
-            between them begins (`Print.placed_by`); before, the centre of its first character does.
         least_print, most_print: height of a line's characters on crops, px: small print is hard to begin with.
     """
 
@@ -155,17 +133,16 @@ class RecognitionStage(ScratchStage):
     needs_learner: ClassVar[bool] = False
     leaves_whole: ClassVar[bool] = False
 
-    stem_only: bool = False
-    batch_size: int = 24
+    batch_size: int = 16
     side: int = 256
-    per_page: int = 6
+    per_page: int = 2
     pages: Mapping[str, float] = field(default_factory=lambda: {"generated": 1.0})
     pdf_folder: str | None = None
-    worn: float = 0.5
-    settled: int = 500
-    least_print: float = 6.0
-    most_print: float = 30.0
-    warmup: int = 60
+    worn: float = 0.2
+    least_print: float = 7.0
+    most_print: float = 24.0
+    learning_rate: float = 1e-3
+    warmup: int = 40
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -178,111 +155,52 @@ class RecognitionStage(ScratchStage):
         return Recognition(self, run)
 
 
-def recognition_head(run: Run) -> RecognitionHead:
-    """A new head on a model's features; it knows spellings where the model's bridge does."""
-    config, spelling = run.model.config, None
-    embeddings = run.model.get_input_embeddings()
-    assert isinstance(embeddings, nn.Embedding)
-    if size := config.bridge_config.spelling_size:
-        spelling = Spelling(config.bridge_config.table_size, size)
-        spelling.letters.copy_(spelled(run.processor.tokenizer, config.bridge_config.table_size))
-    return RecognitionHead(config.vision_config.out_channels, embeddings.embedding_dim, spelling)
-
-
 class Recognition(Task):
-    """A grid encoder and a head."""
-
-    stem_features: Tensor
-    """Of the batch that the encoder saw last."""
+    """The convolutional stem of the grid encoder, and the text reader."""
 
     def __init__(self, stage: RecognitionStage, run: Run) -> None:
         self.stage, self.device, self.root = stage, run.device, run.root
-        self.config = run.model.config.vision_config
-        self.cut = Wordpieces(run.processor.tokenizer)
-        embeddings = run.model.get_input_embeddings()
-        assert isinstance(embeddings, nn.Embedding)
-        table = embeddings.weight.detach()
-        self.table = table.to(torch.bfloat16 if stage.bf16 else torch.float32)
-        self.encoder = GridEncoder(self.config)
-        self.head = recognition_head(run)
-        self.stem_head = None
-        if isinstance(stem := self.encoder.patch_embed, ConvStem):
-            self.stem_head = StemHead(self.config.stem_channels[-1])
-            stem.steps.register_forward_hook(lambda _, __, features: setattr(self, "stem_features", features))
-        elif stage.stem_only:
-            raise ValueError(f'stem_only: expected an encoder with the stem "conv"; got "{self.config.stem}"')
-        if "recognition" in run.learner:
-            self.encoder.load_state_dict(run.model.model.vision_tower.grid_encoder.state_dict())
-            self.head.load_state_dict(run.learner["recognition"])
-            if self.stem_head is not None and "stem" in run.learner:
-                self.stem_head.load_state_dict(run.learner["stem"])
-        else:
+        tower = run.model.model.vision_tower
+        if tower.text_reader is None:
+            raise ValueError(f'bridge_config.kind: expected "wordpieces"; got "{run.model.config.bridge_config.kind}"')
+        assert isinstance(tower.grid_encoder.patch_embed, ConvStem), "the configuration sees to it"
+        self.encoder, self.reader, self.patch = tower.grid_encoder, tower.text_reader, tower.config.patch_size
+        self.reader.spellings.copy_(spelled(run.processor.tokenizer, len(self.reader.spellings)))
+        if "recognition" not in run.learner:
             start_encoder(self.encoder)
-        # A crop may stand anywhere on a page: its places say nothing of those of a page.
-        self.encoder.pos_embed.requires_grad_(stage.side == self.config.image_size)
-        parts = {"encoder": self.encoder, "head": self.head, "stem": self.stem_head}
-        self.module = nn.ModuleDict({name: part for name, part in parts.items() if part is not None}).to(run.device)
+        self.stem = self.encoder.patch_embed.steps
+        self.module = nn.ModuleDict({"stem": self.stem, "head": self.reader.head}).float().to(run.device)
         self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch leaves it out of its stubs
-        self.generator = torch.Generator()
 
     def groups(self) -> list[tuple[list[nn.Parameter], float]]:
-        trained: nn.Module = self.module
-        if self.stage.stem_only:
-            assert isinstance(self.encoder.patch_embed, ConvStem) and self.stem_head is not None
-            trained = nn.ModuleList([self.encoder.patch_embed.steps, self.stem_head])
-        return [([each for each in trained.parameters() if each.requires_grad], self.stage.learning_rate)]
-
-    def _sources(self, shares: Mapping[str, float], validation: bool) -> Sources:
-        folder = None if self.stage.pdf_folder is None else self.root / Path(self.stage.pdf_folder)
-        return Sources(shares, "validation" if validation else "train", folder, self.stage.worn)
+        return [(list(self.module.parameters()), self.stage.learning_rate)]
 
     def _batches(self, shares: Mapping[str, float], start: int = 0, *, validation: bool = False) -> CropBatches:
-        stage, seed = self.stage, (self.stage.seed, int(validation))
-        return CropBatches(
-            self._sources(shares, validation), seed, stage.batch_size, stage.per_page, stage.side,
-            (stage.least_print, stage.most_print), self.config.patch_size, self.cut, start,
-        )  # fmt: skip
+        stage = self.stage
+        folder = None if stage.pdf_folder is None else self.root / Path(stage.pdf_folder)
+        sources = Sources(shares, "validation" if validation else "train", folder, stage.worn)
+        heights = (stage.least_print, stage.most_print)
+        seed = (stage.seed, int(validation))
+        return CropBatches(sources, seed, stage.batch_size, stage.per_page, stage.side, heights, self.patch, start)
 
     def pages(self, start: int) -> CropBatches:
         return self._batches(self.stage.pages, start)
 
+    def read(self, batch: Crops) -> Characters:
+        """What is said of a batch."""
+        images = batch.pixels.to(self.device).contiguous(memory_format=torch.channels_last)
+        said: Characters = self.reader(self.stem(images))
+        return said
+
     def losses(self, step: int, batch: Crops) -> dict[str, Tensor]:
-        if self.stage.stem_only:
-            loss = character_loss(self.read_with_stem(batch), self._cells(batch))
-            return {"loss": loss, "stem": loss.detach()}
-        self.generator.manual_seed(self.stage.seed * 1_000_003 + step)
-        named, targets = self.read(batch, settled=step >= self.stage.settled)
-        losses = {
-            "characters": character_loss(named.characters, targets.characters),
-            "count": count_loss(named.pieces.count, targets.pieces),
-            "halves": half_loss(named.pieces.lower, targets.lower, targets.pieces),
-            "pieces": piece_loss(self.head.wordpieces, named.pieces.pieces, targets.pieces, self.table, self.generator),
-        }
-        if self.stem_head is not None:
-            losses["stem"] = character_loss(self.stem_head(self.stem_features), targets.characters)
+        losses = self._losses(batch)
         total = sum(WEIGHTS[name] * loss for name, loss in losses.items())
         assert isinstance(total, Tensor)
         return {"loss": total, **{name: loss.detach() for name, loss in losses.items()}}
 
-    def _images(self, batch: Crops) -> Tensor:
-        return batch.pixels.to(self.device).contiguous(memory_format=torch.channels_last)
-
-    def _cells(self, batch: Crops) -> Tensor:
-        return batch.text.to(self.device).cells(len(batch.pixels), self.stage.side // self.config.patch_size)
-
-    def read_with_stem(self, batch: Crops) -> Tensor:
-        """Logits [B, G, G, CELLS, CLASSES] of characters by the stem alone."""
-        assert isinstance(self.encoder.patch_embed, ConvStem) and self.stem_head is not None
-        logits: Tensor = self.stem_head(self.encoder.patch_embed.steps(self._images(batch)))
-        return logits
-
-    def read(self, batch: Crops, *, settled: bool = True) -> tuple[Named, Targets]:
-        """What the head says of a batch's patches, and what it should say; `settled`: see `RecognitionStage`."""
-        named: Named = self.head(self.encoder(self._images(batch)).permute(0, 2, 3, 1))
-        text = batch.text.to(self.device)
-        side = named.characters.shape[1]
-        patches = text.placed_by(named.pieces, self.head.wordpieces, self.table) if settled else text.nearby(side)[:, 0]
-        return named, text.targets(len(batch.pixels), side, patches)
+    def _losses(self, batch: Crops) -> dict[str, Tensor]:
+        said, text = self.read(batch), batch.text.to(self.device)
+        return {"characters": word_loss(said.classes, text), **line_losses(said, text)}
 
     @cached_property
     def _unseen(self) -> dict[str, list[Crops]]:
@@ -291,43 +209,35 @@ class Recognition(Task):
 
     @torch.no_grad()
     def measure(self) -> dict[str, float]:
+        """The loss of each character, and the share of whole words that are read in place, without a mistake."""
         scores: dict[str, float] = {}
         self.module.eval()
         for name, batches in self._unseen.items():
-            counts = torch.stack([self._right(batch) for batch in batches]).sum(0)
-            shares = counts[:, 0] / counts[:, 1].clamp(min=1)
-            scores |= {f"{name}: {what}": float(share) for what, share in zip(MEASURED, shares, strict=False)}
+            losses = [float(self._losses(batch)["characters"]) for batch in batches]
+            right = [hit for batch in batches for hit in words_right(self.read(batch), batch.text)]
+            scores[f"{name}: characters"] = sum(losses) / len(losses)
+            scores[f"{name}: words"] = sum(right) / max(1, len(right))
         self.module.train()
         return scores
 
-    def _right(self, batch: Crops) -> Tensor:
-        """[3, 2] how many of `MEASURED` are right, and how many there are; of the first alone [1, 2] for the stem."""
-        if self.stage.stem_only:
-            cells = self._cells(batch)
-            filled = cells > 0
-            return torch.stack((((self.read_with_stem(batch).argmax(-1) == cells) & filled).sum(), filled.sum()))[None]
-        named, targets = self.read(batch)
-        filled, pieces = targets.characters > 0, targets.pieces
-        rights = [((named.characters.argmax(-1) == targets.characters) & filled).sum()]
-        known = pieces >= 0
-        best = pieces.new_full(pieces.shape, -1)
-        head = self.head.wordpieces
-        best[known] = head.logits(named.pieces.pieces[known], head.rows(self.table), head.scale).argmax(-1)
-        rights.append(((best == pieces) & known).sum())
-        holds, clear = known.any(-1), ~(pieces == -2).any(-1)
-        counted = named.pieces.count.argmax(-1) == known.sum(-1)
-        rights.append(((best == pieces).all(-1) & counted & holds & clear).sum())
-        totals = [filled.sum(), known.sum(), (holds & clear).sum()]
-        return torch.stack((torch.stack(rights), torch.stack(totals)), 1)
-
     def finish(self, run: Run) -> None:
-        core = run.model.model
-        core.vision_tower.grid_encoder.load_state_dict(self.encoder.state_dict())
-        run.learner["recognition"] = self.head.state_dict()
-        if self.stem_head is not None:
-            run.learner["stem"] = self.stem_head.state_dict()
-        if isinstance(core.bridge, WordpieceBridge) and not self.stage.stem_only:
-            hand_over(self.head.wordpieces, core.bridge, core.vision_tower.saccade_projection)
+        run.learner["recognition"] = {"trained": torch.ones(1)}
+
+
+def words_right(said: Characters, text: Print) -> Iterator[bool]:
+    """Of each whole word whether it is read without a mistake, within half a patch of its place."""
+    read = [[(word.text, word.columns[0], word.row) for word in words] for words in words_of(said)]
+    _, count = text.word.unique_consecutive(return_counts=True)
+    start = 0
+    for end in count.cumsum(0).tolist():
+        if text.whole[start]:
+            letters = "".join(CHARACTERS[number - 1] for number in text.character[start:end].tolist())
+            x, y = float(text.box[start, ::2].mean()) * COLUMNS, float(text.middle[start]) * 2
+            yield any(
+                word == letters and abs(column - x) < COLUMNS / 2 and abs(row - y) < 1
+                for word, column, row in read[int(text.crop[start])]
+            )
+        start = end
 
 
 @torch.no_grad()
@@ -350,32 +260,3 @@ def start_encoder(encoder: GridEncoder) -> None:
             nn.init.zeros_(last.bias)
     nn.init.orthogonal_(encoder.neck.conv1.weight)
     nn.init.dirac_(encoder.neck.conv2.weight)
-
-
-@torch.no_grad()
-def hand_over(head: WordpieceHead, bridge: WordpieceBridge, projection: nn.Linear) -> None:
-    """Makes a bridge name the wordpieces that a head names, before it has learnt anything itself.
-
-    The projection [D', C] copies the C features of a patch and leaves the other channels at zero, and the bridge's head
-    reads those C.
-
-    Args:
-        head: on features.
-        bridge: whose head reads projected features.
-        projection: from features to what the bridge reads.
-    """
-    channels = projection.in_features
-    projection.weight.copy_(torch.eye(projection.out_features, channels))
-    for name in ("count", "pieces", "lower"):
-        own, trained = getattr(bridge.head, name), getattr(head, name)
-        own.weight.zero_()
-        own.weight[:, :channels] = trained.weight
-        own.bias.copy_(trained.bias)
-    bridge.head.scale.copy_(head.scale)
-    if bridge.head.spelling is not None and head.spelling is not None:
-        bridge.head.spelling.load_state_dict(head.spelling.state_dict())
-
-
-MEASURED = ("characters", "wordpieces", "patches")
-"""Shares of right names among cells with a character, slots with a wordpiece, and patches where wordpieces begin: all
-of them, and no more."""

@@ -16,8 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from arr_coc.data.splits import Split
-from arr_coc.modeling.scorers import MATCHES, WordMatch
-from arr_coc.modeling.wordpieces import PIECE_SLOTS
 
 from ..from_scratch.stage import ScratchStage, Task
 from ..stages import STAGES, Run
@@ -63,7 +61,7 @@ class RelevanceTask(Task):
     def __init__(self, stage: RelevanceStage, run: Run) -> None:
         self.stage, self.run = stage, run
         core = run.model.model
-        self.encoder: nn.Module = core.vision_tower.grid_encoder.requires_grad_(False)
+        self.tower = core.vision_tower.requires_grad_(False)
         embed = run.model.get_input_embeddings().requires_grad_(False)
         assert isinstance(embed, nn.Embedding)
         self.embed = embed
@@ -71,9 +69,6 @@ class RelevanceTask(Task):
         self.weight = run.model.config.relevance_positive_weight
         self.scorers = core.fetcher.scorers
         self.module = self.scorers
-        match = getattr(self.scorers["realizer"], "match", None) if "realizer" in self.scorers else None
-        if match is not None and "recognition" in run.learner and "relevance" not in run.learner:
-            start_match(match, run.learner["recognition"], self.embed.weight)
 
     def groups(self) -> list[tuple[list[nn.Parameter], float]]:
         return [(list(self.module.parameters()), self.stage.learning_rate)]
@@ -93,8 +88,7 @@ class RelevanceTask(Task):
     def _scores(self, page: AskedPage) -> Iterator[tuple[str, Tensor]]:
         """The name and the scores [Q, N] of each scorer."""
         with torch.no_grad():
-            features = self.encoder(page.pixels.to(self.run.device)).float()
-            context = page.context(features, self.embed)
+            context = page.context(self.tower.encode_grid(page.pixels.to(self.run.device)), self.embed)
         for name, scorer in self.scorers.items():
             yield name, scorer(context)
 
@@ -117,25 +111,3 @@ class RelevanceTask(Task):
 
     def finish(self, run: Run) -> None:
         run.learner["relevance"] = {"trained": torch.ones(1)}
-
-
-@torch.no_grad()
-def start_match(match: WordMatch, head: Mapping[str, Tensor], table: Tensor) -> None:
-    """Lets a word match begin with the wordpieces that the encoder names.
-
-    Both sides are seen in the directions in which the language model's embeddings vary most.
-
-    Args:
-        match: to be started.
-        head: the state of a `RecognitionHead` on the same features.
-        table: [V, D] the language model's embeddings.
-    """
-    size = match.token.out_features
-    varied = torch.linalg.eigh(torch.cov(nn.functional.normalize(table.float(), dim=1).T)).eigenvectors[:, -size:].T
-    match.token.weight.copy_(varied)
-    match.token.bias.zero_()
-    width = table.shape[1]  # of a direction; spellings are behind it
-    pieces = head["wordpieces.pieces.weight"].float().unflatten(0, (PIECE_SLOTS, -1))[:, :width]  # [S, D, C]
-    bias = head["wordpieces.pieces.bias"].float().unflatten(0, (PIECE_SLOTS, -1))[:, :width]
-    match.patch.weight.copy_(torch.cat([varied @ pieces[slot] for slot in range(MATCHES)]))
-    match.patch.bias.copy_(torch.cat([varied @ bias[slot] for slot in range(MATCHES)]))

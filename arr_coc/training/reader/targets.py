@@ -1,19 +1,11 @@
-"""What each patch shows: which characters cover it, and the wordpieces that begin in it.
+"""The text on crops as targets of reading, and pages as perfect tokens.
 
-Characters are said for cells of a quarter of a patch's width and half of its height, each of which shows part of one
-character or none: the label of a cell depends on the pixels around it, not on how many characters stand before it.
+A `Sketch` is a page of wordpieces without pixels: what the model would read if it made no mistake. The language model
+learns to answer from sketches before there is an encoder that reads, and without drawing or encoding a page. Mistakes
+that reading makes are made there too: wordpieces that are missing, others in their place, a patch to the side.
 
-Near an edge between patches the image does not tell in which of the two a wordpiece begins: the centre of its first
-character is not visible to the pixel. So its target is the patch at that edge which the encoder already scores higher
-for it (`Print.placed_by`), in one row for all wordpieces of a line.
-
-A `Sketch` is a page of such wordpieces without pixels: what a bridge would say if the encoder read without a fault. The
-language model learns to answer from sketches before there is an encoder that reads, and without drawing or encoding a
-page. Slips that an encoder makes are made there too: wordpieces that are missing, others in their place, a patch to the
-side.
-
-Notation: B crops or pages, G side of their grid, S slots of a patch, n characters, m wordpieces, M base tokens of 4 x 4
-patches.
+Notation: B crops or pages, G side of their grid, R half rows (2G) and W columns (8G) of it, n characters, M base tokens
+of 4 x 4 patches.
 """
 
 from collections.abc import Sequence
@@ -25,19 +17,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from arr_coc.data.domains.page import UNKNOWN, Line, TextPage
+from arr_coc.data.domains.page import Line, TextPage
 from arr_coc.modeling.configuration_arr_coc import COMPRESSION
 from arr_coc.modeling.image_processing_arr_coc import Box
-from arr_coc.modeling.wordpieces import PIECE_SLOTS, POSITIONS, SPELLED, NamedPieces, WordpieceHead
-
-CHARACTERS = (
-    "".join(map(chr, range(33, 127)))
-    + "£€¥§°·•–—‘’“”ÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÑÒÓÔÕÖØÙÚÛÜÝßàáâãäåæçèéêëìíîïñòóôõöøùúûüýÿŒœŠšŽž©®™½²³µ×±…«»¿¡"
-)
-"""Characters that the encoder names, by their class less 1; class 0 is no character, and the last any other one."""
-
-CLASSES = len(CHARACTERS) + 2
-"""Classes of a character slot."""
+from arr_coc.modeling.wordpieces import CHARACTERS, CLASSES, COLUMNS, SPACE, SPELLED
 
 _CLASS_OF = {character: number + 1 for number, character in enumerate(CHARACTERS)}
 
@@ -84,28 +67,18 @@ class Wordpieces:
 
 
 def spelled(tokenizer: PreTrainedTokenizerBase, rows: int) -> Tensor:
-    """uint8 [rows, P]: how each wordpiece is spelled, see `arr_coc.modeling.wordpieces.Spelling`.
+    """uint8 [rows, SPELLED]: the spelling of each wordpiece, see `arr_coc.modeling.wordpieces.TextReader`.
 
-    At position 0 stands 2 behind a space, else 1; at the last the number of characters, at most one more than fit.
-    Special tokens and rows that the tokenizer lacks have no spelling.
+    Special tokens, rows that the tokenizer lacks, and wordpieces that are longer or hold other characters have none.
     """
-    letters = torch.zeros(rows, POSITIONS, dtype=torch.uint8)
-    special = set(tokenizer.all_special_ids)
+    spellings = torch.zeros(rows, SPELLED, dtype=torch.uint8)
+    special = {0, *tokenizer.all_special_ids}  # row 0 stands for no wordpiece
     ids = [token for token in range(min(rows, len(tokenizer))) if token not in special]
     for token, text in zip(ids, tokenizer.batch_decode([[token] for token in ids]), strict=True):
-        word = text.removeprefix(" ")
-        classes = [class_of(character) for character in word[:SPELLED]]
-        letters[token, 0] = 2 if word != text else 1
-        letters[token, 1 : 1 + len(classes)] = torch.tensor(classes, dtype=torch.uint8)
-        letters[token, -1] = 1 + min(len(word), SPELLED + 1)
-    return letters
-
-
-CELL_ROWS, CELL_COLUMNS = 2, 4
-"""Cells of a patch: at 10 px per em a digit is as wide as a cell of a patch of 16 px."""
-CELLS = CELL_ROWS * CELL_COLUMNS
-NEAR = 0.2
-"""Of a patch's side: wordpieces that begin so near an edge may belong to the patch behind it."""
+        classes = [SPACE if character == " " else class_of(character) for character in text]
+        if len(classes) <= SPELLED and CLASSES - 1 not in classes:
+            spellings[token, : len(classes)] = torch.tensor(classes, dtype=torch.uint8)
+    return spellings
 
 
 @dataclass(frozen=True)
@@ -114,145 +87,64 @@ class Print:
 
     Attributes:
         crop: [n] the crop of each character.
-        line: [n] the number of its line.
+        word: [n] the number of its word; a word's characters stand one behind the other.
         box: [n, 4] x0, y0, x1, y1, in patches.
-        centre: [n, 2] (x, y), in patches; y is that of its line.
+        middle: [n] of its line, y in patches.
         character: [n] its class.
-        first: [m] the character that each wordpiece begins with, by its index.
-        piece: [m] the wordpiece's id; -1 where the edge of the crop cuts its word, or nobody
-            can name a character of it.
+        whole: [n] bool, whether its word is all on the crop, and every character of it has a class.
     """
 
     crop: Tensor
-    line: Tensor
+    word: Tensor
     box: Tensor
-    centre: Tensor
+    middle: Tensor
     character: Tensor
-    first: Tensor
-    piece: Tensor
+    whole: Tensor
 
     def to(self, device: torch.device) -> "Print":
         """The same on `device`."""
         return Print(*(getattr(self, each.name).to(device) for each in fields(self)))
 
-    def nearby(self, side: int) -> Tensor:
-        """[m, 4] the patch in which each wordpiece begins, and those behind near edges, numbered on over the crops."""
-        centre = self.centre[self.first]
-        own = centre.floor().clamp(0, side - 1)
-        within = centre - own
-        beyond = (own + (within > 1 - NEAR).long() - (within < NEAR).long()).clamp(0, side - 1)
-        (x, y), (other_x, other_y) = own.long().unbind(1), beyond.long().unbind(1)
-        patches = [y * side + x, y * side + other_x, other_y * side + x, other_y * side + other_x]
-        return self.crop[self.first, None] * side**2 + torch.stack(patches, 1)
+    def covered(self) -> tuple[Tensor, Tensor]:
+        """[n, 2] the first (column, half row) whose middle each box covers, and the last.
 
-    def placed_by(self, named: NamedPieces, head: WordpieceHead, table: Tensor) -> Tensor:
-        """[m] the one of the nearby patches that scores each wordpiece highest, in one row for each line.
-
-        Args:
-            named: predictions for patches [B, G, G] of `head`.
-            head: which scores wordpieces.
-            table: [V, D] of the language model.
+        A box that covers no middle has the column or half row of its own one.
         """
-        patches = self.nearby(named.count.shape[1])
-        if not len(patches):
-            return patches[:, 0]
-        with torch.no_grad():
-            directions = head.scaled(named.pieces.flatten(0, 2)[patches], named.scale)  # [m, 4, S, D + E]
-            wanted = head.rows(table, self.piece.clamp(min=0)).to(directions)
-        score = torch.einsum("mpsd,md->mps", directions, wanted).amax(-1) * (self.piece >= 0)[:, None]
-        by_row = score.view(-1, 2, 2)  # [m, row, column]
-        line, best = self.line[self.first], by_row.amax(2)
-        row = best.new_zeros(int(line.max()) + 1, 2).index_add_(0, line, best).argmax(1)[line]
-        column = by_row.gather(1, row[:, None, None].expand(-1, 1, 2))[:, 0].argmax(1)
-        return patches.gather(1, (2 * row + column)[:, None])[:, 0]
+        scale = self.box.new_tensor([COLUMNS, 2])
+        low, high = self.box[:, :2] * scale, self.box[:, 2:] * scale
+        first, last = (low - 0.5).ceil().long(), (high - 0.5).ceil().long() - 1
+        own, none = ((low + high) / 2).floor().long(), first > last
+        return torch.where(none, own, first), torch.where(none, own, last)
 
-    def targets(self, crops: int, side: int, patches: Tensor) -> "Targets":
-        """What each patch shows, line by line and from left to right; what is beyond the slots is dropped.
+    def over(self, crops: int, side: int) -> Tensor:
+        """[B, R, W] the character over the middle of each column of each half row, -1 for none.
 
         Args:
             crops: B.
             side: G.
-            patches: [m] the patch of each wordpiece.
         """
-        x, y = self.centre[self.first].unbind(1)
-        lower = (y - patches % side**2 // side >= 0.5).long()  # of two lines in a patch the second
-        order, count = _order(patches, lower, x), crops * side**2
-        pieces = _in_slots(patches[order], self.piece[order], count, -1)
-        halves = _in_slots(patches[order], lower[order], count, 0)
-        pieces[patches[self.piece < 0]] = -2
-        shape = (crops, side, side, -1)
-        return Targets(self.cells(crops, side), pieces.view(shape), halves.view(shape))
-
-    def cells(self, crops: int, side: int) -> Tensor:
-        """[B, G, G, CELLS] the class of the character over the middle of each cell, 0 for none.
-
-        A character that is over no middle has the cell of its own centre.
-        """
-        scale = self.box.new_tensor([CELL_COLUMNS, CELL_ROWS])
-        low, high, centre = self.box[:, :2] * scale, self.box[:, 2:] * scale, self.centre * scale
-        first, last = (low - 0.5).ceil().long(), (high - 0.5).ceil().long() - 1  # columns and rows, ends included
-        none = first > last
-        own = centre.floor().long()
-        first, last = torch.where(none, own, first), torch.where(none, own, last)
-        wide, tall = side * CELL_COLUMNS, side * CELL_ROWS
-        grid = torch.zeros(crops * tall * wide, dtype=torch.long, device=self.box.device)
-        for small in (False, True):  # the small ones last: a neighbour may be over their cell, too
-            chosen = none.any(1) == small
-            if not chosen.any():
-                continue
-            (x0, y0), (x1, y1) = first[chosen].unbind(1), last[chosen].unbind(1)
-            for row in range(int((y1 - y0).max()) + 1):
-                for column in range(int((x1 - x0).max()) + 1):
-                    x, y = x0 + column, y0 + row
-                    inside = (x <= x1) & (y <= y1) & (x >= 0) & (x < wide) & (y >= 0) & (y < tall)
-                    at = (self.crop[chosen] * tall + y) * wide + x
-                    grid[at[inside]] = self.character[chosen][inside]
-        cells = grid.view(crops, side, CELL_ROWS, side, CELL_COLUMNS).permute(0, 1, 3, 2, 4)
-        return cells.reshape(crops, side, side, CELLS)
+        first, last = self.covered()
+        wide, tall = side * COLUMNS, side * 2
+        grid = torch.full((crops * tall * wide,), -1, device=self.box.device)
+        (x0, y0), (x1, y1) = first.unbind(1), last.unbind(1)
+        for row in range(int((y1 - y0).amax()) + 1 if len(y0) else 0):
+            for column in range(int((x1 - x0).amax()) + 1):
+                x, y = x0 + column, y0 + row
+                inside = ((x <= x1) & (y <= y1) & (x >= 0) & (x < wide) & (y >= 0) & (y < tall)).nonzero()[:, 0]
+                grid[(self.crop[inside] * tall + y[inside]) * wide + x[inside]] = inside
+        return grid.view(crops, tall, wide)
 
 
-@dataclass(frozen=True)
-class Targets:
-    """What each patch of B crops shows.
-
-    Attributes:
-        characters: [B, G, G, CELLS] the class of the character over each cell, 0 for none.
-        pieces: [B, G, G, PIECE_SLOTS] ids of the wordpieces that begin there, -1 for none; -2 in all slots of patches
-            where a piece begins that is not known.
-        lower: the same shape, 1 where a wordpiece stands in the lower half of the patch.
-    """
-
-    characters: Tensor
-    pieces: Tensor
-    lower: Tensor
-
-
-def _order(*keys: Tensor) -> Tensor:
-    """Indices that sort by the first key, then by the next."""
-    return torch.from_numpy(np.lexsort([key.cpu().numpy() for key in reversed(keys)])).to(keys[0].device)
-
-
-def _in_slots(patches: Tensor, values: Tensor, count: int, none: int) -> Tensor:
-    """[count, PIECE_SLOTS] values of sorted patches in their slots."""
-    targets = values.new_full((count, PIECE_SLOTS), none)
-    slot = torch.arange(len(patches), device=patches.device) - torch.searchsorted(patches, patches)
-    fits = slot < PIECE_SLOTS
-    targets[patches[fits], slot[fits]] = values[fits]
-    return targets
-
-
-def printed(crops: Sequence[Sequence[Line]], side: float, patch: float, cut: Wordpieces) -> Print:
+def printed(crops: Sequence[Sequence[Line]], side: float, patch: float) -> Print:
     """The text on square crops.
 
     Args:
         crops: of each its lines, whose boxes are in px from the crop's corner and may reach beyond it.
         side: of a crop, px.
         patch: side of a patch, px.
-        cut: into wordpieces.
     """
-    rows: list[tuple[int, int, int, float, float]] = []
+    rows: list[tuple[int, int, int, float, bool]] = []
     boxes: list[np.ndarray] = []
-    pieces: list[tuple[int, int]] = []
     number = 0
     for crop, lines in enumerate(crops):
         for line in lines:
@@ -260,28 +152,21 @@ def printed(crops: Sequence[Sequence[Line]], side: float, patch: float, cut: Wor
             inside = (x >= 0) & (x < side) & (y >= 0) & (y < side)
             if not inside.any():
                 continue
-            middle = float(np.median(y[inside]))
-            start = 0
+            middle, start = float(np.median(y[inside])), 0
             for word in line.text.split(" "):
                 seen = inside[start : start + len(word)]
-                if seen.any():
-                    first = len(rows)
-                    where = np.cumsum(seen) - 1  # of each character among the word's characters inside
-                    for offset in np.flatnonzero(seen):
-                        at = start + offset
-                        rows.append((crop, number, class_of(word[offset]), float(x[at]), middle))
-                        boxes.append(line.boxes[at])
-                    whole = bool(seen.all()) and UNKNOWN not in word
-                    for piece in cut(word):
-                        if seen[piece.start]:
-                            pieces.append((first + int(where[piece.start]), piece.id if whole else -1))
+                classes = [class_of(character) for character in word]
+                whole = bool(seen.all()) and CLASSES - 1 not in classes
+                for offset in np.flatnonzero(seen):
+                    rows.append((crop, number, classes[offset], middle, whole))
+                    boxes.append(line.boxes[start + offset])
                 start += len(word) + 1
-            number += 1
-    table = np.array(rows, np.float32).reshape(-1, 5)
-    owner, row, character = (torch.from_numpy(table[:, column].astype(np.int64)) for column in range(3))
+                number += 1
+    table = np.array(rows, np.float64).reshape(-1, 5)
+    owner, word_number, character = (torch.from_numpy(table[:, column].astype(np.int64)) for column in range(3))
     box = torch.from_numpy(np.array(boxes, np.float32).reshape(-1, 4) / patch)
-    begun = torch.from_numpy(np.array(pieces, np.int64).reshape(-1, 2))
-    return Print(owner, row, box, torch.from_numpy(table[:, 3:5] / patch), character, *begun.unbind(1))
+    middles = torch.from_numpy((table[:, 3] / patch).astype(np.float32))
+    return Print(owner, word_number, box, middles, character, torch.from_numpy(table[:, 4] > 0))
 
 
 @dataclass(frozen=True)
