@@ -377,7 +377,8 @@ def _ask(
         if names and not concept.endswith("address") and (concept not in _SPECIAL or random.random() < 0.5):
             asker.value(names, _KIND.get(concept, "words"), label, value)
     _ask_items(paper, *items)
-    for concept in random.sample([concept for concept in _KIND if concept not in present and concept != "phone"], 3):
+    absent = [concept for concept in _KIND if concept not in present and concept != "phone"]
+    for concept in random.sample(absent, min(3, len(absent))):
         special = _SPECIAL.get(concept)
         if concept == "balance":
             continue

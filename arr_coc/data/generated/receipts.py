@@ -441,7 +441,8 @@ def _ask(paper: _Receipt, items: list[_Item]) -> None:
         missing = [concept for concept in missing if concept not in ("card", "cash")]
     for concept in random.sample(missing, min(2, len(missing))):
         asker.absent(asker.word(f"ask {concept}"))
-    for concept in random.sample([concept for concept in _NAMED if concept not in present], 1):
+    absent = [concept for concept in _NAMED if concept not in present]
+    for concept in random.sample(absent, min(1, len(absent))):
         asker.absent(asker.named(paper.maker.term(concept)[0], _NAMED[concept]))
     asker.gist("kind of page", ("receipt", "a receipt"))
     if random.random() < (0.1 if maker.language == "English" else 1):
