@@ -3,14 +3,14 @@ wordpieces, with their places on the page.
 
 A language model that was trained on text reads its own wordpieces at once. So what is fetched becomes rows of the
 model's own embedding table. Which wordpieces begin under a patch follows from characters: each half row of patches is
-cut into columns of 2 px (of patches of 16), and for each the head says whether text covers it, how far away the middle
+cut into columns of 1 px (of patches of 16), and for each the head says whether text covers it, how far away the middle
 of its line is, and which character it shows. Columns with text that touch and agree on that middle are a word. Its
 characters are the best path of connectionist temporal classification (Graves et al. 2006): equal neighbours are one
 character, and class 0 tells two of them apart. Its wordpieces are cut as byte-pair encoding cuts them, whose merges
 are in the order of their ids.
 
 Notation: B batch, K fetched patches, S slots of half a patch, G side of the fine grid, N = G*G patches, C channels of
-the stem, D width of the language model, V rows of its embedding table, R half rows (2G), W columns (8G).
+the stem, D width of the language model, V rows of its embedding table, R half rows (2G), W columns (16G).
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ CHARACTERS = (
 )
 """Characters that have a class, from class 1 on; class 0 is what stands between two, and the last any other one."""
 CLASSES = len(CHARACTERS) + 2
-COLUMNS = 8
+COLUMNS = 16
 """Columns of a patch."""
 PIECE_SLOTS = 5
 """Wordpieces that may begin in half a patch; a space and digits of 10 px in a patch of 16 px need four."""
@@ -38,7 +38,7 @@ _SAME_LINE = 0.6
 """Half rows by which the middles of neighbouring columns may differ within a word."""
 _LONGEST = 64
 """Characters that are cut into wordpieces together: what touches over a whole page is no word."""
-_WORDS_APART = 24
+_WORDS_APART = 3 * COLUMNS
 """Columns between two words of a line, at most."""
 
 

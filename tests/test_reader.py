@@ -102,18 +102,18 @@ def test_characters_beyond_the_list_share_the_last_class() -> None:
 
 
 def test_columns_know_the_character_over_their_middle() -> None:
-    text = printed([[line("to", 3, 3), line("w", 41, 35)]], 64, 16)  # columns of 2 px, half rows of 8 px
+    text = printed([[line("to", 3, 3), line("w", 41, 35)]], 64, 16)  # columns of 1 px, half rows of 8 px
     over = text.over(1, 4)[0]
-    assert over.shape == (8, 32)
+    assert over.shape == (8, 64)
     for row in (0, 1):  # y from 3 to 13 is over both middles, 4 and 12
-        assert over[row, :11].tolist() == [-1, *[0] * 4, *[1] * 4, -1, -1]  # x from 3 to 11, and to 19
-    assert over[4, 19:26].tolist() == [-1, *[2] * 4, -1, -1] and over[3].max() == -1
+        assert over[row, :21].tolist() == [*[-1] * 3, *[0] * 8, *[1] * 8, -1, -1]  # x from 3 to 11, and to 19
+    assert over[4, 40:51].tolist() == [-1, *[2] * 8, -1, -1] and over[3].max() == -1
     assert text.word.tolist() == [0, 0, 1] and torch.allclose(text.middle * 16, torch.tensor([8.0, 8.0, 40.0]))
 
 
 def test_a_character_over_no_middle_has_its_own_column() -> None:
-    text = printed([[line("i", 8.1, 0, 0.8)]], 64, 16)
-    assert text.over(1, 4)[0, 0, 3:6].tolist() == [-1, 0, -1]
+    text = printed([[line("i", 8.6, 0, 0.8)]], 64, 16)
+    assert text.over(1, 4)[0, 0, 7:11].tolist() == [-1, -1, 0, -1]
 
 
 def test_words_that_the_edge_cuts_and_unknown_characters_are_not_whole() -> None:
@@ -144,19 +144,19 @@ def test_losses_are_small_where_all_is_said_rightly() -> None:
 
 
 def test_a_words_loss_is_that_of_the_mean_over_its_half_rows() -> None:
-    text = printed([[line("ab", 3, 3)]], 64, 16)  # over half rows 0 and 1, columns 1 to 8; one more on both sides
-    classes = torch.randn(1, 8, 32, CLASSES, generator=torch.Generator().manual_seed(0))
-    mean = classes[0, :2, :10].mean(0)
+    text = printed([[line("ab", 3, 3)]], 64, 16)  # over half rows 0 and 1, columns 3 to 18; one more on both sides
+    classes = torch.randn(1, 8, 64, CLASSES, generator=torch.Generator().manual_seed(0))
+    mean = classes[0, :2, 2:20].mean(0)
     target = text.character[None]
     expected = torch.nn.functional.ctc_loss(
-        mean.log_softmax(-1)[:, None], target, torch.tensor([10]), torch.tensor([2]), reduction="sum"
+        mean.log_softmax(-1)[:, None], target, torch.tensor([18]), torch.tensor([2]), reduction="sum"
     )
     torch.testing.assert_close(word_loss(classes, text), expected / 2)
 
 
 def test_words_without_room_for_their_characters_are_not_asked_for() -> None:
     text = printed([[line("illegible", 3, 3, 1.5)]], 64, 16)
-    classes = torch.randn(1, 8, 32, CLASSES, requires_grad=True)
+    classes = torch.randn(1, 8, 64, CLASSES, requires_grad=True)
     loss = word_loss(classes, text)
     loss.backward()
     assert loss == 0 and not classes.grad.any()

@@ -4,7 +4,7 @@ Of each column of a half row of patches they say whether text covers it, how far
 which character it shows. The characters of a word are trained by connectionist temporal classification: no column has
 to be told where one character ends and the next begins.
 
-Notation: B crops, G side of their grid, R half rows (2G) and W columns (8G) of it, T columns of a word.
+Notation: B crops, G side of their grid, R half rows (2G) and W columns (16G) of it, T columns of a word.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,7 +27,7 @@ from .targets import Print, spelled
 
 WEIGHTS = {"characters": 1.0, "middle": 1.0, "present": 2.0}
 """Of the losses in their sum."""
-NARROWEST = 1.0
+NARROWEST = COLUMNS / 8
 """Columns of a word's mean character, at least: narrower print is not told apart."""
 LENGTHS = 5
 """Groups of words by length that a loss is computed in: short words are not padded to the longest."""
