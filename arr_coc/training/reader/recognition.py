@@ -27,6 +27,8 @@ from .targets import Print, spelled
 
 WEIGHTS = {"characters": 1.0, "middle": 1.0, "present": 2.0}
 """Of the losses in their sum."""
+GAP_WEIGHT = 3.0
+"""Of columns within half a patch beside text, which keep words apart, in the loss of where text stands."""
 NARROWEST = COLUMNS / 8
 """Columns of a word's mean character, at least: narrower print is not told apart."""
 LENGTHS = 5
@@ -39,7 +41,9 @@ def line_losses(said: Characters, text: Print) -> dict[str, Tensor]:
     """Of where text stands: cross-entropy of "present", and smooth distances of the "middle" of lines, in half rows."""
     over = text.over(len(said.present), said.present.shape[1] // 2)
     covered = over >= 0
-    losses = {"present": F.binary_cross_entropy_with_logits(said.present.float(), covered.float())}
+    reach = F.max_pool2d(covered.float(), (1, COLUMNS + 1), 1, (0, COLUMNS // 2))
+    weight = 1 + (GAP_WEIGHT - 1) * (reach - covered.float())
+    losses = {"present": F.binary_cross_entropy_with_logits(said.present.float(), covered.float(), weight)}
     if not covered.any():
         return losses | {"middle": said.middles.float().sum() * 0}
     wanted = text.middle[over[covered]] * 2 - covered.nonzero()[:, 1] - 0.5
