@@ -90,6 +90,24 @@ def _extents(text: Print, tall: int, wide: int) -> _Extents:
     return _Extents(text.crop[start], start, count, column, columns, row, rows).select(fits)
 
 
+def _columns(classes: Tensor, words: _Extents) -> Tensor:
+    """Mean logits [t, classes] of the columns of all words, one word after the other, over the half rows of each.
+
+    All are taken from `classes` [B, R, W, classes] at once: each time takes a gradient as large as that.
+    """
+    tall, wide = classes.shape[1:3]
+    size = words.rows * words.columns
+    word = torch.arange(len(size), device=size.device).repeat_interleave(size)
+    inner = torch.arange(len(word), device=size.device) - (size.cumsum(0) - size)[word]
+    below, across = inner // words.columns[word], inner % words.columns[word]
+    at = ((words.crop * tall + words.row)[word] + below) * wide + words.column[word] + across
+    total = torch.zeros(int(words.columns.sum()), classes.shape[-1], device=classes.device)
+    total = total.index_add(
+        0, (words.columns.cumsum(0) - words.columns)[word] + across, classes.flatten(0, 2)[at].float()
+    )
+    return total / words.rows.repeat_interleave(words.columns)[:, None]
+
+
 def word_loss(classes: Tensor, text: Print) -> Tensor:
     """Negative log likelihood of words, per character, of logits [B, R, W, classes]: of each column the mean over the
     half rows that the word covers."""
@@ -97,18 +115,14 @@ def word_loss(classes: Tensor, text: Print) -> Tensor:
     words = _extents(text, tall, wide)
     if not len(words.start):
         return classes.float().sum() * 0
-    flat, losses = classes.flatten(0, 2), []
+    mean, begins = _columns(classes, words), words.columns.cumsum(0) - words.columns
+    losses = []
     for part in words.columns.argsort().tensor_split(LENGTHS):
         if not len(part):
             continue
         some = words.select(part)
-        across = some.column[:, None] + torch.arange(int(some.columns.amax()), device=flat.device)
-        at = (some.crop * tall + some.row)[:, None] * wide + across.clamp(max=wide - 1)  # [m, T]
-        total = flat[at].float()
-        for below in range(1, int(some.rows.amax())):
-            reaches = (below < some.rows).nonzero()[:, 0]
-            total = total.index_add(0, reaches, flat[at[reaches] + below * wide].float())
-        log_probabilities = (total / some.rows[:, None, None]).log_softmax(-1).transpose(0, 1)
+        at = begins[part, None] + torch.arange(int(some.columns.amax()), device=mean.device)  # [m, T]
+        log_probabilities = mean[at.clamp(max=len(mean) - 1)].log_softmax(-1).transpose(0, 1)
         ranges = [text.character[s : s + n] for s, n in zip(some.start.tolist(), some.count.tolist(), strict=True)]
         losses.append(
             F.ctc_loss(

@@ -4,8 +4,8 @@ A `Sketch` is a page of wordpieces without pixels: what the model would read if 
 learns to answer from sketches before there is an encoder that reads, and without drawing or encoding a page. Mistakes
 that reading makes are made there too: wordpieces that are missing, others in their place, a patch to the side.
 
-Notation: B crops or pages, G side of their grid, R half rows (2G) and W columns (16G) of it, n characters, M base tokens
-of 4 x 4 patches.
+Notation: B crops or pages, G side of their grid, R half rows (2G) and W columns (16G) of it, n characters, M base
+tokens of 4 x 4 patches.
 """
 
 from collections.abc import Sequence
