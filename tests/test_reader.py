@@ -1,6 +1,7 @@
 """Stages that teach a checkpoint to read pages into wordpieces: targets, crops, perfect tokens, a few steps each."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.data.domains.page import UNKNOWN, Line, Question, TextPage
 from arr_coc.modeling.image_processing_arr_coc import ArrCocImageProcessor
 from arr_coc.modeling.wordpieces import CHARACTERS, CLASSES, Characters
+from arr_coc.training.attention import all_eager_attention
 from arr_coc.training.from_scratch.targets import pixels
 from arr_coc.training.reader.end_to_end import EndToEnd, EndToEndStage, PageBatches
 from arr_coc.training.reader.language_model import Prompting, seen
@@ -241,7 +243,7 @@ def asked_batches(cut: Wordpieces, reads: str = "both") -> AskedBatches:
 
 def test_each_question_sees_the_page_and_itself(fields: None, cut: Wordpieces) -> None:
     batch = asked_batches(cut).batch(0)
-    visible, question = seen(batch)[0, 0], batch.question[0]
+    visible, question = seen(batch)[0, 0] == 0, batch.question[0]
     for own in range(3):
         rows = visible[question == own]
         assert not rows[:, (question >= 0) & (question != own)].any()
@@ -256,6 +258,26 @@ def test_answers_are_what_follows_the_question(fields: None, cut: Wordpieces) ->
     text = cut.tokenizer.decode(told)
     assert text.endswith("<|im_end|>") and text.removesuffix("<|im_end|>").isdigit()
     assert not batch.base.any() and batch.fetched.any()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("written_out", [True, False])
+def test_an_answer_is_predicted_from_what_stands_before_it(fields: None, written_out: bool) -> None:
+    """As stages train, with attention written out, and as models answer: no token of an answer sees what follows."""
+    model = tiny_model()
+    task = QuestionAnsweringStage(pages={"fields": 1.0}, bf16=False, slips=0.0).task(run_of(model))
+    batch = task._batches("train", {"fetched": 1.0}).batch(0)
+    embeds = task.embedded(batch)
+    with all_eager_attention(model) if written_out else nullcontext():
+        logits, targets, number = task.language.answers(embeds, batch)
+        for token in range(int((number == 0).sum())):
+            changed = embeds.clone()
+            position = int((batch.answer[0] & (batch.question[0] == 0)).nonzero()[token])
+            changed[0, position + 1 :] = torch.randn(changed[0, position + 1 :].shape)
+            again, _, _ = task.language.answers(changed, batch)
+            assert torch.allclose(again[token], logits[token], atol=1e-5)
+            changed[0, position] += 1.0
+            assert not torch.allclose(task.language.answers(changed, batch)[0][token], logits[token], atol=1e-3)
 
 
 def test_reads_are_checked() -> None:

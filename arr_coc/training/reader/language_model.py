@@ -140,12 +140,16 @@ def stacked(pages: Sequence[tuple[Row, list[tuple[int, int, float]], list[str]]]
     )  # fmt: skip
 
 
-def seen(batch: QuestionBatch) -> Tensor:
-    """bool [P, 1, S, S]: a token sees those before it on the page and in its own question."""
+def seen(batch: QuestionBatch, dtype: torch.dtype = torch.float32) -> Tensor:
+    """[P, 1, S, S] what is added to attention scores: 0 for tokens before one on the page and in its own question.
+
+    Not a bool mask: attention that is written out adds a mask to its scores, whatever its type.
+    """
     question, length = batch.question, batch.ids.shape[1]
-    causal = torch.ones(length, length, dtype=torch.bool).tril()
+    causal = torch.ones(length, length, dtype=torch.bool, device=question.device).tril()
     own = (question[:, :, None] == question[:, None]) | (question[:, None] == -1)
-    return (causal & own)[:, None]
+    hidden = ~(causal & own)[:, None]
+    return torch.zeros(hidden.shape, dtype=dtype, device=question.device).masked_fill(hidden, torch.finfo(dtype).min)
 
 
 class Adapter(nn.Module):
@@ -206,7 +210,7 @@ class AdaptedModel:
         """
         self.adapter.write()
         hidden = self.model(
-            inputs_embeds=embeds.to(self.dtype), attention_mask=seen(batch), position_ids=batch.positions,
+            inputs_embeds=embeds.to(self.dtype), attention_mask=seen(batch, self.dtype), position_ids=batch.positions,
             use_cache=False,
         ).last_hidden_state  # fmt: skip
         counts = batch.question.amax(1) + 1
