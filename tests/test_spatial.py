@@ -481,21 +481,6 @@ def test_a_saved_model_and_a_saved_encoding_answer_alike(model: Any, tmp_path: P
     assert again.generate(ImageEncoding.load(tmp_path / "page.safetensors", again), QUESTION) == expected
 
 
-def test_remote_code_answers_alike(model: Any, tmp_path: Path) -> None:
-    folder, picture = tmp_path / "checkpoint", tmp_path / "page.png"
-    Image.new("RGB", (200, 150), "white").save(picture)
-    model.save_pretrained(folder)
-    model.processor.save_pretrained(folder)
-    (folder / "README.md").write_text("# Tiny\n")
-    built = build(folder, tmp_path / "built")
-    code = """
-model = AutoModel.from_pretrained(source, trust_remote_code=True)
-print(model.generate(picture, question))
-"""
-    expected = model.generate(picture, QUESTION)
-    assert expected and run_alone(code, built, picture, home=tmp_path) == expected
-
-
 def test_experts_read_places_too() -> None:
     """Qwen3-VL's mixture of experts."""
     moe = {
