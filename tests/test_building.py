@@ -66,7 +66,7 @@ def test_everything_a_repository_needs_is_written(built: Path, checkpoint: Path)
 def test_a_fresh_interpreter_answers_from_the_folder_and_again_after_saving_elsewhere(
     built: Path, picture: Path, expected: str, tmp_path: Path
 ) -> None:
-    """By every Auto class and the pipeline, and from the Hub's cache, offline; where there is no processor, it says so."""
+    """By every Auto class and the pipeline, and from the Hub's cache, offline. Without a processor it says so."""
     repository, commit = tmp_path / "hub" / "models--org--arr-coc", "0123456789abcdef0123456789abcdef01234567"
     shutil.copytree(built, repository / "snapshots" / commit)
     (repository / "refs").mkdir()

@@ -8,8 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers import READS_WORDS, TINY_SIDE, tiny_config, tiny_model
-from lone import QUESTION, run_alone
-from PIL import Image
+from lone import QUESTION
 from test_compiling import Asking, tokens_of, vision
 from test_modeling import CARD, PAGE, prompt
 from test_views import drawn
@@ -22,7 +21,7 @@ from arr_coc.modeling.fetcher import FetchChoices, FetchResult
 from arr_coc.modeling.image_encoding import ImageEncoding
 from arr_coc.modeling.prompt import image_places, image_planes
 from arr_coc.modeling.view_encoding import look_at_views
-from arr_coc.publishing.building import build, export_language_model
+from arr_coc.publishing.building import export_language_model
 from arr_coc.serving.engine import Engine
 from arr_coc.serving.settings import ServerSettings
 from arr_coc.serving.vllm_client import VllmClient
