@@ -28,7 +28,6 @@ def test_importing_the_library_loads_neither_torch_nor_transformers() -> None:
     "first",
     [
         "import arr_coc",
-        "import transformers, arr_coc",
         "from arr_coc.modeling.fetcher import FetchChoices",  # in the middle of modeling's imports
     ],
 )
