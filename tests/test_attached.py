@@ -175,7 +175,13 @@ def test_questions_share_what_was_read_before_them(family: str) -> None:
         torch.testing.assert_close(logits_of([one]), logits_of([other]), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("strategy", ["attention", "similarity", "saliency", "random"])
+@pytest.mark.parametrize(
+    ("family", "strategy"),
+    [
+        *((family, "attention") for family in sorted(BUILDERS)),
+        *(("qwen3_vl", strategy) for strategy in ("similarity", "saliency", "random")),
+    ],
+)
 def test_a_batch_answers_as_its_prompts_do_alone(family: str, strategy: str) -> None:
     reader = reader_of(family)
     options = {"budget": 0.5, "strategy": strategy, "seed": 5, **WHOLE}

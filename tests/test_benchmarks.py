@@ -228,7 +228,7 @@ def test_running_back_is_timed_beside_the_plain_model(picture: Path, capsys: pyt
 )
 def test_timing_running_back_refuses_bad_arguments(arguments: list[str], message: str) -> None:
     with pytest.raises(SystemExit, match=message):
-        attached.main(["small", "--threads", str(torch.get_num_threads()), *arguments])
+        attached.main(["small", "--sides", "64", "--threads", str(torch.get_num_threads()), *arguments])
 
 
 def test_the_faster_dtype_is_taken() -> None:

@@ -9,7 +9,7 @@ import pytest
 from helpers import TINY_SIDE, tiny_model
 from huggingface_hub import ModelCard
 from lone import QUESTION, run_alone
-from PIL import Image
+from test_spatial import spatial_model
 
 from arr_coc.cli import main
 from arr_coc.publishing.building import (
@@ -66,7 +66,7 @@ def test_everything_a_repository_needs_is_written(built: Path, checkpoint: Path)
 def test_a_fresh_interpreter_answers_from_the_folder_and_again_after_saving_elsewhere(
     built: Path, picture: Path, expected: str, tmp_path: Path
 ) -> None:
-    """By every Auto class and the pipeline, and from the Hub's cache, offline."""
+    """By every Auto class and the pipeline, and from the Hub's cache, offline. Without a processor it says so."""
     repository, commit = tmp_path / "hub" / "models--org--arr-coc", "0123456789abcdef0123456789abcdef01234567"
     shutil.copytree(built, repository / "snapshots" / commit)
     (repository / "refs").mkdir()
@@ -93,33 +93,28 @@ print(ask(text=chat, return_full_text=False)[0]["generated_text"].strip())
     assert said[6:] == ["ArrCocConfig", model, model, "ArrCocImageProcessor", expected]
     for folder in saved:
         assert json.loads((folder / "config.json").read_text())["auto_map"] == AUTO_MAP
+    bare, spatial = tmp_path / "bare", tmp_path / "spatial"
+    shutil.copytree(built, bare, ignore=shutil.ignore_patterns("*processor_config.json", "token*"))
+    places = spatial_model()
+    places.save_pretrained(spatial)
+    places.processor.save_pretrained(spatial)
     code = """
-for folder in (source, *rest):
+*folders, bare = source, *rest
+for folder in folders:
     print(AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True).generate(picture, question))
     print(type(AutoProcessor.from_pretrained(folder, trust_remote_code=True)).__name__)
-"""
-    home = tmp_path / "home"
-    home.mkdir()
-    assert run_alone(code, saved[0], picture, saved[1], home=home).splitlines() == [expected, "ArrCocProcessor"] * 2
-
-
-def test_a_model_without_a_processor_says_so_in_one_line(built: Path, tmp_path: Path) -> None:
-    bare = tmp_path / "bare"
-    bare.mkdir()
-    for name in ("config.json", "model.safetensors", *(path.name for path in CODE.glob("*.py"))):
-        if (built / name).exists():
-            shutil.copyfile(built / name, bare / name)
-    code = """
 try:
-    AutoModel.from_pretrained(source, trust_remote_code=True).generate(picture, question)
+    AutoModel.from_pretrained(bare, trust_remote_code=True).generate(picture, question)
 except ValueError as error:
     print(error)
 """
-    (tmp_path / "grey.png").write_bytes(b"")
-    Image.new("RGB", (8, 8)).save(tmp_path / "grey.png")
-    said = run_alone(code, bare, tmp_path / "grey.png", home=tmp_path)
-    assert said.startswith(f"processor: expected '{bare}' to hold one")
-    assert "\n" not in said
+    home = tmp_path / "home"
+    home.mkdir()
+    said = run_alone(code, saved[0], picture, saved[1], spatial, bare, home=home).splitlines()
+    assert said[:4] == [expected, "ArrCocProcessor"] * 2
+    assert said[4:6] == [places.generate(picture, QUESTION), "ArrCocProcessor"]
+    (refusal,) = said[6:]
+    assert refusal.startswith(f"processor: expected '{bare}' to hold one")
 
 
 def test_shards_are_taken_and_stale_weights_are_not(checkpoint: Path, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def model() -> Any:
 
 @pytest.fixture(scope="module")
 def url(model: Any) -> Iterator[str]:
-    with serving(model, ServerSettings(cache_tokens=4096, max_pixels=100_000)) as (_, url):
+    with serving(model, ServerSettings(cache_tokens=4096, max_pixels=100_000, image_workers=1)) as (_, url):
         yield url
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +28,14 @@ OURS = ("document", "form", *NEW)
 """Domains whose letters we draw ourselves."""
 
 
-def pages(domain: str, split: str, count: int = 4, size: int = 256, seed: int = 0) -> list[Page]:
-    return [draw_page(domain, seed, index, size, split) for index in range(count)]
+def pages(domain: str, split: str, count: int = 4, size: int = 256) -> list[Page]:
+    """The first pages of a split; each is drawn once. Read only."""
+    return [drawn_page(domain, index, size, split) for index in range(count)]
+
+
+@cache
+def drawn_page(domain: str, index: int, size: int, split: str) -> Page:
+    return draw_page(domain, 0, index, size, split)
 
 
 def text_in(page: Page, box: Box) -> str:

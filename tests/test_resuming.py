@@ -19,6 +19,7 @@ from arr_coc.training.checkpoints import (
     newest_complete,
 )
 from arr_coc.training.phases import train_phase
+from arr_coc.training.trainer import ArrCocTrainer
 
 
 @pytest.fixture(scope="module")
@@ -27,10 +28,26 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiered_checkpoint(tmp_path_factory.mktemp("tiers"))
 
 
-def test_resume_gives_the_weights_of_an_uninterrupted_run(checkpoint: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def whole(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> ArrCocTrainer:
+    """A run that nothing interrupted. Read only."""
+    trainer = trainer_of(checkpoint, tmp_path_factory.mktemp("whole"), accumulation=2)
+    trainer.train()
+    return trainer
+
+
+@pytest.fixture(scope="module")
+def killed(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the same run, killed before its fifth step, with checkpoints 2 and 4. Read only."""
+    folder = tmp_path_factory.mktemp("killed")
+    killed_at(trainer_of(checkpoint, folder, accumulation=2), 4)
+    return folder
+
+
+def test_resume_gives_the_weights_of_an_uninterrupted_run(
+    checkpoint: Path, whole: ArrCocTrainer, tmp_path: Path
+) -> None:
     """Killed twice, between checkpoints; with accumulation, and a checkpoint that was half written in the way."""
-    whole = trainer_of(checkpoint, tmp_path / "whole", accumulation=2)
-    whole.train()
     rng = random.Random(0)
     first, second = rng.choice([2, 3]), rng.choice([3, 4])
     killed_at(trainer_of(checkpoint, tmp_path / "killed", accumulation=2), first)
@@ -64,36 +81,34 @@ def flip(path: Path) -> None:
 
 
 def test_a_damaged_checkpoint_is_not_gone_on_from_but_the_one_before_it(
-    checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    checkpoint: Path, whole: ArrCocTrainer, killed: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A checkpoint counted as whole by the sizes of its files: a bit that flipped on the disk went into the weights."""
-    whole = trainer_of(checkpoint, tmp_path / "whole", held_out=None)
-    whole.train()
-    killed_at(trainer_of(checkpoint, tmp_path / "damaged", held_out=None), 4)
+    shutil.copytree(killed, tmp_path / "damaged")
     flip(tmp_path / "damaged" / "checkpoint-4" / "model.safetensors")
-    resumed = trainer_of(checkpoint, tmp_path / "damaged", held_out=None)
+    resumed = trainer_of(checkpoint, tmp_path / "damaged", accumulation=2)
     resumed.train()
     assert same(weights_of(whole), weights_of(resumed))
     assert "checkpoint-4: expected a whole checkpoint; got another model.safetensors than was written" in caplog.text
 
 
-def test_where_every_checkpoint_is_damaged_it_says_so(checkpoint: Path, tmp_path: Path) -> None:
-    killed_at(trainer_of(checkpoint, tmp_path), 4)
+def test_where_every_checkpoint_is_damaged_it_says_so(checkpoint: Path, killed: Path, tmp_path: Path) -> None:
+    shutil.copytree(killed, tmp_path, dirs_exist_ok=True)
     for step in (2, 4):
         flip(tmp_path / f"checkpoint-{step}" / "optimizer.pt")
     with pytest.raises(ValueError, match=r"checkpoint-4: expected a whole checkpoint .*; got another optimizer\.pt"):
-        trainer_of(checkpoint, tmp_path).train()
+        trainer_of(checkpoint, tmp_path, accumulation=2).train()
     assert len(checkpoints(tmp_path)) == 2
 
 
-def test_a_best_checkpoint_that_is_gone_is_no_longer_the_best(checkpoint: Path, tmp_path: Path) -> None:
-    killed_at(trainer_of(checkpoint, tmp_path), 4)
+def test_a_best_checkpoint_that_is_gone_is_no_longer_the_best(checkpoint: Path, killed: Path, tmp_path: Path) -> None:
+    shutil.copytree(killed, tmp_path, dirs_exist_ok=True)
     state = TrainerState.load_from_json(str(tmp_path / "checkpoint-4" / "trainer_state.json"))
     state.best_model_checkpoint, state.best_metric = str(tmp_path / "checkpoint-2"), -1.0
     state.save_to_json(str(tmp_path / "checkpoint-4" / "trainer_state.json"))
     mark_complete(tmp_path / "checkpoint-4")
     flip(tmp_path / "checkpoint-2" / "model.safetensors")
-    resumed = trainer_of(checkpoint, tmp_path, steps=6)
+    resumed = trainer_of(checkpoint, tmp_path, steps=6, accumulation=2)
     resumed.train()
     assert resumed.state.best_metric != -1.0
     assert resumed.state.best_model_checkpoint == str(tmp_path / "checkpoint-6")

@@ -40,25 +40,30 @@ def test_a_saved_folder_holds_the_code_and_the_map_that_build_writes(saved: Path
         assert ours["auto_map"] == theirs["auto_map"]
 
 
-def test_a_fresh_interpreter_answers_from_a_saved_folder(saved: Path, picture: Path, tmp_path: Path) -> None:
-    code = """
-model = AutoModel.from_pretrained(source, trust_remote_code=True)
-print(type(AutoProcessor.from_pretrained(source, trust_remote_code=True)).__name__)
-print(model.generate(picture, question))
-"""
-    expected = tiny_model().generate(picture, QUESTION)
-    assert run_alone(code, saved, picture, home=tmp_path).splitlines() == ["ArrCocProcessor", expected]
+def test_a_fresh_interpreter_reads_what_was_saved(saved: Path, picture: Path, tmp_path: Path) -> None:
+    """A model with its processor, also about a document; and a processor, or an image processor, saved alone.
 
-
-def test_a_processor_saved_alone_loads_alone(tmp_path: Path) -> None:
+    Remote code may load a class twice: what one of them opened was no document to the other.
+    """
+    pytest.importorskip("pypdfium2")
+    pages = [Image.new("RGB", (40, 40), "white")] * 2
+    pages[0].save(tmp_path / "pages.pdf", save_all=True, append_images=pages[1:])
     tiny_processor().save_pretrained(tmp_path / "both")
     tiny_processor().image_processor.save_pretrained(tmp_path / "images")
     code = """
-for auto, folder in ((AutoProcessor, source), (AutoImageProcessor, source), (AutoImageProcessor, picture)):
+document, both, images = rest
+model = AutoModel.from_pretrained(source, trust_remote_code=True)
+print(model.generate(picture, question))
+model.processor = AutoProcessor.from_pretrained(source, trust_remote_code=True)
+print(type(model.processor).__name__)
+print(len(model.generate(document, question, tiles="never", return_fetch=True).fetch.counts))
+for auto, folder in ((AutoProcessor, both), (AutoImageProcessor, both), (AutoImageProcessor, images)):
     print(type(auto.from_pretrained(folder, trust_remote_code=True)).__name__)
 """
-    said = run_alone(code, tmp_path / "both", tmp_path / "images", home=tmp_path).splitlines()
-    assert said == ["ArrCocProcessor", "ArrCocImageProcessor", "ArrCocImageProcessor"]
+    others = (tmp_path / name for name in ("pages.pdf", "both", "images"))
+    said = run_alone(code, saved, picture, *others, home=tmp_path).splitlines()
+    assert said[:3] == [tiny_model().generate(picture, QUESTION), "ArrCocProcessor", "2"]
+    assert said[3:] == ["ArrCocProcessor", "ArrCocImageProcessor", "ArrCocImageProcessor"]
 
 
 def test_where_it_was_loaded_from_leaves_no_trace_in_the_map(saved: Path, tmp_path: Path) -> None:
@@ -115,16 +120,3 @@ def test_the_processor_comes_from_where_the_weights_came_from(saved: Path, pictu
     model = ArrCocForConditionalGeneration.from_pretrained(tmp_path / "repository", subfolder="inner")
     assert model.processor.budget == 7
     assert model.generate(picture, QUESTION) == tiny_model().generate(picture, QUESTION)
-
-
-def test_a_processor_that_another_loader_made_opens_documents(saved: Path, tmp_path: Path) -> None:
-    """Remote code may load a class twice: what one of them opened was no document to the other."""
-    pytest.importorskip("pypdfium2")
-    pages = [Image.new("RGB", (40, 40), "white")] * 2
-    pages[0].save(tmp_path / "pages.pdf", save_all=True, append_images=pages[1:])
-    code = """
-model = AutoModel.from_pretrained(source, trust_remote_code=True)
-model.processor = AutoProcessor.from_pretrained(source, trust_remote_code=True)
-print(len(model.generate(picture, question, tiles="never", return_fetch=True).fetch.counts))
-"""
-    assert run_alone(code, saved, tmp_path / "pages.pdf", home=tmp_path).splitlines() == ["2"]

@@ -31,7 +31,9 @@ from arr_coc.serving.settings import ServerSettings
 QUESTION = "What is the total?"
 IMAGES = [png(noise(seed)) for seed in range(4)]
 URLS = [data_url(content) for content in IMAGES]
-SETTINGS = ServerSettings(cache_tokens=4096, max_waiting=64, embed_batch=4, max_running=6, max_pixels=100_000)
+SETTINGS = ServerSettings(
+    cache_tokens=4096, max_waiting=64, embed_batch=4, max_running=6, max_pixels=100_000, image_workers=1
+)
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,14 @@
 """`--strict-skips` and `--bare`: what may be skipped, and what a bare machine does not have."""
 
-import re
-import shutil
-import subprocess
-import sys
+import os
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
+
+import arr_coc.data.browser  # noqa: F401  a run within this one would import torch again, which crashes
+
+pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).parents[1]
 
@@ -33,23 +35,25 @@ def test_fonts():
 
 
 @pytest.mark.parametrize(
-    ("bare", "installed", "browser"), [(False, True, "PASSED"), (False, False, "FAILED"), (True, True, "SKIPPED")]
+    ("bare", "installed", "browser"), [(False, True, "passed"), (False, False, "failed"), (True, True, "skipped")]
 )
 def test_unlisted_skips_fail_and_a_bare_machine_has_no_browser(
-    bare: bool, installed: bool, browser: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bare: bool, installed: bool, browser: str, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a process of its own, on whose PATH a program of the browser's name is, or is not, installed."""
-    shutil.copyfile(ROOT / "tests" / "conftest.py", tmp_path / "conftest.py")
-    (tmp_path / "test_one.py").write_text(TESTS)
-    programs = tmp_path / "programs"
-    programs.mkdir()
+    """In a run of its own, on whose PATH a program of the browser's name is, or is not, installed."""
+    pytester.makeconftest((ROOT / "tests" / "conftest.py").read_text(encoding="utf-8"))
+    pytester.makepyfile(TESTS)
+    programs = pytester.mkdir("programs")
     if installed:
         (programs / "chromium").write_text("#!/bin/sh\n")
         (programs / "chromium").chmod(0o755)
     monkeypatch.setenv("PATH", str(programs))
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
-    options = ["-v", "-p", "no:cacheprovider", "--strict-skips", *(["--bare"] if bare else [])]
-    command = [sys.executable, "-m", "pytest", *options, str(tmp_path)]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path).stdout
-    outcomes = dict(re.findall(r"::test_(\w+) (PASSED|FAILED|SKIPPED)", said))
-    assert outcomes == {"listed": "SKIPPED", "unlisted": "FAILED", "browser": browser, "fonts": "PASSED"}, said
+    with patch.dict(os.environ):  # `--bare` changes it
+        said = pytester.inline_run("-p", "no:cacheprovider", "--strict-skips", *(["--bare"] if bare else []))
+    outcomes = {
+        report.nodeid.partition("::test_")[2]: report.outcome
+        for report in said.getreports("pytest_runtest_logreport")
+        if report.when == "call"
+    }
+    assert outcomes == {"listed": "skipped", "unlisted": "failed", "browser": browser, "fonts": "passed"}

@@ -8,8 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers import READS_WORDS, TINY_SIDE, tiny_config, tiny_model
-from lone import QUESTION, run_alone
-from PIL import Image
+from lone import QUESTION
 from test_compiling import Asking, tokens_of, vision
 from test_modeling import CARD, PAGE, prompt
 from test_views import drawn
@@ -22,7 +21,7 @@ from arr_coc.modeling.fetcher import FetchChoices, FetchResult
 from arr_coc.modeling.image_encoding import ImageEncoding
 from arr_coc.modeling.prompt import image_places, image_planes
 from arr_coc.modeling.view_encoding import look_at_views
-from arr_coc.publishing.building import build, export_language_model
+from arr_coc.publishing.building import export_language_model
 from arr_coc.serving.engine import Engine
 from arr_coc.serving.settings import ServerSettings
 from arr_coc.serving.vllm_client import VllmClient
@@ -479,21 +478,6 @@ def test_a_saved_model_and_a_saved_encoding_answer_alike(model: Any, tmp_path: P
     assert expected and again.generate(PAGE, QUESTION) == expected
     model.encode_image(PAGE).save(tmp_path / "page.safetensors", model)
     assert again.generate(ImageEncoding.load(tmp_path / "page.safetensors", again), QUESTION) == expected
-
-
-def test_remote_code_answers_alike(model: Any, tmp_path: Path) -> None:
-    folder, picture = tmp_path / "checkpoint", tmp_path / "page.png"
-    Image.new("RGB", (200, 150), "white").save(picture)
-    model.save_pretrained(folder)
-    model.processor.save_pretrained(folder)
-    (folder / "README.md").write_text("# Tiny\n")
-    built = build(folder, tmp_path / "built")
-    code = """
-model = AutoModel.from_pretrained(source, trust_remote_code=True)
-print(model.generate(picture, question))
-"""
-    expected = model.generate(picture, QUESTION)
-    assert expected and run_alone(code, built, picture, home=tmp_path) == expected
 
 
 def test_experts_read_places_too() -> None:

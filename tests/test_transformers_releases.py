@@ -115,7 +115,9 @@ def test_a_later_minor_release_is_said_once_in_one_line(
 
 
 def test_importing_arr_coc_says_it() -> None:
-    code = "import peft, transformers; transformers.__version__ = '5.25.0'; import arr_coc"
+    """And transformers, which was imported before, knows its classes."""
+    code = "import peft, transformers; transformers.__version__ = '5.25.0'; import arr_coc\n"
+    code += "assert transformers.AutoConfig.for_model('arr_coc').model_type == 'arr_coc'"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.removeprefix("[transformers] ") == SAID.format("5.25.0") + "\n" and done.stdout == ""
 

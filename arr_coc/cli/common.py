@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -37,16 +38,29 @@ class Command:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Libraries report errors only and draw no progress bars of their own; as before afterwards."""
-    from transformers.utils import logging
+    from transformers.utils import logging as library
 
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    verbosity, bars = library.get_verbosity(), library.is_progress_bar_enabled()
+    library.set_verbosity_error()
+    library.disable_progress_bar()
     try:
         yield
     finally:
-        logging.set_verbosity(verbosity)
-        (logging.enable_progress_bar if bars else logging.disable_progress_bar)()
+        library.set_verbosity(verbosity)
+        (library.enable_progress_bar if bars else library.disable_progress_bar)()
+
+
+@contextmanager
+def training_log() -> Iterator[None]:
+    """Trainings tell of their progress on standard error."""
+    handler, logger = logging.StreamHandler(), logging.getLogger("arr_coc.training")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 def add_model_argument(parser: argparse.ArgumentParser) -> None:

@@ -1,13 +1,20 @@
 """`arr-coc learn`, `replay` and `reference`: from the use of a server to a better scorer, or to the reason why not."""
 
 import argparse
-import logging
-import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from .common import Command, add_data_arguments, add_device_argument, add_model_argument, find_source, reading, writable
+from .common import (
+    Command,
+    add_data_arguments,
+    add_device_argument,
+    add_model_argument,
+    find_source,
+    reading,
+    training_log,
+    writable,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,15 +56,8 @@ def run(args: argparse.Namespace) -> None:
         model=find_model(args.model),
         **{name: value for name, value in given.items() if value is not None},
     )
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    logger = logging.getLogger("arr_coc.training")
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    try:
+    with training_log():
         learned = learn(lesson, versions, find_device(args.device))
-    finally:
-        logger.removeHandler(handler)
     print("\n".join(learned.decision.lines()))
     print(f"in use: {versions.current().version}")
 

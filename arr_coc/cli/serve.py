@@ -16,18 +16,20 @@ if TYPE_CHECKING:
 KEYS_VARIABLE = "ARR_COC_API_KEYS"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_model_and_address(parser: argparse.ArgumentParser, port: int, listens: str) -> None:
     parser.add_argument(
         "model",
         metavar="MODEL",
         nargs="?",
         help="folder, or org/name on the Hub (default: arr-coc-tiny-2 of a checkout)",
     )
-    parser.add_argument("--name", metavar="N", help="name of the model for clients (default: the folder's)")
     parser.add_argument("--host", metavar="H", default="127.0.0.1", help="address to listen at (default: %(default)s)")
-    parser.add_argument(
-        "--port", metavar="P", type=int, default=8000, help="port; 0: any free one (default: %(default)s)"
-    )
+    parser.add_argument("--port", metavar="P", type=int, default=port, help=f"{listens} (default: %(default)s)")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    _add_model_and_address(parser, 8000, "port; 0: any free one")
+    parser.add_argument("--name", metavar="N", help="name of the model for clients (default: the folder's)")
     keys = f"file of API keys, one per line; or {KEYS_VARIABLE}, comma-separated (default: no key is needed)"
     parser.add_argument("--api-keys", metavar="FILE", help=keys)
     hosts = "host from which images may be downloaded; may be repeated (default: data: URLs only)"
@@ -161,14 +163,7 @@ COMMAND = Command(
 
 
 def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "model",
-        metavar="MODEL",
-        nargs="?",
-        help="folder, or org/name on the Hub (default: arr-coc-tiny-2 of a checkout)",
-    )
-    parser.add_argument("--host", metavar="H", default="127.0.0.1", help="address to listen at (default: %(default)s)")
-    parser.add_argument("--port", metavar="P", type=int, default=7860, help="port to listen at (default: %(default)s)")
+    _add_model_and_address(parser, 7860, "port to listen at")
     add_device_argument(parser)
 
 

@@ -1,13 +1,11 @@
 """`arr-coc render` and `arr-coc train`: pages with questions, and recipes from a configuration to weights."""
 
 import argparse
-import logging
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .common import Command
+from .common import Command, training_log
 
 if TYPE_CHECKING:
     from arr_coc.data.records import Record
@@ -36,13 +34,8 @@ def run(args: argparse.Namespace) -> None:
         device = torch.empty(0, device=args.device).device
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"--device: expected a device of this machine; got {args.device!r}") from error
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    logger = logging.getLogger("arr_coc.training")
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
     trained = Path(args.out) / "model"
-    try:
+    with training_log():
         if args.adapter is None:
             usual = None if recipe.reference is None else open_records(recipe.reference, folder=recipe.root)
             train(recipe, Path(args.out), device)
@@ -50,8 +43,6 @@ def run(args: argparse.Namespace) -> None:
                 _save_reference(trained, usual, args.device)
         else:
             trained = train_adapter(recipe, Path(args.out), device, rank=args.adapter)
-    finally:
-        logger.removeHandler(handler)
     state = PartialState()
     if state.is_main_process:
         print(trained)
