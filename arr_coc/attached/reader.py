@@ -13,13 +13,14 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
 
-from ..loading import find_device, find_model
+from ..loading import find_device, find_model, load_model
 from ..modeling.answers import Answer, answer_probabilities
 from ..modeling.checks import boxes_per_slot
 from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.generation import check_decoding, checked_questions, shown_by_prompts
 from ..modeling.image_loading import MAX_IMAGE_PIXELS, Source, load_source
 from ..modeling.image_processing_arr_coc import Box
+from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.processing_arr_coc import History, Turn, histories
 from ..modeling.view_encoding import sources_of
 from ..modeling.views import AS_SEEN
@@ -389,6 +390,13 @@ def load_reader(name: str | None, device: str | None = None) -> AttachedReader |
     target, kind = find_device(device), AutoModelForImageTextToText
     model, processor = (_loaded(part, source) for part in (kind, AutoProcessor))
     return attach(model.to(target).eval(), processor)
+
+
+def load_model_or_reader(
+    name: str | None, device: str | None = None
+) -> ArrCocForConditionalGeneration | AttachedReader:
+    """One of our own models, or a reader attached to a published one. Errors as of `load_reader` and `load_model`."""
+    return load_reader(name, device) or load_model(name, device)
 
 
 def _loaded(kind: Any, source: str) -> Any:
