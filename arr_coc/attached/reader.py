@@ -24,7 +24,7 @@ from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.processing_arr_coc import History, Turn, histories
 from ..modeling.view_encoding import sources_of
 from ..modeling.views import AS_SEEN
-from .adapter import load_scorer, save_scorer
+from .adapter import ADAPTER, base_of, load_scorer, save_scorer
 from .encoding import AttachedEncoding, EncodedPrompt, encode_prompts
 from .families import FAMILIES
 from .placing import PromptWriter, count_fetched
@@ -225,8 +225,8 @@ class AttachedReader:
             ValueError: there is none.
         """
         if self.scorer is None:
-            raise ValueError("save_adapter: expected a trained scorer (load_adapter, or train_scorer); got none")
-        save_scorer(self.scorer, path, self.model.config.model_type)
+            raise ValueError("save_adapter: expected a trained scorer (load_adapter, or arr-coc train); got none")
+        save_scorer(self.scorer, path, self.model.config.model_type, self.model.config._name_or_path)
 
     def load_adapter(self, path: str | Path) -> None:
         """Reads a scorer that `save_adapter` wrote; strategy "realizer" then is the default.
@@ -280,7 +280,9 @@ class AttachedReader:
         if strategy not in STRATEGIES:
             raise ValueError(f"strategy: expected one of {', '.join(sorted(STRATEGIES))}; got {strategy!r}")
         if strategy == "realizer" and self.scorer is None:
-            raise ValueError('strategy "realizer": expected a trained scorer (load_adapter, or train_scorer); got none')
+            raise ValueError(
+                'strategy "realizer": expected a trained scorer (load_adapter, or arr-coc train); got none'
+            )
         if (strategy == "oracle") != (boxes is not None):
             received = f"strategy {strategy!r} {'without' if boxes is None else 'with'} boxes"
             raise ValueError(f"boxes: expected boxes with strategy oracle, and with no other; got {received}")
@@ -371,13 +373,21 @@ def _boxes_of(prompts: Sequence[EncodedPrompt], boxes: Any) -> list[Any]:
 def load_reader(name: str | None, device: str | None = None) -> AttachedReader | None:
     """A reader attached to the published model `name`; None: it is one of our own, or none that can be read.
 
+    A folder with a trained scorer (`ADAPTER`) stands for the model that it was trained on, with that scorer.
+
     Raises:
-        ValueError: a model of a family that cannot be attached to, one that transformers cannot load, or no such
-            device.
+        ValueError: a model of a family that cannot be attached to, one that transformers cannot load, a damaged scorer
+            or one of a model that is not there, or no such device.
     """
     if name is None:
         return None
     source = find_model(name)
+    if (adapter := Path(source) / ADAPTER).is_file():
+        reader = load_reader(base := base_of(adapter), device)
+        if reader is None:
+            raise ValueError(f"{adapter}: expected a scorer of a published model; got one of {base!r}")
+        reader.load_adapter(adapter)
+        return reader
     try:
         model_type = AutoConfig.from_pretrained(source).model_type
     except (OSError, ValueError):
