@@ -92,6 +92,16 @@ def count_fetched(budget: float | int | str, tokens: int, places: int, base: int
     return fetched
 
 
+def share_or_number(text: str) -> float | int | str:
+    """A budget of a published model (`AttachedReader.generate`): a share, a number of tokens, or a name."""
+    if text.isdecimal():
+        return int(text)
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
 def place(
     asked: PlainPrompt, prompt: EncodedPrompt, fetched: Tensor | None, tokens: Tensor, planes: list[Tensor]
 ) -> PlacedPrompt:

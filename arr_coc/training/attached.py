@@ -17,6 +17,7 @@ from ..attached.reader import BUDGET, load_reader
 from ..attached.scoring import TrainedScorer, most_relevant, relevance_of_boxes, token_scores
 from ..data.formats import open_records
 from ..data.records import HeldImage, Record, opened
+from ..evaluation.answers import all_boxes
 from ..modeling.configuration_arr_coc import ArrCocFetcherConfig
 from ..modeling.image_processing_arr_coc import Box
 from .from_scratch.optimizers import adamw
@@ -120,7 +121,7 @@ class AttachedScorerStage(Stage):
 
     def _loss(self, pages: "_Pages", scorer: TrainedScorer, record: Record) -> Tensor:
         encoding = pages.encoded(record.images)
-        boxes = boxes_by_source(record, encoding) if self.teacher == "boxes" and record.located else None
+        boxes = _boxes(record, encoding) if self.teacher == "boxes" and record.located else None
         return scorer_loss(pages.reader, scorer, encoding, record.question, boxes, record.history)
 
     @torch.no_grad()
@@ -132,7 +133,7 @@ class AttachedScorerStage(Stage):
             if record.boxes:
                 encoding = pages.encoded(record.images)
                 (prompt,) = encoding.prompts
-                relevance = relevance_of_boxes(prompt, boxes_by_source(record, encoding))
+                relevance = relevance_of_boxes(prompt, _boxes(record, encoding))
                 scores = token_scores(scorer, prompt, pages.reader.query(record.question))
                 count = max(1, round(BUDGET * len(prompt)) - len(prompt.base))
                 chosen = most_relevant(scores, prompt.is_place, count).cpu()
@@ -152,10 +153,9 @@ class _Pages:
         return self.reader.encode_image([[opened(image) for image in images]], prefix=False)
 
 
-def boxes_by_source(record: Record, encoding: AttachedEncoding) -> list[list[Box]]:
-    """The boxes of a record's answer and its label, a list for each image of the prompt, px."""
-    count = len(encoding.prompts[0].sources)
-    return [[*record.boxes_on(source), *record.boxes_on(source, labels=True)] for source in range(count)]
+def _boxes(record: Record, encoding: AttachedEncoding) -> list[list[Box]]:
+    """Those of the answer and its label, a list for each image of the prompt, px."""
+    return [all_boxes(record, source) for source in range(len(encoding.prompts[0].sources))]
 
 
 def begin_attached(model: Path, root: Path, start: Path | None, device: str) -> AttachedReader:
