@@ -204,6 +204,32 @@ def test_a_generation_that_fails_is_tried_again_question_by_question(
     assert len(set(answers)) == 1 and began.count(1) == 4 and len(began) > 4
 
 
+def test_a_stop_in_the_middle_of_an_answer_is_told(reader: AttachedReader) -> None:
+    with serving(reader, SETTINGS) as (server, url), openai.OpenAI(base_url=url, api_key="any", max_retries=0) as own:
+        stream = ask(own, "What?", URLS[0], stream=True, max_tokens=1000)
+        next(iter(stream))
+        server.engine.stop()
+        with pytest.raises(openai.APIError, match="the server ended before the answer did"):
+            list(stream)
+
+
+def test_tokens_are_drawn_as_the_model_says_where_nobody_says_otherwise(
+    served: tuple[Server, str], reader: AttachedReader, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As published generation configs do: a narrow top_k leaves the likeliest token alone."""
+    config, generate, given = reader.model.generation_config, reader.model.generate, list[dict[str, Any]]()
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        given.append(kwargs)
+        return generate(*args, **kwargs)
+
+    monkeypatch.setattr(reader.model, "generate", watched)
+    monkeypatch.setattr(config, "top_k", 1)
+    cold, warm = (text(ask(client, "What?", URLS[0], temperature=value)) for value in (0.0, 2.0))
+    assert cold == warm and [own["do_sample"] for own in given] == [False, True]
+    assert (given[1]["temperature"], given[1]["top_p"], given[1]["top_k"]) == (2.0, 1.0, 1)
+
+
 def test_what_only_our_own_models_have_is_refused(cli: Cli, tmp_path: Path) -> None:
     for part in published("idefics3"):
         part.save_pretrained(tmp_path / "model")

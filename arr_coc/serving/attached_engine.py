@@ -102,7 +102,8 @@ class AttachedEngine(QuestionQueue):
 
     def _generate(self, tickets: Sequence[Ticket], asked: Sequence[AskedPrompt]) -> None:
         question, logits = tickets[0].question, LatestLogits()
-        drawn = {"temperature": question.temperature, "top_p": question.top_p, "top_k": 0}
+        top_k = self.generation_config.top_k or 0
+        drawn = {"temperature": question.temperature, "top_p": question.top_p, "top_k": top_k}
         with self._changed:
             if not self.alive:
                 raise EngineStopped
@@ -121,6 +122,8 @@ class AttachedEngine(QuestionQueue):
         finally:
             with self._changed:
                 self._running = []
+        if not self.alive:
+            raise EngineStopped  # the rows were ended, not their answers
 
 
 class LatestLogits(LogitsProcessor):

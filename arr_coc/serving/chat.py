@@ -51,6 +51,7 @@ class Chat:
         self._ends = set(ends if isinstance(ends, list) else [] if ends is None else [ends])
         self._max_tokens = config.max_new_tokens or 64
         self._temperature = float(config.temperature or 1.0) if config.do_sample else 0.0
+        self._top_p = float(config.top_p or 1.0)
 
     async def begin(self, request: ChatRequest) -> "Answering | JsonAnswering":
         """The answer to a request, of which the first token is there; of a schema, that of every field.
@@ -82,7 +83,7 @@ class Chat:
                 choices,
                 asked or min(self._max_tokens, most),
                 temperature,
-                1.0 if request.top_p is None else request.top_p,
+                self._top_p if request.top_p is None else request.top_p,
             )
             try:
                 for answer, own in zip(answers, texts, strict=True):
