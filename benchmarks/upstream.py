@@ -238,9 +238,12 @@ def ovis(
 
 def qwen3_vl(
     language: Upstream, *, width: int = 1024, layers: int = 24, heads: int = 16, inner: int = 4096, grid: int = 48,
-    depths: tuple[int, ...] = (5, 11, 17),
+    depths: tuple[int, ...] = (5, 11, 17), experts: tuple[int, int, int] | None = None,
 ) -> Upstream:  # fmt: skip
-    """Qwen3-VL around `qwen3(stored_head=False)`; `width`: of its encoder, whose layers `depths` make planes."""
+    """Qwen3-VL around `qwen3(stored_head=False)`; `width`: of its encoder, whose layers `depths` make planes.
+
+    `experts`: their number, those of a token, and their width, of the mixture of experts.
+    """
     visual, text = "model.visual.", dict(language.config)
     wide = text["hidden_size"]
     shapes: Shapes = {
@@ -263,7 +266,7 @@ def qwen3_vl(
     text |= {"model_type": "qwen3_vl_text", "rope_scaling": rotary, "rope_theta": 5000000, "bos_token_id": 151643}
     text |= {"eos_token_id": 151645, "max_position_embeddings": 262144, "hidden_act": "silu", "use_cache": True}
     text |= {"attention_dropout": 0.0, "initializer_range": 0.02, "dtype": "bfloat16"}
-    config = {
+    config: dict[str, Any] = {
         "model_type": "qwen3_vl", "text_config": text, "tie_word_embeddings": text["tie_word_embeddings"],
         "image_token_id": 151655, "video_token_id": 151656, "vision_start_token_id": 151652,
         "vision_end_token_id": 151653,
@@ -275,6 +278,17 @@ def qwen3_vl(
         },
     }  # fmt: skip
     inside = {name.replace("model.", "model.language_model.", 1): shape for name, shape in language.shapes.items()}
+    if experts is not None:
+        count, active, narrow = experts
+        text |= {"model_type": "qwen3_vl_moe_text", "num_experts": count, "num_experts_per_tok": active}
+        text |= {"moe_intermediate_size": narrow, "decoder_sparse_step": 1, "mlp_only_layers": []}
+        config["model_type"] = config["vision_config"]["model_type"] = "qwen3_vl_moe"
+        inside = {name: shape for name, shape in inside.items() if ".mlp." not in name}
+        for i in range(text["num_hidden_layers"]):
+            part = f"model.language_model.layers.{i}.mlp."
+            inside[part + "gate.weight"] = (count, wide)
+            inside[part + "experts.gate_up_proj"] = (count, wide, 2 * narrow)
+            inside[part + "experts.down_proj"] = (count, narrow, wide)
     return Upstream(config, shapes | inside)
 
 

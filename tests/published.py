@@ -42,6 +42,8 @@ def write_published(root: Path, tokenizer: Path) -> Path:
     small: dict[str, Any] = {"width": 16, "layers": 2, "heads": 2, "inner": 20, "grid": 4, "depths": (0, 1)}
     places = upstream.qwen3(**{**QWEN3, "layers": 3}, stored_head=False)
     write_upstream(root / "qwen3_vl", upstream.qwen3_vl(places, **small), tokenizer=tokenizer, **sizes)
+    mixed = upstream.qwen3_vl(places, **small, experts=(4, 2, 8))
+    write_upstream(root / "qwen3_vl_moe", mixed, tokenizer=tokenizer, **sizes)
     both = vision | upstream.deepseek_language(**DEEPSEEK)
     write_upstream(root / "deepseek", both, **{**sizes, **fits_deepseek(tokenizer)}, max_shard_size=50_000)
     return root

@@ -18,6 +18,7 @@ pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
 
+from arr_coc.attached import AttachedReader
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.serving.app import DrainingServer, Server
 from arr_coc.serving.settings import ServerSettings, UseSettings
@@ -45,7 +46,7 @@ def chat(question: str, *urls: str) -> list[dict[str, Any]]:
 
 @contextmanager
 def serving(
-    model: ArrCocForConditionalGeneration, settings: ServerSettings, use: UseSettings | None = None
+    model: ArrCocForConditionalGeneration | AttachedReader, settings: ServerSettings, use: UseSettings | None = None
 ) -> Iterator[tuple[Server, str]]:
     """A running server and its URL."""
     server, ready = Server(model, settings, "tiny", use or UseSettings()), threading.Event()

@@ -11,7 +11,7 @@ from helpers import tiny_tokenizer
 from published import DEEPSEEK, PARTS, QWEN3, VISION, assembled, command, load, opened, stored
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
+from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration, Qwen3VLMoeForConditionalGeneration
 from worked_cases import (
     DEEP_ENCODER,
     OVIS_TABLE,
@@ -32,11 +32,13 @@ from benchmarks import upstream
 from benchmarks.upstream import Upstream, write_upstream
 
 HUB = Path(__file__).parents[1] / "hub_configs"
-FAMILY_CASES = ["clip", "clip_text_model", "deepseek_vl_v2", "llama", "ovis2_5", "qwen2", "qwen3", "qwen3_vl"]
+FAMILY_CASES = [
+    "clip", "clip_text_model", "deepseek_vl_v2", "llama", "ovis2_5", "qwen2", "qwen3", "qwen3_vl", "qwen3_vl_moe",
+]  # fmt: skip
 BRIDGE_CASES = ["linear", "quality", "transformer"]
 WHOLE_CASES = [
     *product(["qwen3"], BRIDGE_CASES),
-    *product(["qwen3_vl", "ovis", "deepseek"], ["linear"]),
+    *product(["qwen3_vl", "qwen3_vl_moe", "ovis", "deepseek"], ["linear"]),
     ("ovis", "vet"),
 ]
 
@@ -114,6 +116,22 @@ def test_qwen3_vls_text_model_arrives_with_its_places_and_planes(published: Path
     rotary = config.text_config.rope_parameters
     assert rotary["mrope_section"] == [4, 1, 1] and rotary["rope_theta"] == 5_000_000
     assert json.loads((tmp_path / "out" / "processor_config.json").read_text())["layout"] == "qwen3_vl"
+
+
+def test_experts_of_qwen3_vl_are_turned_as_transformers_turns_them(published: Path, tmp_path: Path) -> None:
+    """The assembled language model says of text what the published model says."""
+    plan, tensors = assembled(published, tmp_path / "out", "qwen3_vl_moe")
+    theirs: Any = Qwen3VLMoeForConditionalGeneration.from_pretrained(published / "qwen3_vl_moe").eval()
+    ours, ids = load(tmp_path / "out").model, torch.arange(3, 23)[None]
+    held, kept = theirs.model.language_model.state_dict(), stored(published / "qwen3_vl_moe")
+    for name in ("gate_up_proj", "down_proj"):
+        part = f"layers.1.mlp.experts.{name}"
+        assert torch.equal(tensors["model.language_model." + part], held[part])
+        assert torch.equal(held[part], kept["model.language_model." + part].mT)
+    with torch.no_grad():
+        said, expected = (part(ids).last_hidden_state for part in (ours.language_model, theirs.model.language_model))
+    assert torch.allclose(said, expected, atol=1e-5) and said.std() > 0.5
+    assert plan.config.text_config.model_type == "qwen3_vl_moe_text" and plan.config.bridge_config.deepstack
 
 
 def test_experts_are_stacked_gate_above_up(published: Path, tmp_path: Path) -> None:

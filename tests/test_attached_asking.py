@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 import torch
-from attached_models import picture, published
+from attached_models import WHOLE, logits_of, picture, published
 from PIL import Image
 
 import arr_coc
+from arr_coc.attached.families import FAMILIES
 from arr_coc.attached.placing import count_fetched
 from arr_coc.attached.reader import AttachedReader
 from arr_coc.attached.scoring import between_cells, most_relevant
@@ -219,3 +220,22 @@ def test_most_is_refused_before_any_image_is_encoded(reader: AttachedReader, mon
     for given in ({"budget": 2.0}, {"strategy": "other"}, {"question": " "}, {"boxes": [BOX]}, {"pool": -1}):
         with pytest.raises(ValueError, match="expected"):
             reader.generate(**{"image": picture(150, 220), "question": "What?", **given})
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_earlier_turns_are_read_as_the_plain_model_reads_them(family: str) -> None:
+    (model, processor), page, turns = published(family), picture(150, 220), [("Who?", "Me.")]
+    said = [("user", "Who?"), ("assistant", "Me."), ("user", "What?")]
+    chat: list[Any] = [{"role": role, "content": [{"type": "text", "text": text}]} for role, text in said]
+    chat[0]["content"].insert(0, {"type": "image"})
+    text = processor.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+    inputs = processor(text=[text], images=[[page]], return_tensors="pt")
+    expected = model.generate(**inputs, return_dict_in_generate=True, output_logits=True)
+    reader = arr_coc.attach(model, processor)
+    answer = reader.generate(page, "What?", history=turns, budget=1.0, **WHOLE)
+    assert torch.equal(logits_of([answer]), torch.stack(expected.logits, 1))
+    both = reader.generate(page, ["What?", "What?"], history=[turns, []], budget=0.5, return_fetch=True)
+    single = [reader.generate(page, "What?", history=own, budget=0.5) for own in (turns, [])]
+    assert [answer.text for answer in both] == single
+    with pytest.raises(ValueError, match="which stands for an image"):
+        reader.generate(page, "What?", history=[("Who?", reader.family.image_token)])

@@ -22,12 +22,16 @@ BLOCK_ROWS = 4096
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows `start` to `stop` (exclusive) along the first axis of a published tensor."""
+    """Rows `start` to `stop` (exclusive) along the first axis of a published tensor.
+
+    `transposed`: with its other two axes swapped.
+    """
 
     source: Source
     name: str
     start: int
     stop: int
+    transposed: bool = False
 
     @property
     def info(self) -> TensorInfo:
@@ -35,7 +39,8 @@ class Rows:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return (self.stop - self.start, *self.info.shape[1:])
+        inner = self.info.shape[:0:-1] if self.transposed else self.info.shape[1:]
+        return (self.stop - self.start, *inner)
 
     @property
     def whole(self) -> bool:
@@ -64,13 +69,14 @@ class Mapping:
             if match is not None:
                 yield name, match
 
-    def take(self, target: str, *names: str) -> None:
-        """`target` is these published tensors, one after another.
+    def take(self, target: str, *names: str, transposed: bool = False) -> None:
+        """`target` is these published tensors, one after another, each with its last two of three axes swapped or not.
 
         Raises:
             ValueError: the checkpoint lacks one of the published tensors.
         """
-        self.loaded[target] = tuple(Rows(self.source, name, 0, self.source.shape(name)[0]) for name in names)
+        shapes = {name: self.source.shape(name) for name in names}
+        self.loaded[target] = tuple(Rows(self.source, name, 0, shapes[name][0], transposed) for name in names)
 
     def rename(self, names: dict[str, str]) -> None:
         """Patterns of published names -> our names, in which \\1, \\2, ... stand for the pattern's groups."""

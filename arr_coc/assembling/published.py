@@ -1,8 +1,8 @@
-"""The published models, each a family: CLIP's words, decoders, Qwen3-VL, DeepSeek-OCR and Ovis2.5."""
+"""The published models, each a family: CLIP's words, decoders, Qwen3-VL (dense and MoE), DeepSeek-OCR and Ovis2.5."""
 
 import re
 from math import isqrt
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -129,11 +129,12 @@ class Qwen3Vl(Family):
     """The language model under `model.language_model.`, its tokenizer, its ChatML; layout and planes go with it."""
 
     roles = ("llm",)
+    text_type: ClassVar[str] = "qwen3_vl_text"
 
     def text_config(self, source: Source) -> dict[str, Any]:
-        published = inner_config(source, "text_config", "qwen3_vl_text")
+        published = inner_config(source, "text_config", self.text_type)
         tied = source.field("tie_word_embeddings", published.get("tie_word_embeddings", False))
-        return {**as_text_config(published, "qwen3_vl_text"), "tie_word_embeddings": tied}
+        return {**as_text_config(published, self.text_type), "tie_word_embeddings": tied}
 
     def bridge_config(self, source: Source, kind: str) -> dict[str, Any]:
         return {**super().bridge_config(source, kind), "layout": "qwen3_vl", "deepstack": True}
@@ -142,6 +143,21 @@ class Qwen3Vl(Family):
         mapping = Mapping(source)
         map_decoder(mapping, wanted, decoder="model.language_model.")
         mapping.leave_out(r"model\.visual\..+", "its own vision encoder: images are read by another")
+        return mapping
+
+
+@FAMILIES.register("qwen3_vl_moe")
+class Qwen3VlMoe(Qwen3Vl):
+    """The same with a mixture of experts (Qwen/Qwen3-VL-30B-A3B-Instruct, ...)."""
+
+    text_type: ClassVar[str] = "qwen3_vl_moe_text"
+
+    def map(self, source: Source, roles: set[str], wanted: Shapes) -> Mapping:
+        """Stacks of experts are published with inputs before outputs, [E, H, 2I] and [E, I, H]; transformers holds
+        [E, 2I, H] and [E, H, I]."""
+        mapping = super().map(source, roles, wanted)
+        for target in [name for name in wanted if name.endswith((".experts.gate_up_proj", ".experts.down_proj"))]:
+            mapping.take(target, target, transposed=True)
         return mapping
 
 

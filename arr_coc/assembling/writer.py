@@ -199,6 +199,7 @@ def read(target: Target, dtype: torch.dtype | None = None) -> Tensor:
                 opened[path] = stack.enter_context(safe_open(path, framework="pt"))
             block = opened[path].get_slice(rows.name)[rows.start : rows.stop]
             check_finite(rows.source, [(rows.name, block)])
+            block = block.mT if rows.transposed else block
             flat[at : at + block.numel()].copy_(block.reshape(-1))
             at += block.numel()
     if target.extra_rows:

@@ -1,5 +1,4 @@
 """Running back on published vision-language models, through transformers' own methods: see docs/published-models.md."""
 
-from .adapter import train_scorer as train_scorer
 from .reader import AttachedReader as AttachedReader
 from .reader import attach as attach

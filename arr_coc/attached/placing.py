@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..modeling.processing_arr_coc import Turn
 from ..modeling.prompt_format import NAMED_BUDGETS, resolve_budget
+from ..modeling.view_encoding import Turns
 from .encoding import EncodedPrompt, mean_over_cells
 from .families import Family
 
@@ -88,6 +90,16 @@ def count_fetched(budget: float | int | str, tokens: int, places: int, base: int
     if not fetched + base:
         raise ValueError(f"budget: expected at least one token where there is no base; got {budget!r}")
     return fetched
+
+
+def share_or_number(text: str) -> float | int | str:
+    """A budget of a published model (`AttachedReader.generate`): a share, a number of tokens, or a name."""
+    if text.isdecimal():
+        return int(text)
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def place(
@@ -210,21 +222,28 @@ class PromptWriter:
 
     Args:
         family: of the model, with its processor.
+
+    Attributes:
+        tokenizing: holds the lock under which the tokenizer is used.
     """
 
     def __init__(self, family: Family) -> None:
         self.family = family
         self.processor = family.processor
         self.model = family.model
+        self.tokenizing = Turns()
 
-    def chat(self, images: int, question: str) -> str:
-        """The prompt's text, with one placeholder for each image.
+    def chat(self, images: int, question: str, history: Sequence[Turn] = ()) -> str:
+        """The prompt's text, with one placeholder for each image, which the first of its turns shows.
 
         Raises:
             ValueError: a chat template without a place for images.
         """
-        content = [*({"type": "image"} for _ in range(images)), {"type": "text", "text": question}]
-        chat = [{"role": "user", "content": content}]
+        said = [(role, text) for turn in history for role, text in zip(("user", "assistant"), turn, strict=True)]
+        chat: list[dict[str, Any]] = [
+            {"role": role, "content": [{"type": "text", "text": text}]} for role, text in (*said, ("user", question))
+        ]
+        chat[0]["content"] = [*({"type": "image"} for _ in range(images)), *chat[0]["content"]]
         text = self.processor.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
         if (count := text.count(self.processor.image_token)) != images:
             raise ValueError(f"chat template: expected a place for each of {images} images; got {count}")
@@ -233,19 +252,20 @@ class PromptWriter:
     def processed(self, images: Sequence[Sequence[Any]]) -> tuple[dict[str, Any], list[list[str]]]:
         """What the processor makes of the images of prompts, and what it writes in each image's place."""
         texts = [self.chat(len(shown), "?") for shown in images]
-        inputs = self.processor(
-            text=texts,
-            images=[list(shown) for shown in images],
-            padding=True,
-            return_tensors="pt",
-            return_text_replacement_offsets=True,
-        )
+        with self.tokenizing.lock:
+            inputs = self.processor(
+                text=texts,
+                images=[list(shown) for shown in images],
+                padding=True,
+                return_tensors="pt",
+                return_text_replacement_offsets=True,
+            )
         offsets = inputs.pop("text_replacement_offsets")
         return inputs.to(self.model.device), [[part["replacement"] for part in own] for own in offsets]
 
-    def plain(self, prompt: EncodedPrompt, question: str) -> PlainPrompt:
+    def plain(self, prompt: EncodedPrompt, question: str, history: Sequence[Turn] = ()) -> PlainPrompt:
         """The prompt as the plain model gets it."""
-        chat = self.chat(len(prompt.texts), question)
+        chat = self.chat(len(prompt.texts), question, history)
         text = self.processor.get_text_with_replacements([chat], prompt.texts)[0][0]
         bos = self.processor.tokenizer.bos_token
         ids = self._ids(text, special=bos is None or not text.startswith(bos))
@@ -257,5 +277,6 @@ class PromptWriter:
         return self._ids(question, special=False)
 
     def _ids(self, text: str, special: bool) -> Tensor:
-        ids = self.processor.tokenizer(text, add_special_tokens=special).input_ids
+        with self.tokenizing.lock:
+            ids = self.processor.tokenizer(text, add_special_tokens=special).input_ids
         return torch.tensor(ids, dtype=torch.long, device=self.model.device)

@@ -13,20 +13,22 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
 
-from ..loading import find_device, find_model
+from ..loading import find_device, find_model, load_model
 from ..modeling.answers import Answer, answer_probabilities
 from ..modeling.checks import boxes_per_slot
 from ..modeling.configuration_arr_coc import ArrCocConfig
 from ..modeling.generation import check_decoding, checked_questions, shown_by_prompts
 from ..modeling.image_loading import MAX_IMAGE_PIXELS, Source, load_source
 from ..modeling.image_processing_arr_coc import Box
+from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from ..modeling.processing_arr_coc import History, Turn, histories
 from ..modeling.view_encoding import sources_of
 from ..modeling.views import AS_SEEN
-from .adapter import load_scorer, save_scorer
+from .adapter import ADAPTER, base_of, load_scorer, save_scorer
 from .encoding import AttachedEncoding, EncodedPrompt, encode_prompts
 from .families import FAMILIES
-from .placing import PlainPrompt, PromptWriter, count_fetched
-from .runner import ModelRunner
+from .placing import PromptWriter, count_fetched
+from .runner import AskedPrompt, ModelRunner
 from .scoring import (
     ALL,
     STRATEGIES,
@@ -116,7 +118,13 @@ class AttachedReader:
                 of a family whose tower encodes whole images only.
         """
         self._check_way(pool, way)
-        sources = [_sources(shown) for shown in shown_by_prompts(image)]
+        return self.encode_sources([_sources(shown) for shown in shown_by_prompts(image)], pool, way, prefix)
+
+    @torch.no_grad()
+    def encode_sources(
+        self, sources: Sequence[list[Source]], pool: int = POOL, way: str = "tokens", prefix: bool = True
+    ) -> AttachedEncoding:
+        """`encode_image` of the images, pages and frames that each prompt shows."""
         images = [[source.load() for source in shown] for shown in sources]
         inputs, texts = self.writer.processed(images)
         encoding = encode_prompts(self.family, sources, images, texts, inputs, pool, way)
@@ -136,6 +144,7 @@ class AttachedReader:
         budget: float | int | str = BUDGET,
         strategy: str | None = None,
         boxes: Sequence[Box] | Sequence[Sequence[Box]] | None = None,
+        history: History = (),
         seed: int = 0,
         pool: int = POOL,
         way: str = "tokens",
@@ -152,6 +161,7 @@ class AttachedReader:
             strategy: what says where to run back to: a name in `STRATEGIES`; None: "realizer" where there is a trained
                 scorer, else "attention".
             boxes: (x0, y0, x1, y1) px for strategy "oracle": a list, or one for each image of each prompt.
+            history: earlier questions and their answers: [(question, answer), ...], or such a list for each question.
             seed: of strategy "random".
             pool, way: see `encode_image`; of images that are not encoded yet.
             return_fetch: whether to return `Answer`s, with what was fetched.
@@ -163,11 +173,13 @@ class AttachedReader:
         Raises:
             ValueError: what cannot be asked; before anything is encoded where that can be told before.
         """
-        questions = self._checked_questions(question)
+        questions = self.check_questions(question)
+        turns = histories(history, len(questions))
+        self.check_questions(questions, turns)
         check_decoding(self.model, kwargs)
-        strategy = self._checked_strategy(strategy, boxes)
+        strategy = self.check_strategy(strategy, boxes)
         if image is None:
-            answers: list[Any] = self.runner.answers_to_text(questions, kwargs)
+            answers: list[Any] = self.runner.answers_to_text(questions, turns, kwargs)
         else:
             count_fetched(budget, 2**30, 2**30, int(pool > 0))  # refuses what no image allows
             if not isinstance(image, AttachedEncoding):
@@ -179,40 +191,28 @@ class AttachedReader:
                 )
             else:
                 encoding = image
-            prompts, questions = _paired(encoding.prompts, questions)
-            asked = [self.writer.plain(*pair) for pair in zip(prompts, questions, strict=True)]
-            given = _boxes_of(prompts, boxes)
-            fetches = [
-                self._fetch(encoding, prompt, own, text, budget=budget, strategy=strategy, boxes=listed, seed=seed)
-                for prompt, own, text, listed in zip(prompts, asked, questions, given, strict=True)
+            prompts, said = _paired(encoding.prompts, [*zip(questions, turns, strict=True)])
+            asked = [
+                self.ask(encoding, prompt, *own, budget=budget, strategy=strategy, boxes=listed, seed=seed)
+                for prompt, own, listed in zip(prompts, said, _boxes_of(prompts, boxes), strict=True)
             ]
-            answers = self._answers(encoding, prompts, asked, fetches, kwargs, return_fetch)
+            answers = self._answers(asked, kwargs, return_fetch)
         single = isinstance(question, str) and not isinstance(image, list | tuple)
         return answers[0] if single and len(answers) == 1 else answers
 
-    def _answers(
-        self,
-        encoding: AttachedEncoding,
-        prompts: Sequence[EncodedPrompt],
-        asked: Sequence[PlainPrompt],
-        fetches: Sequence[AttachedFetch],
-        kwargs: dict[str, Any],
-        return_fetch: bool,
-    ) -> list[Any]:
+    def _answers(self, asked: Sequence[AskedPrompt], kwargs: dict[str, Any], return_fetch: bool) -> list[Any]:
         """Answers to prompts, with what was fetched for each."""
-        kept = [None if fetch.strategy == ALL else fetch.indices[0] for fetch in fetches]
-        placed = [self.runner.place(*each) for each in zip(prompts, asked, kept, strict=True)]
-        output, start, texts = self.runner.answers(encoding, prompts, placed, kwargs, return_fetch)
+        output, start, texts = self.runner.answers(asked, kwargs, return_fetch)
         if not return_fetch:
             return texts
         setting = self.runner.setting
         end, padding = setting(kwargs, "eos_token_id", []), setting(kwargs, "pad_token_id", -1)
         probabilities = answer_probabilities(self.model, output, start, end, padding)
         whole = output if setting(kwargs, "return_dict_in_generate") else None
-        each = len(texts) // len(prompts)
-        sources = [origins(prompt, fetch.indices[0]) for prompt, fetch in zip(prompts, fetches, strict=True)]
+        each = len(texts) // len(asked)
+        sources = [origins(own.prompt, own.fetch.indices[0]) for own in asked]
         return [
-            Answer(text, probability, fetches[row // each], sources[row // each], output=whole)
+            Answer(text, probability, asked[row // each].fetch, sources[row // each], output=whole)
             for row, (text, probability) in enumerate(zip(texts, probabilities, strict=True))
         ]
 
@@ -225,8 +225,8 @@ class AttachedReader:
             ValueError: there is none.
         """
         if self.scorer is None:
-            raise ValueError("save_adapter: expected a trained scorer (load_adapter, or train_scorer); got none")
-        save_scorer(self.scorer, path, self.model.config.model_type)
+            raise ValueError("save_adapter: expected a trained scorer (load_adapter, or arr-coc train); got none")
+        save_scorer(self.scorer, path, self.model.config.model_type, self.model.config._name_or_path)
 
     def load_adapter(self, path: str | Path) -> None:
         """Reads a scorer that `save_adapter` wrote; strategy "realizer" then is the default.
@@ -254,22 +254,35 @@ class AttachedReader:
         if way == "pixels" and not pool:
             raise ValueError('way "pixels": expected a pool above 0, by which the small copy is smaller; got 0')
 
-    def _checked_questions(self, question: str | Sequence[str]) -> list[str]:
+    def check_questions(self, question: str | Sequence[str], history: Sequence[Sequence[Turn]] = ()) -> list[str]:
+        """The questions, which like all that was said before them are text without placeholders of images.
+
+        Raises:
+            ValueError: others, or none.
+        """
         questions = checked_questions(question, [])
-        for text in questions:
+        for text in (*questions, *(said for turns in history for turn in turns for said in turn)):
             for token in {self.family.image_token, self.processor.image_token}:
                 if token in text:
                     expected = f"text without {token}, which stands for an image"
                     raise ValueError(f"question: expected {expected}; got {text!r}")
         return questions
 
-    def _checked_strategy(self, strategy: str | None, boxes: Any) -> str:
+    def check_strategy(self, strategy: str | None, boxes: Any = None) -> str:
+        """The strategy's name; of the default one, where None is given.
+
+        Raises:
+            ValueError: an unknown one, "realizer" without a trained scorer, "oracle" without boxes, or boxes beside
+                another.
+        """
         if strategy is None:
             strategy = "attention" if self.scorer is None else "realizer"
         if strategy not in STRATEGIES:
             raise ValueError(f"strategy: expected one of {', '.join(sorted(STRATEGIES))}; got {strategy!r}")
         if strategy == "realizer" and self.scorer is None:
-            raise ValueError('strategy "realizer": expected a trained scorer (load_adapter, or train_scorer); got none')
+            raise ValueError(
+                'strategy "realizer": expected a trained scorer (load_adapter, or arr-coc train); got none'
+            )
         if (strategy == "oracle") != (boxes is not None):
             received = f"strategy {strategy!r} {'without' if boxes is None else 'with'} boxes"
             raise ValueError(f"boxes: expected boxes with strategy oracle, and with no other; got {received}")
@@ -277,29 +290,51 @@ class AttachedReader:
 
     # ---- steps -----------------------------------------------------------------------------------------------------
 
+    @torch.no_grad()
+    def ask(
+        self,
+        encoding: AttachedEncoding,
+        prompt: EncodedPrompt,
+        question: str,
+        history: Sequence[Turn] = (),
+        *,
+        budget: float | int | str = BUDGET,
+        strategy: str,
+        boxes: Sequence[Sequence[Box]] | None = None,
+        seed: int = 0,
+    ) -> AskedPrompt:
+        """Fetches for a question about one prompt's images, and places what the language model reads.
+
+        Of strategy "all", and with every token in its place, where the budget keeps all. `boxes`: a list for each image
+        of the prompt; the other arguments as `generate` takes them.
+        """
+        fetch = self._fetch(encoding, prompt, question, history, budget, strategy, boxes, seed)
+        kept = None if fetch.strategy == ALL else fetch.indices[0]
+        placed = self.runner.place(prompt, self.writer.plain(prompt, question, history), kept)
+        return AskedPrompt(encoding, prompt, placed, fetch)
+
     def _fetch(
         self,
         encoding: AttachedEncoding,
         prompt: EncodedPrompt,
-        asked: PlainPrompt,
         question: str,
-        *,
+        history: Sequence[Turn],
         budget: float | int | str,
         strategy: str,
         boxes: Sequence[Sequence[Box]] | None,
         seed: int,
     ) -> AttachedFetch:
-        """What to fetch for a question; of strategy "all" where the budget keeps all."""
         count = count_fetched(budget, len(prompt), int(prompt.is_place.sum()), len(prompt.base))
         if count is None:
-            every = torch.arange(len(prompt), device=asked.ids.device)
+            every = torch.arange(len(prompt), device=prompt.base.device)
             return fetch_result(prompt, every, torch.zeros(len(prompt)), torch.ones(len(prompt)), ALL, failed=False)
         if not count:
             none = torch.zeros(len(prompt))
             return fetch_result(prompt, torch.zeros(0, dtype=torch.long), none, none, "none", failed=False)
         given: dict[str, Any] = {"seed": seed}
         if strategy == "attention":
-            given["attention"] = between_cells(self.runner.attention(encoding, prompt, question), prompt)
+            paid = self.runner.attention(encoding, prompt, question, history)
+            given["attention"] = between_cells(paid, prompt)
         if boxes is not None:
             given["relevance"] = relevance_of_boxes(prompt, boxes)
         trained = self.scorer if strategy == "realizer" else None
@@ -316,7 +351,7 @@ def _sources(shown: Sequence[Any]) -> list[Source]:
     return [page for own in pages for page in own]
 
 
-def _paired(prompts: list[EncodedPrompt], questions: list[str]) -> tuple[list[EncodedPrompt], list[str]]:
+def _paired(prompts: list[EncodedPrompt], questions: list[Any]) -> tuple[list[EncodedPrompt], list[Any]]:
     """A prompt's images for each question, and a question for each prompt's images."""
     if len(questions) == 1:
         return prompts, questions * len(prompts)
@@ -338,13 +373,21 @@ def _boxes_of(prompts: Sequence[EncodedPrompt], boxes: Any) -> list[Any]:
 def load_reader(name: str | None, device: str | None = None) -> AttachedReader | None:
     """A reader attached to the published model `name`; None: it is one of our own, or none that can be read.
 
+    A folder with a trained scorer (`ADAPTER`) stands for the model that it was trained on, with that scorer.
+
     Raises:
-        ValueError: a model of a family that cannot be attached to, one that transformers cannot load, or no such
-            device.
+        ValueError: a model of a family that cannot be attached to, one that transformers cannot load, a damaged scorer
+            or one of a model that is not there, or no such device.
     """
     if name is None:
         return None
     source = find_model(name)
+    if (adapter := Path(source) / ADAPTER).is_file():
+        reader = load_reader(base := base_of(adapter), device)
+        if reader is None:
+            raise ValueError(f"{adapter}: expected a scorer of a published model; got one of {base!r}")
+        reader.load_adapter(adapter)
+        return reader
     try:
         model_type = AutoConfig.from_pretrained(source).model_type
     except (OSError, ValueError):
@@ -357,6 +400,13 @@ def load_reader(name: str | None, device: str | None = None) -> AttachedReader |
     target, kind = find_device(device), AutoModelForImageTextToText
     model, processor = (_loaded(part, source) for part in (kind, AutoProcessor))
     return attach(model.to(target).eval(), processor)
+
+
+def load_model_or_reader(
+    name: str | None, device: str | None = None
+) -> ArrCocForConditionalGeneration | AttachedReader:
+    """One of our own models, or a reader attached to a published one. Errors as of `load_reader` and `load_model`."""
+    return load_reader(name, device) or load_model(name, device)
 
 
 def _loaded(kind: Any, source: str) -> Any:

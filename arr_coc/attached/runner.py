@@ -6,7 +6,7 @@ length.
 
 import copy
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,15 +14,33 @@ from transformers.cache_utils import DynamicCache
 
 from ..modeling.attention_scorer import AttentionRecorder, keeps_every_position
 from ..modeling.generation import generation_setting, within_context
+from ..modeling.processing_arr_coc import Turn
 from ..modeling.transformers_releases import CACHE
 from .encoding import AttachedEncoding, EncodedPrompt, flat
 from .placing import BASE, FETCHED, TEXT, Batch, PlacedPrompt, PlainPrompt, PromptWriter, pad, place
+from .scoring import AttachedFetch
 
 ATTENTION_LAYERS = (0.25, 0.75)
 """From which to which share of the language model's depth attention is read."""
 
 NEW_TOKENS = 128
 """Of an answer at most, where neither the call nor the model's generation config says."""
+
+
+class AskedPrompt(NamedTuple):
+    """A question about the images of a prompt, ready for the language model.
+
+    Attributes:
+        encoding: that the images are of.
+        prompt: the images.
+        placed: what the language model reads.
+        fetch: what was fetched for the question.
+    """
+
+    encoding: AttachedEncoding
+    prompt: EncodedPrompt
+    placed: PlacedPrompt
+    fetch: AttachedFetch
 
 
 class ModelRunner:
@@ -66,7 +84,13 @@ class ModelRunner:
 
     @torch.no_grad()
     def attention(
-        self, encoding: AttachedEncoding, prompt: EncodedPrompt, question: str, *, to_all: bool = False
+        self,
+        encoding: AttachedEncoding,
+        prompt: EncodedPrompt,
+        question: str,
+        history: Sequence[Turn] = (),
+        *,
+        to_all: bool = False,
     ) -> Tensor:
         """[M] what the question's tokens attend to among base tokens, in the language model's middle layers.
 
@@ -80,7 +104,7 @@ class ModelRunner:
             raise ValueError(
                 'strategy "attention": expected base tokens (pool above 0), which are read first; got none'
             )
-        asked = self.writer.plain(prompt, question)
+        asked = self.writer.plain(prompt, question, history)
         placed = self.place(prompt, asked, None if to_all else torch.zeros(0, dtype=torch.long))
         cache, start = self._prefix([prompt], [placed])
         behind = int((placed.kinds != TEXT).nonzero()[-1]) + 1
@@ -99,29 +123,29 @@ class ModelRunner:
         return paid[(placed.kinds == (FETCHED if to_all else BASE)).to(paid.device)]
 
     def answers(
-        self,
-        encoding: AttachedEncoding,
-        prompts: Sequence[EncodedPrompt],
-        placed: Sequence[PlacedPrompt],
-        kwargs: dict[str, Any],
-        with_logits: bool,
+        self, asked: Sequence[AskedPrompt], kwargs: dict[str, Any], with_logits: bool
     ) -> tuple[Any, int, list[str]]:
-        """What transformers' `generate` returns for placed prompts, where its answers begin, and their texts."""
+        """What transformers' `generate` returns for prompts, where its answers begin, and their texts."""
+        placed = [own.placed for own in asked]
         repeats = max(self.setting(kwargs, name, 1) for name in ("num_beams", "num_return_sequences"))
-        cache, start = self._prefix(prompts, placed) if repeats == 1 and self._cache_is_plain(kwargs) else (None, 0)
+        plain = repeats == 1 and self._cache_is_plain(kwargs)
+        cache, start = self._prefix([own.prompt for own in asked], placed) if plain else (None, 0)
         # `generate` drops a mask of ones, and without mask and cache a gap in positions begins another sequence.
         spare = int(not self.setting(kwargs, "use_cache", True) and any(own.has_gaps for own in placed))
         batch = self._batch(placed, start, level=repeats > 1 and not self.family.by_prompt, spare=spare)
-        inputs = self._inputs(encoding, batch, stacked=repeats > 1)
+        inputs = self._inputs(asked[0].encoding, batch, stacked=repeats > 1)
         inputs["input_ids"] = batch.ids
         if cache is not None:
             inputs[CACHE] = cache
         return self._decoded(inputs, kwargs, with_logits)
 
-    def answers_to_text(self, questions: Sequence[str], kwargs: dict[str, Any]) -> list[str]:
+    def answers_to_text(
+        self, questions: Sequence[str], turns: Sequence[Sequence[Turn]], kwargs: dict[str, Any]
+    ) -> list[str]:
         """What the plain model answers to text."""
-        texts = [self.writer.chat(0, text) for text in questions]
-        inputs = self.processor(text=texts, padding=True, padding_side="left", return_tensors="pt")
+        texts = [self.writer.chat(0, text, before) for text, before in zip(questions, turns, strict=True)]
+        with self.writer.tokenizing.lock:
+            inputs = self.processor(text=texts, padding=True, padding_side="left", return_tensors="pt")
         return self._decoded(inputs.to(self.model.device), kwargs, False)[2]
 
     def setting(self, kwargs: dict[str, Any], name: str, default: Any = None) -> Any:
@@ -183,12 +207,12 @@ class ModelRunner:
 
 
 def _find(ids: Tensor, words: Tensor) -> Tensor:
-    """Where the question's tokens stand among those behind the images; all of them where they are not found.
+    """Where the question's tokens stand last among those behind the images; all of them where they are not found.
 
     A tokenizer may join a question's first or last letters with what stands beside it.
     """
     if 0 < len(words) <= len(ids):
         hits = (ids.unfold(0, len(words), 1) == words).all(-1).nonzero().flatten()
         if len(hits):
-            return hits[0] + torch.arange(len(words), device=ids.device)
+            return hits[-1] + torch.arange(len(words), device=ids.device)
     return torch.arange(len(ids), device=ids.device)

@@ -212,11 +212,19 @@ class AttachedFetch(FetchResult):
 
     Attributes:
         places: [N, 3] view, y, x of each token of the prompt.
+        owners: of each view, which of the prompt's images it shows.
         base: M, the base tokens beside those that were fetched.
     """
 
     places: Tensor = None  # type: ignore[assignment]  # always given
+    owners: tuple[int, ...] = ()
     base: int = 0
+
+    def by_image(self) -> list[int]:
+        """How many tokens that stand for a place were fetched from each image of the prompt."""
+        views = self.places[self.indices[0], 0]
+        images = torch.tensor(self.owners, device=views.device)[views[views >= 0]]
+        return torch.bincount(images, minlength=1 + max(self.owners)).tolist()
 
     def regions(self) -> Tensor:
         """[1, K, 4] y0, x0, y1, x1 of each token on the grid of its view, ends exclusive."""
@@ -243,6 +251,7 @@ def fetch_result(
         allocator="topk",
         fell_back=torch.tensor([failed]),
         places=places,
+        owners=tuple(view.image for view in prompt.views),
         base=0 if strategy == ALL else len(prompt.base),
     )
 

@@ -17,7 +17,6 @@ from .common import (
     add_device_argument,
     add_model_argument,
     add_passes_argument,
-    share_or_number,
     tiles_of,
     writable,
 )
@@ -94,6 +93,8 @@ def run(args: argparse.Namespace) -> None:
 
 def _ask_published(args: argparse.Namespace, reader: AttachedReader, images: list[Any]) -> tuple[list[Source], Any]:
     """What was asked about and the answer of a published model, to which running back is attached."""
+    from arr_coc.attached.placing import share_or_number
+
     for name in ("allocator", "passes", "tiles"):
         if (value := getattr(args, name)) not in (None, 1):  # one pass is what there is
             raise ValueError(f"--{name}: expected none with a {reader.model.config.model_type} model; got {value}")

@@ -90,16 +90,6 @@ def add_choice_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def share_or_number(text: str) -> float | int | str:
-    """A budget of a published model (`AttachedReader.generate`): a share, a number of tokens, or a name."""
-    if text.isdecimal():
-        return int(text)
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
 def add_box_argument(parser: argparse.ArgumentParser) -> None:
     boxes = "for --strategy oracle: ground-truth box of the answer, in px of the image; may be repeated"
     parser.add_argument("--box", metavar="X0,Y0,X1,Y1", action="append", type=_box, help=boxes)

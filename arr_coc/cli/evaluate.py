@@ -17,13 +17,13 @@ from .common import (
     add_tiles_argument,
     find_source,
     reading,
-    share_or_number,
     split_names,
     tiles_of,
     writable,
 )
 
 if TYPE_CHECKING:
+    from arr_coc.attached import AttachedReader
     from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
 
@@ -52,10 +52,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from arr_coc.attached import AttachedReader
+    from arr_coc.attached.placing import share_or_number
+    from arr_coc.attached.reader import load_model_or_reader
     from arr_coc.evaluation import evaluate
     from arr_coc.evaluation.strategies import with_allocators
     from arr_coc.files import write_json
-    from arr_coc.loading import load_model
     from arr_coc.metrics import METRICS
     from arr_coc.modeling.detail_allocators import ALLOCATORS
 
@@ -66,7 +68,13 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError("--allocators: expected it without --allocator; got both")
     target = None if args.json is None else writable(args.json, "--json")
     records = list(source.read(limit=args.limit, **reading(args.on_error, args.max_errors)))
-    model = load_model(args.model, args.device)
+    model = load_model_or_reader(args.model, args.device)
+    budget = args.budget
+    if isinstance(model, AttachedReader):
+        if args.allocators is not None:
+            kind = model.model.config.model_type
+            raise ValueError(f"--allocators: expected none with a {kind} model; got {args.allocators}")
+        budget = None if budget is None else share_or_number(budget)
     every = all(record.located for record in records)
     strategies = (
         usable_strategies(model, oracle=every)
@@ -83,7 +91,7 @@ def run(args: argparse.Namespace) -> None:
         records,
         strategies,
         batch_size=args.batch_size,
-        budget=args.budget,
+        budget=budget,
         allocator=args.allocator,
         seed=args.seed,
         num_passes=args.passes,
@@ -96,10 +104,14 @@ def run(args: argparse.Namespace) -> None:
         write_json(target, result)
 
 
-def usable_strategies(model: ArrCocForConditionalGeneration, *, oracle: bool) -> list[str]:
+def usable_strategies(model: ArrCocForConditionalGeneration | AttachedReader, *, oracle: bool) -> list[str]:
     """The strategies that this checkpoint can run, fixed rules and trained scorers, in the registry's order."""
+    from arr_coc.attached import AttachedReader
+    from arr_coc.evaluation import attached
     from arr_coc.modeling.scorers import SCORERS
 
+    if isinstance(model, AttachedReader):
+        return attached.usable_strategies(model, oracle=oracle)
     held = model.config.fetcher_config.scorers
     usable = [name for name, kind in SCORERS.items() if not kind.trained or name in held]
     return [name for name in usable if oracle or name != "oracle"]
@@ -148,13 +160,17 @@ COMMAND = Command(
         "A question may have several images, or a PDF or video: one budget covers all of them. If the page of the\n"
         "answer is known, the last columns give the share of questions whose patch of the highest relevance, and\n"
         "whose most patches, came from it; then intervals are drawn by documents. A second table compares the mean\n"
-        "probability of answers with how many are right, in five bins, with the expected calibration error (ECE)."
+        "probability of answers with how many are right, in five bins, with the expected calibration error (ECE).\n"
+        "With a published model of another family (Qwen3-VL, InternVL, ...) --budget may be a share of its image\n"
+        "tokens, a strategy may be STRATEGY@BUDGET, and keep_all is the plain model; --allocator, --allocators,\n"
+        "--passes and --tiles are not available."
     ),
     examples=(
         "arr-coc evaluate held_out.jsonl --strategies none,random,realizer",
         "arr-coc evaluate held_out.jsonl --strategies all --allocators all --limit 100",
         "arr-coc evaluate held_out.jsonl --model ./my-model --limit 100 --metric anls --json results.json",
         "arr-coc evaluate out/invoices/data.jsonl --strategies none,realizer --tiles asked",
+        "arr-coc evaluate my.jsonl --model Qwen/Qwen3-VL-2B-Instruct --strategies keep_all,attention@0.25,none",
         "arr-coc evaluate val.json --format textvqa --with images=train_images --with ocr=rosetta.json",
     ),
     add_arguments=add_arguments,
@@ -227,6 +243,7 @@ def _of_suite(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 
 def _of_bench(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    from arr_coc.attached.placing import share_or_number
     from arr_coc.attached.reader import load_reader
     from arr_coc.evaluation.bench import ModelReader, ask_bench, bench_text, read_bench, score_bench
     from arr_coc.evaluation.reporting import environment, require_extra, shown

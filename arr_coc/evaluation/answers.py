@@ -255,10 +255,11 @@ def encode_document(
         raise ValueError(f"line {record.line}: {error}") from error
     if len(sources) == 1:  # a prompt begins with its first source's base tokens alone
         encoding = model.prefilled(encoding)
-    return encoding, _digest(record.images)
+    return encoding, digest_of(record.images)
 
 
-def _digest(images: Sequence[Path | HeldImage]) -> str:
+def digest_of(images: Sequence[Path | HeldImage]) -> str:
+    """16 hexadecimal digits that tell what a question is about from others, by content."""
     content = hashlib.blake2b(digest_size=8)
     for image in images:
         content.update(image.read_bytes() if isinstance(image, Path) else load_image(image.make()).tobytes())
@@ -296,14 +297,15 @@ def ask_views(
         strategy=arm.strategy, allocator=arm.allocator, budget=arm.budget, seed=seed, overlap=arm.overlap or None,
         bypass=arm.bypass or None,
     )  # fmt: skip
-    boxes = [_all_boxes(record, source) for record in records for source in range(len(encoding))]
+    boxes = [all_boxes(record, source) for record in records for source in range(len(encoding))]
     return model.generate(
         encoding, [record.question for record in records], choices=choices, return_fetch=True, do_sample=False,
         boxes=boxes if arm.strategy == "oracle" else None, history=[record.history for record in records], **settings,
     )  # fmt: skip
 
 
-def _all_boxes(record: Record, source: int) -> list[Box]:
+def all_boxes(record: Record, source: int) -> list[Box]:
+    """The boxes of the answer and of its label on one source, px."""
     return [*record.boxes_on(source), *record.boxes_on(source, labels=True)]
 
 

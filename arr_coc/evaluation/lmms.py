@@ -17,8 +17,7 @@ from lmms_eval.api.model import lmms
 from lmms_eval.models.registry_v2 import ModelManifest
 from tqdm import tqdm
 
-from ..attached.reader import load_reader
-from ..loading import load_model
+from ..attached.reader import AttachedReader, load_model_or_reader
 from .prediction_loop import new_tokens
 
 
@@ -45,13 +44,13 @@ class ArrCoc(lmms):
         **others: Any,
     ) -> None:
         super().__init__()
-        reader = load_reader(pretrained, device)
-        own = ("allocator",) if reader is None else ("way", "pool")
+        self.asked: Any = load_model_or_reader(pretrained, device)
+        attached = isinstance(self.asked, AttachedReader)
+        own = ("way", "pool") if attached else ("allocator",)
         if unknown := others.keys() - own:
             known = ", ".join(("pretrained", "device", "batch_size", "strategy", "budget", *own))
             raise ValueError(f"model_args: expected {known}; got {', '.join(sorted(unknown))}")
-        self.asked: Any = load_model(pretrained, device) if reader is None else reader
-        self.model: Any = self.asked if reader is None else reader.model
+        self.model: Any = self.asked.model if attached else self.asked
         self.batch_size = int(batch_size)
         if self.batch_size < 1:
             raise ValueError(f"batch_size: expected at least 1; got {batch_size}")

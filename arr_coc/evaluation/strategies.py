@@ -1,10 +1,12 @@
 """Ask a model every question with every strategy; count what it got right and what it fetched."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from ..attached import AttachedReader
+from ..attached.reader import BUDGET
 from ..data.records import Record
 from ..modeling.allocators import ALLOCATORS
 from ..modeling.configuration_arr_coc import resolve_budget
@@ -12,6 +14,7 @@ from ..modeling.fetcher import FetchChoices, RunningBackFetcher
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.scorers import SCORERS
 from .arms import Arm
+from .attached import attached_arms, predict_attached
 from .prediction_loop import predict_all
 from .predictions import Prediction
 from .reporting import environment, p_value, percent, points, require_extra, shown
@@ -20,12 +23,12 @@ from .statistics import Interval
 
 
 def evaluate(
-    model: ArrCocForConditionalGeneration,
+    model: ArrCocForConditionalGeneration | AttachedReader,
     records: Sequence[Record],
     strategies: Sequence[str],
     *,
     batch_size: int = 32,
-    budget: int | str | None = None,
+    budget: float | int | str | None = None,
     allocator: str | None = None,
     seed: int | None = None,
     num_passes: int | str = 1,
@@ -37,7 +40,8 @@ def evaluate(
     """Greedy answers to all questions, by each strategy, and how good they are.
 
     Args:
-        model: with a processor.
+        model: with a processor; or a reader of a published model, without allocators, passes and tiles: see
+            `attached.attached_arms` for its strategies.
         records: the questions; "oracle" needs boxes in all of them, and fetches what they and the labels' boxes cover.
         strategies: names of scorers, or STRATEGY+ALLOCATOR; see `with_allocators`.
         batch_size: questions answered at a time, and images encoded at a time.
@@ -66,6 +70,26 @@ def evaluate(
         >>> report = evaluate(model, read_records(Path("data.jsonl")), ["none", "realizer"])
         >>> report["strategies"]["realizer"]["exact_match"]["value"]
     """
+    if isinstance(model, AttachedReader):
+        given = {"allocator": allocator, "num_passes": None if num_passes == 1 else num_passes, "tiles": tiles}
+        for name, value in given.items():
+            if value is not None:
+                raise ValueError(f"{name}: expected none with a {model.model.config.model_type} model; got {value}")
+        scored = score_attached(
+            model, records, strategies, batch_size=batch_size, budget=budget, seed=seed, metric=metric,
+            progress=progress,
+        )  # fmt: skip
+        return {
+            "strategies": {strategy: measures(of_strategy) for strategy, of_strategy in scored.items()},
+            "metric": metric,
+            "model": shown(model.model.config._name_or_path),
+            "data": None if data is None else str(data),
+            "budget": BUDGET if budget is None else budget,
+            "seed": seed,
+            **environment(model.model.device),
+        }
+    if isinstance(budget, float):
+        raise ValueError(f"budget: expected a number of tokens or a name; got {budget}")
     scored = score_strategies(
         model, records, strategies, batch_size=batch_size, budget=budget, allocator=allocator, seed=seed,
         num_passes=num_passes, metric=metric, tiles=tiles, progress=progress,
@@ -106,6 +130,26 @@ def score_strategies(
     return score_arms(model, records, arms, metric, batch_size=batch_size, tiles=tiles, progress=progress)[0]
 
 
+def score_attached(
+    reader: AttachedReader,
+    records: Sequence[Record],
+    strategies: Sequence[str],
+    *,
+    batch_size: int = 32,
+    budget: float | int | str | None = None,
+    seed: int | None = None,
+    metric: str = "exact_match",
+    progress: bool = True,
+) -> dict[str, Scored]:
+    """`score_strategies` of a reader of a published model. Arguments and errors as in `evaluate`."""
+    require_extra("scipy.stats", "intervals")
+    _check_sizes(records, strategies, batch_size)
+    arms = attached_arms(reader, strategies, budget, records)
+    check_answers(records, metric)
+    predictions = predict_attached(reader, arms, records, batch_size=batch_size, seed=seed, progress=progress)
+    return _scored([own.arm for own in arms], records, predictions, metric, 0)[0]
+
+
 def score_fetchers(
     model: ArrCocForConditionalGeneration,
     records: Sequence[Record],
@@ -135,12 +179,22 @@ def score_arms(
     **settings: Any,
 ) -> tuple[dict[str, Scored], Items]:
     """What each arm answered and how it scores, by its name; the questions that count. Settings as in `predict_all`."""
+    patch = model.config.vision_config.patch_size
+    return _scored(arms, records, predict_all(model, arms, records, **settings), metric, patch)
+
+
+def _scored(
+    arms: Sequence[Arm],
+    records: Sequence[Record],
+    predictions: Iterable[tuple[str, dict[int, Prediction]]],
+    metric: str,
+    patch: int,
+) -> tuple[dict[str, Scored], Items]:
     answers: dict[str, dict[int, Prediction]] = {run: {} for arm in arms for run in arm.runs}
-    for run, predictions in predict_all(model, arms, records, **settings):
-        answers[run].update(predictions)
+    for run, part in predictions:
+        answers[run].update(part)
     rows = {arm.name: [[answers[run][place] for place in range(len(records))] for run in arm.runs] for arm in arms}
     items = distinct_items(records, rows[arms[0].name][0])
-    patch = model.config.vision_config.patch_size
     return {arm.name: score_arm(arm, rows[arm.name], items, metric, patch) for arm in arms}, items
 
 
@@ -208,10 +262,7 @@ def check_request(
     metric: str,
 ) -> None:
     """Refuses, with a ValueError, what would otherwise fail only after the first strategies have run."""
-    if not records or not strategies:
-        raise ValueError(f"expected records and strategies; got {len(records)} records, {len(strategies)} strategies")
-    if batch_size < 1:
-        raise ValueError(f"batch_size: expected at least 1; got {batch_size}")
+    _check_sizes(records, strategies, batch_size)
     named = [_parts(name) for name in strategies]
     for strategy, own in named:
         model.model.fetcher.check_strategy(strategy)
@@ -225,6 +276,13 @@ def check_request(
         expected = 'strategy "oracle": expected boxes in every record'
         raise ValueError(f"{expected}; got {len(bare)} without, e.g. line {bare[0]}")
     check_answers(records, metric)
+
+
+def _check_sizes(records: Sequence[Record], strategies: Sequence[str], batch_size: int) -> None:
+    if not records or not strategies:
+        raise ValueError(f"expected records and strategies; got {len(records)} records, {len(strategies)} strategies")
+    if batch_size < 1:
+        raise ValueError(f"batch_size: expected at least 1; got {batch_size}")
 
 
 def _circumstances(

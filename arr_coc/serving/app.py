@@ -16,11 +16,15 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
+from ..attached import AttachedReader
 from ..evaluation.fetch_reference import find_reference
 from ..journal import JournalFull
+from ..modeling.image_processing_arr_coc import ArrCocImageProcessor
 from ..modeling.image_sources import SourcePolicy
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from .attached_engine import AttachedEngine
 from .chat import Chat
+from .encoders import AttachedEncoder, Encoder, ModelEncoder
 from .encodings import HANDLE, EncodingStore, UnknownHandle
 from .engine import Engine
 from .feedback_desk import FeedbackRequest, UnknownAnswer, receipt
@@ -29,6 +33,7 @@ from .image_workers import ImageLimits, WorkerPool
 from .metrics import FetchWatch, Metrics
 from .protocol import ChatRequest, EncodingRequest, error_body
 from .question import EngineBusy, EngineStopped
+from .question_queue import QuestionQueue
 from .settings import ServerSettings, UseSettings
 from .use import Use
 
@@ -48,7 +53,7 @@ class Server:
     """One model behind HTTP.
 
     Args:
-        model: with its processor.
+        model: with its processor; or a reader of a published model.
         settings: its limits.
         name: what clients call the model; by default the last part of where it was loaded from.
         use: what is kept of its use: nothing by default.
@@ -57,27 +62,39 @@ class Server:
     Attributes:
         app: the ASGI application, guard included.
         guard: its outermost part, which can be told to drain.
+
+    Raises:
+        ValueError: a model that cannot be served, or logs and versions that are of our own models' alone.
     """
 
     def __init__(
         self,
-        model: ArrCocForConditionalGeneration,
+        model: ArrCocForConditionalGeneration | AttachedReader,
         settings: ServerSettings,
         name: str | None = None,
         use: UseSettings = UseSettings(),  # noqa: B008  it is frozen
         secret: bytes | None = None,
     ) -> None:
         self.model, self.settings, self.metrics = model, settings, Metrics()
-        self.name = name or PurePath(model.config._name_or_path).name or "arr-coc"
-        processor = model.processor
-        restarted = self.metrics.worker_restarts.inc
-        self.workers = WorkerPool(processor.image_processor, _limits(settings), settings.image_workers, restarted)
-        self.store = EncodingStore(model.model, self.workers, settings.encodings, self.metrics, secret)
-        self.watch = FetchWatch(find_reference(model), self.metrics)
-        alone = self.metrics.fallbacks.labels("alone").inc
-        self.engine = Engine(model, settings, self.watch.observe, alone)
+        config = model.model.config if isinstance(model, AttachedReader) else model.config
+        self.name = name or PurePath(config._name_or_path).name or "arr-coc"
+        alone, restarted = self.metrics.fallbacks.labels("alone").inc, self.metrics.worker_restarts.inc
+        self.engine: QuestionQueue
+        encoder: Encoder
+        if isinstance(model, AttachedReader):
+            for wanted in ("examples", "versions"):
+                if getattr(use, wanted) is not None:
+                    raise ValueError(f"{wanted}: expected none with a {config.model_type} model; got a folder")
+            processor, encoder = ArrCocImageProcessor(), AttachedEncoder(model)
+            self.engine = AttachedEngine(model, settings, alone)
+        else:
+            self.watch = FetchWatch(find_reference(model), self.metrics)
+            processor, encoder = model.processor.image_processor, ModelEncoder(model)
+            self.engine = Engine(model, settings, self.watch.observe, alone)
+        self.workers = WorkerPool(processor, _limits(settings), settings.image_workers, restarted)
+        self.store = EncodingStore(encoder, self.workers, settings.encodings, self.metrics, secret)
         self.use = Use(self.engine, self.store, self.metrics, use)
-        self.chat = Chat(self.engine, self.store, processor, settings, self.metrics, self.name, self.use.watch)
+        self.chat = Chat(self.engine, self.store, settings, self.metrics, self.name, self.use.watch)
         self.api = _endpoints(self)
         self.guard = self.app = Guard(self.api, settings, self.metrics)
         self.metrics.watch("arr_coc_waiting", "Questions that wait for the batch.", lambda: self.engine.waiting)
@@ -136,8 +153,7 @@ def _endpoints(server: Server) -> FastAPI:
     async def encodings(body: EncodingRequest, request: Request) -> dict[str, Any]:
         async with asyncio.timeout(server.settings.answer_seconds):
             held = await _while_there(request, server.store.get(body.image))
-        height, width = (held.encoding.source_sizes or [(0, 0)])[0]
-        size = {"height": height, "width": width}
+        size = {name: held.seen[0][name] for name in ("height", "width")}
         return {"object": "encoding", "id": f"{HANDLE}{held.handle}", "size": size, "bytes": held.size}
 
     @api.post("/v1/feedback")
@@ -318,7 +334,7 @@ def run(server: Server, host: str, port: int, on_ready: Callable[[str], None]) -
     """
     if not 0 <= port < 2**16:
         raise ValueError(f"port: expected 0 to {2**16 - 1}; got {port}")
-    if server.engine.asker.model.device.type == "cpu":
+    if server.engine.device.type == "cpu":
         share_cores()
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, port), family=family, backlog=2048) as listening:

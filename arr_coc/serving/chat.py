@@ -10,13 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 from ..modeling.generation import checked_questions
-from ..modeling.processing_arr_coc import ArrCocProcessor
 from .answers import AnswerText, Field, as_json
 from .encodings import EncodingStore
-from .engine import Engine
 from .metrics import Metrics, length_label, tier_label
 from .protocol import ChatRequest, Completion, error_body, fetch_summary, logprobs_of, usage
 from .question import Ended, EngineStopped, Progress, Question, Ticket
+from .question_queue import QuestionQueue
 from .settings import ServerSettings
 
 MAX_IMAGES = 8
@@ -29,7 +28,6 @@ class Chat:
     Args:
         engine: that answers questions.
         store: that encodes images.
-        processor: the model's.
         settings: limits of a request.
         metrics: where answers are counted.
         name: what the model is served as.
@@ -38,22 +36,22 @@ class Chat:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: QuestionQueue,
         store: EncodingStore,
-        processor: ArrCocProcessor,
         settings: ServerSettings,
         metrics: Metrics,
         name: str,
         on_end: Callable[[Ended], None] = lambda ended: None,
     ) -> None:
         self.on_end = on_end
-        self.engine, self.store, self.processor = engine, store, processor
+        self.engine, self.store = engine, store
         self.settings, self.metrics, self.name = settings, metrics, name
-        config = engine.asker.model.generation_config
+        config = engine.generation_config
         ends = config.eos_token_id
         self._ends = set(ends if isinstance(ends, list) else [] if ends is None else [ends])
         self._max_tokens = config.max_new_tokens or 64
         self._temperature = float(config.temperature or 1.0) if config.do_sample else 0.0
+        self._top_p = float(config.top_p or 1.0)
 
     async def begin(self, request: ChatRequest) -> "Answering | JsonAnswering":
         """The answer to a request, of which the first token is there; of a schema, that of every field.
@@ -72,7 +70,8 @@ class Chat:
             raise ValueError(f"max_tokens: expected at most {most} ({why}); got {asked}")
         fields = request.fields
         texts = [text] if fields is None else [field.question for field in fields]
-        checked_questions(texts, self.processor.control_tokens)
+        checked_questions(texts, self.engine.control_tokens)
+        choices = self.engine.choices(request)
         answers = [Answering(self, request) for _ in texts]
         async with asyncio.timeout_at(answers[0].deadline):
             held = await self.store.get_all(images)
@@ -81,10 +80,10 @@ class Chat:
                 text,
                 tuple(held),
                 tuple(history),
-                request.choices,
+                choices,
                 asked or min(self._max_tokens, most),
                 temperature,
-                1.0 if request.top_p is None else request.top_p,
+                self._top_p if request.top_p is None else request.top_p,
             )
             try:
                 for answer, own in zip(answers, texts, strict=True):
@@ -115,7 +114,7 @@ class Answering:
         self.number = secrets.token_hex(12)  # nobody else's, in another run of the server neither
         self.began = time.monotonic()
         self.deadline = asyncio.get_running_loop().time() + chat.settings.answer_seconds
-        self._text = AnswerText(chat.processor.tokenizer, request.stops)
+        self._text = AnswerText(chat.engine.tokenizer, request.stops)
         self._ticket: Ticket | None = None
         self._latest = Progress([], [], False)
         self._length = ""
@@ -216,7 +215,7 @@ class Answering:
                 self._latest = await anext(self._progress)
 
     def _logprobs(self, start: int) -> dict[str, Any]:
-        return logprobs_of(self.chat.processor.tokenizer, *self.chat.shown(self._latest, start))
+        return logprobs_of(self.chat.engine.tokenizer, *self.chat.shown(self._latest, start))
 
     @property
     def completion(self) -> Completion:

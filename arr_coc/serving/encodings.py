@@ -7,29 +7,21 @@ import asyncio
 import hashlib
 import hmac
 import json
-import math
 import secrets
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-import torch
-from PIL import Image
 from torch import Tensor
+from transformers.cache_utils import Cache
 
-from ..modeling.base_model import ArrCocModel
-from ..modeling.image_encoding import ImageEncoding, no_pixels
-from ..modeling.image_loading import Source, open_source
-from ..modeling.image_processing_arr_coc import FAR_SHRUNK, ArrCocImageProcessor, is_blank, least_scale
+from ..modeling.image_loading import open_source
 from ..modeling.image_sources import POLICIES
-from ..modeling.processing_arr_coc import take_view_options
-from ..modeling.prompt_format import COMPRESSION, pooling
-from ..modeling.view_encoding import encode_sources, windows_of
-from ..modeling.views import ViewOptions
+from .encoders import Encoder
 from .image_workers import PreparedImage, WorkerPool
 from .metrics import Metrics
 
@@ -48,7 +40,7 @@ class HeldEncoding:
     Attributes:
         key: SHA-256 of the image's encoded content: equal images have one encoding.
         handle: what clients call it; nobody can tell it from the image alone.
-        encoding: of one image, or of several that share their base tokens, without a language model's prefix.
+        encoding: of one image, or of several that share their base tokens, as the store's encoder makes it.
         size: bytes that it takes.
         seen: how each of its pages was seen: see `seen_pages`.
         contents: the images as they were sent, where the store keeps that.
@@ -56,7 +48,7 @@ class HeldEncoding:
 
     key: bytes
     handle: str
-    encoding: ImageEncoding
+    encoding: Any
     size: int
     seen: tuple[dict[str, Any], ...]
     contents: tuple[bytes, ...] = ()
@@ -66,6 +58,10 @@ def size_of(value: Any) -> int:
     """Bytes of the tensors in an encoding, or in a part of one."""
     if isinstance(value, Tensor):
         return value.numel() * value.element_size()
+    if isinstance(value, Cache):
+        return sum(size_of(vars(layer)) for layer in value.layers)
+    if isinstance(value, Mapping):
+        return size_of([*value.values()])
     if isinstance(value, list | tuple):
         return sum(size_of(part) for part in value)
     return sum(size_of(getattr(value, part.name)) for part in fields(value)) if is_dataclass(value) else 0
@@ -81,35 +77,13 @@ def inline_content(url: str) -> bytes:
     return stream.read()
 
 
-def bounded_tiles(sources: Sequence[Source], processor: ArrCocImageProcessor, options: ViewOptions) -> ViewOptions:
-    """The options, so that all tiles of a document can be encoded: no question runs back to its pixels."""
-    if options.tiles == "never":
-        return options
-    options = replace(options, tiles="auto") if options.tiles == "asked" else options
-    count = sum(len(windows_of(source, options, processor)) for source in sources)
-    return options if count <= options.max_tiles else replace(options, tiles=max(1, options.max_tiles // len(sources)))
+async def _ready(prepared: list[PreparedImage]) -> list[PreparedImage]:
+    return prepared
 
 
-def seen_pages(
-    encoding: ImageEncoding, images: Sequence[Image.Image], processor: ArrCocImageProcessor
-) -> tuple[dict[str, Any], ...]:
-    """Of each page its size in px, how many views it was seen in, their finest scale (px of the model's square per px
-    of the page), and what is to be warned of."""
-    side, seen = processor.size["height"], []
-    for number, image in enumerate(images):
-        windows = [] if encoding.tiles is None else encoding.tiles.windows[encoding.tiles.sources == number].tolist()
-        longest = min((max(x1 - x0, y1 - y0) for x0, y0, x1, y1 in windows), default=max(image.size))
-        scale = side / longest
-        warnings = ["blank: any answer is a guess"] if is_blank(image) else []
-        if scale < FAR_SHRUNK and processor.readable_px is not None:
-            warnings.append(f"letters lower than {math.ceil(processor.readable_px / scale)} px are not read")
-        page = {"height": image.height, "width": image.width, "views": 1 + len(windows), "scale": round(scale, 3)}
-        seen.append({**page, "warnings": warnings})
-    return tuple(seen)
-
-
-def _itself(image: Image.Image) -> Image.Image:
-    return image
+def _joint_key(images: Sequence[PreparedImage | HeldEncoding]) -> bytes:
+    """Of several images that are encoded together."""
+    return hashlib.sha256(b"".join(image.key for image in images)).digest()
 
 
 def handle_of(key: bytes, secret: bytes) -> str:
@@ -122,7 +96,7 @@ class EncodingStore:
     """Encodes images, each once while it is held.
 
     Args:
-        model: that encodes.
+        encoder: that encodes.
         workers: that decode.
         limit: bytes of encodings to hold; a single larger one is used and not held.
         metrics: where hits and misses are counted.
@@ -133,9 +107,9 @@ class EncodingStore:
     """
 
     def __init__(
-        self, model: ArrCocModel, workers: WorkerPool, limit: int, metrics: Metrics, secret: bytes | None = None
+        self, encoder: Encoder, workers: WorkerPool, limit: int, metrics: Metrics, secret: bytes | None = None
     ) -> None:
-        self.model, self.workers, self.limit, self.metrics = model, workers, limit, metrics
+        self.encoder, self.workers, self.limit, self.metrics = encoder, workers, limit, metrics
         self.bytes = 0
         self.keeps_content = False
         self._held: OrderedDict[bytes, HeldEncoding] = OrderedDict()
@@ -158,32 +132,32 @@ class EncodingStore:
             content = inline_content(source)
             key = hashlib.sha256(content).digest()
             return await self._by_key(key, lambda: self._prepared([source]))
-        (prepared,) = await self._prepared([source])
-
-        async def ready() -> list[PreparedImage]:
-            return [prepared]
-
-        return await self._by_key(prepared.key, ready)
+        prepared = await self._prepared([source])
+        return await self._by_key(prepared[0].key, partial(_ready, prepared))
 
     async def get_all(self, sources: Sequence[str]) -> list[HeldEncoding]:
-        """The encodings of what one prompt shows; where base tokens are pooled over all of it, one of all of it.
+        """The encodings of what one prompt shows; one of all of it, where what is encoded alone cannot stand in it.
 
         Raises:
-            UnknownHandle, ValueError: see `get`; a handle of an image that is to be pooled with others.
+            UnknownHandle, ValueError: see `get`; a handle of an image that is to be encoded with others.
         """
+        if self.encoder.by_prompt and len(sources) > 1:
+            self._refuse_handles(sources, f"{len(sources)} images", "one")
+            prepared = await self._prepared(sources)
+            return [await self._by_key(_joint_key(prepared), partial(_ready, prepared))]
         held = [await self.get(source) for source in sources]  # one by one: a request has one image worker
-        processor = self.workers.processor
-        rows = processor.size["height"] // processor.patch_size // COMPRESSION
-        most = take_view_options(processor.views)[0].max_base_tokens
-        pages = sum(len(own.encoding) for own in held)
-        pool = pooling(rows, pages, most)
-        if len(held) == 1 or all(own.encoding.pool == pool for own in held):
+        encodings = [own.encoding for own in held]
+        if len(held) == 1 or self.encoder.share_a_prompt(encodings):
             return held
+        pages = sum(map(len, encodings))
+        self._refuse_handles(sources, f"{pages} pages, which share their base tokens", "fewer pages")
+        return [await self._by_key(_joint_key(held), lambda: self._prepared(sources))]
+
+    @staticmethod
+    def _refuse_handles(sources: Sequence[str], shown: str, fewer: str) -> None:
         if any(source.lower().startswith(HANDLE) for source in sources):
-            expected = f"whole images where a request has {pages} pages, which share their base tokens"
-            raise ValueError(f"encoding: expected {expected}; got a handle: send fewer pages, or the images themselves")
-        key = hashlib.sha256(b"".join(own.key for own in held)).digest()
-        return [await self._by_key(key, lambda: self._prepared(sources))]
+            expected = f"whole images where a request has {shown}"
+            raise ValueError(f"encoding: expected {expected}; got a handle: send {fewer}, or the images themselves")
 
     async def _prepared(self, sources: Sequence[str]) -> list[PreparedImage]:
         """What data: and http(s) URLs hold, decoded."""
@@ -241,35 +215,13 @@ class EncodingStore:
     async def _encode(self, key: bytes, prepare: Callable[[], Awaitable[list[PreparedImage]]]) -> HeldEncoding:
         prepared = await prepare()
         with self.metrics.encode_seconds.time():
-            encoded = asyncio.get_running_loop().run_in_executor(self._thread, self._encoded, prepared)
+            encoded = asyncio.get_running_loop().run_in_executor(self._thread, self.encoder.encode, prepared)
             encoding, seen = await encoded
         handle = handle_of(key, self._secret)
         contents = tuple(image.content for image in prepared) if self.keeps_content else ()
         held = HeldEncoding(key, handle, encoding, size_of(encoding) + sum(map(len, contents)), seen, contents)
         self._hold(held)
         return held
-
-    @torch.no_grad()
-    def _encoded(self, prepared: Sequence[PreparedImage]) -> tuple[ImageEncoding, tuple[dict[str, Any], ...]]:
-        """What `generate` sees of one prompt, with all tiles at once: of more than `max_tiles` fewer, at a smaller
-        scale."""
-        processor = self.workers.processor
-        pages = [page for image in prepared for page in image.pages]
-        images = [Image.fromarray(page.pixels) for page in pages]
-        sources = [
-            Source(image.height, image.width, partial(_itself, image), page.page, page.second)
-            for image, page in zip(images, pages, strict=True)
-        ]
-        options = bounded_tiles(sources, processor, take_view_options(processor.views)[0])
-        several = len(prepared) > 1 or any(page.page is not None or page.second is not None for page in pages)
-        if several or processor.shrinks(images, least_scale(options.tiles, options.tile_scale)):
-            encoding = encode_sources(self.model, processor, [sources], options)
-            encoding.sources = [replace(source, load=no_pixels) for source in sources]
-        else:
-            inputs = processor(images, return_tensors="pt").to(self.model.input_device)
-            encoding = self.model.encode_image(inputs["pixel_values"], inputs["patch_mask"])
-            encoding.source_sizes = [(images[0].height, images[0].width)]
-        return encoding, seen_pages(encoding, images, processor)
 
     def _hold(self, held: HeldEncoding) -> None:
         if held.size > self.limit:

@@ -11,26 +11,27 @@ batch: its tokens come without the distributions that say how unsure an answer i
 import itertools
 import logging
 import threading
-import time
-from asyncio import get_running_loop
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from transformers.generation.continuous_batching import ContinuousBatchingManager
 
-from ..learning.versions import CHECKPOINT
 from ..modeling.allocators import FetchResult
-from ..modeling.fetcher import RunningBackFetcher
+from ..modeling.fetcher import FetchChoices, RunningBackFetcher
 from ..modeling.generation import Answer, Asker, QuestionBatch
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.prompt import EmbeddedPrompt
 from .batched_model import PAGE, BatchedLanguageModel, TokenRows
-from .question import EngineBusy, EngineStopped, Page, Progress, Question, Ticket
+from .question import EngineStopped, Page, Progress, Question, Ticket
+from .question_queue import QuestionQueue, check_room
 from .settings import ServerSettings
+
+if TYPE_CHECKING:
+    from .protocol import ChatRequest
 
 
 class NobodyWaits(Exception):
@@ -98,7 +99,7 @@ class _Base:
     readers: int = 0
 
 
-class Engine:
+class Engine(QuestionQueue):
     """Answers questions about encoded images.
 
     Args:
@@ -119,63 +120,41 @@ class Engine:
         on_alone: Callable[[], None] = lambda: None,
     ) -> None:
         model.config.require_embeds_alone("serve")
-        self.on_embedded, self.on_alone = on_embedded, on_alone
-        self.model, self.asker, self.settings = model, Asker(model, model.processor), settings
+        super().__init__(settings, model.device, on_alone)
+        self.model, self.asker, self.on_embedded = model, Asker(model, model.processor), on_embedded
+        self.tokenizer, self.control_tokens = model.processor.tokenizer, model.processor.control_tokens
+        self.generation_config = model.generation_config
         text = model.config.text_config
         self.positions = int(settings.cache_tokens * USABLE) // PAGE * PAGE
         self.longest = min(getattr(text, "max_position_embeddings", None) or self.positions, self.positions)
         self.rows = TokenRows(model.get_input_embeddings(), text.vocab_size, 2 * settings.cache_tokens)
         self.batched = BatchedLanguageModel(model, self.rows)
-        self.alive = False
-        self._version = CHECKPOINT
         self._fetching, self._passing = threading.Lock(), threading.Lock()
-        on_cpu = model.device.type == "cpu"
-        self._embed_batch = settings.embed_batch or (4 if on_cpu else 8)
-        self._max_running = settings.max_running or (8 if on_cpu else 64)
-        self._waiting: deque[Ticket] = deque()
+        self._embed_batch = settings.embed_batch or (4 if self.device.type == "cpu" else 8)
         self._waiting_for_passes: deque[Ticket] = deque()
         self._running: dict[str, _Running] = {}
         self._bases: OrderedDict[Page, _Base] = OrderedDict()
         self._managers: dict[bool, ContinuousBatchingManager] = {}
-        self._threads: list[threading.Thread] = []
-        self._changed = threading.Condition()
-        self._numbers = itertools.count()
-        self._seconds = 0.1  # of one question, a moving mean: what Retry-After is told from
 
     # ---- called by the event loop
 
     def start(self) -> None:
         """Starts the batch, the thread that embeds, and that of questions in several passes."""
-        self.alive = True
         self._manager(sampling=False)
-        self._begin(self._embed_questions, "embedder")
+        super().start()
         self._begin(self._answer_in_passes, "passes")
 
-    def stop(self) -> None:
-        """Ends at once: questions under way fail with `EngineStopped`."""
-        with self._changed:
-            self.alive = False
-            self._changed.notify_all()
+    def _stop_batches(self) -> None:
         for manager in self._managers.values():
             manager.stop(block=True, hard_stop=True)
-        for thread in self._threads:
-            thread.join()
-        self._fail_all()
-
-    @property
-    def waiting(self) -> int:
-        """Questions that are not in the batch yet."""
-        return len(self._waiting) + len(self._waiting_for_passes)
 
     @property
     def running(self) -> int:
-        """Questions in the batch."""
         return len(self._running)
 
-    @property
-    def version(self) -> str:
-        """Of the scorer that fetches."""
-        return self._version
+    def choices(self, request: "ChatRequest") -> FetchChoices:
+        budget: Any = request.budget  # a share is refused there
+        return FetchChoices(request.strategy, request.allocator, budget, num_passes=request.num_passes)
 
     def swap(self, fetcher: RunningBackFetcher, version: str) -> None:
         """Fetches with another fetcher from the next questions on; those that it has begun with end with the old one.
@@ -183,84 +162,35 @@ class Engine:
         Encodings stay as they are: nothing of a scorer goes into them.
         """
         with self._passing, self._fetching:
-            self.asker.model.model.fetcher, self._version = fetcher, version
-
-    def submit(self, question: Question) -> Ticket:
-        """Takes a question; what comes of it is the ticket's `progress`.
-
-        Raises:
-            EngineBusy: too many wait.
-            EngineStopped: it answers no more.
-        """
-        ticket = Ticket(question, str(next(self._numbers)), get_running_loop())
-        with self._changed:
-            if not self.alive:
-                raise EngineStopped
-            if self.waiting >= self.settings.max_waiting:
-                raise EngineBusy(max(1, round(self.waiting * self._seconds)))
-            (self._waiting_for_passes if question.in_passes else self._waiting).append(ticket)
-            self._changed.notify_all()
-        return ticket
+            self.asker.model.model.fetcher, self.version = fetcher, version
 
     def cancel(self, ticket: Ticket) -> None:
-        """Ends a question whose answer nobody waits for; one that has ended stays as it is."""
-        with self._changed:
-            ticket.cancelled = True  # it may be with the thread that embeds
-            for queue in (self._waiting, self._waiting_for_passes):
-                if ticket in queue:
-                    queue.remove(ticket)
-            self._changed.notify_all()
+        super().cancel(ticket)
         running = self._end(ticket.number)
         if running is not None:
             running.manager.cancel_request(ticket.number)
 
+    @property
+    def _queues(self) -> list[deque[Ticket]]:
+        return [self._waiting, self._waiting_for_passes]
+
+    def _queue_of(self, question: Question) -> deque[Ticket]:
+        return self._waiting_for_passes if question.in_passes else self._waiting
+
     # ---- the thread that embeds
 
-    def _embed_questions(self) -> None:
-        while batch := self._next_batch():
-            began = time.monotonic()
-            try:
-                self._embed(batch)
-            except Exception as error:
-                if len(batch) > 1:  # one of them is to blame: each alone, then
-                    self.on_alone()
-                    for ticket in batch:
-                        self._try_alone(ticket)
-                else:
-                    self._refuse(batch[0], error)
-            self._seconds += 0.05 * ((time.monotonic() - began) / len(batch) - self._seconds)
+    @property
+    def _room(self) -> int:
+        return min(self._embed_batch, self._max_running - len(self._running))
 
-    def _try_alone(self, ticket: Ticket) -> None:
-        try:
-            self._embed([ticket])
-        except Exception as error:
-            self._refuse(ticket, error)
-
-    @staticmethod
-    def _refuse(ticket: Ticket, error: Exception) -> None:
-        if not isinstance(error, ValueError | EngineStopped):
-            logger.error("a question failed", exc_info=error)
-        ticket.push(error)
-
-    def _next_batch(self) -> list[Ticket]:
-        """The next questions that go together, when there is room for them; none at the end."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self.alive or (self._waiting and len(self._running) < self._max_running))
-            if not self.alive:
-                return []
-            first = self._waiting.popleft()
-            batch = [first]
-            room = min(self._embed_batch, self._max_running - len(self._running))
-            for ticket in [*self._waiting]:
-                if len(batch) < room and ticket.question.goes_with(first.question):
-                    self._waiting.remove(ticket)
-                    batch.append(ticket)
-            return batch
+    def _go_together(self, first: Question, other: Question) -> bool:
+        return first.goes_with(other)
 
     @torch.no_grad()
-    def _embed(self, batch: list[Ticket]) -> None:
+    def _answer(self, batch: list[Ticket]) -> None:
         """Scores, fetches and places for all questions of the batch, and hands them on."""
         questions = [ticket.question for ticket in batch]
+        wanted: Any = questions[0].choices  # which `choices` made
         held = {image.key: image for question in questions for image in question.images}
         first, *others = encodings = [image.encoding for image in held.values()]
         starts = itertools.accumulate(map(len, encodings), initial=0)
@@ -269,7 +199,7 @@ class Engine:
         asked = QuestionBatch(first.join(*others), shown, [question.text for question in questions])
         history = [list(question.history) for question in questions]
         with self._fetching:
-            choices, version = self.asker.model.model.fetcher.resolve(questions[0].choices), self._version
+            choices, version = self.asker.model.model.fetcher.resolve(wanted), self.version
             prompt = self.asker.embed(asked, choices, history, max_new_tokens=questions[0].max_tokens)
         self.on_embedded(prompt)
         slots = torch.arange(len(asked.slots)).split([len(images) for images in shown])
@@ -286,12 +216,7 @@ class Engine:
         ids, embeds = prompt.inputs["input_ids"][row][inside], prompt.embeds[row][inside]
         ticket.prompt_tokens = len(ids)
         positions = len(ids) + ticket.question.max_tokens
-        if positions > self.longest:
-            room, got = self.longest - len(ids), ticket.question.max_tokens
-            if room < 1:
-                raise ValueError(f"question: expected a prompt of fewer than {self.longest} tokens; got {len(ids)}")
-            why = f"beside the prompt's {len(ids)} tokens, images included, the context of {self.longest} holds no more"
-            raise ValueError(f"max_tokens: expected at most {room}; got {got}: {why}")
+        check_room(len(ids), ticket.question.max_tokens, self.longest)
         with self._changed:
             self._changed.wait_for(
                 lambda: not self.alive or ticket.cancelled or self._used() + positions <= self.positions
@@ -352,7 +277,7 @@ class Engine:
         while (ticket := self._next_in_passes()) is not None:
             try:
                 with self._passing:
-                    ticket.version = self._version
+                    ticket.version = self.version
                     ticket.push(answer_in_passes(self.asker, ticket))
             except NobodyWaits:
                 pass
@@ -380,11 +305,6 @@ class Engine:
             self._managers[sampling] = manager
             self._begin(lambda: self._collect(manager), "collector")
         return self._managers[sampling]
-
-    def _begin(self, run: Callable[[], None], name: str) -> None:
-        thread = threading.Thread(target=run, name=name, daemon=True)
-        self._threads.append(thread)
-        thread.start()
 
     def _collect(self, manager: ContinuousBatchingManager) -> None:
         """Gives every output of a batch to its question; when the batch dies, its questions fail."""
@@ -417,12 +337,5 @@ class Engine:
                 self._changed.notify_all()
         return running
 
-    def _fail_all(self) -> None:
-        with self._changed:
-            running = (running.ticket for running in self._running.values())
-            tickets = [*self._waiting, *self._waiting_for_passes, *running]
-            self._waiting.clear()
-            self._waiting_for_passes.clear()
-        for ticket in tickets:
-            self._end(ticket.number)
-            ticket.push(EngineStopped())
+    def _under_way(self) -> list[Ticket]:
+        return [running.ticket for running in self._running.values()]

@@ -138,8 +138,8 @@ class FeedbackDesk:
 def _about(
     image: HeldEncoding, question: str, history: tuple[tuple[str, str], ...], said: str, version: str
 ) -> _Remembered:
-    size = (image.encoding.source_sizes or [(0, 0)])[0]
-    return _Remembered(image.contents[0], (int(size[0]), int(size[1])), question, history, said, version)
+    size = image.seen[0]["height"], image.seen[0]["width"]
+    return _Remembered(image.contents[0], size, question, history, said, version)
 
 
 def _answer(request: FeedbackRequest, said: str) -> str | None:

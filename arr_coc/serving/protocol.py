@@ -7,11 +7,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, field_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, field_validator
 
+from ..attached.scoring import AttachedFetch
 from ..modeling.allocators import FetchResult
 from ..modeling.answers import Pass
-from ..modeling.fetcher import FetchChoices
 from ..modeling.image_sources import shorten
 from ..modeling.processing_arr_coc import Turn
 from .answers import Field as JsonField
@@ -127,7 +127,7 @@ class ChatRequest(Strict):
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     strategy: str | None = None
-    budget: StrictInt | str | None = None
+    budget: StrictInt | StrictFloat | str | None = None
     allocator: str | None = None
     num_passes: StrictInt | Literal["auto"] | None = None
     # Served for these values only, which say nothing.
@@ -170,13 +170,6 @@ class ChatRequest(Strict):
         if len(strings) > 4 or not all(strings):
             raise ValueError("stop: expected up to 4 strings that are not empty; got others")
         return strings
-
-    @property
-    def choices(self) -> FetchChoices:
-        """How patches are fetched."""
-        return FetchChoices(
-            strategy=self.strategy, budget=self.budget, allocator=self.allocator, num_passes=self.num_passes
-        )
 
     def turns(self) -> tuple[list[str], list[Turn], str]:
         """Where the images are, the questions and answers before, and the question.
@@ -259,7 +252,8 @@ def fetch_summary(
 ) -> dict[str, Any]:
     """What was fetched: strategy, allocator, patches of each page, and how each was `seen`; where several passes were
     asked for, of each."""
-    summary = {"strategy": fetch.strategy, "allocator": fetch.allocator, "patches": fetch.counts.tolist()}
+    patches = fetch.by_image() if isinstance(fetch, AttachedFetch) else fetch.counts.tolist()
+    summary: dict[str, Any] = {"strategy": fetch.strategy, "allocator": fetch.allocator, "patches": patches}
     summary["images"] = list(seen)
     history = [
         {"text": own.text, "uncertainty": own.uncertainty, "explored": own.share, "patches": own.fetch.budget}

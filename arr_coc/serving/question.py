@@ -12,6 +12,15 @@ from ..modeling.image_encoding import ImageEncoding
 from ..modeling.processing_arr_coc import Turn
 from .encodings import HeldEncoding
 
+
+@dataclass(frozen=True)
+class AttachedChoices:
+    """How tokens of a published model are fetched: see `AttachedReader.generate`."""
+
+    strategy: str
+    budget: float | int | str
+
+
 Page = tuple[bytes, int]
 """An image's or document's key, and the row of the page in its encoding."""
 
@@ -33,7 +42,7 @@ class Question:
     text: str
     images: tuple[HeldEncoding, ...]
     history: tuple[Turn, ...] = ()
-    choices: FetchChoices = AS_CONFIGURED
+    choices: FetchChoices | AttachedChoices = AS_CONFIGURED
     max_tokens: int = 64
     temperature: float = 0.0
     top_p: float = 1.0
@@ -61,7 +70,7 @@ class Question:
     @property
     def in_passes(self) -> bool:
         """Whether it may run back more than once."""
-        return self.choices.num_passes not in (None, 1)
+        return isinstance(self.choices, FetchChoices) and self.choices.num_passes not in (None, 1)
 
 
 @dataclass(frozen=True)

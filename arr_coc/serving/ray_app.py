@@ -23,7 +23,7 @@ from ray.serve.handle import DeploymentHandle
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 from starlette.responses import JSONResponse
 
-from ..loading import load_model
+from ..attached.reader import load_model_or_reader
 from .app import Server
 from .encodings import affinity_key, by_affinity
 from .guard import App, Guard, Message, Receive, Send
@@ -78,7 +78,7 @@ class Replica:
         secret: bytes,
         version: str = "",
     ) -> None:
-        loaded = await asyncio.to_thread(load_model, model, device)
+        loaded = await asyncio.to_thread(load_model_or_reader, model, device)
         self.server = Server(loaded, settings, name, secret=secret)
         self.version = version
         self.tag = serve.get_replica_context().replica_id.unique_id.encode()

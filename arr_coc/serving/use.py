@@ -22,13 +22,14 @@ from ..evaluation.prediction_loop import model_identity
 from ..files import read_json
 from ..journal import Journal
 from ..learning.versions import CHECKPOINT, DECISION, Versions, adapted_fetcher
-from ..modeling.fetcher import RunningBackFetcher
+from ..modeling.fetcher import FetchChoices, RunningBackFetcher
 from .encodings import EncodingStore
 from .engine import Engine
 from .examples import JOURNAL, Example, Hook, fetched_patches, load_hook
 from .feedback_desk import FeedbackDesk
 from .metrics import Metrics
 from .question import FAILED, Ended
+from .question_queue import QuestionQueue
 from .settings import UseSettings
 
 logger = logging.getLogger(__name__)
@@ -108,6 +109,7 @@ class ExampleLog:
         ticket, question = ended.ticket, ended.ticket.question
         text, probability = ended.answer or (None, None)
         choices = question.choices
+        assert isinstance(choices, FetchChoices), "of our own models alone"
         return Example(
             id=ended.number,
             time=time,
@@ -209,11 +211,14 @@ class Use:
         OSError: a folder cannot be made.
     """
 
-    def __init__(self, engine: Engine, store: EncodingStore, metrics: Metrics, settings: UseSettings) -> None:
+    def __init__(self, engine: QuestionQueue, store: EncodingStore, metrics: Metrics, settings: UseSettings) -> None:
         store.keeps_content = settings.keeps_images
         hook, registry = load_hook(settings.redact), metrics.registry
         wanted = settings.examples is not None or settings.versions is not None
-        weights = model_identity(engine.model)["weights_sha256"] if wanted else ""
+        weights = ""
+        if wanted:
+            assert isinstance(engine, Engine), "of our own models alone"
+            weights = model_identity(engine.model)["weights_sha256"]
         self.examples: ExampleLog | None = None
         self.desk: FeedbackDesk | None = None
         self.versions: VersionWatch | None = None
@@ -225,7 +230,7 @@ class Use:
             limit = settings.feedback_bytes
             journal = Journal(settings.feedback, feedback.JOURNAL, limit=limit, forgets=False, durable=True)
             self.desk = FeedbackDesk(journal, store, settings.remembered_bytes, hook, lambda: engine.version)
-        if settings.versions is not None:
+        if settings.versions is not None and isinstance(engine, Engine):
             self.versions = VersionWatch(engine, settings.versions, settings.versions_seconds, weights, registry)
 
     def watch(self, ended: Ended) -> None:

@@ -38,12 +38,14 @@ from transformers import GenerationConfig
 from transformers.utils import GENERATION_CONFIG_NAME, logging
 
 from ..adapters import adapt
+from ..attached.adapter import ADAPTER as ADAPTER_FILE
 from ..files import check_types, fresh_folder, read_yaml, sole_writer, write_json
 from ..loading import DTYPES, load_config, refused
-from ..modeling.configuration_arr_coc import ArrCocConfig
+from ..modeling.configuration_arr_coc import ArrCocConfig, ArrCocFetcherConfig
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.processing_arr_coc import ArrCocProcessor
 from . import phases, tempering  # noqa: F401  # register their stages
+from .attached import AttachedScorerStage, begin_attached
 from .checkpoints import LEARNER, load_learner, save_learner
 from .from_scratch import answering, comparing, copying, finding, multi_task, multi_view, reading, visual_pretraining  # noqa: F401  # register their stages
 from .from_scratch.patch_language import PatchLanguage, teach_words
@@ -312,6 +314,9 @@ def train(recipe: Recipe, out: Path, device: torch.device | str = "cpu") -> None
     if state.num_processes > 1 and any(stage.from_scratch for stage in recipe.stages):
         several = ", ".join(name for name, kind in STAGES.items() if not kind.from_scratch)
         raise ValueError(f"stages: expected {several} only, with {state.num_processes} processes; got others")
+    if any(isinstance(stage, AttachedScorerStage) for stage in recipe.stages):
+        train_attached(recipe, out, device)
+        return
     main = state.is_main_process
     with sole_writer(out) if main else nullcontext():
         run = begin(recipe, torch.device(device))
@@ -329,6 +334,33 @@ def train(recipe: Recipe, out: Path, device: torch.device | str = "cpu") -> None
             with fresh_folder(out.absolute() / "model", force=True) as beside:
                 recipe.saved.write(run, beside)
         state.wait_for_everyone()
+
+
+def train_attached(recipe: Recipe, out: Path, device: torch.device | str = "cpu") -> None:
+    """Runs a recipe whose stages train the scorer of a published model, and writes it to `out/model` (`load_reader`).
+
+    Raises:
+        ValueError: other stages beside these, or settings that are of our own models alone.
+    """
+    own = {"reference": recipe.reference, "averaged": recipe.averaged or None}
+    given = [name for name, value in own.items() if value is not None]
+    given += [f"config.{name}" for name in recipe.changes if name != "fetcher_config"]
+    given += [type(stage).__name__ for stage in recipe.stages if not isinstance(stage, AttachedScorerStage)]
+    if given:
+        expected = "stages attached_scorer alone, and of a configuration fetcher_config"
+        raise ValueError(f"recipe: expected {expected}, with a published model; got {', '.join(given)}")
+    changes = {"fetcher_config": recipe.changes.get("fetcher_config", {})}
+    known = {"fetcher_config": ArrCocFetcherConfig().to_dict()}
+    config = ArrCocFetcherConfig.from_dict(_changed(known, changes, "config")["fetcher_config"])
+    with sole_writer(out):
+        reader = begin_attached(recipe.model, recipe.root, recipe.start, str(device))
+        for number, stage in enumerate(recipe.stages):
+            assert isinstance(stage, AttachedScorerStage)
+            logger.info(f"stage {number}: {stage}")
+            tell_changes(stage, out / f"stage{number}.json")
+            stage.train(reader, out / f"stage{number}", root=recipe.root, config=config)
+        with fresh_folder(out.absolute() / "model", force=True) as beside:
+            reader.save_adapter(beside / ADAPTER_FILE)
 
 
 _ANY_TIME = ("workers", "log_every", "report_to")

@@ -1,0 +1,166 @@
+"""Questions of a data set, asked of a reader of a published model: what each strategy answers and fetches."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tqdm import tqdm
+
+from ..attached import AttachedReader
+from ..attached.encoding import AttachedEncoding
+from ..attached.placing import count_fetched, share_or_number
+from ..attached.reader import BUDGET
+from ..attached.scoring import STRATEGIES
+from ..data.records import Record, opened
+from ..modeling.answers import Answer
+from .answers import all_boxes, check_record, digest_of
+from .arms import Arm
+from .prediction_loop import Item, by_image, new_tokens
+from .predictions import Prediction
+
+FIXED: Mapping[str, tuple[str, int | str]] = {"none": ("saliency", 0), "keep_all": ("saliency", "all")}
+"""Names beside those of strategies: base tokens alone, and all tokens, which is the plain model."""
+
+
+@dataclass(frozen=True)
+class AttachedArm:
+    """One way to ask: a strategy and how much it fetches, see `AttachedReader.generate`."""
+
+    name: str
+    strategy: str
+    budget: float | int | str
+
+    @property
+    def arm(self) -> Arm:
+        """What scores are told of it: the sizes of prompts are those of each question."""
+        return Arm(self.name, "ladder", self.strategy, int(self.budget != 0), "topk", side=0, tokens=0)
+
+
+def attached_arms(
+    reader: AttachedReader, names: Sequence[str], budget: float | int | str | None, records: Sequence[Record]
+) -> list[AttachedArm]:
+    """The arms called NAME or NAME@BUDGET, a strategy or one of `FIXED`.
+
+    Raises:
+        ValueError: an unknown name or budget, "realizer" without a trained scorer, or "oracle" and records without
+            boxes.
+    """
+    arms = []
+    for name in dict.fromkeys(names):
+        rule, at, own = name.partition("@")
+        if rule in FIXED:
+            if at:
+                raise ValueError(f"strategies: expected {rule} without a budget; got {name}")
+            arms.append(AttachedArm(name, *FIXED[rule]))
+            continue
+        if rule not in STRATEGIES:
+            raise ValueError(f"strategies: expected names among {', '.join([*STRATEGIES, *FIXED])}; got {rule!r}")
+        reader.check_strategy(rule, () if rule == "oracle" else None)
+        spent = BUDGET if budget is None else budget
+        spent = share_or_number(own) if at else spent
+        count_fetched(spent, 2**30, 2**30, 1)
+        arms.append(AttachedArm(name, rule, spent))
+    bare = [record.line for record in records if not record.located]
+    if bare and any(arm.strategy == "oracle" for arm in arms):
+        expected = 'strategy "oracle": expected boxes in every record'
+        raise ValueError(f"{expected}; got {len(bare)} without, e.g. line {bare[0]}")
+    return arms
+
+
+def usable_strategies(reader: AttachedReader, *, oracle: bool) -> list[str]:
+    """All that a reader can be measured with."""
+    unusable = {name for name, usable in (("realizer", reader.scorer is not None), ("oracle", oracle)) if not usable}
+    return [name for name in (*STRATEGIES, *FIXED) if name not in unusable]
+
+
+def predict_attached(
+    reader: AttachedReader,
+    arms: Sequence[AttachedArm],
+    records: Sequence[Record],
+    *,
+    batch_size: int,
+    seed: int | None = None,
+    progress: bool = True,
+) -> Iterator[tuple[str, dict[int, Prediction]]]:
+    """Each arm's predictions by place of the record, part by part; the images of a question are encoded once.
+
+    Arguments as of `prediction_loop.predict_all`; "random" draws for each question by itself.
+
+    Raises:
+        ValueError: an image that cannot be read, or boxes beside it; the message names the record's line.
+    """
+    with tqdm(total=len(arms) * len(records), unit="answer", disable=not progress) as bar:
+        for group in by_image(records):
+            encoding = _encoded(reader, group)
+            digest = digest_of(group[0].record.images)
+            for arm in arms:
+                size = 1 if arm.strategy == "random" else batch_size
+                for start in range(0, len(group), size):
+                    part = group[start : start + size]
+                    drawn = part[0].place if seed is None else seed * len(records) + part[0].place
+                    answers = _ask(reader, arm, encoding, part, drawn)
+                    yield (
+                        arm.name,
+                        {
+                            item.place: _prediction(item.record.line, answer, encoding, digest)
+                            for item, answer in zip(part, answers, strict=True)
+                        },
+                    )
+                    bar.update(len(part))
+
+
+def _encoded(reader: AttachedReader, group: Sequence[Item]) -> AttachedEncoding:
+    """The images that all questions of a group are about."""
+    record = group[0].record
+    try:
+        encoding = reader.encode_image([[opened(image) for image in record.images]])
+    except (ValueError, OSError) as error:
+        raise ValueError(f"line {record.line}: {error}") from error
+    sizes = [(source.height, source.width) for source in encoding.prompts[0].sources]
+    for item in group:
+        check_record(item.record, sizes)
+    return encoding
+
+
+def _ask(
+    reader: AttachedReader, arm: AttachedArm, encoding: AttachedEncoding, part: Sequence[Item], seed: int
+) -> list[Answer]:
+    records, sources = [item.record for item in part], range(len(encoding.prompts[0].sources))
+    boxes: Any = [all_boxes(record, source) for record in records for source in sources]
+    return reader.generate(
+        encoding,
+        [record.question for record in records],
+        history=[list(record.history) for record in records],
+        strategy=arm.strategy,
+        budget=arm.budget,
+        boxes=boxes if arm.strategy == "oracle" else None,
+        seed=seed,
+        return_fetch=True,
+        do_sample=False,
+        max_new_tokens=new_tokens(reader.model),
+    )
+
+
+def _prediction(line: int, answer: Answer, encoding: AttachedEncoding, digest: str) -> Prediction:
+    """What is kept of an answer, as of one over views: see `answers.view_prediction`."""
+    (prompt,) = encoding.prompts
+    indices = answer.fetch.indices[0].cpu()
+    indices = indices[prompt.is_place[indices]]
+    best = -1
+    if len(indices):
+        first = indices[int(answer.fetch.relevance[0].cpu()[indices].argmax())]
+        best = prompt.views[int(prompt.places[first, 0])].image
+    kept = len(answer.fetch.indices[0]) + int(getattr(answer.fetch, "base", 0))
+    return Prediction(
+        line=line,
+        answer=answer.text,
+        probability=round(answer.probability, 6),
+        tokens=kept,
+        grid=0,
+        size=(prompt.sources[0].height, prompt.sources[0].width),
+        patches="",
+        image=digest,
+        sources=len(prompt.sources),
+        fetched=tuple((origin.source, *(round(edge, 1) for edge in origin.box)) for origin in answer.sources),
+        best=best,
+    )

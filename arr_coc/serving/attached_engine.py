@@ -1,0 +1,168 @@
+"""The engine of a published model: questions that wait together are answered in one call of transformers' `generate`.
+
+Positions and DeepStack's features of its prompts are more than ids (see `docs/published-models.md`), so continuous
+batching, which knows ids alone, cannot take them: a question that comes while others are answered waits until they are.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from transformers.generation.logits_process import LogitsProcessor
+from transformers.generation.stopping_criteria import StoppingCriteria
+
+from ..attached import AttachedReader
+from ..attached.placing import count_fetched
+from ..attached.reader import BUDGET
+from ..attached.runner import AskedPrompt
+from .protocol import ChatRequest
+from .question import AttachedChoices, EngineStopped, Progress, Question, Ticket
+from .question_queue import QuestionQueue, check_room
+from .settings import ServerSettings
+
+
+class AttachedEngine(QuestionQueue):
+    """Answers questions about images that a reader encoded.
+
+    Args:
+        reader: of a published model.
+        settings: `cache_tokens`, `max_running` and `max_waiting` are the engine's; the first counts prompts and answers
+            of a batch, padding included.
+        on_alone: called when the questions of a batch have to be answered one by one.
+    """
+
+    def __init__(
+        self, reader: AttachedReader, settings: ServerSettings, on_alone: Callable[[], None] = lambda: None
+    ) -> None:
+        super().__init__(settings, reader.model.device, on_alone)
+        self.reader = reader
+        self.tokenizer, self.generation_config = reader.processor.tokenizer, reader.model.generation_config
+        self.control_tokens = [reader.family.image_token, reader.processor.image_token]
+        context = getattr(reader.model.config.get_text_config(), "max_position_embeddings", None)
+        self.longest = min(context or settings.cache_tokens, settings.cache_tokens)
+        self._running: list[Ticket] = []
+        ends = self.generation_config.eos_token_id
+        self._ends = {*(ends if isinstance(ends, list) else [ends])}
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    def choices(self, request: ChatRequest) -> AttachedChoices:
+        for name in ("allocator", "num_passes"):
+            if (value := getattr(request, name)) not in (None, 1):  # one pass is what there is
+                kind = self.reader.model.config.model_type
+                raise ValueError(f"{name}: expected none with a {kind} model; got {value}")
+        budget = BUDGET if request.budget is None else request.budget
+        count_fetched(budget, 2**30, 2**30, 1)  # refuses what no image allows
+        return AttachedChoices(self.reader.check_strategy(request.strategy), budget)
+
+    @property
+    def _room(self) -> int:
+        return self._max_running
+
+    def _go_together(self, first: Question, other: Question) -> bool:
+        return (first.temperature, first.top_p) == (other.temperature, other.top_p)
+
+    def _under_way(self) -> list[Ticket]:
+        return self._running
+
+    def _answer(self, batch: list[Ticket]) -> None:
+        """Fetches for each question by itself, and answers as many at once as the cache holds."""
+        asked: dict[Ticket, AskedPrompt] = {}
+        for ticket in batch:
+            if not ticket.cancelled:
+                self._try([ticket], lambda own: asked.update({own[0]: self._asked(own[0])}))
+        left = [*asked]
+        while left:
+            longest, fit = 0, 0
+            for ticket in left:
+                longest = max(longest, ticket.prompt_tokens + ticket.question.max_tokens)
+                fit += longest * (fit + 1) <= self.settings.cache_tokens
+            group, left = left[:fit], left[fit:]
+            self._try(group, lambda tickets: self._generate(tickets, [asked[ticket] for ticket in tickets]))
+
+    def _asked(self, ticket: Ticket) -> AskedPrompt:
+        question = ticket.question
+        assert isinstance(question.choices, AttachedChoices)
+        (image,) = question.images
+        (prompt,) = image.encoding.prompts
+        self.reader.check_questions(question.text, [question.history])
+        asked = self.reader.ask(
+            image.encoding,
+            prompt,
+            question.text,
+            question.history,
+            budget=question.choices.budget,
+            strategy=question.choices.strategy,
+        )
+        ticket.fetch, ticket.version, ticket.prompt_tokens = asked.fetch, self.version, len(asked.placed.ids)
+        check_room(ticket.prompt_tokens, question.max_tokens, self.longest)
+        return asked
+
+    def _generate(self, tickets: Sequence[Ticket], asked: Sequence[AskedPrompt]) -> None:
+        question, logits = tickets[0].question, LatestLogits()
+        top_k = self.generation_config.top_k or 0
+        drawn = {"temperature": question.temperature, "top_p": question.top_p, "top_k": top_k}
+        with self._changed:
+            if not self.alive:
+                raise EngineStopped
+            self._running = [*tickets]
+        try:
+            settings = {
+                "do_sample": question.temperature > 0,
+                **(drawn if question.temperature > 0 else {}),
+                "max_new_tokens": max(ticket.question.max_tokens for ticket in tickets),
+                "num_beams": 1,
+                "num_return_sequences": 1,
+                "logits_processor": [logits],
+                "stopping_criteria": [TellTickets(tickets, logits, self._ends, lambda: self.alive)],
+            }
+            self.reader.runner.answers(asked, settings, False)
+        finally:
+            with self._changed:
+                self._running = []
+        if not self.alive:
+            raise EngineStopped  # the rows were ended, not their answers
+
+
+class LatestLogits(LogitsProcessor):
+    """Changes nothing; keeps the `logits` [B, V] that the next tokens are chosen by, before any are cut off."""
+
+    logits: Tensor
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        self.logits = scores
+        return scores
+
+
+class TellTickets(StoppingCriteria):
+    """Tells tickets of their tokens as they come, and ends each row [B] when its own question's answer ends.
+
+    Args:
+        tickets: B of them.
+        latest: what the tokens were chosen by.
+        ends: ids of tokens that end an answer.
+        alive: whether the engine answers still.
+    """
+
+    def __init__(
+        self, tickets: Sequence[Ticket], latest: LatestLogits, ends: set[int | None], alive: Callable[[], bool]
+    ) -> None:
+        self.latest, self.ends, self.alive = latest, ends, alive
+        self.rows = [(ticket, list[int](), list[float]()) for ticket in tickets]
+        self.done = [False] * len(tickets)
+
+    def __call__(self, input_ids: Tensor, scores: tuple[Tensor, ...] | None, **kwargs: object) -> Tensor:
+        chosen = input_ids[:, -1:]
+        told = self.latest.logits.float().log_softmax(-1).gather(1, chosen.to(self.latest.logits.device))[:, 0]
+        steps = zip(self.rows, chosen[:, 0].tolist(), told.tolist(), strict=True)
+        for row, ((ticket, tokens, logprobs), token, logprob) in enumerate(steps):
+            if self.done[row]:
+                continue
+            tokens.append(token)
+            logprobs.append(logprob)
+            finished = token in self.ends or len(tokens) == ticket.question.max_tokens
+            ticket.push(Progress([*tokens], [*logprobs], finished))
+            self.done[row] = finished or ticket.cancelled or not self.alive()
+        return torch.tensor(self.done, device=input_ids.device)

@@ -1,0 +1,147 @@
+"""What makes encodings of decoded images: one of our own models, or a reader of a published one."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, ClassVar, Protocol
+
+import torch
+from PIL import Image
+
+from ..attached import AttachedReader
+from ..attached.encoding import AttachedEncoding
+from ..modeling.image_encoding import ImageEncoding, no_pixels
+from ..modeling.image_loading import Source
+from ..modeling.image_processing_arr_coc import FAR_SHRUNK, ArrCocImageProcessor, is_blank, least_scale
+from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
+from ..modeling.processing_arr_coc import take_view_options
+from ..modeling.prompt_format import COMPRESSION, pooling
+from ..modeling.view_encoding import encode_sources, windows_of
+from ..modeling.views import ViewOptions
+from .image_workers import PreparedImage
+
+Seen = tuple[dict[str, Any], ...]
+"""Of each page its size in px, how many views it was seen in and what is to be warned of; of our own models also the
+views' finest scale, px of the model's square per px of the page."""
+
+
+class Encoder(Protocol):
+    """What a store needs of a model."""
+
+    by_prompt: ClassVar[bool]
+    """Whether all images of a prompt are encoded together."""
+
+    def encode(self, prepared: Sequence[PreparedImage]) -> tuple[Any, Seen]:
+        """The encoding of what one prompt shows, and how each page was seen."""
+
+    def share_a_prompt(self, encodings: Sequence[Any]) -> bool:
+        """Whether images that were encoded one by one can stand in one prompt."""
+
+
+class ModelEncoder:
+    """Encodes as `generate` of our own models does.
+
+    Args:
+        model: with its processor.
+    """
+
+    by_prompt: ClassVar[bool] = False
+
+    def __init__(self, model: ArrCocForConditionalGeneration) -> None:
+        self.model, self.processor = model.model, model.processor.image_processor
+
+    @torch.no_grad()
+    def encode(self, prepared: Sequence[PreparedImage]) -> tuple[ImageEncoding, Seen]:
+        """What `generate` sees of one prompt, with all tiles at once: of more than `max_tiles` fewer, at a smaller
+        scale."""
+        processor, (images, sources) = self.processor, _opened(prepared)
+        options = bounded_tiles(sources, processor, take_view_options(processor.views)[0])
+        several = len(prepared) > 1 or any(source.page is not None or source.second is not None for source in sources)
+        if several or processor.shrinks(images, least_scale(options.tiles, options.tile_scale)):
+            encoding = encode_sources(self.model, processor, [sources], options)
+            encoding.sources = [replace(source, load=no_pixels) for source in sources]
+        else:
+            inputs = processor(images, return_tensors="pt").to(self.model.input_device)
+            encoding = self.model.encode_image(inputs["pixel_values"], inputs["patch_mask"])
+            encoding.source_sizes = [(images[0].height, images[0].width)]
+        return encoding, seen_pages(encoding, images, processor)
+
+    def share_a_prompt(self, encodings: Sequence[ImageEncoding]) -> bool:
+        """Whether their base tokens are pooled as those of one prompt are."""
+        rows = self.processor.size["height"] // self.processor.patch_size // COMPRESSION
+        pool = pooling(rows, sum(map(len, encodings)), take_view_options(self.processor.views)[0].max_base_tokens)
+        return all(encoding.pool == pool for encoding in encodings)
+
+
+class AttachedEncoder:
+    """Encodes for a reader of a published model; the language model reads up to the base tokens.
+
+    Args:
+        reader: of the model.
+    """
+
+    by_prompt: ClassVar[bool] = True
+
+    def __init__(self, reader: AttachedReader) -> None:
+        self.reader = reader
+
+    def encode(self, prepared: Sequence[PreparedImage]) -> tuple[AttachedEncoding, Seen]:
+        """What `AttachedReader.encode_image` makes of a prompt that shows all of it."""
+        images, sources = _opened(prepared)
+        encoding = self.reader.encode_sources([sources])
+        (prompt,) = encoding.prompts
+        prompt.sources = [replace(source, load=no_pixels) for source in sources]
+        counts = [sum(view.image == number for view in prompt.views) for number in range(len(images))]
+        pages = zip(images, counts, strict=True)
+        return encoding, tuple({**_size(image), "views": count, "warnings": _warnings(image)} for image, count in pages)
+
+    def share_a_prompt(self, encodings: Sequence[AttachedEncoding]) -> bool:
+        """Never: what a prompt shows is split and placed together."""
+        return len(encodings) == 1
+
+
+def _opened(prepared: Sequence[PreparedImage]) -> tuple[list[Image.Image], list[Source]]:
+    """The pages of images and documents, and where each comes from."""
+    pages = [page for image in prepared for page in image.pages]
+    images = [Image.fromarray(page.pixels) for page in pages]
+    return images, [
+        Source(image.height, image.width, partial(_itself, image), page.page, page.second)
+        for image, page in zip(images, pages, strict=True)
+    ]
+
+
+def _itself(image: Image.Image) -> Image.Image:
+    return image
+
+
+def _size(image: Image.Image) -> dict[str, Any]:
+    return {"height": image.height, "width": image.width}
+
+
+def _warnings(image: Image.Image) -> list[str]:
+    return ["blank: any answer is a guess"] if is_blank(image) else []
+
+
+def bounded_tiles(sources: Sequence[Source], processor: ArrCocImageProcessor, options: ViewOptions) -> ViewOptions:
+    """The options, so that all tiles of a document can be encoded: no question runs back to its pixels."""
+    if options.tiles == "never":
+        return options
+    options = replace(options, tiles="auto") if options.tiles == "asked" else options
+    count = sum(len(windows_of(source, options, processor)) for source in sources)
+    return options if count <= options.max_tiles else replace(options, tiles=max(1, options.max_tiles // len(sources)))
+
+
+def seen_pages(encoding: ImageEncoding, images: Sequence[Image.Image], processor: ArrCocImageProcessor) -> Seen:
+    """How each page was seen."""
+    side, seen = processor.size["height"], list[dict[str, Any]]()
+    for number, image in enumerate(images):
+        windows = [] if encoding.tiles is None else encoding.tiles.windows[encoding.tiles.sources == number].tolist()
+        longest = min((max(x1 - x0, y1 - y0) for x0, y0, x1, y1 in windows), default=max(image.size))
+        scale = side / longest
+        warnings = _warnings(image)
+        if scale < FAR_SHRUNK and processor.readable_px is not None:
+            warnings.append(f"letters lower than {math.ceil(processor.readable_px / scale)} px are not read")
+        page = {**_size(image), "views": 1 + len(windows), "scale": round(scale, 3)}
+        seen.append({**page, "warnings": warnings})
+    return tuple(seen)

@@ -1,0 +1,181 @@
+"""The stage that trains the scorer of a reader of a published model; the model itself learns nothing."""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ..attached import AttachedReader
+from ..attached.adapter import ADAPTER, new_scorer, scorer_loss
+from ..attached.encoding import AttachedEncoding
+from ..attached.reader import BUDGET, load_reader
+from ..attached.scoring import TrainedScorer, most_relevant, relevance_of_boxes, token_scores
+from ..data.formats import open_records
+from ..data.records import HeldImage, Record, opened
+from ..evaluation.answers import all_boxes
+from ..modeling.configuration_arr_coc import ArrCocFetcherConfig
+from ..modeling.image_processing_arr_coc import Box
+from .from_scratch.optimizers import adamw
+from .from_scratch.stage import Loop
+from .stages import STAGES, Run, Stage
+
+TEACHERS = ("boxes", "attention")
+
+KEPT = 8
+"""Encodings of images that are kept for the next questions."""
+
+
+@STAGES.register("attached_scorer")
+@dataclass(frozen=True)
+class AttachedScorerStage(Stage):
+    """Settings of the stage.
+
+    Attributes:
+        data: what to train on, see `arr_coc.data.formats.open_records`.
+        held_out: what to measure on; None: nothing is measured.
+        teacher: "boxes": relevant are the tokens under the boxes of the answer and its label, and where these are not
+            known the model's own attention to all image tokens; "attention": always that.
+        steps, warmup: optimiser steps, and those over which the learning rate rises.
+        batch_size: questions a step.
+        learning_rate, weight_decay: of AdamW.
+        evaluate_every: steps between measurements and checkpoints.
+        seed: of the order of questions, and of a new scorer's weights.
+    """
+
+    from_scratch: ClassVar[bool] = True
+
+    data: Mapping[str, Any] = field(default_factory=lambda: {"format": "rendered"})
+    held_out: Mapping[str, Any] | None = None
+    teacher: str = "boxes"
+    steps: int = 1000
+    warmup: int = 100
+    batch_size: int = 4
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.01
+    evaluate_every: int = 200
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.teacher not in TEACHERS:
+            raise ValueError(f"teacher: expected one of {', '.join(TEACHERS)}; got {self.teacher!r}")
+        for name in ("steps", "batch_size", "evaluate_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: expected at least 1; got {getattr(self, name)}")
+
+    def run(self, run: Run, folder: Path) -> None:
+        """Refuses our own models: their scorers are trained by phases.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError("attached_scorer: expected a published model alone with such stages; got an ARR-COC model")
+
+    def train(
+        self,
+        reader: AttachedReader,
+        folder: Path,
+        *,
+        root: Path = Path("."),
+        config: ArrCocFetcherConfig | None = None,
+    ) -> None:
+        """Trains the reader's scorer, a new one where it has none, or goes on where a killed run stopped.
+
+        Args:
+            reader: attached to the model.
+            folder: for checkpoints and the curve of losses.
+            root: what paths in the data are relative to.
+            config: of a new scorer: `hidden_size`, `num_heads`, `num_layers` and what else the realizer has.
+
+        Raises:
+            ValueError: no questions, images or boxes that cannot be used, or checkpoints of another run.
+        """
+        records = open_records(self.data, folder=root)
+        held_out = [] if self.held_out is None else open_records(self.held_out, folder=root)
+        if not len(records):
+            raise ValueError("data: expected at least one question; got none")
+        if reader.scorer is None:
+            own = new_scorer(config or ArrCocFetcherConfig(), reader.width, self.seed)
+            reader.scorer = own.to(reader.model.device)
+        scorer, pages = reader.scorer, _Pages(reader)
+        loop = Loop(
+            "attached_scorer", scorer, adamw([([*scorer.parameters()], self.learning_rate)], self.weight_decay, scorer),
+            folder / "attached_scorer.pt", self.steps, min(self.warmup, self.steps - 1), self.evaluate_every,
+        )  # fmt: skip
+
+        def losses(step: int) -> dict[str, Tensor]:
+            drawn = random.Random(f"{self.seed} {step}").choices(range(len(records)), k=self.batch_size)
+            scorer.train()
+            return {"loss": torch.stack([self._loss(pages, scorer, records[place]) for place in drawn]).mean()}
+
+        try:
+            if (first := loop.resume()) < self.steps:
+                loop.run(first, losses, lambda: self._measured(pages, scorer.eval(), held_out))
+        finally:
+            scorer.eval()
+
+    def _loss(self, pages: "_Pages", scorer: TrainedScorer, record: Record) -> Tensor:
+        encoding = pages.encoded(record.images)
+        boxes = _boxes(record, encoding) if self.teacher == "boxes" and record.located else None
+        return scorer_loss(pages.reader, scorer, encoding, record.question, boxes, record.history)
+
+    @torch.no_grad()
+    def _measured(self, pages: "_Pages", scorer: TrainedScorer, records: Sequence[Record]) -> dict[str, float]:
+        """The mean loss, and which share of what lies under boxes the scorer finds within the default budget."""
+        losses, found = list[float](), list[float]()
+        for record in records:
+            losses.append(self._loss(pages, scorer, record).item())
+            if record.boxes:
+                encoding = pages.encoded(record.images)
+                (prompt,) = encoding.prompts
+                relevance = relevance_of_boxes(prompt, _boxes(record, encoding))
+                scores = token_scores(scorer, prompt, pages.reader.query(record.question))
+                count = max(1, round(BUDGET * len(prompt)) - len(prompt.base))
+                chosen = most_relevant(scores, prompt.is_place, count).cpu()
+                found.append(float(relevance[chosen].sum() / relevance.sum().clamp(min=1e-6)))
+        named = {"loss": losses, "boxes found": found}
+        return {name: sum(values) / len(values) for name, values in named.items() if values}
+
+
+class _Pages:
+    """Encodes images for the questions of a stage, the latest of them once."""
+
+    def __init__(self, reader: AttachedReader) -> None:
+        self.reader = reader
+        self.encoded = lru_cache(maxsize=KEPT)(self._encode)
+
+    def _encode(self, images: tuple[Path | HeldImage, ...]) -> AttachedEncoding:
+        return self.reader.encode_image([[opened(image) for image in images]], prefix=False)
+
+
+def _boxes(record: Record, encoding: AttachedEncoding) -> list[list[Box]]:
+    """Those of the answer and its label, a list for each image of the prompt, px."""
+    return [all_boxes(record, source) for source in range(len(encoding.prompts[0].sources))]
+
+
+def begin_attached(model: Path, root: Path, start: Path | None, device: str) -> AttachedReader:
+    """A reader of the published model that a recipe names, with the scorer of the folder that it starts from.
+
+    Args:
+        model: a folder; or the path that `root` and a name on the Hub would make.
+        root: the recipe's folder.
+        start: a folder that an earlier run made, or None.
+        device: where to train.
+
+    Raises:
+        ValueError: no published model, or no scorer of its own in `start`.
+    """
+    name = str(model) if model.is_dir() else model.relative_to(root).as_posix()
+    reader = load_reader(name, device)
+    if reader is None:
+        raise ValueError(f"model: expected a published model for the stage attached_scorer; got {name}")
+    if start is not None:
+        if not (start / ADAPTER).is_file():
+            raise ValueError(f"start: expected a folder with {ADAPTER}, a trained scorer; got {start}")
+        reader.load_adapter(start / ADAPTER)
+    return reader

@@ -1,0 +1,244 @@
+"""The server with a published model: answers are those of `AttachedReader.generate`, whoever else asks."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from math import exp, prod
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("openai")
+
+import openai
+from attached_models import picture, published
+from helpers import Cli
+from PIL import Image
+from serving_client import chat, data_url, png, serving, until
+
+import arr_coc
+from arr_coc.attached import AttachedReader
+from arr_coc.serving.app import Server
+from arr_coc.serving.settings import ServerSettings, UseSettings
+
+SIZES = [(150, 220), (200, 120), (150, 220)]
+PAGES = [picture(*size, seed=seed) for seed, size in enumerate(SIZES)]
+URLS = [data_url(png(page)) for page in PAGES]
+INVOICES = Path(__file__).parents[1] / "examples/images/invoices.pdf"
+SETTINGS = ServerSettings(cache_tokens=2500, max_waiting=64, max_running=6, max_pixels=5_000_000)
+
+
+@pytest.fixture(scope="module", params=["qwen3_vl", "gemma3"])
+def reader(request: pytest.FixtureRequest) -> AttachedReader:
+    return arr_coc.attach(*published(request.param))
+
+
+@pytest.fixture(scope="module")
+def served(reader: AttachedReader, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, str]]:
+    with serving(reader, SETTINGS, UseSettings(feedback=tmp_path_factory.mktemp("said"))) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(served: tuple[Server, str]) -> Any:
+    with openai.OpenAI(base_url=served[1], api_key="any", max_retries=0, timeout=60) as client:
+        yield client
+
+
+def ask(client: Any, question: str, *urls: str, **options: Any) -> Any:
+    return client.chat.completions.create(model="tiny", messages=chat(question, *urls), **options)
+
+
+def text(completion: Any) -> str:
+    return completion.choices[0].message.content
+
+
+def test_answers_of_many_clients_are_the_readers(
+    served: tuple[Server, str], reader: AttachedReader, client: Any
+) -> None:
+    """Images, strategies, budgets and lengths mixed in one batch."""
+    cases = [
+        (number % 3, f"What is {number}?", ("attention", "saliency", "similarity")[number % 3], budget, 3 + number % 5)
+        for number, budget in enumerate([0.5, 8, 1.0, "fast", 0.3, 2] * 2)
+    ]
+
+    def answer(case: tuple[int, str, str, Any, int]) -> str:
+        page, question, strategy, budget, length = case
+        choices = {"strategy": strategy, "budget": budget}
+        return text(ask(client, question, URLS[page], max_tokens=length, extra_body=choices))
+
+    sizes, generate = list[int](), reader.runner.answers
+
+    def watched(asked: Any, *args: Any) -> Any:
+        sizes.append(len(asked))
+        return generate(asked, *args)
+
+    reader.runner.answers = watched  # type: ignore[method-assign]
+    try:
+        with ThreadPoolExecutor(12) as threads:
+            answers = list(threads.map(answer, cases))
+    finally:
+        reader.runner.answers = generate  # type: ignore[method-assign]
+    expected = [
+        reader.generate(PAGES[page], question, strategy=strategy, budget=budget, max_new_tokens=length)
+        for page, question, strategy, budget, length in cases
+    ]
+    assert answers == expected and len(set(answers)) > 6
+    assert sum(sizes) == len(cases) and 1 < max(sizes) <= 6
+    assert until(lambda: not served[0].engine.running)
+
+
+def test_a_streamed_answer_comes_in_pieces(reader: AttachedReader, client: Any) -> None:
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    *pieces, end, usage = ask(client, "What?", URLS[0], max_tokens=12, **options)
+    expected = reader.generate(PAGES[0], "What?", max_new_tokens=12, return_fetch=True)
+    assert "".join(piece.choices[0].delta.content for piece in pieces) == expected.text and len(pieces) > 2
+    whole = ask(client, "What?", URLS[0], max_tokens=12, logprobs=True)
+    told = [token.logprob for token in whole.choices[0].logprobs.content]
+    assert text(whole) == expected.text and prod(map(exp, told)) == pytest.approx(expected.probability, rel=1e-2)
+    assert end.choices[0].finish_reason == "length" and usage.usage.completion_tokens == 12
+    seen = end.arr_coc["images"]
+    assert [(page["height"], page["width"], page["warnings"]) for page in seen] == [(*SIZES[0], [])]
+    assert (end.arr_coc["strategy"], end.arr_coc["patches"]) == ("attention", [len(expected.sources)])
+
+
+def test_drawn_answers_differ_and_cold_ones_do_not(client: Any) -> None:
+    warm = {text(ask(client, "What?", URLS[0], temperature=2.0, max_tokens=8)) for _ in range(5)}
+    cold = {text(ask(client, "What?", URLS[0], temperature=0.0, max_tokens=8)) for _ in range(2)}
+    assert len(warm) > 1 and len(cold) == 1
+
+
+def test_several_images_documents_and_earlier_turns(reader: AttachedReader, client: Any) -> None:
+    both = ask(client, "What?", *URLS[:2], extra_body={"budget": 0.5})
+    expected = reader.generate([PAGES[:2]], "What?", budget=0.5, return_fetch=True)[0]
+    assert text(both) == expected.text and len(both.arr_coc["images"]) == 2
+    assert both.arr_coc["patches"] == [sum(origin.source == page for origin in expected.sources) for page in (0, 1)]
+    document = ask(client, "What?", data_url(INVOICES.read_bytes()), extra_body={"strategy": "saliency"})
+    assert text(document) == reader.generate(INVOICES, "What?", strategy="saliency")
+    turns = [*chat("Who?", URLS[0]), {"role": "assistant", "content": "Me."}, {"role": "user", "content": "What?"}]
+    answer = client.chat.completions.create(model="tiny", messages=turns)
+    assert text(answer) == reader.generate(PAGES[0], "What?", history=[("Who?", "Me.")])
+
+
+def test_an_image_is_encoded_once(served: tuple[Server, str], reader: AttachedReader, client: Any) -> None:
+    page = picture(60, 90, seed=9)
+    held = client.post("/encodings", cast_to=object, body={"image": data_url(png(page))})
+    assert held["size"] == {"height": 60, "width": 90}
+    (encoding,) = reader.encode_image(page).prompts
+    assert held["bytes"] > encoding.base.nbytes + encoding.prefix.layers[0].keys.nbytes  # type: ignore[union-attr]
+    counter = served[0].metrics.encodings.labels("miss")
+    before = counter._value.get()
+    for url in (held["id"], data_url(png(page))):
+        assert text(ask(client, "What?", url)) == reader.generate(page, "What?")
+    assert counter._value.get() == before
+    with pytest.raises(openai.BadRequestError, match="whole images where a request has 2 images; got a handle"):
+        ask(client, "What?", held["id"], URLS[0])
+
+
+def test_a_client_that_goes_takes_its_question_along(served: tuple[Server, str], client: Any) -> None:
+    stream = ask(client, "What?", URLS[0], stream=True, max_tokens=1000)
+    next(iter(stream))
+    assert served[0].engine.running == 1
+    stream.close()
+    assert until(lambda: not served[0].engine.running, 5)
+
+
+def test_feedback_is_kept(served: tuple[Server, str], client: Any) -> None:
+    answer = ask(client, "What?", URLS[0])
+    body = {"id": answer.id, "right": False, "answer": "12", "boxes": [[0, 0, 100, 50]]}
+    assert client.post("/feedback", cast_to=object, body=body)["taken"] is True
+    with pytest.raises(openai.BadRequestError, match="boxes inside 220 x 150 px"):
+        client.post("/feedback", cast_to=object, body={**body, "boxes": [[0, 0, 300, 50]]})
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "an allocator": ({"extra_body": {"allocator": "window"}}, "allocator: expected none with a "),
+    "passes": ({"extra_body": {"num_passes": 2}}, "num_passes: expected none with a "),
+    "a share": ({"extra_body": {"budget": 1.5}}, "budget: expected a share in 0..1; got 1.5"),
+    "a share below the base": ({"extra_body": {"budget": 0.001}}, "what the base takes; got 0.001"),
+    "a budget": ({"extra_body": {"budget": "auto"}}, "budget: expected a share, a number of tokens or one of"),
+    "a strategy": ({"extra_body": {"strategy": "glance"}}, "strategy: expected one of attention"),
+    "no boxes": ({"extra_body": {"strategy": "oracle"}}, "boxes: expected boxes with strategy oracle"),
+    "no scorer": ({"extra_body": {"strategy": "realizer"}}, "expected a trained scorer"),
+    "too many tokens": ({"max_tokens": 1024, "messages": chat("x" * 2000, URLS[0])}, "the context of 2500 holds no"),
+    "a long question": ({"messages": chat("x" * 3000, URLS[0])}, "expected a prompt of fewer than 2500 tokens"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refusals_say_why(case: str, client: Any) -> None:
+    changes, message = REFUSED[case]
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(**{"model": "tiny", "messages": chat("What?", URLS[0]), **changes})
+    assert message in str(caught.value.body)
+
+
+def test_one_refused_question_leaves_the_others_alone(reader: AttachedReader, client: Any) -> None:
+    token = reader.family.image_token
+    questions = ["What?", f"{token}?", "Who?"] * 3
+    expected = {question: reader.generate(PAGES[0], question) for question in ("What?", "Who?")}
+    with ThreadPoolExecutor(9) as threads:
+        jobs = [threads.submit(ask, client, question, URLS[0]) for question in questions]
+    for question, job in zip(questions, jobs, strict=True):
+        if question in expected:
+            assert text(job.result()) == expected[question]
+        else:
+            assert "which stands for an image" in str(job.exception())
+
+
+def test_a_generation_that_fails_is_tried_again_question_by_question(
+    served: tuple[Server, str], reader: AttachedReader, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generate, began = reader.runner.answers, list[int]()
+
+    def failing(asked: Any, *args: Any) -> Any:
+        began.append(len(asked))
+        until(lambda: served[0].engine.waiting > 1 or len(began) > 1, 5)
+        if len(asked) > 1:
+            raise RuntimeError("out of memory")
+        return generate(asked, *args)
+
+    monkeypatch.setattr(reader.runner, "answers", failing)
+    with ThreadPoolExecutor(4) as threads:
+        answers = list(threads.map(lambda _: text(ask(client, "What?", URLS[0])), range(4)))
+    assert len(set(answers)) == 1 and began.count(1) == 4 and len(began) > 4
+
+
+def test_a_stop_in_the_middle_of_an_answer_is_told(reader: AttachedReader) -> None:
+    with serving(reader, SETTINGS) as (server, url), openai.OpenAI(base_url=url, api_key="any", max_retries=0) as own:
+        stream = ask(own, "What?", URLS[0], stream=True, max_tokens=1000)
+        next(iter(stream))
+        server.engine.stop()
+        with pytest.raises(openai.APIError, match="the server ended before the answer did"):
+            list(stream)
+
+
+def test_tokens_are_drawn_as_the_model_says_where_nobody_says_otherwise(
+    served: tuple[Server, str], reader: AttachedReader, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As published generation configs do: a narrow top_k leaves the likeliest token alone."""
+    config, generate, given = reader.model.generation_config, reader.model.generate, list[dict[str, Any]]()
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        given.append(kwargs)
+        return generate(*args, **kwargs)
+
+    monkeypatch.setattr(reader.model, "generate", watched)
+    monkeypatch.setattr(config, "top_k", 1)
+    cold, warm = (text(ask(client, "What?", URLS[0], temperature=value)) for value in (0.0, 2.0))
+    assert cold == warm and [own["do_sample"] for own in given] == [False, True]
+    assert (given[1]["temperature"], given[1]["top_p"], given[1]["top_k"]) == (2.0, 1.0, 1)
+
+
+def test_what_only_our_own_models_have_is_refused(cli: Cli, tmp_path: Path) -> None:
+    for part in published("idefics3"):
+        part.save_pretrained(tmp_path / "model")
+    for option in ("--examples", "--versions"):
+        code, out, err = cli("serve", tmp_path / "model", option, tmp_path / "kept")
+        expected = f"{option.removeprefix('--')}: expected none with a idefics3 model; got a folder"
+        assert (code, out, err) == (2, "", f"arr-coc: error: {expected}\n")
+
+
+def test_blank_pages_are_told_of(client: Any) -> None:
+    blank = ask(client, "What?", data_url(png(Image.new("RGB", (90, 60), "white"))))
+    assert blank.arr_coc["images"][0]["warnings"] == ["blank: any answer is a guess"]
