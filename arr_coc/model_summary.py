@@ -50,6 +50,8 @@ def count_parameters(model: ArrCocForConditionalGeneration) -> dict[str, int]:
         "language model": body.language_model,
         "vocabulary head": model.lm_head,
     }
+    if tower.text_reader is not None:
+        parts["text reader"] = tower.text_reader
     seen: set[int] = set()
     counts = {name: sum(_new(part, seen)) for name, part in parts.items()}
     total = sum(parameter.numel() for parameter in model.parameters())

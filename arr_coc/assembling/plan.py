@@ -370,6 +370,7 @@ ROWS = {
     "compressor": "model.vision_tower.compressor.",
     "semantic encoder": "model.vision_tower.semantic_encoder.",
     "fetched-patch projection": "model.vision_tower.saccade_projection.",
+    "text reader": "model.vision_tower.text_reader.",
     "fetcher": "model.fetcher.",
     "bridge": "model.bridge.",
     "layout": "model.layout.",

@@ -193,9 +193,13 @@ def _parts(core: Any, whole: bool) -> dict[str, nn.Module]:
     """The modules whose output is kept, by name."""
     tower = core.vision_tower
     parts = {"grid_encoder": tower.grid_encoder}
+    if tower.text_reader is not None:
+        parts["text_reader"] = tower.text_reader
     if whole:  # all but what only a fetched patch passes
         parts |= {"compressor": tower.compressor, "semantic_encoder": tower.semantic_encoder}
         parts |= {"bridge": core.bridge, "layout": core.layout}
+        if core.bridge.places_tokens:  # base tokens are rows of the table
+            parts["embeddings"] = core.get_input_embeddings()
     return parts
 
 
