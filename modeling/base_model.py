@@ -203,7 +203,10 @@ class ArrCocModel(ArrCocPreTrainedModel):
         states, projected = seen["semantic"], seen["compressed"].flatten(2).transpose(1, 2)
         if pool > 1 and self.bridge.reads_pooled:
             states, projected = pool_cells(states, pool), pool_cells(projected, pool)
-        bridged = self.bridge(states, projected, bypass=bypass, **self._read(seen.get("pieces"), seen["features"]))
+        pieces, read = seen.get("pieces"), {}
+        if pieces is not None:
+            read = self._read(pieces, seen["features"])
+        bridged = self.bridge(states, projected, bypass=bypass, **read)
         tokens = bridged.tokens if self.bridge.reads_pooled or pool == 1 else pool_cells(bridged.tokens, pool)
         closing = None
         if self.layout.adds:
@@ -369,10 +372,8 @@ class ArrCocModel(ArrCocPreTrainedModel):
         table = embedding_table(self.get_input_embeddings(), self.config.text_config.vocab_size, self.input_device)
         return table.to(device)
 
-    def _read(self, pieces: Tensor | None, features: Tensor, **fetched: Tensor) -> dict[str, ReadPatches]:
-        """What a bridge that places tokens is told of patches; nothing where no text is read."""
-        if pieces is None or not self.bridge.places_tokens:
-            return {}
+    def _read(self, pieces: Tensor, features: Tensor, **fetched: Tensor) -> dict[str, ReadPatches]:
+        """What a bridge that places tokens is told of patches."""
         return {"patches": ReadPatches(pieces, self._table(pieces.device), features.shape[-1], **fetched)}
 
     def image_tokens(
