@@ -180,13 +180,14 @@ def nice_ticks(low: float, high: float) -> tuple[list[float], int]:
 
 
 def draw_numbers(plot: Plot, count: int, smooth: bool = False) -> tuple[list[float], int, str]:
-    """Data, their decimals and the sign after them."""
+    """Data, not zeros alone, their decimals and the sign after them."""
     random = plot.random
     sign = random.choice(("", "", "%", " %", "k", "M"))
     scale = random.uniform(20, 90) if "%" in sign else 10 ** random.uniform(0.5, 5)
     decimals = random.choice((0, 1, 2)) if scale < 100 else random.choice((0, 0, 1)) if scale < 2000 else 0
     if not smooth:
-        return [round(scale * random.uniform(0.08, 1), decimals) for _ in range(count)], decimals, sign
+        numbers = [round(scale * random.uniform(0.08, 1), decimals) for _ in range(count)]
+        return numbers if any(numbers) else [1.0, *numbers[1:]], decimals, sign
     value, numbers = random.uniform(0.3, 0.7), []
     for _ in range(count):
         value = min(1.0, max(0.05, value + random.gauss(0, 0.12)))
