@@ -162,7 +162,7 @@ def test_what_reads_the_overview_alone_says_so_where_there_are_several_views() -
     encoding = model.encode_image(page, tiles=4)
     tower, tiles = model.model.vision_tower, encoding.tiles
     square = model.processor.image_processor(page.crop(tuple(tiles.windows[1].tolist())), return_tensors="pt")
-    _, depths = tower.encode_grid(square["pixel_values"])
+    depths = tower.encode_grid(square["pixel_values"])["depths"]
     assert torch.equal(tiles.depths[1], depths[0].bfloat16())
     answer = model.generate(encoding, "What is it?", return_fetch=True, max_new_tokens=1)
     assert answer.fetch.strategy == "hierarchical" and int(answer.fetch.view.max()) > 0
