@@ -115,7 +115,8 @@ class TextReader(nn.Module):
         return torch.from_numpy(pieces).to(stem.device)
 
     def pieces_of(self, words: list[Word], side: int) -> Iterator[tuple[int, int, int]]:
-        """The id, half row and column of patches of each wordpiece, on a grid of `side` patches."""
+        """The id, half row and column of patches of each wordpiece, from left to right, on a grid of `side` patches."""
+        words = sorted(words, key=lambda word: word.columns[0])
         for word, half_row in zip(words, _half_rows(words, 2 * side), strict=True):
             for token, start in self.cut(word.text):
                 yield token, half_row, min(int(word.columns[start]) // COLUMNS, side - 1)
