@@ -1,13 +1,12 @@
-"""Text under patches: the characters that the convolutional stem names, words of them, and the language model's
-wordpieces, with their places on the page.
+"""Text under patches: characters, words, and the language model's wordpieces with their places on the page.
 
-A language model that was trained on text reads its own wordpieces at once. So what is fetched becomes rows of the
-model's own embedding table. Which wordpieces begin under a patch follows from characters: each half row of patches is
-cut into columns of 1 px (of patches of 16), and for each the head says whether text covers it, how far away the middle
-of its line is, and which character it shows. Columns with text that touch and agree on that middle are a word. Its
-characters are the best path of connectionist temporal classification (Graves et al. 2006): equal neighbours are one
-character, and class 0 tells two of them apart. Its wordpieces are cut as byte-pair encoding cuts them, whose merges
-are in the order of their ids.
+A pretrained language model reads its own wordpieces without further training, so fetched tokens are rows of its own
+embedding table. Which wordpieces begin under a patch follows from characters: each half row of patches is divided into
+columns of 1 px (for patches of 16 px), and for each column the head predicts whether text covers it, how far away the
+middle of its line is, and which character it shows. Columns with text that touch and agree on that middle form a word.
+Its characters are the best path of connectionist temporal classification (Graves et al. 2006): equal neighbours are
+one character, and class 0 separates two. Byte-pair encoding divides the word into wordpieces: merges are in the order
+of their ids. The tokenizer divides a few words differently, as it splits text at some punctuation before it merges.
 
 Notation: B batch, K fetched patches, S slots of half a patch, G side of the fine grid, N = G*G patches, C channels of
 the stem, D width of the language model, V rows of its embedding table, R half rows (2G), W columns (16G).
@@ -39,12 +38,12 @@ _SAME_LINE = 0.6
 _LONGEST = 64
 """Characters that are cut into wordpieces together: what touches over a whole page is no word."""
 _WORDS_APART = 3 * COLUMNS
-"""Columns between two words of a line, at most."""
+"""Most columns between two words of a line."""
 
 
 @dataclass(frozen=True)
 class Characters:
-    """What a head says of the columns of half rows.
+    """Predictions for the columns of half rows.
 
     Attributes:
         classes: logits [B, R, W, CLASSES].
@@ -59,7 +58,7 @@ class Characters:
 
 @dataclass(frozen=True)
 class Word:
-    """A word as it was read.
+    """A word that was read.
 
     Attributes:
         text: its characters.
@@ -73,10 +72,10 @@ class Word:
 
 
 class TextReader(nn.Module):
-    """The head that names characters, and the spellings of a vocabulary.
+    """Predicts characters from features of the convolutional stem, and turns them into wordpieces.
 
-    `spellings` [V, SPELLED], classes of characters, is a part of the checkpoint: the tokenizer is not asked again. A
-    wordpiece without a spelling is never read.
+    `spellings` [V, SPELLED], the character classes of each wordpiece, is a buffer of the checkpoint, so that reading
+    needs no tokenizer. A wordpiece without a spelling is never read.
 
     Args:
         channels: C.
@@ -95,7 +94,7 @@ class TextReader(nn.Module):
         nn.init.zeros_(self.spellings)
 
     def forward(self, stem: Tensor) -> Characters:
-        """Features [B, C, R, R] of the stem, at half a patch's side -> what stands there."""
+        """Features [B, C, R, R] of the stem, at half a patch's side -> predictions."""
         said = self.head(stem).unflatten(1, (COLUMNS // 2, CLASSES + 2)).permute(0, 3, 4, 1, 2).flatten(2, 3)
         return Characters(said[..., :CLASSES], said[..., CLASSES], said[..., CLASSES + 1])
 
@@ -128,7 +127,7 @@ class TextReader(nn.Module):
         return [piece for start in range(0, len(parts), _LONGEST) for piece in self._merged(parts[start:][:_LONGEST])]
 
     def _merged(self, parts: list[tuple[str, int]]) -> list[tuple[int, int]]:
-        """Wordpieces of characters and their indices: of neighbours those merge first that make the lowest id."""
+        """Wordpieces of characters and their indices: the pair with the lowest id merges first."""
         ranks, last = self._known(), len(self.spellings)
         while len(parts) > 1:
             merged = [ranks.get(a + b, last) for (a, _), (b, _) in zip(parts, parts[1:], strict=False)]
@@ -187,7 +186,7 @@ def words_of(said: Characters) -> list[list[Word]]:
 
 
 def _words(classes: Tensor, present: Tensor, middles: Tensor) -> list[Word]:
-    """The words of one page. Of columns above each other that show one line the means count."""
+    """The words of one page. Predictions for columns above each other in one line are averaged."""
     on = present > 0
     if not on.any():
         return []
@@ -218,9 +217,9 @@ def _words(classes: Tensor, present: Tensor, middles: Tensor) -> list[Word]:
 
 
 def _half_rows(words: list[Word], count: int) -> list[int]:
-    """The half row of each word: that of its middle, or that of the word before it in its line if that is near, too.
+    """The half row of each word: that of its middle, or that of the word before it in its line if that is near.
 
-    Otherwise a line that runs along an edge would stand in two rows, and be read in the wrong order.
+    Otherwise a line along the border of two half rows would be divided between them, and read in the wrong order.
     """
     rows = [0] * len(words)
     start, end, middle = (

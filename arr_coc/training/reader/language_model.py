@@ -141,9 +141,9 @@ def stacked(pages: Sequence[tuple[Row, list[tuple[int, int, float]], list[str]]]
 
 
 def seen(batch: QuestionBatch, dtype: torch.dtype = torch.float32) -> Tensor:
-    """[P, 1, S, S] what is added to attention scores: 0 for tokens before one on the page and in its own question.
+    """[P, 1, S, S] the additive attention mask: a token sees those before it on the page and in its own question.
 
-    Not a bool mask: attention that is written out adds a mask to its scores, whatever its type.
+    It is not a bool mask, because eager attention adds masks of any type to its scores.
     """
     question, length = batch.question, batch.ids.shape[1]
     causal = torch.ones(length, length, dtype=torch.bool, device=question.device).tril()

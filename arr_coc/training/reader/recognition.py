@@ -28,9 +28,9 @@ from .targets import Print, spelled
 WEIGHTS = {"characters": 1.0, "middle": 1.0, "present": 2.0}
 """Of the losses in their sum."""
 GAP_WEIGHT = 3.0
-"""Of columns within half a patch beside text, which keep words apart, in the loss of where text stands."""
+"""Of columns within half a patch beside text, which separate words, in the loss of where text stands."""
 NARROWEST = COLUMNS / 8
-"""Columns of a word's mean character, at least: narrower print is not told apart."""
+"""Columns of a word's mean character, at least: narrower print is not trained on."""
 LENGTHS = 5
 """Groups of words by length that a loss is computed in: short words are not padded to the longest."""
 EVALUATED_BATCHES = 2
@@ -93,7 +93,7 @@ def _extents(text: Print, tall: int, wide: int) -> _Extents:
 def _columns(classes: Tensor, words: _Extents) -> Tensor:
     """Mean logits [t, classes] of the columns of all words, one word after the other, over the half rows of each.
 
-    All are taken from `classes` [B, R, W, classes] at once: each time takes a gradient as large as that.
+    `classes` [B, R, W, classes] is indexed once: the gradient of each indexing is a tensor of its size.
     """
     tall, wide = classes.shape[1:3]
     size = words.rows * words.columns
@@ -205,7 +205,7 @@ class Recognition(Task):
         return self._batches(self.stage.pages, start)
 
     def read(self, batch: Crops) -> Characters:
-        """What is said of a batch."""
+        """Predictions for a batch."""
         images = batch.pixels.to(self.device).contiguous(memory_format=torch.channels_last)
         said: Characters = self.reader(self.stem(images))
         return said
