@@ -1,15 +1,18 @@
 """Files: JSON and YAML of the types declared, outputs that appear whole or not at all, one writer at a time.
 
 Whoever writes a folder or a file holds a lock beside it, which a killed process loses. Others may have changed files,
-so what comes from them is checked.
+so what comes from them is checked. Mistakes of whoever runs a program are told in one line.
 """
 
 import json
 import os
+import pickle
 import platform
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from datetime import datetime
@@ -283,3 +286,28 @@ def _as_read(hint: Any) -> Any:
         alike = origin is not tuple or ... in get_args(hint)
         return GenericAlias(tuple, (parts[0], ...) if alike else parts) | GenericAlias(list, (reduce(or_, parts),))
     return hint
+
+
+def fault_of_input(error: Exception) -> str | None:
+    """One line about what was asked for, a file, or a disk; None where the fault is ours.
+
+    Our own code raises ValueError and OSError. The others are how libraries speak of damaged files.
+    """
+    from huggingface_hub.errors import StrictDataclassError
+
+    kinds: tuple[type[Exception], ...] = (
+        ValueError, OSError, SafetensorError, StrictDataclassError, zipfile.BadZipFile, pickle.UnpicklingError,
+    )  # fmt: skip
+    return (" ".join(str(error).split()) or type(error).__name__) if isinstance(error, kinds) else None
+
+
+def run_module(main: Callable[[], object]) -> None:
+    """What `python -m` does of a module with a `main`: exit code 2 and one line for a mistake in what was asked for."""
+    try:
+        main()
+    except Exception as error:
+        message = fault_of_input(error)
+        if message is None:
+            raise
+        print(f"error: {message}", file=sys.stderr)
+        raise SystemExit(2) from None

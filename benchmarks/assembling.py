@@ -19,7 +19,7 @@ import torch
 
 from arr_coc.assembling import Plan, Request, Source, make_plan, write
 from arr_coc.assembling.writer import part_of
-from arr_coc.faults import run_module
+from arr_coc.files import run_module
 from arr_coc.loading import find_model
 
 from . import upstream

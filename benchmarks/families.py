@@ -1,11 +1,10 @@
 """The tables of scorers and allocators: what each costs at the model's sizes, and how well the model answers.
 
     arr-coc evaluate DATA --strategies all --allocators all --limit 300 --json runs/families.json
-    python -m benchmarks.families runs/families.json [--model MODEL] [--write FILE.md] [--matrix FILE.md]
+    python -m benchmarks.families runs/families.json [--model MODEL] [--write FILE.md]
 
 Parameters and FLOPs are counted from the config. The metric of a scorer is that with the model's own allocator, of an
-allocator that with the model's own strategy. Without --write the cells are printed. --matrix writes a page with the
-metric of every pair.
+allocator that with the model's own strategy. Without --write the cells are printed.
 """
 
 import argparse
@@ -16,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from arr_coc.evaluation.reporting import to_text
-from arr_coc.faults import run_module
-from arr_coc.files import write_text
+from arr_coc.files import run_module, write_text
 from arr_coc.loading import find_model, load_config
 from arr_coc.metrics import METRICS
 from arr_coc.model_summary import count_allocators, count_scorers
@@ -66,32 +64,6 @@ def _share(evaluation: Mapping[str, Any], strategy: str, allocator: str, unit: s
         return UNMEASURED
     value, low, high = (100 * row[evaluation["metric"]][name] for name in ("value", "low", "high"))
     return f"{value:.1f}{unit} [{low:.1f}, {high:.1f}]"
-
-
-def matrix_page(evaluation: Mapping[str, Any]) -> str:
-    """A page of Markdown: the metric of every strategy with every allocator, each with its interval, and of what."""
-    measured = evaluation["strategies"]
-    strategies = list(dict.fromkeys(name.partition("+")[0] for name in measured))
-    allocators = list(dict.fromkeys(name.partition("+")[2] for name in measured if "+" in name))
-    counts = ", ".join(map(str, sorted({row["n"] for row in measured.values()})))
-    title, machine = METRICS[evaluation["metric"]].title, evaluation["machine"]
-    rows = [
-        [f"`{strategy}`", *(_share(evaluation, strategy, allocator, unit="") for allocator in allocators)]
-        for strategy in strategies
-    ]
-    lines = [
-        "# Every strategy with every allocator",
-        "",
-        f"{title[:1].upper()}{title[1:]}, in percent, with 95 % intervals that draw whole images;"
-        f" {counts} questions of {evaluation['data']}, a budget of {evaluation['budget']},",
-        f"{evaluation['date'][:10]}, {machine['cpus']} CPU cores. Written by `python -m benchmarks.families`.",
-        "Which weights, and what the names mean: [fetching](fetching.md).",
-        "",
-        "| | " + " | ".join(f"`{allocator}`" for allocator in allocators) + " |",
-        "|---" * (1 + len(allocators)) + "|",
-        *(f"| {' | '.join(row)} |" for row in rows),
-    ]
-    return "\n".join(lines) + "\n"
 
 
 def three_digits(count: int) -> str:
@@ -151,16 +123,12 @@ def main() -> None:
     parser.add_argument("evaluation", metavar="JSON", type=Path, help="what arr-coc evaluate --json wrote")
     parser.add_argument("--model", help="whose config counts (default: the shipped one)")
     parser.add_argument("--write", metavar="FILE", type=Path, help="Markdown whose tables are updated")
-    parser.add_argument("--matrix", metavar="FILE", type=Path, help="Markdown that is made, of all pairs")
     arguments = parser.parse_args()
     config = load_config(find_model(arguments.model))
     evaluation = json.loads(arguments.evaluation.read_text(encoding="utf-8"))
     families = family_cells(config, evaluation)
-    if arguments.matrix is not None:
-        write_text(arguments.matrix, matrix_page(evaluation))
     if arguments.write is not None:
         write_text(arguments.write, updated(arguments.write.read_text(encoding="utf-8"), families))
-    if arguments.write or arguments.matrix:
         return
     for noun, rows in families.items():
         head = [noun, *next(iter(rows.values()))]

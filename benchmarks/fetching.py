@@ -19,7 +19,7 @@ import torch
 from transformers.cache_utils import DynamicCache
 from transformers.utils import logging
 
-from arr_coc.faults import run_module
+from arr_coc.files import run_module
 from arr_coc.modeling.allocators import ALLOCATORS
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.fetcher import FetchChoices
@@ -96,7 +96,7 @@ def fetching_costs(
 
 def main() -> None:
     """Runs the measurement from the command line."""
-    parser = argument_parser(__doc__, "hub_configs/arr-coc-tiny", rounds=5, clock="cpu", dtype="float32")
+    parser = argument_parser(__doc__, "hub_configs/arr-coc-tiny-2", rounds=5, clock="cpu", dtype="float32")
     parser.add_argument("--question-tokens", type=int, default=16)
     arguments = parser.parse_args()
     logging.set_verbosity_error()  # which weights are missing is said above

@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from arr_coc.data.fonts import FontFace, find_fonts
 from arr_coc.data.splits import SPLITS
-from arr_coc.faults import run_module
+from arr_coc.files import run_module
 
 LIMIT = 0.94
 """Families of two splits that are as alike as this do not both belong in the table.

@@ -22,7 +22,7 @@ from arr_coc.data.mixture import KINDS, UNASKED
 from arr_coc.data.splits import SPLITS
 from arr_coc.evaluation.reporting import percent
 from arr_coc.evaluation.statistics import Interval, score_interval
-from arr_coc.faults import run_module
+from arr_coc.files import run_module
 from arr_coc.modeling.configuration_arr_coc import resolve_budget
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.processing_arr_coc import ArrCocProcessor

@@ -27,8 +27,7 @@ from arr_coc.data.domains.variations import AS_DRAWN, Variations
 from arr_coc.data.splits import SPLITS, Split
 from arr_coc.evaluation.reporting import environment, percent, to_text
 from arr_coc.evaluation.statistics import score_interval
-from arr_coc.faults import run_module
-from arr_coc.files import write_json
+from arr_coc.files import run_module, write_json
 from arr_coc.metrics import METRICS
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-from arr_coc.faults import run_module
+from arr_coc.files import run_module
 from arr_coc.model_summary import QUESTION, generated_image
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
@@ -71,7 +71,7 @@ def cost_of_a_pass(
 
 def main() -> None:
     """Runs the measurement from the command line."""
-    parser = argument_parser(__doc__, "hub_configs/arr-coc-tiny", rounds=15, clock="wall")
+    parser = argument_parser(__doc__, "hub_configs/arr-coc-tiny-2", rounds=15, clock="wall")
     parser.add_argument("--budget", type=int, default=53)
     arguments = parser.parse_args()
     model = ArrCocForConditionalGeneration.from_pretrained(arguments.model).eval()

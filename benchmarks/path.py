@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 import arr_coc.modeling
-from arr_coc.faults import run_module
+from arr_coc.files import run_module
 from arr_coc.model_summary import generated_image
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
@@ -82,7 +82,7 @@ def _traces(model: ArrCocForConditionalGeneration, image: Path) -> dict[str, Tra
 
 
 def main() -> None:
-    parser = argument_parser(__doc__, "hub_configs/arr-coc-tiny")
+    parser = argument_parser(__doc__, "hub_configs/arr-coc-tiny-2")
     parser.add_argument("--calls", action="store_true", help="print every call too")
     arguments = parser.parse_args()
     model = ArrCocForConditionalGeneration.from_pretrained(arguments.model).eval()

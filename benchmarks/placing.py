@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from arr_coc.faults import run_module
+from arr_coc.files import run_module
 from arr_coc.model_summary import question_inputs
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 

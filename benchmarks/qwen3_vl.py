@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
-from arr_coc.faults import run_module
+from arr_coc.files import run_module
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 

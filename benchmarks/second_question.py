@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from arr_coc.faults import run_module
+from arr_coc.files import run_module
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
 from .timing import alternate, argument_parser
@@ -63,7 +63,7 @@ def second_question(
 
 def main() -> None:
     """Runs the measurement from the command line."""
-    parser = argument_parser(__doc__, "hub_configs/arr-coc-tiny", rounds=15)
+    parser = argument_parser(__doc__, "hub_configs/arr-coc-tiny-2", rounds=15)
     parser.add_argument("--image", help="default: grey noise of the model's own side")
     parser.add_argument("--new-tokens", type=int, default=1)
     parser.add_argument("--strategy", help="default: the model's")

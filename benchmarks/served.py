@@ -30,7 +30,7 @@ NAME = "benchmark"
 
 def serving_parser(doc: str | None, rounds: int | None = None) -> argparse.ArgumentParser:
     """The arguments of a benchmark of serving: which model, and the data set whose questions are asked."""
-    parser = argument_parser(doc, "hub_configs/arr-coc-tiny", rounds=rounds)
+    parser = argument_parser(doc, "hub_configs/arr-coc-tiny-2", rounds=rounds)
     parser.add_argument("--data", default="examples/held_out/data.jsonl", help="questions, as for `arr-coc evaluate`")
     return parser
 

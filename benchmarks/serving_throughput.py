@@ -23,7 +23,7 @@ from typing import Any
 
 from arr_coc.data.formats import open_records
 from arr_coc.data.records import Record
-from arr_coc.faults import run_module
+from arr_coc.files import run_module
 from arr_coc.loading import load_model
 
 from .served import NAME, Case, Reply, ServedProcess, ask, cases, percentile, serve_command, serving_parser

@@ -31,7 +31,7 @@ from arr_coc.data.collator import QuestionCollator
 from arr_coc.data.formats import open_records
 from arr_coc.data.records import Record
 from arr_coc.experiments.costs import LiveTensors
-from arr_coc.faults import run_module
+from arr_coc.files import run_module
 from arr_coc.loading import find_model
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
@@ -129,7 +129,7 @@ def _row(name: str, measured: Throughput, base: Throughput) -> str:
 
 def main() -> None:
     """Runs the measurement from the command line."""
-    parser = argument_parser(__doc__, "hub_configs/arr-coc-tiny")
+    parser = argument_parser(__doc__, "hub_configs/arr-coc-tiny-2")
     parser.add_argument("--steps", type=int, default=6, help="timed, per arm")
     parser.add_argument("--batch-size", type=int, default=8, help="questions per step and process")
     parser.add_argument("--pages", type=int, default=16, help="rendered, with 2 questions each")

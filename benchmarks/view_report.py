@@ -23,7 +23,7 @@ from arr_coc.data.records import Record, read_records
 from arr_coc.data.splits import SPLITS, Split
 from arr_coc.data.writing import DATA, write_questions
 from arr_coc.evaluation.strategies import evaluate
-from arr_coc.faults import run_module
+from arr_coc.files import run_module
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
 METRIC = "exact_match"
@@ -145,7 +145,7 @@ def _percent(interval: dict[str, float] | None) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", metavar="MODEL", nargs="?", default="hub_configs/arr-coc-tiny")
+    parser.add_argument("model", metavar="MODEL", nargs="?", default="hub_configs/arr-coc-tiny-2")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--questions", type=int, default=200)
     parser.add_argument("--seed", type=int, default=7)

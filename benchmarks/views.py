@@ -22,7 +22,7 @@ from torch import Tensor
 
 from arr_coc.data.questions import build_tokenizer
 from arr_coc.experiments.costs import LiveTensors
-from arr_coc.faults import run_module
+from arr_coc.files import run_module
 from arr_coc.modeling.configuration_arr_coc import COMPRESSION, ArrCocConfig
 from arr_coc.modeling.image_encoding import ImageEncoding
 from arr_coc.modeling.image_processing_arr_coc import ArrCocImageProcessor
@@ -54,7 +54,7 @@ class ViewCosts:
 
 
 def random_model(folder: Path) -> ArrCocForConditionalGeneration:
-    """A model of a folder's configuration with random weights in bfloat16, and the tokenizer of arr-coc-tiny."""
+    """A model of a folder's configuration with random weights in bfloat16, and the tokenizer of arr-coc-tiny-2."""
     config, tokenizer = ArrCocConfig.from_pretrained(folder), build_tokenizer()
     config.image_token_id = tokenizer.get_vocab()["<|image_pad|>"]
     config.query_markers = query_markers(tokenizer)
@@ -136,7 +136,7 @@ def view_costs(model: ArrCocForConditionalGeneration, views: int, *, rounds: int
 
 
 def main() -> None:
-    parser = argument_parser(__doc__, "hub_configs/arr-coc-tiny", rounds=3)
+    parser = argument_parser(__doc__, "hub_configs/arr-coc-tiny-2", rounds=3)
     parser.add_argument("--views", type=int, nargs="+", default=[1, 4, 16, 64])
     parser.add_argument(
         "--random", action="store_true", help="random weights, of a MODEL that has a configuration alone"

@@ -1,6 +1,6 @@
 """Ask one question about one image, and save the picture of what was fetched for it.
 
-python examples/ask.py [IMAGE] [QUESTION] [--model hub_configs/arr-coc-tiny] [--picture fetched.png]
+python examples/ask.py [IMAGE] [QUESTION] [--model hub_configs/arr-coc-tiny-2] [--picture fetched.png]
 """
 
 import argparse
@@ -13,7 +13,7 @@ from arr_coc.viewing import draw_answer
 parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
 parser.add_argument("image", nargs="?", default="examples/images/receipt.png")
 parser.add_argument("question", nargs="?", default="What is the total?")
-parser.add_argument("--model", default="hub_configs/arr-coc-tiny")
+parser.add_argument("--model", default="hub_configs/arr-coc-tiny-2")
 parser.add_argument("--picture", default="fetched.png")
 arguments = parser.parse_args()
 

@@ -1,6 +1,6 @@
 """Ask a running server with OpenAI's client: one image, encoded once, several questions, answers as they are written.
 
-arr-coc serve hub_configs/arr-coc-tiny                      (in another terminal)
+arr-coc serve hub_configs/arr-coc-tiny-2                    (in another terminal)
 python examples/ask_server.py examples/images/receipt.png "What is the total?" "What is the date?"
 """
 

@@ -60,7 +60,7 @@ source.add_argument("--render", metavar="FIELDS", help="render pages with these 
 parser.add_argument("--held-out", help="questions to test on before and after, JSONL")
 parser.add_argument("--pages", type=int, nargs=2, default=(200, 60), help="rendered, to learn from and to test on")
 parser.add_argument("--out", default="adapter", help="folder of the adapter")
-parser.add_argument("--model", default="hub_configs/arr-coc-tiny")
+parser.add_argument("--model", default="hub_configs/arr-coc-tiny-2")
 parser.add_argument("--rank", type=int, default=8)
 parser.add_argument("--steps", type=int, default=200)
 parser.add_argument("--batch-size", type=int, default=8)

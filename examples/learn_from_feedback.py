@@ -25,7 +25,7 @@ from arr_coc.modeling.image_loading import load_image
 
 parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
 parser.add_argument("--out", default="runs/feedback", help="folder of the feedback and of the scorer's versions")
-parser.add_argument("--model", default="hub_configs/arr-coc-tiny")
+parser.add_argument("--model", default="hub_configs/arr-coc-tiny-2")
 parser.add_argument("--fields", default="vendor,balance,deposit,branch,refund,mileage", help="four at least, by commas")
 parser.add_argument("--feedback", type=int, default=150, help="answers that the user speaks of, a page each")
 parser.add_argument("--steps", type=int, default=400)

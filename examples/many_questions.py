@@ -1,6 +1,6 @@
 """Encode an image once, then ask many questions, with several strategies and budgets.
 
-python examples/many_questions.py [IMAGE] [--model hub_configs/arr-coc-tiny]
+python examples/many_questions.py [IMAGE] [--model hub_configs/arr-coc-tiny-2]
 """
 
 import argparse
@@ -13,7 +13,7 @@ QUESTIONS = ["What is the total?", "What is the tax?", "What is the date?"]
 
 parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
 parser.add_argument("image", nargs="?", default="examples/images/receipt.png")
-parser.add_argument("--model", default="hub_configs/arr-coc-tiny")
+parser.add_argument("--model", default="hub_configs/arr-coc-tiny-2")
 arguments = parser.parse_args()
 
 model = AutoModel.from_pretrained(arguments.model)

@@ -24,7 +24,7 @@ from arr_coc.training.phases import AllocatorPhase, make_trainer
 STRATEGY = "realizer"
 
 parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-parser.add_argument("--model", default="hub_configs/arr-coc-tiny")
+parser.add_argument("--model", default="hub_configs/arr-coc-tiny-2")
 parser.add_argument("--steps", type=int, default=50)
 parser.add_argument("--questions", type=int, default=6, help="per step")
 parser.add_argument("--draws", type=int, default=12, help="sets of patches per question")

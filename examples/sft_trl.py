@@ -41,7 +41,7 @@ def batch_loss(trainer: SFTTrainer, batch: dict[str, Tensor]) -> float:
 
 
 parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-parser.add_argument("--model", default="hub_configs/arr-coc-tiny")
+parser.add_argument("--model", default="hub_configs/arr-coc-tiny-2")
 parser.add_argument("--pages", type=int, nargs=2, default=(60, 10), help="rendered, to learn from and to test on")
 parser.add_argument("--steps", type=int, default=30)
 parser.add_argument("--batch-size", type=int, default=8)

@@ -111,6 +111,15 @@ class FetchResult(Rows):
         """[B, K] bool, True on what is fetched, False on what only fills the rectangle."""
         return torch.arange(self.budget, device=self.counts.device) < self.counts[:, None]
 
+    def own_relevance(self) -> Tensor:
+        """[B, K] the relevance of each of them."""
+        return self.relevance.gather(1, self.indices)
+
+    def ranks(self) -> Tensor:
+        """[B, K] the rank of each by its relevance, from 0; what is not fetched comes behind."""
+        relevance = self.own_relevance().masked_fill(~self.used, float("-inf"))
+        return relevance.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
+
     def regions(self) -> Tensor:
         """[B, K, 4] y0, x0, y1, x1 of each token in patches of the fine grid, ends exclusive."""
         levels = torch.zeros_like(self.indices) if self.levels is None else self.levels

@@ -349,19 +349,18 @@ class ArrCocModel(ArrCocPreTrainedModel):
         indices: Tensor,
         used: Tensor | None = None,
         levels: Tensor | None = None,
-        relevance: Tensor | None = None,
+        rank: Tensor | None = None,
     ) -> Bridged:
         """Fetched patches [I, K] of the encoded images, one each, on the language model's side: tokens [I, K, D].
 
         `used` [I, K]: False on those that only fill the rectangle, which the others are not to see; None: all are.
         `levels` [I, K]: of detail, where they are regions (grid_encoder.py).
-        `relevance` [I, N]: of all patches, for bridges that have room for a part of what is fetched; None: all alike.
+        `rank` [I, K]: theirs by relevance, from 0, for bridges that order tokens by it; None: all are first.
         """
         states, projected = self.vision_tower.saccades(encoding, indices, used, levels)
         known = {}
         if encoding.pieces is not None:
-            scores = torch.zeros_like(indices) if relevance is None else relevance.gather(1, indices)
-            rank = scores.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
+            rank = torch.zeros_like(indices) if rank is None else rank
             pieces = encoding.pieces.take_along_dim(indices[..., None, None], 1)
             known = self._read(pieces, encoding.features, indices=indices, rank=rank)
         base, bypass = encoding.bridge_cache or [], encoding.bypass
@@ -392,7 +391,8 @@ class ArrCocModel(ArrCocPreTrainedModel):
             if isinstance(fetched, JointFetch):
                 bridged = bridge_over_views(self, encoding, fetched)
             else:
-                bridged = self.bridge_saccades(encoding, fetched.indices, used, fetched.levels, fetched.relevance)
+                rank = None if encoding.pieces is None else fetched.ranks()
+                bridged = self.bridge_saccades(encoding, fetched.indices, used, fetched.levels, rank)
             if bridged.failed is not None:
                 fetched.bypassed = fetched.bypassed | bridged.failed.to(fetched.bypassed.device)
             saccades, weights = bridged.tokens, fetched.weights

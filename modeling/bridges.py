@@ -21,7 +21,7 @@ from .config_fields import Registry
 from .configuration_arr_coc import COMPRESSION, INDICATORS, ArrCocBridgeConfig, ArrCocSemanticConfig
 from .image_encoding import KeyValue
 from .vision_tower import LevelEmbedding, SemanticLayer, run_layers
-from .wordpieces import PIECE_SLOTS, Places, reading_order
+from .wordpieces import PIECE_SLOTS, Places, line_breaks, reading_order
 
 logger = logging.get_logger(__name__)
 
@@ -434,7 +434,7 @@ class WordpieceBridge(Bridge):
         ids, half_rows, columns = (each.flatten(1).gather(1, chosen) for each in (pieces, half_rows, columns))
         source = chosen // slots
         tokens = patches.table[ids.clamp(min=0)].to(rest) + rest.take_along_dim(source[..., None], 1)
-        tokens = tokens + self.places(half_rows, columns, side)
+        tokens = tokens + self.places(half_rows, columns, side, line_breaks(half_rows, columns))
         return Bridged(tokens * stands[..., None], source=source.masked_fill(~stands, -1))
 
     def mixtures(self, patches: ReadPatches, cells: int) -> Tensor:

@@ -303,8 +303,8 @@ class ArrCocBridgeConfig(KnobConfig):
     "quality" and "transformer" add `model.bridge.adapter.{norm,hidden,score,gate,correction}`, "transformer" also
     `model.bridge.{norm,level,layers.i}`, "cells" `model.bridge.{norm,head,table,rest}`, with
     `fetched_words` also `model.bridge.fetched.{norm,head,table}`, "wordpieces"
-    only `model.bridge.{rest,places}` and `model.vision_tower.text_reader.{head,spellings}`; "vet" has
-    `model.bridge.head.0` (no bias), `model.bridge.head.1` and `model.bridge.table`; layout "rows" has
+    only `model.bridge.{rest,places}` and `model.vision_tower.text_reader.{line_head,character_head,spellings}`; "vet"
+    has `model.bridge.head.0` (no bias), `model.bridge.head.1` and `model.bridge.table`; layout "rows" has
     `model.layout.image_newline` and `model.layout.view_seperator`, each [D].
 
     Args:

@@ -54,7 +54,7 @@ class Core(Protocol):
         indices: Tensor,
         used: Tensor | None = None,
         levels: Tensor | None = None,
-        relevance: Tensor | None = None,
+        rank: Tensor | None = None,
     ) -> Bridged: ...
 
     def place(self, look: "Look", fetched: FetchResult, **aligned: Tensor | None) -> "EmbeddedPrompt": ...

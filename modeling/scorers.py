@@ -366,6 +366,10 @@ class PatchLayer(nn.Module):
         return x + self.feed_forward(x)
 
 
+EMPTY = 20.0
+"""What evaluation takes from the scores of patches in which no wordpiece begins: no token would come of them."""
+
+
 class WordMatch(nn.Module):
     """How alike the wordpieces under a patch are to the question's, as channels beside the patch's.
 
@@ -453,7 +457,11 @@ class Realizer(Scorer):
             x = x + self.match(context.pieces, context.table, *words, self.text_norm)
         for layer in self.layers:
             x = layer(x, context.side)
-        return self.head(self.final_norm(x)).squeeze(-1).float()
+        scores: Tensor = self.head(self.final_norm(x)).squeeze(-1).float()
+        if self.match is None or self.training:
+            return scores
+        assert context.pieces is not None
+        return scores - EMPTY * (context.pieces < 0).flatten(2).all(-1).to(scores.device)
 
 
 class Temperature(nn.Linear):

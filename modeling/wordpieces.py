@@ -2,10 +2,11 @@
 
 A pretrained language model reads its own wordpieces without further training, so fetched tokens are rows of its own
 embedding table. Which wordpieces begin under a patch follows from characters: each half row of patches is divided into
-columns of 1 px (for patches of 16 px), and for each column the head predicts whether text covers it, how far away the
-middle of its line is, and which character it shows. Columns with text that touch and agree on that middle form a word.
-Its characters are the best path of connectionist temporal classification (Graves et al. 2006): equal neighbours are
-one character, and class 0 separates two. Byte-pair encoding divides the word into wordpieces: merges are in the order
+columns of 1 px (for patches of 16 px). For each column one head predicts whether text covers it and how far away the
+middle of its line is. Columns with text that touch and agree on that middle form a word. From the mean features of a
+word's height the other head predicts which character each column shows. The characters of a word are the best path of
+connectionist temporal classification (Graves et al. 2006): equal neighbours are one character, and class 0 separates
+two. Byte-pair encoding divides the word into wordpieces: merges are in the order
 of their ids. The tokenizer divides a few words differently, as it splits text at some punctuation before it merges.
 
 Notation: B batch, K fetched patches, S slots of half a patch, G side of the fine grid, N = G*G patches, C channels of
@@ -27,6 +28,8 @@ CHARACTERS = (
 CLASSES = len(CHARACTERS) + 2
 COLUMNS = 16
 """Columns of a patch."""
+CELL_COLUMNS = COLUMNS // 2
+"""Columns of half a patch, for which the stem has one vector of features."""
 PIECE_SLOTS = 5
 """Wordpieces that may begin in half a patch; a space and digits of 10 px in a patch of 16 px need four."""
 SPELLED = 20
@@ -37,21 +40,23 @@ _SAME_LINE = 0.6
 """Half rows by which the middles of neighbouring columns may differ within a word."""
 _LONGEST = 64
 """Characters that are cut into wordpieces together: what touches over a whole page is no word."""
+_BREAK = 6
+"""Patches from one wordpiece to the next in a line, beyond which the next begins another column of the page."""
+FOREMOST = 48
+"""Most relevant patches, whose tokens stand right before the question."""
 _WORDS_APART = 3 * COLUMNS
 """Most columns between two words of a line."""
 
 
 @dataclass(frozen=True)
-class Characters:
-    """Predictions for the columns of half rows.
+class Lines:
+    """Where text stands: predictions for the columns of half rows.
 
     Attributes:
-        classes: logits [B, R, W, CLASSES].
         present: logits [B, R, W], whether text covers the column.
         middles: [B, R, W] from the middle of the half row to that of the character's line, in half rows.
     """
 
-    classes: Tensor
     present: Tensor
     middles: Tensor
 
@@ -86,17 +91,23 @@ class TextReader(nn.Module):
 
     def __init__(self, channels: int, rows: int) -> None:
         super().__init__()
-        self.head = nn.Conv2d(channels, COLUMNS // 2 * (CLASSES + 2), 1)
+        self.line_head = nn.Conv2d(channels, 2 * CELL_COLUMNS, 1)
+        self.character_head = nn.Linear(channels, CELL_COLUMNS * CLASSES)
         self.register_buffer("spellings", torch.zeros(rows, SPELLED, dtype=torch.uint8))
         self._ranks: tuple[int, int, dict[str, int]] | None = None
 
     def start_weights(self, std: float) -> None:
         nn.init.zeros_(self.spellings)
 
-    def forward(self, stem: Tensor) -> Characters:
-        """Features [B, C, R, R] of the stem, at half a patch's side -> predictions."""
-        said = self.head(stem).unflatten(1, (COLUMNS // 2, CLASSES + 2)).permute(0, 3, 4, 1, 2).flatten(2, 3)
-        return Characters(said[..., :CLASSES], said[..., CLASSES], said[..., CLASSES + 1])
+    def forward(self, stem: Tensor) -> Lines:
+        """Features [B, C, R, R] of the stem, at half a patch's side -> where text stands."""
+        predicted = self.line_head(stem).unflatten(1, (2, CELL_COLUMNS)).permute(1, 0, 3, 4, 2).flatten(3)
+        return Lines(predicted[0], predicted[1])
+
+    def characters(self, features: Tensor) -> Tensor:
+        """Features [n, C] of half a patch's side -> logits [n, CELL_COLUMNS, CLASSES] of its columns."""
+        classes: Tensor = self.character_head(features)
+        return classes.unflatten(-1, (CELL_COLUMNS, CLASSES))
 
     @torch.no_grad()
     def read(self, stem: Tensor) -> Tensor:
@@ -106,12 +117,37 @@ class TextReader(nn.Module):
         pieces = np.full((len(stem), side * side, 2, PIECE_SLOTS), -1, np.int32)
         if stem.is_meta:
             return torch.from_numpy(pieces).to(stem.device)
-        for page, words in zip(pieces, words_of(self(stem)), strict=True):
+        for page, words in zip(pieces, self.words(stem), strict=True):
             for token, half_row, column in self.pieces_of(words, side):
                 slots = page[half_row // 2 * side + column, half_row % 2]
                 if (free := np.flatnonzero(slots < 0)).size:
                     slots[free[0]] = token
         return torch.from_numpy(pieces).to(stem.device)
+
+    @torch.no_grad()
+    def words(self, stem: Tensor) -> list[list[Word]]:
+        """Features [B, C, R, R] of the stem -> the words on each of B pages."""
+        lines = self(stem)
+        pages = zip(lines.present.float().cpu(), lines.middles.float().cpu(), stem, strict=True)
+        return [self._words(*page) for page in pages]
+
+    def _words(self, present: Tensor, middles: Tensor, stem: Tensor) -> list[Word]:
+        """The words of one page; features [C, R, R] that stand above each other in one word are averaged."""
+        on = present > 0
+        if not on.any():
+            return []
+        height, width = on.shape
+        middles = middles + torch.arange(height)[:, None] + 0.5
+        label = _components(on, middles)[on]
+        row, column = on.nonzero().unbind(1)
+        at, own = (label * width + column).unique(return_inverse=True)  # columns of words, from the left in each
+        word, column = at // width, at % width
+        cell, cell_of = (word * width + column // CELL_COLUMNS).unique(return_inverse=True)
+        covered = (cell_of[own] * height + row).unique()  # each half row of a cell counts once
+        part, row = covered // height, covered % height
+        features = _means(stem[:, row, cell[part] % width].t().float(), part, len(cell))
+        letters = self.characters(features.to(stem)).argmax(-1).cpu()
+        return words_of(word, column, letters[cell_of, column % CELL_COLUMNS], _means(middles[on], own, len(at)))
 
     def pieces_of(self, words: list[Word], side: int) -> Iterator[tuple[int, int, int]]:
         """The id, half row and column of patches of each wordpiece, from left to right, on a grid of `side` patches."""
@@ -179,40 +215,33 @@ def _components(on: Tensor, middles: Tensor) -> Tensor:
             return label
 
 
-def words_of(said: Characters) -> list[list[Word]]:
-    """The words on each of B pages."""
-    parts = (part.float().cpu() for part in (said.classes, said.present, said.middles))
-    return [_words(*page) for page in zip(*parts, strict=True)]
+def _means(values: Tensor, group: Tensor, count: int) -> Tensor:
+    """Means [count, ...] of values [n, ...] by the number of each one's group [n]."""
+    group = group.to(values.device)
+    total = torch.zeros(count, *values.shape[1:], dtype=values.dtype, device=values.device)
+    size = torch.bincount(group, minlength=count).to(values)
+    return total.index_add_(0, group, values) / size.view(-1, *[1] * (values.dim() - 1))
 
 
-def _words(classes: Tensor, present: Tensor, middles: Tensor) -> list[Word]:
-    """The words of one page. Predictions for columns above each other in one line are averaged."""
-    on = present > 0
-    if not on.any():
-        return []
-    height, width = on.shape
-    middles = middles + torch.arange(height)[:, None] + 0.5
-    key = (_components(on, middles) * width + torch.arange(width))[on]
-    at, own = key.unique(return_inverse=True)  # by word, then by column
-    count = torch.bincount(own).float()
+def words_of(word: Tensor, column: Tensor, letter: Tensor, middle: Tensor) -> list[Word]:
+    """The words of one page: the best path of each.
 
-    def mean(values: Tensor) -> Tensor:
-        total = torch.zeros(len(count), *values.shape[1:]).index_add_(0, own, values)
-        return total / count.view(-1, *[1] * (values.dim() - 1))
-
-    row, best = mean(middles[on]), mean(classes[on]).argmax(-1)
-    word, column = at // width, at % width + 0.5
+    Args:
+        word: [n] the number of the word that each column belongs to, ascending.
+        column: [n] which column of the page it is, ascending within a word.
+        letter: [n] its class.
+        middle: [n] of its line, in half rows from the top.
+    """
     new = torch.ones_like(word, dtype=torch.bool)
-    new[1:] = (word[1:] != word[:-1]) | (best[1:] != best[:-1])
+    new[1:] = (word[1:] != word[:-1]) | (letter[1:] != letter[:-1])
     run = new.cumsum(0) - 1
-    centre = torch.zeros(int(run[-1]) + 1).index_add_(0, run, column) / torch.bincount(run)
-    letters, owner = best[new], word[new]
+    centre, letters, owner = _means(column + 0.5, run, int(run[-1]) + 1), letter[new], word[new]
     known = (letters > 0) & (letters < CLASSES - 1)
     words = []
     for number in owner[known].unique().tolist():
         some = known & (owner == number)
-        text = "".join(CHARACTERS[letter - 1] for letter in letters[some].tolist())
-        words.append(Word(text, tuple(centre[some].tolist()), float(row[word == number].mean())))
+        text = "".join(CHARACTERS[each - 1] for each in letters[some].tolist())
+        words.append(Word(text, tuple(centre[some].tolist()), float(middle[word == number].mean())))
     return words
 
 
@@ -238,23 +267,38 @@ def _half_rows(words: list[Word], count: int) -> list[int]:
 
 
 class Places(nn.Module):
-    """Where on the page a token stands, as an embedding: its half row of patches and its column."""
+    """Where on the page a token stands, as an embedding: its half row of patches, its column, and whether it begins a
+    line or a cell of a table (`line_breaks`)."""
 
     def __init__(self, side: int, text_size: int) -> None:
         super().__init__()
         self.side = side
         self.rows = nn.Embedding(2 * side, text_size)
         self.columns = nn.Embedding(side, text_size)
+        self.line_break = nn.Parameter(torch.zeros(text_size))
 
-    def forward(self, half_rows: Tensor, columns: Tensor, side: int) -> Tensor:
-        """Half rows [...] and columns [...] of a grid of `side` patches -> [..., D]."""
+    def start_weights(self, std: float) -> None:
+        nn.init.zeros_(self.line_break)
+
+    def forward(self, half_rows: Tensor, columns: Tensor, side: int, breaks: Tensor | None = None) -> Tensor:
+        """Half rows [...] and columns [...] of a grid of `side` patches, and `breaks` bool [...] -> [..., D]."""
         if side != self.side:
             half_rows, columns = half_rows * self.side // side, columns * self.side // side
-        return self.rows(half_rows) + self.columns(columns)
+        placed: Tensor = self.rows(half_rows) + self.columns(columns)
+        return placed if breaks is None else placed + breaks[..., None] * self.line_break
+
+
+def line_breaks(half_rows: Tensor, columns: Tensor) -> Tensor:
+    """bool [..., K], True on tokens in reading order that do not stand right behind the one before them."""
+    breaks = torch.ones_like(half_rows, dtype=torch.bool)
+    gap = columns[..., 1:] - columns[..., :-1]
+    breaks[..., 1:] = (half_rows[..., 1:] != half_rows[..., :-1]) | (gap > _BREAK) | (gap < 0)
+    return breaks
 
 
 def reading_order(filled: Tensor, rank: Tensor, place: Tensor, room: Tensor) -> tuple[Tensor, Tensor]:
-    """Which slots become tokens, in the order in which they stand on the page.
+    """Which slots become tokens, in the order in which they stand on the page: those of the `FOREMOST` most relevant
+    patches come last, right before the question.
 
     Where more slots are filled than there is room for, those of the most relevant patches are kept.
 
@@ -273,5 +317,6 @@ def reading_order(filled: Tensor, rank: Tensor, place: Tensor, room: Tensor) -> 
     chosen = by_rank.flatten(1).argsort(stable=True)[:, :count]
     within = torch.arange(count, device=room.device) < room[:, None]
     stands = filled.flatten(1).gather(1, chosen) & within
-    order = place.flatten(1).gather(1, chosen).masked_fill(~stands, last).argsort(stable=True)
+    behind = place + (rank < FOREMOST)[..., None] * (place.amax() + 1 if place.numel() else 0)
+    order = behind.flatten(1).gather(1, chosen).masked_fill(~stands, last).argsort(stable=True)
     return chosen.gather(1, order), stands.gather(1, order)

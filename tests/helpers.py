@@ -8,9 +8,11 @@ from typing import Any, NoReturn
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from torch import Tensor
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from arr_coc import ArrCocConfig, ArrCocForConditionalGeneration, ArrCocImageProcessor, ArrCocProcessor
+from arr_coc.modeling.wordpieces import CELL_COLUMNS, CLASSES, TextReader
 from arr_coc.training.reader.targets import spelled
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -142,3 +144,22 @@ def tiny_checkpoint(folder: Path, **changes: Any) -> Path:
     model.processor.save_pretrained(folder)
     (folder / "README.md").write_text("# Tiny\n", encoding="utf-8")
     return folder
+
+
+def open_reader() -> TextReader:
+    """A text reader whose features are its predictions: `stem_of` makes them."""
+    lines, classes = 2 * CELL_COLUMNS, CELL_COLUMNS * CLASSES
+    reader = TextReader(lines + classes, 3).requires_grad_(False)
+    eye = torch.eye(lines + classes)
+    reader.line_head.weight.copy_(eye[:lines, :, None, None])
+    reader.character_head.weight.copy_(eye[lines:])
+    reader.line_head.bias.zero_()
+    reader.character_head.bias.zero_()
+    return reader
+
+
+def stem_of(classes: Tensor, present: Tensor, middles: Tensor) -> Tensor:
+    """Features [B, C, R, R] of which `open_reader` predicts classes [B, R, W, n], present and middles [B, R, W]."""
+    columns = torch.cat((present[..., None], middles[..., None], classes), -1).unflatten(2, (-1, CELL_COLUMNS))
+    lines, letters = columns[..., :2].transpose(-1, -2).flatten(3), columns[..., 2:].flatten(3)
+    return torch.cat((lines, letters), -1).permute(0, 3, 1, 2)

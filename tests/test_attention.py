@@ -36,7 +36,7 @@ def test_attention_targets_are_distributions_over_the_images_patches(checkpoint:
 @pytest.mark.slow
 def test_the_shipped_model_looks_at_the_answer_when_it_gives_it(tmp_path: Path) -> None:
     """On held-out pages, with half of all patches fetched, boxed patches get several times their share of attention."""
-    model, processor = loaded(ROOT / "hub_configs" / "arr-coc-tiny")
+    model, processor = loaded(ROOT / "hub_configs" / "arr-coc-tiny-2")
     pages = {"format": "jsonl", "path": str(ROOT / "examples" / "held_out" / "data.jsonl")}
     phase = AllocatorPhase(data=pages, losses={"distillation": 1.0}, distillation_budget=800)
     trainer = make_trainer(model.eval(), processor, phase, tmp_path, device=CPU, root=tmp_path)

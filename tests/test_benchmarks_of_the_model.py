@@ -29,7 +29,7 @@ from benchmarks.qwen3_vl import first_token, our_inputs, qwen3_vl_config, qwen3_
 from benchmarks.timing import Seconds, alternate, table
 from benchmarks.views import random_model, view_costs
 
-SHIPPED = Path(__file__).parents[1] / "hub_configs" / "arr-coc-tiny"
+SHIPPED = Path(__file__).parents[1] / "hub_configs" / "arr-coc-tiny-2"
 TRAINED = {name for name, kind in SCORERS.items() if kind.trained}
 
 

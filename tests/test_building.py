@@ -23,7 +23,7 @@ from arr_coc.publishing.building import (
 )
 from arr_coc.publishing.building import tested_transformers as transformers_range
 
-SHIPPED = Path(__file__).parents[1] / "hub_configs" / "arr-coc-tiny"
+SHIPPED = Path(__file__).parents[1] / "hub_configs" / "arr-coc-tiny-2"
 EVALUATION = {
     "strategies": {
         "none": {"exact_match": {"value": 0.0, "low": 0.0, "high": 0.1}, "recall": None, "tokens": 64.0, "n": 30},
@@ -194,7 +194,7 @@ def test_the_shipped_models_card_says_all_that_the_hub_shows(tmp_path: Path) -> 
         "recall": round(100 * row["recall"]["value"], 1),
     }
     assert {result.dataset_name for result in card.data.eval_results} == {"held_out"}
-    assert card.data.model_name == "arr-coc-tiny"
+    assert card.data.model_name == "arr-coc-tiny-2"
     own = re.sub(r"\[([^]]*)\]\(\.\./[^)]*\)", r"\1", ModelCard.load(SHIPPED / "README.md").text.strip())
     assert "](../" not in card.text, "links to what is not on the Hub"
     assert card.text.strip() == f"{own}\n\nTested with transformers `{transformers_range()}`."

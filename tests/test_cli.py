@@ -170,7 +170,7 @@ def test_damaged_checkpoints_are_refused(cli: Cli, checkpoint: Path, picture: Pa
 
     assert "expected weights (model.safetensors, or shards" in ask(copy("weightless", "*.safetensors"))
     assert "got none. Distributions have no weights: a clone of the repository has" in ask(
-        copy("hub_configs/arr-coc-tiny", "*.safetensors")
+        copy("hub_configs/arr-coc-tiny-2", "*.safetensors")
     )
     cut = copy("cut")
     content = (cut / "model.safetensors").read_bytes()

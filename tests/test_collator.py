@@ -10,6 +10,7 @@ import torch
 from helpers import TINY_PATCH, TINY_SIDE, tiny_config, tiny_model, tiny_processor, tiny_tokenizer
 from PIL import Image
 
+from arr_coc import ArrCocProcessor
 from arr_coc.data.collator import IGNORED, UNKNOWN, QuestionCollator
 from arr_coc.data.records import NOT_ON_THE_PAGE, Record
 from arr_coc.modeling.image_processing_arr_coc import boxes_to_patches
@@ -80,6 +81,13 @@ def test_labels_are_the_answer_and_its_end(records: list[Record], side: Any) -> 
         assert (batch["input_ids"][row][~kept] == tokenizer.pad_token_id).all()
         assert (batch["labels"][row][~kept] == IGNORED).all() and not batch["query_mask"][row][~kept].any()
         assert tokenizer.decode(batch["input_ids"][row][batch["query_mask"][row]]).strip() == record.question.strip()
+
+
+def test_answers_begin_as_the_chat_template_begins_them(records: list[Record]) -> None:
+    template = tiny_processor().chat_template.replace("{%- generation -%}", "{%- generation -%}{{- ' ' -}}")
+    processor = ArrCocProcessor(tiny_processor().image_processor, tiny_tokenizer(), template)
+    labels = QuestionCollator(processor, tiny_config())(records[:1])["labels"][0]
+    assert tiny_tokenizer().decode(labels[labels != IGNORED]) == f" {records[0].answers[0]}<|im_end|>"
 
 
 def test_both_sides_hold_the_same_sequences(records: list[Record]) -> None:

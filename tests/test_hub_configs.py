@@ -19,7 +19,9 @@ from arr_coc.data.domains import WORDINGS
 from arr_coc.data.formats import open_records
 from arr_coc.data.questions import build_tokenizer
 from arr_coc.model_summary import count_parameters, on_meta
+from arr_coc.modeling.configuration_arr_coc import COMPRESSION
 from arr_coc.modeling.processing_arr_coc import IMAGE_TOKEN, query_markers
+from arr_coc.training.from_scratch.reading import ReadingStage
 from arr_coc.training.phases import JointPhase
 from arr_coc.training.reader.language_model import Prompting
 from arr_coc.training.recipe import load_recipe
@@ -87,6 +89,10 @@ def test_what_a_gpu_is_to_train_fits_its_recipe_tokenizer_and_processor() -> Non
     assert processor.tokenizer.tokenize(question).count("Ġquantity") == 1
     recipe = load_recipe(folder / "train.yaml")
     assert recipe.config().to_diff_dict() == config.to_diff_dict()
+    reading = recipe.stages[0]
+    assert isinstance(reading, ReadingStage)
+    cropped = reading.crop * config.vision_config.image_size
+    assert cropped % (COMPRESSION * config.vision_config.patch_size) == 0, "the stage refused crops of 205 px"
     (joint,) = [stage for stage in recipe.stages if isinstance(stage, JointPhase)]
     assert open_records({**joint.data, "pages": 1})[0].picture.size == (config.vision_config.image_size,) * 2
 
@@ -95,7 +101,7 @@ def test_the_reader_has_its_published_geometry_and_the_vocabulary_of_smollm2() -
     config, processor = config_of(READER), ArrCocProcessor.from_pretrained(ROOT / "hub_configs" / READER)
     assert config.vision_config.num_patches == 4096 and config.vision_tokens() == (256, 273)
     sizes = count_parameters(on_meta(config))
-    assert 8e6 < sizes["grid encoder"] < 12e6 and sizes["language model"] == 134_515_008
+    assert 5e6 < sizes["grid encoder"] < 12e6 and sizes["language model"] == 134_515_008
     tokenizer = processor.tokenizer
     assert len(tokenizer) == config.text_config.vocab_size == 49_152
     assert tokenizer.convert_ids_to_tokens([0, 1, 2, 3]) == ["<|endoftext|>", "<|im_start|>", "<|im_end|>", IMAGE_TOKEN]
@@ -228,7 +234,7 @@ print()
 print(json.dumps(outcomes))
 """
     folders = sorted(path.parent for path in (ROOT / "hub_configs").glob("*/processor_config.json"))
-    assert {folder.name for folder in folders} >= {"arr-coc-tiny", UNTRAINED, *VARIANTS}
+    assert {folder.name for folder in folders} >= {"arr-coc-tiny-2", UNTRAINED, *VARIANTS}
     outcomes = iter(json.loads(run_alone(code, *folders, home=tmp_path).splitlines()[-1]))
     for folder in folders:
         untrusted, trusted = next(outcomes), next(outcomes)
@@ -236,7 +242,7 @@ print(json.dumps(outcomes))
         assert f"{folder} does not appear to have a file named processing_arr_coc.py" in trusted
 
 
-@pytest.mark.parametrize("name", ["arr-coc-tiny", "arr-coc-tiny-2", READER, UNTRAINED, LABORATORY, *VARIANTS])
+@pytest.mark.parametrize("name", ["arr-coc-tiny-2", READER, UNTRAINED, LABORATORY, *VARIANTS])
 def test_with_this_package_a_processor_needs_no_trust(name: str) -> None:
     folder = ROOT / "hub_configs" / name
     if name not in VARIANTS:  # theirs have no tokenizer before they are assembled

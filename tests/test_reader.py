@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from helpers import READS_WORDS, tiny_checkpoint, tiny_model, tiny_tokenizer
+from helpers import READS_WORDS, open_reader, stem_of, tiny_checkpoint, tiny_model, tiny_tokenizer
 from peft import PeftModel
 from PIL import Image, ImageDraw
 from safetensors.torch import load_file
@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM
 from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.data.domains.page import UNKNOWN, Line, Question, TextPage
 from arr_coc.modeling.image_processing_arr_coc import ArrCocImageProcessor
-from arr_coc.modeling.wordpieces import CHARACTERS, CLASSES, Characters
+from arr_coc.modeling.wordpieces import CHARACTERS, CLASSES, FOREMOST, reading_order
 from arr_coc.training.attention import all_eager_attention
 from arr_coc.training.from_scratch.targets import pixels
 from arr_coc.training.reader.end_to_end import EndToEnd, EndToEndStage, PageBatches
@@ -37,10 +37,12 @@ from arr_coc.training.reader.relevance import RelevanceStage
 from arr_coc.training.reader.targets import (
     Piece,
     Print,
+    Sketch,
     Wordpieces,
     base_mixture,
     class_of,
     fetched,
+    foremost,
     printed,
     sketch,
     slipped,
@@ -124,25 +126,26 @@ def test_words_that_the_edge_cuts_and_unknown_characters_are_not_whole() -> None
     assert [CHARACTERS[number - 1] for number in text.character[[0, 1, 2]].tolist()] == ["u", "s", "a"]
 
 
-def said_of(text: Print, crops: int, side: int) -> Characters:
-    """What a head says that makes no mistake, where no two neighbours are equal."""
+def shown(text: Print, crops: int, side: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Predictions without a mistake, where no two neighbours are equal: of characters, where text is, and of lines."""
     over = text.over(crops, side)
     covered = over >= 0
     classes = torch.zeros(*over.shape, CLASSES)
     classes[covered, text.character[over[covered]]] = 12.0
     classes[~covered, 0] = 12.0
     middles = text.middle[over.clamp(min=0)] * 2 - torch.arange(over.shape[1])[:, None] - 0.5
-    return Characters(classes, torch.where(covered, 9.0, -9.0), middles * covered)
+    return classes, torch.where(covered, 9.0, -9.0), middles * covered
 
 
-def test_losses_are_small_where_all_is_said_rightly() -> None:
-    text = printed([[line("total 12.5", 3, 20)], [line("a", 3, 3), line("lot", 20, 40)]], 96, 16)
-    right = said_of(text, 2, 6)
-    wrong = Characters(right.classes.roll(1, -1), -right.present, right.middles + 0.5)
-    lines, other = line_losses(right, text), line_losses(wrong, text)
+def test_losses_are_small_where_all_predictions_are_right() -> None:
+    text, reader = printed([[line("total 12.5", 3, 20)], [line("a", 3, 3), line("lot", 20, 40)]], 96, 16), open_reader()
+    classes, present, middles = shown(text, 2, 6)
+    right, wrong = stem_of(classes, present, middles), stem_of(classes.roll(1, -1), -present, middles + 0.5)
+    lines, other = line_losses(reader(right), text), line_losses(reader(wrong), text)
     assert lines["present"] < 1e-3 and lines["middle"] == 0 and other["present"] > 5 and other["middle"] > 0.3
-    assert word_loss(right.classes, text) < 0.2 < 5 < word_loss(wrong.classes, text)
-    assert list(words_right(right, text)) == [True] * 4 and list(words_right(wrong, text)) == [False] * 4
+    assert word_loss(right, text, reader) < 0.2 < 5 < word_loss(wrong, text, reader)
+    assert list(words_right(reader.words(right), text)) == [True] * 4
+    assert list(words_right(reader.words(wrong), text)) == [False] * 4
 
 
 def test_a_words_loss_is_that_of_the_mean_over_its_half_rows() -> None:
@@ -153,15 +156,17 @@ def test_a_words_loss_is_that_of_the_mean_over_its_half_rows() -> None:
     expected = torch.nn.functional.ctc_loss(
         mean.log_softmax(-1)[:, None], target, torch.tensor([18]), torch.tensor([2]), reduction="sum"
     )
-    torch.testing.assert_close(word_loss(classes, text), expected / 2)
+    nothing = torch.zeros(1, 8, 64)
+    torch.testing.assert_close(word_loss(stem_of(classes, nothing, nothing), text, open_reader()), expected / 2)
 
 
 def test_words_without_room_for_their_characters_are_not_asked_for() -> None:
     text = printed([[line("illegible", 3, 3, 1.5)]], 64, 16)
-    classes = torch.randn(1, 8, 64, CLASSES, requires_grad=True)
-    loss = word_loss(classes, text)
+    nothing = torch.zeros(1, 8, 64)
+    stem = stem_of(torch.randn(1, 8, 64, CLASSES), nothing, nothing).requires_grad_()
+    loss = word_loss(stem, text, open_reader())
     loss.backward()
-    assert loss == 0 and not classes.grad.any()
+    assert loss == 0 and not stem.grad.any()
 
 
 # ---- crops
@@ -212,12 +217,27 @@ def test_a_sketch_is_in_reading_order_with_places_on_the_padded_square(cut: Word
     assert (np.diff(found.half_rows) >= 0).all()
 
 
-def test_fetched_tokens_hold_what_the_questions_ask_for(cut: Wordpieces) -> None:
+def test_fetched_tokens_hold_what_is_wanted(cut: Wordpieces) -> None:
     drawn = page(np.random.default_rng(0))
     whole = sketch(drawn, [(drawn.questions[1].boxes[0],)], 16, cut)
     for seed in range(10):
-        part = fetched(np.random.default_rng(seed), whole, budget=12)
-        assert part.near.sum() == whole.near.sum() and len(part.pieces) <= 12
+        part = fetched(np.random.default_rng(seed), whole, whole.near.any(1), budget=12)
+        assert part[whole.near.any(1)].all() and part.sum() <= 12
+
+
+def test_foremost_tokens_hold_what_a_question_asks_for_but_in_some() -> None:
+    half, columns = np.repeat(np.arange(32), 8), np.tile(np.arange(0, 16, 2), 32)
+    whole = Sketch(np.arange(256), half, columns, (half == 20)[:, None] & (columns < 6)[:, None], 16)
+    found = [foremost(np.random.default_rng(seed), whole, 0, [7]) for seed in range(60)]
+    assert 40 < sum(bool(each[whole.near[:, 0]].all()) for each in found) < 60
+    assert all(len(np.unique(whole.patches[each])) <= FOREMOST for each in found)
+
+
+def test_the_most_relevant_patches_come_last_in_reading_order() -> None:
+    filled, place = torch.ones(1, FOREMOST + 2, 1, dtype=torch.bool), torch.arange(FOREMOST + 2)[None, :, None]
+    rank = torch.tensor([[FOREMOST, 0, FOREMOST + 1, *range(1, FOREMOST)]])
+    chosen, stands = reading_order(filled, rank, place, torch.tensor([FOREMOST + 2]))
+    assert chosen[0].tolist() == [0, 2, 1, *range(3, FOREMOST + 2)] and stands.all()
 
 
 def test_slips_change_a_share_of_the_tokens(cut: Wordpieces) -> None:
@@ -245,9 +265,12 @@ def test_each_question_sees_the_page_and_itself(fields: None, cut: Wordpieces) -
     batch = asked_batches(cut).batch(0)
     visible, question = seen(batch)[0, 0] == 0, batch.question[0]
     for own in range(3):
-        rows = visible[question == own]
+        rows, again = visible[question == own], batch.hidden[0, own]
         assert not rows[:, (question >= 0) & (question != own)].any()
-        assert rows[:, question == -1].all()
+        assert rows[:, (question == -1) & ~again].all() and not rows[:, again].any()
+        last = batch.fetched[0] & (question == own)  # right before the question
+        assert set(batch.ids[0][again].tolist()) <= set(batch.ids[0][last].tolist())
+    assert batch.hidden.any()
     starts = [int(batch.positions[0][question == own][0]) for own in range(3)]
     assert len(set(starts)) == 1 and starts[0] == int((question == -1).sum())
 
@@ -256,7 +279,7 @@ def test_answers_are_what_follows_the_question(fields: None, cut: Wordpieces) ->
     batch = asked_batches(cut, "fetched").batch(0)
     told = batch.ids.roll(-1, 1)[0][batch.answer[0] & (batch.question[0] == 0)].tolist()
     text = cut.tokenizer.decode(told)
-    assert text.endswith("<|im_end|>") and text.removesuffix("<|im_end|>").isdigit()
+    assert text.startswith(" ") and text.endswith("<|im_end|>") and text.removesuffix("<|im_end|>").strip().isdigit()
     assert not batch.base.any() and batch.fetched.any()
 
 
@@ -311,7 +334,8 @@ def test_recognition_learns_to_read(fields: None, tmp_path: Path) -> None:
     assert last["held out, fields: characters"] < 0.8 * first["held out, fields: characters"]
     assert 0 <= last["held out, fields: words"] <= 1
     trained = {name for name, weight in behind.items() if not torch.equal(weight, model.get_parameter(name))}
-    assert trained == {f"model.vision_tower.text_reader.head.{part}" for part in ("weight", "bias")}
+    heads = ("line_head", "character_head")
+    assert trained == {f"model.vision_tower.text_reader.{head}.{part}" for head in heads for part in ("weight", "bias")}
     assert tower.text_reader.spellings.any() and set(run.learner) == {"recognition"}
     layer = tower.grid_encoder.layers[0]
     assert not layer.attn.proj.weight.any() and not layer.mlp.lin2.weight.any()  # as the stem says, to begin with

@@ -33,13 +33,6 @@ SMALL = {
         "steps=1", "warmup=0", "batch_size=2", "data.pages=1", "held_out.pages=1", "cache=HERE/cache",
     ],
     "examples/phases.yaml": ["steps=1", "warmup=0", "batch_size=2", "data.pages=1", "held_out.pages=1"],
-    "hub_configs/arr-coc-tiny/train.yaml": [
-        "0.steps=1", "0.batch_size=4", "0.evaluate_split=train", "0.workers=0",
-        "1.steps=1", "1.pages=1", "1.workers=0",
-        "2.steps=2", "2.pages=1", "2.aligned_steps=1", "2.evaluate_questions=3", "2.evaluate_split=train",
-        "2.workers=0",
-        "reference.pages=1",
-    ],
 }  # fmt: skip
 """Options that make a documented command quick, and settings that make a recipe so; the documented ones come first."""
 

@@ -1,48 +1,40 @@
 """Recipes: stages in their order, settings laid over them, and what is refused."""
 
-import shutil
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import yaml
+from helpers import tiny_checkpoint
 
 from arr_coc.data.formats import open_records
 from arr_coc.loading import load_config
-from arr_coc.modeling.bridges import BRIDGES
-from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from arr_coc.modeling.vision_tower import COMPRESSORS
 from arr_coc.training.checkpoints import load_learner, save_learner
 from arr_coc.training.from_scratch.copying import CopyingStage
 from arr_coc.training.from_scratch.multi_task import MultiTaskStage
 from arr_coc.training.from_scratch.visual_pretraining import VisualPretrainingStage
 from arr_coc.training.recipe import begin, load_recipe, tell_changes
 from arr_coc.training.stages import STAGES
-from arr_coc.training.warm_start import load_warm_start
 
 ROOT = Path(__file__).parents[1]
-RECIPE = ROOT / "hub_configs" / "arr-coc-tiny" / "train.yaml"
+RECIPE = ROOT / "hub_configs" / "arr-coc-tiny-2" / "train.yaml"
+VALUES = RECIPE.with_name("values.yaml")
 EXAMPLE = ROOT / "examples" / "phases.yaml"
 
 
-def test_the_shipped_recipe_loads() -> None:
+def test_the_first_recipe_of_the_shipped_model_begins_with_nothing() -> None:
     recipe = load_recipe(RECIPE)
-    assert [type(stage).__name__ for stage in recipe.stages] == [
-        "ReadingStage",
-        "CopyingStage",
-        "AnsweringStage",
-    ]
-    assert (recipe.model / "config.json").is_file()
+    assert recipe.start is None and (recipe.model / "config.json").is_file()
+    first = [type(stage).__name__ for stage in recipe.stages[:3]]
+    assert first == ["ReadingStage", "CopyingStage", "AnsweringStage"]
 
 
 def test_the_floor_goes_on_from_a_linear_bridge_and_its_first_stages_may_run_side_by_side() -> None:
     """What copying holds is what looking says, so neither stage trains what the other one reads."""
-    folder = ROOT / "hub_configs" / "arr-coc-tiny-2"
-    before, floor = (load_recipe(folder / f"{name}.yaml") for name in ("train", "floor"))
+    before, floor = load_recipe(RECIPE), load_recipe(RECIPE.with_name("floor.yaml"))
     assert (before.config().bridge_config.kind, floor.config().bridge_config.kind) == ("linear", "cells")
     copying, looking, together = floor.stages
     assert isinstance(copying, CopyingStage) and not copying.learns_language
@@ -56,7 +48,7 @@ def test_the_floor_goes_on_from_a_linear_bridge_and_its_first_stages_may_run_sid
 
 def test_the_run_from_nothing_tells_values_apart_on_perfect_tokens_before_real_ones() -> None:
     """What perfect tokens say is learnt once, by the first of its stages, and looking says the same."""
-    stages = load_recipe(ROOT / "hub_configs" / "arr-coc-tiny-2" / "from_nothing.yaml").stages
+    stages = load_recipe(RECIPE.with_name("from_nothing.yaml")).stages
     alone, real = (stage for stage in stages if isinstance(stage, MultiTaskStage))
     assert [part.name for part in alone.stages] == ["copying", "comparing"]
     assert [part.name for part in real.stages] == ["answering", "gathering", "copying", "comparing"]
@@ -67,7 +59,7 @@ def test_the_run_from_nothing_tells_values_apart_on_perfect_tokens_before_real_o
 
 
 def test_values_are_told_apart_on_perfect_tokens_and_then_on_real_ones() -> None:
-    recipe = load_recipe(ROOT / "hub_configs" / "arr-coc-tiny-2" / "values.yaml")
+    recipe = load_recipe(VALUES)
     perfect, *real = (stage for stage in recipe.stages if isinstance(stage, MultiTaskStage))
     assert [part.name for part in perfect.stages] == ["copying", "comparing"] and recipe.averaged == 0.4
     assert [part.name for part in real[0].stages] == ["answering", "gathering", "copying", "comparing"]
@@ -89,7 +81,7 @@ def test_the_example_iterates_the_phases() -> None:
     recipe = load_recipe(EXAMPLE)
     names = [next(name for name, kind in STAGES.items() if type(stage) is kind) for stage in recipe.stages]
     assert names == ["allocator", "semantic", "allocator", "semantic", "joint"]
-    assert recipe.start is not None and (recipe.start / "model.safetensors").is_file()
+    assert recipe.start is not None and (recipe.start / "model.safetensors.index.json").is_file()
 
 
 def test_settings_go_to_a_stage_by_number_by_name_or_to_all() -> None:
@@ -103,12 +95,12 @@ def test_settings_go_to_a_stage_by_number_by_name_or_to_all() -> None:
 
 
 def test_settings_go_inside_the_reference_or_take_it_away() -> None:
-    reference = load_recipe(RECIPE).reference
+    reference = load_recipe(VALUES).reference
     assert reference is not None and reference["format"] == "rendered"
-    assert load_recipe(RECIPE, ["reference.pages=1"]).reference == {**reference, "pages": 1}
-    assert load_recipe(RECIPE, ["reference=null"]).reference is None
+    assert load_recipe(VALUES, ["reference.pages=1"]).reference == {**reference, "pages": 1}
+    assert load_recipe(VALUES, ["reference=null"]).reference is None
     with pytest.raises(ValueError, match="expected a mapping for reference; got 3"):
-        load_recipe(RECIPE, ["reference=3"])
+        load_recipe(VALUES, ["reference=3"])
 
 
 def test_a_trained_model_is_written_as_the_recipe_says(tmp_path: Path) -> None:
@@ -124,7 +116,7 @@ def test_a_trained_model_is_written_as_the_recipe_says(tmp_path: Path) -> None:
     assert load_config(str(tmp_path)).dtype == torch.bfloat16
     learner = load_learner(tmp_path)["reading"]
     assert (learner["weight"].dtype, learner["numbers"].dtype) == (torch.bfloat16, torch.long)
-    kept = load_recipe(RECIPE).saved
+    kept = load_recipe(EXAMPLE).saved
     assert (kept.dtype, kept.max_shard_size) == (None, "5GB")
 
 
@@ -209,85 +201,47 @@ def test_bad_recipes_are_refused(tmp_path: Path, text: str, message: str) -> Non
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """arr-coc-tiny as a training leaves it, with what only training needs beside the weights. Read only."""
-    folder = tmp_path_factory.mktemp("trained") / "model"
-    shutil.copytree(RECIPE.parent, folder)
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model as a training leaves it, with what only training needs beside the weights. Read only."""
+    folder = tiny_checkpoint(tmp_path_factory.mktemp("trained") / "model")
     save_learner({"reading": {"scale": torch.ones(1)}}, folder)
-    return str(folder)
+    return folder
 
 
-WIDE = {"hidden_size": 256, "mlp_dim": 1024, "stem_channels": [64, 96]}
-
-
-@pytest.mark.parametrize("vision", [WIDE, {"image_size": 192}, {**WIDE, "image_size": 192}])
-def test_a_start_with_a_narrower_grid_encoder_or_for_another_size_sees_what_it_saw(
-    trained: str, tmp_path: Path, vision: dict[str, Any]
-) -> None:
+def started(trained: Path, tmp_path: Path, **changes: dict[str, Any]) -> ArrCocForConditionalGeneration:
     path = tmp_path / "other.yaml"
-    tiny = str(RECIPE.parent)
-    content = {"model": tiny, "start": trained, "config": {"vision_config": vision}, "stages": [{"stage": "reading"}]}
+    content = {"model": str(trained), "start": str(trained), "config": changes, "stages": [{"stage": "reading"}]}
     path.write_text(yaml.safe_dump(content))
-    started = begin(load_recipe(path), torch.device("cpu")).model.eval()
-    shipped = ArrCocForConditionalGeneration.from_pretrained(tiny).eval()
-    side = vision.get("image_size", 160)
-    pixels = torch.rand(1, 3, side, side, generator=torch.Generator().manual_seed(0))
+    return begin(load_recipe(path), torch.device("cpu")).model.eval()
+
+
+@pytest.mark.parametrize("positions", ["resize", "cut"])
+def test_a_start_for_another_size_of_image_sees_what_it_saw(trained: Path, tmp_path: Path, positions: str) -> None:
+    own = started(trained, tmp_path, vision_config={"image_size": 192, "relative_positions": positions})
+    config = load_config(str(trained))
+    config.vision_config.relative_positions = positions
+    before = ArrCocForConditionalGeneration.from_pretrained(trained, config=config).eval()
+    pixels = torch.rand(1, 3, 192, 192, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        features = [model.model.vision_tower.grid_encoder(pixels) for model in (started, shipped)]
-    assert all(getattr(started.config.vision_config, name) == value for name, value in vision.items())
-    assert torch.allclose(features[0], features[1], atol=1e-3)
-    assert torch.equal(started.lm_head.weight, shipped.lm_head.weight)
+        features = [model.model.vision_tower.grid_encoder(pixels) for model in (own, before)]
+    assert own.config.vision_config.image_size == 192
+    torch.testing.assert_close(features[0], features[1])
+    assert torch.equal(own.lm_head.weight, before.lm_head.weight)
 
 
 @pytest.mark.parametrize(
-    ("compressor", "bridge"), sorted({*product(["conv"], BRIDGES), *product(COMPRESSORS, ["linear"])})
+    ("part", "change", "message"),
+    [
+        ("text_config", {"num_hidden_layers": 3, "layer_types": ["full_attention"] * 3}, "as deep; got none with "),
+        ("text_config", {"intermediate_size": 96}, "got 6 mismatched"),
+        ("vision_config", {"mlp_dim": 128}, "got 6 mismatched"),
+    ],
 )
-def test_a_start_with_narrower_base_tokens_says_what_it_said(tmp_path: Path, compressor: str, bridge: str) -> None:
-    """Base tokens and fetched tokens cross as they did; new channels are copies that do not learn the same."""
-    tiny = load_config(str(RECIPE.parent)).to_dict()
-    tiny["bridge_config"]["kind"] = bridge
-    tiny["vision_config"] |= {"compressor": compressor, "stem": "conv"}
-    torch.manual_seed(0)
-    before = ArrCocForConditionalGeneration(ArrCocConfig.from_dict(tiny)).eval()
-    for weight in (*before.model.vision_tower.parameters(), *before.model.bridge.parameters()):
-        torch.nn.init.normal_(weight, std=0.2)
-    before.save_pretrained(tmp_path)
-    size = 2 * tiny["semantic_config"]["hidden_size"]
-    tiny["semantic_config"] |= {"hidden_size": size, "num_attention_heads": 10, "intermediate_size": 960}
-    tiny["vision_config"]["compressed_channels"] = [size, size]
-    tiny["text_config"]["intermediate_size"] *= 2
-    grown = ArrCocForConditionalGeneration(ArrCocConfig.from_dict(tiny)).eval()
-    assert not load_warm_start(grown, tmp_path, seed=0)
-    pixels = torch.rand(1, 3, 160, 160, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        first, second = (model.model.encode_image(pixels) for model in (before, grown))
-        assert second.semantic.shape[-1] == size and torch.allclose(second.tokens, first.tokens, rtol=1e-3, atol=1e-3)
-        indices = torch.tensor([[3, 50, 117]])
-        pairs = ((before, first), (grown, second))
-        saccades = [model.model.bridge_saccades(encoding, indices).tokens for model, encoding in pairs]
-        assert torch.allclose(saccades[1], saccades[0], rtol=1e-3, atol=1e-3)
-        spoken = [model.model.language_model(inputs_embeds=first.tokens).last_hidden_state for model in (before, grown)]
-        assert torch.allclose(spoken[1], spoken[0], rtol=1e-3, atol=1e-3)
-    grown.model.encode_image(pixels).tokens.square().sum().backward()
-    gradient = grown.model.vision_tower.semantic_encoder.layers[0].mlp.fc1.weight.grad
-    assert gradient is not None and not torch.allclose(*gradient.chunk(2), rtol=0.05)
-
-
-def test_a_start_with_fewer_language_layers_says_what_it_said(trained: str, tmp_path: Path) -> None:
-    """New layers begin by changing nothing."""
-    path = tmp_path / "deeper.yaml"
-    deeper = {"num_hidden_layers": 6, "layer_types": ["full_attention"] * 6, "intermediate_size": 600}
-    tiny = str(RECIPE.parent)
-    content = {"model": tiny, "start": trained, "config": {"text_config": deeper}, "stages": [{"stage": "reading"}]}
-    path.write_text(yaml.safe_dump(content))
-    grown = begin(load_recipe(path), torch.device("cpu")).model.eval()
-    shipped = ArrCocForConditionalGeneration.from_pretrained(tiny).eval()
-    ids = torch.arange(40)[None]
-    with torch.no_grad():
-        states = [model.model.language_model(input_ids=ids).last_hidden_state for model in (grown, shipped)]
-    assert len(grown.model.language_model.layers) == 6
-    assert torch.allclose(states[0], states[1], atol=1e-4)
-    assert grown.generation_config.max_new_tokens == shipped.generation_config.max_new_tokens == 24
+def test_a_start_of_other_shapes_is_refused(
+    trained: Path, tmp_path: Path, part: str, change: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        started(trained, tmp_path, **{part: change})
 
 
 def test_an_adapter_is_trained_on_data_of_ones_own_as_the_recipe_says() -> None:

@@ -59,11 +59,11 @@ def test_questions_see_the_page_and_themselves(prompting: Prompting) -> None:
     batch = train_ocr_peer.stacked([row, train_ocr_peer.row_of(prompting, "A", [("Who?", "A")])])
     before, behind = TRAINED
     text = prompting.tokenizer.decode(row.ids)
-    asked = [behind.format(question=question) + f"{answer}<|im_end|>" for question, answer in
+    asked = [behind.format(question=question) + f" {answer}<|im_end|>" for question, answer in
              (("Who?", "ACME"), ("What is it?", "not on the page"))]  # fmt: skip
     assert text == f"{before}ACME\n" + "".join(asked)
     said = batch.ids.roll(-1, 1)[0][batch.answer[0]]
-    assert prompting.tokenizer.decode(said) == "ACME<|im_end|>not on the page<|im_end|>"
+    assert prompting.tokenizer.decode(said) == " ACME<|im_end|> not on the page<|im_end|>"
     seen, question = batch.seen[0, 0], batch.question[0]
     last = int((question == 1).nonzero()[-1])
     assert seen[last].tolist() == [int(of) in (-1, 1) for of in question]

@@ -102,7 +102,9 @@ def write_gguf(path: Path, model: Any) -> None:
 
 
 def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+    return one.keys() == other.keys() and all(
+        tensor.dtype == other[name].dtype and torch.equal(tensor, other[name]) for name, tensor in one.items()
+    )
 
 
 # ---- the whole way ------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import READS_WORDS, tiny_model, tiny_tokenizer
+from helpers import READS_WORDS, open_reader, stem_of, tiny_model, tiny_tokenizer
 from serving_client import chat, serving
 from test_compiling import Asking, tokens_of, vision
 from test_modeling import CARD, PAGE, QUESTION, loud_model, prompt
@@ -14,6 +14,7 @@ from test_views import LARGE_TEXT
 from test_views import PAGE as SCAN
 
 from arr_coc import ArrCocConfig, ArrCocForConditionalGeneration
+from arr_coc.modeling import joint_allocation, wordpieces
 from arr_coc.modeling.fetcher import FetchChoices
 from arr_coc.modeling.generation import Asker, QuestionBatch
 from arr_coc.modeling.joint_allocation import bridge_over_views
@@ -23,10 +24,8 @@ from arr_coc.modeling.wordpieces import (
     PIECE_SLOTS,
     SPACE,
     SPELLED,
-    Characters,
     TextReader,
     Word,
-    words_of,
 )
 from arr_coc.training.from_scratch.patch_language import speaks_words
 from arr_coc.training.reader.targets import Wordpieces, class_of, spelled
@@ -160,6 +159,35 @@ def test_the_most_relevant_patches_of_a_view_keep_their_wordpieces() -> None:
         assert relevance[kept].min() >= relevance.sort(descending=True).values[len(kept) - 1]
 
 
+@torch.no_grad()
+def test_over_all_views_the_most_relevant_patches_come_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = reads(tiny_model(**WORDPIECES), 1, 1)
+    for module in (joint_allocation, wordpieces):
+        monkeypatch.setattr(module, "FOREMOST", 5)
+    encoding = model.encode_image([[SCAN, PAGE]], tiles="all")
+    asker = Asker(model, model.processor)
+    asked = QuestionBatch(encoding, [[0, 1]], [QUESTION])
+    look, choices = asker.look(asked, model.model.fetcher.resolve(FetchChoices(budget=40)), (), {})
+    fetched = model.model.fetch(look, choices)
+    source, ranks = bridge_over_views(model.model, look.encoding, fetched).source, fetched.ranks()
+    for own, rank in zip(source, ranks, strict=True):
+        stands = own[own >= 0]
+        last = min(5, len(stands))
+        assert len(stands.unique()) == len(stands) and (rank[stands[len(stands) - last :]] < 5).all()
+        assert (rank[stands[: len(stands) - last]] >= 5).all()
+        assert stands[len(stands) - last :].diff().gt(0).all()
+
+
+@torch.no_grad()
+def test_patches_in_which_text_begins_are_fetched_first() -> None:
+    model = reads(tiny_model(**WORDPIECES, fetcher={"match_size": 8, "scorers": ["realizer"]}), 0, 1).eval()
+    encoding = model.encode_image(PAGE)
+    begins = (encoding.pieces[0] >= 0).flatten(1).any(1) & encoding.patch_mask[0]
+    for budget in (10, int(begins.sum()) + 5):
+        fetched = model.generate(encoding, QUESTION, budget=budget, return_fetch=True).fetch.indices[0]
+        assert begins[fetched].sum() == min(budget, int(begins.sum()))
+
+
 def test_an_answer_says_how_many_tokens_it_read(model: Any) -> None:
     answer = model.generate(PAGE, QUESTION, return_fetch=True)
     seen = model.encode_image(PAGE)
@@ -193,8 +221,8 @@ def test_what_expects_a_token_for_each_patch_is_refused(model: Any) -> None:
 # ---- reading
 
 
-def said_of(lines: list[tuple[str, int, int, int]], height: int = 8, width: int = 64) -> Characters:
-    """What a perfect head says of texts, each with its half row, first column and columns of a character."""
+def shown(lines: list[tuple[str, int, int, int]], height: int = 8, width: int = 64) -> list[torch.Tensor]:
+    """Perfect predictions of texts, each with its half row, first column and columns of a character."""
     classes = torch.zeros(1, height, width, CLASSES)
     present, middles = torch.full((1, height, width), -9.0), torch.zeros(1, height, width)
     for text, row, column, wide in lines:
@@ -206,22 +234,23 @@ def said_of(lines: list[tuple[str, int, int, int]], height: int = 8, width: int 
             if wide > 1 and text[at + 1 : at + 2] == character:
                 classes[0, row, here.stop - 1] = 0.0
                 classes[0, row, here.stop - 1, 0] = 9.0
-    return Characters(classes, present, middles)
+    return [classes, present, middles]
 
 
 def test_columns_that_touch_in_a_line_are_a_word() -> None:
-    said = said_of([("tall", 1, 3, 2), ("ox", 1, 12, 2), ("7%", 2, 3, 3), ("end", 7, 61, 1)])
-    words = {word.text: word for word in words_of(said)[0]}
+    stem = stem_of(*shown([("tall", 1, 3, 2), ("ox", 1, 12, 2), ("7%", 2, 3, 3), ("end", 7, 61, 1)]))
+    words = {word.text: word for word in open_reader().words(stem)[0]}
     assert set(words) == {"tall", "ox", "7%", "end"}  # the line below touches, but its middle is elsewhere
     assert words["tall"].columns == (4.0, 6.0, 7.5, 10.0) and words["tall"].row == 1.5
     assert words["end"].columns == (61.5, 62.5, 63.5)
-    assert words_of(said_of([])) == [[]]
+    assert open_reader().words(stem_of(*shown([]))) == [[]]
 
 
 def test_half_rows_of_a_large_line_are_one_word() -> None:
-    said = said_of([("Sum", row, 8, 4) for row in (2, 3, 4)])
-    said.middles[0, 2:5, 8:20] = torch.tensor([1.0, 0.0, -1.0])[:, None]
-    (word,) = words_of(said)[0]
+    classes, present, middles = shown([("Sum", row, 8, 4) for row in (2, 3, 4)])
+    middles[0, 2:5, 8:20] = torch.tensor([1.0, 0.0, -1.0])[:, None]
+    classes[0, 4, 8:20, 5] = 12.0  # what two of three half rows predict is read
+    (word,) = open_reader().words(stem_of(classes, present, middles))[0]
     assert word.text == "Sum" and word.row == 3.5
 
 

@@ -286,13 +286,17 @@ def _check(source: object, weights: dict[str, Tensor], shapes: dict[str, tuple[i
     check_finite(source, weights.items())
 
 
-def _write(folder: Path, llm: Source, config: ArrCocConfig, weights: dict[str, Tensor], out: Path) -> None:
-    """Weights, configs, processor, code, and whatever else the trained folder holds."""
-    stored = {
+def _stored(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Weights as they are written; whole numbers stay such."""
+    return {
         name: weight.to(_DTYPE if weight.is_floating_point() else weight.dtype).contiguous()
         for name, weight in weights.items()
     }
-    save_torch_state_dict(stored, out)
+
+
+def _write(folder: Path, llm: Source, config: ArrCocConfig, weights: dict[str, Tensor], out: Path) -> None:
+    """Weights, configs, processor, code, and whatever else the trained folder holds."""
+    save_torch_state_dict(_stored(weights), out)
     for path in sorted(folder.iterdir()):
         if path.is_file() and path.suffix in (".json", ".md") and path.name not in (ADAPTER[0], LANGUAGE_MODEL):
             shutil.copyfile(path, out / path.name)
@@ -349,8 +353,9 @@ def take_trained(model: Path, folder: Path) -> list[Path]:
     _check(model, weights, shapes)
     for path in folder.glob(TRAINED):
         path.unlink()
-    stored = {name: weight.to(_DTYPE).contiguous() for name, weight in weights.items()}
-    save_torch_state_dict(stored, folder, filename_pattern="trained{suffix}.safetensors", max_shard_size=SHARD)
+    save_torch_state_dict(
+        _stored(weights), folder, filename_pattern="trained{suffix}.safetensors", max_shard_size=SHARD
+    )
     (folder / "trained.safetensors.index.json").unlink(missing_ok=True)  # the names of the files say enough
     for name in ADAPTER:
         if (model / LANGUAGE_ADAPTER / name).is_file():

@@ -101,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), output)
         return 1
     except Exception as error:
-        from ..faults import fault_of_input
+        from ..files import fault_of_input
 
         message = fault_of_input(error)
         if message is None or args.debug:

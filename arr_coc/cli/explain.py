@@ -244,10 +244,10 @@ INFO = Command(
         "same numbers on every machine, up to rounding."
     ),
     examples=(
-        "arr-coc info hub_configs/arr-coc-tiny",
-        "arr-coc info hub_configs/arr-coc-tiny --budget all --json",
-        "arr-coc info hub_configs/arr-coc-tiny --scorers",
-        "arr-coc info hub_configs/arr-coc-tiny --stats --image-size 256",
+        "arr-coc info hub_configs/arr-coc-tiny-2",
+        "arr-coc info hub_configs/arr-coc-tiny-2 --budget all --json",
+        "arr-coc info hub_configs/arr-coc-tiny-2 --scorers",
+        "arr-coc info hub_configs/arr-coc-tiny-2 --stats --image-size 256",
     ),
     add_arguments=add_info_arguments,
     run=run_info,

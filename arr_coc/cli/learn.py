@@ -163,7 +163,7 @@ REFERENCE = Command(
         "bridge's tokens beside the weights. arr-coc serve compares its traffic with them: metric arr_coc_drift."
     ),
     examples=(
-        "arr-coc reference hub_configs/arr-coc-tiny examples/held_out/data.jsonl",
+        "arr-coc reference hub_configs/arr-coc-tiny-2 examples/held_out/data.jsonl",
         "arr-coc reference MODEL --format rendered --with pages=100 --limit 1000",
     ),
     add_arguments=add_reference_arguments,

@@ -203,7 +203,7 @@ BUILD = Command(
         "range of transformers and the results in evaluation.json. OUT is written in one step or not at all."
     ),
     examples=(
-        "arr-coc build hub_configs/arr-coc-tiny OUT",
+        "arr-coc build hub_configs/arr-coc-tiny-2 OUT",
         "arr-coc build ASSEMBLED OUT --card hub_configs/arr-coc-qwen3-0.6b/README.md --force",
     ),
     add_arguments=add_build_arguments,
@@ -324,7 +324,7 @@ EXPORT_LANGUAGE_MODEL = Command(
         "engine that takes prompt embeddings, such as vLLM, answers the prompts that arr_coc.serving.vllm_client\n"
         "embeds. OUT is written in one step or not at all."
     ),
-    examples=("arr-coc export-language-model hub_configs/arr-coc-tiny OUT",),
+    examples=("arr-coc export-language-model hub_configs/arr-coc-tiny-2 OUT",),
     add_arguments=add_export_language_model_arguments,
     run=run_export_language_model,
 )

@@ -189,7 +189,7 @@ DEMO = Command(
         "Serve a web page: drop an image, ask about it, and see which patches each question fetched, with two\n"
         "strategies side by side if wanted. No data leaves the machine."
     ),
-    examples=("arr-coc demo", "arr-coc demo out/arr-coc-tiny --port 8080"),
+    examples=("arr-coc demo", "arr-coc demo out/arr-coc-tiny-2 --port 8080"),
     add_arguments=add_demo_arguments,
     run=run_demo,
 )

@@ -70,11 +70,11 @@ COMMAND = Command(
         "commands take OUT/model for that model with its scorer."
     ),
     examples=(
-        "arr-coc train hub_configs/arr-coc-tiny/train.yaml --out runs/tiny",
+        "arr-coc train hub_configs/arr-coc-small/train.yaml --out runs/small --device cuda",
         "arr-coc train examples/phases.yaml joint.learning_rate=5e-5 --out runs/phases",
         "arr-coc train examples/adapter.yaml data.path=my.jsonl --adapter --out runs/adapter",
         "arr-coc train examples/attached.yaml model=Qwen/Qwen3-VL-2B-Instruct --device cuda --out runs/attached",
-        "arr-coc train hub_configs/arr-coc-tiny/train.yaml 0.steps=10 1.steps=10 2.steps=10 3.steps=10 --out runs/try",
+        "arr-coc train examples/phases.yaml steps=2 data.pages=4 held_out.pages=2 --out runs/try",
     ),
     add_arguments=add_arguments,
     run=run,
@@ -141,7 +141,7 @@ RENDER = Command(
     summary="draw pages with questions, answers and boxes",
     description=(
         "Write pages as images, and a JSONL file of questions, answers and boxes. The default domain is lines of\n"
-        "`field value`, on which arr-coc-tiny is trained (--split train) and measured (--split test: other fonts,\n"
+        "`field value`, on which arr-coc-tiny-2 is trained (--split train) and measured (--split test: other fonts,\n"
         "layouts and words). --domain chooses other kinds of pages. The same options and fonts give the same files.\n"
         "OUT is written in one step or not at all."
     ),

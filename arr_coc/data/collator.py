@@ -72,6 +72,7 @@ class QuestionCollator:
         self.end = processor.tokenizer.eos_token_id if end is None else end
         if self.end is None:
             raise ValueError("tokenizer: expected a token that ends a turn, or an eos token; got neither")
+        self.opening = _opening(processor)
 
     def __call__(self, records: Sequence[Record]) -> dict[str, Tensor]:
         """The batch of these records.
@@ -128,7 +129,7 @@ class QuestionCollator:
         number = 0
         if self.answer == "random":
             number = int(np.random.default_rng((self.seed, record.line)).integers(len(record.answers)))
-        tokens = self._tokens(record.answers[number].strip(), split_special_tokens=True)
+        tokens = self._tokens(self.opening + record.answers[number].strip(), split_special_tokens=True)
         return torch.cat((tokens, torch.tensor([self.end])))
 
     def _tokens(self, text: str, **kwargs: bool) -> Tensor:
@@ -177,3 +178,12 @@ def _loaded(record: Record, limit: int) -> Image.Image:
         return loaded
     except (ValueError, OSError) as error:
         raise ValueError(f"line {record.line}: {error}") from error
+
+
+def _opening(processor: ArrCocProcessor) -> str:
+    """The spaces that the chat template writes between the assistant's header and its answer."""
+    chat = [{"role": "user", "content": "x"}]
+    header = processor.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+    turns = processor.apply_chat_template([*chat, {"role": "assistant", "content": "x"}], tokenize=False)
+    before, _, _ = turns.removeprefix(header).partition("x")
+    return before if turns.startswith(header) and before.isspace() else ""

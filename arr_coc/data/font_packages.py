@@ -15,7 +15,7 @@ import subprocess
 from collections.abc import Collection
 from pathlib import Path
 
-from ..faults import run_module
+from ..files import run_module
 from .fonts import font_families
 from .splits import SPLITS, Split
 

@@ -30,8 +30,7 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from ..faults import run_module
-from ..files import fresh_file
+from ..files import fresh_file, run_module
 from .domains.page import Line, TextPage
 from .pdf_reading import count_pdf_pages, is_readable, read_pdf_page
 from .splits import SPLITS, Split, check_split

@@ -1,8 +1,7 @@
 """Recipes: a YAML file that says which stages make a checkpoint, from nothing or from a trained one.
 
 model: .                   # folder with config.json and the tokenizer, relative to the recipe
-start: .                   # a trained model's folder to go on from; none: new. One that is smaller is a
-                           # warm start: the model begins by computing what it computes
+start: .                   # a trained model's folder to go on from, for images of any size; none: new weights
 config: {fetcher_config: {allocator: tiers}}   # what shall differ from config.json
 reference: {format: rendered, pages: 100, split: validation}   # how it fetches on these is saved beside it
 saved: {dtype: bfloat16, max_shard_size: 16MB}   # how it is written; none: as it was trained, in one file
@@ -42,6 +41,7 @@ from ..attached.adapter import ADAPTER as ADAPTER_FILE
 from ..files import check_types, fresh_folder, read_yaml, sole_writer, write_json
 from ..loading import DTYPES, load_config, refused
 from ..modeling.configuration_arr_coc import ArrCocConfig, ArrCocFetcherConfig
+from ..modeling.grid_encoder import RELATIVE, resize_table
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.processing_arr_coc import ArrCocProcessor
 from . import phases, tempering  # noqa: F401  # register their stages
@@ -53,7 +53,6 @@ from .phases import Phase, train_phase
 from .reader import end_to_end, question_answering, recognition, relevance  # noqa: F401  # register their stages
 from .reader.language_model import save_adapter
 from .stages import STAGES, Run, Stage, stage_from
-from .warm_start import load_warm_start
 
 
 @dataclass(frozen=True)
@@ -394,7 +393,7 @@ def begin(recipe: Recipe, device: torch.device) -> Run:
         if not recipe.start.is_dir():
             raise ValueError(f"start: expected a trained model's folder; got {recipe.start}, which is none")
         with refused(str(recipe.start)):
-            new = load_warm_start(run.model, recipe.start, recipe.seed)
+            new = load_warm_start(run.model, recipe.start)
         begun = any(stage.from_scratch for stage in recipe.stages) and (recipe.start / LEARNER).is_file()
         if begun or any(stage.needs_learner for stage in recipe.stages):
             run.learner = load_learner(recipe.start)
@@ -403,6 +402,42 @@ def begin(recipe: Recipe, device: torch.device) -> Run:
                 language.load_state_dict(run.learner["language"])
                 teach_words(run.model, language, new)
     return run
+
+
+def load_warm_start(model: ArrCocForConditionalGeneration, start: Path) -> set[str]:
+    """Loads the weights of a trained model.
+
+    For another size of image, position tables are resized, as they are for one image of that size.
+
+    Args:
+        model: with new weights. What the trained one knows nothing of keeps them.
+        start: the trained model's folder.
+
+    Returns:
+        Names of the weights that the trained one knows nothing of.
+
+    Raises:
+        ValueError: weights of other shapes, or fewer language layers.
+    """
+    config = model.config
+    size = load_config(str(start)).vision_config.image_size
+    known = ArrCocConfig.from_dict(config.to_dict())
+    known.vision_config.image_size = size
+    trained, loading = ArrCocForConditionalGeneration.from_pretrained(start, config=known, output_loading_info=True)
+    missing: set[str] = set(loading["missing_keys"])
+    if new := sorted(name for name in missing if ".language_model." in name):
+        raise ValueError(f"start: expected a language model that is as deep; got none with {new[0]}")
+    weights = trained.state_dict()
+    if size != config.vision_config.image_size:
+        encoder, relative = "model.vision_tower.grid_encoder.", RELATIVE[config.vision_config.relative_positions]
+        like = model.state_dict()
+        for name in weights:
+            if name == f"{encoder}pos_embed":
+                weights[name] = resize_table(weights[name], like[name].shape[1])
+            elif name.startswith(encoder) and name.endswith(("rel_pos_h", "rel_pos_w")):
+                weights[name] = relative(weights[name], len(like[name]))
+    model.load_state_dict(weights)
+    return missing
 
 
 ADAPTER = "adapter"

@@ -1,6 +1,6 @@
 """Domains `document`, `pair` and `form`: lines of `label value` on one page, or on two to compare.
 
-`document` is what arr-coc-tiny is trained on. Layouts, and the plan that fits them, are here too. All lengths are
+`document` is what arr-coc-tiny-2 is trained on. Layouts, and the plan that fits them, are here too. All lengths are
 pixels of the final image.
 """
 

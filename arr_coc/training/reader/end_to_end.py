@@ -19,10 +19,11 @@ from torch import Tensor, nn
 
 from arr_coc.data.splits import Split
 from arr_coc.modeling.bridges import WordpieceBridge
+from arr_coc.modeling.wordpieces import FOREMOST
 
 from ..from_scratch.stage import Batches, ScratchStage, Task
 from ..stages import STAGES, Run
-from .language_model import AdaptedModel, Prompting, QuestionBatch, Row, stacked
+from .language_model import AdaptedModel, Again, Prompting, QuestionBatch, Row, stacked
 from .pages import AskedPage, AskedPages, Sources
 from .question_answering import by_kind, check_reads
 
@@ -52,6 +53,7 @@ class EndToEndStage(ScratchStage):
 
     name: ClassVar[str] = "end_to_end"
     needs_learner: ClassVar[bool] = False
+    writes_out: ClassVar[bool] = False
     leaves_whole: ClassVar[bool] = True
 
     pages: Mapping[str, float] = field(default_factory=lambda: {"generated": 1.0})
@@ -117,6 +119,9 @@ class Seen:
     Attributes:
         base: [M, D] base tokens; `fetched` [n, D] fetched ones, at most K.
         patches: [K] what was fetched.
+        foremost: for each question the fetched tokens of its most relevant patches [m, D].
+        again: for each question bool [n], which of `fetched` those are.
+        pieces: [1, N, 2, S] what was read.
         scores: [Q, N] of the scorer that fetches.
         relevance: loss of all scorers.
     """
@@ -124,6 +129,9 @@ class Seen:
     base: Tensor
     fetched: Tensor
     patches: Tensor
+    foremost: list[Tensor]
+    again: list[Tensor]
+    pieces: Tensor
     scores: Tensor
     relevance: Tensor
 
@@ -194,12 +202,20 @@ class EndToEnd(Task):
         if oracle:
             wanted = wanted + 2 * page.relevance.to(wanted).amax(0).clamp(min=0)
         patches = wanted.topk(self.budget).indices.sort().values
-        bridged = self.core.bridge_saccades(encoding, patches[None], relevance=wanted[None])
+        rank = wanted[patches].argsort(descending=True, stable=True).argsort()
+        bridged = self.core.bridge_saccades(encoding, patches[None], rank=rank[None])
         assert bridged.source is not None
-        base, fetched = encoding.tokens[0], bridged.tokens[0][bridged.source[0] >= 0]
+        stand = bridged.source[0] >= 0
+        base, fetched, held = encoding.tokens[0], bridged.tokens[0][stand], patches[bridged.source[0][stand]]
+        best = wanted.new_full(scores.shape, -torch.inf).index_copy(1, patches, scores.detach().float()[:, patches])
+        own = best.topk(min(FOREMOST, self.budget)).indices.sort(1).values
+        several = self.core.bridge_saccades(encoding.select(torch.zeros(len(own), dtype=torch.long)), own)
+        assert several.source is not None
+        foremost = [tokens[source >= 0] for tokens, source in zip(several.tokens, several.source, strict=True)]
+        again = [torch.isin(held, each) for each in own]
         every = torch.stack(list(by_scorer.values()))
         relevance = page.relevance_loss(every, self.config.relevance_positive_weight)
-        return Seen(base, fetched, patches, scores, relevance)
+        return Seen(base, fetched, patches, foremost, again, grid["pieces"], scores, relevance)
 
     def _prompts(self, batch: Sequence[Drawn], seen: Sequence[Seen]) -> tuple[QuestionBatch, Tensor]:
         """The pages with their questions, and their embeddings [P, S, D]."""
@@ -211,10 +227,16 @@ class EndToEnd(Task):
             if each.reads != "fetched":
                 row.add([0] * len(page.base), kind="base")
                 tokens.append(page.base)
+            last = None
             if each.reads != "base":
-                row.add([0] * len(page.fetched), kind="fetched")
-                tokens.append(page.fetched)
-            row.ask(each.page.questions, self.prompting)
+                start = len(row.ids)
+                row.add_sketch(len(page.fetched))
+                tokens += [page.fetched, *page.foremost]
+                last = [
+                    Again(len(own), (start + at.nonzero()[:, 0]).tolist())
+                    for own, at in zip(page.foremost, page.again, strict=True)
+                ]
+            row.ask(each.page.questions, self.prompting, last)
             rows.append((row, [], [question.kind for question in each.page.questions]))
         asked = stacked(rows).to(self.device)
         embeds = self.language.table(asked.ids).float()
@@ -239,7 +261,7 @@ class EndToEnd(Task):
                 asked, embeds = self._prompts([Drawn(each.page, reads, False) for each in batch], seen)
                 answers[reads] += zip(asked.kinds, self.language.exact(embeds, asked), strict=True)
             for each, page in zip(batch, seen, strict=True):
-                for what, recall in each.page.recall(page.scores, self.budget).items():
+                for what, recall in each.page.recall(page.scores, self.budget, page.pieces).items():
                     found.setdefault(f"recall: {what}", []).extend(recall.tolist())
                 found.setdefault("loss: relevance", []).append(float(page.relevance))
         self.module.train()

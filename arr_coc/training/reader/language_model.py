@@ -20,6 +20,7 @@ from arr_coc.adapters import LANGUAGE_ADAPTER
 from arr_coc.data.domains.page import Question
 
 from ..stages import Run
+from .targets import Sketch
 
 QUESTION_LENGTH = 96
 """Most tokens of a question and its answer; longer ones are not asked."""
@@ -42,8 +43,8 @@ class Prompting:
         return self.ids(f"{text}<|im_end|>\n<|im_start|>assistant\n")
 
     def answer(self, text: str) -> list[int]:
-        """Of an answer and its end."""
-        return [*self.ids(text), *self.end]
+        """Of an answer and its end; it begins with a space, as the words on the page do that it is copied from."""
+        return [*self.ids(f" {text}"), *self.end]
 
     def short(self, question: Question) -> bool:
         """Whether question and answer are no longer than `QUESTION_LENGTH`."""
@@ -62,6 +63,7 @@ class QuestionBatch:
         positions: [P, S] places in the prompt, from 0; each question goes on where the page ends.
         question: [P, S] number of the question, -1 on the page, -2 on padding.
         answer: [P, S] bool, True where the next token is part of an answer.
+        hidden: [P, Q, S] bool, tokens of the page that a question does not see, as it has them again.
         kinds: of each question in order.
     """
 
@@ -76,12 +78,26 @@ class QuestionBatch:
     positions: Tensor
     question: Tensor
     answer: Tensor
+    hidden: Tensor
     kinds: tuple[str, ...]
 
     def to(self, device: torch.device) -> "QuestionBatch":
         """The same on `device`."""
         tensors = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "kinds"}
         return replace(self, **{name: tensor.to(device) for name, tensor in tensors.items()})
+
+
+@dataclass(frozen=True)
+class Again:
+    """Fetched tokens of a page that one question has right before it.
+
+    Attributes:
+        tokens: the wordpieces, or the number of tokens whose embeddings are known.
+        at: where in the row they stand too.
+    """
+
+    tokens: Sketch | int
+    at: list[int]
 
 
 @dataclass
@@ -96,6 +112,7 @@ class Row:
     positions: list[int] = field(default_factory=list)
     question: list[int] = field(default_factory=list)
     answer: list[bool] = field(default_factory=list)
+    hidden: list[list[int]] = field(default_factory=list)
 
     def add(
         self, ids: Sequence[int], *, question: int = -1, start: int | None = None, answer: Sequence[bool] | None = None,
@@ -112,13 +129,37 @@ class Row:
         self.question += [question] * count
         self.answer += answer if answer is not None else [False] * count
 
-    def ask(self, questions: Sequence[Question], prompting: Prompting) -> None:
-        """Adds questions and their answers, each behind the page as if it were the only one."""
+    def add_sketch(self, page: Sketch | int, *, question: int = -1, start: int | None = None) -> None:
+        """Fetched tokens: wordpieces with their places, or a number of tokens whose embeddings are known."""
+        if isinstance(page, int):
+            self.add([0] * page, question=question, start=start, kind="fetched")
+            return
+        self.add(
+            page.pieces.tolist(), question=question, start=start, half_rows=page.half_rows.tolist(),
+            columns=page.columns.tolist(), kind="fetched",
+        )  # fmt: skip
+
+    def ask(
+        self, questions: Sequence[Question], prompting: Prompting, foremost: Sequence["Again"] | None = None
+    ) -> None:
+        """Adds questions and their answers, each behind the page as if it were the only one.
+
+        Args:
+            questions: about the page.
+            prompting: of the tokenizer.
+            foremost: for each the fetched tokens that come last, right before it.
+        """
         end = len(self.ids)
         for number, question in enumerate(questions):
+            start = end
+            if foremost is not None:
+                again, length = foremost[number], len(self.ids)
+                self.add_sketch(again.tokens, question=number, start=start)
+                self.hidden.append(again.at)
+                start += len(self.ids) - length
             before, answer = prompting.question(question.text), prompting.answer(question.answers[0])
             tells = [False] * (len(before) - 1) + [True] * len(answer) + [False]
-            self.add([*before, *answer], question=number, start=end, answer=tells)
+            self.add([*before, *answer], question=number, start=start, answer=tells)
 
 
 def stacked(pages: Sequence[tuple[Row, list[tuple[int, int, float]], list[str]]]) -> QuestionBatch:
@@ -133,22 +174,28 @@ def stacked(pages: Sequence[tuple[Row, list[tuple[int, int, float]], list[str]]]
     cells, pieces, weights = (list(column) for column in zip(*held, strict=True)) if held else ([], [], [])
     columns = {name: padded(name, False) for name in ("fetched", "base", "answer")}
     columns |= {name: padded(name, 0) for name in ("ids", "half_rows", "columns", "positions")}
+    hidden = torch.zeros(len(pages), max(len(kinds) for _, _, kinds in pages), longest, dtype=torch.bool)
+    for page, (row, _, _) in enumerate(pages):
+        for number, at in enumerate(row.hidden):
+            hidden[page, number, at] = True
     return QuestionBatch(
-        **columns, question=padded("question", -2), cells=torch.tensor(cells, dtype=torch.long),
+        **columns, question=padded("question", -2), hidden=hidden, cells=torch.tensor(cells, dtype=torch.long),
         held=torch.tensor(pieces, dtype=torch.long), weights=torch.tensor(weights),
         kinds=tuple(kind for _, _, kinds in pages for kind in kinds),
     )  # fmt: skip
 
 
 def seen(batch: QuestionBatch, dtype: torch.dtype = torch.float32) -> Tensor:
-    """[P, 1, S, S] the additive attention mask: a token sees those before it on the page and in its own question.
+    """[P, 1, S, S] the additive attention mask: a token sees those before it on the page and in its own question, but
+    not those of the page that its question has again.
 
     It is not a bool mask, because eager attention adds masks of any type to its scores.
     """
     question, length = batch.question, batch.ids.shape[1]
     causal = torch.ones(length, length, dtype=torch.bool, device=question.device).tril()
     own = (question[:, :, None] == question[:, None]) | (question[:, None] == -1)
-    hidden = ~(causal & own)[:, None]
+    again = batch.hidden.take_along_dim(question.clamp(min=0)[..., None], 1) & (question >= 0)[..., None]
+    hidden = ~(causal & own & ~again)[:, None]
     return torch.zeros(hidden.shape, dtype=dtype, device=question.device).masked_fill(hidden, torch.finfo(dtype).min)
 
 

@@ -207,38 +207,53 @@ def _cached(folder: Path) -> CachedPages:
     return CachedPages(folder)
 
 
+POOL = 32
+"""Pages that the crops of a batch are cut from."""
+POOL_SEED = 17
+"""Tells the seeds of pages from those of batches."""
+
+
 class CropBatches(Batches[Crops]):
     """Endless batches of crops, a function of (seed, step).
+
+    Pages take longer to draw than crops to cut, so a page stays in a pool for some steps.
 
     Args:
         sources: of pages.
         seed: of everything that is drawn.
         crops: of a batch, B.
-        per_page: crops that are cut of one page.
+        per_page: crops that are cut of one page, on average.
         side: of a crop, px.
         heights: see `crop`.
         patch: side of a patch, px.
         start: the first step.
+        pool: pages that the crops of a batch are cut from.
     """
 
     def __init__(
         self, sources: Sources, seed: tuple[int, ...], crops: int, per_page: int, side: int, heights: Heights,
-        patch: int, start: int = 0,
+        patch: int, start: int = 0, pool: int = POOL,
     ) -> None:  # fmt: skip
         self.sources, self.seed, self.crops, self.per_page = sources, seed, crops, per_page
-        self.side, self.heights, self.patch, self.start = side, heights, patch, start
+        self.side, self.heights, self.patch, self.start, self.pool = side, heights, patch, start, pool
+        self._drawn: dict[int, TextPage] = {}
 
     def batch(self, step: int) -> Crops:
         rng = np.random.default_rng((*self.seed, step))
+        oldest = step * self.crops // self.per_page
         pictures: list[np.ndarray] = []
         lines: list[list[Line]] = []
-        while len(pictures) < self.crops:
-            page = self.sources.page(rng)
-            for _ in range(min(self.per_page, self.crops - len(pictures))):
-                picture, shown = crop(rng, page, self.side, self.heights)
-                pictures.append(pixels(picture))
-                lines.append(shown)
+        for number in oldest + rng.integers(self.pool, size=self.crops):
+            picture, shown = crop(rng, self._page(int(number), oldest), self.side, self.heights)
+            pictures.append(pixels(picture))
+            lines.append(shown)
         return Crops(torch.from_numpy(np.stack(pictures)), printed(lines, self.side, self.patch))
+
+    def _page(self, number: int, oldest: int) -> TextPage:
+        if number not in self._drawn:
+            self._drawn = {other: page for other, page in self._drawn.items() if other >= oldest}
+            self._drawn[number] = self.sources.page(np.random.default_rng((*self.seed, POOL_SEED, number)))
+        return self._drawn[number]
 
 
 SIDES = (400, 720)
@@ -322,18 +337,20 @@ class AskedPage:
         mask = self.patch_mask.to(scores.device).expand(len(self.questions), -1)
         return relevance_loss(scores, self.relevance.to(scores.device), mask, positive_weight)
 
-    def recall(self, scores: Tensor, budget: int) -> dict[str, Tensor]:
+    def recall(self, scores: Tensor, budget: int, pieces: Tensor) -> dict[str, Tensor]:
         """Recall of the answer's patches and of all relevant ones among the `budget` best, of questions that have some.
 
         Args:
             scores: [Q, N].
             budget: patches that are fetched.
+            pieces: [1, N, ...] what was read: patches in which no wordpiece begins do not count.
         """
+        begins = (pieces >= 0).flatten(2).any(-1)
         ranked = scores.masked_fill(~self.patch_mask.to(scores.device), -torch.inf)
         fetched = torch.zeros_like(ranked).scatter_(1, ranked.topk(budget).indices, 1.0)
         recalls = {}
         for what, asked in (("answer", self.answer), ("relevant", self.relevance > 0)):
-            wanted = asked.to(fetched)
+            wanted = (asked.to(begins.device) & begins).to(fetched)
             found = (fetched * wanted).sum(1) / wanted.sum(1).clamp(min=1)
             recalls[what] = found[wanted.any(1)]
         return recalls

@@ -20,13 +20,13 @@ from arr_coc.data.domains.page import Question
 from arr_coc.data.splits import Split
 from arr_coc.modeling.bridges import WordpieceBridge
 from arr_coc.modeling.configuration_arr_coc import COMPRESSION, ArrCocVisionConfig
-from arr_coc.modeling.wordpieces import Places
+from arr_coc.modeling.wordpieces import Places, line_breaks
 
 from ..from_scratch.stage import Batches, ScratchStage, Task
 from ..stages import STAGES, Run
-from .language_model import AdaptedModel, Prompting, QuestionBatch, Row, stacked
+from .language_model import AdaptedModel, Again, Prompting, QuestionBatch, Row, stacked
 from .pages import Sources
-from .targets import Sketch, Wordpieces, base_mixture, fetched, sketch, slipped
+from .targets import Sketch, Wordpieces, base_mixture, fetched, foremost, sketch, slipped
 
 READS = ("both", "fetched", "base")
 """What of a page the language model is given."""
@@ -51,7 +51,7 @@ class QuestionAnsweringStage(ScratchStage):
         questions: most questions about a page.
         pages: how often each source comes up, see `Sources`.
         budget: most fetched wordpieces of a page.
-        reads: how often pages come with both kinds of token, fetched ones alone and base tokens alone.
+        reads: how often the pages of a step come with both kinds of token, fetched ones alone and base tokens alone.
         slips: share of wordpieces that are read wrongly, at most; drawn for each page from 0 on.
         rank: of the LoRA adapter.
         places_rate: learning rate of the embeddings of places.
@@ -60,6 +60,7 @@ class QuestionAnsweringStage(ScratchStage):
 
     name: ClassVar[str] = "question_answering"
     needs_learner: ClassVar[bool] = False
+    writes_out: ClassVar[bool] = False
     leaves_whole: ClassVar[bool] = False
 
     pages_per_step: int = 4
@@ -97,11 +98,11 @@ class AskedBatches(Batches[QuestionBatch]):
 
     def batch(self, step: int) -> QuestionBatch:
         rng = np.random.default_rng((*self.seed, step))
-        return stacked([self._page(rng) for _ in range(self.stage.pages_per_step)])
-
-    def _page(self, rng: np.random.Generator) -> tuple[Row, list[tuple[int, int, float]], list[str]]:
-        """A page with its questions, what its base tokens hold, and the kinds of question."""
         reads = str(rng.choice(list(self.reads), p=np.array(list(self.reads.values())) / sum(self.reads.values())))
+        return stacked([self._page(rng, reads) for _ in range(self.stage.pages_per_step)])  # alike, so little padding
+
+    def _page(self, rng: np.random.Generator, reads: str) -> tuple[Row, list[tuple[int, int, float]], list[str]]:
+        """A page with its questions, what its base tokens hold, and the kinds of question."""
         while True:
             page = self.sources.page(rng)
             asked = [q for q in self._order(rng, page.questions) if self.prompting.short(q)]
@@ -114,13 +115,16 @@ class AskedBatches(Batches[QuestionBatch]):
         row.add(self.prompting.before)
         if reads != "fetched":
             held = self._add_base(row, whole)
-        if reads != "base":
-            shown = fetched(rng, whole, self.stage.budget)
-            row.add(
-                shown.pieces.tolist(), half_rows=shown.half_rows.tolist(), columns=shown.columns.tolist(),
-                kind="fetched",
-            )  # fmt: skip
-        row.ask(asked, self.prompting)
+        if reads == "base":
+            row.ask(asked, self.prompting)
+            return row, held, [question.kind for question in asked]
+        words = [self.prompting.ids(f" {question.text}") for question in asked]
+        last = [foremost(rng, whole, number, own) for number, own in enumerate(words)]
+        missed = (whole.near & ~np.stack(last, 1)).any(1)
+        shown, start = fetched(rng, whole, missed, self.stage.budget), len(row.ids)
+        at = start + shown.cumsum() - 1  # of each wordpiece that is shown
+        row.add_sketch(whole.only(shown))
+        row.ask(asked, self.prompting, [Again(whole.only(own), at[own & shown].tolist()) for own in last])
         return row, held, [question.kind for question in asked]
 
     def _order(self, rng: np.random.Generator, questions: Sequence[Question]) -> list[Question]:
@@ -146,6 +150,9 @@ class QuestionAnswering(Task):
         self.places = Places(self.config.grid_size, run.model.config.text_config.hidden_size)
         for each in (self.places.rows, self.places.columns):
             nn.init.normal_(each.weight, std=PLACES_STD)
+        with torch.no_grad():  # starts as half of the embedding of a newline
+            newline = torch.tensor(self.prompting.ids("\n")[0], device=run.device)
+            self.places.line_break.copy_(self.language.table(newline) / 2)
         if "places" in run.learner:
             self.places.load_state_dict(run.learner["places"])
         self.module = nn.ModuleDict({"adapter": self.language.adapter, "places": self.places}).to(run.device)
@@ -174,7 +181,9 @@ class QuestionAnswering(Task):
             held = table(batch.held).float() * batch.weights[:, None]
             rows = rows.flatten(0, 1).index_add(0, batch.cells, held).view_as(rows)
         side = self.config.grid_size
-        placed = self.places(batch.half_rows, batch.columns, side) * (batch.fetched | batch.base)[..., None]
+        first = batch.fetched & ~F.pad(batch.fetched, (1, 0))[:, :-1]
+        breaks = batch.fetched & (first | line_breaks(batch.half_rows, batch.columns))
+        placed = self.places(batch.half_rows, batch.columns, side, breaks) * (batch.fetched | batch.base)[..., None]
         return rows + placed
 
     @cached_property

@@ -7,7 +7,7 @@ to be told where one character ends and the next begins.
 Notation: B crops, G side of their grid, R half rows (2G) and W columns (16G) of it, T columns of a word.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,11 +18,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from arr_coc.modeling.grid_encoder import ConvStem, GridEncoder, GridLayer, WideBlock
-from arr_coc.modeling.wordpieces import CHARACTERS, COLUMNS, Characters, words_of
+from arr_coc.modeling.wordpieces import CELL_COLUMNS, CHARACTERS, COLUMNS, Lines, TextReader, Word
 
 from ..from_scratch.stage import ScratchStage, Task
 from ..stages import STAGES, Run
-from .pages import CropBatches, Crops, Sources
+from .pages import POOL, CropBatches, Crops, Sources
 from .targets import Print, spelled
 
 WEIGHTS = {"characters": 1.0, "middle": 1.0, "present": 2.0}
@@ -33,21 +33,23 @@ NARROWEST = COLUMNS / 8
 """Columns of a word's mean character, at least: narrower print is not trained on."""
 LENGTHS = 5
 """Groups of words by length that a loss is computed in: short words are not padded to the longest."""
-EVALUATED_BATCHES = 2
+EVALUATED_BATCHES = 3
 """Batches of held-out crops of each source that a measurement reads."""
+EVALUATED_CROPS, EVALUATED_POOL = 1, 16
+"""Crops of a held-out page, on average, and pages of a batch of them."""
 
 
-def line_losses(said: Characters, text: Print) -> dict[str, Tensor]:
+def line_losses(lines: Lines, text: Print) -> dict[str, Tensor]:
     """Of where text stands: cross-entropy of "present", and smooth distances of the "middle" of lines, in half rows."""
-    over = text.over(len(said.present), said.present.shape[1] // 2)
+    over = text.over(len(lines.present), lines.present.shape[1] // 2)
     covered = over >= 0
     reach = F.max_pool2d(covered.float(), (1, COLUMNS + 1), 1, (0, COLUMNS // 2))
     weight = 1 + (GAP_WEIGHT - 1) * (reach - covered.float())
-    losses = {"present": F.binary_cross_entropy_with_logits(said.present.float(), covered.float(), weight)}
+    losses = {"present": F.binary_cross_entropy_with_logits(lines.present.float(), covered.float(), weight)}
     if not covered.any():
-        return losses | {"middle": said.middles.float().sum() * 0}
+        return losses | {"middle": lines.middles.float().sum() * 0}
     wanted = text.middle[over[covered]] * 2 - covered.nonzero()[:, 1] - 0.5
-    return losses | {"middle": F.smooth_l1_loss(said.middles[covered].float(), wanted, beta=0.25)}
+    return losses | {"middle": F.smooth_l1_loss(lines.middles[covered].float(), wanted, beta=0.25)}
 
 
 @dataclass(frozen=True)
@@ -90,39 +92,49 @@ def _extents(text: Print, tall: int, wide: int) -> _Extents:
     return _Extents(text.crop[start], start, count, column, columns, row, rows).select(fits)
 
 
-def _columns(classes: Tensor, words: _Extents) -> Tensor:
-    """Mean logits [t, classes] of the columns of all words, one word after the other, over the half rows of each.
+def _columns(stem: Tensor, words: _Extents, reader: TextReader) -> Tensor:
+    """Logits [t, classes] of the columns of all words, one word after the other.
 
-    `classes` [B, R, W, classes] is indexed once: the gradient of each indexing is a tensor of its size.
+    The features [B, C, R, R] of the stem are averaged over the half rows of each word, as `TextReader.words` does.
     """
-    tall, wide = classes.shape[1:3]
-    size = words.rows * words.columns
-    word = torch.arange(len(size), device=size.device).repeat_interleave(size)
-    inner = torch.arange(len(word), device=size.device) - (size.cumsum(0) - size)[word]
-    below, across = inner // words.columns[word], inner % words.columns[word]
-    at = ((words.crop * tall + words.row)[word] + below) * wide + words.column[word] + across
-    total = torch.zeros(int(words.columns.sum()), classes.shape[-1], device=classes.device)
-    total = total.index_add(
-        0, (words.columns.cumsum(0) - words.columns)[word] + across, classes.flatten(0, 2)[at].float()
-    )
-    return total / words.rows.repeat_interleave(words.columns)[:, None]
+    tall = stem.shape[2]
+    first = words.column // CELL_COLUMNS
+    cells = (words.column + words.columns - 1) // CELL_COLUMNS - first + 1
+    begins = cells.cumsum(0) - cells
+    word, across = _ranges(cells)
+    features = stem.new_zeros(len(word), stem.shape[1], dtype=torch.float32)
+    flat = stem.permute(0, 2, 3, 1).flatten(0, 2)
+    for row in range(int(words.rows.amax())):
+        some = (row < words.rows[word]).nonzero()[:, 0]
+        owner = word[some]
+        at = (words.crop * tall + words.row + row)[owner] * stem.shape[3] + first[owner] + across[some]
+        features = features.index_add(0, some, flat[at].float())
+    logits = reader.characters((features / words.rows[word, None]).to(stem.dtype)).flatten(0, 1)
+    owner, column = _ranges(words.columns)
+    return logits[begins[owner] * CELL_COLUMNS + words.column[owner] % CELL_COLUMNS + column].float()
 
 
-def word_loss(classes: Tensor, text: Print) -> Tensor:
-    """Negative log likelihood of words, per character, of logits [B, R, W, classes]: of each column the mean over the
-    half rows that the word covers."""
-    tall, wide = classes.shape[1:3]
+def _ranges(counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Of the numbers 0 to n - 1 for each n in `counts` [m], one behind the other: which of the m each belongs to, and
+    the numbers."""
+    owner = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
+    return owner, torch.arange(len(owner), device=counts.device) - (counts.cumsum(0) - counts)[owner]
+
+
+def word_loss(stem: Tensor, text: Print, reader: TextReader) -> Tensor:
+    """Negative log likelihood of words, per character, that the reader predicts from features [B, C, R, R]."""
+    tall, wide = stem.shape[2], stem.shape[3] * CELL_COLUMNS
     words = _extents(text, tall, wide)
     if not len(words.start):
-        return classes.float().sum() * 0
-    mean, begins = _columns(classes, words), words.columns.cumsum(0) - words.columns
+        return stem.float().sum() * 0
+    logits, begins = _columns(stem, words, reader), words.columns.cumsum(0) - words.columns
     losses = []
     for part in words.columns.argsort().tensor_split(LENGTHS):
         if not len(part):
             continue
         some = words.select(part)
-        at = begins[part, None] + torch.arange(int(some.columns.amax()), device=mean.device)  # [m, T]
-        log_probabilities = mean[at.clamp(max=len(mean) - 1)].log_softmax(-1).transpose(0, 1)
+        at = begins[part, None] + torch.arange(int(some.columns.amax()), device=stem.device)  # [m, T]
+        log_probabilities = logits[at.clamp(max=len(logits) - 1)].log_softmax(-1).transpose(0, 1)
         ranges = [text.character[s : s + n] for s, n in zip(some.start.tolist(), some.count.tolist(), strict=True)]
         losses.append(
             F.ctc_loss(
@@ -140,7 +152,7 @@ class RecognitionStage(ScratchStage):
     Attributes:
         batch_size: crops per step.
         side: of a crop, px; a multiple of 4 patches.
-        per_page: crops that are cut of a page.
+        per_page: crops that are cut of a page, on average.
         pages: how often each source comes up, see `Sources`.
         pdf_folder: of cached PDF pages.
         worn: share of worn pages.
@@ -153,7 +165,7 @@ class RecognitionStage(ScratchStage):
 
     batch_size: int = 16
     side: int = 256
-    per_page: int = 2
+    per_page: int = 8
     pages: Mapping[str, float] = field(default_factory=lambda: {"generated": 1.0})
     pdf_folder: str | None = None
     worn: float = 0.2
@@ -187,7 +199,8 @@ class Recognition(Task):
         if "recognition" not in run.learner:
             start_encoder(self.encoder)
         self.stem = self.encoder.patch_embed.steps
-        self.module = nn.ModuleDict({"stem": self.stem, "head": self.reader.head}).float().to(run.device)
+        parts = {"stem": self.stem, "lines": self.reader.line_head, "characters": self.reader.character_head}
+        self.module = nn.ModuleDict(parts).float().to(run.device)
         self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch leaves it out of its stubs
 
     def groups(self) -> list[tuple[list[nn.Parameter], float]]:
@@ -199,26 +212,29 @@ class Recognition(Task):
         sources = Sources(shares, "validation" if validation else "train", folder, stage.worn)
         heights = (stage.least_print, stage.most_print)
         seed = (stage.seed, int(validation))
-        return CropBatches(sources, seed, stage.batch_size, stage.per_page, stage.side, heights, self.patch, start)
+        per_page, pool = (EVALUATED_CROPS, EVALUATED_POOL) if validation else (stage.per_page, POOL)
+        return CropBatches(
+            sources, seed, stage.batch_size, per_page, stage.side, heights, self.patch, start, pool,
+        )  # fmt: skip
 
     def pages(self, start: int) -> CropBatches:
         return self._batches(self.stage.pages, start)
 
-    def read(self, batch: Crops) -> Characters:
-        """Predictions for a batch."""
+    def features(self, batch: Crops) -> Tensor:
+        """[B, C, R, R] of the stem."""
         images = batch.pixels.to(self.device).contiguous(memory_format=torch.channels_last)
-        said: Characters = self.reader(self.stem(images))
-        return said
+        features: Tensor = self.stem(images)
+        return features
 
     def losses(self, step: int, batch: Crops) -> dict[str, Tensor]:
-        losses = self._losses(batch)
+        losses = self._losses(self.features(batch), batch.text)
         total = sum(WEIGHTS[name] * loss for name, loss in losses.items())
         assert isinstance(total, Tensor)
         return {"loss": total, **{name: loss.detach() for name, loss in losses.items()}}
 
-    def _losses(self, batch: Crops) -> dict[str, Tensor]:
-        said, text = self.read(batch), batch.text.to(self.device)
-        return {"characters": word_loss(said.classes, text), **line_losses(said, text)}
+    def _losses(self, stem: Tensor, text: Print) -> dict[str, Tensor]:
+        text = text.to(self.device)
+        return {"characters": word_loss(stem, text, self.reader), **line_losses(self.reader(stem), text)}
 
     @cached_property
     def _unseen(self) -> dict[str, list[Crops]]:
@@ -231,8 +247,12 @@ class Recognition(Task):
         scores: dict[str, float] = {}
         self.module.eval()
         for name, batches in self._unseen.items():
-            losses = [float(self._losses(batch)["characters"]) for batch in batches]
-            right = [hit for batch in batches for hit in words_right(self.read(batch), batch.text)]
+            losses: list[float] = []
+            right: list[bool] = []
+            for batch in batches:
+                stem = self.features(batch)
+                losses.append(float(self._losses(stem, batch.text)["characters"]))
+                right += words_right(self.reader.words(stem), batch.text)
             scores[f"{name}: characters"] = sum(losses) / len(losses)
             scores[f"{name}: words"] = sum(right) / max(1, len(right))
         self.module.train()
@@ -242,9 +262,9 @@ class Recognition(Task):
         run.learner["recognition"] = {"trained": torch.ones(1)}
 
 
-def words_right(said: Characters, text: Print) -> Iterator[bool]:
+def words_right(pages: Sequence[Sequence[Word]], text: Print) -> Iterator[bool]:
     """Of each whole word whether it is read without a mistake, within half a patch of its place."""
-    read = [[(word.text, word.columns[0], word.row) for word in words] for words in words_of(said)]
+    read = [[(word.text, word.columns[0], word.row) for word in words] for words in pages]
     _, count = text.word.unique_consecutive(return_counts=True)
     start = 0
     for end in count.cumsum(0).tolist():

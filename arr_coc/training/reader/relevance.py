@@ -6,7 +6,7 @@ the answer and of what leads to it, as the boxes of the questions say.
 Notation: P pages, Q questions, G side of the grid, N patches, L tokens of a question, D width of the language model.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
@@ -82,15 +82,15 @@ class RelevanceTask(Task):
         return AskedPages(sources, (stage.seed, 7, split != "train"), self.run, stage.questions, start=start)
 
     def losses(self, step: int, batch: AskedPage) -> dict[str, Tensor]:
-        scores = torch.stack([scores for _, scores in self._scores(batch)])
+        scores = torch.stack(list(self._scores(batch)[0].values()))
         return {"loss": batch.relevance_loss(scores, self.weight)}
 
-    def _scores(self, page: AskedPage) -> Iterator[tuple[str, Tensor]]:
-        """The name and the scores [Q, N] of each scorer."""
+    def _scores(self, page: AskedPage) -> tuple[dict[str, Tensor], Tensor]:
+        """The scores [Q, N] of each scorer by name, and the wordpieces [1, N, 2, S] that were read."""
         with torch.no_grad():
-            context = page.context(self.tower.encode_grid(page.pixels.to(self.run.device)), self.embed)
-        for name, scorer in self.scorers.items():
-            yield name, scorer(context)
+            grid = self.tower.encode_grid(page.pixels.to(self.run.device))
+            context = page.context(grid, self.embed)
+        return {name: scorer(context) for name, scorer in self.scorers.items()}, grid["pieces"]
 
     @cached_property
     def _unseen(self) -> list[AskedPage]:
@@ -103,8 +103,9 @@ class RelevanceTask(Task):
         self.module.eval()
         recalls: dict[str, list[float]] = {}
         for page in self._unseen:
-            for name, scores in self._scores(page):
-                for what, recall in page.recall(scores, self.budget).items():
+            by_scorer, pieces = self._scores(page)
+            for name, scores in by_scorer.items():
+                for what, recall in page.recall(scores, self.budget, pieces).items():
                     recalls.setdefault(f"{name}: {what}", []).extend(recall.tolist())
         self.module.train()
         return {name: float(np.mean(values)) for name, values in recalls.items()}

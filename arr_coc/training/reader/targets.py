@@ -8,7 +8,7 @@ Notation: B crops or pages, G side of their grid, R half rows (2G) and W columns
 tokens of 4 x 4 patches.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 
@@ -20,7 +20,12 @@ from transformers import PreTrainedTokenizerBase
 from arr_coc.data.domains.page import Line, TextPage
 from arr_coc.modeling.configuration_arr_coc import COMPRESSION
 from arr_coc.modeling.image_processing_arr_coc import Box
-from arr_coc.modeling.wordpieces import CHARACTERS, CLASSES, COLUMNS, SPACE, SPELLED
+from arr_coc.modeling.wordpieces import CHARACTERS, CLASSES, COLUMNS, FOREMOST, SPACE, SPELLED
+
+LEAST = 0.01
+"""Scores of sketched patches that stand out."""
+FOUND = 7 / 8
+"""Share of questions whose patches are among the most relevant ones: scorers miss some."""
 
 _CLASS_OF = {character: number + 1 for number, character in enumerate(CHARACTERS)}
 
@@ -230,24 +235,56 @@ def sketch(page: TextPage, boxes: Sequence[Sequence[Box]], side: int, cut: Wordp
     return Sketch(table[order, 0].astype(np.int64), half[order], column[order], near[order], side)
 
 
-def fetched(rng: np.random.Generator, page: Sketch, budget: int) -> Sketch:
-    """What a scorer might fetch of a page for its questions: what they ask for, and blocks of other patches.
+def fetched(rng: np.random.Generator, page: Sketch, wanted: np.ndarray, budget: int) -> np.ndarray:
+    """bool [n], True on the wordpieces that might be fetched of a page: the `wanted` ones, and blocks of others.
 
     Args:
-        rng: which other patches.
+        rng: which others.
         page: all of it.
+        wanted: bool [n].
         budget: most wordpieces.
     """
     grid = np.zeros((page.side, page.side))
     for _ in range(int(rng.integers(1, 7))):
-        y, x = rng.integers(page.side, size=2)
-        tall, wide = int(rng.integers(1, 8)), int(rng.integers(4, 40))
-        grid[max(0, y - tall) : y + tall, max(0, x - wide) : x + wide] += rng.random()
-    score = grid.ravel()[page.patches] + 1e-3 * rng.random(len(page.patches)) + 10.0 * page.near.any(1)
+        _raise_block(rng, grid, (1, 8), (4, 40))
+    score = grid.ravel()[page.patches] + 1e-3 * rng.random(len(page.patches)) + 10.0 * wanted
     room = int(rng.integers(budget // 3, budget + 1))
     kept = np.zeros(len(score), bool)
     kept[np.argsort(-score, kind="stable")[:room]] = True
-    return page.only(kept & ((score > 0.01) | (rng.random() < 0.5)))
+    return kept & ((score > LEAST) | (rng.random() < 0.5))
+
+
+def foremost(rng: np.random.Generator, page: Sketch, question: int, words: Collection[int]) -> np.ndarray:
+    """bool [n], True on the wordpieces of the patches that a scorer might find the most relevant for a question.
+
+    They are those that it asks for, but in one of eight questions; where its own words stand; and blocks of others.
+
+    Args:
+        rng: which others, and how many patches.
+        page: all of it.
+        question: its column in `page.near`.
+        words: wordpieces of the question.
+    """
+    grid = np.zeros((page.side, page.side))
+    for _ in range(int(rng.integers(0, 9))):
+        _raise_block(rng, grid, (1, 3), (2, 10))
+    known = np.isin(page.pieces, list(words)).nonzero()[0]
+    for at in rng.permutation(known)[:5]:
+        y, x, wide = page.half_rows[at] // 2, page.columns[at], int(rng.integers(2, 12))
+        grid[y, max(0, x - 1) : x + wide] += 1.5 * rng.random()
+    if rng.random() < FOUND:
+        grid.ravel()[page.patches[page.near[:, question]]] += 10.0
+    score, held = grid.ravel(), np.unique(page.patches)
+    held = held[score[held] > LEAST]
+    room = int(rng.integers(FOREMOST // 2, FOREMOST + 1))
+    return np.isin(page.patches, held[np.argsort(-score[held], kind="stable")[:room]])
+
+
+def _raise_block(rng: np.random.Generator, grid: np.ndarray, tall: tuple[int, int], wide: tuple[int, int]) -> None:
+    """Adds up to 1 to a block of patches, of half a height and width between these."""
+    y, x = rng.integers(len(grid), size=2)
+    high, broad = int(rng.integers(*tall)), int(rng.integers(*wide))
+    grid[max(0, y - high) : y + high, max(0, x - broad) : x + broad] += rng.random()
 
 
 def slipped(rng: np.random.Generator, page: Sketch, rate: float, vocabulary: int) -> Sketch:
