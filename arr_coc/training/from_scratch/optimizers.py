@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LinearLR, LRScheduler, SequentialLR
 from transformers.optimization import get_cosine_with_min_lr_schedule_with_warmup
@@ -22,7 +22,7 @@ def adamw(groups: Groups, weight_decay: float, module: nn.Module) -> Optimizer:
 
 
 def muon(groups: Groups, weight_decay: float, module: nn.Module) -> Optimizer:
-    """Muon for the matrices of the module's stacked layers, AdamW for all other parameters.
+    """Muon for the matrices and kernels of the module's stacked layers, AdamW for all other parameters.
 
     Jordan et al. 2024, Muon: An optimizer for hidden layers in neural networks; with steps as large as AdamW's at the
     same learning rate (Liu et al. 2025, Muon is scalable for LLM training).
@@ -43,19 +43,31 @@ def check_optimizer(name: str) -> None:
 
 
 class MuonWithAdamW(Optimizer):
-    """Both of torch's optimisers as one, so that there is one schedule and one state."""
+    """Both of torch's optimisers as one, so that there is one schedule and one state.
+
+    torch's Muon takes matrices alone: a kernel [out, in, h, w] of a convolution is a matrix [out, h * w * in] to it.
+    """
 
     def __init__(self, groups: Groups, weight_decay: float, module: nn.Module) -> None:
         stacked = stacked_matrices(module)
         chosen: list[dict[str, Any]] = []
+        self._kernels: list[tuple[nn.Parameter, nn.Parameter]] = []
         for parameters, rate in groups:
-            matrices = [parameter for parameter in parameters if id(parameter) in stacked]
+            matrices = [self._matrix(parameter) for parameter in parameters if id(parameter) in stacked]
             others = [parameter for parameter in parameters if id(parameter) not in stacked]
             chosen.append({"params": matrices, "lr": rate, "weight_decay": weight_decay, "muon": True})
             chosen += ({**group, "muon": False} for group in _by_decay([(others, rate)], weight_decay))
         chosen = [group for group in chosen if group["params"]]
         super().__init__(chosen, {})
         self._share()
+
+    def _matrix(self, weight: nn.Parameter) -> nn.Parameter:
+        """The weight; of a kernel a matrix that shares its memory."""
+        if weight.ndim == 2:
+            return weight
+        matrix = nn.Parameter(_as_matrix(weight.detach(), weight))
+        self._kernels.append((weight, matrix))
+        return matrix
 
     def _share(self) -> None:
         """Both work on this one's groups and state, so that a schedule and a checkpoint are for both."""
@@ -79,14 +91,35 @@ class MuonWithAdamW(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # stages compute their loss before
+        for weight, matrix in self._kernels:
+            matrix.grad = None if weight.grad is None else _as_matrix(weight.grad, weight)
         for part in self._parts:
             part.step()
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        super().zero_grad(set_to_none)
+        for weight, _ in self._kernels:
+            weight.grad = None
+
+
+def _as_matrix(values: Tensor, weight: Tensor) -> Tensor:
+    """Values [out, in, h, w] as [out, the others], in the order in which `weight` lies in memory."""
+    last = weight.is_contiguous(memory_format=torch.channels_last)
+    return (values.movedim(1, -1) if last else values).flatten(1)
+
 
 def stacked_matrices(module: nn.Module) -> set[int]:
-    """Ids of the weights of linear layers in the module's stacks of layers: no embedding, no head."""
-    stacks = (stack for stack in module.modules() if isinstance(stack, nn.ModuleList))
-    return {id(layer.weight) for stack in stacks for layer in stack.modules() if isinstance(layer, nn.Linear)}
+    """Ids of the weights of linear layers and convolutions in the module's stacks of layers: no embedding, no head.
+
+    A depthwise convolution mixes no channels and has no matrix.
+    """
+    stacks = (stack for stack in module.modules() if isinstance(stack, nn.ModuleList | nn.Sequential))
+    return {
+        id(layer.weight)
+        for stack in stacks
+        for layer in stack.modules()
+        if isinstance(layer, nn.Linear) or (isinstance(layer, nn.Conv2d) and layer.groups == 1)
+    }
 
 
 def _by_decay(groups: Groups, weight_decay: float) -> Iterator[dict[str, Any]]:
