@@ -89,7 +89,7 @@ def count_flops(
     """
     config, body = model.config, model.model
     image_size = image_size or config.vision_config.image_size
-    base, saccades = config.vision_tokens(image_size, budget)
+    base, num_fetched = config.vision_tokens(image_size, budget)
     if body.language_model._can_set_experts_implementation():
         body.language_model.set_experts_implementation("batched_mm")  # the one that meta runs in float32; the same work
     flops: dict[str, int] = {}
@@ -103,7 +103,7 @@ def count_flops(
     pixels = _empty(model, config.vision_config.num_channels, image_size, image_size)
     grid = counted("grid encoder", lambda: body.vision_tower.encode_grid(pixels))
     encoding = counted("base tokens", lambda: body.encode_features(pixel_values=pixels, **grid))
-    look = _look(model, encoding, question_tokens, saccades)
+    look = _look(model, encoding, question_tokens, num_fetched)
     strategy = config.fetcher_config.strategy
     fetched = counted("fetcher", _fetching(model, look, strategy, base))
 
@@ -118,7 +118,7 @@ def count_flops(
     def read(length: int) -> Tensor:
         return model.lm_head(_read(model, length, cache)[:, -1:])
 
-    counted("prefill", lambda: read((base if reads_base else 0) + saccades + question_tokens))
+    counted("prefill", lambda: read((base if reads_base else 0) + num_fetched + question_tokens))
     counted("one decode step", lambda: read(1))
     assert tuple(flops) == STAGES
     return flops
@@ -130,7 +130,7 @@ def count_scorers(
 ) -> dict[str, dict[str, int]]:
     """Every registered scorer, as if the checkpoint held it: its "parameters", and its "flops" for one question.
 
-    FLOPs as in `count_flops`, of scoring alone; textures are made once per image. For "glance" they are those of the
+    FLOPs as in `count_flops`, of scoring alone; textures are made once per image. For "attention" they are those of the
     language model's reading of the question behind the base, whose own reading the answer reuses.
 
     Args:
@@ -209,14 +209,16 @@ def _empty(model: ArrCocForConditionalGeneration, *shape: int) -> Tensor:
     return torch.empty(1, *shape, device="meta", dtype=model.dtype)
 
 
-def _look(model: ArrCocForConditionalGeneration, encoding: ImageEncoding, question_tokens: int, saccades: int) -> Look:
+def _look(
+    model: ArrCocForConditionalGeneration, encoding: ImageEncoding, question_tokens: int, num_fetched: int
+) -> Look:
     """What a question of so many tokens about one image sees, whatever the prompt around it."""
     query = _empty(model, question_tokens, model.config.text_config.hidden_size)
     query_mask = torch.ones(1, question_tokens, dtype=torch.bool, device="meta")
     seen = (encoding.features, encoding.textures, encoding.patch_mask)
     context = FetchContext(*seen, query, query_mask, encoding.seeds, depths=encoding.depths)
     ids = query_mask.long()
-    return Look(ids, query_mask, query, encoding, ids[:, 0], saccades, context, encoding.base_indices)
+    return Look(ids, query_mask, query, encoding, ids[:, 0], num_fetched, context, encoding.base_indices)
 
 
 @contextmanager

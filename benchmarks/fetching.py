@@ -5,8 +5,9 @@
 One image and one question, every scorer at the model's sizes; those that the checkpoint does not hold have random
 weights, which cost the same, and so has all of a folder that holds a config alone. Medians of rounds in which
 everything runs once: so that shares hold on a busy machine too; `--clock cpu` counts processor time, of all threads
-together. Fetching is scoring, allocating and gathering, and for "glance" the language model's reading of the question:
-by each scorer with allocator "topk", by each allocator with the model's own scorer. Textures are made once per image.
+together. Fetching is scoring, allocating and gathering, and for "attention" also the language model's reading of the
+question: by each scorer with allocator "topk", by each allocator with the model's own scorer. Textures are made once
+per image.
 """
 
 from collections.abc import Callable

@@ -80,12 +80,12 @@ def lost_answers(task: Answering) -> Iterator[Lost]:
             exact: dict[Said, Interval] = {}
             for way in WAYS:
                 generator = torch.Generator().manual_seed(stage.seed)  # the same patches whichever way they are read
-                saccades = 0 if strategy == "none" else budget
+                num_fetched = 0 if strategy == "none" else budget
                 right = torch.cat(
                     [
-                        learner(batch, strategy=strategy, budget=saccades, generator=generator, frozen=True, said=way)[
-                            "right"
-                        ]
+                        learner(
+                            batch, strategy=strategy, budget=num_fetched, generator=generator, frozen=True, said=way
+                        )["right"]
                         for batch in batches
                     ]
                 )

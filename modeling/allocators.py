@@ -86,7 +86,7 @@ class FetchResult(Rows):
     tokens: Tensor = None  # type: ignore[assignment]
     source: Tensor | None = None
 
-    PER_SACCADE: ClassVar[tuple[str, ...]] = (
+    PER_TOKEN: ClassVar[tuple[str, ...]] = (
         "indices", "positions", "is_padding", "weights", "survival", "levels", "source",
     )  # fmt: skip
 
@@ -150,7 +150,7 @@ class FetchResult(Rows):
         if not self.is_ragged or not len(index):
             return rows
         most = int(rows.counts.max())
-        held = ((name, getattr(rows, name)) for name in self.PER_SACCADE)
+        held = ((name, getattr(rows, name)) for name in self.PER_TOKEN)
         cut = {name: tensor[:, :most] for name, tensor in held if tensor is not None}
         return replace(rows, **cut, budget=most, is_ragged=bool((rows.counts < most).any()))
 

@@ -1,7 +1,7 @@
-"""The scorer "glance": the language model reads base tokens and question, and its attention says what is relevant.
+"""The scorer "attention": the language model's attention from the question to the base tokens is the relevance.
 
-No weights, no training. What is read is the prompt without fetched tokens; where the encoding holds the language
-model's keys and values of the prompt up to the base, only the question behind it is read anew.
+It has no weights and needs no training. The language model reads the prompt without fetched tokens. Where the encoding
+holds the keys and values of the prompt up to the base tokens, the language model reads only the question.
 
 Notation: B prompts, I image slots, S prompt length, Q tokens read at once, G side of the fine grid, N = G*G patches, M
 base tokens, D language-model width.
@@ -155,15 +155,15 @@ def attention_weights(
 
 
 @torch.no_grad()
-def glance(model: Core, look: Look) -> Tensor:
-    """Reads the prompts without fetched tokens, and says where in each image the question looks: [I, N], float32.
+def attention_relevance(model: Core, look: Look) -> Tensor:
+    """Relevance [I, N], float32, from one pass of the language model over the prompts without fetched tokens.
 
     Attention from the question's tokens to the base tokens, mean over tokens, heads and the layers that
-    `fetcher_config.glance_layers` names. That a middle layer's attention finds what a question is about: Zhang et al.
-    2025 (MLLMs Know Where to Look).
+    `fetcher_config.attention_layers` names. Zhang et al. 2025 (MLLMs Know Where to Look) show that attention in the
+    middle layers finds what a question is about.
 
     Raises:
-        ValueError: attention of a kind that shows no weights, such as "flash_attention_2".
+        ValueError: an attention implementation without weights, such as "flash_attention_2".
     """
     nothing = model.fetcher(look.context, 0, FetchChoices(strategy="none", allocator="topk"))
     prompt = model.place(look, nothing, attention_mask=look.attention_mask)
@@ -181,11 +181,11 @@ def glance(model: Core, look: Look) -> Tensor:
             **{CACHE: past},
             **deepstack_arguments(None if planes is None else planes[:, start:]),
         )
-    paid = _mean_over_layers(recorder.layers, model.config.fetcher_config.glance_layers)
+    paid = _mean_over_layers(recorder.layers, model.config.fetcher_config.attention_layers)
     if paid is None:
         expected = 'a language model with attention "sdpa" or "eager", which shows its weights'
         received = model.language_model.config._attn_implementation
-        raise ValueError(f'strategy "glance": expected {expected}; got {received!r}')
+        raise ValueError(f'strategy "attention": expected {expected}; got {received!r}')
     return on_fine_grid(_to_base(model, look, inputs["input_ids"], paid), look.context.side, look.encoding.base_indices)
 
 

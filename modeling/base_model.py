@@ -27,7 +27,7 @@ from transformers.modeling_utils import PreTrainedModel
 from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
 from .allocators import FetchResult
-from .attention_scorer import glance
+from .attention_scorer import attention_relevance
 from .bridges import BRIDGES, Bridged, DeepStack, ReadPatches, embedding_table
 from .checks import check_inputs, refusal
 from .configuration_arr_coc import ArrCocConfig
@@ -253,7 +253,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
             query_mask: bool [B, S], True on the question's tokens.
             image_index: [I] which encoded image stands in each slot; None: each once, in order.
             choices: see `FetchChoices`.
-            attention_mask: [B, S], of padded prompts; strategy "glance" reads them.
+            attention_mask: [B, S], of padded prompts; strategy "attention" reads them.
             slots: the prompt of each slot [I] and K, where they are known; None: the placeholders say them.
 
         Raises:
@@ -300,7 +300,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
     def fetch(self, look: Look, choices: FetchChoices = AS_CONFIGURED) -> FetchResult:
         """Which patches the question gets: see `RunningBackFetcher.forward` and `fetch_over_views`."""
         if self.fetcher.reads_attention(choices) and (look.views is None or look.views.whole):
-            look = replace(look, context=replace(look.context, attention=glance(self, look)))
+            look = replace(look, context=replace(look.context, attention=attention_relevance(self, look)))
         if look.views is not None:
             return fetch_over_views(self.fetcher, look, choices)
         return self.fetcher(look.context, look.budget, choices, taken=look.taken)
@@ -343,7 +343,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         """Embeddings of a prompt's text [B, S, D]; a placeholder's are of no meaning."""
         return self.get_input_embeddings()(input_ids.masked_fill(input_ids == self.config.image_token_id, 0))
 
-    def bridge_saccades(
+    def bridge_fetched(
         self,
         encoding: ImageEncoding,
         indices: Tensor,
@@ -357,7 +357,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         `levels` [I, K]: of detail, where they are regions (grid_encoder.py).
         `rank` [I, K]: theirs by relevance, from 0, for bridges that order tokens by it; None: all are first.
         """
-        states, projected = self.vision_tower.saccades(encoding, indices, used, levels)
+        states, projected = self.vision_tower.fetched_states(encoding, indices, used, levels)
         known = {}
         if encoding.pieces is not None:
             rank = torch.zeros_like(indices) if rank is None else rank
@@ -392,18 +392,18 @@ class ArrCocModel(ArrCocPreTrainedModel):
                 bridged = bridge_over_views(self, encoding, fetched)
             else:
                 rank = None if encoding.pieces is None else fetched.ranks()
-                bridged = self.bridge_saccades(encoding, fetched.indices, used, fetched.levels, rank)
+                bridged = self.bridge_fetched(encoding, fetched.indices, used, fetched.levels, rank)
             if bridged.failed is not None:
                 fetched.bypassed = fetched.bypassed | bridged.failed.to(fetched.bypassed.device)
-            saccades, weights = bridged.tokens, fetched.weights
+            fetched_tokens, weights = bridged.tokens, fetched.weights
             if bridged.source is not None:
                 used, fetched.source = bridged.source >= 0, bridged.source
                 fetched.tokens = used.sum(1)
                 weights = None if weights is None else weights.gather(1, bridged.source.clamp(min=0))
             for factor in (weights, used):
                 if factor is not None:
-                    saccades = saccades * factor[..., None].to(saccades)
-            tokens = torch.cat((tokens, saccades.to(tokens.device)), 1)
+                    fetched_tokens = fetched_tokens * factor[..., None].to(fetched_tokens)
+            tokens = torch.cat((tokens, fetched_tokens.to(tokens.device)), 1)
             if quality is not None and bridged.quality is not None:
                 quality = torch.cat((quality, bridged.quality.to(quality.device)), 1)
         if encoding.closing is not None:

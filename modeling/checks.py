@@ -116,12 +116,12 @@ def is_dense(tensor: Tensor) -> bool:
     return tensor.layout == torch.strided and not tensor.is_quantized and not tensor.is_meta
 
 
-def too_long(limit: int, longest: int, saccades: int, fits: int) -> ValueError:
-    """The error for a prompt of `longest` tokens beside which the context holds `fits` patches, of `saccades`."""
+def too_long(limit: int, longest: int, num_fetched: int, fits: int) -> ValueError:
+    """The error for a prompt of `longest` tokens beside which the context holds `fits` patches, of `num_fetched`."""
     if fits < 1:
         return ValueError(f"question: expected a prompt of fewer than {limit} tokens, images included; got {longest}")
     expected = f"at most {fits} patches of each budget, which with this question fill the {limit} tokens of context"
-    return ValueError(f"budget: expected {expected}; got {saccades}")
+    return ValueError(f"budget: expected {expected}; got {num_fetched}")
 
 
 # ---- boxes -----------------------------------------------------------------------------------------------------------

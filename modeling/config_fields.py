@@ -1,10 +1,10 @@
-"""Knobs: fields of a dataclass that say what they take, and refuse everything else in one line.
+"""Config fields that check their values: an error names the field, the expected and the received value in one line.
 
 The checking is huggingface_hub's `strict`, on which transformers' own configs rest: a field's value must be of its
 annotated type (a bool is no int) and pass its validator, when the dataclass is made and whenever the field is assigned.
 Here are the validators, and the errors: "field: expected ...; got ...", a ValueError for a type and a range alike.
 
-A file that declares knobs has no `from __future__ import annotations`: `strict` skips types that are strings.
+A file that declares such fields has no `from __future__ import annotations`: `strict` skips types that are strings.
 """
 
 import re
@@ -66,7 +66,7 @@ _MOST_LABELS = 2**16
 """Labels of a classifier, a table of names that transformers makes for every config."""
 
 
-def knob(expected: str | Callable[[], str], holds: Callable[[Any], bool], default: Any) -> Any:
+def checked_field(expected: str | Callable[[], str], holds: Callable[[Any], bool], default: Any) -> Any:
     """A field whose values, once they are of its type, `holds` has to be true of.
 
     Args:
@@ -84,19 +84,19 @@ def knob(expected: str | Callable[[], str], holds: Callable[[Any], bool], defaul
 
 def whole(low: int, high: int, default: int | None) -> Any:
     """A field for a whole number from `low` to `high`."""
-    return knob(f"a whole number from {low} to {high}", lambda value: low <= value <= high, default)
+    return checked_field(f"a whole number from {low} to {high}", lambda value: low <= value <= high, default)
 
 
 def wholes(low: int, high: int, default: Sequence[int]) -> Any:
     """A field for a list of whole numbers from `low` to `high`."""
     expected = f"a list of whole numbers from {low} to {high}"
-    return knob(expected, lambda values: all(low <= value <= high for value in values), default)
+    return checked_field(expected, lambda values: all(low <= value <= high for value in values), default)
 
 
 def number(low: float, high: float, default: Any, *, above: bool = False) -> Any:
     """A field for finite numbers from `low` (above it, if that is set) to `high`."""
     expected = f"a number above {low:g}, at most {high:g}" if above else f"a number from {low:g} to {high:g}"
-    return knob(expected, lambda value: low <= value <= high and not (above and value == low), default)
+    return checked_field(expected, lambda value: low <= value <= high and not (above and value == low), default)
 
 
 def choice(names: Collection[str] | Callable[[], Collection[str]], default: str | None) -> Any:
@@ -105,11 +105,11 @@ def choice(names: Collection[str] | Callable[[], Collection[str]], default: str 
     def known() -> Collection[str]:
         return names() if callable(names) else names
 
-    return knob(lambda: f"one of {', '.join(known())}", lambda value: value in known(), default)
+    return checked_field(lambda: f"one of {', '.join(known())}", lambda value: value in known(), default)
 
 
 def validated(cls: Held) -> Held:
-    """Class decorator for a dataclass of knobs.
+    """Class decorator for a dataclass of checked fields.
 
     Raises (what it makes, not the decorator):
         ValueError: a value that its field does not take; the message names the field, what it takes and what came.
@@ -185,16 +185,16 @@ def check_labels(count: Any) -> None:
         raise ValueError(f"num_labels: expected a whole number from 0 to {_MOST_LABELS}; got {quoted(count)}")
 
 
-class KnobConfig(PretrainedConfig):
+class ValidatedConfig(PretrainedConfig):
     """What transformers' configs share, with types: transformers states them as strings, which `strict` skips."""
 
     architectures: list[str] | None = None
     output_hidden_states: bool | None = False
     return_dict: bool = True
-    dtype: str | torch.dtype | None = knob("a floating-point type of torch", is_dtype, default=None)
+    dtype: str | torch.dtype | None = checked_field("a floating-point type of torch", is_dtype, default=None)
     chunk_size_feed_forward: int = whole(0, 2**20, default=0)
     is_encoder_decoder: bool = False
-    id2label: dict[int, str] | dict[str, str] | None = knob("names by number", _are_numbered, default=None)
+    id2label: dict[int, str] | dict[str, str] | None = checked_field("names by number", _are_numbered, default=None)
     label2id: dict[str, int] | dict[str, str] | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
@@ -260,7 +260,7 @@ def member(noun: str, default: str) -> Any:
     def holds(name: str) -> bool:
         return not FAMILIES.get(noun) or name in FAMILIES[noun]
 
-    return knob(lambda: f"one of {', '.join(sorted(FAMILIES[noun]))}", holds, default)
+    return checked_field(lambda: f"one of {', '.join(sorted(FAMILIES[noun]))}", holds, default)
 
 
 def trained_scorers(default: Sequence[str]) -> Any:
@@ -272,12 +272,12 @@ def trained_scorers(default: Sequence[str]) -> Any:
     def holds(names: Sequence[str]) -> bool:
         return len(set(names)) == len(names) and (not trained() or set(names) <= set(trained()))
 
-    return knob(lambda: f"distinct scorers with weights ({', '.join(trained())})", holds, default)
+    return checked_field(lambda: f"distinct scorers with weights ({', '.join(trained())})", holds, default)
 
 
 def shares(count: int, default: Sequence[float]) -> Any:
     """A field for so many weights that are divided by their sum."""
-    return knob(
+    return checked_field(
         f"{count} numbers from 0 to 1000000, one above 0",
         lambda weights: len(weights) == count and all(0 <= weight <= 1e6 for weight in weights) and sum(weights) > 0,
         default,
@@ -286,7 +286,7 @@ def shares(count: int, default: Sequence[float]) -> Any:
 
 def span(default: Sequence[float]) -> Any:
     """A field for a part of a whole: where it begins and ends."""
-    return knob(
+    return checked_field(
         "two increasing numbers from 0 to 1", lambda ends: len(ends) == 2 and 0 <= ends[0] < ends[1] <= 1, default
     )
 
@@ -302,7 +302,7 @@ def markers() -> Any:
         ids += [index for name in texts for index in value[name]]
         return all(type(index) is int and 0 <= index <= MAX_ID for index in ids)
 
-    return knob(f"ids {', '.join(turns)} (or None) and lists of ids {', '.join(texts)}", holds, default=None)
+    return checked_field(f"ids {', '.join(turns)} (or None) and lists of ids {', '.join(texts)}", holds, default=None)
 
 
 LIMITS: dict[str, tuple[float, float]] = {

@@ -1,4 +1,4 @@
-"""Every knob of ARR-COC, validated, with units.
+"""All config fields of ARR-COC, validated, with their units.
 
 Notation (the same letters in every file): B batch, G side of the fine grid, N = G*G patches, M = (G/4)^2 base tokens,
 K fetched tokens, C feature channels, T texture channels, L question tokens, D hidden width. Positions are (y, x),
@@ -19,10 +19,10 @@ from .config_fields import (
     MAX_PATCHES,
     MAX_SIDE,
     MAX_WIDTH,
-    KnobConfig,
+    ValidatedConfig,
+    checked_field,
     choice,
     epsilon,
-    knob,
     make_part,
     make_text_config,
     markers,
@@ -84,11 +84,11 @@ def budget_field(default: str) -> Any:
             return False
 
     names = (*NAMED_BUDGETS, AUTO, "all", *(f"tier:{tier}" for tier in TIERS))
-    return knob(f"a number of patches or one of {', '.join(names)}", holds, default)
+    return checked_field(f"a number of patches or one of {', '.join(names)}", holds, default)
 
 
 @validated
-class ArrCocFetcherConfig(KnobConfig):
+class ArrCocFetcherConfig(ValidatedConfig):
     """What is fetched: scorers, allocator, budget.
 
     Args:
@@ -112,7 +112,7 @@ class ArrCocFetcherConfig(KnobConfig):
         key_pool: patches along a row over which the realizer averages the keys of its patch attention (1: none).
         match_size: width of the space in which the realizer compares words under a patch with each token of the
             question (0: it does not, as checkpoints before arr-coc-135m).
-        shared_size: width of the space that patches and questions share in clip_query and in the participatory knowing.
+        shared_size: width of the space that patches and questions share in clip_query and in the query similarity maps.
         latent_size: width of the latent through which the realizer's and the experts' attention over patches and to the
             question makes its keys and values (`KeyValueProjection`); None: directly.
         textures: the texture channels made of every image, see `TEXTURE_SETS`; None: those that the scorers read.
@@ -122,7 +122,8 @@ class ArrCocFetcherConfig(KnobConfig):
         balancer_weights: how its outputs, and the context network's, become shares: "sigmoid" (divided by their sum) or
             "softmax".
         sjv_weights: of entropy, symbol density and coupling in "shannon_jung_vervaeke".
-        glance_layers: of "glance": from which to which share of the language model's depth attention is read.
+        attention_layers: for "attention": the first and the last layer that it reads, as shares of the language
+            model's depth.
         window_size, window_gain: the "window" allocator's neighbourhood (odd, patches) and how much neighbours gain.
         quadtree_spread: for "quadtree": the standard deviation of relevance above which a region is divided.
         fovea_peaks, fovea_falloff, fovea_mapping: for "foveated": how many peaks of relevance there are at most, a in
@@ -156,8 +157,10 @@ class ArrCocFetcherConfig(KnobConfig):
     balancer_aggregation: str = choice(("statistics", "learned"), default="statistics")
     balancer_weights: str = choice(("sigmoid", "softmax"), default="sigmoid")
     sjv_weights: list[int | float] | tuple[int | float, ...] = shares(3, default=(0.3, 0.2, 0.5))
-    glance_layers: list[int | float] | tuple[int | float, ...] = span(default=(0.25, 0.75))
-    window_size: int = knob("an odd number of patches up to 127", lambda size: size in range(1, 128, 2), default=3)
+    attention_layers: list[int | float] | tuple[int | float, ...] = span(default=(0.25, 0.75))
+    window_size: int = checked_field(
+        "an odd number of patches up to 127", lambda size: size in range(1, 128, 2), default=3
+    )
     window_gain: int | float = number(-100.0, 100.0, default=0.5)
     quadtree_spread: int | float = number(0.0, 1.0, default=0.1)
     fovea_peaks: int = whole(1, 256, default=4)
@@ -174,6 +177,8 @@ class ArrCocFetcherConfig(KnobConfig):
     initializer_range: int | float = spread(0.02)
 
     def __post_init__(self, **kwargs: Any) -> None:
+        if (span_of_layers := kwargs.pop("glance_layers", None)) is not None:  # the field's name until November 2026
+            self.attention_layers = span_of_layers
         super().__post_init__(**kwargs)
         require_heads(self, "num_heads")
         require(self.hidden_size % 2 == 0, "hidden_size", "an even width (sines and cosines)", self.hidden_size)
@@ -188,7 +193,7 @@ INDICATORS = 4
 
 
 @validated
-class ArrCocVisionConfig(KnobConfig):
+class ArrCocVisionConfig(ValidatedConfig):
     """The grid encoder (SAM ViT) and the compressor. Defaults: DeepSeek-OCR's published sizes.
 
     Args:
@@ -216,7 +221,7 @@ class ArrCocVisionConfig(KnobConfig):
 
     image_size: int = whole(1, MAX_SIDE, default=1024)
     patch_size: int = whole(1, 256, default=16)
-    num_channels: int = knob("3 (red, green, blue: luminance reads them)", lambda value: value == 3, default=3)
+    num_channels: int = checked_field("3 (red, green, blue: luminance reads them)", lambda value: value == 3, default=3)
     hidden_size: int = width(768)
     num_hidden_layers: int = whole(1, MAX_LAYERS, default=12)
     num_attention_heads: int = whole(1, MAX_HEADS, default=12)
@@ -224,7 +229,7 @@ class ArrCocVisionConfig(KnobConfig):
     window_size: int = whole(1, MAX_SIDE, default=14)
     global_attn_indexes: list[int] | tuple[int, ...] = wholes(0, MAX_LAYERS - 1, default=(2, 5, 8, 11))
     shifted_windows: bool = False
-    global_pool: int = knob("1, 2 or 4", lambda value: value in (1, 2, 4), default=1)
+    global_pool: int = checked_field("1, 2 or 4", lambda value: value in (1, 2, 4), default=1)
     relative_positions: str = choice(("resize", "cut"), default="resize")
     out_channels: int = width(256)
     layer_norm_eps: int | float = epsilon(1e-6)
@@ -264,7 +269,7 @@ class ArrCocVisionConfig(KnobConfig):
 
 
 @validated
-class ArrCocSemanticConfig(KnobConfig):
+class ArrCocSemanticConfig(ValidatedConfig):
     """The semantic encoder (CLIP ViT-L without its patch embedding). Defaults: DeepSeek-OCR's published sizes.
 
     Args:
@@ -296,7 +301,7 @@ class ArrCocSemanticConfig(KnobConfig):
 
 
 @validated
-class ArrCocBridgeConfig(KnobConfig):
+class ArrCocBridgeConfig(ValidatedConfig):
     """How vision tokens become language-model embeddings.
 
     Parameters, by their names in the whole model's state dict: every bridge but "vet" has `model.bridge.projection`;
@@ -382,7 +387,7 @@ _OF_ALL = ("transformers_version", "_name_or_path")
 
 
 @validated
-class ArrCocConfig(KnobConfig):
+class ArrCocConfig(ValidatedConfig):
     """The whole model.
 
     Args:

@@ -300,7 +300,9 @@ class RunningBackFetcher(nn.Module):
 
 def _check_budget(context: FetchContext, budget: int, scorer: Scorer, strategy: str, taken: Tensor | None) -> None:
     if budget and not scorer.fetches:
-        expected = "prompts without placeholders for saccades (a processor makes them when given the strategy too)"
+        expected = (
+            "prompts without placeholders for fetched tokens (a processor makes them when given the strategy too)"
+        )
         raise ValueError(f'strategy "{strategy}": expected {expected}; got room for {budget} per image')
     candidates = context.patch_mask.shape[1] - (0 if taken is None else taken.shape[1])
     if budget > candidates:

@@ -28,7 +28,7 @@ from .image_sources import shorten
 from .passes import ask_in_passes
 from .processing_arr_coc import ArrCocProcessor, History, Turn, take_view_options
 from .prompt import EmbeddedPrompt, Look
-from .prompt_format import count_saccades, pooling
+from .prompt_format import count_fetched, pooling
 from .scorers import SCORERS
 from .view_encoding import encode_prompts, look_at_views
 from .views import AS_SEEN, VIEW_OPTIONS, ViewOptions
@@ -299,27 +299,29 @@ class Asker:
         captioned = any(map(any, captions))
         shown = torch.tensor([len(images) for images in asked.images])
         budgets = torch.ones_like(shown) if asked.joint else shown  # in each prompt
-        base, saccades = self._count_positions(encoding, choices)
+        base, num_fetched = self._count_positions(encoding, choices)
         write = partial(self.processor.prompts, asked.questions, images=captions, history=history)
-        inputs = write(placeholders=base + saccades)
+        inputs = write(placeholders=base + num_fetched)
         if captioned:  # they are no part of the question
             shows = (inputs["input_ids"] == self.model.config.image_token_id).int()
             inputs["query_mask"] &= shows.flip(1).cumsum(1).flip(1) == 0
         # What slots do not use is cut out before anything reads it.
-        lengths = inputs["attention_mask"].sum(1) - saccades * (shown - budgets)
+        lengths = inputs["attention_mask"].sum(1) - num_fetched * (shown - budgets)
         longest = int(lengths.max())
         if limit is not None and longest >= limit:
             room = self.setting(kwargs, "max_new_tokens", 1) if choices.budget == "all" else 1
-            fits = int((saccades - (lengths + room - limit + budgets - 1) // budgets).min())
+            fits = int((num_fetched - (lengths + room - limit + budgets - 1) // budgets).min())
             if fits < 1 or choices.budget != "all":
-                raise too_long(limit, longest, saccades, fits)
-            logger.warning(f'budget "all": fetching {fits} of {saccades} patches, what {limit} tokens of context hold')
+                raise too_long(limit, longest, num_fetched, fits)
+            logger.warning(
+                f'budget "all": fetching {fits} of {num_fetched} patches, what {limit} tokens of context hold'
+            )
             choices = replace(choices, budget=fits)
-            saccades = fits
+            num_fetched = fits
             inputs = write(placeholders=base + fits)
         for name in inputs:
             inputs[name] = inputs[name].to(encoding.tokens.device)
-        return inputs, choices, saccades
+        return inputs, choices, num_fetched
 
     def _count_positions(self, encoding: ImageEncoding, choices: FetchChoices) -> tuple[int, int]:
         """Of one image: what `encoding.base_positions` says, and K, as `count_vision_tokens` counts them."""
@@ -328,7 +330,7 @@ class Asker:
             return shown, choices.patches.shape[1]
         fetcher, base = self.model.config.fetcher_config, encoding.base_indices
         excludes = base is not None and (choices.overlap or fetcher.overlap) == "exclude"
-        return shown, count_saccades(
+        return shown, count_fetched(
             encoding.patch_mask.shape[1],
             fetcher.budget if choices.budget is None else choices.budget,
             strategy=choices.strategy or fetcher.strategy,

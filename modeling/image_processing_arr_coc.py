@@ -18,7 +18,7 @@ from transformers.processing_utils import ImagesKwargs
 from transformers.utils import logging
 
 from .checks import PROCESSING, check_processing
-from .config_fields import MAX_SIDE, knob, member, number, validated, whole
+from .config_fields import MAX_SIDE, checked_field, member, number, validated, whole
 from .configuration_arr_coc import budget_field, grid_size
 from .image_loading import MAX_IMAGE_PIXELS, Loaded, load_image, load_source
 from .image_sources import POLICIES, SourcePolicy
@@ -33,7 +33,7 @@ def _of_each_channel(expected: str, holds: Callable[[float], bool]) -> Any:
         numbers = value if isinstance(value, (list, tuple)) else [value] * 3
         return len(numbers) == 3 and all(type(number) in (int, float) and holds(number) for number in numbers)
 
-    return knob(f"{expected}, or 3 for red, green and blue", all_hold, default=0.5)
+    return checked_field(f"{expected}, or 3 for red, green and blue", all_hold, default=0.5)
 
 
 def _is_size(size: int | dict[str, Any] | SizeDict) -> bool:
@@ -50,18 +50,18 @@ def _is_text(token: str) -> bool:
 class ImageSettings:
     """Of `ArrCocImageProcessor`; the defaults here only fill what was not set, and pass."""
 
-    size: int | dict[str, Any] | SizeDict = knob(
+    size: int | dict[str, Any] | SizeDict = checked_field(
         f"a side, or {{'height': S, 'width': S}}, up to {MAX_SIDE} px", _is_size, default=1024
     )
     patch_size: int = whole(1, 256, default=16)
     max_image_pixels: int = whole(1, 2**31 - 1, default=1)
     readable_px: int | float | None = number(0.0, MAX_SIDE, above=True, default=None)
-    sources: str | SourcePolicy = knob(
+    sources: str | SourcePolicy = checked_field(
         f"one of {', '.join(POLICIES)}, or a SourcePolicy",
         lambda value: isinstance(value, SourcePolicy) or value in POLICIES,
         default="any",
     )
-    resample: int = knob("a filter of Pillow", lambda value: value in [*PILImageResampling], default=3)
+    resample: int = checked_field("a filter of Pillow", lambda value: value in [*PILImageResampling], default=3)
     rescale_factor: int | float = number(-1e3, 1e3, default=1.0)
     image_mean: Channels = _of_each_channel("a number from 0 to 1", lambda value: 0 <= value <= 1)
     image_std: Channels = _of_each_channel("a number above 0, at most 1000", lambda value: 0 < value <= 1e3)
@@ -77,7 +77,7 @@ class ProcessorSettings:
     """Of `ArrCocProcessor`."""
 
     budget: int | str = budget_field("standard")
-    image_token: str = knob("a token", _is_text, default="<image>")
+    image_token: str = checked_field("a token", _is_text, default="<image>")
     excludes_base: bool = False
     layout: str = member("layout", default="plain")
     chat_template: str | dict[str, str] | None = None

@@ -59,7 +59,7 @@ class JointFetch(FetchResult):
     view: Tensor = None  # type: ignore[assignment]  # fields behind those with defaults need one
     seen: Seen = field(default=None, metadata={"shared": True})  # type: ignore[assignment]
 
-    PER_SACCADE: ClassVar[tuple[str, ...]] = (*FetchResult.PER_SACCADE, "view")
+    PER_TOKEN: ClassVar[tuple[str, ...]] = (*FetchResult.PER_TOKEN, "view")
 
     def own_relevance(self) -> Tensor:
         return self.seen.relevance[self.view, self.indices]
@@ -278,7 +278,7 @@ def _by_slot(
 
 
 def bridge_over_views(model: Core, encoding: ImageEncoding, fetched: JointFetch) -> Bridged:
-    """`ArrCocModel.bridge_saccades` of what was fetched from several views.
+    """`ArrCocModel.bridge_fetched` of what was fetched from several views.
 
     Each fetched token sees the base of its own view, and what was fetched from there.
     """
@@ -294,7 +294,7 @@ def bridge_over_views(model: Core, encoding: ImageEncoding, fetched: JointFetch)
         at, used = _of_views(view, numbers)
         base = _bases(model, encoding, views, numbers.cpu())
         detail = None if levels is None else levels[at].where(used, 0)
-        bridged = model.bridge_saccades(base, indices[at].where(used, 0), used, detail, ranks[at])
+        bridged = model.bridge_fetched(base, indices[at].where(used, 0), used, detail, ranks[at])
         stand = (slots[at[used]], places[at[used]])
         tokens = tokens.index_put(stand, bridged.tokens[used])
         if quality is not None and bridged.quality is not None:

@@ -163,7 +163,7 @@ def merged(parts: Sequence[FetchResult]) -> FetchResult:
 
 def _at(fetched: FetchResult, places: Tensor) -> FetchResult:
     """Of one item's fetched tokens those at `places` [k]."""
-    own = {name: getattr(fetched, name) for name in fetched.PER_SACCADE}
+    own = {name: getattr(fetched, name) for name in fetched.PER_TOKEN}
     chosen = {name: tensor.index_select(1, places) for name, tensor in own.items() if tensor is not None}
     counts = torch.full_like(fetched.counts, len(places))
     return replace(fetched, **chosen, budget=len(places), counts=counts, wanted=counts, tokens=counts)

@@ -27,7 +27,7 @@ from transformers.modeling_utils import PreTrainedModel
 from transformers.utils import logging
 
 from .configuration_arr_coc import ArrCocConfig
-from .vision_tower import SaccadeProjection
+from .vision_tower import FetchedProjection
 
 
 def device_of(module: nn.Module) -> torch.device:
@@ -412,7 +412,7 @@ class ArrCocPreTrainedModel(PreTrainedModel):
         start: Any = getattr(module, "start_weights", None)  # where normal weights and zero biases do not fit
         if start is not None:
             start(self.config.initializer_range)
-        if isinstance(module, SaccadeProjection):
+        if isinstance(module, FetchedProjection):
             # A fetched patch speaks the base tokens' language before any training. The compressor comes before it.
             tower: Any = getattr(self, "model", self).vision_tower
             initialization.copy_(module.weight, tower.compressor.warm_start())

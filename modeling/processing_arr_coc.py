@@ -399,11 +399,11 @@ class ArrCocProcessor(ProcessorMixin):
 
     def _count(self, budget: int | str | None, strategy: str | None, side: int, patch_size: int, pages: int = 1) -> int:
         budget = self.budget if budget is None else budget
-        base, saccades = count_vision_tokens(
+        base, num_fetched = count_vision_tokens(
             side, patch_size, budget, strategy=strategy, excludes_base=self.excludes_base, layout=self.layout,
             sources=pages, max_base_tokens=take_view_options(self.image_processor.views)[0].max_base_tokens,
         )  # fmt: skip
-        return base // pages + saccades
+        return base // pages + num_fetched
 
     def _process_images(self, images: Any, **kwargs: Any) -> tuple[Any, list[str]]:
         # Not for the image processor.

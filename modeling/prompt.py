@@ -48,7 +48,7 @@ class Core(Protocol):
         self, features: Tensor, patch_mask: Tensor, bypass: bool, pieces: Tensor | None = None
     ) -> ImageEncoding: ...
 
-    def bridge_saccades(
+    def bridge_fetched(
         self,
         encoding: ImageEncoding,
         indices: Tensor,
@@ -331,13 +331,13 @@ def image_planes(
     if tokens:
         planes = planes.index_copy(1, core.layout.base_places(base.shape[1]).to(base.device), base)
     if fetched is not None and context is not None and fetched.budget:
-        planes = torch.cat((planes, _saccade_planes(core, context, fetched).to(planes.device)), 1)
+        planes = torch.cat((planes, _fetched_planes(core, context, fetched).to(planes.device)), 1)
     if encoding.closing is not None:
         planes = torch.cat((planes, base.new_zeros(len(base), encoding.closing.shape[1], *base.shape[2:])), 1)
     return planes
 
 
-def _saccade_planes(core: Core, context: FetchContext, fetched: FetchResult) -> Tensor:
+def _fetched_planes(core: Core, context: FetchContext, fetched: FetchResult) -> Tensor:
     """[I, K, 3, D], as `image_planes` says."""
     scorer = core.fetcher.scorer(fetched.strategy) if fetched.strategy in SCORERS else None  # not of "given" patches
     stack = core.deepstack

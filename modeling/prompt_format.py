@@ -237,9 +237,9 @@ AUTO = "auto"
 _SCALED = {**NAMED_BUDGETS, AUTO: TIERS[-1], **{f"tier:{tier}": tier for tier in TIERS}}
 
 
-def scaled_budget(saccades: int, num_patches: int) -> int:
-    """What `saccades` at `REFERENCE_PATCHES` patches are on a grid of `num_patches`: at least 1."""
-    return max(1, round(num_patches * saccades / REFERENCE_PATCHES))
+def scaled_budget(num_fetched: int, num_patches: int) -> int:
+    """What `num_fetched` at `REFERENCE_PATCHES` patches are on a grid of `num_patches`: at least 1."""
+    return max(1, round(num_patches * num_fetched / REFERENCE_PATCHES))
 
 
 def resolve_budget(
@@ -287,7 +287,7 @@ def grid_size(image_size: int, patch_size: int) -> int:
     return image_size // patch_size
 
 
-def count_saccades(num_patches: int, budget: int | str | None, *, strategy: str | None, taken: int = 0) -> int:
+def count_fetched(num_patches: int, budget: int | str | None, *, strategy: str | None, taken: int = 0) -> int:
     """K: what `resolve_budget` says, or 0 where the strategy is "none"."""
     return 0 if strategy == "none" else resolve_budget(budget, num_patches, taken=taken)
 
@@ -342,4 +342,4 @@ def count_vision_tokens(
     rows = side // COMPRESSION
     pooled = math.ceil(rows / pooling(rows, sources, max_base_tokens))
     base = sources * (pooled**2 + sum(layout_positions(layout, pooled)))
-    return base, count_saccades(side * side, budget, strategy=strategy, taken=rows**2 if excludes_base else 0)
+    return base, count_fetched(side * side, budget, strategy=strategy, taken=rows**2 if excludes_base else 0)

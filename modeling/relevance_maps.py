@@ -14,13 +14,13 @@ from transformers import initialization
 from .configuration_arr_coc import ArrCocFetcherConfig
 from .scorers import SCORERS, FeedForward, FetchContext, Scorer, Temperature, attend, depth_grids, masked_mean
 from .textures import (
-    KNOWINGS,
+    RELEVANCE_MAPS,
     TEXTURES,
     SemanticTextures,
     clear_of_padding,
     local_contrast,
-    participatory_score,
-    perspectival_score,
+    query_similarity,
+    salience_score,
     unit_range,
 )
 from .vision_tower import key_value_projection
@@ -123,18 +123,18 @@ class SharedSpace(nn.Module):
         self.text_projection = nn.Linear(text_size, size)
 
     def forward(self, patches: Tensor, context: FetchContext) -> Tensor:
-        """Patches [B, N, *] -> their `participatory_score` [B, N] for the context's question."""
+        """Patches [B, N, *] -> their `query_similarity` [B, N] for the context's question."""
         words = self.text_projection(self.text_norm(context.query)).to(patches.device)
         patches = self.patch_projection(self.patch_norm(patches))
-        return participatory_score(patches, words, context.query_mask.to(patches.device))
+        return query_similarity(patches, words, context.query_mask.to(patches.device))
 
 
-def fixed_knowings(context: FetchContext) -> tuple[Tensor, Tensor]:
-    """The knowings that need no weights, propositional and perspectival, [B, N] each: of the textures "basic"."""
+def fixed_maps(context: FetchContext) -> tuple[Tensor, Tensor]:
+    """The two relevance maps without weights, information and salience, [B, N] each, from the textures "basic"."""
     mask = context.patch_mask
     edges = clear_of_padding(context.texture("edge_magnitude"), mask).flatten(1)
     contrast = local_contrast(context.texture("luminance"), mask).flatten(1)
-    salience = perspectival_score(edges, contrast, context.texture("eccentricity").flatten(1), mask)
+    salience = salience_score(edges, contrast, context.texture("eccentricity").flatten(1), mask)
     return clear_of_padding(context.texture("local_entropy"), mask).flatten(1), salience
 
 
@@ -142,7 +142,7 @@ class MapScorer(Scorer):
     """Base: three maps [B, 3, N] in 0..1, shares of them [B, 3], and logits of their weighted sum."""
 
     trained = True
-    map_names: ClassVar[tuple[str, ...]] = KNOWINGS
+    map_names: ClassVar[tuple[str, ...]] = RELEVANCE_MAPS
     """What the maps are, in order."""
 
     def __init__(self, config: ArrCocFetcherConfig, *, feature_size: int, text_size: int) -> None:
@@ -168,8 +168,8 @@ class MapScorer(Scorer):
 
 @SCORERS.register("compositional")
 class CompositionalScorer(MapScorer):
-    """The three knowings, balanced for each question: propositional and perspectival are fixed functions of textures,
-    participatory is a trained space."""
+    """The three relevance maps, weighted for each question: information and salience are fixed functions of textures,
+    query similarity is measured in a trained space."""
 
     textures = "basic"
 
@@ -179,7 +179,7 @@ class CompositionalScorer(MapScorer):
         self.balancer = TensionBalancer(config, maps=len(self.map_names), text_size=text_size)
 
     def maps(self, context: FetchContext) -> Tensor:
-        information, salience = fixed_knowings(context)
+        information, salience = fixed_maps(context)
         coupling = self.shared_space(flat_features(context.features), context)
         return torch.stack((information, salience, coupling.to(information.device)), 1)
 
@@ -189,9 +189,9 @@ class CompositionalScorer(MapScorer):
 
 @SCORERS.register("contextual")
 class ContextualScorer(MapScorer):
-    """A linear head for each knowing over 40 textures; question and gestalt say how much each counts.
+    """Three relevance maps from linear heads over 40 textures, weighted by the question and the image's mean features.
 
-    The head of the participatory knowing leads into a space that it shares with the question.
+    The head of the query similarity map projects into a space that patches share with the question.
     """
 
     textures = "full"
@@ -200,6 +200,7 @@ class ContextualScorer(MapScorer):
         super().__init__(config, feature_size=feature_size, text_size=text_size)
         self.kind = config.balancer_weights
         self.semantic = SemanticTextures(feature_size)
+        # Checkpoints store the three heads under the names of the project's first sketches: they keep them.
         self.propositional = nn.Linear(len(TEXTURES), 1)
         self.perspectival = nn.Linear(len(TEXTURES), 1)
         self.participatory = nn.Linear(len(TEXTURES), config.shared_size)
@@ -220,7 +221,7 @@ class ContextualScorer(MapScorer):
         heads = [head(channels).squeeze(-1).sigmoid().float() for head in (self.propositional, self.perspectival)]
         words = self.text_projection(self.text_norm(context.query)).to(channels.device)
         mask = context.query_mask.to(channels.device)
-        return torch.stack((*heads, participatory_score(self.participatory(channels), words, mask)), 1)
+        return torch.stack((*heads, query_similarity(self.participatory(channels), words, mask)), 1)
 
     def weights(self, maps: Tensor, context: FetchContext) -> Tensor:
         return shares(self.context_network(context), self.kind)

@@ -39,7 +39,7 @@ class FetchContext(Rows):
         generator: for random relevance, or None.
         depths: [B, 2, W, G, G], the grid encoder's states W wide after a third and two thirds of its layers, where a
             scorer of the checkpoint reads them; else None.
-        attention: [B, N] what the question pays to the base in the language model, for strategy "glance", or None.
+        attention: [B, N] what the question pays to the base in the language model, for strategy "attention", or None.
         pieces: [B, N, 2, S] wordpieces that begin in each patch (`wordpieces.TextReader`) where text is read.
         table: [V, D] the language model's embeddings, where text is read.
     """
@@ -248,16 +248,16 @@ class OracleScorer(Scorer):
         return context.relevance.float()
 
 
-@SCORERS.register("glance")
-class GlanceScorer(Scorer):
-    """What the question pays to the base in the language model, on the fine grid: see `glance`."""
+@SCORERS.register("attention")
+class AttentionScorer(Scorer):
+    """The language model's attention from the question to the base tokens, on the fine grid (attention_scorer.py)."""
 
     reads_attention = True
 
     def forward(self, context: FetchContext) -> Tensor:
         if context.attention is None:
             expected = "a question that the language model has read with the base (`ArrCocModel.fetch` has it do so)"
-            raise ValueError(f'strategy "glance": expected {expected}; got a context alone')
+            raise ValueError(f'strategy "attention": expected {expected}; got a context alone')
         return context.attention.float()
 
 

@@ -1,7 +1,7 @@
 """Texture channels of an image, and the three relevance maps that are made of them, as pure functions.
 
 Textures are cheap, fixed and computed once per image. The maps are information, salience and query similarity; the
-project's first sketches call them the three knowings.
+project's first sketches call them propositional, perspectival and participatory knowing.
 
 Notation: B batch, S side of the image in px, G side of the fine grid, N = G*G patches, T texture channels, C feature
 channels. Positions are (y, x).
@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-KNOWINGS = ("propositional", "perspectival", "participatory")
+RELEVANCE_MAPS = ("information", "salience", "query_similarity")
 
 SALIENCE_WEIGHTS = (0.4, 0.4, 0.2)
-"""Of edge magnitude, local contrast and centre prior in `perspectival_score`."""
+"""Of edge magnitude, local contrast and centre prior in `salience_score`."""
 
 CENTRE_WIDTH = 0.5
 """Standard deviation of the centre prior, as a share of the way from the image's centre to its corner."""
@@ -67,7 +67,7 @@ def local_contrast(luminance: Tensor, mask: Tensor) -> Tensor:
     return (luminance.float() - surround).abs() * real * (around[:, 1] > 0)
 
 
-def perspectival_score(
+def salience_score(
     edges: Tensor,
     contrast: Tensor,
     eccentricity: Tensor,
@@ -94,7 +94,7 @@ def perspectival_score(
     return sum((weight * part for weight, part in zip(weights, parts, strict=True)), torch.zeros_like(centre))
 
 
-def participatory_score(patches: Tensor, words: Tensor, mask: Tensor) -> Tensor:
+def query_similarity(patches: Tensor, words: Tensor, mask: Tensor) -> Tensor:
     """Participatory: how well a patch goes with that word of the question which it goes with best.
 
     (1 + max over words of cosine) / 2 in the space that both were projected to; maximum similarity as in ColBERT

@@ -142,7 +142,7 @@ def check_pixels(pixel_values: Tensor, patch_mask: Tensor | None, config: ArrCoc
         raise ValueError(f"patch_mask: expected shape {shape}; got {list(patch_mask.shape)}")
 
 
-class SaccadeProjection(nn.Linear):
+class FetchedProjection(nn.Linear):
     """Features of a fetched patch -> a token; starts as the compressor's twin (`ArrCocPreTrainedModel`)."""
 
 
@@ -171,7 +171,8 @@ class ArrCocVisionTower(nn.Module):
         self.grid_encoder = GridEncoder(vision)
         self.compressor = COMPRESSORS[vision.compressor](vision)
         self.semantic_encoder = SemanticEncoder(semantic)
-        self.saccade_projection = SaccadeProjection(vision.out_channels, semantic.hidden_size, bias=False)
+        # Published weights are stored under this name (and `saccade_embedding` below), so it stays.
+        self.saccade_projection = FetchedProjection(vision.out_channels, semantic.hidden_size, bias=False)
         self.text_reader = TextReader(vision.stem_channels[-1], vocabulary) if vocabulary else None
 
     def forward(
@@ -236,7 +237,7 @@ class ArrCocVisionTower(nn.Module):
             grid["pieces"] = self.text_reader.read(grid.pop("stem"))
         return grid
 
-    def saccades(
+    def fetched_states(
         self, encoding: ImageEncoding, indices: Tensor, used: Tensor | None = None, levels: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Fetched patches or regions [I, K] -> their semantic states and their projected features, each [I, K, D'].

@@ -117,8 +117,8 @@ def large_context(batch: int = 2) -> FetchContext:
     )
 
 
-def fetched(given: FetchContext, budget: int, name: str, strategy: str = "oracle", **knobs: Any) -> FetchResult:
-    return fetcher(**knobs)(given, budget, FetchChoices(strategy=strategy, allocator=name))
+def fetched(given: FetchContext, budget: int, name: str, strategy: str = "oracle", **fields: Any) -> FetchResult:
+    return fetcher(**fields)(given, budget, FetchChoices(strategy=strategy, allocator=name))
 
 
 @pytest.mark.parametrize("name", ALLOCATOR_CASES)

@@ -49,7 +49,7 @@ def test_without_its_base_a_prompt_holds_patches_alone(config: ArrCocConfig, see
         learner = Learner(run.model, run.processor.tokenizer, reads_base=reads_base).train()
         with all_eager_attention(run.model):
             losses = learner(batch, strategy="oracle", budget=17, generator=torch.Generator(), frozen=True)
-        for name in ("answer", "token", "pointer", "relevance", "base", "looking"):
+        for name in ("answer", "token", "pointer", "relevance", "base", "visual_pretraining"):
             assert losses[name].isfinite(), name
     assert seen == [(len(batch.after), 33), (len(batch.after), 17)]
     losses["answer"].backward()

@@ -430,7 +430,7 @@ def test_no_path_of_this_machine_is_written(published: Path, tmp_path: Path) -> 
         assert str(published) not in text and str(tmp_path) not in text, path.name
 
 
-def test_a_model_without_a_scorer_gets_a_processor_without_saccades(published: Path, tmp_path: Path) -> None:
+def test_a_model_without_a_scorer_gets_a_processor_without_fetched_tokens(published: Path, tmp_path: Path) -> None:
     """It wrote placeholders for the standard budget, which a model with strategy "none" refuses to fill."""
     assembled(published, tmp_path / "out", scorers=("none", "realizer"))
     model = load(tmp_path / "out")

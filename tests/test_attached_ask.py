@@ -57,7 +57,7 @@ def test_pages_of_a_document_are_asked_about_together(cli: Cli, folder: Path) ->
         (["--passes", "2"], "--passes: expected none with a idefics3 model; got 2"),
         (["--budget", "auto"], "budget: expected a share, a number of tokens or one of"),
         (["--budget", "1.5"], "budget: expected a share in 0..1; got 1.5"),
-        (["--strategy", "glance"], "strategy: expected one of attention"),
+        (["--strategy", "clip_query"], "strategy: expected one of attention"),
     ],
 )
 def test_other_options_are_refused(cli: Cli, folder: Path, picture: Path, options: list[str], message: str) -> None:

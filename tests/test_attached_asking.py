@@ -195,7 +195,7 @@ def test_an_encoding_of_another_model_is_refused(reader: AttachedReader) -> None
             r"question: expected text without <\|image_pad\|>, which stands for an image",
         ),
         ({"image": None, "question": "<|image_pad|> what?"}, "question: expected text without"),
-        ({"strategy": "glance"}, "strategy: expected one of attention, oracle, random, .*; got 'glance'"),
+        ({"strategy": "clip_query"}, "strategy: expected one of attention, oracle, random, .*; got 'clip_query'"),
         ({"strategy": "realizer"}, r'strategy "realizer": expected a trained scorer \(load_adapter'),
         ({"strategy": "oracle"}, "boxes: expected boxes with strategy oracle, and with no other"),
         ({"boxes": [BOX]}, "boxes: expected boxes with strategy oracle, and with no other"),

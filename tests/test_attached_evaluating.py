@@ -116,7 +116,7 @@ def test_the_command_prints_a_table(cli: Cli, reader: AttachedReader, tmp_path: 
         (["--passes", "2"], "num_passes: expected none with a idefics3 model; got 2"),
         (["--allocator", "window"], "allocator: expected none with a idefics3 model; got window"),
         (["--allocators", "all"], "--allocators: expected none with a idefics3 model; got all"),
-        (["--strategies", "glance"], "strategies: expected names among attention, similarity"),
+        (["--strategies", "clip_query"], "strategies: expected names among attention, similarity"),
         (["--strategies", "realizer"], "expected a trained scorer"),
         (["--strategies", "none@3"], "strategies: expected none without a budget; got none@3"),
         (["--strategies", "saliency@much"], "budget: expected a share, a number of tokens or one of"),

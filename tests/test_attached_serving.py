@@ -159,7 +159,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a share": ({"extra_body": {"budget": 1.5}}, "budget: expected a share in 0..1; got 1.5"),
     "a share below the base": ({"extra_body": {"budget": 0.001}}, "what the base takes; got 0.001"),
     "a budget": ({"extra_body": {"budget": "auto"}}, "budget: expected a share, a number of tokens or one of"),
-    "a strategy": ({"extra_body": {"strategy": "glance"}}, "strategy: expected one of attention"),
+    "a strategy": ({"extra_body": {"strategy": "clip_query"}}, "strategy: expected one of attention"),
     "no boxes": ({"extra_body": {"strategy": "oracle"}}, "boxes: expected boxes with strategy oracle"),
     "no scorer": ({"extra_body": {"strategy": "realizer"}}, "expected a trained scorer"),
     "too many tokens": ({"max_tokens": 1024, "messages": chat("x" * 2000, URLS[0])}, "the context of 2500 holds no"),

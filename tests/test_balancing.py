@@ -100,7 +100,7 @@ def test_the_tier_classifier_is_one_and_its_weights_have_the_names_of_old_checkp
         ("balancer_size", 0, "balancer_size: expected a whole number from 1 to 16384; got 0"),
         ("sjv_weights", [1, 0], r"sjv_weights: expected 3 numbers from 0 to 1000000, one above 0; got \[1, 0\]"),
         ("textures", "all", "textures: expected one of light, basic, full, or None; got 'all'"),
-        ("glance_layers", [0.5, 0.5], r"glance_layers: expected two increasing numbers from 0 to 1; got"),
+        ("attention_layers", [0.5, 0.5], r"attention_layers: expected two increasing numbers from 0 to 1; got"),
         ("latent_size", 0, "latent_size: expected a whole number from 1 to 16384, or None; got 0"),
     ],
 )

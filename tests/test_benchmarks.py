@@ -223,7 +223,7 @@ def test_running_back_is_timed_beside_the_plain_model(picture: Path, capsys: pyt
         (["--sides", "8"], "--sides: expected at least 64 px; got 8"),
         (["--image", "none.png"], "none.png"),
         (["--budgets", "2"], "budget: expected a share in 0..1"),
-        (["--strategy", "glance"], "strategy: expected one of attention"),
+        (["--strategy", "clip_query"], "strategy: expected one of attention"),
     ],
 )
 def test_timing_running_back_refuses_bad_arguments(arguments: list[str], message: str) -> None:

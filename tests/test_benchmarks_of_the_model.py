@@ -93,7 +93,7 @@ def test_info_lists_every_scorer_held_or_not(capsys: pytest.CaptureFixture[str])
     assert main(["info", str(SHIPPED), "--scorers", "--json"]) == 0
     scorers = json.loads(capsys.readouterr().out)["scorers"]
     assert list(scorers) == list(SCORERS) and {name for name, of in scorers.items() if of["parameters"]} == TRAINED
-    assert all(scorers[name]["flops"] > 0 for name in {*TRAINED, "glance"})
+    assert all(scorers[name]["flops"] > 0 for name in {*TRAINED, "attention"})
     assert [scorers[name]["held"] for name in ("realizer", "experts", "saliency")] == [True, False, True]
     assert main(["info", str(SHIPPED), "--scorers"]) == 0
     assert f"{scorers['experts']['parameters']:,}" in capsys.readouterr().out
@@ -103,7 +103,7 @@ def test_a_scorers_flops_are_those_of_its_stage_where_it_is_the_strategy() -> No
     """Counted apart for a table, they must be what the model then takes; a narrow latent takes less."""
     sizes = {"scorers": ["realizer", "experts"]}
     counts = count_scorers(tiny_config(fetcher=sizes))
-    for name in ("realizer", "experts", "saliency", "glance"):
+    for name in ("realizer", "experts", "saliency", "attention"):
         config = tiny_config(fetcher={**sizes, "strategy": name})
         assert count_flops(on_meta(config))["fetcher"] == counts[name]["flops"]
     latent = count_scorers(tiny_config(fetcher={"latent_size": 2}))

@@ -70,10 +70,10 @@ def test_every_bridge_is_tested() -> None:
 def test_shapes_and_gradients(kind: str, settings: dict[str, Any]) -> None:
     bridge: Bridge = build(kind, settings)
     base = bridge(*tokens(4), **told(bridge, 4, base=True))
-    saccades = bridge(*tokens(3, seed=2), base=base.cache, **told(bridge, 3))
-    assert base.tokens.shape == (2, 4, 6) and saccades.tokens.shape == (2, 3, 6)
+    fetched = bridge(*tokens(3, seed=2), base=base.cache, **told(bridge, 3))
+    assert base.tokens.shape == (2, 4, 6) and fetched.tokens.shape == (2, 3, 6)
     weights = torch.randn(2, 7, 6, generator=torch.Generator().manual_seed(3))
-    (torch.cat((base.tokens, saccades.tokens), 1) * weights).sum().backward()
+    (torch.cat((base.tokens, fetched.tokens), 1) * weights).sum().backward()
     without = {n for n, p in bridge.named_parameters() if p.grad is None or not p.grad.any()}
     choosing = CHOOSING.get(settings.get("lookup", kind), "nothing")
     assert without == {n for n, _ in bridge.named_parameters() if re.match(choosing, n)}
@@ -88,22 +88,22 @@ def test_without_attention_each_token_crosses_by_itself(kind: str) -> None:
     assert torch.allclose(alone, bridge(semantic, compressed).tokens[:, :4], atol=1e-6)
 
 
-def test_saccades_attend_to_everything_and_items_to_themselves() -> None:
+def test_fetched_tokens_attend_to_everything_and_items_to_themselves() -> None:
     bridge = build("transformer")
     base, other = bridge(*tokens()), bridge(*tokens(seed=4))
     fetched = tokens(3, seed=2)
     seen = bridge(*fetched, base=base.cache).tokens
     assert not torch.allclose(seen, bridge(*fetched, base=other.cache).tokens), "the base is not read"
     fewer = bridge(*(t[:, :2] for t in fetched), base=base.cache).tokens
-    assert not torch.allclose(seen[:, :2], fewer), "saccades do not read one another"
+    assert not torch.allclose(seen[:, :2], fewer), "fetched tokens do not read one another"
     alone = bridge(*(t[:1] for t in fetched), base=[(k[:1], v[:1]) for k, v in base.cache]).tokens
     assert torch.allclose(seen[:1], alone, atol=1e-6)
 
 
-def test_the_level_of_detail_tells_a_base_token_from_a_saccade() -> None:
+def test_the_level_of_detail_tells_a_base_token_from_a_fetched_token() -> None:
     bridge = build("transformer")
-    as_base, as_saccade = bridge(*tokens()).tokens, bridge(*tokens(), base=[]).tokens
-    assert not torch.allclose(as_base, as_saccade)
+    as_base, as_fetched = bridge(*tokens()).tokens, bridge(*tokens(), base=[]).tokens
+    assert not torch.allclose(as_base, as_fetched)
     with torch.no_grad():
         bridge.level.weight.zero_()
     assert torch.equal(bridge(*tokens()).tokens, bridge(*tokens(), base=[]).tokens)
@@ -145,8 +145,8 @@ def test_a_new_adapter_is_the_identity(kind: str) -> None:
     given = (torch.randn(1, 5, 32), torch.randn(1, 5, 32))
     base = bridge(*given)
     assert torch.equal(base.tokens, bridge(*given, bypass=True).tokens)
-    saccades = bridge(*given, base=base.cache)
-    assert torch.equal(saccades.tokens, base.tokens)
+    fetched = bridge(*given, base=base.cache)
+    assert torch.equal(fetched.tokens, base.tokens)
 
 
 @pytest.mark.parametrize("kind", SCORED)
@@ -247,14 +247,14 @@ def test_a_base_token_is_the_sum_of_what_its_places_say() -> None:
     assert torch.allclose(bridge.words(*tokens()), logits.view(2, 5, 16, 5))
 
 
-def test_saccades_and_bypassed_base_tokens_are_the_linear_projection() -> None:
+def test_fetched_tokens_and_bypassed_base_tokens_are_the_linear_projection() -> None:
     bridge = build("cells")
     projected = bridge.projection(torch.cat(tokens(), -1))
     assert torch.equal(bridge(*tokens(), base=[]).tokens, projected)
     assert torch.equal(bridge(*tokens(), bypass=True).tokens, projected)
 
 
-def test_with_words_for_fetched_patches_saccades_are_what_these_say_beside_the_projection() -> None:
+def test_with_words_for_fetched_patches_fetched_tokens_are_what_these_say_beside_the_projection() -> None:
     bridge = build("cells", {"place_words": [3, 2], "fetched_words": True})
     x = torch.cat(tokens(), -1)
     logits = bridge.fetched.head(F.layer_norm(x, (16,), bridge.fetched.norm.weight, bridge.fetched.norm.bias))

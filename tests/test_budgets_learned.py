@@ -26,7 +26,7 @@ STEPS = 150
 MARGIN = 1.3
 
 
-def mean_saccades(model: Any) -> dict[str, float]:
+def mean_fetched(model: Any) -> dict[str, float]:
     """Of the easy and of the hard questions about pages that were not learned from."""
     records = Rendered(**{name: value for name, value in HELD_OUT.items() if name != "format"}).read()
     found: dict[str, list[int]] = {"easy": [], "hard": []}
@@ -47,7 +47,7 @@ class NeedsItsPatches(ArrCocTrainer):
     def _answer_by_tier(self, model: nn.Module, inputs: Mapping[str, Any], draw: Draw) -> Tensor:
         needed = inputs["relevance_targets"].sum(1, keepdim=True)
         tokens = (inputs["labels"] != -100).sum(1, keepdim=True)
-        missing = (needed - tier_sizes(inputs["relevance_targets"].shape[1], draw.saccades)).clamp(min=0) / needed
+        missing = (needed - tier_sizes(inputs["relevance_targets"].shape[1], draw.num_fetched)).clamp(min=0) / needed
         return (2 * tokens * missing).roll(self.turned, 0)
 
 
@@ -56,7 +56,7 @@ class NeedsAnothersPatches(NeedsItsPatches):
 
 
 def trained(folder: Path, kind: type[ArrCocTrainer], efficiency: float = 0.5) -> dict[str, float]:
-    """`mean_saccades` of a tiny model with random, frozen features, once its tier classifier is trained."""
+    """`mean_fetched` of a tiny model with random, frozen features, once its tier classifier is trained."""
     model = tiny_model(fetcher={"tier_choice": "classifier", "hidden_size": 32})
     with torch.no_grad():
         for weight in model.model.fetcher.budgeters.parameters():
@@ -69,7 +69,7 @@ def trained(folder: Path, kind: type[ArrCocTrainer], efficiency: float = 0.5) ->
     trainer = make_trainer(model, model.processor, phase, folder, device=torch.device("cpu"), root=folder)
     trainer.__class__ = kind
     trainer.train()
-    return mean_saccades(model.eval())
+    return mean_fetched(model.eval())
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ from arr_coc.training.from_scratch.patch_language import (
 )
 from arr_coc.training.from_scratch.questions import Batch, Prompts
 from arr_coc.training.from_scratch.reading import ReadingPages
-from arr_coc.training.from_scratch.visual_pretraining import LookingHead, VisualPretraining, name_cells
+from arr_coc.training.from_scratch.visual_pretraining import CharacterHead, VisualPretraining, name_cells
 from arr_coc.training.recipe import Recipe, begin
 
 __all__ = ["config"]  # the fixture
@@ -118,7 +118,7 @@ def test_a_bridge_with_words_names_with_them(spoken: ArrCocConfig) -> None:
     bias[6, PLACE_WORDS[0] + 5] = bias[13, -1] = 1e4
     with torch.no_grad():
         core.bridge.head.bias.copy_(bias.flatten())
-        characters, words = name_cells(LookingHead(spoken.text_config.hidden_size), core, encoding)
+        characters, words = name_cells(CharacterHead(spoken.text_config.hidden_size), core, encoding)
     patches = encoding.side
     assert characters.shape == (2, patches, patches, 3, PLACE_WORDS[0])
     assert words.shape == (2, patches, patches, PLACE_WORDS[-1])
@@ -186,7 +186,9 @@ def test_a_bridge_that_is_new_begins_with_the_words_of_what_it_goes_on_from(
     assert torch.equal(bridge.fetched.table.weight, rows) and not bridge.table.weight.any()
 
 
-def test_looking_says_where_a_cell_is_once_there_is_a_language(spoken: ArrCocConfig, tmp_path: Path) -> None:
+def test_visual_pretraining_names_a_cell_in_words_once_there_is_a_language(
+    spoken: ArrCocConfig, tmp_path: Path
+) -> None:
     run = begun(spoken)
     language = Learner(run.model, run.processor.tokenizer).language
     teach_words(run.model, language)
@@ -205,7 +207,7 @@ def test_looking_says_where_a_cell_is_once_there_is_a_language(spoken: ArrCocCon
     assert distance() < before / 2
 
 
-def test_looking_can_hold_what_patches_say(spoken: ArrCocConfig, tmp_path: Path) -> None:
+def test_visual_pretraining_can_hold_what_patches_say(spoken: ArrCocConfig, tmp_path: Path) -> None:
     """A language model that reads patches goes on reading them, whatever base tokens learn."""
     moved = {}
     for weight in (0.0, 30.0):
@@ -216,10 +218,10 @@ def test_looking_can_hold_what_patches_say(spoken: ArrCocConfig, tmp_path: Path)
         page = ReadingPages(stage, spoken.vision_config, split="train").batch(99).pixels
         indices = torch.arange(20).expand(len(page), -1)
         with torch.no_grad():
-            before = core.bridge_saccades(core.encode_image(page), indices).tokens
+            before = core.bridge_fetched(core.encode_image(page), indices).tokens
         stage.run(run, tmp_path / str(weight))
         with torch.no_grad():
-            after = core.bridge_saccades(core.encode_image(page), indices).tokens
+            after = core.bridge_fetched(core.encode_image(page), indices).tokens
         moved[weight] = relative_error(after, before).item()
     assert moved[30.0] < moved[0.0] / 3
 

@@ -27,9 +27,9 @@ patch_sizes = st.sampled_from([2, 8, 14, 16])
 @given(cells, patch_sizes, st.sampled_from([None, "all", "auto", "tier:64", *NAMED_BUDGETS]))
 def test_named_budgets_fit_every_grid(cells: int, patch: int, budget: str | None) -> None:
     """A 4 x 4 grid has 16 patches: "fast" scaled to it is a fraction of one, and still fetches something."""
-    base, saccades = count_vision_tokens(4 * cells * patch, patch, budget)
+    base, num_fetched = count_vision_tokens(4 * cells * patch, patch, budget)
     assert base == cells**2
-    assert 1 <= saccades <= 16 * cells**2
+    assert 1 <= num_fetched <= 16 * cells**2
 
 
 @settings(deadline=None)
@@ -42,7 +42,7 @@ def test_a_number_is_taken_as_it_is(cells: int, patch: int, data: st.DataObject)
 
 @settings(deadline=None)
 @given(cells, st.sampled_from([None, 3, "all", "accurate"]))
-def test_strategy_none_counts_no_saccades(cells: int, budget: int | str | None) -> None:
+def test_strategy_none_counts_no_fetched_tokens(cells: int, budget: int | str | None) -> None:
     assert count_vision_tokens(32 * cells, 8, budget, strategy="none") == (cells**2, 0)
 
 

@@ -37,12 +37,12 @@ def regions_of(
     *,
     mask: Tensor | None = None,
     hidden: Tensor | None = None,
-    **knobs: float,
+    **fields: float,
 ) -> tuple[Tensor, Tensor]:
     """What an allocator chooses for relevance [B, N] of a grid of `SIDE`."""
     mask = torch.ones_like(relevance, dtype=torch.bool) if mask is None else mask
     ranked = ranked_scores(relevance, mask, hidden)
-    config = ArrCocFetcherConfig(**knobs)
+    config = ArrCocFetcherConfig(**fields)
     return ALLOCATORS[name].choose(ranked, count, relevance=relevance, config=config, side=SIDE)
 
 
@@ -89,8 +89,11 @@ def test_the_budget_is_exact_and_no_patch_is_in_two_regions(name: str, data: st.
     mask = torch.rand(3, N) < data.draw(st.sampled_from([0.0, 0.5, 0.98, 1.0]))
     hidden = torch.rand(3, N) < data.draw(st.sampled_from([0.0, 0.02, 0.5]))
     count = data.draw(st.integers(0, int((~hidden).sum(1).min())))
-    knobs = {"fovea_peaks": data.draw(st.sampled_from([1, 4])), "quadtree_spread": data.draw(st.sampled_from([0, 0.3]))}
-    indices, levels = regions_of(name, relevance, count, mask=mask, hidden=hidden, **knobs)
+    fields = {
+        "fovea_peaks": data.draw(st.sampled_from([1, 4])),
+        "quadtree_spread": data.draw(st.sampled_from([0, 0.3])),
+    }
+    indices, levels = regions_of(name, relevance, count, mask=mask, hidden=hidden, **fields)
     assert indices.shape == levels.shape == (3, count) and (indices.diff(dim=1) > 0).all()
     covered = spread_regions(torch.ones(3, count), indices, levels, (SIDE, SIDE))
     assert covered.amax() <= 1 and not covered[hidden].any()
@@ -99,7 +102,7 @@ def test_the_budget_is_exact_and_no_patch_is_in_two_regions(name: str, data: st.
     for row in range(3):
         rows = (tensor[row : row + 1] for tensor in (relevance, mask, hidden))
         own, mask_of_one, hidden_of_one = rows
-        alone = regions_of(name, own, count, mask=mask_of_one, hidden=hidden_of_one, **knobs)
+        alone = regions_of(name, own, count, mask=mask_of_one, hidden=hidden_of_one, **fields)
         assert alone[0][0].equal(indices[row]) and alone[1][0].equal(levels[row])
 
 

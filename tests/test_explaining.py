@@ -15,7 +15,7 @@ from arr_coc import ArrCocForConditionalGeneration
 from arr_coc.explaining.evidence import Evidence, Seen, evidence_json, gather_evidence, is_untrained, see, see_part
 from arr_coc.explaining.figures import draw_evidence, draw_passes, draw_strategies, save
 from arr_coc.modeling.fetcher import FetchChoices
-from arr_coc.modeling.textures import KNOWINGS
+from arr_coc.modeling.textures import RELEVANCE_MAPS
 
 QUESTION = "What is the total? $5 or $6?"
 HELD = ["realizer", "clip_query", "compositional", "shannon_jung_vervaeke", "experts"]
@@ -67,9 +67,11 @@ def test_experts_show_how_much_each_has_to_say(model: Any, seen: Seen) -> None:
     np.testing.assert_allclose(np.sum([each.values for each in evidence.inner], 0), 1, atol=1e-5)
 
 
-def test_a_scorer_without_maps_is_compared_with_the_knowings_and_claims_no_weights(model: Any, seen: Seen) -> None:
+def test_a_scorer_without_maps_is_compared_with_the_relevance_maps_and_claims_no_weights(
+    model: Any, seen: Seen
+) -> None:
     evidence = evidence_of(model, seen, strategy="realizer")
-    assert [each.name for each in evidence.inner] == list(KNOWINGS)
+    assert [each.name for each in evidence.inner] == list(RELEVANCE_MAPS)
     assert all(each.weight is None for each in evidence.inner)
     assert evidence.inner_note.startswith("realizer weighs no maps")
     fixed = {each.name: each.values for each in evidence_of(model, seen, strategy="compositional").inner}
@@ -77,10 +79,10 @@ def test_a_scorer_without_maps_is_compared_with_the_knowings_and_claims_no_weigh
         np.testing.assert_allclose(each.values, fixed[each.name], atol=1e-6)
 
 
-def test_without_a_trained_space_the_third_knowing_is_not_shown() -> None:
+def test_without_a_trained_space_the_third_map_is_not_shown() -> None:
     model = tiny_model(fetcher={"scorers": ["realizer"]})
     evidence = evidence_of(model, seen_by(model), strategy="saliency")
-    assert [each.name for each in evidence.inner] == list(KNOWINGS[:2])
+    assert [each.name for each in evidence.inner] == list(RELEVANCE_MAPS[:2])
     assert "holds no trained space" in evidence.inner_note
 
 

@@ -147,7 +147,7 @@ def test_more_than_the_candidates_is_an_error_never_a_repeat() -> None:
         fetcher()(context(), N - 3, taken=taken, choices=FetchChoices(strategy="saliency"))
 
 
-def test_strategy_none_with_saccades_to_fill_is_refused() -> None:
+def test_strategy_none_with_fetched_tokens_to_fill_is_refused() -> None:
     """It filled them with the first K patches of the top rows, and called the result the floor."""
     with pytest.raises(ValueError, match="none"):
         fetcher()(context(), 3, choices=FetchChoices(strategy="none"))

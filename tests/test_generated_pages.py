@@ -12,7 +12,12 @@ from arr_coc.data import fonts
 from arr_coc.data.domains.page import ABSENT, Question, TextPage
 from arr_coc.data.fonts import FontFace
 from arr_coc.data.generated import KINDS, draw_page, layout_page
-from arr_coc.data.generated.asking import (
+from arr_coc.data.generated.fields import FOREIGN, TERMS, FieldNames, all_fields, domains
+from arr_coc.data.generated.forms import _LAYOUTS as FORMS
+from arr_coc.data.generated.jumble import SIDE, jumble
+from arr_coc.data.generated.letters import FACTS
+from arr_coc.data.generated.page import Fonts
+from arr_coc.data.generated.question_writer import (
     DETAIL,
     GIST,
     NOT_THERE,
@@ -20,15 +25,10 @@ from arr_coc.data.generated.asking import (
     TICK,
     TWO_PLACES,
     WORDINGS,
-    Asker,
+    QuestionWriter,
     is_phrase,
     spoken,
 )
-from arr_coc.data.generated.fields import FOREIGN, TERMS, FieldNames, all_fields, domains
-from arr_coc.data.generated.forms import _LAYOUTS as FORMS
-from arr_coc.data.generated.jumble import SIDE, jumble
-from arr_coc.data.generated.letters import FACTS
-from arr_coc.data.generated.page import Fonts
 from arr_coc.data.generated.sheet import Sheet, Style, find
 from arr_coc.data.generated.values import _DATES, Values
 from arr_coc.data.generated.values import KINDS as VALUES
@@ -176,9 +176,9 @@ def test_pages_of_a_split_ask_in_its_own_words(faces: tuple[FontFace, ...]) -> N
     """Word for word: no question of a validation or test page could have been asked about a training page's field."""
     texts: dict[Split, set[str]] = {}
     for split in SPLITS:
-        asker = Asker(Random(0), split)
+        writer = QuestionWriter(Random(0), split)
         texts[split] = {
-            asker.named("zebra", kind).casefold().rstrip("?.:")
+            writer.named("zebra", kind).casefold().rstrip("?.:")
             for kind in ("date", "amount", "person", "words")
             for _ in range(300)
         }

@@ -31,7 +31,7 @@ DEEPSEEK = "deepseek-ai/DeepSeek-OCR"
 
 VISION = 398_144_768
 """DeepSeek-OCR's 476 tensors without projector, `image_newline`, `view_seperator` and CLIP's unused patch embedding."""
-SACCADES = 1024 + 1024 * 256
+FETCHED = 1024 + 1024 * 256
 """What is new in the vision tower: the fetched tokens' embedding and projection."""
 
 # Language model with its vocabulary head (once where tied); bridge with layout and planes; positions of base tokens.
@@ -135,10 +135,10 @@ def test_parameters_are_those_of_the_published_weights(name: str, models: dict[s
         return sum(p.numel() for p in {id(p): p for part in parts for p in part.parameters()}.values())
 
     body = model.model
-    assert count(body.vision_tower) == VISION + SACCADES
+    assert count(body.vision_tower) == VISION + FETCHED
     assert count(body.language_model, model.lm_head) == language
     assert count(body.bridge, body.layout, *([body.deepstack] if body.deepstack else [])) == bridge
-    assert count(model) == VISION + SACCADES + language + bridge + count(body.fetcher)
+    assert count(model) == VISION + FETCHED + language + bridge + count(body.fetcher)
 
 
 def test_vision_has_the_shapes_of_the_upstream_list(models: dict[str, Any]) -> None:

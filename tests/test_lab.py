@@ -85,9 +85,9 @@ def test_an_arm_is_trained_to_read_what_it_is_asked_with(name: str, config: ArrC
     """Side of the image, strategy, patches and base: as the contest's arm has them."""
     (arm,) = make_arms(config, [contest()[name].arm], seeds=(0,), boxed=False)
     recipe = load_recipe(LAB / "arms" / f"{name}.yaml")
-    looking, answering = recipe.stages
-    assert isinstance(looking, VisualPretrainingStage) and isinstance(answering, AnsweringStage) and not recipe.changes
-    for stage in (looking, answering):
+    visual, answering = recipe.stages
+    assert isinstance(visual, VisualPretrainingStage) and isinstance(answering, AnsweringStage) and not recipe.changes
+    for stage in (visual, answering):
         assert (stage.image_size or config.vision_config.image_size) == arm.side
     assert arm.strategy in {*answering.end_mix, "saliency", "realizer"} and answering.reads_base == (
         arm.rule != "patches_only"
@@ -101,23 +101,21 @@ def test_an_arm_is_trained_to_read_what_it_is_asked_with(name: str, config: ArrC
     assert isinstance(common[0], VisualPretrainingStage) and isinstance(common[1], AnsweringStage)
     for count in ("pages", "questions", "steps"):
         assert getattr(answering, count) == getattr(common[1], count)
-    assert looking.steps == common[0].steps or (looking.steps > common[0].steps and name.startswith("smaller"))
+    assert visual.steps == common[0].steps or (visual.steps > common[0].steps and name.startswith("smaller"))
 
 
 def test_all_arms_start_from_a_language_model_that_reads_what_each_of_them_reads() -> None:
     """Bases of as many cells as the floor's, the base of the lab's own image, patches, and both."""
-    looking, alone, together = load_recipe(LAB / "shared.yaml").stages
-    assert (
-        isinstance(looking, VisualPretrainingStage) and looking.encoder_rate > 0 and set(looking.kinds) == {"density"}
-    )
+    visual, alone, multi_task = load_recipe(LAB / "shared.yaml").stages
+    assert isinstance(visual, VisualPretrainingStage) and visual.encoder_rate > 0 and set(visual.kinds) == {"density"}
     assert isinstance(alone, CopyingStage) and alone.kind == "density" and not alone.learns_language
-    assert isinstance(together, MultiTaskStage) and together.image_size is None
-    answering, copying = together.stages
+    assert isinstance(multi_task, MultiTaskStage) and multi_task.image_size is None
+    answering, copying = multi_task.stages
     assert isinstance(answering, AnsweringStage) and isinstance(copying, CopyingStage)
     assert set(answering.end_mix) == {"none", "oracle", "realizer"} and set(answering.budgets) == {28, 64}
     assert 0 < copying.alone < 1 and 0 < copying.base_steps < copying.steps and copying.kind == "density"
     *before, floor = load_recipe(LAB / "shared_floor.yaml").stages
-    assert before == [looking, alone] and isinstance(floor, MultiTaskStage) and floor.steps == together.steps
+    assert before == [visual, alone] and isinstance(floor, MultiTaskStage) and floor.steps == multi_task.steps
     answering, copying = floor.stages
     assert isinstance(answering, AnsweringStage) and isinstance(copying, CopyingStage)
     assert set(answering.start_mix) == set(answering.end_mix) == {"none"} and copying.alone == 1
@@ -192,11 +190,11 @@ def test_stages_that_a_finished_training_began_with_are_taken_from_it(script: Mo
 
     assert taken("blind", 0) == []
     finished("running", 0, "run")
-    finished("running", 1, "other seed", "looking.steps=9")
+    finished("running", 1, "other seed", "visual_pretraining.steps=9")
     assert taken("blind", 0) == ["stage0 run"]
     assert taken("floor", 0) == taken("keep_all", 1) == []
-    assert taken("patches_only", 1, "looking.steps=9") == ["stage0 other seed"]
-    assert taken("floor_flops", 1, "looking.steps=9") == []
+    assert taken("patches_only", 1, "visual_pretraining.steps=9") == ["stage0 other seed"]
+    assert taken("floor_flops", 1, "visual_pretraining.steps=9") == []
     finished("shared", 0, "shared")
     assert taken("shared_floor", 0) == ["stage0 shared", "stage1 shared"]
     assert taken("blind", 0) == ["stage0 run"]
@@ -208,9 +206,9 @@ def test_a_training_does_not_go_on_with_other_settings(
     """A plain run would take one of ten steps for finished."""
     monkeypatch.setattr(script.subprocess, "run", lambda command, **_: None)
     training = script.Training("floor", 0, tmp_path)
-    assert not script.run(training, "cpu", ["looking.steps=10"])
+    assert not script.run(training, "cpu", ["visual_pretraining.steps=10"])
     (training.folder / "model").mkdir(parents=True)
-    assert script.run(training, "cpu", ["looking.steps=10"])
+    assert script.run(training, "cpu", ["visual_pretraining.steps=10"])
     assert not script.run(training, "cpu", [])
     assert "floor-0: begun with other settings, see" in capsys.readouterr().out
 
@@ -242,8 +240,8 @@ def test_a_trained_floor_tells_characters_by_cell(
     assert all(held >= 1 and page in (0, 1) for _, held, page, _ in told)
     assert not all(right for *_, right in tellers["named"])
 
-    def knowing(*_: object) -> tuple[Tensor, Tensor]:
+    def named(*_: object) -> tuple[Tensor, Tensor]:
         return one_hot(asked.batch.glyphs, 1 + len(CHARSET)), asked.batch.words
 
-    monkeypatch.setattr(cells, "name_cells", knowing)
+    monkeypatch.setattr(cells, "name_cells", named)
     assert all(right for teller, *_, right in asked.told() if teller == "named")

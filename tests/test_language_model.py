@@ -120,12 +120,12 @@ def test_rows_end_with_newlines_and_the_last_with_the_separator(models: dict[str
         expected += [row, core.layout.image_newline.expand(2, 1, -1)]
     expected += [core.layout.view_seperator.expand(2, 1, -1)]
     assert torch.equal(output.image_tokens[:, :-3], torch.cat(expected, 1))
-    states, projected = core.vision_tower.saccades(encoding, output.fetch.indices)
+    states, projected = core.vision_tower.fetched_states(encoding, output.fetch.indices)
     assert torch.equal(output.image_tokens[:, -3:], core.bridge(states, projected, base=[]).tokens)
 
 
 @torch.no_grad()
-def test_indicators_stand_around_base_and_saccades(models: dict[str, Any]) -> None:
+def test_indicators_stand_around_base_and_fetched_tokens(models: dict[str, Any]) -> None:
     model = models["ovis2.5"]
     inputs = prompt(model, (PAGE, QUESTION), budget=3)
     output, table = model(**inputs), model.model.bridge.table.weight
@@ -239,13 +239,13 @@ def test_bypass_falls_back_to_the_linear_projection(name: str, models: dict[str,
     model = models[name]
     inputs = prompt(model, (PAGE, QUESTION), budget=7)
     output = model(**inputs)
-    base, saccades = model.config.vision_tokens(budget=7)
-    assert output.token_quality.shape == (1, base + saccades)
+    base, num_fetched = model.config.vision_tokens(budget=7)
+    assert output.token_quality.shape == (1, base + num_fetched)
     assert 0 <= output.token_quality.min() <= output.token_quality.max() <= 1
     bypassed = model(**inputs, choices={"bypass": True})
     encoding = model.model.encode_image(inputs.pixel_values, inputs.patch_mask)
     given = torch.cat((encoding.semantic, encoding.compressed.flatten(2).transpose(1, 2)), -1)
-    fetched = torch.cat(model.model.vision_tower.saccades(encoding, bypassed.fetch.indices), -1)
+    fetched = torch.cat(model.model.vision_tower.fetched_states(encoding, bypassed.fetch.indices), -1)
     linear = torch.cat((model.model.bridge.projection(given), model.model.bridge.projection(fetched)), 1)
     assert bypassed.token_quality is None and torch.equal(bypassed.image_tokens, linear)
     assert not torch.allclose(output.image_tokens, linear)

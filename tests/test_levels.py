@@ -47,14 +47,14 @@ def in_levels(fetch: FetchResult) -> FetchResult:
 def test_a_regions_token_is_made_of_the_mean_of_its_patches_at_its_centre(model: Any, encoding: Any) -> None:
     tower = model.model.vision_tower
     indices, levels = torch.tensor([[0, 6, 72]]), torch.tensor([[2, 0, 1]])
-    _, projected = tower.saccades(encoding, indices, levels=levels)
+    _, projected = tower.fetched_states(encoding, indices, levels=levels)
     mean = encoding.features[0, :, 4:6, 8:10].mean((1, 2))
     assert torch.allclose(projected[0, 2], tower.saccade_projection(mean), atol=1e-5)
     semantic = tower.semantic_encoder
     places = semantic._positions_at(torch.tensor([[0, 4, 64]]), 16, torch.full((1, 3), 2))
     assert torch.allclose(places[0], semantic.position_embedding[1:][[0, 1, 4]], atol=1e-6), "those of base cells"
-    singly = tower.saccades(encoding, indices, levels=torch.zeros_like(levels))
-    assert all(map(torch.equal, singly, tower.saccades(encoding, indices)))
+    singly = tower.fetched_states(encoding, indices, levels=torch.zeros_like(levels))
+    assert all(map(torch.equal, singly, tower.fetched_states(encoding, indices)))
 
 
 @pytest.mark.parametrize("layout", ["plain", "rows", "indicators"])
@@ -66,7 +66,7 @@ def test_regions_stand_behind_the_base_in_reading_order_of_their_first_patch(lay
     output = model(**inputs, choices={"allocator": "knapsack"})
     fetch, encoded = in_levels(output.fetch), core.encode_image(inputs.pixel_values, inputs.patch_mask)
     assert (fetch.indices.diff(dim=1) > 0).all()
-    bridged = core.bridge_saccades(encoded, fetch.indices, levels=fetch.levels).tokens
+    bridged = core.bridge_fetched(encoded, fetch.indices, levels=fetch.levels).tokens
     start = encoded.tokens.shape[1]
     assert torch.allclose(output.image_tokens[:, start : start + fetch.budget], bridged, atol=1e-5)
     assert torch.equal(output.image_tokens[:, :start], encoded.tokens), "the floor"

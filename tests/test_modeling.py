@@ -74,10 +74,10 @@ def saved(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_output_says_what_happened(model: Any) -> None:
     inputs = prompt(model, (PAGE, QUESTION), (CARD, "Who?"))
     output = model(**inputs)
-    base, saccades = model.config.vision_tokens()
+    base, num_fetched = model.config.vision_tokens()
     assert output.logits.shape == (*inputs.input_ids.shape, model.config.text_config.vocab_size)
-    assert output.image_tokens.shape == (2, base + saccades, model.config.text_config.hidden_size)
-    assert output.fetch.indices.shape == (2, saccades) and output.fetch.strategy == "realizer"
+    assert output.image_tokens.shape == (2, base + num_fetched, model.config.text_config.hidden_size)
+    assert output.fetch.indices.shape == (2, num_fetched) and output.fetch.strategy == "realizer"
     assert output.loss is None and output.relevance_loss is None
     assert isinstance(model(**inputs, return_dict=False), tuple)
 
@@ -222,7 +222,7 @@ BAD_FORWARD: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
         "allocator: expected one of adaptive, foveated, knapsack, quadtree, tiers, topk, window; got 'greedy'",
     ),
     "oracle without boxes": (lambda m, i: m(**i, choices={"strategy": "oracle"}), "expected boxes .*; got none"),
-    "none with saccades": (lambda m, i: m(**i, choices={"strategy": "none"}), "none"),
+    "none with fetched tokens": (lambda m, i: m(**i, choices={"strategy": "none"}), "none"),
     "relevance of another grid": (relevance_of_another_grid, r"relevance_targets.*expected.*256.*got.*7"),
     "oracle of another grid": (
         lambda m, i: m(**i, choices={"strategy": "oracle", "relevance": torch.rand(1, 7)}),
@@ -252,7 +252,7 @@ def test_bad_input_to_forward_is_one_line_of_expected_and_got(model: Any, case: 
     assert "\n" not in str(error.value)
 
 
-def test_more_saccades_than_patches_is_an_error(model: Any) -> None:
+def test_more_fetched_tokens_than_patches_is_an_error(model: Any) -> None:
     inputs = prompt(model, (PAGE, QUESTION))
     patches, placeholder = model.config.vision_config.num_patches, model.config.image_token_id
     more = torch.full((1, patches), placeholder)

@@ -81,24 +81,24 @@ def test_earlier_turns_stand_before_a_question(task: MultiView) -> None:
 def test_nothing_is_fetched_of_pages_that_can_be_read_so(task: MultiView) -> None:
     """A tiled page, or one of several, shows no print in its overview."""
     stage = replace(STAGE, unfetched=1.0, oracle=0.0, domains={"document": 1.0})
-    gathering = MultiView(stage, begun())
+    task = MultiView(stage, begun())
     rng = np.random.default_rng(0)
-    strategies = [gathering._strategy(gathering.pages(0).document(0, name), rng) for name in ("document", "invoice")]
+    strategies = [task._strategy(task.pages(0).document(0, name), rng) for name in ("document", "invoice")]
     assert strategies == ["none", "realizer"]
-    losses = gathering.losses(0, [gathering.pages(0).document(0)])
+    losses = task.losses(0, [task.pages(0).document(0)])
     assert {"answer/none", "loss"} == {*losses}
 
 
 def test_pages_of_which_nothing_is_fetched_are_transcribed() -> None:
     """In the turn in which answering transcribes, so that what was learnt there is gone on with."""
     run = begun()
-    gathering = MultiView(replace(STAGE, unfetched=1.0, transcribed=1.0, domains={"document": 1.0}), run)
-    page = gathering.pages(0).document(0)
+    task = MultiView(replace(STAGE, unfetched=1.0, transcribed=1.0, domains={"document": 1.0}), run)
+    page = task.pages(0).document(0)
     said = page.text.split("\n")
     assert all(any(line.endswith(f" {question.answers[0]}") for line in said) for question in page.questions)
-    assert {"transcript/none", "loss"} == {*gathering.losses(0, [page])}
-    of_several = gathering.pages(0).document(0, "pages")
-    assert {"answer/realizer", "answer/oracle"} & {*gathering.losses(0, [of_several])}
+    assert {"transcript/none", "loss"} == {*task.losses(0, [page])}
+    of_several = task.pages(0).document(0, "pages")
+    assert {"answer/realizer", "answer/oracle"} & {*task.losses(0, [of_several])}
     tokenizer, question = run.processor.tokenizer, page.questions[0]
     asked = Prompts(tokenizer, run.model.config.image_token_id)(
         question.text, [(char, -1) for char in question.answers[0]], [(char, -1) for char in page.text]
@@ -111,10 +111,10 @@ def test_pages_of_which_nothing_is_fetched_are_transcribed() -> None:
 
 def test_the_bridge_learns_from_base_tokens_too(task: MultiView) -> None:
     document = replace(STAGE, unfetched=1.0, domains={"document": 1.0})
-    gathering = MultiView(document, begun())
-    loss = gathering.losses(0, [gathering.pages(0).document(0)])["loss"]
+    task = MultiView(document, begun())
+    loss = task.losses(0, [task.pages(0).document(0)])["loss"]
     loss.backward()
-    bridge = [weight for weight in gathering.module["bridge"].parameters() if weight.grad is not None]
+    bridge = [weight for weight in task.module["bridge"].parameters() if weight.grad is not None]
     assert any(bool(weight.grad.abs().sum() > 0) for weight in bridge if weight.grad is not None)
 
 
@@ -134,24 +134,24 @@ def test_what_is_thought_is_taught_before_the_answer(task: MultiView) -> None:
 def test_what_was_read_is_decided_on_without_an_image() -> None:
     """The answer follows from the thought; each is learnt as if it were asked alone."""
     run = begun()
-    gathering = MultiView(replace(STAGE, decided=3), run)
-    asked = gathering._comparisons(0)
-    assert len(asked) == 3 and asked == gathering._comparisons(0) != gathering._comparisons(1)
+    task = MultiView(replace(STAGE, decided=3), run)
+    asked = task._comparisons(0)
+    assert len(asked) == 3 and asked == task._comparisons(0) != task._comparisons(1)
     for question in asked:
         amounts = [float(amount.replace(",", "").lstrip("$")) for amount in question.thinking.split("\n")]
         assert len(amounts) == 2 and question.answers[0] in question.thinking.split("\n")
         answer = float(question.answers[0].replace(",", "").lstrip("$"))
         assert answer == (max if question.kind == "highest" else min)(amounts)
-    with torch.no_grad(), all_eager_attention(gathering.reader.model):
-        together = gathering.reader.decide(asked)
-        alone = [gathering.reader.decide([question]) for question in asked]
-        other = gathering.reader.decide([replace(question, thinking=question.thinking[::-1]) for question in asked])
-    lengths = gathering.reader._answers([question.answers[0] for question in asked])[1].sum(1)
+    with torch.no_grad(), all_eager_attention(task.reader.model):
+        together = task.reader.decide(asked)
+        alone = [task.reader.decide([question]) for question in asked]
+        other = task.reader.decide([replace(question, thinking=question.thinking[::-1]) for question in asked])
+    lengths = task.reader._answers([question.answers[0] for question in asked])[1].sum(1)
     expected = (torch.stack([one["answer"] for one in alone]) * lengths).sum() / lengths.sum()
     assert together["answer"].item() == pytest.approx(expected.item(), rel=1e-3)
     assert other["answer"].item() != together["answer"].item()
-    page = [gathering.pages(0).document(0)]
-    losses, without = gathering.losses(0, page), MultiView(STAGE, run).losses(0, page)
+    page = [task.pages(0).document(0)]
+    losses, without = task.losses(0, page), MultiView(STAGE, run).losses(0, page)
     assert without["loss"].item() + losses["decided"].item() == pytest.approx(losses["loss"].item(), rel=1e-4)
 
 
@@ -170,8 +170,8 @@ def test_settings_of_no_meaning_are_refused(settings: dict[str, Any], expected: 
 
 def test_a_strategy_that_sees_no_tiles_is_refused() -> None:
     run = begun()
-    run.model.config.fetcher_config.strategy = "glance"
-    with pytest.raises(ValueError, match="gathering: expected a strategy that sees tiles; got 'glance'"):
+    run.model.config.fetcher_config.strategy = "attention"
+    with pytest.raises(ValueError, match="multi_view: expected a strategy that sees tiles; got 'attention'"):
         MultiView(STAGE, run)
 
 

@@ -181,7 +181,7 @@ def test_the_server_reads_the_same_prompt(model: Any, parts: tuple[str, str]) ->
     blocks = {"text": ASK, "image_url": {"type": "image_url", "image_url": {"url": "data:,"}}}
     request = ChatRequest(model="m", messages=[{"role": "user", "content": [blocks[part] for part in parts]}])  # type: ignore[list-item]
     images, history, question = request.turns()
-    base, saccades = model.config.vision_tokens()
-    ids = model.processor.prompts([question], images=[len(images)], placeholders=base + saccades, history=history)
+    base, num_fetched = model.config.vision_tokens()
+    ids = model.processor.prompts([question], images=[len(images)], placeholders=base + num_fetched, history=history)
     trained = model.processor.apply_chat_template([turn(shown(PAGE), ASK)], **WRITTEN)
     assert torch.equal(ids["input_ids"], trained["input_ids"])

@@ -34,7 +34,7 @@ def patches(answer: Answer) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("allocator", ["topk", "window", "tiers", "adaptive"])
-@pytest.mark.parametrize("strategy", ["realizer", "saliency", "glance"])
+@pytest.mark.parametrize("strategy", ["realizer", "saliency", "attention"])
 def test_no_patch_is_fetched_twice(model: Any, strategy: str, allocator: str) -> None:
     answer = asked(model, strategy=strategy, allocator=allocator)
     fetched = [patch for own in patches(answer) for patch in own]

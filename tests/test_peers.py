@@ -224,7 +224,7 @@ def test_a_question_stands_where_the_prompt_says(masked: Any, images: list[Image
     assert ids[question.behind].tolist() == text_behind[text_behind != masked.config.image_token_id].tolist()
     assert set(question.asked.tolist()) < set(question.behind.tolist()), "the template's words after it, too"
     assert (ids == masked.config.image_token_id).sum() == 16 + len(question.candidates)
-    expected = masked.model.bridge_saccades(encoding, question.candidates[None]).tokens[0]
+    expected = masked.model.bridge_fetched(encoding, question.candidates[None]).tokens[0]
     assert_close(question.embeds[question.places], expected)
 
 

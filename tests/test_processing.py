@@ -29,18 +29,18 @@ from arr_coc.modeling.prompt_format import CHAT_TEMPLATE
 def test_placeholders_equal_the_models_count(budget: int | str | None, strategy: str | None) -> None:
     processor = make_processor()
     out = processor(images=picture(), text="<|image_pad|>What?", budget=budget, strategy=strategy, return_tensors="pt")
-    base, saccades = count_vision_tokens(SIDE, PATCH, budget, strategy=strategy)
-    assert base == 16 and (saccades == 0) == (strategy == "none" or budget == 0)
-    assert (out["input_ids"] == processor.image_token_id).sum() == base + saccades
+    base, num_fetched = count_vision_tokens(SIDE, PATCH, budget, strategy=strategy)
+    assert base == 16 and (num_fetched == 0) == (strategy == "none" or budget == 0)
+    assert (out["input_ids"] == processor.image_token_id).sum() == base + num_fetched
 
 
 @pytest.mark.parametrize("layout", ["plain", "rows", "indicators"])
 def test_the_layout_takes_placeholders_and_is_saved(layout: str) -> None:
     processor = make_processor(layout=layout)
     out = processor(images=picture(), text="<|image_pad|>What?", budget=3)
-    base, saccades = count_vision_tokens(SIDE, PATCH, 3, layout=layout)
-    assert out["input_ids"][0].count(processor.image_token_id) == base + saccades
-    assert processor._get_num_multimodal_tokens([[20, 30]], budget=3).num_image_tokens == [base + saccades]
+    base, num_fetched = count_vision_tokens(SIDE, PATCH, 3, layout=layout)
+    assert out["input_ids"][0].count(processor.image_token_id) == base + num_fetched
+    assert processor._get_num_multimodal_tokens([[20, 30]], budget=3).num_image_tokens == [base + num_fetched]
     assert processor.to_dict()["layout"] == layout
 
 

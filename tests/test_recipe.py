@@ -33,25 +33,25 @@ def test_the_first_recipe_of_the_shipped_model_begins_with_nothing() -> None:
 
 
 def test_the_floor_goes_on_from_a_linear_bridge_and_its_first_stages_may_run_side_by_side() -> None:
-    """What copying holds is what looking says, so neither stage trains what the other one reads."""
+    """What copying holds is what visual pretraining holds, so neither stage trains what the other one reads."""
     before, floor = load_recipe(RECIPE), load_recipe(RECIPE.with_name("floor.yaml"))
     assert (before.config().bridge_config.kind, floor.config().bridge_config.kind) == ("linear", "cells")
-    copying, looking, together = floor.stages
+    copying, visual, multi_task = floor.stages
     assert isinstance(copying, CopyingStage) and not copying.learns_language
-    assert isinstance(looking, VisualPretrainingStage) and looking.encoder_rate == 0
-    assert isinstance(together, MultiTaskStage) and [part.name for part in together.stages] == [
+    assert isinstance(visual, VisualPretrainingStage) and visual.encoder_rate == 0
+    assert isinstance(multi_task, MultiTaskStage) and [part.name for part in multi_task.stages] == [
         "answering",
-        "gathering",
+        "multi_view",
         "copying",
     ]
 
 
 def test_the_run_from_nothing_tells_values_apart_on_perfect_tokens_before_real_ones() -> None:
-    """What perfect tokens say is learnt once, by the first of its stages, and looking says the same."""
+    """What perfect tokens say is learnt once, by the first of its stages, and visual pretraining uses the same."""
     stages = load_recipe(RECIPE.with_name("from_nothing.yaml")).stages
     alone, real = (stage for stage in stages if isinstance(stage, MultiTaskStage))
     assert [part.name for part in alone.stages] == ["copying", "comparing"]
-    assert [part.name for part in real.stages] == ["answering", "gathering", "copying", "comparing"]
+    assert [part.name for part in real.stages] == ["answering", "multi_view", "copying", "comparing"]
     parts = [part for stage in (alone, real) for part in stage.stages if isinstance(part, CopyingStage)]
     assert len(parts) == 2 and all(part.scattered > 0 and not part.learns_language for part in parts)
     (first,) = (stage for stage in stages if isinstance(stage, CopyingStage))
@@ -62,7 +62,7 @@ def test_values_are_told_apart_on_perfect_tokens_and_then_on_real_ones() -> None
     recipe = load_recipe(VALUES)
     perfect, *real = (stage for stage in recipe.stages if isinstance(stage, MultiTaskStage))
     assert [part.name for part in perfect.stages] == ["copying", "comparing"] and recipe.averaged == 0.4
-    assert [part.name for part in real[0].stages] == ["answering", "gathering", "copying", "comparing"]
+    assert [part.name for part in real[0].stages] == ["answering", "multi_view", "copying", "comparing"]
     again = {"seed": 71, "steps": 750, "warmup": 40, "evaluate_every": 550}
     assert len(real) == 2 and replace(real[0], **again) == real[1]
 

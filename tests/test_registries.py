@@ -21,7 +21,7 @@ REGISTRIES = {
             "clip_query",
             "realizer",
             "oracle",
-            "glance",
+            "attention",
             "compositional",
             "contextual",
             "shannon_jung_vervaeke",

@@ -32,7 +32,7 @@ SCORER_CASES = {
     "shannon_jung_vervaeke": {"trained": True, "fetches": True},
     "hierarchical": {"trained": True, "fetches": True},
     "experts": {"trained": True, "fetches": True},
-    "glance": {"trained": False, "fetches": True},
+    "attention": {"trained": False, "fetches": True},
 }
 TRAINED = [name for name, case in SCORER_CASES.items() if case["trained"]]
 C, D, W, SIDE, LENGTH = 12, 10, 14, 8, 5

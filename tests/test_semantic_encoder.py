@@ -16,7 +16,7 @@ def semantic(**changes: Any) -> ArrCocSemanticConfig:
 
 
 @torch.no_grad()
-def test_a_saccade_sees_everything_and_the_base_sees_only_the_base() -> None:
+def test_a_fetched_token_sees_everything_and_the_base_sees_only_the_base() -> None:
     """In one layer a fetched token's state is that of joint attention; the base's must not know what was fetched."""
     encoder = randomise(SemanticEncoder(semantic(num_hidden_layers=1)))
     tokens, fetched = torch.randn(2, 4, 20), torch.randn(2, 3, 20)

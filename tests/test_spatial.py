@@ -326,7 +326,7 @@ def test_what_a_layout_puts_around_an_image_gets_no_planes(bridge: dict[str, Any
 SETTINGS: dict[str, dict[str, Any]] = {
     "greedy": {},
     "beams": {"num_beams": 3, "num_return_sequences": 1},
-    "glance": {"strategy": "glance"},
+    "attention": {"strategy": "attention"},
     "chosen number": {"budget": "auto"},
 }
 

@@ -41,8 +41,8 @@ def test_draws_depend_on_seed_and_step_alone(checkpoint: Path) -> None:
     draws = [mix.draw(0, step, config) for step in range(400)]
     assert draws == [turned.draw(0, step, config) for step in range(400)]
     share = sum(draw.strategy == "none" for draw in draws) / len(draws)
-    assert 0.18 < share < 0.32 and {d.saccades for d in draws if d.strategy == "none"} == {0}
-    assert {d.saccades for d in draws if d.strategy == "realizer"} == {5, 17} and mix.largest(config) == 17
+    assert 0.18 < share < 0.32 and {d.num_fetched for d in draws if d.strategy == "none"} == {0}
+    assert {d.num_fetched for d in draws if d.strategy == "realizer"} == {5, 17} and mix.largest(config) == 17
 
 
 @pytest.mark.parametrize("weights", [{}, {"realizer": -1.0}, {"realizer": 0.0}, {"realizer": "often"}, ["realizer"]])
@@ -220,7 +220,7 @@ def test_training_lowers_the_loss_and_logs_what_it_measures(checkpoint: Path, tm
     trainer.train()
     first, last = (line for line in trainer.state.log_history if "loss" in line)
     assert last["loss"] < first["loss"] - 0.2
-    names = {"loss/answer", "loss/relevance", "loss/efficiency", "loss/distribution", "recall", "saccades"}
+    names = {"loss/answer", "loss/relevance", "loss/efficiency", "loss/distribution", "recall", "fetched"}
     assert names | {f"gradient_norm/{part}" for part in PARTS} <= set(last)
     assert 0 < last["query_dependence"] < 1 and 0 <= last["recall"] <= 1
     assert sum(value for name, value in last.items() if name.startswith("tier/")) == pytest.approx(1)

@@ -209,9 +209,9 @@ def test_sources_share_a_budget_or_have_their_part_of_it(model: Any, spread: str
     assert counts is None or answer.fetch.counts.tolist() == counts
 
 
-@pytest.mark.parametrize("strategy", ["glance", "none", "saliency"])
+@pytest.mark.parametrize("strategy", ["attention", "none", "saliency"])
 def test_images_that_need_no_tiles_are_scored_by_every_strategy(model: Any, strategy: str) -> None:
-    """`glance` reads what `Look.views` has no tiles of; what fetches nothing has not failed."""
+    """`attention` reads what `Look.views` has no tiles of; what fetches nothing has not failed."""
     answer = model.generate([[SMALL, OTHER], [OTHER]], QUESTION, strategy=strategy, return_fetch=True)[0]
     budget = 0 if strategy == "none" else model.config.vision_tokens()[1]
     assert answer.fetch.counts.sum() == budget and answer.fetch.fallbacks == {"scorer": 0, "bridge": 0}
@@ -236,7 +236,7 @@ def test_patches_are_given_for_each_image(model: Any) -> None:
         model.generate([[PAGE, SMALL]], QUESTION, patches=patches)
 
 
-def test_several_images_keep_what_saccades_see_of_their_base(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_images_keep_what_fetched_tokens_see_of_their_base(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(Views, "whole", property(lambda self: False))
         anew = model.generate([[SMALL, OTHER]], QUESTION, return_fetch=True)[0]

@@ -22,7 +22,7 @@ from arr_coc.training.from_scratch.reading import ReadingPages
 from arr_coc.training.from_scratch.shared_prefix import check_layer
 from arr_coc.training.from_scratch.stage import ScratchStage
 from arr_coc.training.from_scratch.targets import SLOTS
-from arr_coc.training.from_scratch.visual_pretraining import LookingHead, VisualPretraining, by_patch
+from arr_coc.training.from_scratch.visual_pretraining import CharacterHead, VisualPretraining, by_patch
 from arr_coc.training.recipe import Recipe, load_recipe, train
 
 __all__ = ["config"]  # the fixture
@@ -55,7 +55,7 @@ def test_cells_and_patches_are_laid_out_alike() -> None:
 
 def test_a_head_names_characters_by_place_and_slot() -> None:
     """What the last 16th of the linear layer says is about the last patch of the cell, slot by slot."""
-    head, classes = LookingHead(6), 1 + len(CHARSET)
+    head, classes = CharacterHead(6), 1 + len(CHARSET)
     bias = torch.zeros(PLACES, SLOTS, classes)
     bias[15, 2, 7] = bias[4, 0, 3] = 9.0
     with torch.no_grad():
@@ -118,7 +118,9 @@ def test_weights_of_earlier_versions_get_new_matrices(language: PatchLanguage) -
 # ---- stages -------------------------------------------------------------------------------------------------------
 
 
-def test_looking_lowers_its_loss_and_leaves_a_frozen_encoder_as_it_was(config: ArrCocConfig, tmp_path: Path) -> None:
+def test_visual_pretraining_lowers_its_loss_and_leaves_a_frozen_encoder_as_it_was(
+    config: ArrCocConfig, tmp_path: Path
+) -> None:
     torch.manual_seed(0)
     run = begun(config)
     stage = replace(LOOKING, steps=100, learning_rate=3e-3, evaluate_every=100)
@@ -130,15 +132,15 @@ def test_looking_lowers_its_loss_and_leaves_a_frozen_encoder_as_it_was(config: A
     def loss() -> float:
         task = VisualPretraining(stage, run)
         with torch.no_grad(), all_eager_attention(run.model):
-            return sum(task.losses(0, page)["looking"].item() for page in pages) / len(pages)
+            return sum(task.losses(0, page)["visual_pretraining"].item() for page in pages) / len(pages)
 
     torch.manual_seed(0)
     before = loss()
     stage.run(run, tmp_path)
     assert loss() < before - 0.05
     assert all(torch.equal(weight, read[name]) for name, weight in encoder.state_dict().items())
-    assert set(run.learner) == {"reading", "looking"}
-    lines = (tmp_path / "looking.jsonl").read_text().splitlines()
+    assert set(run.learner) == {"reading", "visual_pretraining"}
+    lines = (tmp_path / "visual_pretraining.jsonl").read_text().splitlines()
     assert '"step": 0' in lines[0] and "held out, base: characters" in lines[0] and "patches: characters" in lines[0]
 
 
@@ -152,15 +154,18 @@ def test_a_grid_encoder_with_a_rate_is_trained_and_goes_on_reading(config: ArrCo
     assert not torch.equal(run.learner["reading"]["linear.weight"], head)
 
 
-def test_looking_resumes_where_it_was(config: ArrCocConfig, tmp_path: Path) -> None:
+def test_visual_pretraining_resumes_where_it_was(config: ArrCocConfig, tmp_path: Path) -> None:
     run, again = begun(config), begun(config)
     LOOKING.run(run, tmp_path)
-    state = load_state(tmp_path / "looking.pt")
+    state = load_state(tmp_path / "visual_pretraining.pt")
     assert state is not None and state["step"] == LOOKING.steps
     LOOKING.run(again, tmp_path)  # finished: nothing to do
     for name, weight in run.model.model.bridge.state_dict().items():
         assert torch.equal(weight, again.model.model.bridge.state_dict()[name])
-    assert all(torch.equal(weight, again.learner["looking"][name]) for name, weight in run.learner["looking"].items())
+    assert all(
+        torch.equal(weight, again.learner["visual_pretraining"][name])
+        for name, weight in run.learner["visual_pretraining"].items()
+    )
 
 
 @pytest.mark.parametrize("stage", [LOOKING, replace(COPYING, alone=1.0), ANSWERING])
@@ -177,7 +182,7 @@ def test_training_goes_on_from_a_learner_of_an_earlier_version(
     train(Recipe(trained, (replace(stage, steps=1),), start=trained), tmp_path / "out")
     left = load_learner(tmp_path / "out" / "model")
     assert ("places" in left["language"]) == (stage is not LOOKING)
-    assert ("looking" in left) == (not isinstance(stage, type(COPYING)))
+    assert ("visual_pretraining" in left) == (not isinstance(stage, type(COPYING)))
 
 
 def test_copying_from_the_base_alone_needs_the_base(config: ArrCocConfig, batch: Batch) -> None:
@@ -262,15 +267,17 @@ def test_dropped_patches_are_left_to_the_base(config: ArrCocConfig) -> None:
     assert recalls[0] == 1.0 and 0.05 < recalls[1] < 0.95
 
 
-def test_a_recipe_with_a_looking_stage_loads(tmp_path: Path) -> None:
+def test_a_recipe_with_a_visual_pretraining_stage_loads(tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
-    path.write_text("stages: [{stage: reading}, {stage: looking, encoder_rate: 3.0e-4}, {stage: copying, alone: 0.5}]")
+    path.write_text(
+        "stages: [{stage: reading}, {stage: visual_pretraining, encoder_rate: 3.0e-4}, {stage: copying, alone: 0.5}]"
+    )
     recipe = load_recipe(path, ["copying.pointing_layer=1"])
     assert [type(stage).__name__ for stage in recipe.stages] == [
         "ReadingStage",
         "VisualPretrainingStage",
         "CopyingStage",
     ]
-    path.write_text("stages: [{stage: looking}, {stage: joint}]")
+    path.write_text("stages: [{stage: visual_pretraining}, {stage: joint}]")
     with pytest.raises(ValueError, match="got one after VisualPretrainingStage"):
         load_recipe(path)

@@ -20,8 +20,8 @@ from ..modeling.configuration_arr_coc import ArrCocFetcherConfig
 from ..modeling.image_processing_arr_coc import Box
 from ..modeling.scorers import (
     SCORERS,
+    AttentionScorer,
     FetchContext,
-    GlanceScorer,
     Realizer,
     Scorer,
     masked_mean,
@@ -62,7 +62,7 @@ class TrainedScorer(Realizer):
 
 
 STRATEGIES: dict[str, type[Scorer]] = {
-    "attention": GlanceScorer,
+    "attention": AttentionScorer,
     "similarity": SimilarityScorer,
     **{name: SCORERS[name] for name in ("saliency", "random", "oracle")},
     "realizer": TrainedScorer,

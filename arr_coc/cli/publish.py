@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 BRIDGES = "cells, linear, quality, transformer, vet, wordpieces"
 SCORERS = (
     "none, random, saliency, variance, oracle, clip_query, realizer, compositional, contextual, shannon_jung_vervaeke, "
-    "hierarchical, experts, glance"
+    "hierarchical, experts, attention"
 )
 
 

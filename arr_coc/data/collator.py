@@ -59,14 +59,14 @@ class QuestionCollator:
                 raise ValueError(f"{name}: expected {' or '.join(get_args(known))}; got {value!r}")
         self.processor, self.padding_side, self.answer, self.seed = processor, padding_side, answer, seed
         self.side, self.patch_size = processor.image_processor.size["height"], processor.image_processor.patch_size
-        base, saccades = count_vision_tokens(
+        base, num_fetched = count_vision_tokens(
             self.side,
             self.patch_size,
             config.fetcher_config.budget if budget is None else budget,
             excludes_base=config.excludes_base,
             layout=config.bridge_config.layout,
         )
-        self.placeholders = base + saccades
+        self.placeholders = base + num_fetched
         self.limit = getattr(config.text_config, "max_position_embeddings", None)
         end = query_markers(processor.tokenizer, processor.image_token)["end_id"]
         self.end = processor.tokenizer.eos_token_id if end is None else end

@@ -341,7 +341,7 @@ PEERS.register("visionzip")(
     Peer(
         "VisionZip's dominant and contextual tokens",
         "2412.04467",
-        "patches stand in the encoder as saccades, so CLS attention is that to all of them beside the base; they are "
+        "patches are fetched tokens in the encoder, so CLS attention is that to all of them beside the base; they are "
         "merged before the semantic encoder, not behind it; CLS itself is not kept",
         _visionzip,
         reads_all=False,

@@ -221,11 +221,11 @@ def strategy_arm(model: ArrCocForConditionalGeneration, choices: FetchChoices) -
     """The arm of an experiment that asks as `generate(choices=...)` would with a strategy, a budget, an allocator."""
     config, chosen = model.config, model.model.fetcher.resolve(choices)
     strategy, side = chosen.strategy or config.fetcher_config.strategy, config.vision_config.image_size
-    base, saccades = config.vision_tokens(budget=chosen.budget, strategy=strategy)
+    base, num_fetched = config.vision_tokens(budget=chosen.budget, strategy=strategy)
     allocator = chosen.allocator or config.fetcher_config.allocator
     seeds = () if chosen.seed is None else (chosen.seed,)
     passes = chosen.num_passes or 1
-    return Arm(strategy, "ladder", strategy, saccades, allocator, side, base + saccades, seeds, passes=passes)
+    return Arm(strategy, "ladder", strategy, num_fetched, allocator, side, base + num_fetched, seeds, passes=passes)
 
 
 def measures(scored: Scored) -> dict[str, Any]:

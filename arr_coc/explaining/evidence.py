@@ -26,9 +26,9 @@ from ..modeling.image_loading import Encoded, load_source
 from ..modeling.image_processing_arr_coc import Box
 from ..modeling.joint_allocation import JointFetch
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
-from ..modeling.relevance_maps import EXPERTS, ExpertScorer, MapScorer, fixed_knowings
+from ..modeling.relevance_maps import EXPERTS, ExpertScorer, MapScorer, fixed_maps
 from ..modeling.scorers import FetchContext, Scorer
-from ..modeling.textures import KNOWINGS, TEXTURE_SETS, textures
+from ..modeling.textures import RELEVANCE_MAPS, TEXTURE_SETS, textures
 
 TEXTURES_SHOWN = ("luminance", "saturation", "saliency", "edge_magnitude", "local_entropy", "eccentricity")
 """Of the basic ones those that are neither parts of the image itself (its colours) nor of another one."""
@@ -109,7 +109,8 @@ class Evidence:
         uncertainty: of the answer, 0..1: see `answer_uncertainties`.
         untrained: whether the scorer's weights are those that it began with.
         textures: of the image.
-        inner: the maps that the scorer decides by, with their weights; or, of a scorer without such maps, the knowings.
+        inner: the maps that the scorer decides by, with their weights; for a scorer without such maps, the three
+            relevance maps.
         inner_note: what these maps are.
     """
 
@@ -265,7 +266,7 @@ def _context(model: ArrCocForConditionalGeneration, seen: Seen, question: str, c
 def inner_maps(
     model: ArrCocForConditionalGeneration, scorer: Scorer, strategy: str, context: FetchContext
 ) -> tuple[tuple[PatchMap, ...], str]:
-    """The maps that a scorer adds up, with their weights; of a scorer that has none, the knowings.
+    """The maps that a scorer adds up, with their weights; of a scorer that has none, the three relevance maps.
 
     Those are then the two that need no weights, and as the third the coupling of patch and question in the space that
     `clip_query` was trained for, if the checkpoint holds it: no map is shown that nothing was trained for.
@@ -290,16 +291,16 @@ def inner_maps(
         named = zip(EXPERTS, gates.T, shares, strict=True)
         note = "how much each expert has to say about a patch, and on average"
         return tuple(PatchMap(name, as_grid(values), share) for name, values, share in named), note
-    fixed = zip(KNOWINGS, fixed_knowings(context), strict=False)  # the third needs weights
-    knowings = [PatchMap(name, as_grid(values[0]), source="a fixed function") for name, values in fixed]
+    fixed = zip(RELEVANCE_MAPS, fixed_maps(context), strict=False)  # the third needs weights
+    maps = [PatchMap(name, as_grid(values[0]), source="a fixed function") for name, values in fixed]
     held: Any = dict(model.model.fetcher.scorers.items())
     clip = held.get("clip_query")
     if clip is None or is_untrained(clip):
         why = "the checkpoint holds no trained space for the third"
-        return tuple(knowings), f"{strategy} weighs no maps; for comparison two of the three knowings ({why})"
+        return tuple(maps), f"{strategy} weighs no maps; for comparison two of the three relevance maps ({why})"
     coupling = clip(context).sigmoid()[0]
-    knowings.append(PatchMap(KNOWINGS[-1], as_grid(coupling), source="as clip_query sees it"))
-    return tuple(knowings), f"{strategy} weighs no maps; for comparison the three knowings"
+    maps.append(PatchMap(RELEVANCE_MAPS[-1], as_grid(coupling), source="as clip_query sees it"))
+    return tuple(maps), f"{strategy} weighs no maps; for comparison the three relevance maps"
 
 
 def is_untrained(scorer: Scorer) -> bool:

@@ -31,7 +31,7 @@ class VllmClient:
     """Asks about images through a server that knows nothing of them.
 
     Args:
-        model: with its processor; its language model only embeds tokens here, unless the strategy glances.
+        model: with its processor; its language model only embeds tokens here, unless the strategy is "attention".
         client: OpenAI's, of the server.
         name: what the server calls the model; None: the first that it names.
 

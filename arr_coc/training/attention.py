@@ -102,12 +102,12 @@ def placeholder_columns(input_ids: Tensor, slots: int, image_token_id: int) -> t
     return rows.view(slots, -1)[:, 0], columns.view(slots, -1)
 
 
-def saccade_columns(columns: Tensor, config: ArrCocConfig, saccades: int) -> Tensor:
+def fetched_columns(columns: Tensor, config: ArrCocConfig, num_fetched: int) -> Tensor:
     """The columns [I, K] of the fetched tokens among those of whole images [I, positions]: last, before the layout's
     end."""
     _, behind = layout_positions(config.bridge_config.layout, rows=1)
     end = columns.shape[1] - behind
-    return columns[:, end - saccades : end]
+    return columns[:, end - num_fetched : end]
 
 
 def attention_layers(language_model: nn.Module, layers: Sequence[int] | None) -> list[nn.Module]:
@@ -170,7 +170,7 @@ def patch_attention(collected: Sequence[Tensor], input_ids: Tensor, fetch: Fetch
     """
     slots, patches = fetch.scores.shape
     rows, columns = placeholder_columns(input_ids, slots, config.image_token_id)
-    columns = saccade_columns(columns, config, fetch.indices.shape[1])
+    columns = fetched_columns(columns, config, fetch.indices.shape[1])
     paid = torch.stack(list(collected)).mean(0)[rows].gather(1, columns)  # [I, K]
     paid = paid.masked_fill(fetch.is_padding, 0.0)
     target = paid.new_zeros(slots, patches).scatter(1, fetch.indices, paid)

@@ -62,7 +62,7 @@ def fetch_measures(output: ArrCocOutput, batch: Mapping[str, Any]) -> dict[str, 
     images = torch.arange(len(fetch.scores), device=fetch.scores.device) if index is None else index
     return {
         "recall": recall(fetched, batch.get("relevance_targets")),
-        "saccades": fetch.wanted.float(),
+        "fetched": fetch.wanted.float(),
         "query_dependence": query_dependence(fetched, images, _questions(batch)),
     }
 
@@ -78,7 +78,7 @@ def tier_shares(output: ArrCocOutput) -> dict[str, Tensor]:
     return {f"tier/{bound}": (at == number).float() for number, bound in enumerate(bounds.tolist())}
 
 
-MEASURES = ("answer", "tokens", "exact", "relevance", "recall", "saccades", "query_dependence")
+MEASURES = ("answer", "tokens", "exact", "relevance", "recall", "fetched", "query_dependence")
 """Columns of `item_measures`."""
 
 

@@ -101,11 +101,11 @@ class AnsweredPrompts:
     answers: Sequence[Sequence[str]] | None
     encoding: ImageEncoding
 
-    def select(self, prompts: Tensor, slots: Tensor, saccades: int) -> "AnsweredPrompts":
+    def select(self, prompts: Tensor, slots: Tensor, num_fetched: int) -> "AnsweredPrompts":
         """Some prompts, by number [b], with their slots (bool [I]), and placeholders for so many fetched tokens per
         image."""
         batch = trim_placeholders(
-            counts=torch.full((int(slots.sum()),), saccades, device=slots.device),
+            counts=torch.full((int(slots.sum()),), num_fetched, device=slots.device),
             image_token_id=self.model.config.image_token_id,
             base_positions=self.encoding.base_positions,
             pad_token_id=self._pad,

@@ -24,8 +24,8 @@ class Run:
         processor: the model's.
         device: where to train.
         root: the folder that paths in a stage's data are relative to.
-        learner: states of what only training uses, by their names in a `Learner`, "reading", "looking" and "language";
-            empty before a stage has trained them.
+        learner: states of what only training uses, by their names in a `Learner`: "reading", "visual_pretraining" and
+            "language"; empty before a stage has trained them.
     """
 
     model: ArrCocForConditionalGeneration

@@ -60,10 +60,10 @@ class StepSampler(Sampler[int]):
 
 @dataclass(frozen=True)
 class Draw:
-    """How a step fetches: `strategy`, and K as `saccades` per image slot."""
+    """How a step fetches: `strategy`, and K as `num_fetched` per image slot."""
 
     strategy: str
-    saccades: int
+    num_fetched: int
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ class ArrCocTrainer(Trainer):
         self._anneal()
         learns = any(parameter.requires_grad for parameter in base_model(self.model).model.fetcher.scorers.parameters())
         attended = self._attended(model, inputs) if learns and self.weights["distillation"] else None
-        batch = self._trimmed(inputs, draw.saccades)
+        batch = self._trimmed(inputs, draw.num_fetched)
         before = self._before(model, batch, draw.strategy) if learns and self.weights["retention"] else None
         compared = learns and any(self.weights[name] for name in ("relevance", "distillation", "retention"))
         output = self._run(model, batch, draw.strategy, self.objective.allocator, scores=compared)
@@ -276,12 +276,12 @@ class ArrCocTrainer(Trainer):
             use_cache=False,
         )
 
-    def _trimmed(self, inputs: Mapping[str, Any], saccades: int) -> dict[str, Any]:
+    def _trimmed(self, inputs: Mapping[str, Any], num_fetched: int) -> dict[str, Any]:
         """The batch with placeholders for so many fetched tokens per image."""
         config = base_model(self.model).config
         base = config.vision_tokens(inputs["pixel_values"].shape[-1], budget=0)[0]
         aligned = {name: inputs[name] for name in _ALIGNED if inputs.get(name) is not None}
-        counts = torch.full((len(inputs["input_ids"]),), saccades, device=inputs["input_ids"].device)
+        counts = torch.full((len(inputs["input_ids"]),), num_fetched, device=inputs["input_ids"].device)
         trimmed = trim_placeholders(
             inputs["input_ids"], counts, image_token_id=config.image_token_id, base_positions=base,
             pad_token_id=config.padding_id, **aligned,
@@ -309,7 +309,7 @@ class ArrCocTrainer(Trainer):
     @torch.no_grad()
     def _answer_by_tier(self, model: nn.Module, inputs: Mapping[str, Any], draw: Draw) -> Tensor:
         """[I, T] summed cross-entropy of each answer with the fetched tokens of each tier, none more than drawn."""
-        sizes = tier_sizes(base_model(self.model).config.vision_config.num_patches, draw.saccades).tolist()
+        sizes = tier_sizes(base_model(self.model).config.vision_config.num_patches, draw.num_fetched).tolist()
         losses = {}
         for size in sorted(set(sizes)):
             batch = self._trimmed(inputs, size)
@@ -370,7 +370,7 @@ class ArrCocTrainer(Trainer):
         draw, config, rows = self.evaluation_draw(), base_model(self.model).config, []
         for inputs in dataloader:
             inputs = self._prepare_inputs(inputs)
-            batch = self._trimmed(inputs, draw.saccades)
+            batch = self._trimmed(inputs, draw.num_fetched)
             with torch.no_grad(), self.compute_loss_context_manager():
                 output = self._run(model, batch, draw.strategy, self.objective.allocator)
                 measures = item_measures(output, batch, positive_weight=config.relevance_positive_weight)

@@ -17,7 +17,7 @@ from ..questions import Wordings
 from ..splits import Split
 from ..values import CITIES, DAYS, DEPARTMENTS, MONTHS, PRODUCTS, REGIONS, pick, sample_words
 from .canvas import Canvas, least_pixels, text_unit
-from .page import Asker, Layouts, Page, Question, Span, interleave, register
+from .page import Layouts, Page, Question, QuestionWriter, Span, interleave, register
 
 
 @dataclass(frozen=True)
@@ -269,11 +269,11 @@ def draw_chart(rng: np.random.Generator, size: int, split: Split) -> Page:
             break
     drawn = _Drawing(canvas, plot, series, layout).draw()
     image = canvas.finish()
-    questions = _questions(Asker(WORDINGS, rng, split), series, layout, drawn)
+    questions = _questions(QuestionWriter(WORDINGS, rng, split), series, layout, drawn)
     return Page(image, interleave(rng, questions), name, canvas.font, tuple(canvas.glyphs))
 
 
-def _questions(ask: Asker, series: Series, layout: Layout, drawn: _Bars) -> Iterator[Question]:
+def _questions(ask: QuestionWriter, series: Series, layout: Layout, drawn: _Bars) -> Iterator[Question]:
     """A value read off the axis takes a hop more: from the name to the bar, from the bar to the tick."""
     counts = Counter(series.values)
     for index, name in enumerate(drawn.names):

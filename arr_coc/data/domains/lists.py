@@ -13,7 +13,7 @@ from ..questions import Wordings
 from ..splits import Split
 from ..values import DEPARTMENTS, FIRST_NAMES, KINDS, distinct, letters, pick, sample_words
 from .canvas import Align, Canvas, Role, Row, Ruling, draw_rows, least_pixels, plan_rows, rule_rows
-from .page import Asker, Layouts, Page, Question, Span, interleave, register
+from .page import Layouts, Page, Question, QuestionWriter, Span, interleave, register
 
 
 @dataclass(frozen=True)
@@ -156,11 +156,11 @@ def draw_directory(rng: np.random.Generator, size: int, split: Split) -> Page:
     spans = draw_rows(canvas, rows, plan)[start:]
     image = canvas.finish()
     cards = _cards([[span for span in row if span is not None] for row in spans], listing, layout)
-    questions = _questions(Asker(WORDINGS, rng, split), listing, cards)
+    questions = _questions(QuestionWriter(WORDINGS, rng, split), listing, cards)
     return Page(image, interleave(rng, questions), name, canvas.font, tuple(canvas.glyphs))
 
 
-def _questions(ask: Asker, listing: Listing, cards: list[_Card]) -> Iterator[Question]:
+def _questions(ask: QuestionWriter, listing: Listing, cards: list[_Card]) -> Iterator[Question]:
     count = len(listing.fields)
     for card in cards:
         for here, field in enumerate(listing.fields):
@@ -261,12 +261,14 @@ def draw_departures(rng: np.random.Generator, size: int, split: Split) -> Page:
     spans = [[span for span in row if span is not None] for row in draw_rows(canvas, rows, plan)]
     image = canvas.finish()
     gates = {row[0].text: row for row in spans[second + 1 :]}
-    questions = _departures_questions(Asker(DEPARTURES_WORDINGS, rng, split), spans[2:second], spans[second], gates)
+    questions = _departures_questions(
+        QuestionWriter(DEPARTURES_WORDINGS, rng, split), spans[2:second], spans[second], gates
+    )
     return Page(image, interleave(rng, questions), name, canvas.font, tuple(canvas.glyphs))
 
 
 def _departures_questions(
-    ask: Asker, cities: list[list[Span]], header: list[Span], gates: dict[str, list[Span]]
+    ask: QuestionWriter, cities: list[list[Span]], header: list[Span], gates: dict[str, list[Span]]
 ) -> Iterator[Question]:
     """`cities`: number and city of each flight; `gates`: number, gate and time, by number."""
     for number, city in cities:

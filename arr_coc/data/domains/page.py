@@ -234,7 +234,7 @@ def register_sources(
 
 
 @dataclass(frozen=True)
-class Asker:
+class QuestionWriter:
     """Puts questions about texts of a page in the wordings of a split."""
 
     wordings: Mapping[str, Wordings]

@@ -19,7 +19,7 @@ from ..rasterising import Ink, TextStyle, degrade, luminance
 from ..splits import Split
 from ..values import CITIES, FIRST_NAMES, KINDS, STREETS, TRADES, pick, sample_words
 from .canvas import least_pixels, text_unit
-from .page import Asker, Layouts, Page, Question, Span, interleave, register, register_sources
+from .page import Layouts, Page, Question, QuestionWriter, Span, interleave, register, register_sources
 from .photo import bounds_of, corners_of, homography, ink_box, paste_warped, project, sample_quad
 
 Fill = tuple[int, int, int]
@@ -359,11 +359,11 @@ def draw_sign(rng: np.random.Generator, size: int, split: Split) -> Page:
         shown.append(sign)
         glyphs += drawn
     page = degrade(rng, page, split=split, unit=text_unit(size))
-    questions = ask_about(Asker(WORDINGS, rng, split), shown)
+    questions = ask_about(QuestionWriter(WORDINGS, rng, split), shown)
     return Page(page, interleave(rng, questions), name, style.face.name, tuple(glyphs))
 
 
-def ask_about(ask: Asker, shown: list[Shown]) -> Iterator[Question]:
+def ask_about(ask: QuestionWriter, shown: list[Shown]) -> Iterator[Question]:
     """Every question about the signs of a scene."""
     colours = Counter(sign.sign.colour for sign in shown)
     for sign in shown:
@@ -385,7 +385,7 @@ def ask_about(ask: Asker, shown: list[Shown]) -> Iterator[Question]:
             yield ask("place", value, [place], place=place.text.lower())
 
 
-def _ask_shop(ask: Asker, spans: list[list[Span]]) -> Iterator[Question]:
+def _ask_shop(ask: QuestionWriter, spans: list[list[Span]]) -> Iterator[Question]:
     trade, name = spans[0][0], spans[1][0]
     yield ask("shop", name, [trade], trade=trade.text.lower())
     for opens, time in spans[2:]:
@@ -431,12 +431,12 @@ def draw_clip(rng: np.random.Generator, size: int, split: Split, count: int) -> 
     for number, (x, y) in enumerate(corners):
         seen = next((one.scene for one in passing if number in one.frames), world)
         frames.append(degrade(rng, seen.crop((x, y, x + size, y + size)), split=split, unit=text_unit(size)))
-    asker = Asker(WORDINGS, rng, split)
+    writer = QuestionWriter(WORDINGS, rng, split)
     colours = [one.shown.sign.colour for one in passing]
     questions = [
         _over_frames(question, one.frames, corners)
         for one in passing
-        for question in ask_about(asker, [one.shown])
+        for question in ask_about(writer, [one.shown])
         if question.kind != "colour" or colours.count(one.shown.sign.colour) == 1
     ]
     first, *rest = frames

@@ -26,7 +26,7 @@ from ..values import (
     sample_words,
 )
 from .canvas import Align, Canvas, Role, Row, Ruling, draw_rows, least_pixels, plan_rows, rule_rows
-from .page import Asker, Layouts, Page, Question, Span, interleave, register
+from .page import Layouts, Page, Question, QuestionWriter, Span, interleave, register
 
 
 @dataclass(frozen=True)
@@ -141,11 +141,11 @@ def draw_table(rng: np.random.Generator, size: int, split: Split) -> Page:
     image = canvas.finish()
     header = [span for span in spans[0][1:] if span is not None]
     body = [[span for span in row if span is not None] for row in spans[1:]]
-    questions = _questions(Asker(WORDINGS, rng, split), noun, header, body)
+    questions = _questions(QuestionWriter(WORDINGS, rng, split), noun, header, body)
     return Page(image, interleave(rng, questions), name, canvas.font, tuple(canvas.glyphs))
 
 
-def _questions(ask: Asker, noun: str, header: list[Span], body: list[list[Span]]) -> Iterator[Question]:
+def _questions(ask: QuestionWriter, noun: str, header: list[Span], body: list[list[Span]]) -> Iterator[Question]:
     """Look-ups of cells and rows; `body` holds a row's name, then its numbers."""
     for column, head in enumerate(header, 1):
         counts = Counter(row[column].text for row in body)
@@ -333,18 +333,18 @@ def draw_receipt(rng: np.random.Generator, size: int, split: Split) -> Page:
     columns = [
         {column: span for column, span in zip(layout.columns, row, strict=True) if span is not None} for row in items
     ]
-    ask = Asker(RECEIPT_WORDINGS, rng, split)
+    ask = QuestionWriter(RECEIPT_WORDINGS, rng, split)
     questions = [*_ask_items(ask, columns), *_ask_fields(ask, sale, texts)]
     return Page(image, interleave(rng, questions), name, canvas.font, tuple(canvas.glyphs))
 
 
-def _ask_fields(ask: Asker, sale: Sale, texts: list[Span]) -> Iterator[Question]:
+def _ask_fields(ask: QuestionWriter, sale: Sale, texts: list[Span]) -> Iterator[Question]:
     for field, _ in [*sale.details, *sale.sums]:
         label = next(i for i, span in enumerate(texts) if span.text.rstrip(":") == field.capitalize())
         yield ask("field", texts[label + 1], [texts[label]], field=field)
 
 
-def _ask_items(ask: Asker, items: list[dict[str, Span]]) -> Iterator[Question]:
+def _ask_items(ask: QuestionWriter, items: list[dict[str, Span]]) -> Iterator[Question]:
     """Questions about one item each; those that name a quantity or a price only where no other item has it."""
     prices = Counter(item["p"].text for item in items)
     quantities = Counter(item["q"].text for item in items if "q" in item)

@@ -67,7 +67,7 @@ def _page(maker: PageMaker, drawn: bool) -> TextPage:
         image=maker.sheet.draw(scale=1 if maker.sharp else 2) if drawn else None,
         size=maker.sheet.size,
         lines=maker.sheet.lines,
-        questions=maker.asker.ordered(_QUESTIONS, _ABSENT),
+        questions=maker.questions.ordered(_QUESTIONS, _ABSENT),
         kind=maker.kind,
         source=f"generated: {maker.kind}, {maker.layout}",
     )

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from ..splits import share
-from .asking import TWO_PLACES, boxes_of
 from .letters import ENDINGS, MONTHS, OPENINGS, SALUTATIONS, Writing, duration, head_fields, open_page
 from .page import PAGES, PageMaker
+from .question_writer import TWO_PLACES, boxes_of
 from .sheet import Style, find, joined
 
 _LAW = (
@@ -68,7 +68,7 @@ def agreement(maker: PageMaker) -> None:
     """A page of an agreement between two parties."""
     random, values = maker.random, maker.values
     body, bold, x, width, leading = open_page(maker)
-    sheet, layout, asker = maker.sheet, maker.arrange(_AGREEMENT_LAYOUTS, "agreement", 2), maker.asker
+    sheet, layout, questions = maker.sheet, maker.arrange(_AGREEMENT_LAYOUTS, "agreement", 2), maker.questions
     step, y = body.size * leading, float(random.randint(50, 90))
     name = random.choice(share(_AGREEMENTS, maker.split, "agreement", 3))
     short = "Contract" if "ontract" in name else "Agreement"
@@ -92,22 +92,27 @@ def agreement(maker: PageMaker) -> None:
     pieces, y = sheet.paragraph(text, x, y, width, body, leading)
     spots = {key: find(pieces, body.printable(value)) for key, value in (("date", date), ("one", one), ("two", two))}
     if spots["date"]:
-        asker.add(asker.word("agreement date"), joined(spots["date"]), boxes_of(spots["date"]))
+        questions.add(questions.word("agreement date"), joined(spots["date"]), boxes_of(spots["date"]))
     if spots["one"] and spots["two"]:
-        asker.add(
-            asker.word("other party", first=one), joined(spots["two"]), boxes_of(spots["two"]), boxes_of(spots["one"])
+        questions.add(
+            questions.word("other party", first=one),
+            joined(spots["two"]),
+            boxes_of(spots["two"]),
+            boxes_of(spots["one"]),
         )
         both = tuple(joined(spots["one"]) + sign + joined(spots["two"]) for sign in (" and ", ", "))
-        asker.add(asker.word("agreement parties"), both, boxes_of([*spots["one"], *spots["two"]]), kind=TWO_PLACES)
+        questions.add(
+            questions.word("agreement parties"), both, boxes_of([*spots["one"], *spots["two"]]), kind=TWO_PLACES
+        )
     y = _clauses(maker, body, bold, layout, short, state, x, y + step * 0.6, width, leading)
     if random.random() < 0.6 and y + step * 8 < sheet.height:
         y = _signatures(maker, body, one, two, x, y + step * 2, width, step)
     _page_number(maker, body, x, width)
-    asker.gist(
+    questions.gist(
         "kind of page",
         (short.lower(), "agreement" if short == "Contract" else "contract"),
     )
-    asker.gist("title", joined(title), title)
+    questions.gist("title", joined(title), title)
 
 
 def _clauses(
@@ -122,7 +127,13 @@ def _clauses(
     width: float,
     leading: float,
 ) -> float:
-    random, values, asker, sheet, step = maker.random, maker.values, maker.asker, maker.sheet, body.size * leading
+    random, values, questions, sheet, step = (
+        maker.random,
+        maker.values,
+        maker.questions,
+        maker.sheet,
+        body.size * leading,
+    )
     length, notice = duration(values), f"{random.choice((10, 14, 30, 60, 90))} days"
     special = [
         ("governing law", _LAW, state, 0.75),
@@ -134,7 +145,7 @@ def _clauses(
         if random.random() < often:
             clauses.append((random.choice(share(pool, maker.split, word, 3)), word, value))
         else:
-            asker.absent(asker.word(word))
+            questions.absent(questions.word(word))
     plain = share(_CLAUSES, maker.split, "clause", 4)
     clauses += [(text, "", "") for text in random.sample(plain, min(len(plain), random.randint(2, 8)))]
     clauses += [(maker.words.text(random.randint(1, 3)), "", "") for _ in range(random.randint(0, 4))]
@@ -151,7 +162,7 @@ def _clauses(
         }.get(layout, "")
         if y + (len(body.wrap(start + filled, width)) + 1) * step > sheet.height - 60:
             if word:
-                asker.absent(asker.word(word))
+                questions.absent(questions.word(word))
             continue
         if layout == "justified heads" and random.random() < 0.6:
             sheet.write(f"{i + 1}. {maker.words.noun().capitalize()}", x, y, bold)
@@ -160,7 +171,7 @@ def _clauses(
         y += step * 0.5
         answer = find(pieces, body.printable(value)) if word else []
         if answer:
-            asker.add(asker.word(word), joined(answer), boxes_of(answer))
+            questions.add(questions.word(word), joined(answer), boxes_of(answer))
     return y
 
 
@@ -168,7 +179,7 @@ def _signatures(
     maker: PageMaker, body: Style, one: str, two: str, x: float, y: float, width: float, step: float
 ) -> float:
     """Both parties' signature blocks beside each other."""
-    random, values, asker, sheet = maker.random, maker.values, maker.asker, maker.sheet
+    random, values, questions, sheet = maker.random, maker.values, maker.questions, maker.sheet
     for left, company in ((x, one), (x + width * 0.53, two)):
         pieces, base = sheet.paragraph(company, left, y, width * 0.45, body, 1.2)
         name = values.person()
@@ -182,9 +193,9 @@ def _signatures(
         position = body.printable(values.job())
         fitting = body * min(1.0, (left + width * 0.46 - title.box[2]) / body.width(position))
         job = sheet.write(position, title.box[2] + 6, base + step * 3.8, fitting)
-        asker.add(asker.word("who signs", name=joined(pieces)), signer.text, [signer.box], boxes_of(pieces))
+        questions.add(questions.word("who signs", name=joined(pieces)), signer.text, [signer.box], boxes_of(pieces))
         if random.random() < 0.5:
-            asker.add(asker.word("title of", name=signer.text), job.text, [job.box], [signer.box])
+            questions.add(questions.word("title of", name=signer.text), job.text, [job.box], [signer.box])
     return y + step * 7
 
 
@@ -194,7 +205,7 @@ def _page_number(maker: PageMaker, body: Style, x: float, width: float) -> None:
     number = str(maker.random.randint(1, 30))
     form = maker.random.choice(("{}", "- {} -", "Page {}", "{}"))
     piece = maker.sheet.write(form.format(number), x + width / 2, maker.sheet.height - 26, body, "middle")
-    maker.asker.add(maker.asker.word("page number"), number, [piece.part(number).box])
+    maker.questions.add(maker.questions.word("page number"), number, [piece.part(number).box])
 
 
 @PAGES.register("email")
@@ -221,7 +232,7 @@ def email(maker: PageMaker) -> None:
         if random.random() < 0.5
         else f"{random.choice(('Re', 'Fwd', 'Invoice', 'Question', 'Update'))}: {maker.words.thing()}"
     )
-    asker = maker.asker
+    questions = maker.questions
     if layout in ("app", "card", "pane"):
         y = _app_head(maker, body, bold, subject, x, y, inner, step)
     else:
@@ -246,7 +257,7 @@ def email(maker: PageMaker) -> None:
     sheet.write(random.choice(share(ENDINGS, maker.split, "ending", 3)), x, y, body)
     sheet.write(values.first_name(), x, y + step, body)
     writing.absent(2)
-    asker.gist("kind of page", ("email", "an email", "e-mail"))
+    questions.gist("kind of page", ("email", "an email", "e-mail"))
 
 
 def _folders(maker: PageMaker, body: Style, height: int) -> None:
@@ -256,8 +267,8 @@ def _folders(maker: PageMaker, body: Style, height: int) -> None:
         piece = maker.sheet.write(name, 20, 50 + i * body.size * 2.2, body)
         if name in ("Inbox", "Drafts", "Spam"):
             count = maker.sheet.write(str(maker.random.randint(1, 99)), 172, 50 + i * body.size * 2.2, body, "right")
-            maker.asker.add(
-                maker.asker.word("folder", name=name),
+            maker.questions.add(
+                maker.questions.word("folder", name=name),
                 count.text,
                 [count.box],
                 [piece.box],
@@ -268,7 +279,7 @@ def _app_head(
     maker: PageMaker, body: Style, bold: Style, subject: str, x: float, y: float, width: float, step: float
 ) -> float:
     """Subject in large print, the sender with a round picture, the time at the right."""
-    random, values, asker, sheet = maker.random, maker.values, maker.asker, maker.sheet
+    random, values, questions, sheet = maker.random, maker.values, maker.questions, maker.sheet
     title, y = sheet.paragraph(
         subject, x, y + body.size * 0.5, width, Style(bold.face, body.size * 1.5, bold.colour), 1.25
     )
@@ -279,18 +290,18 @@ def _app_head(
     time = sheet.write(
         values.time() if random.random() < 0.6 else values.date(), x + width, y + body.size * 0.6, body, "right"
     )
-    asker.add(asker.word("letter writer").replace("letter", "e-mail"), sender.text, [sender.box])
-    asker.add(asker.word("letter subject").replace("letter", "e-mail"), joined(title), boxes_of(title))
-    asker.add(
-        asker.word("sender's address"),
+    questions.add(questions.word("letter writer").replace("letter", "e-mail"), sender.text, [sender.box])
+    questions.add(questions.word("letter subject").replace("letter", "e-mail"), joined(title), boxes_of(title))
+    questions.add(
+        questions.word("sender's address"),
         address.text,
         [address.box],
         [sender.box],
     )
-    asker.add(
-        asker.word("mail time"),
+    questions.add(
+        questions.word("mail time"),
         time.text,
         [time.box],
     )
-    asker.absent(asker.word("attached"))
+    questions.absent(questions.word("attached"))
     return y + step * 2.6

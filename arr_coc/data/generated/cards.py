@@ -86,7 +86,7 @@ def business_card(maker: PageMaker) -> None:
     layout = maker.arrange(_BUSINESS, "business card", 3)
     width = random.choice((640, 720, 800))
     ink, accent = _card(maker, width, int(width * random.uniform(0.55, 0.64)))
-    sheet, asker = maker.sheet, maker.asker
+    sheet, questions = maker.sheet, maker.questions
     family = maker.family(mono=0.05)
     small = Style(family.regular, width * random.uniform(0.021, 0.028), ink)
     name_style = Style(
@@ -113,7 +113,7 @@ def business_card(maker: PageMaker) -> None:
         y += style.size * 1.15
         pieces, _ = sheet.paragraph(text, x if align == "left" else 40, y, width - 80, style, 1.15, align)
         y = float(pieces[-1].boxes[0, 3]) + style.size * 0.25
-        asker.add(asker.word(f"card {kind}"), joined(pieces), [piece.box for piece in pieces])
+        questions.add(questions.word(f"card {kind}"), joined(pieces), [piece.box for piece in pieces])
     y = max(y + small.size * 1.5, sheet.height * 0.52)
     if layout in ("two sides", "split"):
         x = width * 0.52
@@ -124,8 +124,8 @@ def business_card(maker: PageMaker) -> None:
     present = _contacts(maker, small, x, y, step, align)
     for kind in _CONTACTS:
         if kind not in present:
-            asker.absent(
-                asker.word(
+            questions.absent(
+                questions.word(
                     "card contact",
                     name={
                         "phone": "phone number",
@@ -135,11 +135,11 @@ def business_card(maker: PageMaker) -> None:
                     }.get(kind, kind),
                 )
             )
-    asker.gist("kind of page", ("business card", "a business card"))
+    questions.gist("kind of page", ("business card", "a business card"))
 
 
 def _contacts(maker: PageMaker, style: Style, x: float, y: float, step: float, align: str) -> list[str]:
-    random, values, sheet, asker = maker.random, maker.values, maker.sheet, maker.asker
+    random, values, sheet, questions = maker.random, maker.values, maker.sheet, maker.questions
     labelled = random.random() < 0.75
     written = []
     for kind in ("phone", "mobile", "fax", "email", "website"):
@@ -162,7 +162,7 @@ def _contacts(maker: PageMaker, style: Style, x: float, y: float, step: float, a
                 "website": "website",
             }[kind]
             labels = [line.part(style.printable(label)).box] if label and style.printable(label) in line.text else []
-            asker.add(asker.word("card contact", name=name), printed, [line.part(printed).box], labels)
+            questions.add(questions.word("card contact", name=name), printed, [line.part(printed).box], labels)
             written.append(kind)
         y += step
     return written
@@ -212,7 +212,7 @@ def id_card(maker: PageMaker) -> None:
     layout = maker.arrange(_ID, "id card", 2)
     width = random.choice((720, 800, 860))
     ink, accent = _card(maker, width, int(width * 0.64))
-    sheet, asker = maker.sheet, maker.asker
+    sheet, questions = maker.sheet, maker.questions
     fields = _fields(maker, ink, width * random.uniform(0.022, 0.03))
     top = 0.0
     head = Style(fields.value.face, width * random.uniform(0.032, 0.045), ink)
@@ -274,8 +274,8 @@ def id_card(maker: PageMaker) -> None:
         ):
             y, column = bottom, 0
     ask_fields(maker, fields.shown, domain)
-    asker.gist("kind of page", ("card", "an identity card", "ID card", "a card"))
-    asker.gist("title", joined(title), title)
+    questions.gist("kind of page", ("card", "an identity card", "ID card", "a card"))
+    questions.gist("title", joined(title), title)
 
 
 @PAGES.register("label")
@@ -285,7 +285,7 @@ def label(maker: PageMaker) -> None:
     layout = maker.arrange(_LABELS, "label", 3)
     width = random.choice((560, 640, 720))
     ink, _ = _card(maker, width, int(width * random.uniform(0.6, 1.2)))
-    sheet, asker = maker.sheet, maker.asker
+    sheet, questions = maker.sheet, maker.questions
     fields = _fields(maker, ink, width * random.uniform(0.028, 0.042))
     y, x = fields.value.size * 2, 26.0
     domain = (
@@ -305,8 +305,8 @@ def label(maker: PageMaker) -> None:
                 y += style.size * 1.25
                 lines.append(sheet.write(line, x, y, style))
             who, where = ("who receives", "where sent") if concept == "ship to" else ("who sent", "sender's place")
-            asker.add(asker.word(who), name.text, [name.box], [mark.box])
-            asker.add(asker.word(where), joined(lines), [piece.box for piece in lines], [mark.box, name.box])
+            questions.add(questions.word(who), name.text, [name.box], [mark.box])
+            questions.add(questions.word(where), joined(lines), [piece.box for piece in lines], [mark.box, name.box])
             y += style.size * 1.5
             sheet.line((x, round(y - style.size * 0.4)), (width - x, round(y - style.size * 0.4)), colour=ink)
             y += style.size
@@ -314,7 +314,7 @@ def label(maker: PageMaker) -> None:
         head = Style(fields.value.face, fields.value.size * random.uniform(1.4, 2), ink)
         text = values.product()
         title, y = sheet.paragraph(text, x, y + head.size * 0.4, width - 52, head, 1.15)
-        asker.gist("largest", joined(title), title)
+        questions.gist("largest", joined(title), title)
         y += fields.value.size * 0.5
     drawn = [field for field in maker.names.draw(domain, random.randint(2, 6)) if field.kind not in ("note", "address")]
     bars = random.random() < 0.6
@@ -328,7 +328,7 @@ def label(maker: PageMaker) -> None:
     if bars and y < bottom + fields.value.size:
         _bar_code(maker, x, bottom + 6, width - 2 * x, width * 0.11, ink, fields.label)
     ask_fields(maker, fields.shown, domain) if fields.shown else ask_absent(maker, [], domain)
-    asker.gist("kind of page", ("label", "a label"))
+    questions.gist("kind of page", ("label", "a label"))
 
 
 def _bar_code(maker: PageMaker, x: float, y: float, width: float, height: float, ink: Colour, style: Style) -> None:
@@ -349,7 +349,7 @@ def ticket(maker: PageMaker) -> None:
     layout = maker.arrange(_TICKETS, "ticket", 2)
     width = random.choice((760, 860, 960)) if layout != "tall" else 460
     ink, accent = _card(maker, width, int(width * (random.uniform(0.34, 0.46) if layout != "tall" else 1.5)))
-    sheet, asker = maker.sheet, maker.asker
+    sheet, questions = maker.sheet, maker.questions
     fields = _fields(maker, ink, width * random.uniform(0.02, 0.027) if layout != "tall" else 20)
     fields.above = layout != "simple"
     head = Style(maker.family(mono=0, display=0.3).bold, fields.value.size * random.uniform(1.6, 2.2), ink)
@@ -399,8 +399,8 @@ def ticket(maker: PageMaker) -> None:
     if layout == "framed":
         sheet.rectangle(6, 6, width - 7, sheet.height - 7, outline=accent, width=2)
     ask_fields(maker, fields.shown, domain)
-    asker.gist("kind of page", ("ticket", "a ticket"))
-    asker.gist("title", joined(title), title)
+    questions.gist("kind of page", ("ticket", "a ticket"))
+    questions.gist("title", joined(title), title)
 
 
 @PAGES.register("badge")
@@ -410,7 +410,7 @@ def badge(maker: PageMaker) -> None:
     layout = maker.arrange(("band top", "plain", "band bottom", "tall", "frame"), "badge", 2)
     size = (480, 680) if layout == "tall" else (720, 480)
     ink, accent = _card(maker, *size)
-    sheet, asker, middle = maker.sheet, maker.asker, size[0] / 2
+    sheet, questions, middle = maker.sheet, maker.questions, size[0] / 2
     family = maker.family(mono=0.03, display=0.15)
     small = Style(family.regular, random.uniform(20, 28), ink)
     word = random.choice(share(_BADGES, maker.split, "badge", 3))
@@ -431,8 +431,8 @@ def badge(maker: PageMaker) -> None:
         big = Style(big.face, big.size * 0.9, ink)
     person = sheet.write(name, middle, y + 20, big, "middle")
     company, end = sheet.paragraph(values.company(), 20, y + 30 + small.size * 2, size[0] - 40, small, 1.2, "middle")
-    asker.add(asker.word("card person"), person.text, [person.box])
-    asker.add(asker.word("card company"), joined(company), [piece.box for piece in company])
+    questions.add(questions.word("card person"), person.text, [person.box])
+    questions.add(questions.word("card company"), joined(company), [piece.box for piece in company])
     if random.random() < 0.6 and end + small.size < size[1] - 90:
         job, _ = sheet.paragraph(
             values.job(),
@@ -443,11 +443,13 @@ def badge(maker: PageMaker) -> None:
             1.2,
             "middle",
         )
-        asker.add(asker.word("card job"), joined(job), [piece.box for piece in job])
+        questions.add(questions.word("card job"), joined(job), [piece.box for piece in job])
     else:
-        asker.absent(asker.word("card job"))
-    asker.absent(asker.word("card contact", name=random.choice(("phone number", "e-mail address", "website"))))
-    asker.gist("largest", person.text, [person])
-    asker.gist("kind of page", ("name badge", "badge", "a name badge", "a badge"))
+        questions.absent(questions.word("card job"))
+    questions.absent(questions.word("card contact", name=random.choice(("phone number", "e-mail address", "website"))))
+    questions.gist("largest", person.text, [person])
+    questions.gist("kind of page", ("name badge", "badge", "a name badge", "a badge"))
     if random.random() < 0.4:
-        asker.beside("under", role, [person]) if layout != "band bottom" else asker.beside("under", person, company)
+        questions.beside("under", role, [person]) if layout != "band bottom" else questions.beside(
+            "under", person, company
+        )

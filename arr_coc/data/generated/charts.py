@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 
 from ..splits import share
-from .asking import SPREAD, TWO_PLACES, boxes_of, spoken
 from .page import PAGES, PageMaker
+from .question_writer import SPREAD, TWO_PLACES, boxes_of, spoken
 from .sheet import Colour, Piece, Style, joined
 from .tables import COLUMNS, row_heads
 
@@ -111,7 +111,7 @@ class Plot:
         line = self.sheet.write(text, 20, self.sheet.height - 12, style)
         printed = style.printable(name)
         if printed in line.text and line.box[2] < self.sheet.width:
-            self.maker.asker.add(self.maker.asker.word("chart source"), printed, [line.part(printed).box])
+            self.maker.questions.add(self.maker.questions.word("chart source"), printed, [line.part(printed).box])
         self.bottom -= style.size * 1.5
 
     def written(self, value: float, decimals: int, sign: str) -> str:
@@ -119,51 +119,55 @@ class Plot:
 
     def about(self, kind: str, count: int, counted: str = "how many bars") -> None:
         """Gist questions, and some about what is not there."""
-        asker, random = self.maker.asker, self.random
-        asker.gist("kind of chart", (kind, f"a {kind}", kind.removesuffix(" chart")))
+        questions, random = self.maker.questions, self.random
+        questions.gist("kind of chart", (kind, f"a {kind}", kind.removesuffix(" chart")))
         if random.random() < 0.5:
-            asker.gist("kind of page", ("chart", "a chart", kind, f"a {kind}"))
+            questions.gist("kind of page", ("chart", "a chart", kind, f"a {kind}"))
         if self.title:
-            asker.gist("title", joined(self.title), self.title)
+            questions.gist("title", joined(self.title), self.title)
         if random.random() < 0.6:
-            asker.gist(counted, str(count))
+            questions.gist(counted, str(count))
         missing = [name for name in row_heads(self.maker, 4)[1] if name not in self.names]
         for name in missing[:2]:
-            asker.absent(asker.word("chart value", category=name, measure=spoken(self.measure)))
+            questions.absent(questions.word("chart value", category=name, measure=spoken(self.measure)))
 
     def compare(self, numbers: list[float], labels: list[list[Piece]], texts: list[Piece | None]) -> None:
         """Asks which is highest and lowest, and for their values where they are printed."""
-        asker, measure = self.maker.asker, spoken(self.measure)
+        questions, measure = self.maker.questions, spoken(self.measure)
         for which, best in (("highest", max(numbers)), ("lowest", min(numbers))):
             close = [n for n in numbers if abs(n - best) < 0.04 * max(abs(best), 1e-9)]
             i, text = numbers.index(best), texts[numbers.index(best)]
             if len(close) > 1 and text is None or numbers.count(best) > 1 or not labels[i]:
                 continue
             near = [text.box] if text else []
-            asker.add(
-                asker.word(f"chart {which}", measure=measure), joined(labels[i]), boxes_of(labels[i]), near, SPREAD
+            questions.add(
+                questions.word(f"chart {which}", measure=measure), joined(labels[i]), boxes_of(labels[i]), near, SPREAD
             )
             if text:
-                asker.add(asker.word(f"chart {which} value"), text.text, [text.box], boxes_of(labels[i]), SPREAD)
+                questions.add(
+                    questions.word(f"chart {which} value"), text.text, [text.box], boxes_of(labels[i]), SPREAD
+                )
 
     def ask_values(self, labels: list[list[Piece]], texts: list[Piece | None]) -> None:
         """Asks for the values that are printed, by category, and the other way round."""
-        asker, random = self.maker.asker, self.random
+        questions, random = self.maker.questions, self.random
         shown = [(label, text) for label, text in zip(labels, texts, strict=True) if text is not None and label]
         for label, text in random.sample(shown, min(5, len(shown))):
-            word = asker.word("chart value", category=joined(label), measure=spoken(self.measure))
-            asker.add(word, text.text, [text.box], boxes_of(label))
+            word = questions.word("chart value", category=joined(label), measure=spoken(self.measure))
+            questions.add(word, text.text, [text.box], boxes_of(label))
         said = [text.text for _, text in shown]
         for label, text in random.sample(shown, min(1, len(shown))):
             if said.count(text.text) == 1:
-                asker.add(asker.word("chart category", value=text.text), joined(label), boxes_of(label), [text.box])
+                questions.add(
+                    questions.word("chart category", value=text.text), joined(label), boxes_of(label), [text.box]
+                )
 
     def ask_axes(self, x: list[Piece], y: list[Piece]) -> None:
         for word, pieces in (("x axis", x), ("y axis", y)):
             if pieces:
-                self.maker.asker.add(self.maker.asker.word(word), joined(pieces), boxes_of(pieces))
+                self.maker.questions.add(self.maker.questions.word(word), joined(pieces), boxes_of(pieces))
             elif self.random.random() < 0.2:
-                self.maker.asker.absent(self.maker.asker.word(word))
+                self.maker.questions.absent(self.maker.questions.word(word))
 
 
 def nice_ticks(low: float, high: float) -> tuple[list[float], int]:
@@ -242,8 +246,8 @@ def write_legend(plot: Plot, names: list[str], x: float, y: float, colours: list
         x = piece.box[2] + body.size * 1.2
     if len(names) == 2:
         a, b = (piece.text for piece in pieces)
-        plot.maker.asker.add(
-            plot.maker.asker.word("legend"), (f"{a} and {b}", f"{a}, {b}"), boxes_of(pieces), kind=TWO_PLACES
+        plot.maker.questions.add(
+            plot.maker.questions.word("legend"), (f"{a} and {b}", f"{a}, {b}"), boxes_of(pieces), kind=TWO_PLACES
         )
     return pieces
 
@@ -363,7 +367,7 @@ def _ask_series(
     labels: list[list[Piece]],
     texts: list[list[Piece | None]],
 ) -> None:
-    asker, random = plot.maker.asker, plot.random
+    questions, random = plot.maker.questions, plot.random
     if len(series) == 1:
         plot.ask_values(labels, texts[0])
         plot.compare(series[0], labels, texts[0])
@@ -374,8 +378,8 @@ def _ask_series(
         j, i = random.randrange(len(series)), random.randrange(len(labels))
         text = texts[j][i]
         if text is not None:
-            word = asker.word("chart series value", series=names[j], category=joined(labels[i]))
-            asker.add(word, text.text, [text.box], boxes_of([*labels[i], legend[j]]))
+            word = questions.word("chart series value", series=names[j], category=joined(labels[i]))
+            questions.add(word, text.text, [text.box], boxes_of([*labels[i], legend[j]]))
 
 
 def _lying(plot: Plot) -> None:

@@ -7,9 +7,9 @@ import dataclasses
 from dataclasses import dataclass
 
 from ..splits import share
-from .asking import DETAIL, TICK, boxes_of, is_phrase, spoken
 from .fields import Field, all_fields, fields_of
 from .page import PAGES, PageMaker
+from .question_writer import DETAIL, TICK, boxes_of, is_phrase, spoken
 from .sheet import Colour, Piece, Style, joined
 from .values import KINDS
 
@@ -306,13 +306,13 @@ def form(maker: PageMaker) -> None:
         sheet.height = int(max(y + size * random.uniform(3, 6), width * 0.45))
     _footer(maker, look, x, sheet.height - 16, inner)
     ask_fields(maker, writer.shown, domain)
-    maker.asker.gist("kind of page", ("form", "a form"))
+    maker.questions.gist("kind of page", ("form", "a form"))
     if random.random() < (0.6 if look.hand else 0.12):
-        maker.asker.gist("handwriting there", "yes" if look.hand else "no")
+        maker.questions.gist("handwriting there", "yes" if look.hand else "no")
     if title:
-        maker.asker.gist("title", joined(title), title)
+        maker.questions.gist("title", joined(title), title)
     if random.random() < 0.5 and not any(shown.options for shown in writer.shown):
-        maker.asker.gist("how many fields", str(len(writer.shown)))
+        maker.questions.gist("how many fields", str(len(writer.shown)))
 
 
 def _heading(maker: PageMaker, look: Look, domain: str, x: float, y: float, width: float) -> tuple[list[Piece], float]:
@@ -383,7 +383,7 @@ def _footer(maker: PageMaker, look: Look, x: float, y: float, width: float) -> N
 
 def ask_fields(maker: PageMaker, shown: list[Shown], domain: str) -> None:
     """Asks about fields: by name, by place, by value, two at once, and for some that are not there."""
-    asker, random = maker.asker, maker.random
+    questions, random = maker.questions, maker.random
     texts = [each.text for each in shown]
     names = [each.field.name.casefold() for each in shown]
     filled = [each for each in shown if each.value]
@@ -391,42 +391,44 @@ def ask_fields(maker: PageMaker, shown: list[Shown], domain: str) -> None:
         if each.options:
             _ask_options(maker, each)
         else:
-            asker.value(each.field.names, each.field.kind, each.label, each.value)
+            questions.value(each.field.names, each.field.kind, each.label, each.value)
             if random.random() < 0.3:
-                asker.value(each.field.names, each.field.kind, each.label, each.value)
+                questions.value(each.field.names, each.field.kind, each.label, each.value)
     for each in random.sample(filled, min(2, len(filled))):
         if len(each.label) == 1 and not each.options and names.count(each.field.name.casefold()) == 1:
-            asker.beside("under" if each.mode.endswith("above") else "right", each.label[0], each.value)
+            questions.beside("under" if each.mode.endswith("above") else "right", each.label[0], each.value)
     for each in random.sample(filled, min(1, len(filled))):
         if len(each.label) == 1 and texts.count(each.text) == 1 and not each.options and len(each.text) > 2:
-            asker.inverse(each.label[0], each.value)
+            questions.inverse(each.label[0], each.value)
     plain = [each for each in filled if not each.options]
     if len(plain) > 2:
         first, second = random.sample(plain, 2)
         if first.text != second.text:
-            asker.both((first.field.name, first.label, first.value), (second.field.name, second.label, second.value))
+            questions.both(
+                (first.field.name, first.label, first.value), (second.field.name, second.label, second.value)
+            )
     ask_absent(maker, [name for each in shown for name in each.field.names], domain)
     for each in shown:
         if not each.value:
-            asker.absent(asker.named(each.field.name, each.field.kind, joined(each.label)))
+            questions.absent(questions.named(each.field.name, each.field.kind, joined(each.label)))
     singular = [each for each in filled if not each.field.name.endswith("s") and not is_phrase(each.field.name)]
     if singular and random.random() < 0.3:
         each = random.choice(singular)
-        asker.gist("field there", "yes", each.label, name=spoken(each.field.name))
+        questions.gist("field there", "yes", each.label, name=spoken(each.field.name))
 
 
 def _ask_options(maker: PageMaker, shown: Shown) -> None:
-    asker, random = maker.asker, maker.random
+    questions, random = maker.questions, maker.random
     label = joined(shown.label).rstrip(": ")
-    ways = [asker.word("ticked", name=spoken(shown.field.name), label=label)]
+    ways = [questions.word("ticked", name=spoken(shown.field.name), label=label)]
     if random.random() < 0.4:
-        ways.append(asker.named(shown.field.name, "choice", label))
+        ways.append(questions.named(shown.field.name, "choice", label))
     for text in ways:
-        asker.add(text, shown.text, boxes_of(shown.value), boxes_of(shown.label), DETAIL)
+        questions.add(text, shown.text, boxes_of(shown.value), boxes_of(shown.label), DETAIL)
     text, piece, ticked = random.choice(shown.options)
     if sum(each == text for each, _, _ in shown.options) == 1 and random.random() < 0.5:
-        asker.add(
-            asker.word("is ticked", option=text),
+        questions.add(
+            questions.word("is ticked", option=text),
             "yes" if ticked else "no",
             boxes_of([piece]),
             boxes_of(shown.label),
@@ -436,7 +438,7 @@ def _ask_options(maker: PageMaker, shown: Shown) -> None:
 
 def ask_absent(maker: PageMaker, present: list[str], domain: str, count: int = 3) -> None:
     """Asks for fields that could be on such a page and are not."""
-    asker, random = maker.asker, maker.random
+    questions, random = maker.questions, maker.random
     there = {word for name in present for word in spoken(name).split()} - {"number", "no.", "date", "of", "name"}
     pool = (*fields_of(domain, maker.split), *fields_of("general", maker.split), *all_fields(maker.split)[::7])
     for _ in range(count):
@@ -452,6 +454,6 @@ def ask_absent(maker: PageMaker, present: list[str], domain: str, count: int = 3
             continue
         name = random.choice(missing.names)
         if random.random() < 0.12 and not name.endswith("s") and not is_phrase(name):
-            asker.gist("field there", "no", name=spoken(name))
+            questions.gist("field there", "no", name=spoken(name))
         else:
-            asker.absent(asker.named(name, missing.kind))
+            questions.absent(questions.named(name, missing.kind))

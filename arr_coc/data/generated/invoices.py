@@ -6,8 +6,8 @@ from __future__ import annotations
 import datetime
 
 from ..splits import share
-from .asking import SPREAD, boxes_of
 from .page import PAGES, PageMaker
+from .question_writer import SPREAD, boxes_of
 from .sheet import Piece, Style, joined
 from .tables import Ruling, write_table
 
@@ -369,67 +369,72 @@ def _ask(
     items: tuple[list[list[Piece]], list[list[list[Piece]]], list[float], dict[str, int]],
     title: list[Piece],
 ) -> None:
-    maker, asker, random = paper.maker, paper.maker.asker, paper.random
+    maker, questions, random = paper.maker, paper.maker.questions, paper.random
     present = {concept for concept, *_ in paper.entries}
     for concept, names, label, value in paper.entries:
         if concept in _SPECIAL and random.random() < 0.8:
-            asker.add(asker.word(_SPECIAL[concept]), joined(value), boxes_of(value), boxes_of(label))
+            questions.add(questions.word(_SPECIAL[concept]), joined(value), boxes_of(value), boxes_of(label))
         if names and not concept.endswith("address") and (concept not in _SPECIAL or random.random() < 0.5):
-            asker.value(names, _KIND.get(concept, "words"), label, value)
+            questions.value(names, _KIND.get(concept, "words"), label, value)
     _ask_items(paper, *items)
     absent = [concept for concept in _KIND if concept not in present and concept != "phone"]
     for concept in random.sample(absent, min(3, len(absent))):
         special = _SPECIAL.get(concept)
         if concept == "balance":
             continue
-        asker.absent(asker.word(special) if special else asker.named(paper.maker.term(concept)[0], _KIND[concept]))
-    asker.gist("kind of page", ("invoice", "an invoice"))
+        questions.absent(
+            questions.word(special) if special else questions.named(paper.maker.term(concept)[0], _KIND[concept])
+        )
+    questions.gist("kind of page", ("invoice", "an invoice"))
     if random.random() < (0.1 if maker.language == "English" else 1):
-        asker.gist("language", maker.language)
-    asker.gist("title", joined(title), title)
+        questions.gist("language", maker.language)
+    questions.gist("title", joined(title), title)
     if random.random() < 0.4:
-        asker.gist("how many items", str(len(items[2])))
+        questions.gist("how many items", str(len(items[2])))
     if random.random() < 0.3:
-        asker.gist("table there", "yes")
+        questions.gist("table there", "yes")
     facts = [entry for entry in paper.entries if entry[1] and not entry[0].endswith("address") and len(entry[3]) == 1]
     first, second = random.sample(facts, 2)
-    asker.both((first[1][0], first[2], first[3]), (second[1][0], second[2], second[3]))
+    questions.both((first[1][0], first[2], first[3]), (second[1][0], second[2], second[3]))
 
 
 def _ask_items(
     paper: _Invoice, heads: list[list[Piece]], cells: list[list[list[Piece]]], amounts: list[float], at: dict[str, int]
 ) -> None:
-    asker, random = paper.maker.asker, paper.random
+    questions, random = paper.maker.questions, paper.random
     for row in random.sample(cells, min(3, len(cells))):
         item, amount = row[at["item"]], row[at["amount"]]
         name = joined(item)
         if "price" not in at:
-            asker.add(
-                asker.word("price", item=name.lower(), itemlabel=name), joined(amount), boxes_of(amount), boxes_of(item)
+            questions.add(
+                questions.word("price", item=name.lower(), itemlabel=name),
+                joined(amount),
+                boxes_of(amount),
+                boxes_of(item),
             )
             continue
         concept = random.choice(("quantity", "price", "amount"))
         cell, head = row[at[concept]], heads[at[concept]]
         if concept == "quantity" and random.random() < 0.6:
-            asker.add(
-                asker.word("quantity", item=name.lower(), itemlabel=name),
+            questions.add(
+                questions.word("quantity", item=name.lower(), itemlabel=name),
                 joined(cell),
                 boxes_of(cell),
                 boxes_of([*item, *head]),
             )
         else:
-            text = asker.word(
+            text = questions.word(
                 "cell",
-                column=f'"{joined(head)}"' if asker.quotes else joined(head).lower(),
+                column=f'"{joined(head)}"' if questions.quotes else joined(head).lower(),
                 row=name,
                 columnlabel=joined(head),
                 rowlabel=name,
             )
-            asker.add(text, joined(cell), boxes_of(cell), boxes_of([*item, *head]))
+            questions.add(text, joined(cell), boxes_of(cell), boxes_of([*item, *head]))
     if len(amounts) > 2 and amounts.count(max(amounts)) == 1 and "price" not in at and random.random() < 0.6:
         row = cells[amounts.index(max(amounts))]
-        asker.add(
-            asker.word("dearest"),
+        questions.add(
+            questions.word("dearest"),
             joined(row[at["item"]]),
             boxes_of(row[at["item"]]),
             boxes_of(row[at["amount"]]),

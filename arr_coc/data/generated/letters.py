@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..splits import share
-from .asking import boxes_of
 from .fields import term
 from .page import PAGES, PageMaker
+from .question_writer import boxes_of
 from .sheet import Piece, Pieces, Style, find, joined
 from .values import KINDS, Values
 
@@ -209,21 +209,21 @@ class Writing:
         return end
 
     def _ask(self, fact: _Fact, filled: dict[str, str], sentence: Pieces) -> None:
-        asker, random = self.maker.asker, self.maker.random
-        for slot, questions in fact.questions:
+        questions, random = self.maker.questions, self.maker.random
+        for slot, wordings in fact.questions:
             answer = find(sentence, self.style.printable(filled[slot]))
             if answer:
-                asker.add(
-                    random.choice(questions).format(**filled), joined(answer), boxes_of(answer), boxes_of(sentence[:1])
+                questions.add(
+                    random.choice(wordings).format(**filled), joined(answer), boxes_of(answer), boxes_of(sentence[:1])
                 )
 
     def absent(self, count: int) -> None:
         """Asks about facts that were not written."""
         random, values = self.maker.random, self.maker.values
         for fact in self.facts[:count]:
-            _, questions = random.choice(fact.questions)
+            _, wordings = random.choice(fact.questions)
             filled = {slot: _SLOTS[slot](values) for slot in re.findall(r"\{(\w+)\}", fact.template)}
-            self.maker.asker.absent(random.choice(questions).format(**filled))
+            self.maker.questions.absent(random.choice(wordings).format(**filled))
 
 
 def open_page(maker: PageMaker) -> tuple[Style, Style, float, float, float]:
@@ -245,7 +245,7 @@ def letter(maker: PageMaker) -> None:
     body, bold, x, width, leading = open_page(maker)
     sheet, layout = maker.sheet, maker.arrange(_LETTER_LAYOUTS, "letter", 3)
     step, y = body.size * leading, float(random.randint(36, 70))
-    asker, middle, right = maker.asker, x + width / 2, x + width
+    questions, middle, right = maker.questions, x + width / 2, x + width
     company = values.company()
     head = Style(
         bold.face, body.size * random.uniform(1.2, 2.0), maker.accent() if random.random() < 0.4 else body.colour
@@ -258,7 +258,9 @@ def letter(maker: PageMaker) -> None:
         else (x, "left")
     )
     shop = [sheet.write(company, anchor, y, head, align)]
-    asker.add(asker.word("letter company"), company if shop[0].text == company else shop[0].text, boxes_of(shop))
+    questions.add(
+        questions.word("letter company"), company if shop[0].text == company else shop[0].text, boxes_of(shop)
+    )
     for line in [", ".join(values.address())] if layout == "two-line head" else values.address():
         y += step
         sheet.write(line, anchor, y, body, align)
@@ -272,17 +274,17 @@ def letter(maker: PageMaker) -> None:
             "right" if layout == "date right" else "left",
         )
     ]
-    asker.add(asker.word("letter date"), joined(date), boxes_of(date))
+    questions.add(questions.word("letter date"), joined(date), boxes_of(date))
     y += step * random.uniform(1.2, 2.4)
     first, last = values.first_name(), values.last_name()
     title = random.choice(("Mr.", "Ms.", "Mrs.", "Dr."))
     receiver = [sheet.write(f"{title} {first} {last}" if random.random() < 0.5 else f"{first} {last}", x, y, body)]
-    asker.add(asker.word("letter receiver"), receiver[0].text, boxes_of(receiver))
+    questions.add(questions.word("letter receiver"), receiver[0].text, boxes_of(receiver))
     address = []
     for line in values.address():
         y += step
         address.append(sheet.write(line, x, y, body))
-    asker.add(asker.word("letter address"), joined(address), boxes_of(address), boxes_of(receiver))
+    questions.add(questions.word("letter address"), joined(address), boxes_of(address), boxes_of(receiver))
     y += step * 2
     subject: list[Piece] = []
     if random.random() < 0.55:
@@ -294,7 +296,7 @@ def letter(maker: PageMaker) -> None:
         )
         shown, y = sheet.paragraph(f"{label} {text}".strip(), x, y, width, bold, leading)
         subject = find(shown, bold.printable(text))
-        asker.add(asker.word("letter subject"), joined(subject), boxes_of(subject))
+        questions.add(questions.word("letter subject"), joined(subject), boxes_of(subject))
         y += step
     salutation = random.choice(share(SALUTATIONS, maker.split, "salutation", 3)).format(
         title=title, first=first, last=last
@@ -313,17 +315,17 @@ def letter(maker: PageMaker) -> None:
         hand = Style(maker.fonts.draw(random, "hand").regular, body.size * 1.7, (20, 30, 110))
         sheet.write(writer, x, y - step * 1.2, hand)
     signed = [sheet.write(writer, x, y, body)]
-    asker.add(asker.word("letter writer"), signed[0].text, boxes_of(signed))
+    questions.add(questions.word("letter writer"), signed[0].text, boxes_of(signed))
     if random.random() < 0.6:
         job = [sheet.write(values.job(), x, y + step, body)]
-        asker.add(asker.word("letter position"), job[0].text, boxes_of(job), boxes_of(signed))
+        questions.add(questions.word("letter position"), job[0].text, boxes_of(job), boxes_of(signed))
     else:
-        asker.absent(asker.word("letter position"))
+        questions.absent(questions.word("letter position"))
     if not subject:
-        asker.absent(asker.word("letter subject"))
+        questions.absent(questions.word("letter subject"))
     writing.absent(2)
-    asker.gist("kind of page", ("letter", "a letter"))
-    asker.gist("language", "English")
+    questions.gist("kind of page", ("letter", "a letter"))
+    questions.gist("language", "English")
 
 
 @PAGES.register("memo")
@@ -331,7 +333,7 @@ def memo(maker: PageMaker) -> None:
     """A memo: who writes to whom, when and about what, and a few paragraphs."""
     random, values = maker.random, maker.values
     body, bold, x, width, leading = open_page(maker)
-    sheet, layout, asker = maker.sheet, maker.arrange(_MEMO_LAYOUTS, "memo", 2), maker.asker
+    sheet, layout, questions = maker.sheet, maker.arrange(_MEMO_LAYOUTS, "memo", 2), maker.questions
     step, y = body.size * leading, float(random.randint(40, 80))
     if random.random() < 0.5:
         sheet.write(maker.shown(values.company(), upper=0.5), x, y, bold)
@@ -362,8 +364,8 @@ def memo(maker: PageMaker) -> None:
         end = writing.paragraph(y, sheet.height - step * 3, random.choice((0, 1, 2)))
         y = end + step * 0.6 if end > y else y
     writing.absent(2)
-    asker.gist("kind of page", ("memo", "a memo", "memorandum"))
-    asker.gist("title", joined(title), title)
+    questions.gist("kind of page", ("memo", "a memo", "memorandum"))
+    questions.gist("title", joined(title), title)
     if y < sheet.height * 0.75 and random.random() < 0.5:
         sheet.height = int(y + 60)
 
@@ -380,7 +382,7 @@ def head_fields(
     what: str = "memo",
 ) -> float:
     """To, from, date and subject; asks about them and about what is missing."""
-    random, values, asker, sheet = maker.random, maker.values, maker.asker, maker.sheet
+    random, values, questions, sheet = maker.random, maker.values, maker.questions, maker.sheet
     fields = [
         ("memo to", values.person(), "person"),
         ("memo from", values.person(), "person"),
@@ -390,7 +392,7 @@ def head_fields(
     if random.random() < 0.3:
         fields.insert(3, ("memo cc", values.person(), "person"))
     else:
-        asker.absent(asker.named("cc", "words", term(random, "memo cc", maker.split)[0]))
+        questions.absent(questions.named("cc", "words", term(random, "memo cc", maker.split)[0]))
     if random.random() < 0.3:
         random.shuffle(fields)
     label_style = bold if random.random() < 0.5 else body
@@ -406,7 +408,7 @@ def head_fields(
         start = max(left + (stop if layout != "stacked" else 0), label.box[2] + body.size * 0.6)
         room = (left + half - 12 if layout == "two by two" else x + width) - start
         shown, end = sheet.paragraph(value, start, y, room, body, 1.25)
-        asker.value(
+        questions.value(
             [names[0].rstrip(":")], kind if concept not in ("memo to", "memo from") else "words", [label], shown
         )
         if random.random() < 0.5:
@@ -417,7 +419,7 @@ def head_fields(
                 "memo subject": "letter subject",
             }.get(concept)
             if word:
-                asker.add(asker.word(word).replace("letter", what), joined(shown), boxes_of(shown), [label.box])
+                questions.add(questions.word(word).replace("letter", what), joined(shown), boxes_of(shown), [label.box])
         lowest = max(lowest, end, y + step)
         if layout != "two by two" or i % 2 or i == len(fields) - 1:
             y = lowest + step * 0.25

@@ -6,9 +6,9 @@ import datetime
 from collections.abc import Callable
 
 from ..splits import share
-from .asking import SPREAD, boxes_of
 from .letters import Writing
 from .page import PAGES, PageMaker
+from .question_writer import SPREAD, boxes_of
 from .sheet import Piece, Sheet, Style, joined
 
 # ruff: noqa: E501, SIM905 (lists are readable as running text)
@@ -49,7 +49,7 @@ def manual(maker: PageMaker) -> None:
     random = maker.random
     width, height = random.choice(((724, 1024), (724, 1024), (791, 1024), (680, 1024)))
     sheet = maker.open(width, height, maker.paper())
-    layout, asker = maker.arrange(_MANUALS, "manual", 3), maker.asker
+    layout, questions = maker.arrange(_MANUALS, "manual", 3), maker.questions
     family = maker.family(mono=0.05)
     two = layout == "two columns"
     body = maker.style(family.regular, random.uniform(10, 12) if two else random.uniform(10.5, 15))
@@ -73,7 +73,7 @@ def manual(maker: PageMaker) -> None:
             else maker.words.thing().capitalize()
         )
         title, y = sheet.paragraph(text, left, y + big.size * 0.6, inner, big, 1.2)
-        asker.gist("title", joined(title), title)
+        questions.gist("title", joined(title), title)
         top = y = y + step * 0.3
     flow = _Flow(maker, Writing(maker, body, left, column, leading), head, left, y, height - 60, step, layout)
     flow.section()
@@ -90,13 +90,13 @@ def manual(maker: PageMaker) -> None:
         align = random.choice(("left", "middle", "right"))
         at = {"left": margin, "middle": width / 2, "right": width - margin}[align]
         piece = sheet.write(form.format(number), at, height - 26, body, align)
-        asker.add(asker.word("page number"), number, [piece.part(number).box])
+        questions.add(questions.word("page number"), number, [piece.part(number).box])
     else:
-        asker.absent(asker.word("page number"))
+        questions.absent(questions.word("page number"))
     flow.writing.absent(2)
-    asker.gist("kind of page", ("page of a manual", "manual", "a page of a manual", "a page of text"))
-    asker.gist("language", "English")
-    asker.gist("table there", "no")
+    questions.gist("kind of page", ("page of a manual", "manual", "a page of a manual", "a page of text"))
+    questions.gist("language", "English")
+    questions.gist("table there", "no")
 
 
 def _running_head(maker: PageMaker, body: Style, margin: float, width: int) -> float:
@@ -222,7 +222,7 @@ class _Flow:
             indent = (len(line) - len(line.lstrip())) * mono.width("0")
             piece = maker.sheet.write(mono.wrap(line, self.writing.width)[0], self.x + 8 + indent, self.y, mono)
             if i == 0 and function in piece.text:
-                maker.asker.add(maker.asker.word("code shown"), function, [piece.part(function).box])
+                maker.questions.add(maker.questions.word("code shown"), function, [piece.part(function).box])
             self.y += step
         self.y += self.step * 0.9
 
@@ -245,8 +245,8 @@ class _Flow:
             f"{mark}: {text}", self.x + 10, self.y, self.writing.width - 20, style, self.step / style.size
         )
         self.y += self.step * 0.7
-        maker.asker.add(
-            maker.asker.word("quoted", label=mark),
+        maker.questions.add(
+            maker.questions.word("quoted", label=mark),
             joined(pieces)[len(mark) + 2 :],
             boxes_of(_after(pieces, len(mark) + 2)),
             [pieces[0].part(mark).box],
@@ -254,23 +254,25 @@ class _Flow:
 
     def ask(self) -> None:
         """About headings by number and steps by number."""
-        asker, random = self.maker.asker, self.maker.random
+        questions, random = self.maker.questions, self.maker.random
         if self.numbered:
             for number, pieces in random.sample(self.headings, min(2, len(self.headings))):
                 rest = _after(pieces, len(number) + 1)
-                asker.add(
-                    asker.word("section after", number=number),
+                questions.add(
+                    questions.word("section after", number=number),
                     joined(rest),
                     boxes_of(rest),
                     [pieces[0].part(number).box],
                 )
-            asker.absent(asker.word("section after", number=f"{self.number}.{self.sub + random.randint(3, 9)}"))
+            questions.absent(questions.word("section after", number=f"{self.number}.{self.sub + random.randint(3, 9)}"))
         for i in random.sample(range(len(self.steps)), min(2, len(self.steps))):
-            asker.add(asker.word("step of list", number=str(i + 1)), joined(self.steps[i]), boxes_of(self.steps[i]))
+            questions.add(
+                questions.word("step of list", number=str(i + 1)), joined(self.steps[i]), boxes_of(self.steps[i])
+            )
         if self.steps:
-            asker.gist("how many steps", str(len(self.steps)))
+            questions.gist("how many steps", str(len(self.steps)))
         elif random.random() < 0.5:
-            asker.absent(asker.word("step of list", number=str(random.randint(1, 5))))
+            questions.absent(questions.word("step of list", number=str(random.randint(1, 5))))
 
 
 def _after(pieces: list[Piece], start: int) -> list[Piece]:
@@ -347,7 +349,7 @@ _ROOMS = (
 def schedule(maker: PageMaker) -> None:
     """A programme by time, with or without rooms."""
     random, values = maker.random, maker.values
-    layout, asker = maker.arrange(_SCHEDULES, "schedule", 3), maker.asker
+    layout, questions = maker.arrange(_SCHEDULES, "schedule", 3), maker.questions
     sheet, body, bold, x, width, y = _listing(maker, _SCHEDULE_TITLES, "schedule title")
     day = values.day(2015, 2029).replace(hour=random.randint(6, 10), minute=random.choice((0, 15, 30)))
     rooms = layout in ("rooms", "ruled") or random.random() < 0.4
@@ -404,27 +406,27 @@ def schedule(maker: PageMaker) -> None:
     times = [when.text for when, _, _ in entries]
     for when, text, place in random.sample(entries, min(5, len(entries))):
         name = joined(text)
-        asker.add(asker.word("event time", name=name), when.text, [when.box], boxes_of(text))
+        questions.add(questions.word("event time", name=name), when.text, [when.box], boxes_of(text))
         if place and random.random() < 0.6:
-            asker.add(asker.word("event place", name=name), place.text, [place.box], boxes_of(text))
+            questions.add(questions.word("event place", name=name), place.text, [place.box], boxes_of(text))
         if times.count(when.text) == 1 and random.random() < 0.5:
-            asker.add(asker.word("event at", time=when.text), name, boxes_of(text), [when.box])
+            questions.add(questions.word("event at", time=when.text), name, boxes_of(text), [when.box])
     for word, (when, text, _) in (("event first", entries[0]), ("event last", entries[-1])):
-        asker.add(asker.word(word), joined(text), boxes_of(text), [when.box], SPREAD)
-    asker.absent(asker.word("event time", name=maker.words.thing()))
+        questions.add(questions.word(word), joined(text), boxes_of(text), [when.box], SPREAD)
+    questions.absent(questions.word("event time", name=maker.words.thing()))
     if not rooms:
-        asker.absent(asker.word("event place", name=joined(entries[0][1])))
-    asker.gist("how many entries", str(len(entries)))
-    asker.gist("kind of page", ("schedule", "a schedule", "programme", "timetable"))
+        questions.absent(questions.word("event place", name=joined(entries[0][1])))
+    questions.gist("how many entries", str(len(entries)))
+    questions.gist("kind of page", ("schedule", "a schedule", "programme", "timetable"))
 
 
 @PAGES.register("directory")
 def directory(maker: PageMaker) -> None:
     """Names with numbers: telephones, or pages of chapters."""
     random, values = maker.random, maker.values
-    layout, asker = (
+    layout, questions = (
         maker.arrange(("leaders", "plain", "ruled", "two columns", "near", "numbered"), "directory", 2),
-        maker.asker,
+        maker.questions,
     )
     chapters = random.random() < 0.35
     sheet, body, _, x, width, top = _listing(
@@ -478,17 +480,20 @@ def directory(maker: PageMaker) -> None:
     _finish(maker, bottom)
     numbers = [what.text for _, what in entries]
     for who, what in random.sample(entries, min(6, len(entries))):
-        asker.add(
-            asker.word("chapter page" if chapters else "listed number", name=who.text), what.text, [what.box], [who.box]
+        questions.add(
+            questions.word("chapter page" if chapters else "listed number", name=who.text),
+            what.text,
+            [what.box],
+            [who.box],
         )
         if numbers.count(what.text) == 1 and not chapters and random.random() < 0.4:
-            asker.add(asker.word("number of whom", number=what.text), who.text, [who.box], [what.box])
+            questions.add(questions.word("number of whom", number=what.text), who.text, [who.box], [what.box])
     for _ in range(2):
         other = name_of()
         if all(other != who.text for who, _ in entries):
-            asker.absent(asker.word("chapter page" if chapters else "listed number", name=other))
-    asker.gist("how many entries", str(len(entries)))
-    asker.gist(
+            questions.absent(questions.word("chapter page" if chapters else "listed number", name=other))
+    questions.gist("how many entries", str(len(entries)))
+    questions.gist(
         "kind of page",
         ("contents", "table of contents") if chapters else ("directory", "a directory", "list", "a list"),
     )
@@ -514,7 +519,7 @@ def _listing(maker: PageMaker, titles: tuple[str, ...], salt: str) -> tuple[Shee
         maker.accent() if random.random() < 0.3 else body.colour,
     )
     title, y = sheet.paragraph(words, margin, y, width - 2 * margin, style, 1.2, random.choice(("left", "middle")))
-    maker.asker.gist("title", joined(title), title)
+    maker.questions.gist("title", joined(title), title)
     if random.random() < 0.4:
         sheet.write(maker.values.date(), margin, y, body)
         y += body.size * 1.4

@@ -1,4 +1,4 @@
-"""What every kind of generated page is made with: a sheet, fonts, values, names of fields and an asker."""
+"""What every kind of generated page is made with: a sheet, fonts, values, names of fields and an questions."""
 
 # ruff: noqa: E501, SIM905 (lists are readable as running text)
 from __future__ import annotations
@@ -12,8 +12,8 @@ from random import Random
 from ...modeling.config_fields import Registry
 from ..fonts import FontFace
 from ..splits import Split, Words, share
-from .asking import Asker
 from .fields import FOREIGN, FieldNames, term
+from .question_writer import QuestionWriter
 from .sheet import Colour, Piece, Sheet, Style, advances
 from .values import Values
 
@@ -86,12 +86,12 @@ def fonts_of(faces: tuple[FontFace, ...]) -> Fonts:
 
 
 class PageMaker:
-    """A page in the making; a kind of page writes on `sheet` and asks `asker`."""
+    """A page in the making; a kind of page writes on `sheet` and asks `questions`."""
 
     def __init__(self, random: Random, split: Split, fonts: Fonts) -> None:
         self.random, self.split, self.fonts = random, split, fonts
         self.values, self.names, self.words = Values(random, split), FieldNames(random, split), Words(random, split)
-        self.asker = Asker(random, split)
+        self.questions = QuestionWriter(random, split)
         self.sheet = Sheet(724, 1024)
         self.kind, self.layout, self.language = "", "", "English"
         self.sharp = random.random() < 0.35  # drawn at the page's own scale, as screens are
@@ -105,7 +105,7 @@ class PageMaker:
         """Draws the page's language: another than English now and then."""
         if self.random.random() < 0.1:
             self.language = self.random.choice(list(FOREIGN))
-            self.asker.quotes = True
+            self.questions.quotes = True
 
     def term(self, concept: str) -> tuple[str, ...]:
         """Terms of a concept in the page's language, in a drawn order."""

@@ -7,8 +7,8 @@ import datetime
 from dataclasses import dataclass
 
 from ..splits import share
-from .asking import SPREAD, boxes_of, spoken
 from .page import PAGES, PageMaker
+from .question_writer import SPREAD, boxes_of, spoken
 from .sheet import Piece, Style, joined
 
 _LAYOUTS = (
@@ -169,7 +169,7 @@ def _head(paper: _Receipt) -> None:
     if random.random() < 0.35:
         paper.centred(random.choice(share(_HEADS, maker.split, "receipt head", 3)))
     if large and style.size > paper.body.size * 1.4 and random.random() < 0.5:
-        maker.asker.gist("largest", joined(shop), shop)
+        maker.questions.gist("largest", joined(shop), shop)
 
 
 def _centred_entry(paper: _Receipt, concept: str, value: str) -> None:
@@ -420,17 +420,17 @@ _NAMED = {
 
 
 def _ask(paper: _Receipt, items: list[_Item]) -> None:
-    maker, asker, random = paper.maker, paper.maker.asker, paper.random
+    maker, questions, random = paper.maker, paper.maker.questions, paper.random
     present = {concept for concept, *_ in paper.entries}
     for concept, names, label, value in paper.entries:
         if concept in _ASKED:
             asked = concept if concept == "items sold" else f"ask {concept}"
-            asker.add(asker.word(asked), joined(value), boxes_of(value), boxes_of(label))
+            questions.add(questions.word(asked), joined(value), boxes_of(value), boxes_of(label))
         if names and (concept in _NAMED or random.random() < 0.4):
             kind = _NAMED.get(
                 concept, "amount" if concept in ("total", "subtotal", "tax", "cash", "change") else "words"
             )
-            asker.value([name.rstrip(" @") for name in names], kind, label, value)
+            questions.value([name.rstrip(" @") for name in names], kind, label, value)
     _ask_items(paper, items)
     missing = [
         concept
@@ -440,44 +440,50 @@ def _ask(paper: _Receipt, items: list[_Item]) -> None:
     if "cash" in present or "card" in present:
         missing = [concept for concept in missing if concept not in ("card", "cash")]
     for concept in random.sample(missing, min(2, len(missing))):
-        asker.absent(asker.word(f"ask {concept}"))
+        questions.absent(questions.word(f"ask {concept}"))
     absent = [concept for concept in _NAMED if concept not in present]
     for concept in random.sample(absent, min(1, len(absent))):
-        asker.absent(asker.named(paper.maker.term(concept)[0], _NAMED[concept]))
-    asker.gist("kind of page", ("receipt", "a receipt"))
+        questions.absent(questions.named(paper.maker.term(concept)[0], _NAMED[concept]))
+    questions.gist("kind of page", ("receipt", "a receipt"))
     if random.random() < (0.1 if maker.language == "English" else 1):
-        asker.gist("language", maker.language)
+        questions.gist("language", maker.language)
     if random.random() < 0.5:
-        asker.gist("how many items", str(len(items)))
+        questions.gist("how many items", str(len(items)))
     first, second = random.sample(paper.entries, 2) if len(paper.entries) > 3 else (paper.entries[0], paper.entries[-1])
     if first[1] and second[1]:
-        asker.both((first[1][0], first[2], first[3]), (second[1][0], second[2], second[3]))
+        questions.both((first[1][0], first[2], first[3]), (second[1][0], second[2], second[3]))
 
 
 def _ask_items(paper: _Receipt, items: list[_Item]) -> None:
-    asker, random = paper.maker.asker, paper.random
+    questions, random = paper.maker.questions, paper.random
     for item in random.sample(items, min(4, len(items))):
         name, said = joined(item.row), joined(item.row).lower()
         assert item.amount is not None
-        text = asker.word("price", item=said if random.random() < 0.7 else name, itemlabel=name)
-        asker.add(text, item.amount.text, [item.amount.box], boxes_of(item.row))
+        text = questions.word("price", item=said if random.random() < 0.7 else name, itemlabel=name)
+        questions.add(text, item.amount.text, [item.amount.box], boxes_of(item.row))
         if item.count is not None and random.random() < 0.4:
-            asker.add(
-                asker.word("quantity", item=said, itemlabel=name), item.count.text, [item.count.box], boxes_of(item.row)
+            questions.add(
+                questions.word("quantity", item=said, itemlabel=name),
+                item.count.text,
+                [item.count.box],
+                boxes_of(item.row),
             )
     amounts = [item.total for item in items]
     item = random.choice(items)
     if amounts.count(item.total) == 1 and random.random() < 0.4:
         assert item.amount is not None
-        asker.add(
-            asker.word("item of price", value=item.amount.text), joined(item.row), boxes_of(item.row), [item.amount.box]
+        questions.add(
+            questions.word("item of price", value=item.amount.text),
+            joined(item.row),
+            boxes_of(item.row),
+            [item.amount.box],
         )
     if len(items) > 2 and all(item.quantity == 1 for item in items):
         for word, best in (("dearest", max(amounts)), ("cheapest", min(amounts))):
             if amounts.count(best) == 1 and random.random() < 0.5:
                 item = items[amounts.index(best)]
                 assert item.amount is not None
-                asker.add(asker.word(word), joined(item.row), boxes_of(item.row), [item.amount.box], SPREAD)
+                questions.add(questions.word(word), joined(item.row), boxes_of(item.row), [item.amount.box], SPREAD)
     other = paper.maker.values.product()
     if all(word not in " ".join(i.name for i in items).lower() for word in spoken(other).split()):
-        asker.absent(asker.word("price", item=other.lower(), itemlabel=other))
+        questions.absent(questions.word("price", item=other.lower(), itemlabel=other))

@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..splits import share
-from .asking import TICK, TWO_PLACES, boxes_of
 from .page import PageMaker
+from .question_writer import TICK, TWO_PLACES, boxes_of
 from .sheet import Colour, Piece, Style, joined
 
 _KINDS = ("settings", "list", "dialog", "dashboard", "window", "profile")
@@ -125,7 +125,7 @@ class ScreenSheet:
         self._title()
 
     def _status_bar(self) -> None:
-        random, sheet, asker = self.random, self.sheet, self.maker.asker
+        random, sheet, questions = self.random, self.sheet, self.maker.questions
         style = Style(
             self.bold.face if random.random() < 0.5 else self.body.face, self.body.size * 0.78, self.theme.ink
         )
@@ -136,15 +136,15 @@ class ScreenSheet:
             y,
             style,
         )
-        asker.add(asker.word("status time"), time.text, [time.box])
+        questions.add(questions.word("status time"), time.text, [time.box])
         if random.random() < 0.7:
             battery = sheet.write(f"{random.randint(1, 100)}%", sheet.width - 44, y, style, "right")
-            asker.add(asker.word("battery"), (battery.text, battery.text[:-1]), [battery.box])
+            questions.add(questions.word("battery"), (battery.text, battery.text[:-1]), [battery.box])
             sheet.rectangle(
                 sheet.width - 40, y - style.cap_height, sheet.width - 18, y, outline=self.theme.ink, radius=2
             )
         else:
-            asker.absent(asker.word("battery"))
+            questions.absent(questions.word("battery"))
         if random.random() < 0.4:
             sheet.write(random.choice(("5G", "LTE", "4G", "Wi-Fi", "3G")), sheet.width - 100, y, style, "right")
         self.top = y + style.size * 0.8
@@ -166,7 +166,7 @@ class ScreenSheet:
         self.top = height
 
     def _side_bar(self) -> None:
-        random, sheet, asker = self.random, self.sheet, self.maker.asker
+        random, sheet, questions = self.random, self.sheet, self.maker.questions
         width = random.randint(150, 220)
         sheet.rectangle(0, self.top, width, sheet.height, fill=self.theme.card)
         entries = random.sample(
@@ -183,12 +183,12 @@ class ScreenSheet:
             colour = (255, 255, 255) if i == chosen and light else (0, 0, 0) if i == chosen else self.theme.ink
             piece = sheet.write(entry, 20, y, Style(self.body.face, self.body.size, colour))
             if i == chosen:
-                asker.add(asker.word("selected"), piece.text, [piece.box])
+                questions.add(questions.word("selected"), piece.text, [piece.box])
             y += self.body.size * 2.1
         self.left = float(width)
 
     def _title(self) -> None:
-        random, sheet, asker = self.random, self.sheet, self.maker.asker
+        random, sheet, questions = self.random, self.sheet, self.maker.questions
         text = (
             random.choice(share(_TITLES, self.maker.split, "screen title", 6))
             if random.random() < 0.7
@@ -204,15 +204,21 @@ class ScreenSheet:
         piece = sheet.write(
             text, (self.left + self.right) / 2 if align == "middle" else self.left + 22, y, style, align
         )
-        asker.add(asker.word("screen title"), piece.text, [piece.box])
+        questions.add(questions.word("screen title"), piece.text, [piece.box])
         if random.random() < 0.3:
-            asker.gist("title", piece.text, [piece])
+            questions.gist("title", piece.text, [piece])
         self.top = y + style.size * (0.9 if bar else 0.5)
 
 
 def draw_settings(screen: ScreenSheet) -> None:
     """Names at the left, values or switches at the right; or the value under the name."""
-    random, sheet, asker, values, maker = screen.random, screen.sheet, screen.maker.asker, screen.values, screen.maker
+    random, sheet, questions, values, maker = (
+        screen.random,
+        screen.sheet,
+        screen.maker.questions,
+        screen.values,
+        screen.maker,
+    )
     names = list(share(_SETTINGS, maker.split, "setting", 4))
     switches = list(share(_SWITCHES, maker.split, "switch", 4))
     under = random.random() < 0.35
@@ -232,8 +238,8 @@ def draw_settings(screen: ScreenSheet) -> None:
             on = random.random() < 0.5
             draw_switch(screen, right, y, on)
             if random.random() < 0.6:
-                asker.add(
-                    asker.word("switch", name=name),
+                questions.add(
+                    questions.word("switch", name=name),
                     "on" if on else "off",
                     [(label.box[0], label.box[1], right, label.box[3])],
                     [label.box],
@@ -270,12 +276,12 @@ def draw_settings(screen: ScreenSheet) -> None:
             sheet.line((x, round(y + step * 0.55)), (right, round(y + step * 0.55)), colour=screen.theme.rule)
         y += step
     for name, label, piece in shown:
-        asker.add(asker.word("setting", name=name), piece.text, [piece.box], [label.box])
+        questions.add(questions.word("setting", name=name), piece.text, [piece.box], [label.box])
     for _, label, piece in shown[:1]:
-        asker.beside("under" if under else "right", label, [piece])
-        asker.inverse(label, [piece])
+        questions.beside("under" if under else "right", label, [piece])
+        questions.inverse(label, [piece])
     for name in missing:
-        asker.absent(asker.word("setting", name=name))
+        questions.absent(questions.word("setting", name=name))
 
 
 def draw_switch(screen: ScreenSheet, right: float, y: float, on: bool) -> None:
@@ -289,7 +295,13 @@ def draw_switch(screen: ScreenSheet, right: float, y: float, on: bool) -> None:
 
 def draw_list(screen: ScreenSheet) -> None:
     """People or things with a line of text and a time or price each."""
-    random, sheet, asker, values, maker = screen.random, screen.sheet, screen.maker.asker, screen.values, screen.maker
+    random, sheet, questions, values, maker = (
+        screen.random,
+        screen.sheet,
+        screen.maker.questions,
+        screen.values,
+        screen.maker,
+    )
     people, picture = random.random() < 0.6, random.random() < 0.6
     step = screen.body.size * random.uniform(3.3, 4.2)
     x, right, y = screen.left + 22, screen.right - 22, screen.top + step * 0.6
@@ -326,22 +338,32 @@ def draw_list(screen: ScreenSheet) -> None:
         if names.count(title.text) > 1:
             continue
         if people:
-            asker.add(asker.word("message time", name=title.text), end.text, [end.box], [title.box])
-            asker.add(asker.word("message from", name=title.text), below.text, [below.box], [title.box])
+            questions.add(questions.word("message time", name=title.text), end.text, [end.box], [title.box])
+            questions.add(questions.word("message from", name=title.text), below.text, [below.box], [title.box])
         else:
-            asker.add(asker.word("price", item=title.text, itemlabel=title.text), end.text, [end.box], [title.box])
-            asker.beside("under", title, [below])
+            questions.add(
+                questions.word("price", item=title.text, itemlabel=title.text), end.text, [end.box], [title.box]
+            )
+            questions.beside("under", title, [below])
     other = values.person() if people else values.product()
     if other not in names:
-        asker.absent(
-            asker.word("message time", name=other) if people else asker.word("price", item=other, itemlabel=other)
+        questions.absent(
+            questions.word("message time", name=other)
+            if people
+            else questions.word("price", item=other, itemlabel=other)
         )
-    asker.gist("how many entries", str(len(entries)))
+    questions.gist("how many entries", str(len(entries)))
 
 
 def draw_dialog(screen: ScreenSheet) -> None:
     """A box in the middle with a message and two buttons."""
-    random, sheet, asker, values, maker = screen.random, screen.sheet, screen.maker.asker, screen.values, screen.maker
+    random, sheet, questions, values, maker = (
+        screen.random,
+        screen.sheet,
+        screen.maker.questions,
+        screen.values,
+        screen.maker,
+    )
     width = min(sheet.width * 0.8, screen.body.size * random.uniform(22, 30))
     left = (sheet.width - width) / 2
     top = max(screen.top + 20, sheet.height * random.uniform(0.25, 0.4))
@@ -364,14 +386,14 @@ def draw_dialog(screen: ScreenSheet) -> None:
             Style(screen.bold.face, screen.body.size * 1.15, screen.theme.ink),
         )
         y += screen.body.size * 2
-        asker.add(asker.word("title"), title.text, [title.box])
+        questions.add(questions.word("title"), title.text, [title.box])
     message, y = sheet.paragraph(text, x, y, inner, screen.body, 1.35)
-    asker.add(asker.word("dialog asks"), joined(message), boxes_of(message))
+    questions.add(questions.word("dialog asks"), joined(message), boxes_of(message))
     draw_two_buttons(screen, left + width - screen.body.size * 1.2, y + screen.body.size * 1.2)
 
 
 def draw_two_buttons(screen: ScreenSheet, right: float, y: float) -> None:
-    random, sheet, asker = screen.random, screen.sheet, screen.maker.asker
+    random, sheet, questions = screen.random, screen.sheet, screen.maker.questions
     pieces = []
     for i, name in enumerate(random.choice(share(_BUTTONS, screen.maker.split, "button", 3))):
         wide = screen.bold.width(screen.bold.printable(name)) + screen.body.size * 1.6
@@ -392,5 +414,5 @@ def draw_two_buttons(screen: ScreenSheet, right: float, y: float) -> None:
         right -= wide + screen.body.size * 0.7
     left, other = pieces[1], pieces[0]
     answers = tuple(f"{a.text}{sign}{b.text}" for a, b in ((left, other), (other, left)) for sign in (" and ", ", "))
-    asker.add(asker.word("buttons"), answers, boxes_of([left, other]), kind=TWO_PLACES)
-    asker.beside("right", left, [other])
+    questions.add(questions.word("buttons"), answers, boxes_of([left, other]), kind=TWO_PLACES)
+    questions.beside("right", left, [other])

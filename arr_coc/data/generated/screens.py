@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..splits import share
-from .asking import DETAIL, spoken
 from .forms import Shown, ask_absent
 from .page import PAGES, PageMaker
+from .question_writer import DETAIL, spoken
 from .screen_parts import ScreenSheet, draw_dialog, draw_list, draw_settings, draw_two_buttons
 from .sheet import Piece, Style
 from .tables import Ruling, ask_table, draw_column, row_heads, write_table
@@ -22,7 +22,13 @@ _TILES = (
 
 def _dashboard(screen: ScreenSheet) -> None:
     """Tiles with a number and a name."""
-    random, sheet, asker, values, maker = screen.random, screen.sheet, screen.maker.asker, screen.values, screen.maker
+    random, sheet, questions, values, maker = (
+        screen.random,
+        screen.sheet,
+        screen.maker.questions,
+        screen.values,
+        screen.maker,
+    )
     columns = 2 if screen.shape in ("phone", "tall") else random.choice((3, 4))
     names = random.sample(
         share(_TILES, maker.split, "tile", 4),
@@ -47,11 +53,11 @@ def _dashboard(screen: ScreenSheet) -> None:
             value = values.count()
         label = sheet.write(name, left + 14, bases[0], screen.small)
         piece = sheet.write(value, left + 14, bases[1], number)
-        asker.add(asker.word("tile", name=spoken(name)), piece.text, [piece.box], [label.box])
+        questions.add(questions.word("tile", name=spoken(name)), piece.text, [piece.box], [label.box])
         if random.random() < 0.3:
-            asker.beside("under" if above else "above", label, [piece])
+            questions.beside("under" if above else "above", label, [piece])
     missing = [name for name in share(_TILES, maker.split, "tile", 4) if name not in names]
-    asker.absent(asker.word("tile", name=spoken(random.choice(missing)) if missing else maker.words.thing()))
+    questions.absent(questions.word("tile", name=spoken(random.choice(missing)) if missing else maker.words.thing()))
 
 
 def _window(screen: ScreenSheet) -> None:
@@ -111,10 +117,10 @@ def _profile(screen: ScreenSheet) -> None:
         if screen.body.width(screen.body.printable(value)) < right - left - 4:
             shown.append(Shown(field, [label], [sheet.write(value, left, base, screen.body)], ""))
         else:
-            maker.asker.absent(maker.asker.named(field.name, field.kind))
+            maker.questions.absent(maker.questions.named(field.name, field.kind))
         y += size * (4 if above else 2.6)
     for each in shown:
-        maker.asker.value(each.field.names, each.field.kind, each.label, each.value)
+        maker.questions.value(each.field.names, each.field.kind, each.label, each.value)
     ask_absent(maker, [name for field in fields for name in field.names], domain, 2)
     if y + size * 2 < sheet.height:
         draw_two_buttons(screen, screen.right - 30, min(y + size, sheet.height - 20))
@@ -133,7 +139,7 @@ def screen(maker: PageMaker) -> None:
         "window": _window,
         "profile": _profile,
     }[shown.kind](shown)
-    maker.asker.gist("kind of page", ("screen", "a screen", "screenshot", "a screenshot"))
+    maker.questions.gist("kind of page", ("screen", "a screen", "screenshot", "a screenshot"))
 
 
 _COMMANDS = (
@@ -154,7 +160,7 @@ _OUTPUTS = (
 @PAGES.register("terminal")
 def terminal(maker: PageMaker) -> None:
     """A terminal with commands and what they print."""
-    random, values, asker = maker.random, maker.values, maker.asker
+    random, values, questions = maker.random, maker.values, maker.questions
     layout = maker.arrange(_TERMINALS, "terminal", 2)
     paper, ink = random.choice(
         (
@@ -194,8 +200,8 @@ def terminal(maker: PageMaker) -> None:
         prompt = sheet.write(prompt_text, x, y, green)
         typed = sheet.write(text, prompt.box[2] + body.size * 0.6, y, body)
         if i == 0:
-            asker.add(asker.word("command"), typed.text, [typed.box], [prompt.box])
-            asker.add(asker.word("prompt"), prompt.text, [prompt.box])
+            questions.add(questions.word("command"), typed.text, [typed.box], [prompt.box])
+            questions.add(questions.word("prompt"), prompt.text, [prompt.box])
         y += step
         y = _output(maker, layout, body, x, y, step, shown, first=i == 0)
         if y > sheet.height - step * 6:
@@ -208,11 +214,11 @@ def terminal(maker: PageMaker) -> None:
     names = [name for name, _, _ in shown]
     for name, label, value in shown:
         if names.count(name) == 1:
-            asker.add(asker.word("output", name=spoken(name)), value.text, [value.box], [label.box], DETAIL)
+            questions.add(questions.word("output", name=spoken(name)), value.text, [value.box], [label.box], DETAIL)
     missing = [name for name in share(_OUTPUTS, maker.split, "output", 4) if name not in names]
     for name in [*random.sample(missing, min(2, len(missing))), maker.words.noun()][:2]:
-        asker.absent(asker.word("output", name=spoken(name)))
-    asker.gist("kind of page", ("terminal", "a terminal", "screenshot"))
+        questions.absent(questions.word("output", name=spoken(name)))
+    questions.gist("kind of page", ("terminal", "a terminal", "screenshot"))
 
 
 def _output(

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from ..domains.page import ABSENT
 from ..splits import share
-from .asking import NOT_THERE, SPREAD, boxes_of, spoken
 from .page import PAGES, PageMaker
+from .question_writer import NOT_THERE, SPREAD, boxes_of, spoken
 from .sheet import Colour, Piece, Sheet, Style, joined
 from .values import KINDS
 
@@ -294,11 +294,11 @@ def table(maker: PageMaker) -> None:
     _rest(maker, body, x, bottom, inner)
     ask_table(maker, corner, drawn, heads, cells, len(names))
     if random.random() < 0.6:
-        maker.asker.gist("kind of page", ("table", "a table"))
+        maker.questions.gist("kind of page", ("table", "a table"))
     else:
-        maker.asker.gist("table there", "yes")
+        maker.questions.gist("table there", "yes")
     if caption and random.random() < 0.6:
-        maker.asker.gist("title", joined(caption), caption)
+        maker.questions.gist("title", joined(caption), caption)
 
 
 def _caption(
@@ -371,52 +371,54 @@ def ask_table(
         cells: likewise, of all rows.
         count: how many of the rows, from the first, are compared and counted.
     """
-    asker, random = maker.asker, maker.random
+    questions, random = maker.questions, maker.random
     names = [joined(row[0]) for row in cells]
     for _ in range(7):
         i, j = random.randrange(len(cells)), random.randrange(len(columns))
         cell, row, head = cells[i][j + 1], cells[i][0], heads[j + 1]
         if not cell or not row or not head or names.count(names[i]) > 1:
             continue
-        text = asker.word(
+        text = questions.word(
             "cell", column=_said(columns[j].name), row=names[i], columnlabel=joined(head), rowlabel=names[i]
         )
-        asker.add(text, joined(cell), boxes_of(cell), boxes_of([*row, *head]))
+        questions.add(text, joined(cell), boxes_of(cell), boxes_of([*row, *head]))
     j = random.randrange(len(columns))
     column, texts = columns[j], [joined(row[j + 1]) for row in cells]
     i = random.randrange(count)
     who = _said(corner)
     if texts.count(texts[i]) == 1 and cells[i][j + 1] and random.random() < 0.6:
-        text = asker.word("row of", value=texts[i], column=_said(column.name), head=who)
-        asker.add(text, names[i], boxes_of(cells[i][0]), boxes_of([*cells[i][j + 1], *heads[j + 1]]))
+        text = questions.word("row of", value=texts[i], column=_said(column.name), head=who)
+        questions.add(text, names[i], boxes_of(cells[i][0]), boxes_of([*cells[i][j + 1], *heads[j + 1]]))
     for column in [column for column in columns if column.numbers and not column.name[-1].isdigit()][:2]:
         j = columns.index(column)
         for word, best in (("highest", max(column.numbers)), ("lowest", min(column.numbers))):
             if column.numbers.count(best) == 1 and random.random() < 0.5:
                 i = column.numbers.index(best)
-                text = asker.word(word, head=who, column=_said(column.name))
-                asker.add(text, names[i], boxes_of(cells[i][0]), boxes_of([*heads[j + 1], *cells[i][j + 1]]), SPREAD)
+                text = questions.word(word, head=who, column=_said(column.name))
+                questions.add(
+                    text, names[i], boxes_of(cells[i][0]), boxes_of([*heads[j + 1], *cells[i][j + 1]]), SPREAD
+                )
     if random.random() < 0.4:
-        asker.gist("how many rows", str(count), head=who)
+        questions.gist("how many rows", str(count), head=who)
     if random.random() < 0.3:
-        asker.gist("how many columns", str(len(columns) + 1))
+        questions.gist("how many columns", str(len(columns) + 1))
     _ask_neighbours(maker, cells)
     _ask_missing(maker, columns, names)
 
 
 def _ask_neighbours(maker: PageMaker, cells: list[list[Cell]]) -> None:
-    random, asker = maker.random, maker.asker
+    random, questions = maker.random, maker.questions
     names = [joined(row[0]) for row in cells]
     i = random.randrange(len(cells) - 1)
     if names.count(names[i]) == 1 and len(cells[i][0]) == 1 and cells[i + 1][0] and random.random() < 0.4:
-        asker.beside("under", cells[i][0][0], cells[i + 1][0])
+        questions.beside("under", cells[i][0][0], cells[i + 1][0])
     if names.count(names[i]) == 1 and len(cells[i][0]) == 1 and cells[i][1] and random.random() < 0.3:
-        asker.beside("right", cells[i][0][0], cells[i][1])
+        questions.beside("right", cells[i][0][0], cells[i][1])
 
 
 def _ask_missing(maker: PageMaker, columns: list[Column], names: list[str]) -> None:
     """A row or a column that the table has not."""
-    asker, random = maker.asker, maker.random
+    questions, random = maker.questions, maker.random
     for _ in range(2):
         column, row = random.choice(columns).name, random.choice(names)
         if random.random() < 0.5:
@@ -425,8 +427,10 @@ def _ask_missing(maker: PageMaker, columns: list[Column], names: list[str]) -> N
             row = random.choice([each for each in row_heads(maker, 5)[1] if each not in names] or ["none"])
         if not row or row == "none":
             continue
-        asker.add(
-            asker.word("cell", column=_said(column), row=row, columnlabel=column, rowlabel=row), NOT_THERE, kind=ABSENT
+        questions.add(
+            questions.word("cell", column=_said(column), row=row, columnlabel=column, rowlabel=row),
+            NOT_THERE,
+            kind=ABSENT,
         )
 
 

@@ -54,7 +54,7 @@ class AnsweringStage(ScratchStage):
         dropped: share of the oracle's questions for which some of the patches are left out, to be read off the base
             where that is read.
         relevance_share: share of the questions that the scorers are trained on in a step that does not fetch by one.
-        relevance_weight, token_weight, base_weight, looking_weight, reading_weight: of the losses beside the
+        relevance_weight, token_weight, base_weight, visual_weight, reading_weight: of the losses beside the
             answer's.
         pointing_layer: of the language model, where it learns to look, as in the copying stage.
         evaluate_questions: questions asked in a measurement about pages of each kind.
@@ -106,7 +106,7 @@ class AnsweringStage(ScratchStage):
     relevance_weight: float = 2.0
     token_weight: float = 0.3
     base_weight: float = 0.1
-    looking_weight: float = 0.3
+    visual_weight: float = 0.3
     reading_weight: float = 0.3
     pointing_layer: int = POINTING_LAYER
     evaluate_questions: int = 192
@@ -141,7 +141,7 @@ class AnsweringStage(ScratchStage):
             "relevance": self.relevance_weight,
             "token": self.token_weight,
             "base": self.base_weight,
-            "looking": self.looking_weight,
+            "visual_pretraining": self.visual_weight,
             "reading": self.reading_weight,
             "pointer": POINTER_WEIGHT,
         }
@@ -170,9 +170,9 @@ def measure(learner: Learner, batches: list[Batch], strategies: Sequence[str], b
     scores = {}
     for strategy in strategies:
         generator = torch.Generator().manual_seed(0)
-        saccades = 0 if strategy == "none" else budget
+        num_fetched = 0 if strategy == "none" else budget
         outputs = [
-            learner(batch, strategy=strategy, budget=saccades, generator=generator, frozen=True) for batch in batches
+            learner(batch, strategy=strategy, budget=num_fetched, generator=generator, frozen=True) for batch in batches
         ]
         right = torch.cat([output["right"] for output in outputs]).float()
         shown = torch.cat([batch.relevance.any(1) for batch in batches])
@@ -180,7 +180,7 @@ def measure(learner: Learner, batches: list[Batch], strategies: Sequence[str], b
             if asked.any():
                 scores[f"{strategy}: {name}"] = right[asked].mean().item()
         scores[f"{strategy}: loss"] = torch.stack([output["answer"] for output in outputs]).mean().item()
-        if saccades:
+        if num_fetched:
             scores[f"{strategy}: recall"] = torch.stack([output["recall"] for output in outputs]).mean().item()
     learner.train()
     return scores
@@ -241,8 +241,8 @@ class Answering(Task):
     def _aligning(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
         """The losses of a step that asks for no answer."""
         losses = self.module.align(batch.transcript or batch, self.stage.transcript_budget, generator)
-        looking = self.stage.looking_weight * (losses["looking"] + losses.get("naming", 0.0))
-        total = losses["token"] + losses["base"] + looking + self.stage.relevance_weight * losses["relevance"]
+        visual = self.stage.visual_weight * (losses["visual_pretraining"] + losses.get("naming", 0.0))
+        total = losses["token"] + losses["base"] + visual + self.stage.relevance_weight * losses["relevance"]
         return {"loss": total, **{part: loss.detach() for part, loss in losses.items()}}
 
     @cached_property

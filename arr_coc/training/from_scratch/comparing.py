@@ -1,8 +1,8 @@
-"""Stage: the language model learns to compare what two pages say, on sketched pages and perfect tokens.
+"""Stage: the language model learns to compare amounts on two pages, from sketched pages and oracle tokens.
 
-Whether an amount is more than another takes many examples to learn, none of which needs an image: pages are sketched,
-and of each a few patches are read, now and then behind its base tokens. The gathering stage then reads real ones, which
-this one makes the language model forget.
+Comparing two amounts takes many examples to learn, and none of them needs an image. Pages are sketched; the language
+model reads a few patches of each, now and then behind its base tokens. This stage makes the language model forget how
+real pages are read, so the multi-view stage follows it.
 
 Notation: P pages, two of each pair; I questions, N = G*G patches of a page, M base tokens, K patches fetched of both
 pages together, numbered on over them; D width of the language model.

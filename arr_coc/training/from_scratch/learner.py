@@ -22,13 +22,13 @@ from .questions import Batch
 from .reading import ReadingHead, reading_loss, word_loss
 from .shared_prefix import POINTING_LAYER, check_layer, pointer_loss, read_prompts, right_rows, shown_by
 from .stage import uniform_like
-from .visual_pretraining import WORD_WEIGHT, LookingHead, looking_loss, name_cells
+from .visual_pretraining import WORD_WEIGHT, CharacterHead, name_cells, visual_loss
 
 Said = Literal["bridge", "named", "perfect"]
 """Whose tokens the language model reads: what the bridge makes of the page, perfect ones of what the grid encoder names
 on it, or of what stands there."""
 
-LEARNT = ("reading", "looking", "language")
+LEARNT = ("reading", "visual_pretraining", "language")
 """Parts of a `Learner` that are no part of the model: what a run keeps of it for the stages to come."""
 
 
@@ -55,7 +55,7 @@ class Learner(nn.Module):
         check_layer(layer, model.config.text_config)
         self.model, self.layer, self.reads_base = model, layer, reads_base
         self.reading = ReadingHead(model.config.vision_config.out_channels)
-        self.looking = LookingHead(model.config.text_config.hidden_size)
+        self.visual_pretraining = CharacterHead(model.config.text_config.hidden_size)
         self.language = PatchLanguage(model, tokenizer).requires_grad_(False)
 
     def read(self, features: Tensor, batch: Batch) -> tuple[Batch, Tensor]:
@@ -73,9 +73,9 @@ class Learner(nn.Module):
         """The same of base tokens [P, M, D]: perfect ones bind what each patch of the cell says."""
         return self.language.base_loss(tokens, batch.glyphs, batch.words, self.model.get_input_embeddings())
 
-    def looking_loss(self, encoding: ImageEncoding, batch: Batch) -> Tensor:
-        """What the looking stage minimised, on base tokens [P, M, D] of this batch's pages."""
-        return looking_loss(name_cells(self.looking, self.model.model, encoding), batch.glyphs, batch.words)
+    def visual_loss(self, encoding: ImageEncoding, batch: Batch) -> Tensor:
+        """The loss of visual pretraining, on base tokens [P, M, D] of this batch's pages."""
+        return visual_loss(name_cells(self.visual_pretraining, self.model.model, encoding), batch.glyphs, batch.words)
 
     def naming_loss(self, logits: Tensor, glyphs: Tensor, words: Tensor) -> Tensor:
         """Cross-entropy of what fetched tokens name [I, K, W]: characters [I, K, SLOTS], and field names [I, K].
@@ -110,14 +110,14 @@ class Learner(nn.Module):
         encoding = core.encode_features(features, batch.pixel_values)
         losses = {
             "base": self.base_loss(encoding.tokens, batch),
-            "looking": self.looking_loss(encoding, batch),
+            "visual_pretraining": self.visual_loss(encoding, batch),
         }
         encoding = encoding.select(_pages(features, len(batch.after)))
         ids, query = self.prompt(batch, encoding.base_positions)
         with torch.no_grad():
             context = core.look(ids, encoding, query_mask=query).context
         indices = best(batch.oracle + 0.5 * uniform_like(batch.oracle, generator), budget)
-        states = core.vision_tower.saccades(encoding, indices)
+        states = core.vision_tower.fetched_states(encoding, indices)
         tokens = core.bridge(*states, base=encoding.bridge_cache or [], bypass=encoding.bypass).tokens
         losses["token"] = self.token_loss(tokens, batch, indices)
         if speaks_words(core.bridge) and core.bridge.fetched is not None:
@@ -183,7 +183,7 @@ class Learner(nn.Module):
             return losses
         losses["relevance"] = self._drawn_relevance_loss(look.context, fetched, batch, relevance_share, generator)
         losses["base"] = self.base_loss(encoding.tokens, batch)
-        losses["looking"] = self.looking_loss(encoding, batch)
+        losses["visual_pretraining"] = self.visual_loss(encoding, batch)
         if not frozen:
             losses["reading"] = reading
         if budget:

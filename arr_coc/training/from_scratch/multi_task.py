@@ -2,7 +2,7 @@
 
 The language model forgets what a stage does not ask for: answering undoes copying, multi-view training undoes both.
 Here each step is one of every part, on a batch of its own, and their losses are summed (rehearsal, as in Robins 1995,
-Catastrophic forgetting, rehearsal and pseudorehearsal). Recipes call it "together".
+Catastrophic forgetting, rehearsal and pseudorehearsal).
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ _SHARED = ("steps", "warmup", "evaluate_every", "bf16", "weight_decay", "optimiz
 """What the stage says for all of its parts."""
 
 
-@STAGES.register("together")
+@STAGES.register("multi_task")
 @dataclass(frozen=True)
 class MultiTaskStage(ScratchStage):
     """Settings of the stage.
@@ -35,7 +35,7 @@ class MultiTaskStage(ScratchStage):
             `every` of no part, below 1, or of the first part.
     """
 
-    name: ClassVar[str] = "together"
+    name: ClassVar[str] = "multi_task"
     leaves_whole: ClassVar[bool] = False
 
     parts: Mapping[str, Any] = field(default_factory=dict)

@@ -3,7 +3,7 @@
 Until then it has read single pages. Here a prompt shows all sources of a document, their base tokens pooled where they
 are many, and fetched tokens from wherever the question points; the prompts are those of `generate`. The grid encoder is
 not trained, and no document comes twice. Comparing needs many more amounts than pages can be read for: beside the
-pages, it is rehearsed on text. Recipes call the stage "gathering".
+pages, it is rehearsed on text. Recipes call the stage "multi_view".
 
 Notation: Q questions about a document, I image slots, S prompt length, A tokens of the longest answer.
 """
@@ -43,7 +43,7 @@ from .shared_prefix import right_rows
 from .stage import Batches, ScratchStage, Task
 
 
-@STAGES.register("gathering")
+@STAGES.register("multi_view")
 @dataclass(frozen=True)
 class MultiViewStage(ScratchStage):
     """Settings of the stage.
@@ -66,7 +66,7 @@ class MultiViewStage(ScratchStage):
         evaluate_documents: that a measurement asks about, of each domain, drawn from `evaluate_split`.
     """
 
-    name: ClassVar[str] = "gathering"
+    name: ClassVar[str] = "multi_view"
 
     steps: int = 600
     learning_rate: float = 3e-4
@@ -234,7 +234,7 @@ class MultiView(Task):
         self.strategy = run.model.config.fetcher_config.strategy
         scorer = core.fetcher.scorer(self.strategy)
         if scorer.reads_depths or scorer.reads_attention:
-            raise ValueError(f"gathering: expected a strategy that sees tiles; got {self.strategy!r}")
+            raise ValueError(f"multi_view: expected a strategy that sees tiles; got {self.strategy!r}")
         untrained = [*core.vision_tower.parameters(), *core.fetcher.parameters()]
         if isinstance(core.bridge, CellBridge):  # what tokens name stays the truth; what that means is learnt
             untrained += [*core.bridge.norm.parameters(), *core.bridge.head.parameters()]

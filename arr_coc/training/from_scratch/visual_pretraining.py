@@ -4,7 +4,7 @@ A base token is all that the language model sees of 16 patches without running b
 teaches it what stands there, let alone in which order, so a head names the characters of every patch from the bridged
 base token of its cell, as the reading stage's head does from the patch itself. A bridge that has words names them
 itself, and once there is a language of perfect tokens, it says what else is in a base token: where it stands. Recipes
-call the stage "looking".
+call the stage "visual_pretraining".
 
 Notation: P pages, G side of the grid, M base tokens, D width of the language model.
 """
@@ -44,7 +44,7 @@ HELD = 96
 """Patches of a page whose states are held."""
 
 
-@STAGES.register("looking")
+@STAGES.register("visual_pretraining")
 @dataclass(frozen=True)
 class VisualPretrainingStage(ScratchStage):
     """Settings of the stage.
@@ -62,7 +62,7 @@ class VisualPretrainingStage(ScratchStage):
         evaluate_split: what is measured on: "validation" has held-out fonts, words and layouts, for decisions.
     """
 
-    name: ClassVar[str] = "looking"
+    name: ClassVar[str] = "visual_pretraining"
     leaves_whole: ClassVar[bool] = False
 
     steps: int = 6000
@@ -85,7 +85,7 @@ class VisualPretrainingStage(ScratchStage):
         return VisualPretraining(self, run)
 
 
-class LookingHead(nn.Module):
+class CharacterHead(nn.Module):
     """Names, from a base token, the characters of each patch of its cell, and the field whose label it belongs to."""
 
     def __init__(self, size: int) -> None:
@@ -100,8 +100,8 @@ class LookingHead(nn.Module):
         return by_patch(self.linear(states)).unflatten(-1, (SLOTS, -1)), by_patch(self.words(states))
 
 
-def name_cells(head: LookingHead, core: ArrCocModel, encoding: ImageEncoding) -> tuple[Tensor, Tensor]:
-    """What base tokens name, as `LookingHead` does: in the words of a bridge that has them, else by the head."""
+def name_cells(head: CharacterHead, core: ArrCocModel, encoding: ImageEncoding) -> tuple[Tensor, Tensor]:
+    """What base tokens name, as `CharacterHead` does: in the words of a bridge that has them, else by the head."""
     bridge = core.bridge
     if not speaks_words(bridge):
         named: tuple[Tensor, Tensor] = head(encoding.tokens)
@@ -118,10 +118,10 @@ def by_patch(cells: Tensor) -> Tensor:
     return places.transpose(2, 3).flatten(3, 4).flatten(1, 2)  # [P, g, 4, g, 4, X] -> [P, G, G, X]
 
 
-def looking_loss(
+def visual_loss(
     logits: tuple[Tensor, Tensor], characters: Tensor, words: Tensor, word_weight: float = WORD_WEIGHT
 ) -> Tensor:
-    """Cross-entropy of a `LookingHead`'s names; the class "none" of characters weighs `NONE_WEIGHT`."""
+    """Cross-entropy of a `CharacterHead`'s names; the class "none" of characters weighs `NONE_WEIGHT`."""
     return reading_loss(logits[0], characters, none_weight=NONE_WEIGHT) + word_weight * word_loss(logits[1], words)
 
 
@@ -134,8 +134,8 @@ class VisualPretraining(Task):
         self.config = run.model.config.vision_config
         self.encoder = self.core.vision_tower.grid_encoder
         self.reading = ReadingHead(self.config.out_channels)
-        self.head = LookingHead(run.model.config.text_config.hidden_size)
-        for name, part in (("reading", self.reading), ("looking", self.head)):
+        self.head = CharacterHead(run.model.config.text_config.hidden_size)
+        for name, part in (("reading", self.reading), ("visual_pretraining", self.head)):
             if name in run.learner:
                 part.load_state_dict(run.learner[name])
         self.language: PatchLanguage | None = None
@@ -147,7 +147,7 @@ class VisualPretraining(Task):
         if stage.held_weight > 0:
             self.before = deepcopy(self.core.vision_tower).requires_grad_(False).to(run.device)
         parts = {"vision": self.core.vision_tower, "bridge": self.core.bridge}
-        self.module = nn.ModuleDict({**parts, "reading": self.reading, "looking": self.head}).to(run.device)
+        self.module = nn.ModuleDict({**parts, "reading": self.reading, "visual_pretraining": self.head}).to(run.device)
 
     def _hold_tables(self, held: bool) -> None:
         for table in tables(self.core.bridge):
@@ -175,8 +175,8 @@ class VisualPretraining(Task):
         characters = batch.shown.targets_for(named)
         encoding = self.core.encode_features(features, batch.pixels)
         logits = name_cells(self.head, self.core, encoding)
-        loss = looking = looking_loss(logits, characters, batch.words, self.stage.word_weight)
-        logged = {"looking": looking.detach()}
+        loss = characters_loss = visual_loss(logits, characters, batch.words, self.stage.word_weight)
+        logged = {"visual_pretraining": characters_loss.detach()}
         if self.language is not None:
             base = self.language.base_loss(encoding.tokens, characters, batch.words, self.core.get_input_embeddings())
             loss, logged["base"] = loss + BASE_WEIGHT * base, base.detach()
@@ -198,8 +198,8 @@ class VisualPretraining(Task):
         indices = best((drawn + (characters > 0).any(-1)).flatten(1), min(HELD, drawn[0].numel()))
         with torch.no_grad():
             was = before(None, encoding.patch_mask, features)
-            held = before.saccades(replace(encoding, semantic_cache=was["semantic_cache"]), indices)
-        moved = self.core.vision_tower.saccades(encoding, indices)
+            held = before.fetched_states(replace(encoding, semantic_cache=was["semantic_cache"]), indices)
+        moved = self.core.vision_tower.fetched_states(encoding, indices)
         return torch.stack([relative_error(now, then) for now, then in zip(moved, held, strict=True)]).mean()
 
     @cached_property
@@ -230,4 +230,4 @@ class VisualPretraining(Task):
     def finish(self, run: Run) -> None:
         if self.language is not None:
             self._hold_tables(False)
-        run.learner |= {"reading": self.reading.state_dict(), "looking": self.head.state_dict()}
+        run.learner |= {"reading": self.reading.state_dict(), "visual_pretraining": self.head.state_dict()}

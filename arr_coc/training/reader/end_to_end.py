@@ -203,13 +203,13 @@ class EndToEnd(Task):
             wanted = wanted + 2 * page.relevance.to(wanted).amax(0).clamp(min=0)
         patches = wanted.topk(self.budget).indices.sort().values
         rank = wanted[patches].argsort(descending=True, stable=True).argsort()
-        bridged = self.core.bridge_saccades(encoding, patches[None], rank=rank[None])
+        bridged = self.core.bridge_fetched(encoding, patches[None], rank=rank[None])
         assert bridged.source is not None
         stand = bridged.source[0] >= 0
         base, fetched, held = encoding.tokens[0], bridged.tokens[0][stand], patches[bridged.source[0][stand]]
         best = wanted.new_full(scores.shape, -torch.inf).index_copy(1, patches, scores.detach().float()[:, patches])
         own = best.topk(min(FOREMOST, self.budget)).indices.sort(1).values
-        several = self.core.bridge_saccades(encoding.select(torch.zeros(len(own), dtype=torch.long)), own)
+        several = self.core.bridge_fetched(encoding.select(torch.zeros(len(own), dtype=torch.long)), own)
         assert several.source is not None
         foremost = [tokens[source >= 0] for tokens, source in zip(several.tokens, several.source, strict=True)]
         again = [torch.isin(held, each) for each in own]

@@ -78,7 +78,7 @@ class Asked:
 
     def _named(self, batch: Batch, encoding: ImageEncoding, held: Tensor) -> Iterator[Told]:
         shown = in_cells(batch.glyphs)  # [P, M, places, SLOTS]
-        named = name_cells(self.learner.looking, self.model.model, encoding)[0]
+        named = name_cells(self.learner.visual_pretraining, self.model.model, encoding)[0]
         right = in_cells(named.argmax(-1)) == shown
         for page, cell, place, slot in shown.nonzero().tolist():
             yield "named", int(held[page, cell]), page, bool(right[page, cell, place, slot])

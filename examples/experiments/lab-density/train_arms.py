@@ -70,7 +70,7 @@ class Training:
         """Of its recipe: those that tell trainings of an arm apart, and more."""
         if self.name in SHARED:
             return list(more)
-        seeded = ("seed", *(f"{stage}.seed" for stage in ("looking", "answering")))
+        seeded = ("seed", *(f"{stage}.seed" for stage in ("visual_pretraining", "answering")))
         before = Training(STARTS.get(self.name, SHARED[0]), 0, self.out)
         start = before.folder.absolute() / "model"
         return [*(f"{setting}={self.seed}" for setting in seeded), f"start={start}", *more]

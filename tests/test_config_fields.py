@@ -1,4 +1,4 @@
-"""Knobs refuse types, ranges and names in one line, wherever a config comes from."""
+"""Config fields refuse types, ranges and names in one line, wherever a config comes from."""
 
 import json
 import re
@@ -115,6 +115,16 @@ def test_a_config_file_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(settings))
     with pytest.raises(ValueError, match=r"\A[^\n]*text_config.*hidden_size[^\n]*expected int; got str[^\n]*\Z"):
         load_config(str(tmp_path))
+
+
+def test_a_published_config_with_the_field_glance_layers_is_read() -> None:
+    """The field's name until November 2026; the strategy of that name is refused with the names that there are."""
+    config = ArrCocFetcherConfig(**{"glance_layers": [0.1, 0.6]})
+    assert list(config.attention_layers) == [0.1, 0.6] and "glance_layers" not in config.to_dict()
+    with pytest.raises(ValueError, match="attention_layers: expected two increasing numbers"):
+        ArrCocFetcherConfig(**{"glance_layers": [0.6, 0.1]})
+    with pytest.raises(ValueError, match="strategy: expected one of attention, .*; got 'glance'"):
+        ArrCocFetcherConfig(strategy="glance")
 
 
 def test_a_part_that_was_registered_from_outside_is_known(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The three knowings: each against its formula written out in NumPy, and within the range that it promises."""
+"""The three relevance maps: each against its formula written out in NumPy, and within the range that it promises."""
 
 import math
 
@@ -8,11 +8,11 @@ import torch
 
 from arr_coc.modeling.textures import (
     CENTRE_WIDTH,
-    KNOWINGS,
+    RELEVANCE_MAPS,
     information_score,
     local_contrast,
-    participatory_score,
-    perspectival_score,
+    query_similarity,
+    salience_score,
     unit_range,
 )
 
@@ -32,10 +32,10 @@ def mask() -> torch.Tensor:
 
 
 def test_there_are_three() -> None:
-    assert KNOWINGS == ("propositional", "perspectival", "participatory")
+    assert RELEVANCE_MAPS == ("information", "salience", "query_similarity")
 
 
-# ---- propositional
+# ---- information
 
 
 def test_information_is_shannons_entropy_over_its_maximum() -> None:
@@ -65,7 +65,7 @@ def test_information_is_about_shares_not_counts() -> None:
         information_score(torch.ones(3, 1))
 
 
-# ---- perspectival
+# ---- salience
 
 
 def test_the_unit_range_is_each_items_own_over_its_real_patches() -> None:
@@ -108,13 +108,13 @@ def test_salience_is_the_weighted_sum_of_its_parts() -> None:
             parts.append((own - low) / (high - low))
         parts.append(np.exp(-(eccentricity[item].double().numpy() ** 2) / (2 * CENTRE_WIDTH**2)))
         expected[item] = (0.5 * parts[0] + 0.3 * parts[1] + 0.2 * parts[2]) * real[item]
-    score = perspectival_score(edges, contrast, eccentricity, mask(), (0.5, 0.3, 0.2))
+    score = salience_score(edges, contrast, eccentricity, mask(), (0.5, 0.3, 0.2))
     assert score.numpy() == pytest.approx(expected, abs=1e-5)
-    default = perspectival_score(edges * 1e4, contrast, eccentricity, mask())
+    default = salience_score(edges * 1e4, contrast, eccentricity, mask())
     assert default.min() >= 0 and default.max() <= 1 and not default[2].any()
 
 
-# ---- participatory
+# ---- query similarity
 
 
 def test_coupling_is_the_best_cosine_with_a_word_of_the_question() -> None:
@@ -129,13 +129,13 @@ def test_coupling_is_the_best_cosine_with_a_word_of_the_question() -> None:
             if counts
         ]
         expected[item, patch] = (1 + max(cosines)) / 2
-    score = participatory_score(patches, words, asked)
+    score = query_similarity(patches, words, asked)
     assert score.numpy() == pytest.approx(expected, abs=1e-6)
     assert score.min() >= 0 and score.max() <= 1 and not score[2].any()
-    assert not participatory_score(patches, words[:, :0], asked[:, :0]).any()
+    assert not query_similarity(patches, words[:, :0], asked[:, :0]).any()
 
 
 def test_coupling_goes_from_0_to_1() -> None:
     patches = torch.tensor([[[2.0, 0.0], [-3.0, 0.0], [0.0, 1.0], [0.0, 0.0]]])
-    score = participatory_score(patches, torch.tensor([[[5.0, 0.0]]]), torch.ones(1, 1, dtype=torch.bool))
+    score = query_similarity(patches, torch.tensor([[[5.0, 0.0]]]), torch.ones(1, 1, dtype=torch.bool))
     assert score[0].tolist() == pytest.approx([1.0, 0.0, 0.5, 0.5])

@@ -1,4 +1,4 @@
-"""Glancing: the attention that is read is the language model's own, and no part of the base is read twice."""
+"""Strategy "attention": it reads the language model's own attention, and no part of the base twice."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from test_invariants import Calls
 from test_scorers import build, context
 
 from arr_coc.model_summary import generated_image
-from arr_coc.modeling.attention_scorer import AttentionRecorder, attention_weights, glance, on_fine_grid
+from arr_coc.modeling.attention_scorer import AttentionRecorder, attention_relevance, attention_weights, on_fine_grid
 from arr_coc.modeling.fetcher import FetchChoices
 
 PAGE, OTHER = generated_image(128), generated_image(128).rotate(90)
@@ -29,7 +29,7 @@ def model() -> Any:
 
 
 def fetched(model: Any, image: Any, question: Any, **settings: Any) -> Any:
-    return model.generate(image, question, strategy="glance", return_fetch=True, max_new_tokens=2, **settings)
+    return model.generate(image, question, strategy="attention", return_fetch=True, max_new_tokens=2, **settings)
 
 
 # ---- the weights
@@ -147,7 +147,7 @@ def test_with_a_prefix_and_without_one_it_is_the_same(model: Any) -> None:
     """`forward` has no prefix, and its padding stands on the left."""
     processor, encoding = model.processor, model.encode_image([PAGE, OTHER])
     inputs = processor.prompts([QUESTION, "Who?"], images=[1, 1], placeholders=encoding.base_positions + 17)
-    choices = FetchChoices(strategy="glance")
+    choices = FetchChoices(strategy="attention")
     masks = {name: inputs[name] for name in ("query_mask", "attention_mask")}
     whole = model(inputs["input_ids"], image_encoding=encoding.without_prefix(), choices=choices, **masks)
     asked = fetched(model, encoding, [QUESTION, "Who?"])
@@ -164,17 +164,17 @@ def test_several_images_in_a_prompt_each_get_their_own(model: Any) -> None:
 # ---- what it costs
 
 
-def test_the_base_is_read_once_for_the_glance_and_the_answer(model: Any) -> None:
+def test_the_base_is_read_once_for_the_scorer_and_the_answer(model: Any) -> None:
     language_model = model.model.language_model
     encoding = model.encode_image(PAGE)
     with Calls(language_model) as glancing:
-        model.generate(encoding, QUESTION, strategy="glance", max_new_tokens=1)
+        model.generate(encoding, QUESTION, strategy="attention", max_new_tokens=1)
     with Calls(language_model) as plain:
         model.generate(encoding, QUESTION, strategy="saliency", max_new_tokens=1)
     extra = glancing.positions - plain.positions
     assert glancing.count == plain.count + 1 and extra == plain.positions - 17, "the question's tokens, once more"
     with Calls(language_model) as fresh:
-        model.generate(PAGE, QUESTION, strategy="glance", max_new_tokens=1)
+        model.generate(PAGE, QUESTION, strategy="attention", max_new_tokens=1)
     assert fresh.positions == len(encoding.prefix_ids) + glancing.positions
 
 
@@ -187,12 +187,14 @@ def test_reading_leaves_the_encoding_as_it_was(model: Any) -> None:
         assert torch.equal(key, old_key) and torch.equal(value, old_value)
 
 
-def test_other_strategies_never_glance(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("arr_coc.modeling.base_model.glance", lambda *_: pytest.fail("nobody asked for it"))
+def test_other_strategies_never_read_attention(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "arr_coc.modeling.base_model.attention_relevance", lambda *_: pytest.fail("nobody asked for it")
+    )
     for strategy in ("realizer", "saliency"):
         model.generate(PAGE, QUESTION, strategy=strategy, max_new_tokens=1)
     patches = torch.arange(17)[None]
-    model.generate(PAGE, QUESTION, strategy="glance", patches=patches, max_new_tokens=1)
+    model.generate(PAGE, QUESTION, strategy="attention", patches=patches, max_new_tokens=1)
 
 
 @torch.no_grad()
@@ -200,7 +202,7 @@ def test_layers_are_chosen_by_shares_of_the_depth() -> None:
     shares = {"first": [0.0, 0.5], "last": [0.5, 1.0], "both": [0.0, 1.0]}
     scores = {}
     for name, span in shares.items():
-        model = tiny_model(fetcher={"glance_layers": span})
+        model = tiny_model(fetcher={"attention_layers": span})
         scores[name] = fetched(model, PAGE, QUESTION).fetch.scores
     assert not torch.allclose(scores["first"], scores["last"], atol=1e-6)
     assert torch.allclose(scores["both"], (scores["first"] + scores["last"]) / 2, atol=1e-6)
@@ -211,19 +213,21 @@ def test_layers_are_chosen_by_shares_of_the_depth() -> None:
 
 def test_attention_that_shows_no_weights_is_named(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AttentionRecorder, "_record", lambda *_: None)
-    with pytest.raises(ValueError, match=r'^strategy "glance": expected a language model with attention "sdpa" or'):
+    with pytest.raises(ValueError, match=r'^strategy "attention": expected a language model with attention "sdpa" or'):
         fetched(model, PAGE, QUESTION)
 
 
 def test_a_context_alone_is_not_enough() -> None:
     whole = context()
-    assert torch.equal(build("glance")(whole), whole.attention)
-    with pytest.raises(ValueError, match=r'^strategy "glance": expected a question that the language model has read'):
-        build("glance")(type(whole)(**{**vars(whole), "attention": None}))
+    assert torch.equal(build("attention")(whole), whole.attention)
+    with pytest.raises(
+        ValueError, match=r'^strategy "attention": expected a question that the language model has read'
+    ):
+        build("attention")(type(whole)(**{**vars(whole), "attention": None}))
 
 
-def test_glance_gives_a_map_for_every_slot(model: Any) -> None:
+def test_attention_gives_a_map_for_every_slot(model: Any) -> None:
     encoding = model.encode_image([PAGE, OTHER])
     inputs = model.processor.prompts(["Who?"], images=[2], placeholders=encoding.base_positions + 5)
     look = model.model.look(inputs["input_ids"], encoding, query_mask=inputs["query_mask"].bool())
-    assert glance(model.model, look).shape == (2, 256)
+    assert attention_relevance(model.model, look).shape == (2, 256)

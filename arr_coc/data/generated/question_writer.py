@@ -220,7 +220,7 @@ def boxes_of(pieces: Pieces) -> tuple[Box, ...]:
     return tuple(piece.box for piece in pieces)
 
 
-class Asker:
+class QuestionWriter:
     """Collects questions about one page, in the wordings of a split."""
 
     def __init__(self, random: Random, split: Split) -> None:

@@ -10,11 +10,11 @@ from test_scorers import SIDE, build, context
 from arr_coc.model_summary import generated_image
 from arr_coc.modeling.relevance_maps import MapScorer, standardised
 from arr_coc.modeling.scorers import SCORERS
-from arr_coc.modeling.textures import KNOWINGS, TEXTURE_SETS, TEXTURES
+from arr_coc.modeling.textures import RELEVANCE_MAPS, TEXTURE_SETS, TEXTURES
 
 MAP_CASES = {
-    "compositional": KNOWINGS,
-    "contextual": KNOWINGS,
+    "compositional": RELEVANCE_MAPS,
+    "contextual": RELEVANCE_MAPS,
     "shannon_jung_vervaeke": ("entropy", "symbol_density", "coupling"),
     "hierarchical": ("low", "mid", "high"),
 }
@@ -36,7 +36,7 @@ def test_relevance_is_the_weighted_sum_of_maps_in_0_to_1(name: str) -> None:
     assert torch.allclose(scorer(whole), 20 * torch.einsum("brn,br->bn", maps, weights) - 10, atol=1e-4)
 
 
-def test_the_fixed_knowings_know_nothing_of_the_question() -> None:
+def test_the_fixed_maps_do_not_depend_on_the_question() -> None:
     scorer, whole = build("compositional"), context()
     other = replace(whole, query=whole.query.flip(0), query_mask=torch.ones_like(whole.query_mask))
     first, second = scorer.maps(whole), scorer.maps(other)
@@ -157,8 +157,8 @@ def test_what_reads_the_overview_alone_says_so_where_there_are_several_views() -
     """The overview's depths stood beside a tile's features, and nobody knew: tiles keep their own."""
     model = tiny_model(fetcher={"scorers": ["hierarchical", "compositional"], "strategy": "hierarchical"})
     page = generated_image(512)
-    with pytest.raises(ValueError, match='^strategy "glance": expected'):
-        model.generate(page, "What is it?", strategy="glance", tiles=4, max_new_tokens=1)
+    with pytest.raises(ValueError, match='^strategy "attention": expected'):
+        model.generate(page, "What is it?", strategy="attention", tiles=4, max_new_tokens=1)
     encoding = model.encode_image(page, tiles=4)
     tower, tiles = model.model.vision_tower, encoding.tiles
     square = model.processor.image_processor(page.crop(tuple(tiles.windows[1].tolist())), return_tensors="pt")
