@@ -23,7 +23,7 @@ from .modeling.fetcher import FetchChoices
 from .modeling.image_encoding import ImageEncoding
 from .modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .modeling.pretrained import EXPECTED, Range, Statistics
-from .modeling.prompt import Look, image_planes
+from .modeling.prompt import SelectedSlots, image_planes
 from .modeling.scorers import SCORERS, FetchContext
 from .modeling.transformers_releases import CACHE
 
@@ -103,14 +103,14 @@ def count_flops(
     pixels = _empty(model, config.vision_config.num_channels, image_size, image_size)
     grid = counted("grid encoder", lambda: body.vision_tower.encode_grid(pixels))
     encoding = counted("base tokens", lambda: body.encode_features(pixel_values=pixels, **grid))
-    look = _look(model, encoding, question_tokens, num_fetched)
+    selected = _selected_slots(model, encoding, question_tokens, num_fetched)
     strategy = config.fetcher_config.strategy
-    fetched = counted("fetcher", _fetching(model, look, strategy, base))
+    fetched = counted("fetcher", _fetching(model, selected, strategy, base))
 
     def place() -> None:
         body.image_tokens(encoding, fetched)
         if body.deepstack is not None:
-            image_planes(body, encoding, fetched, look.context)
+            image_planes(body, encoding, fetched, selected.context)
 
     counted("fetched tokens", place)
     cache = DynamicCache(config=config.text_config)
@@ -145,10 +145,10 @@ def count_scorers(
     image_size = image_size or config.vision_config.image_size
     base, _ = config.vision_tokens(image_size)
     encoding = model.model.encode_image(_empty(model, config.vision_config.num_channels, image_size, image_size))
-    look = _look(model, encoding, question_tokens, 1)
+    selected = _selected_slots(model, encoding, question_tokens, 1)
     counts = {}
     for name, kind in SCORERS.items():
-        fetch = _fetching(model, look, name, base)
+        fetch = _fetching(model, selected, name, base)
         with _plain_attention(), FlopCounterMode(display=False) as counter:
             if kind.fetches:
                 fetch()
@@ -166,7 +166,7 @@ def count_allocators(config: ArrCocConfig, *, question_tokens: int = 16) -> dict
     model = on_meta(config)
     image_size = config.vision_config.image_size
     encoding = model.model.encode_image(_empty(model, config.vision_config.num_channels, image_size, image_size))
-    context = _look(model, encoding, question_tokens, 1).context
+    context = _selected_slots(model, encoding, question_tokens, 1).context
     counts = {}
     for name in ALLOCATORS:
         held = model.model.fetcher.budgeters
@@ -179,7 +179,9 @@ def count_allocators(config: ArrCocConfig, *, question_tokens: int = 16) -> dict
     return counts
 
 
-def _fetching(model: ArrCocForConditionalGeneration, look: Look, strategy: str, base: int) -> Callable[[], FetchResult]:
+def _fetching(
+    model: ArrCocForConditionalGeneration, selected: SelectedSlots, strategy: str, base: int
+) -> Callable[[], FetchResult]:
     """What `ArrCocModel.fetch` does on a real device, as far as it has arithmetic, for an image of `base` positions."""
     kind, cache = SCORERS[strategy], DynamicCache(config=model.config.text_config)
     if kind.reads_attention:
@@ -191,8 +193,8 @@ def _fetching(model: ArrCocForConditionalGeneration, look: Look, strategy: str, 
 
     def fetch() -> FetchResult:
         if kind.reads_attention:
-            _read(model, look.context.query.shape[1], cache)
-        return model.model.fetch(look, choices)
+            _read(model, selected.context.query.shape[1], cache)
+        return model.model.fetch(selected, choices)
 
     return fetch
 
@@ -209,16 +211,16 @@ def _empty(model: ArrCocForConditionalGeneration, *shape: int) -> Tensor:
     return torch.empty(1, *shape, device="meta", dtype=model.dtype)
 
 
-def _look(
+def _selected_slots(
     model: ArrCocForConditionalGeneration, encoding: ImageEncoding, question_tokens: int, num_fetched: int
-) -> Look:
+) -> SelectedSlots:
     """What a question of so many tokens about one image sees, whatever the prompt around it."""
     query = _empty(model, question_tokens, model.config.text_config.hidden_size)
     query_mask = torch.ones(1, question_tokens, dtype=torch.bool, device="meta")
     seen = (encoding.features, encoding.textures, encoding.patch_mask)
     context = FetchContext(*seen, query, query_mask, encoding.seeds, depths=encoding.depths)
     ids = query_mask.long()
-    return Look(ids, query_mask, query, encoding, ids[:, 0], num_fetched, context, encoding.base_indices)
+    return SelectedSlots(ids, query_mask, query, encoding, ids[:, 0], num_fetched, context, encoding.base_indices)
 
 
 @contextmanager

@@ -72,13 +72,13 @@ def fetching_costs(
     inputs = our_inputs(config, config.vision_config.image_size, question_tokens)
     inputs["pixel_values"] = pixels = inputs["pixel_values"].to(model.dtype)
     encoding = _with_base_read(model, core.encode_image(pixels, inputs["patch_mask"]))
-    look = core.look(
+    selected = core.select_slots(
         inputs["input_ids"], encoding, query_mask=inputs["query_mask"].bool(), image_index=torch.zeros(1).long(),
         choices=FetchChoices(relevance=torch.rand(1, encoding.side**2)),
     )  # fmt: skip
 
     def fetch(strategy: str, allocator: str) -> None:
-        own = look if SCORERS[strategy].fetches else replace(look, budget=0)
+        own = selected if SCORERS[strategy].fetches else replace(selected, budget=0)
         fetched = core.fetch(own, FetchChoices(strategy=strategy, allocator=allocator))
         if fetched.levels is None:
             gather_patches(encoding.features, fetched.indices)

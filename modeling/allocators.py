@@ -1,9 +1,9 @@
-"""Allocators: from relevance and a budget to the indices of K distinct patches, and how many of them each item gets.
+"""Allocators: from relevance and a budget to the indices of K distinct patches, and the number of patches of each item.
 
-Those that fetch regions of several patches are in detail_allocators.py.
+Allocators that fetch regions of several patches are in detail_allocators.py.
 
-Choosing is done by pure functions, in which ties break by lower index. Where a question or the relevance decides how
-many patches an item gets, a module counts them, since it may hold weights.
+Pure functions choose the patches; ties break by lower index. If the question or the relevance decides the number of
+patches, a module (`Budgeter`) counts them, since it may hold weights.
 
 Notation: B batch, G side of the fine grid, N = G*G patches, K fetched tokens (the most of any item), T tiers, C feature
 channels, D language-model width, H scorer width. A fetched token's rank r counts from 0, the most relevant first.
@@ -26,43 +26,43 @@ from .relevance_maps import ContextNetwork
 from .scorers import FetchContext
 
 SOFTNESS = 0.02
-"""How wide the soft edge of "adaptive" is, as a share of the mass; only gradients see it."""
+"""Width of the soft edge of "adaptive", as a share of the mass; only gradients depend on it."""
 
 
-# ---- what is fetched -------------------------------------------------------------------------------------------------
+# ---- the result of a fetch -------------------------------------------------------------------------------------------
 
 
 PatchesOf = Callable[[FetchContext, Tensor, Tensor | None], Tensor]
-"""Something of patches [n, k], with their levels or None, of grids that a context [n] holds: [n, k, ...]."""
+"""A function of a context [n], patches [n, k] of its grids and their levels (or None), which returns [n, k, ...]."""
 
 
 @dataclass
 class FetchResult(Rows):
-    """What was fetched, and why.
+    """The fetched patches, and the scores that chose them.
 
     Attributes:
-        indices: [B, K] int64, distinct per item. The first `counts` of an item are fetched, ascending; behind them the
-            next most relevant patches fill the rectangle, and no token comes of them. Of regions their first patch.
-        positions: [B, K, 2] int64, (y, x) of each of them in the fine grid.
+        indices: [B, K] int64, distinct in each item. The first `counts` of an item are fetched, ascending; the next
+            most relevant patches behind them only fill the rectangle and give no token. A region has its first patch.
+        positions: [B, K, 2] int64, (y, x) of each index in the fine grid.
         scores: [B, N] float32, the scorer's output (logits for trained scorers).
         relevance: [B, N] float32 in 0..1: sigmoid of logits; fixed scorers: scaled to each item's own range.
-        is_padding: [B, K] bool, True on fetched patches that hold nothing of the image.
+        is_padding: [B, K] bool, True on fetched padding patches.
         budget: K.
-        strategy, allocator: their names; "given" where the call said which patches.
-        counts: [B] int64, how many are fetched of each item; K where not given.
-        wanted: [B] int64, how many evaluation would fetch: in training, allocators that choose fetch more than that.
-        weights: [B, K] what each token is multiplied by, or None: see `ArrCocFetcherConfig.gradient`.
-        expected_tokens: [B] float32, differentiable: how many tokens an allocator that chooses their number expects
-            to fetch ("adaptive" not cut at K); None from allocators that fetch exactly the budget.
+        strategy, allocator: their names; "given" if the call gave the patches.
+        counts: [B] int64, the number of fetched patches of each item (default: K).
+        wanted: [B] int64, the number that evaluation would fetch: in training, allocators that choose fetch more.
+        weights: [B, K] the factor of each token, or None: see `ArrCocFetcherConfig.gradient`.
+        expected_tokens: [B] float32, differentiable: the expected number of tokens from an allocator that chooses it
+            ("adaptive" not cut at K); None from allocators that fetch exactly the budget.
         tier_logits: [B, T] of the tier classifier, or None.
-        survival: see `Budgets.survival`, or None from allocators that fetch exactly the budget.
+        survival: see `Budgets.survival`; None from allocators that fetch exactly the budget.
         is_ragged: whether some items get fewer than K.
         levels: [B, K] int64, the level of detail of each token: 0 a patch, 1 2x2, 2 4x4 patches, disjoint; None: all 0.
-        fell_back: [B] bool, True where the scorer's map was of no use and strategy "saliency" stands in for it.
-        bypassed: [B] bool, True where what the bridge's adapter made was of no use and its linear projection stands in.
-        tokens: [B] int64, how many tokens of the prompt tell of what was fetched: `counts`, unless the bridge says
-            otherwise (`Bridged.source`).
-        source: [B, K] see `Bridged.source`; None: each token tells of the fetched token in its place.
+        fell_back: [B] bool, True where strategy "saliency" replaced a failed scorer.
+        bypassed: [B] bool, True where the bridge's linear projection replaced its failed adapter.
+        tokens: [B] int64, the number of fetched tokens in the prompt: `counts`, unless the bridge makes fewer
+            (`Bridged.source`).
+        source: [B, K] see `Bridged.source`; None: token and patch have the same index.
     """
 
     indices: Tensor
@@ -73,7 +73,7 @@ class FetchResult(Rows):
     budget: int
     strategy: str
     allocator: str
-    counts: Tensor = None  # type: ignore[assignment]  # given by __post_init__
+    counts: Tensor = None  # type: ignore[assignment]  # set by __post_init__
     wanted: Tensor = None  # type: ignore[assignment]
     weights: Tensor | None = None
     expected_tokens: Tensor | None = None
@@ -97,26 +97,26 @@ class FetchResult(Rows):
             self.wanted = self.counts
         if self.tokens is None:
             self.tokens = self.counts
-        nowhere = self.indices.new_zeros(len(self.indices), dtype=torch.bool)
-        self.fell_back = nowhere if self.fell_back is None else self.fell_back
-        self.bypassed = nowhere if self.bypassed is None else self.bypassed
+        none = self.indices.new_zeros(len(self.indices), dtype=torch.bool)
+        self.fell_back = none if self.fell_back is None else self.fell_back
+        self.bypassed = none if self.bypassed is None else self.bypassed
 
     @property
     def fallbacks(self) -> dict[str, int]:
-        """How many items a simpler part stood in for, by the part that failed."""
+        """The number of items for which a simpler part replaced the scorer or the bridge, by the part that failed."""
         return {"scorer": int(self.fell_back.sum()), "bridge": int(self.bypassed.sum())}
 
     @property
     def used(self) -> Tensor:
-        """[B, K] bool, True on what is fetched, False on what only fills the rectangle."""
+        """[B, K] bool, True on fetched patches, False on those that only fill the rectangle."""
         return torch.arange(self.budget, device=self.counts.device) < self.counts[:, None]
 
     def own_relevance(self) -> Tensor:
-        """[B, K] the relevance of each of them."""
+        """[B, K] the relevance of each index."""
         return self.relevance.gather(1, self.indices)
 
     def ranks(self) -> Tensor:
-        """[B, K] the rank of each by its relevance, from 0; what is not fetched comes behind."""
+        """[B, K] the rank of each index by relevance, from 0; those that are not fetched come last."""
         relevance = self.own_relevance().masked_fill(~self.used, float("-inf"))
         return relevance.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
 
@@ -131,11 +131,11 @@ class FetchResult(Rows):
         return places if self.levels is None else places + ((1 << self.levels) - 1)[..., None] / 2
 
     def of_patches(self, make: PatchesOf, context: FetchContext) -> Tensor:
-        """[B, K, ...] what `make` makes of each token's patch or region, whose scorer saw `context`."""
+        """[B, K, ...]: `make` for each token's patch or region, whose scorer had `context`."""
         return make(context, self.indices, self.levels)
 
     def on_patches(self, values: Tensor) -> Tensor:
-        """A value of each token [B, K] on all of its patches, 0 on those that are in none: [B, N]."""
+        """Values of tokens [B, K] -> [B, N]: on all patches of the token, 0 on other patches."""
         side = math.isqrt(self.scores.shape[1])
         levels = torch.zeros_like(self.indices) if self.levels is None else self.levels
         return spread_regions(values, self.indices, levels, (side, side))
@@ -145,7 +145,7 @@ class FetchResult(Rows):
         return self.on_patches(self.used.float()) > 0
 
     def select(self, index: Tensor) -> Self:
-        """The items at `index` [I], K being the most of theirs."""
+        """The items at `index` [I]; K is the largest of their counts."""
         rows = super().select(index)
         if not self.is_ragged or not len(index):
             return rows
@@ -164,9 +164,9 @@ def positions_of(indices: Tensor, side: int) -> Tensor:
 
 
 def ranked_scores(scores: Tensor, patch_mask: Tensor, hidden: Tensor | None) -> Tensor:
-    """Ranks [B, N], N down to 1: whatever the scale of scores, padding comes behind all others, what is hidden last.
+    """Ranks [B, N] of scores of any scale, N down to 1; padding comes behind all other patches, hidden patches last.
 
-    In float32, which every device has. Padding has the lowest finite value, what is `hidden` [B, N] -inf.
+    In float32, which every device has. Padding has the lowest finite value, `hidden` patches [B, N] have -inf.
     """
     order = scores.sort(dim=-1, descending=True, stable=True).indices
     places = torch.arange(scores.shape[1], 0, -1, dtype=torch.float32, device=scores.device)
@@ -186,13 +186,15 @@ def topk(scores: Tensor, count: int, *, config: ArrCocFetcherConfig, side: int |
 
 
 def window(scores: Tensor, count: int, *, config: ArrCocFetcherConfig, side: int | None = None) -> Tensor:
-    """Top-K in which the neighbours of chosen patches gain: scores [B, N] -> indices [B, K], ascending.
+    """Top-K with a gain for the neighbours of chosen patches: scores [B, N] -> indices [B, K], ascending.
 
-    N are the patches of one grid or, with its `side`, of several, one after the other, that share no neighbours.
+    The N patches are those of one grid or, with its `side`, of several grids, one after the other, without common
+    neighbours.
 
-    Scores become ranks in 0..1, so that the gain means the same for every scorer. The first K choices add to each patch
-    `window_gain` times the share of its neighbours within `window_size` x `window_size` that they are; then the choice
-    is made anew. Patches that come last (the lowest finite score: padding; -inf: taken) gain nothing.
+    Scores become ranks in 0..1, so the gain has the same effect for every scorer. A first top-K is taken. Each patch
+    then gains `window_gain` times the share of chosen patches among its neighbours in `window_size` x `window_size`,
+    and the top-K of the result is returned. Patches that come last (the lowest finite score: padding; -inf: taken)
+    gain nothing.
     """
     batch, patches = scores.shape
     side = round(patches**0.5) if side is None else side
@@ -208,15 +210,15 @@ def window(scores: Tensor, count: int, *, config: ArrCocFetcherConfig, side: int
 
 
 def most_relevant_first(scores: Tensor, indices: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Divides chosen patches into those that an item keeps and its surplus.
+    """Divides chosen patches into those that an item keeps and the surplus.
 
     Args:
         scores: [B, N].
         indices: [B, K] chosen patches, ascending.
-        counts: [B] how many each item keeps: those of the highest scores; equal ones go to the lower index.
+        counts: [B] the number that each item keeps: those with the highest scores; ties break by lower index.
 
     Returns:
-        Indices [B, K], those kept in front, both parts ascending; and the rank of each by score, [B, K] from 0.
+        Indices [B, K], kept patches first, both parts ascending; and the rank of each by score, [B, K] from 0.
     """
     order = scores.gather(1, indices).sort(dim=-1, descending=True, stable=True).indices
     places = torch.arange(indices.shape[1], device=indices.device).expand_as(indices)
@@ -228,13 +230,13 @@ def most_relevant_first(scores: Tensor, indices: Tensor, counts: Tensor) -> tupl
 def soft_top_k(scores: Tensor, count: int | Tensor, *, temperature: float) -> Tensor:
     """Weights in 0..1 that sum to `count`: sigmoid((score - tau) / temperature), tau one per item.
 
-    Tau is found by bisection and has the gradient of the implicit function. So raising one score lowers the weights of
-    all others.
+    Bisection finds tau, which gets the gradient of the implicit function: raising one score lowers the weights of all
+    others.
 
     Args:
         scores: [B, N]; -inf has weight 0.
-        count: K, or [B, 1] one per item; an item of no more than K finite scores has weight 1 on each.
-        temperature: above 0, in units of the score; towards 0 the weights become the hard choice.
+        count: K, or [B, 1] for each item; an item with at most K finite scores has weight 1 on each.
+        temperature: above 0, in units of the score; the weights approach a hard choice towards 0.
     """
     finite = scores.isfinite()
     scaled = torch.where(finite, scores, 0.0) / temperature
@@ -253,12 +255,12 @@ def soft_top_k(scores: Tensor, count: int | Tensor, *, temperature: float) -> Te
     return torch.where(finite.sum(1, keepdim=True) <= count, finite.to(weights), weights)
 
 
-# ---- how many of them -----------------------------------------------------------------------------------------------
+# ---- the number of patches ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Budgets:
-    """How many fetched tokens a budgeter gives each item of a batch.
+    """The number of fetched tokens of each item of a batch.
 
     Attributes:
         counts: [B] int64.
@@ -274,7 +276,7 @@ class Budgets:
 
 
 def tier_sizes(patches: int, most: int, *, device: torch.device | None = None) -> Tensor:
-    """[T] int64: fetched tokens of each tier on a grid of N patches, at most `most`."""
+    """[T] int64: the fetched tokens of each tier on a grid of N patches, at most `most`."""
     return torch.tensor([min(most, scaled_budget(tier, patches)) for tier in TIERS], device=device)
 
 
@@ -290,13 +292,13 @@ def budgets_from_tiers(probabilities: Tensor, sizes: Tensor, tier_logits: Tensor
 def budgets_from_mass(mass: Tensor, share: float, *, least: int, most: int) -> Budgets:
     """The smallest count whose patches hold `share` of each item's mass [B, N], within least..most.
 
-    The survival of a rank is a soft step in the share that the ranks before it hold. The expected count is the share of
-    the mass itself, which relevance of 0s and 1s takes; not cut at `most`, where efficiency would no longer learn. An
-    item without mass gets `least`.
+    The survival of a rank is a soft step in the share of mass of the ranks before it. The expected count is `share`
+    times the mass, exact for relevance of 0s and 1s; it is not cut at `most`, where the efficiency loss would have no
+    gradient. An item without mass gets `least`.
     """
     ordered = mass.sort(dim=-1, descending=True, stable=True).values
     held = ordered.cumsum(-1)
-    total = held[:, -1:]  # of the same sum: behind the last patch that holds any, the share held is exactly 1
+    total = held[:, -1:]  # from the same sum, so that the share behind the last patch with mass is exactly 1
     before = (held - ordered) / total.clamp(min=torch.finfo(mass.dtype).tiny)
     counts = ((before < share) & (total > 0)).sum(-1).clamp(least, most)
     survival = ((share - before[:, :most]) / SOFTNESS).sigmoid()
@@ -305,26 +307,26 @@ def budgets_from_mass(mass: Tensor, share: float, *, least: int, most: int) -> B
 
 
 class TierClassifier(ContextNetwork):
-    """Logits [B, T] of the tiers, from the question and the gestalt."""
+    """Logits [B, T] of the tiers, from the question and the image's mean feature."""
 
     def __init__(self, config: ArrCocFetcherConfig, *, feature_size: int, text_size: int) -> None:
         super().__init__(config.hidden_size, len(TIERS), feature_size=feature_size, text_size=text_size)
 
 
 class Budgeter(nn.Module):
-    """Base of what counts: how many fetched tokens each item gets."""
+    """Base class: decides the number of fetched tokens of each item."""
 
     def __init__(self, config: ArrCocFetcherConfig, *, feature_size: int, text_size: int) -> None:
         super().__init__()
         self.config = config
 
     def forward(self, context: FetchContext, mass: Tensor, most: int) -> Budgets:
-        """Budgets of at most `most`; `mass` [B, N] is the relevance, 0 on what shall not be fetched.
+        """Budgets of at most `most`; `mass` [B, N] is the relevance, 0 on patches that must not be fetched.
 
-        It may be that of several grids of the context's size, [B, n * N], and the context that of as many images to
-        an item, one after the other.
+        With several grids of the context's size it is [B, n * N], and the context has n images for each item, one after
+        the other.
         """
-        raise TypeError(f"{type(self).__name__} has no forward: expected a subclass that has")
+        raise TypeError(f"{type(self).__name__} has no forward: expected a subclass that has one")
 
 
 class TierBudgeter(Budgeter):
@@ -347,14 +349,11 @@ class TierBudgeter(Budgeter):
 
 
 class MassBudgeter(Budgeter):
-    """As many as it takes to hold `adaptive_share` of the relevance, from the first tier to the last."""
+    """The smallest number that holds `adaptive_share` of the relevance, from the first tier to the last."""
 
     def forward(self, context: FetchContext, mass: Tensor, most: int) -> Budgets:
         sizes = tier_sizes(context.side**2, most)
         return budgets_from_mass(mass, self.config.adaptive_share, least=int(sizes[0]), most=int(sizes[-1]))
-
-
-# ---- what the answer's loss reaches --------------------------------------------------------------------------------
 
 
 # ---- the family ------------------------------------------------------------------------------------------------------
@@ -362,12 +361,12 @@ class MassBudgeter(Budgeter):
 
 @dataclass(frozen=True)
 class Allocator:
-    """A way to turn scores into patches, and what chooses their number.
+    """A function that chooses patches by their scores, and the module that chooses their number.
 
     Attributes:
-        choose: scores [B, N] as `ranked_scores` makes them, a count, `config=` and the grid's `side=` -> indices
+        choose: scores [B, N] from `ranked_scores`, a count, `config=` and the grid's `side=` -> indices
             [B, count] of distinct patches, ascending.
-        budgeter: says how many of an item's most relevant patches it gets, up to the budget; None: the budget.
+        budgeter: chooses the number of patches of each item, up to the budget; None: the budget.
         detail: whether it chooses levels of detail: then `choose` also takes `relevance=` [B, N] in 0..1, and returns
             indices of regions and their levels (grid_encoder.py), [B, count] each.
     """
@@ -385,7 +384,7 @@ ALLOCATORS.register("adaptive")(Allocator(topk, MassBudgeter))
 
 
 def chooses_counts(allocator: str | None) -> bool:
-    """Whether the allocator of this (registered) name says how many patches each item gets; False for None."""
+    """Whether the allocator registered as `allocator` chooses the number of patches of each item; False for None."""
     return allocator is not None and ALLOCATORS[allocator].budgeter is not None
 
 
@@ -401,18 +400,18 @@ def token_weights(
     side: int,
     temperature: float | None,
 ) -> Tensor | None:
-    """What tokens are multiplied by, so that the answer's loss reaches the scorer and the budgets.
+    """Factors of tokens, through which the answer's loss reaches the scorer and the budgets.
 
     Args:
         scores, relevance, ranked: [B, N] of the scorer, and `ranked_scores`.
         indices, levels: [B, K] the tokens; levels None: all are patches.
         rank: [B, K] of each token by score.
-        budgets: of allocators that choose how many.
+        budgets: of allocators that choose the number of patches.
         side: G.
         temperature: of gradient "soft"; None: "straight_through".
 
     Returns:
-        [B, K], or None where neither scorer nor budgets learn. A region's weight is the mean of its patches'.
+        [B, K], or None if neither scorer nor budgets learn. A region has the mean weight of its patches.
     """
 
     def at(values: Tensor) -> Tensor:
@@ -453,17 +452,17 @@ def allocate(
     learns: bool = False,
     temperature: float | None = None,
 ) -> FetchResult:
-    """Chooses patches for scores of one grid per item, or of n grids, one after the other.
+    """Chooses patches by the scores of one grid per item, or of n grids, one after the other.
 
     Args:
-        context: question and grid size, as the scorer saw them.
+        context: the scorer's inputs: question and grid size are used.
         scores, relevance, patch_mask: [B, n * N]; False on padding.
         budget: K.
-        config: what allocators read.
+        config: the settings of allocators.
         strategy, allocator: their names.
-        budgeter: says how many each item gets, for an allocator that chooses that.
+        budgeter: chooses the number of patches of each item, for allocators that have one.
         hidden: [B, n * N] True on patches that must not be fetched, or None.
-        learns: whether the answer's loss is to reach what chooses.
+        learns: whether the answer's loss reaches scorer and budgeter.
         temperature: of gradient "soft"; None: another gradient.
     """
     ranked, side = ranked_scores(scores, patch_mask, hidden), context.features.shape[-1]

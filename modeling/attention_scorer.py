@@ -21,7 +21,7 @@ from transformers.cache_utils import Cache, DynamicCache
 from .fetcher import FetchChoices
 from .image_encoding import ImageEncoding
 from .processing_arr_coc import ArrCocProcessor
-from .prompt import Core, Look, beside_embeds, deepstack_arguments, positions
+from .prompt import Core, SelectedSlots, deepstack_arguments, positions, positions_and_planes
 from .transformers_releases import CACHE
 
 
@@ -48,7 +48,7 @@ def with_prefix(core: Core, processor: ArrCocProcessor, encoding: ImageEncoding)
     prompt = torch.cat((embeds.expand(len(encoding), -1, -1), base), 1)
     placeholders = torch.full((base.shape[1],), core.config.image_token_id)
     rows = torch.cat((ids, placeholders)).to(prompt.device).expand(len(encoding), -1)
-    places, planes = beside_embeds(core, rows, encoding)
+    places, planes = positions_and_planes(core, rows, encoding)
     core(inputs_embeds=prompt, cache=cache, use_cache=True, position_ids=places, **deepstack_arguments(planes))
     layers = [(layer.keys, layer.values) for layer in cache.layers]  # type: ignore[union-attr]
     return replace(encoding, prefix_ids=torch.cat((ids, placeholders)), prefix_cache=layers)  # type: ignore[arg-type]
@@ -155,7 +155,7 @@ def attention_weights(
 
 
 @torch.no_grad()
-def attention_relevance(model: Core, look: Look) -> Tensor:
+def attention_relevance(model: Core, selected: SelectedSlots) -> Tensor:
     """Relevance [I, N], float32, from one pass of the language model over the prompts without fetched tokens.
 
     Attention from the question's tokens to the base tokens, mean over tokens, heads and the layers that
@@ -165,11 +165,11 @@ def attention_relevance(model: Core, look: Look) -> Tensor:
     Raises:
         ValueError: an attention implementation without weights, such as "flash_attention_2".
     """
-    nothing = model.fetcher(look.context, 0, FetchChoices(strategy="none", allocator="topk"))
-    prompt = model.place(look, nothing, attention_mask=look.attention_mask)
+    nothing = model.fetcher(selected.context, 0, FetchChoices(strategy="none", allocator="topk"))
+    prompt = model.place(selected, nothing, attention_mask=selected.attention_mask)
     inputs = {**prompt.inputs, **prompt.read}
     inputs.setdefault("attention_mask", torch.ones_like(inputs["input_ids"]))
-    inputs, past = _behind_prefix(model, look, inputs)
+    inputs, past = _behind_prefix(model, selected, inputs)
     start = 0 if past is None else past.get_seq_length()
     mask, planes = inputs["attention_mask"], inputs.get("prompt_planes")
     with AttentionRecorder(inputs["query_mask"][:, start:].bool()) as recorder:
@@ -186,17 +186,21 @@ def attention_relevance(model: Core, look: Look) -> Tensor:
         expected = 'a language model with attention "sdpa" or "eager", which shows its weights'
         received = model.language_model.config._attn_implementation
         raise ValueError(f'strategy "attention": expected {expected}; got {received!r}')
-    return on_fine_grid(_to_base(model, look, inputs["input_ids"], paid), look.context.side, look.encoding.base_indices)
+    return on_fine_grid(
+        _to_base(model, selected, inputs["input_ids"], paid), selected.context.side, selected.encoding.base_indices
+    )
 
 
-def _behind_prefix(model: Core, look: Look, inputs: dict[str, Tensor]) -> tuple[dict[str, Tensor], Cache | None]:
+def _behind_prefix(
+    model: Core, selected: SelectedSlots, inputs: dict[str, Tensor]
+) -> tuple[dict[str, Tensor], Cache | None]:
     """The prompts with their padding behind what the encoding was read with, and a cache of that; or as they are."""
-    prefix = look.prefix
-    alone = len(look.rows) == len(look.input_ids)  # one image in each prompt: the one that its prefix holds
-    if prefix is None or look.image_index is None or not alone or not holds_prefix(prefix, inputs):
+    prefix = selected.prefix
+    alone = len(selected.rows) == len(selected.input_ids)  # one image in each prompt: the one that its prefix holds
+    if prefix is None or selected.image_index is None or not alone or not holds_prefix(prefix, inputs):
         return inputs, None
     assert prefix.prefix_ids is not None
-    cache = cached_prefix(model, prefix, look.image_index)
+    cache = cached_prefix(model, prefix, selected.image_index)
     return pad_after_prefix(inputs, len(prefix.prefix_ids)), cache
 
 
@@ -209,11 +213,11 @@ def _mean_over_layers(layers: list[Tensor], span: Sequence[float]) -> Tensor | N
     return torch.stack(layers[first:last]).mean(0)
 
 
-def _to_base(model: Core, look: Look, input_ids: Tensor, paid: Tensor) -> Tensor:
+def _to_base(model: Core, selected: SelectedSlots, input_ids: Tensor, paid: Tensor) -> Tensor:
     """What of the attention `paid` [B, S] goes to each slot's base tokens: [I, M]."""
     image = paid[(input_ids == model.config.image_token_id).to(paid.device)]  # slot after slot, in order
-    places = model.layout.base_places(look.encoding.semantic.shape[1] // look.encoding.pool**2).to(paid.device)
-    return image.view(len(look.rows), -1)[:, places]
+    places = model.layout.base_places(selected.encoding.semantic.shape[1] // selected.encoding.pool**2).to(paid.device)
+    return image.view(len(selected.rows), -1)[:, places]
 
 
 def on_fine_grid(attention: Tensor, side: int, base_indices: Tensor | None) -> Tensor:

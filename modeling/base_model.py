@@ -4,9 +4,10 @@ The forward pass, top to bottom: pixels -> grid encoder -> features (once per im
 semantic encoder; question -> scorer -> allocator -> fetched tokens gathered from the features -> semantic encoder,
 behind the base; both through the bridge into the language model: [base][fetched tokens][question] -> answer.
 
-A question takes three steps: `look` (what it sees), `fetch` (which patches), `place` (their tokens into the prompt).
+A question takes three steps: `select_slots` (the inputs of the scorers), `fetch` (the patches) and `place` (all tokens
+into the prompt).
 
-Notation: B prompts, P encoded images, I image slots (places in prompts where an image stands), S sequence length,
+Notation: B prompts, P encoded images, I image slots (the places of images in prompts), S sequence length,
 G side of the fine grid, N = G*G patches, M base tokens, K fetched tokens, C feature channels, D' semantic width, D
 language model width. Positions are (y, x), row-major.
 """
@@ -39,27 +40,27 @@ from .processing_arr_coc import find_query_tokens
 from .prompt import (
     READ,
     EmbeddedPrompt,
-    Look,
-    beside_embeds,
+    SelectedSlots,
     deepstack_arguments,
     default_query_mask,
     find_slots,
     hide_placeholders,
     lacks_answers,
     positions,
+    positions_and_planes,
     refuse_placeholders,
     trim_placeholders,
 )
 from .prompt_format import LAYOUTS
 from .scorers import FetchContext, scorer_inputs
 from .transformers_releases import CACHE, CacheOutput, by_either_name
-from .view_encoding import look_at_views
+from .view_encoding import select_views
 from .vision_tower import ArrCocVisionTower, pool_cells
 
 
 def build_language_model(config: PretrainedConfig) -> PreTrainedModel:
-    """The language model, without a vocabulary head, of any causal language model's config."""
-    if config.model_type == "deepseek_ocr2_text":  # in transformers, but only as a part: AutoModel does not know it
+    """The language model of a config, without its vocabulary head."""
+    if config.model_type == "deepseek_ocr2_text":  # AutoModel does not know this part of a model
         from transformers.models.deepseek_ocr2.modeling_deepseek_ocr2 import DeepseekOcr2TextModel
 
         return DeepseekOcr2TextModel._from_config(config)
@@ -68,11 +69,11 @@ def build_language_model(config: PretrainedConfig) -> PreTrainedModel:
 
 @dataclass
 class ArrCocModelOutput(CacheOutput):
-    """Output of `ArrCocModel.forward`: that of a language model without a head, and what came of the images.
+    """Output of `ArrCocModel.forward`: the output of a language model without a head, and the images' tokens.
 
-    `fetch`: what was fetched for each image slot; `prompt`: the prompts as the language model read them, and their
-    labels, trimmed where an allocator fetched less; `scores`: logits [I, N] of every trained scorer by name, where they
-    were asked for. None without images.
+    `fetch`: the patches fetched for each image slot; `prompt`: the embedded prompts and their labels, trimmed where an
+    allocator fetched fewer patches; `scores`: logits [I, N] of each trained scorer by name, if
+    `FetchChoices.all_scores` is set. All are None without images.
     """
 
     last_hidden_state: Tensor | None = None
@@ -94,11 +95,11 @@ class ArrCocModel(ArrCocPreTrainedModel):
         vision, semantic, text = config.vision_config, config.semantic_config, config.text_config
         fetcher, sizes = config.fetcher_config, {"feature_size": vision.out_channels, "text_size": text.hidden_size}
         self.token = token_hex(8)  # tells models of one process apart, see `maker`
-        made = scorer_inputs(fetcher)
-        made["keeps_depths"] |= config.bridge_config.deepstack
+        outputs = scorer_inputs(fetcher)
+        outputs["keeps_depths"] |= config.bridge_config.deepstack
         if BRIDGES[config.bridge_config.kind].places_tokens:
-            made["vocabulary"] = text.vocab_size
-        self.vision_tower = ArrCocVisionTower(vision, semantic, **made)
+            outputs["vocabulary"] = text.vocab_size
+        self.vision_tower = ArrCocVisionTower(vision, semantic, **outputs)
         self.fetcher = RunningBackFetcher(fetcher, **sizes, depth_size=vision.hidden_size)
         self.bridge = BRIDGES[config.bridge_config.kind](
             config.bridge_config, vision_size=semantic.hidden_size, text_size=text.hidden_size
@@ -107,8 +108,8 @@ class ArrCocModel(ArrCocPreTrainedModel):
         widths = (vision.hidden_size, vision.out_channels, text.hidden_size)
         self.deepstack = DeepStack(*widths) if config.bridge_config.deepstack else None
         self.language_model = build_language_model(text)
-        taken = {"inputs_embeds", "attention_mask", "position_ids", CACHE}
-        self._language_arguments = {*inspect.signature(self.language_model.forward).parameters} - taken
+        passed = {"inputs_embeds", "attention_mask", "position_ids", CACHE}  # by `forward` itself
+        self._language_arguments = {*inspect.signature(self.language_model.forward).parameters} - passed
         self._language_arguments |= {*TransformersKwargs.__optional_keys__}
         self.post_init()
 
@@ -120,17 +121,17 @@ class ArrCocModel(ArrCocPreTrainedModel):
 
     @property
     def input_device(self) -> torch.device:
-        """Where pixels and prompts go."""
+        """The device of pixels and prompts."""
         return device_of(self.get_input_embeddings())
 
     def identity(self) -> str:
-        """A checksum of what makes an encoding: see `model_identity`."""
+        """A checksum of the weights that encode images: see `model_identity`."""
         return model_identity(self)
 
     def maker(self) -> tuple[str, str] | None:
-        """What an encoding remembers of the model that makes it: which object in this process, and its identity.
+        """The label of this model's encodings: a token of this object in this process, and its identity.
 
-        None where weights have no numbers to sample, as some quantized ones.
+        None for weights that cannot be sampled, such as some quantized ones.
         """
         try:
             return self.token, self.identity()
@@ -138,10 +139,10 @@ class ArrCocModel(ArrCocPreTrainedModel):
             return None
 
     def own(self, encoding: ImageEncoding) -> ImageEncoding:
-        """The encoding, for questions to this model: without its prefix where another object of its weights made it.
+        """The encoding for questions to this model: without its prefix if another object with the same weights made it.
 
         Raises:
-            ValueError: a model of other weights made it.
+            ValueError: a model with other weights made it.
         """
         encoding.check_fits(self.config)
         if encoding.made_by is None or encoding.made_by[0] == self.token:
@@ -153,15 +154,15 @@ class ArrCocModel(ArrCocPreTrainedModel):
     # ---- an image, once
 
     def encode_image(self, pixel_values: Tensor, patch_mask: Tensor | None = None, *, pool: int = 1) -> ImageEncoding:
-        """Runs everything that no question changes, once.
+        """Encodes images: everything that does not depend on a question.
 
         Args:
             pixel_values: [P, 3, S, S], normalised; S a multiple of 4 patches.
-            patch_mask: [P, N], True (non-zero) on patches that hold some of the image; None: all.
-            pool: base cells along each axis that become one base token of the language model's.
+            patch_mask: [P, N], False (0) on padding patches; None: there are none.
+            pool: base cells along each axis that become one base token of the language model.
 
         Raises:
-            ValueError: not a batch of square images, or a side that is no multiple of 4 patches.
+            ValueError: images that are not square, or a side that is not a multiple of 4 patches.
         """
         return self._encoded(pixel_values, patch_mask, pool=pool)
 
@@ -172,13 +173,13 @@ class ArrCocModel(ArrCocPreTrainedModel):
         patch_mask: Tensor | None = None,
         **kept: Tensor | None,
     ) -> ImageEncoding:
-        """The rest of `encode_image`, from what `ArrCocVisionTower.encode_grid` returned on."""
+        """The rest of `encode_image`, from the outputs of `ArrCocVisionTower.encode_grid`."""
         return self._encoded(pixel_values, patch_mask, {"features": features, **kept})
 
     def encode_base(
         self, features: Tensor, patch_mask: Tensor, bypass: bool, pieces: Tensor | None = None
     ) -> ImageEncoding:
-        """What fetched tokens of grids [P, C, G, G] see of them; the rest of the encoding is empty."""
+        """The parts of an encoding of grids [P, C, G, G] that their fetched tokens attend to; the others are empty."""
         rest = {"textures": features[:, :0], "seeds": patch_mask.new_zeros(len(features), dtype=torch.int64)}
         grid = {"features": features, "pieces": pieces}
         return self._encoded(None, patch_mask, grid, rest=rest, bypass=bypass)
@@ -195,19 +196,22 @@ class ArrCocModel(ArrCocPreTrainedModel):
     ) -> ImageEncoding:
         """The encoding of images: through the vision tower, then base tokens through the bridge.
 
-        `rest`: what of an encoding the tower does not make; all that it makes, where it is not to run.
+        `rest`: fields of the encoding that the tower does not make; with "semantic" among them, the tower does not run.
         """
+        # 1. The vision tower: features, textures and the states of base tokens.
         seen = rest if "semantic" in rest else self.vision_tower(pixel_values, patch_mask, **grid)
         seen = {**seen, **rest}
+        # 2. The bridge: base tokens for the language model, pooled before or behind it.
         bypass = self.config.bridge_config.bypass if bypass is None else bypass
         states, projected = seen["semantic"], seen["compressed"].flatten(2).transpose(1, 2)
         if pool > 1 and self.bridge.reads_pooled:
             states, projected = pool_cells(states, pool), pool_cells(projected, pool)
-        pieces, read = seen.get("pieces"), {}
+        pieces, text_arguments = seen.get("pieces"), {}
         if pieces is not None:
-            read = self._read(pieces, seen["features"])
-        bridged = self.bridge(states, projected, bypass=bypass, **read)
+            text_arguments = self._text_arguments(pieces, seen["features"])
+        bridged = self.bridge(states, projected, bypass=bypass, **text_arguments)
         tokens = bridged.tokens if self.bridge.reads_pooled or pool == 1 else pool_cells(bridged.tokens, pool)
+        # 3. The layout: tokens between and around those of the image.
         closing = None
         if self.layout.adds:
             tokens, closing = self.layout(tokens, self.bridge.indicators(tokens.device))
@@ -217,24 +221,26 @@ class ArrCocModel(ArrCocPreTrainedModel):
         )  # fmt: skip
 
     def with_bypass(self, encoding: ImageEncoding, bypass: bool | None) -> ImageEncoding:
-        """The encoding with base tokens from the bridge's linear projection alone (True), all of it, or as they are.
+        """The encoding with base tokens from the whole bridge (False) or its linear projection alone (True).
+
+        None leaves it as it is.
 
         Raises:
             ValueError: a bridge without a linear projection.
         """
         if bypass is None or bypass == encoding.bypass:
             return encoding
-        return self.crossed_anew(encoding, bypass)
+        return self.bridge_again(encoding, bypass)
 
-    def crossed_anew(self, encoding: ImageEncoding, bypass: bool) -> ImageEncoding:
-        """The encoding with base tokens as the bridge makes them now, of what the vision tower saw then."""
+    def bridge_again(self, encoding: ImageEncoding, bypass: bool) -> ImageEncoding:
+        """The encoding with base tokens from the bridge's present weights; the vision tower does not run again."""
         seen = {name: getattr(encoding, name) for name in SEEN}
-        crossed = self._encoded(None, None, rest=seen, bypass=bypass, pool=encoding.pool)
-        return replace(crossed, **{name: getattr(encoding, name) for name in KNOWN})
+        bridged = self._encoded(None, None, rest=seen, bypass=bypass, pool=encoding.pool)
+        return replace(bridged, **{name: getattr(encoding, name) for name in KNOWN})
 
-    # ---- a question: look, fetch, place
+    # ---- a question: select slots, fetch, place
 
-    def look(
+    def select_slots(
         self,
         input_ids: Tensor,
         encoding: ImageEncoding,
@@ -244,20 +250,20 @@ class ArrCocModel(ArrCocPreTrainedModel):
         choices: FetchChoices = AS_CONFIGURED,
         attention_mask: Tensor | None = None,
         slots: tuple[Tensor, int] | None = None,
-    ) -> Look:
-        """What a question sees before anything is fetched.
+    ) -> SelectedSlots:
+        """The inputs of the scorers for each image slot, and the question's tokens.
 
         Args:
             input_ids: [B, S] with M + K placeholders per image, and those that the layout adds.
             encoding: the images.
             query_mask: bool [B, S], True on the question's tokens.
-            image_index: [I] which encoded image stands in each slot; None: each once, in order.
+            image_index: [I] the encoded image in each slot; None: each once, in order.
             choices: see `FetchChoices`.
-            attention_mask: [B, S], of padded prompts; strategy "attention" reads them.
-            slots: the prompt of each slot [I] and K, where they are known; None: the placeholders say them.
+            attention_mask: [B, S], of padded prompts; strategy "attention" needs it.
+            slots: the prompt of each slot [I] and K, if they are known; None: read from the placeholders.
 
         Raises:
-            ValueError: placeholders that do not fit the images.
+            ValueError: placeholders that do not match the images.
         """
         embeds, prefix = self._embed(input_ids), None
         if choices.bypass is not None:
@@ -284,63 +290,70 @@ class ArrCocModel(ArrCocPreTrainedModel):
             table=None if encoding.pieces is None else self._table(encoding.pieces.device),
         )
         taken = encoding.base_indices if (choices.overlap or fetcher.overlap) == "exclude" else None
-        return Look(
+        return SelectedSlots(
             input_ids, query_mask, embeds, encoding, rows, budget, context, taken, attention_mask, prefix, image_index
         )
 
     def _slots(self, input_ids: Tensor, encoding: ImageEncoding, choices: FetchChoices) -> tuple[Tensor, int]:
-        """The prompt of each image slot [I], and K, by the placeholders."""
+        """The prompt of each image slot [I], and K, from the placeholders."""
         budget = None
-        if torch.compiler.is_compiling() and choices.budget is not None:  # their number need not be looked up
+        if torch.compiler.is_compiling() and choices.budget is not None:  # K is known without counting placeholders
             size = encoding.side * self.config.vision_config.patch_size
             budget = self.config.vision_tokens(size, choices.budget, strategy=choices.strategy)[1]
         image_token, base = self.config.image_token_id, encoding.base_positions
         return find_slots(input_ids, image_token, len(encoding), base, budget=budget)
 
-    def fetch(self, look: Look, choices: FetchChoices = AS_CONFIGURED) -> FetchResult:
-        """Which patches the question gets: see `RunningBackFetcher.forward` and `fetch_over_views`."""
-        if self.fetcher.reads_attention(choices) and (look.views is None or look.views.whole):
-            look = replace(look, context=replace(look.context, attention=attention_relevance(self, look)))
-        if look.views is not None:
-            return fetch_over_views(self.fetcher, look, choices)
-        return self.fetcher(look.context, look.budget, choices, taken=look.taken)
+    def fetch(self, selected: SelectedSlots, choices: FetchChoices = AS_CONFIGURED) -> FetchResult:
+        """The patches for the question: see `RunningBackFetcher.forward` and `fetch_over_views`."""
+        if self.fetcher.reads_attention(choices) and (selected.views is None or selected.views.whole):
+            selected = replace(
+                selected, context=replace(selected.context, attention=attention_relevance(self, selected))
+            )
+        if selected.views is not None:
+            return fetch_over_views(self.fetcher, selected, choices)
+        return self.fetcher(selected.context, selected.budget, choices, taken=selected.taken)
 
-    def place(self, look: Look, fetched: FetchResult, **aligned: Tensor | None) -> EmbeddedPrompt:
-        """Prompt embeddings with every placeholder replaced by its image's base tokens, then its fetched tokens.
+    def place(self, selected: SelectedSlots, fetched: FetchResult, **aligned: Tensor | None) -> EmbeddedPrompt:
+        """Prompt embeddings with the placeholders replaced by each image's base tokens, then its fetched tokens.
 
-        Placeholders that no token comes for, as the allocator or the bridge wants fewer, are cut out, and with them
-        what is `aligned` with the prompt, [B, S] each (attention_mask, position_ids, labels; None stays out). In a
-        compiled graph, whose shapes no data may decide, attention_mask hides them.
+        Where the allocator or the bridge gives fewer tokens, the surplus placeholders are removed, also from the
+        tensors `aligned` with the prompt, [B, S] each (attention_mask, position_ids, labels; None is left out). In a
+        compiled graph, whose shapes must not depend on data, attention_mask hides them.
         """
+        # 1. Base tokens and fetched tokens of each slot; surplus placeholders leave the prompt.
         inputs = {name: tensor for name, tensor in aligned.items() if tensor is not None}
-        inputs.update(input_ids=look.input_ids, query_mask=look.query_mask)
-        embeds, image_token = look.embeds, self.config.image_token_id
-        tokens, quality, standing = self.image_tokens(look.encoding, fetched)
-        if standing is not None and fetched.budget == look.budget and torch.compiler.is_compiling():
-            inputs, standing = hide_placeholders(standing, image_token_id=image_token, **inputs), None
-        elif standing is not None or fetched.budget < look.budget:
+        inputs.update(input_ids=selected.input_ids, query_mask=selected.query_mask)
+        embeds, image_token = selected.embeds, self.config.image_token_id
+        tokens, quality, placed = self.image_tokens(selected.encoding, fetched)
+        if placed is not None and fetched.budget == selected.budget and torch.compiler.is_compiling():
+            inputs, placed = hide_placeholders(placed, image_token_id=image_token, **inputs), None
+        elif placed is not None or fetched.budget < selected.budget:
             inputs = trim_placeholders(
-                counts=fetched.tokens, image_token_id=image_token, base_positions=look.encoding.base_positions,
+                counts=fetched.tokens, image_token_id=image_token, base_positions=selected.encoding.base_positions,
                 pad_token_id=self.config.padding_id, **inputs,
             )  # fmt: skip
             embeds = self._embed(inputs["input_ids"])
-        flat = (tokens if standing is None else tokens[standing]).to(embeds)
+        # 2. The tokens replace the embeddings of their placeholders.
+        flat = (tokens if placed is None else tokens[placed]).to(embeds)
         embeds = embeds.masked_scatter((inputs["input_ids"] == image_token)[..., None], flat)
+        # 3. Positions and planes, for language models that take them.
         places = planes = None
         if self.layout.spatial or self.deepstack is not None:
-            known = {"standing": standing, "attention_mask": inputs.get("attention_mask")}
-            places, planes = beside_embeds(self, inputs["input_ids"], look.encoding, fetched, look.context, **known)
-        known = {**inputs, "prompt_embeds": embeds, "prompt_planes": planes}
+            masks = {"placed": placed, "attention_mask": inputs.get("attention_mask")}
+            places, planes = positions_and_planes(
+                self, inputs["input_ids"], selected.encoding, fetched, selected.context, **masks
+            )
+        tensors = {**inputs, "prompt_embeds": embeds, "prompt_planes": planes}
         if places is not None:
-            known["position_ids"] = places
+            tensors["position_ids"] = places
         read = {}
         for name in READ:
-            if (tensor := known.get(name)) is not None:
+            if (tensor := tensors.get(name)) is not None:
                 read[name] = tensor
-        return EmbeddedPrompt(embeds, tokens, quality, fetched, look.context, inputs, read, places, planes)
+        return EmbeddedPrompt(embeds, tokens, quality, fetched, selected.context, inputs, read, places, planes)
 
     def _embed(self, input_ids: Tensor) -> Tensor:
-        """Embeddings of a prompt's text [B, S, D]; a placeholder's are of no meaning."""
+        """Embeddings of a prompt's text [B, S, D]; placeholders get any embedding."""
         return self.get_input_embeddings()(input_ids.masked_fill(input_ids == self.config.image_token_id, 0))
 
     def bridge_fetched(
@@ -351,37 +364,38 @@ class ArrCocModel(ArrCocPreTrainedModel):
         levels: Tensor | None = None,
         rank: Tensor | None = None,
     ) -> Bridged:
-        """Fetched patches [I, K] of the encoded images, one each, on the language model's side: tokens [I, K, D].
+        """Fetched patches [I, K], one row for each encoded image -> tokens [I, K, D] for the language model.
 
-        `used` [I, K]: False on those that only fill the rectangle, which the others are not to see; None: all are.
-        `levels` [I, K]: of detail, where they are regions (grid_encoder.py).
-        `rank` [I, K]: theirs by relevance, from 0, for bridges that order tokens by it; None: all are first.
+        `used` [I, K]: False on entries that only fill the rectangle: no token attends to them; None: all are used.
+        `levels` [I, K]: levels of detail of regions (grid_encoder.py).
+        `rank` [I, K]: rank by relevance, from 0, for bridges that order tokens by it; None: all are first.
         """
         states, projected = self.vision_tower.fetched_states(encoding, indices, used, levels)
-        known = {}
+        text_arguments = {}
         if encoding.pieces is not None:
             rank = torch.zeros_like(indices) if rank is None else rank
             pieces = encoding.pieces.take_along_dim(indices[..., None, None], 1)
-            known = self._read(pieces, encoding.features, indices=indices, rank=rank)
+            text_arguments = self._text_arguments(pieces, encoding.features, indices=indices, rank=rank)
         base, bypass = encoding.bridge_cache or [], encoding.bypass
-        return self.bridge(states, projected, base=base, bypass=bypass, used=used, **known)
+        return self.bridge(states, projected, base=base, bypass=bypass, used=used, **text_arguments)
 
     def _table(self, device: torch.device) -> Tensor:
-        """[V, D] the language model's embeddings."""
+        """[V, D] the table of the language model's embeddings."""
         table = embedding_table(self.get_input_embeddings(), self.config.text_config.vocab_size, self.input_device)
         return table.to(device)
 
-    def _read(self, pieces: Tensor, features: Tensor, **fetched: Tensor) -> dict[str, ReadPatches]:
-        """What a bridge that places tokens is told of patches."""
+    def _text_arguments(self, pieces: Tensor, features: Tensor, **fetched: Tensor) -> dict[str, ReadPatches]:
+        """The argument `patches` of a bridge that places tokens."""
         return {"patches": ReadPatches(pieces, self._table(pieces.device), features.shape[-1], **fetched)}
 
     def image_tokens(
         self, encoding: ImageEncoding, fetched: FetchResult
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Each image's tokens and their quality, as in `EmbeddedPrompt`, and which of them have a place in the prompt.
+        """Each image's tokens and their quality, as in `EmbeddedPrompt`, and which of them go into the prompt.
 
-        The last is bool [I, positions], or None where every token has one. `fetched.tokens` says how many fetched ones
-        have, `fetched.bypassed` whose tokens the bridge's linear projection made, because its adapter failed.
+        The last is bool [I, positions], or None if all do. Sets `fetched.tokens`, the number of fetched tokens that go
+        into the prompt, and `fetched.bypassed`, True for images whose tokens come from the bridge's linear projection
+        because its adapter failed.
         """
         tokens, quality, used = encoding.tokens, encoding.quality, None
         if encoding.bypassed is not None:
@@ -410,9 +424,9 @@ class ArrCocModel(ArrCocPreTrainedModel):
             tokens = torch.cat((tokens, encoding.closing.to(tokens.device)), 1)
         if used is None:
             return tokens, quality, None
-        standing, start = used.new_ones(tokens.shape[:2]), encoding.tokens.shape[1]
-        standing[:, start : start + fetched.budget] = used
-        return tokens, quality, standing.to(tokens.device)
+        placed, start = used.new_ones(tokens.shape[:2]), encoding.tokens.shape[1]
+        placed[:, start : start + fetched.budget] = used
+        return tokens, quality, placed.to(tokens.device)
 
     def embed_images(
         self,
@@ -425,16 +439,14 @@ class ArrCocModel(ArrCocPreTrainedModel):
         joint: bool = False,
         **aligned: Tensor | None,
     ) -> EmbeddedPrompt:
-        """The three steps for the arguments of `forward`, which it checks.
+        """The three steps of a question for the arguments of `forward`, which it checks.
 
-        `joint`: the images of a prompt share one budget, as `generate(image, question)` has it; else each has its own.
+        `joint`: the images of a prompt share one budget, as in `generate(image, question)`; else each has its own.
         """
         if choices.num_passes not in (None, 1):
             raise refusal("num_passes", "several only in generate(image, question)", choices.num_passes)
         if self.layout.spatial and aligned.get("position_ids") is not None:
-            expected = (
-                f"none beside images with layout {self.config.bridge_config.layout!r}, which says where tokens are"
-            )
+            expected = f"none beside images with layout {self.config.bridge_config.layout!r}, which sets the positions"
             raise refusal("position_ids", expected, aligned["position_ids"])
         inputs = {"input_ids": input_ids, "query_mask": query_mask, "image_index": image_index, **aligned}
         markers = self.config.query_markers
@@ -447,21 +459,21 @@ class ArrCocModel(ArrCocPreTrainedModel):
             {**inputs, "query_mask": query_mask}, choices.relevance, images=len(encoding), patches=encoding.side**2,
             dtype=encoding.tokens.dtype, vocabulary=self.config.text_config.vocab_size,
         )  # fmt: skip
-        look = self.look(
+        selected = self.select_slots(
             input_ids, encoding, query_mask=query_mask.bool(), image_index=image_index, choices=choices,
             attention_mask=aligned.get("attention_mask"),
         )  # fmt: skip
-        if joint and not torch.compiler.is_compiling() and self._in_views(look, encoding, choices):
-            shown = look.rows.bincount(minlength=len(input_ids)).tolist()
+        if joint and not torch.compiler.is_compiling() and self._in_views(selected, encoding, choices):
+            shown = selected.rows.bincount(minlength=len(input_ids)).tolist()
             index = torch.arange(len(encoding)) if image_index is None else image_index.cpu()
             numbers = [own.tolist() for own in index.split(shown)]
-            look = look_at_views(self, look, encoding, numbers, choices)
-        return self.place(look, self.fetch(look, choices), **aligned)
+            selected = select_views(self, selected, encoding, numbers, choices)
+        return self.place(selected, self.fetch(selected, choices), **aligned)
 
     @staticmethod
-    def _in_views(look: Look, encoding: ImageEncoding, choices: FetchChoices) -> bool:
-        """Whether a document is asked about, or several images of one prompt, which share a budget."""
-        several = choices.patches is None and len(look.rows) > len(look.rows.unique())
+    def _in_views(selected: SelectedSlots, encoding: ImageEncoding, choices: FetchChoices) -> bool:
+        """Whether the images are those of a document, or several of one prompt, which share a budget."""
+        several = choices.patches is None and len(selected.rows) > len(selected.rows.unique())
         return encoding.documents is not None or several
 
     def _with_images(
@@ -474,7 +486,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
         choices: FetchChoices | Mapping[str, Any] | None,
         **steps: Any,
     ) -> EmbeddedPrompt | None:
-        """`embed_images` of the images that came, encoded or not; None without any."""
+        """`embed_images` for images or their encoding; None without images."""
         if pixel_values is None and image_encoding is None:
             return None
         if input_ids is None or (pixel_values is not None and image_encoding is not None):
@@ -510,11 +522,11 @@ class ArrCocModel(ArrCocPreTrainedModel):
     ) -> ArrCocModelOutput:
         """Prompts with images -> the language model's last hidden state: see `ArrCocForConditionalGeneration.forward`.
 
-        `labels` only say what of a prompt is no question, and are trimmed along with it.
+        `labels` only mark the text that is not part of the question; they are trimmed with the prompt.
         """
         kwargs = {name: value for name, value in kwargs.items() if value is not None}
         if unknown := sorted(set(kwargs) - self._language_arguments):
-            raise TypeError(f"forward: expected arguments that it names or the language model has; got {unknown}")
+            raise TypeError(f"forward: expected its own arguments or the language model's; got {unknown}")
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("input_ids: expected exactly one of them and inputs_embeds; got both or neither")
         images = (pixel_values, patch_mask, image_index, image_encoding, choices)
@@ -527,7 +539,7 @@ class ArrCocModel(ArrCocPreTrainedModel):
             if prompt.positions is not None:
                 position_ids = prompt.positions
             elif position_ids is None and attention_mask is not None and prompt.inputs["input_ids"] is not input_ids:
-                position_ids = positions(attention_mask)  # rows were padded anew: a token's place is not its column
+                position_ids = positions(attention_mask)  # the padding changed: a token's position is not its column
         elif inputs_embeds is None:
             assert input_ids is not None
             refuse_placeholders(input_ids, self.config.image_token_id, cache)
@@ -546,19 +558,19 @@ class ArrCocModel(ArrCocPreTrainedModel):
         if prompt is not None and FetchChoices.of(choices).all_scores:
             all_scores = self.fetcher.all_scores(prompt.context, fetch)
         states = {name: getattr(outputs, name, None) for name in ("last_hidden_state", "hidden_states", "attentions")}
-        remembered = getattr(outputs, CACHE, None)
-        return ArrCocModelOutput(**states, cache=remembered, fetch=fetch, prompt=prompt, scores=all_scores)
+        new_cache = getattr(outputs, CACHE, None)
+        return ArrCocModelOutput(**states, cache=new_cache, fetch=fetch, prompt=prompt, scores=all_scores)
 
 
 def pack_questions(embeds: Tensor, query_mask: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The question of each slot, packed to the left, whatever the padding: [I, L, D] and mask [I, L].
+    """The question of each slot without padding on its left: embeddings [I, L, D] and mask [I, L].
 
     Args:
         embeds: [B, S, D].
         query_mask: bool [B, S].
         rows: [I] the prompt of each slot.
     """
-    compiled = torch.compiler.is_compiling()  # then the shape may not depend on what the masks hold
+    compiled = torch.compiler.is_compiling()  # then no shape may depend on the masks
     longest = query_mask.shape[1] if compiled else max(1, int(query_mask.sum(1).max()))
     order = query_mask.int().sort(dim=1, descending=True, stable=True).indices[:, :longest]
     packed = embeds.gather(1, order[..., None].expand(-1, -1, embeds.shape[-1]))

@@ -3,8 +3,8 @@
 Notation: B batch, S tokens (M base tokens of an image, or its K fetched tokens), D' semantic width, D language-model
 width, V rows of a table, W visual words of a place.
 
-Base tokens cross first and alone; fetched tokens may read what the base left behind (`Bridged.cache`), never the
-reverse. So no bridge can change a base token because of what is fetched.
+Base tokens pass first and alone. Fetched tokens may attend to them (`Bridged.cache`), never the reverse, so base tokens
+do not depend on what is fetched.
 """
 
 from dataclasses import dataclass, field
@@ -30,16 +30,17 @@ BRIDGES: Registry[type["Bridge"]] = Registry("bridge")
 
 @dataclass(frozen=True)
 class Bridged:
-    """What a bridge made of tokens.
+    """The output of a bridge.
 
     Attributes:
         tokens: [B, S, D].
-        quality: [B, S] float32 in 0..1, 1 where a projected token passed as it was; None from bridges without it.
-        cache: keys and values of these tokens, per layer of attention across tokens.
-        failed: [B] bool, True where an adapter failed its check, so that tokens are the linear projection's; None from
+        quality: [B, S] float32 in 0..1, 1 where the adapter left a projected token unchanged; None from bridges without
+            quality.
+        cache: keys and values of these tokens, for each layer of attention across tokens.
+        failed: [B] bool, True where an adapter failed its check and the linear projection replaced it; None from
             bridges without an adapter.
-        source: [B, S] int64, which fetched token each token tells of; -1 on tokens that are 0 and have no place in the
-            prompt. None: each tells of its own.
+        source: [B, S] int64, the number of the fetched patch that each token comes from; -1 on empty tokens, which are
+            0 and do not go into the prompt. None: token and patch have the same number.
     """
 
     tokens: Tensor
@@ -51,7 +52,7 @@ class Bridged:
 
 @dataclass(frozen=True)
 class ReadPatches:
-    """What stands on the patches that tokens are of.
+    """The wordpieces that were read in the patches of tokens.
 
     Attributes:
         pieces: [B, N, 2, S] of all patches for base tokens, [B, K, 2, S] of fetched ones: wordpieces, see
@@ -59,7 +60,7 @@ class ReadPatches:
         table: [V, D] the language model's embeddings.
         side: G.
         indices: [B, K] numbers of fetched patches, row-major.
-        rank: [B, K] theirs by relevance, from 0.
+        rank: [B, K] their rank by relevance, from 0.
     """
 
     pieces: Tensor
@@ -70,12 +71,12 @@ class ReadPatches:
 
 
 def embedding_table(embed: nn.Module, rows: int, device: torch.device) -> Tensor:
-    """The first rows [V, D] of what `embed` gives for tokens; a view of its weight where that is at hand.
+    """The first rows [V, D] of the embeddings `embed`; a view of its weight if possible.
 
     Args:
         embed: a language model's embeddings.
         rows: V.
-        device: where tokens go.
+        device: the device of its input.
     """
     if type(embed) is nn.Embedding and not embed.weight.is_meta:  # subclasses scale or quantise
         return embed.weight[:rows]
@@ -84,11 +85,11 @@ def embedding_table(embed: nn.Module, rows: int, device: torch.device) -> Tensor
 
 
 class Bridge(nn.Module):
-    """Base of the family: takes base tokens across, then fetched tokens behind what the base left.
+    """Base class: maps base tokens, then fetched tokens, to the language model's width.
 
     Attributes:
-        reads_pooled: whether a mean of cells' states says what they say together; else their tokens are averaged.
-        places_tokens: whether it reads where fetched tokens stand, and says by `Bridged.source` what tokens tell of.
+        reads_pooled: whether pooling averages the states of cells before the bridge; else their tokens behind it.
+        places_tokens: whether it takes `ReadPatches` and returns `Bridged.source`.
     """
 
     reads_pooled: ClassVar[bool] = True
@@ -103,23 +104,23 @@ class Bridge(nn.Module):
         bypass: bool = False,
         used: Tensor | None = None,
     ) -> Bridged:
-        """Takes tokens across.
+        """Maps tokens to the language model's width.
 
         Args:
             semantic, compressed: semantic states and compressed features (fetched tokens: projected ones), each [B, S,
                 D'].
-            base: None for base tokens; for fetched tokens, the `cache` that their base tokens left, which may be [].
-            bypass: give way to the linear projection.
-            used: [B, S] bool, False on fetched tokens that only fill the rectangle: no other may see them. None: all
-                are.
+            base: None for base tokens; for fetched tokens, the `cache` of their base tokens, which may be [].
+            bypass: use the linear projection alone.
+            used: [B, S] bool, False on fetched tokens that only fill the rectangle: no token attends to them. None: all
+                are used.
 
         Raises:
-            ValueError: `bypass` of a bridge without a linear projection.
+            ValueError: `bypass` for a bridge without a linear projection.
         """
         raise NotImplementedError
 
     def indicators(self, device: torch.device) -> Tensor | None:
-        """[4, D] image-start, image-end, video-start, video-end; None from bridges that hold no such rows."""
+        """[4, D] image-start, image-end, video-start, video-end; None from bridges without such rows."""
         return None
 
 
@@ -147,22 +148,22 @@ class LinearBridge(Bridge):
 
 
 def like_text(tokens: Tensor, mean: float, std: float) -> Tensor:
-    """Tokens [..., D], each shifted and scaled so that its channels have this mean and standard deviation."""
+    """Tokens [..., D], each shifted and scaled to this mean and standard deviation over its channels."""
     return (F.layer_norm(tokens.float(), tokens.shape[-1:], eps=1e-12) * std + mean).to(tokens.dtype)
 
 
 MOST_DISTORTION = 100.0
-"""How many times the spread of projected tokens that of corrected ones may be, or the reverse."""
+"""The largest ratio between the standard deviations of corrected and projected tokens, in either direction."""
 
 
 def distorted(projected: Tensor, corrected: Tensor) -> Tensor:
-    """[B] bool: whose corrected tokens [B, S, D] hold what is no number, or are spread on quite another scale."""
+    """[B] bool, True where corrected tokens [B, S, D] hold NaN, or their spread is more than `MOST_DISTORTION` off."""
     ratio = corrected.float().flatten(1).std(1) / projected.float().flatten(1).std(1).clamp(min=1e-12)
     return ~((ratio >= 1 / MOST_DISTORTION) & (ratio <= MOST_DISTORTION))  # also where the ratio is NaN
 
 
 class Correction(nn.Linear):
-    """The last layer of an adapter, which starts at zero: the adapter as the identity."""
+    """The last layer of an adapter; it starts at zero, so the adapter starts as the identity."""
 
     def start_weights(self, std: float) -> None:
         initialization.zeros_(self.weight)
@@ -180,7 +181,7 @@ class QualityAdapter(nn.Module):
         self.correction = Correction(width, width)
 
     def forward(self, x: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens and what is known of them, each [B, S, D] -> corrected tokens [B, S, D], quality [B, S]."""
+        """Tokens `x` and their states, each [B, S, D] -> corrected tokens [B, S, D], quality [B, S]."""
         hidden = F.gelu(self.hidden(self.norm(states)))
         quality = self.score(hidden).sigmoid()
         weight = (1 - quality) * self.gate(hidden).sigmoid()
@@ -189,7 +190,7 @@ class QualityAdapter(nn.Module):
 
 @BRIDGES.register("quality")
 class QualityBridge(LinearBridge):
-    """The linear projection, each token corrected by itself as far as its quality asks for; then made like text."""
+    """The linear projection; an adapter corrects each token by its quality, and its statistics become those of text."""
 
     def __init__(self, config: ArrCocBridgeConfig, *, vision_size: int, text_size: int) -> None:
         super().__init__(config, vision_size=vision_size, text_size=text_size)
@@ -199,7 +200,7 @@ class QualityBridge(LinearBridge):
     def states(
         self, projected: Tensor, base: list[KeyValue] | None, used: Tensor | None
     ) -> tuple[Tensor, list[KeyValue]]:
-        """What the adapter is to know of each token [B, S, D], and keys and values for tokens behind these."""
+        """The adapter's inputs [B, S, D], and keys and values for the tokens behind these."""
         return projected, []
 
     def forward(
@@ -216,19 +217,19 @@ class QualityBridge(LinearBridge):
             return Bridged(projected)
         states, cache = self.states(projected, base, used)
         tokens, quality = self.adapter(projected, states)
-        failed = distorted(projected, tokens) & (not self.training)  # which must notice
+        failed = distorted(projected, tokens) & (not self.training)  # in training, failures must show
         mean, std = self.config.text_embedding_mean, self.config.text_embedding_std
         if mean is not None and std is not None:
             tokens = like_text(tokens, mean, std)
         if not (torch.compiler.is_compiling() or failed.is_meta) and failed.any():
-            logger.warning_once("bridge: the adapter's output is no number or out of scale; its projection stands in")
+            logger.warning_once("bridge: the adapter's output is NaN or out of scale; using the linear projection")
         tokens = torch.where(failed[:, None, None], projected, tokens)
         return Bridged(tokens, torch.where(failed[:, None], 1.0, quality), cache, failed)
 
 
 @BRIDGES.register("transformer")
 class TransformerBridge(QualityBridge):
-    """As "quality", and tokens are known by attention: base tokens to base tokens, fetched tokens to everything."""
+    """As "quality", with attention across tokens: base tokens attend to base tokens, fetched tokens to all."""
 
     def __init__(self, config: ArrCocBridgeConfig, *, vision_size: int, text_size: int) -> None:
         super().__init__(config, vision_size=vision_size, text_size=text_size)
@@ -257,7 +258,7 @@ class TransformerBridge(QualityBridge):
 
 
 class VisualEmbeddingTable(nn.Embedding):
-    """Ovis' table of visual words [V, D]; rows behind those that have probabilities are indicators, no token's."""
+    """Ovis' table of visual words [V, D]; the last rows are indicators, which no probabilities refer to."""
 
     def forward(self, words: Tensor) -> Tensor:
         """Row numbers [...] -> those rows; probabilities [..., V - 4] -> their mixture of rows, each [..., D]."""
@@ -268,7 +269,7 @@ class VisualEmbeddingTable(nn.Embedding):
 
 @BRIDGES.register("vet")
 class VisualTableBridge(Bridge):
-    """Ovis2.5's visual tokenizer: which visual word a token is, as probabilities, and that mixture of a table's rows.
+    """Ovis2.5's visual tokenizer: probabilities of visual words, and the mixture of a table's rows by them.
 
     Source: Ovis (Lu et al. 2024): Linear, LayerNorm, softmax in float32, table.
     """
@@ -290,7 +291,7 @@ class VisualTableBridge(Bridge):
         used: Tensor | None = None,
     ) -> Bridged:
         if bypass:
-            raise ValueError('bridge_bypass: expected a bridge with a linear projection in it; got "vet", without')
+            raise ValueError('bridge_bypass: expected a bridge with a linear projection; got "vet"')
         logits = self.head(torch.cat((semantic, compressed), -1))
         if self.lookup == "hard":
             return Bridged(self.table(logits.argmax(-1)))
@@ -305,12 +306,12 @@ class VisualTableBridge(Bridge):
 
 
 def probabilities(logits: Tensor, vocabularies: list[int]) -> Tensor:
-    """Logits [..., W] of words of several vocabularies, side by side -> float32 probabilities, a softmax each."""
+    """Logits [..., W] of several vocabularies, side by side -> float32 probabilities, one softmax per vocabulary."""
     return torch.cat([words.softmax(-1, dtype=torch.float32) for words in logits.split(vocabularies, -1)], -1)
 
 
 class FetchedWords(nn.Module):
-    """What a fetched patch shows, in words of a few vocabularies: the sum of their mixtures of rows."""
+    """Visual words of a fetched patch from a few vocabularies: the sum of their mixtures of rows."""
 
     def __init__(self, vocabularies: list[int], *, vision_size: int, text_size: int) -> None:
         super().__init__()
@@ -326,23 +327,22 @@ class FetchedWords(nn.Module):
 
     def forward(self, semantic: Tensor, compressed: Tensor) -> Tensor:
         """Fetched tokens' semantic states and projected features [B, K, D'] -> [B, K, D]."""
-        said: Tensor = self.table(probabilities(self.words(semantic, compressed), self.vocabularies))
-        return said
+        tokens: Tensor = self.table(probabilities(self.words(semantic, compressed), self.vocabularies))
+        return tokens
 
 
 @BRIDGES.register("cells")
 class CellBridge(LinearBridge):
-    """The linear projection takes fetched tokens across; a base token says which visual words stand where in its cell.
+    """Base tokens from visual words for each place of their cell; fetched tokens from the linear projection.
 
-    A base token stands for 4x4 patches, and one mixture of rows would have to name all of them at once. So each place
-    of its cell has vocabularies of its own (`place_words`), a softmax each, and the token is the sum of all their
-    mixtures and of a linear projection, which has what no word says. A place and what stands there are then known
-    apart, and the language model reads the few rows that a cell names, not whatever a projection makes of it.
+    A base token represents 4x4 patches, too many for one mixture of rows. So each place of its cell has vocabularies of
+    its own (`place_words`), with one softmax each. The token is the sum of all their mixtures and of a linear
+    projection for the rest. The language model then reads a few table rows that name characters and their places.
 
-    With `fetched_words` a fetched token says in words what its patch shows, too: the projection is what no word says.
+    With `fetched_words`, fetched tokens add mixtures of visual words to their projection, too.
 
-    Source: Ovis' table of visual words (Lu et al. 2024), here one for each place; sums of what is bound to its place
-    are tensor products (Smolensky 1990).
+    Source: Ovis' table of visual words (Lu et al. 2024), here one for each place; sums of vectors bound to places are
+    tensor products (Smolensky 1990).
     """
 
     reads_pooled: ClassVar[bool] = False
@@ -378,8 +378,8 @@ class CellBridge(LinearBridge):
             if bypass or self.fetched is None:
                 return projected
             return Bridged(projected.tokens + self.fetched(semantic, compressed))
-        said = probabilities(self.words(semantic, compressed), self.place_words)
-        return Bridged(self.table(said.flatten(2)) + self.rest(torch.cat((semantic, compressed), -1)))
+        mixture = probabilities(self.words(semantic, compressed), self.place_words)
+        return Bridged(self.table(mixture.flatten(2)) + self.rest(torch.cat((semantic, compressed), -1)))
 
 
 # ---- the language model's own wordpieces ----------------------------------------------------------------------------
@@ -387,11 +387,11 @@ class CellBridge(LinearBridge):
 
 @BRIDGES.register("wordpieces")
 class WordpieceBridge(Bridge):
-    """Tokens as the wordpieces that `TextReader` read under them: rows of the language model's own table.
+    """Tokens from the wordpieces that `TextReader` read in their patches: rows of the language model's own table.
 
-    In a patch several wordpieces may begin, or none: the tokens of K patches are the filled slots of all, in reading
-    order, at most K. A base token is the mean of the wordpieces of its cell. Each token has its place on the page
-    added, and what no wordpiece says (`rest`), which starts as nothing.
+    Several wordpieces or none may begin in a patch: the tokens of K patches are the filled slots of all, in reading
+    order, at most K. A base token is the mean of the wordpieces of its cell. The embedding of its place on the page is
+    added to each token, and a projection of its states (`rest`), which starts at zero.
     """
 
     reads_pooled: ClassVar[bool] = False
@@ -413,13 +413,13 @@ class WordpieceBridge(Bridge):
         patches: ReadPatches | None = None,
     ) -> Bridged:
         if bypass:
-            raise ValueError('bridge_bypass: expected a bridge with a linear projection in it; got "wordpieces"')
-        assert patches is not None, "bridges that place tokens are told where"
+            raise ValueError('bridge_bypass: expected a bridge with a linear projection; got "wordpieces"')
+        assert patches is not None, "bridges that place tokens take patches"
         rest = self.rest(torch.cat((semantic, compressed), -1))
         if base is None:
             count = semantic.shape[1]
             return Bridged(rest + self.mixtures(patches, isqrt(count)) + self.cell_places(count, rest.device))
-        assert patches.indices is not None and patches.rank is not None, "fetched tokens are told which they are"
+        assert patches.indices is not None and patches.rank is not None, "fetched tokens have indices and ranks"
         pieces = patches.pieces.flatten(2)  # [B, K, 2S]
         filled, slots = pieces >= 0, pieces.shape[2]
         room = torch.full((len(filled),), filled.shape[1], device=filled.device)
@@ -430,33 +430,33 @@ class WordpieceBridge(Bridge):
         half_rows = 2 * (index // side) + slot // PIECE_SLOTS
         columns = (index % side).expand_as(half_rows)
         place = (half_rows * side + columns) * PIECE_SLOTS + slot % PIECE_SLOTS
-        chosen, stands = reading_order(filled, patches.rank, place, room)
-        ids, half_rows, columns = (each.flatten(1).gather(1, chosen) for each in (pieces, half_rows, columns))
+        chosen, filled_slots = reading_order(filled, patches.rank, place, room)
+        ids, half_rows, columns = (values.flatten(1).gather(1, chosen) for values in (pieces, half_rows, columns))
         source = chosen // slots
         tokens = patches.table[ids.clamp(min=0)].to(rest) + rest.take_along_dim(source[..., None], 1)
         tokens = tokens + self.places(half_rows, columns, side, line_breaks(half_rows, columns))
-        return Bridged(tokens * stands[..., None], source=source.masked_fill(~stands, -1))
+        return Bridged(tokens * filled_slots[..., None], source=source.masked_fill(~filled_slots, -1))
 
     def mixtures(self, patches: ReadPatches, cells: int) -> Tensor:
-        """[B, M, D] for each of `cells` x `cells` cells the mean of its wordpieces; 0 of none."""
+        """[B, M, D]: the mean of the wordpieces of each of `cells` x `cells` cells; 0 without any."""
         pieces = patches.pieces.flatten(2).unflatten(1, (cells, COMPRESSION, cells, COMPRESSION))
         ids = pieces.transpose(2, 3).reshape(len(pieces) * cells**2, -1).clamp(min=0).long()  # [B M, 32 S]
         means = F.embedding_bag(ids, patches.table, mode="mean", padding_idx=0)  # row 0 is never read
         return means.unflatten(0, (len(pieces), -1)).to(self.rest.weight.dtype)
 
     def cell_places(self, count: int, device: torch.device) -> Tensor:
-        """[M, D] the places of base tokens: the middles of their cells."""
+        """[M, D]: the embeddings of the places of base tokens, the middles of their cells."""
         cells = isqrt(count)
         middle = torch.arange(cells, device=device) * COMPRESSION + COMPRESSION // 2
         rows, columns = torch.meshgrid(middle, middle, indexing="ij")
         return self.places(2 * rows.flatten(), columns.flatten(), cells * COMPRESSION)
 
 
-# ---- what the language model's first layers add ------------------------------------------------------------------
+# ---- planes for the language model's first layers -----------------------------------------------------------------
 
 
 class DepthMerger(nn.Module):
-    """States of one depth of the grid encoder [..., width] -> [..., D]; starts at zero, so that nothing is added."""
+    """States of one depth of the grid encoder [..., width] -> [..., D]; starts at zero, so it adds nothing at first."""
 
     def __init__(self, width: int, text_size: int) -> None:
         super().__init__()
@@ -469,9 +469,9 @@ class DepthMerger(nn.Module):
 
 
 class DeepStack(nn.Module):
-    """The grid encoder's states at three depths, each for one of the language model's first layers to add.
+    """The grid encoder's states at three depths; one of the language model's first layers adds each of them.
 
-    Meng et al. 2024 (DeepStack), as Qwen3-VL does it. The depths are those of scorer "hierarchical".
+    Source: Meng et al. 2024 (DeepStack), as in Qwen3-VL. The depths are those of scorer "hierarchical".
     """
 
     def __init__(self, depth_size: int, feature_size: int, text_size: int) -> None:

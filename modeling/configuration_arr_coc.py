@@ -53,10 +53,10 @@ from .prompt_format import (
 from .textures import TEXTURE_SETS
 
 SPATIAL_MODELS = ("qwen3_vl_text", "qwen3_vl_moe_text")
-"""Text models that read places (M-RoPE) and planes (DeepStack)."""
+"""Text models that take two-dimensional positions (M-RoPE) and planes (DeepStack)."""
 
 AUTO_MODELS = ("AutoModel", "AutoModelForImageTextToText", "AutoModelForMultimodalLM", "AutoModelForCausalLM")
-"""The Auto classes that give an `ArrCocForConditionalGeneration`: every one of them can `generate`."""
+"""The Auto classes that return an `ArrCocForConditionalGeneration`; each of them can `generate`."""
 
 PROCESSOR_MAP = {
     "AutoProcessor": "processing_arr_coc.ArrCocProcessor",
@@ -75,7 +75,7 @@ FOVEA_MAPPINGS = ("linear", "exponential", "sigmoid")
 
 
 def budget_field(default: str) -> Any:
-    """A field for a budget that some grid has: whether the model's has it, only the whole config knows."""
+    """A field for a budget that is valid on some grid; `ArrCocConfig` checks it on the model's grid."""
 
     def holds(value: int | str) -> bool:
         try:
@@ -89,51 +89,51 @@ def budget_field(default: str) -> Any:
 
 @validated
 class ArrCocFetcherConfig(ValidatedConfig):
-    """What is fetched: scorers, allocator, budget.
+    """The fetcher: scorers, allocator, budget.
 
     Args:
-        strategy: the scorer used when a call names none.
-        scorers: the scorers with weights that this checkpoint holds; those without weights are always there.
-        allocator: turns relevance into indices: "topk" or "window" fetch exactly the budget; "tiers" and "adaptive"
-            choose for each item how many of the most relevant patches it gets, up to the budget; "quadtree", "foveated"
+        strategy: the default scorer.
+        scorers: the scorers with weights that this checkpoint holds; those without weights are always available.
+        allocator: chooses patches by relevance. "topk" and "window" fetch exactly the budget; "tiers" and "adaptive"
+            choose the number of patches of each item, up to the budget; "quadtree", "foveated"
             and "knapsack" fetch exactly the budget as regions of 1, 4 or 16 patches, each pooled into one token.
         budget: default number of fetched tokens: see `resolve_budget`.
         tier_choice: how "tiers" chooses: "heuristic" (by the length of the question, no weights) or "classifier" (a
-            trained one on question and gestalt, which the checkpoint then holds).
-        tier_lengths: for "heuristic": question tokens from which on each tier after the first is taken.
-        adaptive_share: for "adaptive": the share of the item's relevance mass that the fetched patches are to hold.
-        gradient: how the answer's loss reaches scorers (and learned budgets) in training mode. "none": not at all;
-            "straight_through": fetched tokens pass as they are, their gradient as if weighted by relevance; "soft":
-            fetched tokens are weighted by a soft top-K. In evaluation mode nothing is weighted.
-        temperature: of "soft", in units of the score, at the start; a trainer sets `RunningBackFetcher.temperature`.
+            trained classifier of the question and the image's mean feature).
+        tier_lengths: for "heuristic": the least question tokens of each tier after the first.
+        adaptive_share: for "adaptive": the share of the item's relevance mass in the fetched patches.
+        gradient: how the answer's loss reaches scorers (and learned budgets) in training mode. "none": it does not;
+            "straight_through": fetched tokens do not change, their gradient is that of tokens weighted by relevance;
+            "soft": fetched tokens are weighted by a soft top-K. In evaluation mode tokens have no weights.
+        temperature: for "soft", in units of the score, at the start; a trainer sets `RunningBackFetcher.temperature`.
         overlap: with the mask compressor: "exclude" never fetches a patch that is already a base token, "allow" may.
         hidden_size, num_heads, num_layers: the realizer's sizes.
         position_size: channels of the realizer's 2-D position term per head, a multiple of 4.
         key_pool: patches along a row over which the realizer averages the keys of its patch attention (1: none).
-        match_size: width of the space in which the realizer compares words under a patch with each token of the
-            question (0: it does not, as checkpoints before arr-coc-135m).
+        match_size: width of the space in which the realizer compares the wordpieces in a patch with the question's
+            tokens; 0: no comparison, as in checkpoints before arr-coc-135m.
         shared_size: width of the space that patches and questions share in clip_query and in the query similarity maps.
-        latent_size: width of the latent through which the realizer's and the experts' attention over patches and to the
-            question makes its keys and values (`KeyValueProjection`); None: directly.
-        textures: the texture channels made of every image, see `TEXTURE_SETS`; None: those that the scorers read.
+        latent_size: width of the latent for keys and values in the attention of "realizer" and "experts"
+            (`KeyValueProjection`); None: no latent.
+        textures: the set of texture channels, see `TEXTURE_SETS`; None: those that the scorers read.
         balancer_size: hidden width of the tension balancer.
-        balancer_aggregation: what it knows of each score map: "statistics" (mean, maximum, standard deviation) or
+        balancer_aggregation: its input from each score map: "statistics" (mean, maximum, standard deviation) or
             "learned" (as many means of a small network over patches).
-        balancer_weights: how its outputs, and the context network's, become shares: "sigmoid" (divided by their sum) or
+        balancer_weights: how its outputs and the context network's become shares: "sigmoid" (divided by their sum) or
             "softmax".
-        sjv_weights: of entropy, symbol density and coupling in "shannon_jung_vervaeke".
+        sjv_weights: weights of entropy, symbol density and coupling in "shannon_jung_vervaeke".
         attention_layers: for "attention": the first and the last layer that it reads, as shares of the language
             model's depth.
         window_size, window_gain: the "window" allocator's neighbourhood (odd, patches) and how much neighbours gain.
-        quadtree_spread: for "quadtree": the standard deviation of relevance above which a region is divided.
-        fovea_peaks, fovea_falloff, fovea_mapping: for "foveated": how many peaks of relevance there are at most, a in
-            the resolution 1 / (1 + a r^2) at r patches from one, and how it becomes tokens per base cell: "linear",
-            "exponential" or "sigmoid".
+        quadtree_spread: for "quadtree": the standard deviation of relevance above which it divides a region.
+        fovea_peaks, fovea_falloff, fovea_mapping: for "foveated": the most peaks of relevance, a in the resolution
+            1 / (1 + a r^2) at r patches from a peak, and the mapping from resolution to tokens per base cell:
+            "linear", "exponential" or "sigmoid".
         pooled_shares: for "knapsack": the share of its patches' relevance that a token of 16 patches captures, and one
-            of 4; a patch by itself captures all of its own.
-        learned_exploration: whether the checkpoint holds a trained policy that says how much of each of several passes
-            explores (`TemperingPolicy`), which they then follow unless a call names another.
-        seed: for random relevance where no generator is given.
+            of 4 patches; a token of one patch captures all.
+        learned_exploration: whether the checkpoint holds a trained policy (`TemperingPolicy`) for the share of drawn
+            patches in each of several passes; it is then the default.
+        seed: for random relevance without a generator.
     """
 
     model_type = "arr_coc_fetcher"
@@ -189,7 +189,7 @@ class ArrCocFetcherConfig(ValidatedConfig):
 
 
 INDICATORS = 4
-"""Rows at the end of a visual embedding table that are no visual words: start and end of an image and of a video."""
+"""The last rows of a visual embedding table, which are not visual words: start and end of an image and a video."""
 
 
 @validated
@@ -197,7 +197,7 @@ class ArrCocVisionConfig(ValidatedConfig):
     """The grid encoder (SAM ViT) and the compressor. Defaults: DeepSeek-OCR's published sizes.
 
     Args:
-        image_size: side of the square image that the position table is made for, px; other sides are allowed.
+        image_size: side of the square image for the stored position table, px; other sides are allowed.
         patch_size: side of a patch, px.
         hidden_size, num_hidden_layers, num_attention_heads, mlp_dim: the transformer's sizes.
         window_size: side of a local attention window, patches.
@@ -205,13 +205,13 @@ class ArrCocVisionConfig(ValidatedConfig):
         shifted_windows: whether every second layer's windows begin half a window earlier, as in Swin transformers.
         global_pool: side of the squares of patches whose means are the keys and values of layers that attend over the
             whole grid; 1: the patches themselves, as published.
-        relative_positions: of a grid of another side than is stored. "resize": the table is stretched over it, as SAM
-            does; "cut": a distance in patches has the same row on every grid, for encoders that learn from crops.
+        relative_positions: the table of relative positions on a grid of another side. "resize": interpolated, as in
+            SAM; "cut": a distance in patches has the same row on each grid, for encoders that learn from crops.
         out_channels: C, channels after the neck.
         stem: "patchify" (one convolution, as published) or "conv" (stride-2 3x3 convolutions, to train from scratch).
         stem_channels: for "conv": output channels of each stride-2 convolution before the last.
         stem_blocks: for "conv": residual blocks of 3x3 convolutions before the last stride, at half a patch's side.
-        stem_wide_blocks: for "conv": ConvNeXt blocks behind those, 11 pixels wide: as far as a word reaches.
+        stem_wide_blocks: for "conv": ConvNeXt blocks behind these, 11 pixels wide, to read whole words.
         compressor: "conv" (DeepSeek's two stride-2 convolutions) or "mask" (top-M of a learned score).
         compressed_channels: channels after each of the compressor's two stages.
     """
@@ -275,10 +275,10 @@ class ArrCocSemanticConfig(ValidatedConfig):
     Args:
         hidden_size: D', equals the compressor's last channel count.
         position_grid: side of the stored position table (a CLS row is stored in front).
-        initializer_range: of position table and CLS; trained from scratch, positions must not drown in features.
-        latent_size: width of the latent that keys and values are made of; None: of the tokens themselves, as published.
-        level_embedding: whether fetched tokens carry an embedding of their level of detail (a patch, 4 or 16 of them),
-            which starts at zero; for checkpoints that are trained with an allocator that chooses levels.
+        initializer_range: of position table and CLS; larger values help positions to count in a training from scratch.
+        latent_size: width of the latent for keys and values; None: no latent, as published.
+        level_embedding: whether fetched tokens get an embedding of their level of detail (1, 4 or 16 patches), which
+            starts at zero; for checkpoints that are trained with an allocator that chooses levels.
     """
 
     model_type = "arr_coc_semantic"
@@ -313,33 +313,33 @@ class ArrCocBridgeConfig(ValidatedConfig):
     `model.layout.image_newline` and `model.layout.view_seperator`, each [D].
 
     Args:
-        kind: a registered bridge. "linear": DeepSeek's projector; "quality": each token of it corrected as far as its
-            quality asks for; "transformer": the same with attention across tokens; "vet": Ovis' visual embedding table;
-            "cells": such a table for each place of a base token's cell, and the projector for fetched tokens;
-            "wordpieces": tokens as the wordpieces of the language model that stand under them, read character by
-            character from a convolutional stem.
-        layout: what stands around an image's tokens. "plain": nothing; "rows": DeepSeek-OCR's `image_newline` after
-            each row of base tokens and `view_seperator` after the last, fetched tokens behind it (256 base tokens take
-            273 positions); "indicators": Ovis' image-start before the base and image-end behind the fetched tokens,
-            rows of `table`; "qwen3_vl": nothing, and each token's position is its row and column in the image, on the
-            fine grid, for Qwen3-VL's text models.
-        deepstack: whether the grid encoder's states at three depths are added to image tokens behind the first three
-            layers of the language model, one of Qwen3-VL's text models; to fetched tokens those depths of which
-            scorer "hierarchical" makes most, or all where another chose them. Adds
+        kind: a registered bridge. "linear": DeepSeek's projector; "quality": the projector, with a correction of each
+            token by its quality; "transformer": the same with attention across tokens; "vet": Ovis' visual embedding
+            table; "cells": such a table for each place of a base token's cell, and the projector for fetched tokens;
+            "wordpieces": tokens from the language model's wordpieces in their patches, read character by character
+            from a convolutional stem.
+        layout: tokens between and around those of an image. "plain": nothing; "rows": DeepSeek-OCR's `image_newline`
+            after each row of base tokens and `view_seperator` after the last, fetched tokens behind it (256 base tokens
+            take 273 positions); "indicators": Ovis' image-start before the base and image-end behind the fetched
+            tokens, rows of `table`; "qwen3_vl": nothing, and each token's position is its row and column in the image,
+            on the fine grid, for Qwen3-VL's text models.
+        deepstack: whether the first three layers of the language model, one of Qwen3-VL's text models, add the grid
+            encoder's states at three depths to image tokens; to fetched tokens only the depths with the highest score
+            from scorer "hierarchical", or all three with another scorer. Adds
             `model.deepstack.levels.{low,mid,high}.{norm,fc1,fc2}`.
-        bypass: whether "quality", "transformer" and "cells" give way to their linear projection where a
-            call does not say.
+        bypass: whether "quality", "transformer" and "cells" use their linear projection alone by default.
         num_layers, num_heads: of the attention in "transformer".
-        latent_size: width of the latent that keys and values of that attention are made of; None: of the tokens.
+        latent_size: width of the latent for keys and values in that attention; None: no latent.
         table_size: V, rows of the table of "vet"; the last 4 are indicators (start and end of an image, of a video).
-        lookup: of "vet": "soft" (mixture of rows by probability), "hard" (the most probable row; its choice learns
-            nothing), "straight_through" (the hard row forwards, the soft mixture's gradient backwards).
-        place_words: of "cells": the visual words of each vocabulary that a place of a cell has; each place has as many.
-        fetched_words: of "cells": whether fetched tokens are said in such words too, of one place's vocabularies,
-            beside the linear projection.
-        places: of "wordpieces": side of the grid that places on the page are embeddings of.
+        lookup: for "vet": "soft" (mixture of rows by probability), "hard" (the most probable row, without a gradient
+            for its choice), "straight_through" (the hard row forwards, the soft mixture's gradient backwards).
+        place_words: for "cells": the sizes of the vocabularies of each place in a cell.
+        fetched_words: for "cells": whether fetched tokens add visual words of one place's vocabularies to the linear
+            projection.
+        places: for "wordpieces": side of the grid of position embeddings on the page.
         text_embedding_mean, text_embedding_std: over all weights of the language model's text embeddings; "quality" and
-            "transformer" give each token this mean and standard deviation over its channels. None: left as they are.
+            "transformer" give each token this mean and standard deviation over its channels. None: tokens do not
+            change.
     """
 
     model_type = "arr_coc_bridge"
@@ -383,7 +383,7 @@ _PARTS = {
 
 
 _OF_ALL = ("transformers_version", "_name_or_path")
-"""What the whole model's saved config says, and its parts' do not."""
+"""Fields of the whole model's saved config that the configs of its parts leave out."""
 
 
 @validated
@@ -394,16 +394,16 @@ class ArrCocConfig(ValidatedConfig):
         vision_config, semantic_config, fetcher_config, bridge_config: the parts; dicts, configs or None for defaults.
         text_config: any causal language model's config; Qwen3 by default.
         image_token_id: the placeholder's id in the tokenizer.
-        query_markers: what tells a chat's questions from its answers, as numbers of the tokenizer
-            (`processing_arr_coc.query_markers`). With it the model finds the question where no `query_mask` comes.
-        relevance_loss_weight: weight of the scorers' relevance loss where `relevance_targets` are passed.
-        relevance_positive_weight: how much more a relevant patch weighs in it than any other: relevant ones are few.
+        query_markers: the tokenizer's ids that mark questions in a chat (`processing_arr_coc.query_markers`). With them
+            the model finds the question without a `query_mask`.
+        relevance_loss_weight: weight of the scorers' relevance loss, if `relevance_targets` are given.
+        relevance_positive_weight: weight of relevant patches in this loss, as few patches are relevant; others have 1.
     """
 
     model_type = "arr_coc"
     _auto_class = "AutoConfig"
     sub_configs = {**_PARTS, "text_config": AutoConfig}
-    # Trainer gathers every other output over batches: these are no tensors, or do not go together.
+    # Trainer gathers all other outputs over batches. These are not tensors, or differ in shape between batches.
     keys_to_ignore_at_inference = [
         "cache",
         "fetch",
@@ -430,7 +430,7 @@ class ArrCocConfig(ValidatedConfig):
             setattr(self, name, make_part(name, part, getattr(self, name)))
         self.text_config = make_text_config(self.text_config)
         super().__post_init__(**kwargs)
-        # Tying obeys the top level only: copy the language model's own value up.
+        # transformers ties by the top-level field only, so it gets the language model's own value.
         self.tie_word_embeddings = bool(getattr(self.text_config, "tie_word_embeddings", self.tie_word_embeddings))
         self._check()
 
@@ -473,11 +473,11 @@ class ArrCocConfig(ValidatedConfig):
 
     @property
     def embeds_alone(self) -> bool:
-        """Whether a prompt's embeddings are all that the language model reads: no places, no planes."""
+        """Whether embeddings are the language model's only input: no two-dimensional positions, no planes."""
         return self.bridge_config.layout != "qwen3_vl" and not self.bridge_config.deepstack
 
     def require_embeds_alone(self, name: str) -> None:
-        """Raises a ValueError where what is called `name` would lose what prompts are beside their embeddings."""
+        """Raises a ValueError, for the caller `name`, if prompts are more than embeddings (see `embeds_alone`)."""
         bridge = self.bridge_config
         received = f"layout {bridge.layout!r}, deepstack {bridge.deepstack}"
         if not self.embeds_alone:
@@ -485,12 +485,12 @@ class ArrCocConfig(ValidatedConfig):
             raise ValueError(f"{name}: expected {expected}; got {received}")
 
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
-        """As in transformers; what is saved names the classes of every Auto class, whose code is saved beside it."""
+        """As in transformers; the saved config names the class of each Auto class, whose code is saved beside it."""
         self.auto_map = dict(AUTO_MAP)
         super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
 
     def to_diff_dict(self) -> dict[str, Any]:
-        """What is saved: of the parts too only what differs from transformers' defaults, such as labels of classes."""
+        """The fields to save: also of the parts only those that differ from transformers' defaults."""
         saved = super().to_diff_dict()
         for name in self.sub_configs:
             saved[name] = {
@@ -500,7 +500,7 @@ class ArrCocConfig(ValidatedConfig):
 
     @property
     def padding_id(self) -> int:
-        """The id of new padding in prompts: the language model's own, or 0 where its vocabulary holds none."""
+        """The id of padding in prompts: the language model's own, or 0 if its vocabulary has none."""
         own = getattr(self.text_config, "pad_token_id", None)
         return own if own is not None and 0 <= own < self.text_config.vocab_size else 0
 

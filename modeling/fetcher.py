@@ -1,7 +1,7 @@
-"""The running-back fetcher: score the patches, allocate the budget; and say what was done.
+"""The running-back fetcher: scores the patches, allocates the budget and returns the fetched patches.
 
-Notation: B batch, G side of the fine grid, N = G*G patches, K fetched tokens (where items get different numbers: the
-most of any), T tiers. Positions are (y, x).
+Notation: B batch, G side of the fine grid, N = G*G patches, K fetched tokens (the largest number of any item), T tiers.
+Positions are (y, x).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,18 +26,18 @@ class FetchChoices:
     """How one call fetches. None leaves a choice to the configuration.
 
     Attributes:
-        strategy: which scorer says what is relevant.
-        allocator: what turns relevance into patches.
-        budget: see `resolve_budget`. In `forward` the prompts' placeholders say how many, and this has to agree.
-        seed: of random relevance where there is no generator.
+        strategy: the name of the scorer.
+        allocator: the name of the allocator, which chooses patches by relevance.
+        budget: see `resolve_budget`. In `forward` it has to agree with the placeholders of the prompts.
+        seed: of random relevance without a generator.
         generator: for strategy "random".
         overlap: "exclude" or "allow": whether patches that are base tokens already may be fetched again.
-        bypass: whether the bridge gives way to its linear projection; None: as configured, or as encoded.
-        patches: [I, K] patches to fetch of each image slot, whatever their relevance; no scorer runs.
-        relevance: [I, N] relevance that is known beforehand, which strategy "oracle" fetches.
-        all_scores: whether every trained scorer runs, not only the strategy's.
-        num_passes: runs back for each question, or "auto": up to 4, while the answer is unsure. 1 where not given.
-        exploration: of several passes, what says how much of each is drawn: a name in `passes.EXPLORATION`.
+        bypass: whether the bridge uses its linear projection alone; None: as configured, or as encoded.
+        patches: [I, K] patches to fetch for each image slot, whatever their relevance; no scorer runs.
+        relevance: [I, N] given relevance, by which strategy "oracle" fetches.
+        all_scores: whether all trained scorers run, not only the strategy's.
+        num_passes: runs back for each question (default 1), or "auto": up to 4, while the answer is unsure.
+        exploration: with several passes, the policy for the share of drawn patches: a name in `passes.EXPLORATION`.
 
     Example:
         >>> model.generate("receipt.png", "What is the total?", choices=FetchChoices(strategy="saliency", budget=64))
@@ -70,10 +70,10 @@ class FetchChoices:
 
     @classmethod
     def of(cls, choices: "FetchChoices | Mapping[str, Any] | None") -> "FetchChoices":
-        """Choices as they are, by name, or none.
+        """`FetchChoices` from themselves, from a mapping of their fields, or from None: as configured.
 
         Raises:
-            ValueError: a name that is no choice.
+            ValueError: an unknown field.
         """
         if type(choices).__name__ == cls.__name__:  # by name: remote code may load a class twice
             return choices  # type: ignore[return-value]
@@ -91,26 +91,26 @@ AS_CONFIGURED = FetchChoices()
 
 
 SHARES = (0.0, 0.05, 0.1, 0.3, 0.5)
-"""What may be drawn of a pass, the rule's values (`passes.tempered`) among them."""
+"""Shares of a pass's patches that may be drawn; they include those of the rule `passes.tempered`."""
 
 FIRST = 2
-"""Which of `SHARES` an untrained policy prefers, in every pass: a tenth."""
+"""The number of the share that an untrained policy prefers in every pass: a tenth."""
 
 FURTHER_PASSES = 3.0
-"""Passes behind the first, by which their number is scaled to 0..1."""
+"""The most passes behind the first; scales their number to 0..1."""
 
 
 class Judged(Protocol):
-    """What the policy reads of a pass (`answers.Pass`)."""
+    """The part of a pass (`answers.Pass`) that the policy reads."""
 
     @property
     def uncertainty(self) -> float: ...
 
 
 class TemperingPolicy(nn.Module):
-    """From the last answer's uncertainty and how many passes there were to one of `SHARES`.
+    """Chooses one of `SHARES` from the uncertainty of the last answer and the number of passes so far.
 
-    The most likely one; where the decisions are recorded (`drawing`), one that is drawn.
+    It takes the most likely share; within `drawing` it draws one and records the decision.
     """
 
     def __init__(self, size: int = 8) -> None:
@@ -121,7 +121,7 @@ class TemperingPolicy(nn.Module):
         self._generator: torch.Generator | None = None
 
     def start_weights(self, std: float) -> None:
-        """Nothing depends on the answers yet, and `FIRST` is e times as likely as each of the others."""
+        """At first the answers have no effect, and `FIRST` is e times as likely as each other share."""
         preferred = torch.zeros_like(self.head.bias)
         preferred[FIRST] = 1.0
         initialization.zeros_(self.head.weight)
@@ -134,7 +134,7 @@ class TemperingPolicy(nn.Module):
 
     @torch.no_grad()
     def share(self, passes: Sequence[Judged]) -> float:
-        """Of the next pass, given those so far."""
+        """The share of drawn patches in the next pass, given the passes so far."""
         state = state_of(passes)
         probabilities = self(state[None])[0].float().softmax(-1)
         if self._drawn is None:
@@ -145,7 +145,7 @@ class TemperingPolicy(nn.Module):
 
     @contextmanager
     def drawing(self, generator: torch.Generator) -> Iterator[list[tuple[Tensor, int]]]:
-        """Within it shares are drawn, and each decision is in the list: its state [2], and which share it was.
+        """Draws shares within the context and records each decision in the list: its state [2] and the share's number.
 
         For one thread at a time.
         """
@@ -156,20 +156,20 @@ class TemperingPolicy(nn.Module):
             self._drawn = self._generator = None
 
     def log_probability(self, drawn: Sequence[tuple[Tensor, int]]) -> Tensor:
-        """Of all decisions of an episode together, differentiable; a scalar."""
+        """The log-probability of all decisions of an episode; a scalar, differentiable."""
         states = torch.stack([state for state, _ in drawn])
         numbers = torch.tensor([number for _, number in drawn], device=self.head.weight.device)
         return self(states).float().log_softmax(-1).gather(1, numbers[:, None]).sum()
 
 
 def state_of(passes: Sequence[Judged]) -> Tensor:
-    """[2] float32: the last answer's uncertainty (1 before there is one), and how many passes there were."""
+    """[2] float32: the uncertainty of the last answer (1 before the first) and the scaled number of passes so far."""
     uncertainty = passes[-1].uncertainty if passes else 1.0
     return torch.tensor([uncertainty, len(passes) / FURTHER_PASSES])
 
 
 class RunningBackFetcher(nn.Module):
-    """Holds the trained scorers; makes the fixed ones on demand."""
+    """Holds the trained scorers and budgeters; creates scorers without weights on demand."""
 
     def __init__(
         self, config: ArrCocFetcherConfig, *, feature_size: int, text_size: int, depth_size: int | None = None
@@ -180,19 +180,19 @@ class RunningBackFetcher(nn.Module):
         self.depth_size = depth_size
         self.check_strategy(config.strategy)
         self.scorers = nn.ModuleDict({name: self._build(SCORERS[name]) for name in config.scorers})
-        # Of the allocators that choose how many: checkpoints hold their weights under this name.
+        # Checkpoints hold the weights of allocators that choose the number of patches under this name.
         budgeters = {name: allocator.budgeter for name, allocator in ALLOCATORS.items()}
         choosing = {name: kind(config, **self.sizes) for name, kind in budgeters.items() if kind is not None}
         self.budgeters = nn.ModuleDict(choosing)
         self.tempering = TemperingPolicy() if config.learned_exploration else None
         self.temperature = config.temperature
-        """Of gradient "soft", in units of the score; the trainer's to lower."""
+        """For gradient "soft", in units of the score; a trainer may lower it."""
 
     def check_strategy(self, strategy: str) -> type[Scorer]:
-        """The scorer class called `strategy`, if this checkpoint can run it.
+        """The scorer class registered as `strategy`.
 
         Raises:
-            ValueError: unknown, or a trained scorer whose weights this checkpoint does not hold.
+            ValueError: an unknown name, or a trained scorer without weights in this checkpoint.
         """
         kind = SCORERS[strategy]
         if kind.trained and strategy not in self.config.scorers:
@@ -201,10 +201,12 @@ class RunningBackFetcher(nn.Module):
         return kind
 
     def resolve(self, choices: FetchChoices) -> FetchChoices:
-        """The choices with the most an item may take, and who chooses: a stated budget is exact unless they name one.
+        """The choices with budget and allocator resolved.
+
+        A given budget is exact unless the choices also name an allocator that chooses the number of patches.
 
         Raises:
-            ValueError: an unknown strategy or allocator, or "auto" beside an allocator that fetches exactly the budget.
+            ValueError: an unknown strategy or allocator, or "auto" with an allocator that fetches exactly the budget.
         """
         if choices.strategy is not None:
             self.check_strategy(choices.strategy)
@@ -221,7 +223,7 @@ class RunningBackFetcher(nn.Module):
         return replace(choices, allocator="topk") if exact else choices
 
     def scorer(self, strategy: str) -> Scorer:
-        """The scorer itself: this checkpoint's weights, or a fixed rule."""
+        """The scorer: with this checkpoint's weights, or without weights."""
         kind = self.check_strategy(strategy)
         held: Any = self.scorers
         return held[strategy] if kind.trained else self._build(kind)
@@ -231,32 +233,32 @@ class RunningBackFetcher(nn.Module):
         return kind(self.config, **self.sizes, **depth)
 
     def reads_attention(self, choices: FetchChoices) -> bool:
-        """Whether the scorer of these choices needs the language model to read base and question first."""
+        """Whether the scorer needs the language model's attention from the question to the base tokens."""
         strategy = choices.strategy or self.config.strategy
         return choices.patches is None and self.check_strategy(strategy).reads_attention
 
     def all_scores(self, context: FetchContext, fetched: FetchResult | None = None) -> dict[str, Tensor]:
-        """Logits [B, N] of every trained scorer; the one that led to `fetched` does not run again."""
+        """Logits [B, N] of each trained scorer; the one that chose `fetched` does not run again."""
         done = {} if fetched is None else {fetched.strategy: fetched.scores}
         return {name: done[name] if name in done else scorer(context) for name, scorer in self.scorers.items()}
 
     def forward(
         self, context: FetchContext, budget: int, choices: FetchChoices = AS_CONFIGURED, *, taken: Tensor | None = None
     ) -> FetchResult:
-        """Chooses exactly `budget` distinct patches per item, or up to as many with an allocator that chooses it.
+        """Chooses `budget` distinct patches per item, or at most as many with an allocator that chooses their number.
 
-        In training mode with a gradient, allocators that choose fetch all that they ever would, each weighted by the
-        probability that it is fetched: what is missing could not say that it is.
+        In training mode with a gradient, such an allocator fetches all patches that it could ever fetch, each weighted
+        by its probability: patches that are not fetched would have no gradient.
 
         Args:
-            context: what the scorer sees.
+            context: the inputs of the scorer.
             budget: K.
             choices: strategy and allocator, or the patches themselves.
             taken: [B, M] patches that are base tokens already and must not be fetched again, or None.
 
         Raises:
-            ValueError: unknown names, K above the number of candidates, any K for a strategy that fetches nothing, or
-                given patches that are not K distinct ones of each item.
+            ValueError: an unknown name, K above the number of candidates, K above 0 for strategy "none", or given
+                patches that are not K distinct patches of each item.
         """
         if choices.patches is not None:
             return _given(context, budget, choices.patches)
@@ -282,11 +284,11 @@ class RunningBackFetcher(nn.Module):
         *,
         hidden: Tensor | None = None,
     ) -> FetchResult:
-        """The allocator's half of `forward`: see `allocate`."""
+        """The second half of `forward`: see `allocate`."""
         return allocate(context, scores, relevance, patch_mask, budget, hidden=hidden, **self._settings(choices))
 
     def _settings(self, choices: FetchChoices) -> dict[str, Any]:
-        """What `allocate` is told of the choices and this model; the answer's loss is to reach what chooses, or not."""
+        """Arguments of `allocate` from the choices and the configuration."""
         allocator = choices.allocator or self.config.allocator
         return {
             "config": self.config,
@@ -310,7 +312,7 @@ def _check_budget(context: FetchContext, budget: int, scorer: Scorer, strategy: 
 
 
 def _given(context: FetchContext, budget: int, patches: Tensor) -> FetchResult:
-    """The patches [B, K] that a call asks for: relevant are they alone."""
+    """The result for the patches [B, K] that a call gives; their relevance is 1, that of all others 0."""
     items, total = context.patch_mask.shape
     if patches.is_floating_point() or patches.is_complex() or patches.is_meta:
         raise refusal("patches", FETCHING["patches"][1], patches)

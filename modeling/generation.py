@@ -27,10 +27,10 @@ from .image_processing_arr_coc import ArrCocImageProcessor, Box, boxes_to_patche
 from .image_sources import shorten
 from .passes import ask_in_passes
 from .processing_arr_coc import ArrCocProcessor, History, Turn, take_view_options
-from .prompt import EmbeddedPrompt, Look
+from .prompt import EmbeddedPrompt, SelectedSlots
 from .prompt_format import count_fetched, pooling
 from .scorers import SCORERS
-from .view_encoding import encode_prompts, look_at_views
+from .view_encoding import encode_prompts, select_views
 from .views import AS_SEEN, VIEW_OPTIONS, ViewOptions
 
 logger = logging.get_logger(__name__)
@@ -93,7 +93,7 @@ class Answering(Protocol):
     def prefilled(self, encoding: ImageEncoding) -> ImageEncoding: ...
 
 
-class Asker:
+class AnswerGenerator:
     """Asks a model about images: encodes them once, writes prompts, generates, reads answers.
 
     Args:
@@ -101,8 +101,8 @@ class Asker:
         processor: its processor.
 
     Example:
-        >>> asker = Asker(model, model.processor)
-        >>> asker.ask(asker.encode("receipt.png"), ["What is the total?", "What is the tax?"])
+        >>> answers = Asker(model, model.processor)
+        >>> answers.ask(asker.encode("receipt.png"), ["What is the total?", "What is the tax?"])
     """
 
     def __init__(self, model: Answering, processor: ArrCocProcessor) -> None:
@@ -202,21 +202,21 @@ class Asker:
         single = isinstance(question, str) and not isinstance(image, list | tuple)
         options, kwargs = self._view_options(kwargs)
         questions = checked_questions(question, self.processor.control_tokens)
-        asked = self._asked(image, questions, choices, kwargs, options)
+        batch = self._question_batch(image, questions, choices, kwargs, options)
         if boxes is not None:
-            asked = replace(asked, boxes=boxes_per_slot(boxes))
+            batch = replace(batch, boxes=boxes_per_slot(boxes))
         if choices.num_passes not in (None, 1):
-            answers = ask_in_passes(self, asked, choices, history, return_fetch, on_fetch, kwargs)
+            answers = ask_in_passes(self, batch, choices, history, return_fetch, on_fetch, kwargs)
         else:
-            prompt = self.embed(asked, choices, history, **kwargs)
+            prompt = self.embed(batch, choices, history, **kwargs)
             if on_fetch is not None:
                 on_fetch(prompt.fetch)
-            answers = self._answers(asked, prompt, return_fetch, kwargs)
+            answers = self._answers(batch, prompt, return_fetch, kwargs)
         return answers[0] if single and len(answers) == 1 else answers
 
     @torch.no_grad()
     def embed(
-        self, asked: QuestionBatch, choices: FetchChoices = AS_CONFIGURED, history: History = (), **kwargs: Any
+        self, batch: QuestionBatch, choices: FetchChoices = AS_CONFIGURED, history: History = (), **kwargs: Any
     ) -> EmbeddedPrompt:
         """Questions about encoded images as the language model reads them, left-padded; `inputs` has attention_mask.
 
@@ -226,32 +226,34 @@ class Asker:
         Raises:
             ValueError: a prompt that the context does not hold.
         """
-        look, choices = self.look(asked, choices, history, kwargs)
+        selected, choices = self.select_slots(batch, choices, history, kwargs)
         core = self.model.model
-        return core.place(look, core.fetch(look, choices), attention_mask=look.attention_mask)
+        return core.place(selected, core.fetch(selected, choices), attention_mask=selected.attention_mask)
 
-    def look(
-        self, asked: QuestionBatch, choices: FetchChoices, history: History, kwargs: dict[str, Any]
-    ) -> tuple[Look, FetchChoices]:
+    def select_slots(
+        self, batch: QuestionBatch, choices: FetchChoices, history: History, kwargs: dict[str, Any]
+    ) -> tuple[SelectedSlots, FetchChoices]:
         """The first step of `embed`, and the choices with a budget that the context holds."""
-        if asked.boxes is not None:
+        if batch.boxes is not None:
             processor = self.processor.image_processor
-            relevance = relevance_of_boxes(asked.boxes, asked.slots, asked.encoding, processor)
+            relevance = relevance_of_boxes(batch.boxes, batch.slots, batch.encoding, processor)
             choices = replace(choices, relevance=relevance)
-        core, encoding, joint, slots = self.model.model, asked.encoding, asked.joint, asked.slots
-        shown = torch.tensor([len(own) for own in asked.images])
-        inputs, choices, budget = self._inputs(asked, choices, history, kwargs)
+        core, encoding, joint, slots = self.model.model, batch.encoding, batch.joint, batch.slots
+        shown = torch.tensor([len(own) for own in batch.images])
+        inputs, choices, budget = self._inputs(batch, choices, history, kwargs)
         rows = torch.arange(len(shown)).repeat_interleave(shown).to(encoding.tokens.device)
         # Images that stand once each, in order, need no copy, but where the language model has read them.
         plain = encoding.prefix_cache is None and slots == [*range(len(encoding.features))]
         index = None if plain else torch.tensor(slots)
-        look = core.look(**inputs, encoding=encoding, image_index=index, choices=choices, slots=(rows, budget))
+        selected = core.select_slots(
+            **inputs, encoding=encoding, image_index=index, choices=choices, slots=(rows, budget)
+        )
         if joint:
-            spread, boxes = asked.spread, asked.boxes
-            look = look_at_views(core, look, encoding, asked.images, choices, spread=spread, boxes=boxes)
-        return look, choices
+            spread, boxes = batch.spread, batch.boxes
+            selected = select_views(core, selected, encoding, batch.images, choices, spread=spread, boxes=boxes)
+        return selected, choices
 
-    def _asked(
+    def _question_batch(
         self, image: Any, questions: list[str], choices: FetchChoices, kwargs: dict[str, Any], options: ViewOptions
     ) -> QuestionBatch:
         """The encodings, and as many questions as prompts."""
@@ -288,19 +290,19 @@ class Asker:
         return QuestionBatch(encoding, images, questions, options.spread, apart=choices.patches is not None)
 
     def _inputs(
-        self, asked: QuestionBatch, choices: FetchChoices, history: History, kwargs: dict[str, Any]
+        self, batch: QuestionBatch, choices: FetchChoices, history: History, kwargs: dict[str, Any]
     ) -> tuple[dict[str, Tensor], FetchChoices, int]:
         """input_ids, attention_mask and query_mask [B, S], left-padded, with placeholders for every vision token.
 
         Also the choices, with the budget that fits where all that fits was asked for, and K.
         """
         limit = getattr(self.model.config.text_config, "max_position_embeddings", None)  # BLOOM knows no limit
-        captions, encoding = asked.captions, asked.encoding
+        captions, encoding = batch.captions, batch.encoding
         captioned = any(map(any, captions))
-        shown = torch.tensor([len(images) for images in asked.images])
-        budgets = torch.ones_like(shown) if asked.joint else shown  # in each prompt
+        shown = torch.tensor([len(images) for images in batch.images])
+        budgets = torch.ones_like(shown) if batch.joint else shown  # in each prompt
         base, num_fetched = self._count_positions(encoding, choices)
-        write = partial(self.processor.prompts, asked.questions, images=captions, history=history)
+        write = partial(self.processor.prompts, batch.questions, images=captions, history=history)
         inputs = write(placeholders=base + num_fetched)
         if captioned:  # they are no part of the question
             shows = (inputs["input_ids"] == self.model.config.image_token_id).int()
@@ -339,16 +341,16 @@ class Asker:
 
     def _answers(
         self,
-        asked: QuestionBatch,
+        batch: QuestionBatch,
         prompt: EmbeddedPrompt,
         return_fetch: bool,
         kwargs: dict[str, Any],
     ) -> list[str] | list[Answer]:
-        encoding = asked.encoding
+        encoding = batch.encoding
         inputs = dict(prompt.read)
         whole = bool(self.setting(kwargs, "return_dict_in_generate"))
         repeats = max(self.setting(kwargs, name, 1) for name in ("num_beams", "num_return_sequences"))
-        first = torch.tensor([images[0] for images in asked.images]).repeat_interleave(repeats)
+        first = torch.tensor([images[0] for images in batch.images]).repeat_interleave(repeats)
         if encoding.prefix_cache is not None and self.cache_is_plain(kwargs) and holds_prefix(encoding, inputs):
             inputs = pad_after_prefix(inputs, len(encoding.prefix_ids))  # type: ignore[arg-type]
             kwargs = {**kwargs, "cache": cached_prefix(self.model.model, encoding, first)}
@@ -358,7 +360,7 @@ class Asker:
             return [THINKING.sub("", text) for text in texts]  # without what was thought before
         probabilities = answer_probabilities(self.model, output, *self.answer_span(inputs, kwargs))
         whole_output = output if whole else None
-        return with_fetch(texts, probabilities, prompt.fetch, encoding, asked.images, whole_output)
+        return with_fetch(texts, probabilities, prompt.fetch, encoding, batch.images, whole_output)
 
     def generated(self, inputs: dict[str, Tensor], kwargs: dict[str, Any], *, logits: bool) -> tuple[Any, list[str]]:
         """What transformers' `generate` returns for embedded prompts, with `logits` if wanted, and what it wrote."""
@@ -509,7 +511,7 @@ class Conversation:
 
     Args:
         asker: that asks.
-        image: see `Asker.encode`, or what that returned.
+        image: see `AnswerGenerator.encode`, or what that returned.
         keep_history: whether the language model reads earlier questions and answers before the present one. What is
             fetched follows the present question alone. Off by default: weights that were trained on single questions
             answer better when they are asked afresh.
@@ -518,13 +520,15 @@ class Conversation:
         turns: the questions asked so far, with their answers.
     """
 
-    def __init__(self, asker: Asker, image: Any, *, keep_history: bool = False) -> None:
-        self.asker, self.keep_history = asker, keep_history
-        self.encoding: ImageEncoding = image if is_encoding(image) else asker.encode(image)
+    def __init__(self, answer_generator: AnswerGenerator, image: Any, *, keep_history: bool = False) -> None:
+        self.answer_generator, self.keep_history = answer_generator, keep_history
+        self.encoding: ImageEncoding = image if is_encoding(image) else answer_generator.encode(image)
         self.turns: list[Turn] = []
 
     def ask(self, question: str, **kwargs: Any) -> Any:
         """The answer, as from `generate(image, question, **kwargs)`."""
-        answer = self.asker.ask(self.encoding, question, history=self.turns if self.keep_history else (), **kwargs)
+        answer = self.answer_generator.ask(
+            self.encoding, question, history=self.turns if self.keep_history else (), **kwargs
+        )
         self.turns.append((question, answer.text if isinstance(answer, Answer) else answer))
         return answer

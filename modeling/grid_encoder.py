@@ -1,4 +1,4 @@
-"""The grid encoder: from pixels to the features of the fine grid; and regions, squares of patches of that grid.
+"""The grid encoder: pixels -> features of the fine grid; and regions, squares of patches of this grid.
 
 Notation: B batch, G side of the fine grid, N = G*G patches, g = G/4, M = g*g base tokens, K fetched tokens, C feature
 channels, D' semantic width. Positions are (y, x), row-major.
@@ -41,7 +41,7 @@ def resize_relative(table: Tensor, length: int) -> Tensor:
 
 
 def cut_relative(table: Tensor, length: int) -> Tensor:
-    """[l, D] table of relative positions at another length: its middle rows; beyond its ends, their rows again."""
+    """[l, D] table of relative positions at another length: its middle rows, or its end rows repeated."""
     at = torch.arange(length, device=table.device) + (len(table) - length) // 2
     return table[at.clamp(0, len(table) - 1)]
 
@@ -67,7 +67,7 @@ class PatchifyStem(nn.Module):
 
 
 class ConvBlock(nn.Module):
-    """Two 3x3 convolutions around which the input passes, each behind a norm (He et al. 2016, with LayerNorm)."""
+    """A residual block of two 3x3 convolutions, each behind a norm (He et al. 2016, with LayerNorm)."""
 
     def __init__(self, config: ArrCocVisionConfig, width: int) -> None:
         super().__init__()
@@ -98,9 +98,9 @@ class WideBlock(nn.Module):
 
 @STEMS.register("conv")
 class ConvStem(nn.Module):
-    """Stride-2 3x3 convolutions down to a patch: learns to read from far fewer samples than patchify.
+    """Stride-2 3x3 convolutions down to a patch; needs far fewer samples than "patchify" to learn to read.
 
-    Behind blocks that read whole words the last stride keeps its pixels apart: its kernel is 2x2.
+    With wide blocks, which read whole words, the last convolution has a 2x2 kernel, so patches do not overlap.
     """
 
     def __init__(self, config: ArrCocVisionConfig) -> None:
@@ -119,19 +119,19 @@ class ConvStem(nn.Module):
         return self.projection(self.steps(pixel_values))
 
     def with_steps(self, pixel_values: Tensor) -> tuple[Tensor, Tensor]:
-        """What `forward` returns, and what it is made of: features [B, C, 2G, 2G] at half a patch's side."""
+        """The output of `forward`, and the features [B, C, 2G, 2G] before its last convolution."""
         steps = self.steps(pixel_values)
         return self.projection(steps), steps
 
 
 SCORES_AT_ONCE = 2**20
-"""Attention scores that are in memory at a time: from 2^18 to 2^22 are equally fast on a CPU, more leave its caches."""
+"""Attention scores in memory at a time: 2^18 to 2^22 are equally fast on a CPU, more exceed its caches."""
 
 
 def _with_positions(query: Tensor, key: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
-    """Query and key, 2S channels wider, of which one dot product is the whole score.
+    """Query and key with 2S more channels, whose dot product includes the position term.
 
-    The term of query q and key (i, j) is rows[q, i] + columns[q, j]: q gets its `rows` and `columns`, and the key
+    The term of query q and key (i, j) is rows[q, i] + columns[q, j]: the query gets its `rows` and `columns`, the key
     one-hot codes of i and j.
     """
     side = rows.shape[-1]
@@ -142,7 +142,7 @@ def _with_positions(query: Tensor, key: Tensor, rows: Tensor, columns: Tensor) -
 
 
 def attend_fused(query: Tensor, key: Tensor, value: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """`attend_in_blocks` by PyTorch's own kernel, which wants one width of query, key and value."""
+    """`attend_in_blocks` with PyTorch's own kernel, which needs query, key and value of one width."""
     side, width = rows.shape[-1], value.shape[-1]
     query, key = _with_positions(query, key, rows, columns)
     padded = F.pad(value, (0, 2 * side))
@@ -161,15 +161,15 @@ def _attend_block(query: Tensor, key: Tensor, value: Tensor, *terms: Tensor) -> 
 def attend_in_blocks(
     query: Tensor, key: Tensor, value: Tensor, rows: Tensor, columns: Tensor, *, recompute: bool = False
 ) -> Tensor:
-    """Attention with position terms, `SCORES_AT_ONCE` scores after another: no [n, Q, S*S] is ever in memory.
+    """Attention with position terms, `SCORES_AT_ONCE` scores at a time, so that [n, Q, S*S] is never in memory.
 
-    In half precision the terms become channels, as `_with_positions` says: there a CPU multiplies faster than it adds,
-    and each score is rounded once.
+    In half precision the terms become channels (`_with_positions`): a CPU multiplies faster than it adds in half
+    precision, and each score is rounded once.
 
     Args:
         query: [n, Q, d] for n heads of images or windows, scaled; key, value: [n, S*S, d].
-        rows, columns: [n, Q, S] of each query, what a key's row and what its column adds to the score.
-        recompute: make a block's scores again in the backward pass, not keep them for it.
+        rows, columns: [n, Q, S] for each query, the term of a key's row and of its column.
+        recompute: compute scores again in the backward pass instead of keeping them.
 
     Returns:
         [n, Q, d].
@@ -187,11 +187,11 @@ def attend_in_blocks(
         block = checkpoint(_attend_block, queries, key, value, *terms, use_reentrant=False, preserve_rng_state=False)
         return cast(Tensor, block)
 
-    several = max(1, SCORES_AT_ONCE // (query.shape[1] * keys))  # heads whose scores fit at once, as small windows' do
+    several = max(1, SCORES_AT_ONCE // (query.shape[1] * keys))  # heads whose scores fit at once
     length = max(1, SCORES_AT_ONCE // keys)
     out = []
-    for head_key, head_value, *asked in zip(*(x.split(several) for x in (key, value, query, *terms)), strict=True):
-        blocks = zip(*(x.split(length, 1) for x in asked), strict=True)
+    for head_key, head_value, *of_queries in zip(*(x.split(several) for x in (key, value, query, *terms)), strict=True):
+        blocks = zip(*(x.split(length, 1) for x in of_queries), strict=True)
         out.append(torch.cat([attend(queries, head_key, head_value, *term) for queries, *term in blocks], 1))
     return torch.cat(out)
 
@@ -199,12 +199,12 @@ def attend_in_blocks(
 class GridAttention(nn.Module):
     """Self-attention over a [S, S] grid with SAM's decomposed relative positions, without an [S*S, S*S] bias.
 
-    With `pool` above 1 keys and values are those of means of pool x pool patches (Fan et al. 2021, Multiscale vision
+    With `pool` above 1, keys and values are those of means of pool x pool patches (Fan et al. 2021, Multiscale vision
     transformers).
 
-    On a CPU it is computed in blocks, whose scores are made again for the backward pass; with
-    `attn_implementation="eager"` they are kept, which is a little faster and takes [S*S, S*S] memory. Elsewhere, and
-    where it is compiled or exported, PyTorch's fused kernel runs, with the position terms as channels of query and key.
+    On a CPU it runs in blocks and computes scores again for the backward pass. `attn_implementation="eager"` keeps the
+    scores, which is a little faster and takes [S*S, S*S] memory. On other devices, and in compiled or exported graphs,
+    PyTorch's fused kernel runs, with the position terms as channels of query and key.
     """
 
     def __init__(self, config: ArrCocVisionConfig, side: int, pool: int = 1) -> None:
@@ -222,14 +222,14 @@ class GridAttention(nn.Module):
         initialization.zeros_(self.rel_pos_w)
 
     def _relative(self, table: Tensor, side: int) -> Tensor:
-        """Rows of `table` for every (query, key) coordinate pair: [side, side / pool, head_dim]."""
+        """Rows of `table` for each (query, key) coordinate pair: [side, side / pool, head_dim]."""
         if table.shape[0] != 2 * side - 1:
             table = RELATIVE[self.config.relative_positions](table, 2 * side - 1)
         at = torch.arange(side, device=table.device)
         return table[at[:, None] - at[None, self.pool // 2 :: self.pool] + side - 1]
 
     def _pooled(self, x: Tensor, side: int) -> Tensor:
-        """Keys or values [n, S * S, d] averaged over squares: those of the squares' means, as their layer is linear."""
+        """Keys or values [n, S * S, d] averaged over squares, which equals those of mean patches."""
         grid = x.transpose(1, 2).unflatten(2, (side, side))
         return F.avg_pool2d(grid, self.pool).flatten(2).transpose(1, 2)
 
@@ -255,7 +255,7 @@ class GridAttention(nn.Module):
 class GridMLP(nn.Module):
     def __init__(self, config: ArrCocVisionConfig) -> None:
         super().__init__()
-        assert config.mlp_dim is not None, "the config fills it in"
+        assert config.mlp_dim is not None, "the config sets it"
         self.lin1 = nn.Linear(config.hidden_size, config.mlp_dim)
         self.lin2 = nn.Linear(config.mlp_dim, config.hidden_size)
 
@@ -327,17 +327,17 @@ class GridEncoder(nn.Module):
         initialization.normal_(self.pos_embed, std=std)
 
     def forward(self, pixel_values: Tensor, also: Collection[str] = ()) -> Tensor | dict[str, Tensor]:
-        """Features [B, C, G, G]; with names in `also` a dictionary of these "features" and of them.
+        """Features [B, C, G, G]; with names in `also`, a dictionary of "features" and these outputs.
 
         Args:
             pixel_values: [B, 3, S, S].
-            also: "depths": [B, 2, W, G, G], states after 1/3 and 2/3 of the layers; "stem": [B, C', 2G, 2G], what the
-                convolutional stem makes patches of.
+            also: "depths": [B, 2, W, G, G], states after 1/3 and 2/3 of the layers; "stem": [B, C', 2G, 2G], the
+                features before the last convolution of a convolutional stem.
         """
-        more: dict[str, Tensor] = {}
+        outputs: dict[str, Tensor] = {}
         if "stem" in also:
-            assert isinstance(self.patch_embed, ConvStem), "the configuration sees to it"
-            x, more["stem"] = self.patch_embed.with_steps(pixel_values)
+            assert isinstance(self.patch_embed, ConvStem), "the configuration checks it"
+            x, outputs["stem"] = self.patch_embed.with_steps(pixel_values)
         else:
             x = self.patch_embed(pixel_values)
         x = x.permute(0, 2, 3, 1)
@@ -351,8 +351,8 @@ class GridEncoder(nn.Module):
         features: Tensor = self.neck(x.permute(0, 3, 1, 2))
         if "depths" in also:
             depths = [states[max(1, third * len(states) // 3) - 1] for third in (1, 2)]
-            more["depths"] = torch.stack(depths, 1).movedim(-1, 2)
-        return {"features": features, **more} if also else features
+            outputs["depths"] = torch.stack(depths, 1).movedim(-1, 2)
+        return {"features": features, **outputs} if also else features
 
 
 LEVELS = 3
@@ -373,7 +373,7 @@ def pool_regions(grid: Tensor, indices: Tensor, levels: Tensor) -> Tensor:
 
 
 def spread_regions(values: Tensor, indices: Tensor, levels: Tensor, shape: tuple[int, int]) -> Tensor:
-    """A value of each region [B, K] on all of its patches, 0 on those of none: [B, N] of a grid of (rows, width)."""
+    """Values of regions [B, K] -> [B, N] on a grid of `shape` (rows, width): on all patches of a region, else 0."""
     height, width = shape
     sizes = [(height >> level) * (width >> level) for level in range(LEVELS)]
     flat = values.new_zeros(len(values), sum(sizes)).scatter_add(1, _places(indices, levels, height, width), values)
@@ -385,14 +385,14 @@ def spread_regions(values: Tensor, indices: Tensor, levels: Tensor, shape: tuple
 
 
 def _places(indices: Tensor, levels: Tensor, height: int, width: int) -> Tensor:
-    """Where regions stand among all of a grid, those of level 0 first, then those of level 1 and 2."""
+    """The numbers of regions among all regions of a grid: those of level 0 first, then of level 1 and 2."""
     starts = torch.tensor([0, height * width, height * width * 5 // 4], device=indices.device)
     y, x = indices // width, indices % width
     return starts[levels] + (y >> levels) * (width >> levels) + (x >> levels)
 
 
 def in_tree(values: Tensor, side: int) -> Tensor:
-    """Values of patches [B, N] by cell, quarter of it and patch of that, [B, M, 4, 4]: each in reading order."""
+    """Values of patches [B, N] by cell, quarter of the cell and patch of the quarter: [B, M, 4, 4], row-major."""
     batch, cells = len(values), values.shape[1] // side // 4
     grid = values.reshape(batch, cells, 2, 2, side // 4, 2, 2)  # cell row, quarter's, patch's; and columns
     return grid.permute(0, 1, 4, 2, 5, 3, 6).reshape(batch, -1, 4, 4)

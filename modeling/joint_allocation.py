@@ -18,8 +18,8 @@ from .bridges import Bridged
 from .detail_allocators import ALLOCATORS
 from .fetcher import FetchChoices, RunningBackFetcher
 from .image_encoding import ImageEncoding
-from .prompt import Core, Look
-from .scorers import FetchContext, SaliencyScorer, saliency, says_nothing, unit_range, warn_of_fallback
+from .prompt import Core, SelectedSlots
+from .scorers import FetchContext, SaliencyScorer, is_uninformative, saliency, unit_range, warn_of_fallback
 from .views import VIEWS_AT_ONCE, Views, context_of
 from .wordpieces import FOREMOST
 
@@ -108,48 +108,48 @@ def _of_views(view: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
     return pad_sequence(own, True), pad_sequence([torch.ones_like(each) for each in own], True).bool()
 
 
-def fetch_over_views(fetcher: RunningBackFetcher, look: Look, choices: FetchChoices) -> JointFetch:
-    """`RunningBackFetcher.forward` for slots with several views: `look.budget` fetched tokens for each prompt together.
+def fetch_over_views(fetcher: RunningBackFetcher, selected: SelectedSlots, choices: FetchChoices) -> JointFetch:
+    """`RunningBackFetcher.forward` for slots with several views: `selected.budget` fetched tokens for each prompt.
 
     Raises:
         ValueError: what `RunningBackFetcher.forward` refuses, and `patches`, which are those of one grid.
     """
-    assert look.views is not None
+    assert selected.views is not None
     if choices.patches is not None:
-        expected = "them of images, not of documents or images that are looked at in tiles"
-        raise ValueError(f"patches: expected {expected}; got {len(look.views.slots)} views")
-    views, side = look.views, look.context.side
+        expected = "them of images, not of documents or of images in tiles"
+        raise ValueError(f"patches: expected {expected}; got {len(selected.views.slots)} views")
+    views, side = selected.views, selected.context.side
     strategy = choices.strategy or fetcher.config.strategy
     scorer = fetcher.scorer(strategy)
     if scorer.reads_attention and not views.whole:
-        expected = 'images that are looked at as a whole (tiles="never")'
+        expected = 'images without tiles (tiles="never")'
         raise ValueError(f'strategy "{strategy}": expected {expected}; got {len(views.tile_rows)} tiles')
     parts = torch.arange(len(views.slots)).split(VIEWS_AT_ONCE)
-    scores = torch.cat([scorer(context_of(views, look.context, numbers)) for numbers in parts])
-    scores = scores.to(look.context.features.device)
+    scores = torch.cat([scorer(context_of(views, selected.context, numbers)) for numbers in parts])
+    scores = scores.to(selected.context.features.device)
     everything = torch.arange(len(views.slots))
-    mask = views.pick(look.context.patch_mask, "patch_mask", everything)
-    failed = _failed(scores, mask, views, look.rows)
+    mask = views.pick(selected.context.patch_mask, "patch_mask", everything)
+    failed = _failed(scores, mask, views, selected.rows)
     if fetcher.training or not scorer.fetches or isinstance(scorer, SaliencyScorer):
         failed = torch.zeros_like(failed)
     if failed.any():
-        salient = torch.cat([saliency(context_of(views, look.context, numbers)) for numbers in parts])
+        salient = torch.cat([saliency(context_of(views, selected.context, numbers)) for numbers in parts])
         scores = torch.where(failed[:, None], salient.to(scores), scores)
         warn_of_fallback(scorer)
     shown = scores.detach().masked_fill(~mask, float("-inf"))
     evidence = shown.amax(1)
     hidden = seen_before(views, evidence.cpu(), side).to(mask.device)
-    if look.taken is not None:
-        hidden[: views.overviews].scatter_(1, look.taken, True)
+    if selected.taken is not None:
+        hidden[: views.overviews].scatter_(1, selected.taken, True)
     raised = scores + FOCUS * torch.where(evidence.isfinite(), evidence, 0.0)[:, None]
     in_detail = ALLOCATORS[choices.allocator or fetcher.config.allocator].detail
-    relevance = _in_prompts(scores, views, look.rows)
+    relevance = _in_prompts(scores, views, selected.rows)
     if scorer.trained:
         relevance = torch.where(failed[:, None], relevance, scores.sigmoid())
     fetches = []
-    for slots, budget in _groups(views, look):
+    for slots, budget in _groups(views, selected):
         numbers = torch.cat([(views.slots == slot).nonzero()[:, 0] for slot in slots])
-        context = look.context.select(torch.tensor(slots))
+        context = selected.context.select(torch.tensor(slots))
         competing, relevant, real, gone = (
             tensor[numbers].flatten()[None] for tensor in (raised, relevance, mask, hidden)
         )
@@ -170,7 +170,7 @@ def _failed(scores: Tensor, mask: Tensor, views: Views, rows: Tensor) -> Tensor:
     A single flat view says that nothing stands there, beside others.
     """
     prompts, failed = rows.cpu()[views.slots].to(scores.device), torch.zeros_like(mask[:, 0])
-    infinite, nothing = (mask & ~scores.isfinite()).any(1), says_nothing(scores, mask)
+    infinite, nothing = (mask & ~scores.isfinite()).any(1), is_uninformative(scores, mask)
     for prompt in prompts.unique():
         own = prompts == prompt
         failed[own] = infinite[own].any() | nothing[own].all()
@@ -197,15 +197,15 @@ def seen_before(views: Views, evidence: Tensor, side: int) -> Tensor:
     return hidden
 
 
-def _groups(views: Views, look: Look) -> list[tuple[list[int], int]]:
+def _groups(views: Views, selected: SelectedSlots) -> list[tuple[list[int], int]]:
     """Slots that share a budget, and that budget."""
-    rows = look.rows.tolist()
+    rows = selected.rows.tolist()
     prompts = [[slot for slot, row in enumerate(rows) if row == prompt] for prompt in dict.fromkeys(rows)]
     if views.spread == "joint":
-        return [(slots, look.budget) for slots in prompts]
+        return [(slots, selected.budget) for slots in prompts]
     shares = []
     for slots in prompts:
-        share, rest = divmod(look.budget, len(slots))
+        share, rest = divmod(selected.budget, len(slots))
         shares += [([slot], share + (number < rest)) for number, slot in enumerate(slots)]
     return shares
 

@@ -1,9 +1,9 @@
-"""ARR-COC: keep a cheap look at a whole image, run back for the patches that the question needs, then answer.
+"""ARR-COC: base tokens of the whole image, fetched tokens for the patches that the question needs, then the answer.
 
-The model is in `base_model.py`, how it is asked in `generation.py`; here are its vocabulary head, its losses, and what
-transformers calls.
+`base_model.py` holds the model without its head; `generation.py` answers questions with it. This file adds the
+vocabulary head, the losses and the methods that transformers calls.
 
-Notation: B prompts, P encoded images, I image slots (places in prompts where an image stands), S sequence length,
+Notation: B prompts, P encoded images, I image slots (the places of images in prompts), S sequence length,
 N patches, M base tokens, K fetched tokens, D language-model width.
 """
 
@@ -30,7 +30,7 @@ from .configuration_arr_coc import ArrCocConfig
 from .fetcher import FetchChoices
 from .generation import (
     POSITIONAL,
-    Asker,
+    AnswerGenerator,
     Conversation,
     check_decoding,
     generation_setting,
@@ -49,9 +49,9 @@ logger = logging.get_logger(__name__)
 
 
 def relevance_loss(scores: Tensor, targets: Tensor, patch_mask: Tensor, positive_weight: float) -> Tensor:
-    """The mean of `relevance_losses`, of the same arguments, over slots with a row of targets.
+    """The mean of `relevance_losses` over the slots whose targets are known. The arguments are the same.
 
-    Where no row is known the loss is 0, with a gradient of 0.
+    Without known targets the loss is 0, and so is its gradient.
     """
     known = patch_mask.any(1).to(scores.device) & (targets >= 0).all(1).to(scores.device)
     return relevance_losses(scores, targets, patch_mask, positive_weight).sum() / known.sum().clamp(min=1)
@@ -60,12 +60,12 @@ def relevance_loss(scores: Tensor, targets: Tensor, patch_mask: Tensor, positive
 def relevance_losses(scores: Tensor, targets: Tensor, patch_mask: Tensor, positive_weight: float) -> Tensor:
     """[I] the mean binary cross-entropy over each slot's patches and all scorers.
 
-    0 where the row of targets is -1: nobody knows where that slot's answer is.
+    It is 0 for slots whose targets are -1: the place of the answer is not known.
 
     Args:
         scores: logits [scorers, I, N].
         targets: [I, N] in 0..1, or rows of -1.
-        patch_mask: bool [I, N], True on patches that hold some of the image.
+        patch_mask: bool [I, N], False on padding patches.
         positive_weight: how much more a relevant patch weighs than any other.
     """
     scores = scores.float()
@@ -77,7 +77,7 @@ def relevance_losses(scores: Tensor, targets: Tensor, patch_mask: Tensor, positi
 
 
 def efficiency_loss(expected_tokens: Tensor, target: float) -> Tensor:
-    """What the mean of `expected_tokens` [I] exceeds `target` by, as a share of the target; 0 below it.
+    """The excess of the mean of `expected_tokens` [I] over `target`, as a share of `target`; 0 below it.
 
     Args:
         expected_tokens: fetched tokens, see `FetchResult.expected_tokens`.
@@ -92,9 +92,9 @@ def efficiency_loss(expected_tokens: Tensor, target: float) -> Tensor:
 
 
 def diversity_loss(tier_logits: Tensor) -> Tensor:
-    """How far the batch's mean tier distribution is from uniform: 1 - entropy / log T, from 0 to 1 (one tier only).
+    """Distance of the batch's mean tier distribution from uniform: 1 - entropy / log T, from 0 to 1 (one tier only).
 
-    Of the mean over the batch, so every item may be certain of its tier as long as not all take the same.
+    The loss takes the mean over the batch first, so each item may be certain of its tier if the tiers differ.
 
     Args:
         tier_logits: [I, T], see `FetchResult.tier_logits`.
@@ -104,9 +104,10 @@ def diversity_loss(tier_logits: Tensor) -> Tensor:
 
 
 def distribution_loss(tokens: Tensor, mean: Tensor | float, std: Tensor | float) -> Tensor:
-    """Distance of bridged tokens from text: squared differences of mean and standard deviation, in units of the text's.
+    """Distance of bridged tokens from text embeddings: squared differences of mean and standard deviation.
 
-    Both are taken over a token's channels, and the loss is the mean over tokens.
+    Both statistics are over a token's channels, in units of the text's standard deviation. The loss is the mean over
+    tokens.
 
     Args:
         tokens: [..., S, D].
@@ -126,14 +127,14 @@ def text_statistics(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def warn_of_training_in_eval_mode(loss: Tensor, fetcher: nn.Module) -> None:
-    """Says once that scorers learn nothing from the answer, where they are to be trained and are in evaluation mode.
+    """Warns once when the scorers are trainable but the model is in evaluation mode, where they get no gradient.
 
-    `from_pretrained` gives a model in evaluation mode and PEFT leaves it there; the gradient from the answer to the
-    scorers is made in training mode only. Without a word an adapter of the scorer would stay as it began.
+    `from_pretrained` returns a model in evaluation mode and PEFT leaves it there, but only training mode passes the
+    gradient of the answer on to the scorers. An adapter of a scorer would stay as it began.
 
     Args:
-        loss: the answer's. The warning comes when it is led back, so that measuring a loss stays silent; or at once
-            where nothing leads back from it, for then there is nothing but torch's error to come.
+        loss: the answer's. The warning comes with its backward pass, so measuring a loss does not warn; it comes at
+            once for a loss without gradient, whose backward pass fails.
         fetcher: the `RunningBackFetcher`.
     """
     configured = fetcher.config.gradient != "none"  # type: ignore[union-attr]
@@ -149,8 +150,8 @@ def warn_of_training_in_eval_mode(loss: Tensor, fetcher: nn.Module) -> None:
 
 def _warn_of_eval_mode(_: Tensor) -> None:
     logger.warning_once(
-        "The scorers are to be trained, but the model is in evaluation mode: the answer's loss does not reach them. "
-        "Call model.train() before training (or torch.no_grad() around what only measures)."
+        "The scorers are trainable, but the model is in evaluation mode: the answer's loss does not reach them. "
+        "Call model.train() before training, or wrap code that only measures in torch.no_grad()."
     )
 
 
@@ -163,10 +164,10 @@ _IMAGE_ARGUMENTS = ("pixel_values", "patch_mask", "image_index", "image_encoding
 class ArrCocOutput(CacheOutput):
     """Output of `ArrCocForConditionalGeneration.forward`.
 
-    `loss`: answer loss plus weighted relevance loss, those that were asked for; `relevance_loss` alone; `logits`
-    [B, S, vocabulary], S without the placeholders that an allocator cut out; `fetch`: what was fetched for each image
-    slot; `image_tokens`, `token_quality`: see `EmbeddedPrompt`; `scores`: logits [I, N] of every trained scorer by
-    name, where they were asked for.
+    `loss`: answer loss plus weighted relevance loss, as far as labels and targets are given; `relevance_loss` alone;
+    `logits` [B, S, vocabulary], S without the placeholders that an allocator removed; `fetch`: the patches fetched for
+    each image slot; `image_tokens`, `token_quality`: see `EmbeddedPrompt`; `scores`: logits [I, N] of each trained
+    scorer by name, if `FetchChoices.all_scores` is set.
     """
 
     loss: Tensor | None = None
@@ -184,7 +185,7 @@ class ArrCocOutput(CacheOutput):
 class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
     """ARR-COC with its vocabulary head: training by `forward`, answers by `generate(image, question)`."""
 
-    _auto_class = "AutoModel"  # `save_pretrained` copies the code: what it writes loads where arr_coc is not installed
+    _auto_class = "AutoModel"  # `save_pretrained` copies the code, so the checkpoint loads without arr_coc
     _tp_plan = {"lm_head": "colwise_gather_output"}
     _processor: ArrCocProcessor | None = None
 
@@ -194,7 +195,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         self.lm_head = nn.Linear(config.text_config.hidden_size, config.text_config.vocab_size, bias=False)
         embedding = self.get_input_embeddings()
         name = next(name for name, module in self.named_modules() if module is embedding)
-        self._tied_weights_keys = {"lm_head.weight": f"{name}.weight"}  # each language model calls it differently
+        self._tied_weights_keys = {"lm_head.weight": f"{name}.weight"}  # the name depends on the language model
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
@@ -208,7 +209,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
 
     @property
     def processor(self) -> ArrCocProcessor:
-        """The checkpoint's processor, loaded on first use; assign to use another.
+        """The checkpoint's processor, loaded on first use; assign another one to replace it.
 
         Raises:
             ValueError: the checkpoint has none.
@@ -244,24 +245,24 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         """One pass over prompts with images.
 
         Args:
-            input_ids: [B, S], with M + K placeholders (`config.image_token_id`) for every image, and those that the
-                layout adds; K is read off them. Allocators that choose how much they fetch cut out the rest.
+            input_ids: [B, S], with M + K placeholders (`config.image_token_id`) for each image, and those that the
+                layout adds; their number gives K. Allocators that choose their own number remove the rest.
             pixel_values: [P, 3, side, side]; patch_mask: [P, N]. See `encode_image`.
-            image_index: [I] which image of `pixel_values` (or `image_encoding`) stands in each image slot, in the order
-                of the slots in the prompts; None: each image once.
-            image_encoding: what `encode_image` returned, in place of `pixel_values`.
+            image_index: [I] the image of `pixel_values` (or `image_encoding`) in each slot, in the order of the slots
+                in the prompts; None: each image once.
+            image_encoding: from `encode_image`, in place of `pixel_values`.
             attention_mask, position_ids, cache, inputs_embeds, logits_to_keep: as in any causal LM.
-            query_mask: [B, S] non-zero on the question's tokens; by default what `config.query_markers` finds (also in
-                place of one [B, S'] of prompts to which answers were added since), without them all text of the
-                prompt but what has labels.
-            labels: [B, S] with -100 where there is nothing to predict; gives `loss`.
-            relevance_targets: [I, N] in 0..1, which patches hold the answer, or rows of -1 where nobody knows; trains
-                all scorers, and is what strategy "oracle" fetches where the choices say nothing.
-            choices: how patches are fetched, a `FetchChoices` or a dict of its fields; as configured by default.
-            **kwargs: what the language model takes, `num_items_in_batch` and `shift_labels` (see transformers' losses).
+            query_mask: [B, S], non-zero on the question's tokens. By default `config.query_markers` finds them, also
+                for a mask [B, S'] of prompts without the answers; without markers they are all text without labels.
+            labels: [B, S], -100 on tokens that are not predicted; adds `loss`.
+            relevance_targets: [I, N] in 0..1, 1 on patches of the answer; rows of -1 where these are not known. Trains
+                all scorers; strategy "oracle" fetches by it unless the choices give relevance.
+            choices: how patches are fetched: `FetchChoices` or a dict of its fields (default: as configured).
+            **kwargs: arguments of the language model, `num_items_in_batch` and `shift_labels` (see transformers'
+                losses).
 
         Raises:
-            ValueError: placeholders and images that do not match, unknown names, a budget above the candidates.
+            ValueError: placeholders that do not match the images, an unknown name, or a budget above the candidates.
             TypeError: an unknown argument.
         """
         if relevance_targets is not None:
@@ -306,7 +307,7 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         )
 
     def relevance_loss(self, scores: Mapping[str, Tensor], targets: Tensor, patch_mask: Tensor) -> Tensor:
-        """The module's `relevance_loss` of scorers' logits [I, N] by name against `targets` [I, N].
+        """`relevance_loss` of this module for logits [I, N] of scorers by name, and `targets` [I, N].
 
         Raises:
             ValueError: the model has no trained scorer.
@@ -326,10 +327,10 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         num_items_in_batch: Tensor | int | None,
         shift_labels: Tensor | None,
     ) -> tuple[Tensor | None, Tensor | None]:
-        """The loss to minimise, and the relevance loss alone; None where nothing asks for them.
+        """The loss to minimise, and the relevance loss alone; None without labels or targets.
 
-        `num_items_in_batch`: answer tokens of all accumulated batches, as Trainer counts them: the losses of those
-        batches are then to be summed, so each batch counts by its share of the tokens.
+        `num_items_in_batch`: answer tokens of all accumulated batches, as Trainer counts them. Trainer sums the losses
+        of these batches, so each batch is weighted by its share of the tokens.
         """
         loss = relevance = None
         if labels is not None or shift_labels is not None:
@@ -349,30 +350,30 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             loss = weighted if loss is None else loss + weighted
         return loss, relevance
 
-    # ---- the user's door: see `Asker`
+    # ---- questions and answers: see `AnswerGenerator`
 
     @torch.no_grad()
     def encode_image(
         self, image: Any = None, *, pixel_values: Tensor | None = None, patch_mask: Tensor | None = None, **options: Any
     ) -> ImageEncoding:
-        """Everything about an image that no question changes; pass it to `generate` in place of the image.
+        """Encodes an image once for any number of questions; pass the result to `generate` in place of the image.
 
-        Saves the grid encoder, the base half of the semantic encoder and, where there is a processor, the language
-        model's prefill of the prompt up to and including the base tokens.
+        A question then skips the grid encoder, the base half of the semantic encoder and, if there is a processor, the
+        language model's prefill of the prompt up to and including the base tokens.
 
         Args:
             image: a PIL image, path, URL, data URL, array or tensor, a document (PDF, TIFF or GIF of several pages,
-                video), or a list of them; an element that is itself a list is shown by one prompt.
+                video), or a list of them; a list within the list is for one prompt.
             pixel_values: [P, 3, side, side] in place of `image`, side a multiple of 4 patches; patch_mask: [P, N].
-            **options: beside `image`, which views are taken: fields of `views.ViewOptions`, see docs/views.md.
+            **options: with `image`, fields of `views.ViewOptions`: which views are encoded, see docs/views.md.
 
         Raises:
-            ValueError: both `image` and `pixel_values` or neither came, or an image that cannot be read.
+            ValueError: both `image` and `pixel_values`, or neither; or an image that cannot be read.
         """
         if (image is None) == (pixel_values is None):
             raise ValueError("encode_image: expected exactly one of image and pixel_values; got both or neither")
         if pixel_values is None:
-            return Asker(self, self.processor).encode(image, **options)
+            return AnswerGenerator(self, self.processor).encode(image, **options)
         encoding = self.model.encode_image(pixel_values, patch_mask)
         encoding.made_by = self.model.maker()
         try:
@@ -381,16 +382,16 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
             return encoding
 
     def prefilled(self, encoding: ImageEncoding) -> ImageEncoding:
-        """The encoding with the language model's reading of the prompt up to and including the base tokens.
+        """The encoding with the language model's prefill of the prompt up to and including the base tokens.
 
         Raises:
-            ValueError: no processor, which writes prompts.
+            ValueError: the checkpoint has no processor.
         """
         return with_prefix(self.model, self.processor, encoding)
 
     def converse(self, image: Any, *, keep_history: bool = False) -> Conversation:
-        """A conversation about an image, which is encoded once: see `Conversation`."""
-        return Conversation(Asker(self, self.processor), image, keep_history=keep_history)
+        """A conversation about an image that is encoded once: see `Conversation`."""
+        return Conversation(AnswerGenerator(self, self.processor), image, keep_history=keep_history)
 
     @by_either_name
     @torch.no_grad()
@@ -408,36 +409,36 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
     ) -> Any:
         """Answers questions about images; without `question` it is transformers' own `generate(**inputs)`.
 
-        Several threads may ask one model at the same time, its processor too. A `generator` or `streamer` is for one
+        Several threads may use one model and its processor at the same time. A `generator` or `streamer` is for one
         call at a time.
 
         Args:
             image: a PIL image, path, http(s) or data URL, array, tensor, a document (PDF, TIFF or GIF of several pages,
-                video: one prompt shows all of it), or what `encode_image` returned. A list of images goes with a list
-                of questions, pair by pair; one image with a list of questions is encoded once;
-                an element that is itself a list puts several images into one prompt.
+                video: all pages in one prompt), or the result of `encode_image`. A list of images goes with a list of
+                questions, pair by pair. One image with a list of questions is encoded once. A list within the list
+                puts several images into one prompt.
             question: a string, or a list.
-            strategy: which scorer decides what is fetched; "none" answers from the base tokens alone.
+            strategy: the scorer that chooses the patches; "none" answers from the base tokens alone.
             budget: fetched tokens of a prompt, which its images share (`spread`): a number, "fast", "balanced",
-                "standard", "accurate", "all" (all patches of one image, or what the context holds), "tier:128" (see
-                `resolve_budget`), or "auto": the model chooses for each item, by the configured allocator if that
-                chooses, else by "tiers".
+                "standard", "accurate", "all" (all patches of one image, or as many as the context holds), "tier:128"
+                (see `resolve_budget`), or "auto": the model chooses for each item, with the configured allocator if
+                that one chooses, else with "tiers".
             allocator: "topk" or "window" fetch exactly the budget, "tiers" and "adaptive" at most that.
             boxes: for strategy "oracle": (x0, y0, x1, y1) in px of the source image; a list of lists for several
                 questions.
-            return_fetch: give `Answer` objects (text, probability, what was fetched) in place of strings; so does
+            return_fetch: return `Answer` objects (text, probability, fetched patches) in place of strings; so does
                 `return_dict_in_generate=True`, with transformers' output object as `Answer.output`.
             **kwargs: other fields of `FetchChoices` (`seed`, `generator`, `overlap`, `bypass`, `patches`), `history`
-                (earlier (question, answer) pairs, which the language model then reads as text; for several questions
-                also a list of them for each), `on_fetch` (called with the `FetchResult` of all prompts before the first
-                token is written), fields of `views.ViewOptions` (`tiles`, `spread`, ...), and what transformers'
-                `generate` takes (`max_new_tokens`, `num_beams`, `streamer`, ...).
+                (earlier (question, answer) pairs, which the language model reads as text; for several questions also
+                one list each), `on_fetch` (called with the `FetchResult` of all prompts before the first token is
+                generated), fields of `views.ViewOptions` (`tiles`, `spread`, ...), and arguments of transformers'
+                `generate` (`max_new_tokens`, `num_beams`, `streamer`, ...).
 
         Returns:
             A string for one image and one question, else a list of strings; `Answer`s with `return_fetch`.
 
         Raises:
-            ValueError: bad input; the message says what was expected and what came.
+            ValueError: invalid input; the message names the expected and the received value.
         """
         chosen: dict[str, Any] = {"strategy": strategy, "budget": budget, "allocator": allocator}
         if question is None or isinstance(question, GenerationConfig):
@@ -445,14 +446,14 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
                 if value is not None:
                     raise ValueError(f"{name}: expected only with a question; got it beside model inputs")
             return self._continue_prompt(image, question, *args, **chosen, **kwargs)
-        asker = Asker(self, self.processor)
-        return asker.ask(image, question, *args, boxes=boxes, return_fetch=return_fetch, **chosen, **kwargs)
+        answer_generator = AnswerGenerator(self, self.processor)
+        return answer_generator.ask(image, question, *args, boxes=boxes, return_fetch=return_fetch, **chosen, **kwargs)
 
     def _continue_prompt(self, *args: Any, **kwargs: Any) -> Any:
-        """transformers' `generate(**inputs)`, with the images encoded and fetched from once, before beams repeat them.
+        """transformers' `generate(**inputs)`; encodes images and fetches patches once, before beams repeat prompts.
 
         Raises:
-            ValueError: images without `input_ids`, or beside embeddings; a budget, which is the processor's to know.
+            ValueError: images without `input_ids` or beside embeddings; or a budget, which the processor has to know.
         """
         if args and args[0] is not None and not (isinstance(args[0], Tensor) and args[0].ndim == 2):
             raise ValueError("question: expected one beside the image; got none")
@@ -480,19 +481,21 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         return output if inputs["input_ids"] is ids[0] else _behind_prompt(output, ids[0], length)
 
     def _embedded(self, input_ids: Tensor, choices: FetchChoices, kwargs: dict[str, Any]) -> EmbeddedPrompt:
-        """The prompts with their images, whose arguments are taken out of `kwargs`."""
+        """The embedded prompts; removes the arguments of their images from `kwargs`."""
         images = {name: kwargs.pop(name, None) for name in _IMAGE_ARGUMENTS}
         aligned = {name: kwargs.pop(name, None) for name in ("query_mask", "attention_mask", "position_ids")}
         encoding = images["image_encoding"]
         if encoding is not None and images["pixel_values"] is not None:
             raise ValueError("images: expected pixel_values or image_encoding; got both")
-        asker = None if images["image_sources"] is None else Asker(self, self.processor)
+        answer_generator = None if images["image_sources"] is None else AnswerGenerator(self, self.processor)
         options = {name: kwargs.pop(name) for name in VIEW_OPTIONS & kwargs.keys()}
         if options.get("max_base_tokens") is not None:
             expected = "it in the processor's image_processor.views, as the processor writes the placeholders"
             raise ValueError(f"max_base_tokens: expected {expected}; got it beside model inputs")
-        if asker is not None and encoding is None:
-            encoding = asker.encode_slots(input_ids, images["image_sources"], images["source_sizes"], **options)
+        if answer_generator is not None and encoding is None:
+            encoding = answer_generator.encode_slots(
+                input_ids, images["image_sources"], images["source_sizes"], **options
+            )
         elif encoding is None:
             encoding = self.model.encode_image(images["pixel_values"], images["patch_mask"])
         return self.model.embed_images(
@@ -500,12 +503,12 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         )
 
     def init_continuous_batching(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuses transformers' `generate_batch`, which knows token ids alone."""
+        """Refuses transformers' `generate_batch`, which takes token ids without images."""
         expected = "generate(image, [questions]) or generate([images], [questions]), which batch, or arr-coc serve"
         raise ValueError(f"generate_batch: expected {expected}; got a call for prompts of token ids, without images")
 
     def generate_tokens(self, **kwargs: Any) -> Any:
-        """transformers' own `generate`, of prompts that hold no images or were embedded (`prompt_embeds`)."""
+        """transformers' own `generate`, for prompts without images or embedded prompts (`prompt_embeds`)."""
         if "cache" in kwargs:
             kwargs[CACHE] = kwargs.pop("cache")
         return super().generate(**kwargs)
@@ -521,13 +524,13 @@ class ArrCocForConditionalGeneration(ArrCocPreTrainedModel, GenerationMixin):
         assistant_tokenizer: Any = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """Puts embedded prompts `prompt_embeds` [B, S, D], images in place, where their ids are in `input_ids`.
+        """Replaces the ids of prompts by their embeddings with images, `prompt_embeds` [B, S, D].
 
-        With them `prompt_planes` [B, S, levels, D], which the first layers add (`EmbeddedPrompt.planes`).
-        `inputs_embeds` are of prompts without images and without ids, as transformers takes them.
+        `prompt_planes` [B, S, levels, D] go with them: the first layers add them (`EmbeddedPrompt.planes`).
+        `inputs_embeds` are transformers' argument for prompts without images and ids.
 
-        Only what is not in the cache needs them: the first pass, or each one where there is no cache. `input_ids` may
-        already hold tokens behind the prompt. Tokenizers, which transformers passes on from its call, are no model's.
+        Only tokens outside the cache need embeddings: in the first pass, or in each pass without a cache. `input_ids`
+        may already hold generated tokens. transformers also passes tokenizers, which no language model takes.
         """
         embeds = inputs_embeds
         if prompt_embeds is not None and (is_first_iteration or not kwargs.get("use_cache", True)):
@@ -551,7 +554,7 @@ def _is_index(value: Any) -> bool:
 
 
 def _behind_prompt(output: Any, input_ids: Tensor, trimmed: int) -> Any:
-    """What `generate` returned for trimmed prompts, its sequences behind the prompts [B, S] as they were given."""
+    """The output of `generate` for trimmed prompts, with its sequences behind the original prompts [B, S]."""
     sequences = output if isinstance(output, Tensor) else output.sequences
     prompts = input_ids.repeat_interleave(len(sequences) // len(input_ids), 0)
     sequences = torch.cat((prompts.to(sequences.device), sequences[:, trimmed:]), 1)
@@ -561,7 +564,7 @@ def _behind_prompt(output: Any, input_ids: Tensor, trimmed: int) -> Any:
     return output
 
 
-# With label_smoothing_factor, Trainer computes the loss: it shifts the labels of the classes that stand here.
+# With label_smoothing_factor, Trainer computes the loss: it shifts the labels of the classes in this table.
 MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[ArrCocConfig.model_type] = ArrCocForConditionalGeneration.__name__
 
 __all__ = ["ArrCocForConditionalGeneration", "ArrCocModel", "ArrCocPreTrainedModel", "FetchChoices", "ImageEncoding"]

@@ -24,7 +24,7 @@ from .config_fields import Registry
 from .fetcher import FetchChoices
 from .image_encoding import ImageEncoding
 from .processing_arr_coc import History, Turn, histories
-from .prompt import Look, image_places, image_planes
+from .prompt import SelectedSlots, image_places, image_planes
 from .transformers_releases import CACHE
 
 AUTO_PASSES = 4
@@ -56,13 +56,13 @@ class Questions(Protocol):
 
 
 class Asks(Protocol):
-    """What passes need of who asks: `generation.Asker`."""
+    """What passes need of who asks: `generation.AnswerGenerator`."""
 
     model: Any
 
-    def look(
-        self, asked: Any, choices: FetchChoices, history: History, kwargs: dict[str, Any]
-    ) -> tuple[Look, FetchChoices]: ...
+    def select_slots(
+        self, batch: Any, choices: FetchChoices, history: History, kwargs: dict[str, Any]
+    ) -> tuple[SelectedSlots, FetchChoices]: ...
 
     def generated(
         self, inputs: dict[str, Tensor], kwargs: dict[str, Any], *, logits: bool
@@ -116,31 +116,31 @@ def learned(passes: Sequence[Pass], core: ArrCocModel) -> float:
 
 
 def fetch_for_pass(
-    core: ArrCocModel, look: Look, choices: FetchChoices, share: float, earlier: FetchResult | None = None
+    core: ArrCocModel, selected: SelectedSlots, choices: FetchChoices, share: float, earlier: FetchResult | None = None
 ) -> FetchResult:
     """What one question fetches: a `share` of as many patches as the allocator wants is drawn from all others.
 
     The patches that give way are the least relevant of those that it chose. Padding is never drawn. The map is that of
     the `earlier` pass, if there was one: the question is the same.
     """
-    followed = core.fetch(look, choices) if earlier is None else _by_map_of(earlier, core, look, choices)
-    taken = _with_taken(look, followed)
-    unseen = look.context.patch_mask.scatter(1, taken, False)
+    followed = core.fetch(selected, choices) if earlier is None else _by_map_of(earlier, core, selected, choices)
+    taken = _with_taken(selected, followed)
+    unseen = selected.context.patch_mask.scatter(1, taken, False)
     drawn = min(round(share * followed.budget), int(unseen.sum()))
     if not drawn:
         return followed
     order = followed.scores.gather(1, followed.indices).argsort(dim=1, descending=True, stable=True)
     others = replace(choices, strategy="random", allocator="topk")
-    explored = core.fetch(replace(look, budget=drawn, taken=taken), others)
+    explored = core.fetch(replace(selected, budget=drawn, taken=taken), others)
     return merged([_at(followed, order[0, : followed.budget - drawn]), explored])
 
 
-def _by_map_of(earlier: FetchResult, core: ArrCocModel, look: Look, choices: FetchChoices) -> FetchResult:
+def _by_map_of(earlier: FetchResult, core: ArrCocModel, selected: SelectedSlots, choices: FetchChoices) -> FetchResult:
     """What the allocator takes of the patches that are left."""
-    mask, taken = look.context.patch_mask, look.taken
+    mask, taken = selected.context.patch_mask, selected.taken
     hidden = None if taken is None else torch.zeros_like(mask).scatter(1, taken, True)
     fetched = core.fetcher.choose(
-        look.context, earlier.scores, earlier.relevance, mask, look.budget, choices, hidden=hidden
+        selected.context, earlier.scores, earlier.relevance, mask, selected.budget, choices, hidden=hidden
     )
     fetched.fell_back = earlier.fell_back
     return fetched
@@ -169,10 +169,10 @@ def _at(fetched: FetchResult, places: Tensor) -> FetchResult:
     return replace(fetched, **chosen, budget=len(places), counts=counts, wanted=counts, tokens=counts)
 
 
-def _with_taken(look: Look, fetched: FetchResult) -> Tensor:
+def _with_taken(selected: SelectedSlots, fetched: FetchResult) -> Tensor:
     """[1, taken] patches that are not to be fetched again: of a region all."""
     patches = fetched.indices if fetched.levels is None else fetched.covered()[:1].nonzero()[:, 1][None]
-    return patches if look.taken is None else torch.cat((look.taken, patches), 1)
+    return patches if selected.taken is None else torch.cat((selected.taken, patches), 1)
 
 
 # ---- what the language model has read -----------------------------------------------------------------------------
@@ -193,22 +193,24 @@ class Reading:
     cache: Cache | None
 
     @classmethod
-    def of(cls, asker: Asks, look: Look, fetched: FetchResult, kwargs: dict[str, Any]) -> "Reading":
+    def of(
+        cls, answer_generator: Asks, selected: SelectedSlots, fetched: FetchResult, kwargs: dict[str, Any]
+    ) -> "Reading":
         """The prompt of the first pass, of which the encoding may hold the beginning."""
-        core, cache = asker.model.model, None
-        prompt = core.place(look, fetched, attention_mask=look.attention_mask)
+        core, cache = answer_generator.model.model, None
+        prompt = core.place(selected, fetched, attention_mask=selected.attention_mask)
         inputs = dict(prompt.read)
         first = int((inputs["input_ids"][0] == core.config.image_token_id).int().argmax())
-        encoding, index = look.prefix, look.image_index
-        if encoding is not None and index is not None and asker.cache_is_plain(kwargs):
+        encoding, index = selected.prefix, selected.image_index
+        if encoding is not None and index is not None and answer_generator.cache_is_plain(kwargs):
             cache = cached_prefix(core, encoding, index) if holds_prefix(encoding, inputs) else None
-        end = first + look.encoding.tokens.shape[1] + int(fetched.tokens)
+        end = first + selected.encoding.tokens.shape[1] + int(fetched.tokens)
         return cls(inputs, end, cache)
 
-    def extend(self, core: ArrCocModel, look: Look, fetched: FetchResult) -> None:
+    def extend(self, core: ArrCocModel, selected: SelectedSlots, fetched: FetchResult) -> None:
         """Puts further fetched tokens behind the last one. They have seen the base and one another."""
-        base, end = look.encoding.tokens.shape[1], self.end
-        tokens, _, standing = core.image_tokens(look.encoding, fetched)
+        base, end = selected.encoding.tokens.shape[1], self.end
+        tokens, _, standing = core.image_tokens(selected.encoding, fetched)
 
         def standing_rows(rows: Tensor) -> Tensor:
             rows = rows if standing is None else rows[standing][None]
@@ -218,24 +220,24 @@ class Reading:
         ids = self.inputs["input_ids"].new_full(tokens.shape[:2], core.config.image_token_id)
         new = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "prompt_embeds": tokens}
         if "position_ids" in self.inputs:  # of a spatial layout: all of an image has the time at which it begins
-            y, x = standing_rows(image_places(look.encoding, fetched)).unbind(-1)
+            y, x = standing_rows(image_places(selected.encoding, fetched)).unbind(-1)
             began = self.inputs["position_ids"][0, :, end - 1 : end].to(y)
             new["position_ids"] = torch.stack((began.expand_as(y), began + y, began + x))
         if "prompt_planes" in self.inputs:
-            new["prompt_planes"] = standing_rows(image_planes(core, look.encoding, fetched, look.context))
+            new["prompt_planes"] = standing_rows(image_planes(core, selected.encoding, fetched, selected.context))
         for name, read in self.inputs.items():
             axis = 2 if name == "position_ids" else 1
             before, behind = read.narrow(axis, 0, end), read.narrow(axis, end, read.shape[axis] - end)
             self.inputs[name] = torch.cat((before, new[name].to(read), behind), axis)
         self.end += int(fetched.tokens)
 
-    def answer(self, asker: Asks, kwargs: dict[str, Any]) -> tuple[Any, str]:
+    def answer(self, answer_generator: Asks, kwargs: dict[str, Any]) -> tuple[Any, str]:
         """What transformers' `generate` returns, and what it wrote; of what it read all up to `end` is remembered."""
         remembered = {} if self.cache is None else {"cache": self.cache}
-        output, texts = asker.generated(self.inputs, {**kwargs, **remembered}, logits=True)
+        output, texts = answer_generator.generated(self.inputs, {**kwargs, **remembered}, logits=True)
         cache = getattr(output, CACHE)
         self.cache = None
-        if asker.cache_is_plain(kwargs) and keeps_every_position(cache):
+        if answer_generator.cache_is_plain(kwargs) and keeps_every_position(cache):
             cache.crop(self.end - cache.get_seq_length())  # negative: how many to drop
             self.cache = cache
         return output, texts[0]
@@ -245,10 +247,10 @@ class Reading:
 
 
 def ask_in_passes(
-    asker: Asks, asked: Questions, choices: FetchChoices, history: History, return_fetch: bool,
+    answer_generator: Asks, batch: Questions, choices: FetchChoices, history: History, return_fetch: bool,
     on_fetch: Callable[[FetchResult], Any] | None, kwargs: dict[str, Any],
 ) -> list[Any]:  # fmt: skip
-    """`Asker.ask` with `choices.num_passes`: an integer, or "auto".
+    """`AnswerGenerator.ask` with `choices.num_passes`: an integer, or "auto".
 
     `on_fetch` is called with what each pass of each question fetched.
 
@@ -256,29 +258,29 @@ def ask_in_passes(
         ValueError: passes that the context does not hold, several images or views in one prompt, settings of
             `generate` beside which there is one pass.
     """
-    _check(asker, asked, choices, kwargs)
-    whole = bool(asker.setting(kwargs, "return_dict_in_generate"))
+    _check(answer_generator, batch, choices, kwargs)
+    whole = bool(answer_generator.setting(kwargs, "return_dict_in_generate"))
     answers = []
-    for number, turns in enumerate(histories(history, len(asked.questions))):
-        own, relevance = asked.alone(number), choices.relevance
+    for number, turns in enumerate(histories(history, len(batch.questions))):
+        own, relevance = batch.alone(number), choices.relevance
         own_choices = replace(choices, relevance=None if relevance is None else relevance[number : number + 1])
-        output, text, fetched, passes = _passes(asker, own, own_choices, turns, on_fetch, kwargs)
+        output, text, fetched, passes = _passes(answer_generator, own, own_choices, turns, on_fetch, kwargs)
         (answer,) = with_fetch(
-            [text], [passes[-1].probability], fetched, asked.encoding, own.images, output if whole else None
+            [text], [passes[-1].probability], fetched, batch.encoding, own.images, output if whole else None
         )
         answers.append(replace(answer, passes=passes))
     return answers if return_fetch or whole else [answer.text for answer in answers]
 
 
 def _passes(
-    asker: Asks, asked: Questions, choices: FetchChoices, history: Sequence[Turn],
+    answer_generator: Asks, batch: Questions, choices: FetchChoices, history: Sequence[Turn],
     on_fetch: Callable[[FetchResult], Any] | None, kwargs: dict[str, Any],
 ) -> tuple[Any, str, FetchResult, tuple[Pass, ...]]:  # fmt: skip
     """The last output of `generate` and what it wrote, all that was fetched, and the passes of one question."""
-    core = asker.model.model
+    core = answer_generator.model.model
     policy = EXPLORATION[choices.exploration or ("tempered" if core.fetcher.tempering is None else "learned")]
-    look, choices = asker.look(asked, choices, history, kwargs)
-    most = _most_passes(asker, look, choices)
+    selected, choices = answer_generator.select_slots(batch, choices, history, kwargs)
+    most = _most_passes(answer_generator, selected, choices)
     least = 1 if choices.num_passes == "auto" else most
     reading: Reading | None = None
     output, text, passes = None, "", list[Pass]()
@@ -286,41 +288,41 @@ def _passes(
         share = policy(passes, core)
         if not 0 <= share <= 1:
             raise ValueError(f"exploration: expected a share in 0..1; got {share}")
-        fetched = fetch_for_pass(core, look, choices, share, passes[-1].fetch if passes else None)
+        fetched = fetch_for_pass(core, selected, choices, share, passes[-1].fetch if passes else None)
         if on_fetch is not None:
             on_fetch(fetched)
         if reading is None:
-            reading = Reading.of(asker, look, fetched, kwargs)
+            reading = Reading.of(answer_generator, selected, fetched, kwargs)
         else:
-            reading.extend(core, look, fetched)
-        output, text = reading.answer(asker, kwargs)
-        span = asker.answer_span(reading.inputs, kwargs)
-        (probability,) = answer_probabilities(asker.model, output, *span)
+            reading.extend(core, selected, fetched)
+        output, text = reading.answer(answer_generator, kwargs)
+        span = answer_generator.answer_span(reading.inputs, kwargs)
+        (probability,) = answer_probabilities(answer_generator.model, output, *span)
         (uncertainty,) = answer_uncertainties(output, *span)
         passes.append(Pass(split_thinking(text)[1], probability, uncertainty, share, fetched))
-        taken = _with_taken(look, fetched)
-        unseen = int(look.context.patch_mask.scatter(1, taken, False).sum())
+        taken = _with_taken(selected, fetched)
+        unseen = int(selected.context.patch_mask.scatter(1, taken, False).sum())
         if not unseen:
             break
-        look = replace(look, taken=taken, budget=min(look.budget, unseen))
+        selected = replace(selected, taken=taken, budget=min(selected.budget, unseen))
     return output, text, merged([each.fetch for each in passes]), tuple(passes)
 
 
-def _most_passes(asker: Asks, look: Look, choices: FetchChoices) -> int:
+def _most_passes(answer_generator: Asks, selected: SelectedSlots, choices: FetchChoices) -> int:
     """Passes that the choices allow and the context holds; one where nothing is fetched."""
     auto = choices.num_passes == "auto"
     wanted = AUTO_PASSES if auto else int(choices.num_passes or 1)
-    limit = getattr(asker.model.config.text_config, "max_position_embeddings", None)
-    if not look.budget or limit is None:
-        return wanted if look.budget else 1
-    fits = 1 + (limit - 1 - look.input_ids.shape[1]) // look.budget
+    limit = getattr(answer_generator.model.config.text_config, "max_position_embeddings", None)
+    if not selected.budget or limit is None:
+        return wanted if selected.budget else 1
+    fits = 1 + (limit - 1 - selected.input_ids.shape[1]) // selected.budget
     if fits < wanted and not auto:
-        expected = f"at most {fits} passes of {look.budget} patches, which fill the {limit} tokens of context"
+        expected = f"at most {fits} passes of {selected.budget} patches, which fill the {limit} tokens of context"
         raise ValueError(f"num_passes: expected {expected}; got {wanted}")
     return min(fits, wanted)
 
 
-def _check(asker: Asks, asked: Questions, choices: FetchChoices, kwargs: dict[str, Any]) -> None:
+def _check(answer_generator: Asks, batch: Questions, choices: FetchChoices, kwargs: dict[str, Any]) -> None:
     """Refuses, with a ValueError, what several passes cannot be asked with."""
     passes = choices.num_passes
     if passes != "auto" and (not isinstance(passes, int) or passes < 1):
@@ -330,8 +332,8 @@ def _check(asker: Asks, asked: Questions, choices: FetchChoices, kwargs: dict[st
     if kwargs.get("streamer") is not None:
         raise ValueError("streamer: expected num_passes 1 beside it, as every pass writes an answer; got more")
     for name in SINGLE:
-        if asker.setting(kwargs, name, 1) != 1:
-            raise ValueError(f"{name}: expected 1 beside num_passes; got {asker.setting(kwargs, name)}")
-    if asked.joint:
-        expected = 'prompts of one image that is looked at as a whole (tiles="never")'
+        if answer_generator.setting(kwargs, name, 1) != 1:
+            raise ValueError(f"{name}: expected 1 beside num_passes; got {answer_generator.setting(kwargs, name)}")
+    if batch.joint:
+        expected = 'prompts of one image without tiles (tiles="never")'
         raise ValueError(f"num_passes: expected {expected}; got several images or views in one prompt")

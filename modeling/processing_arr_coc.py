@@ -1,7 +1,6 @@
-"""Prompts in, model inputs out: chat template, image placeholders, and which tokens are the question.
+"""From images and text to model inputs: chat template, image placeholders, and the mask of the question's tokens.
 
-Notation: B batch, L tokens of a prompt, M base tokens and K fetched tokens of one image (M + K placeholders stand for
-it).
+Notation: B batch, L tokens of a prompt, M base tokens and K fetched tokens of one image (M + K placeholders).
 """
 
 import math
@@ -36,24 +35,24 @@ IMAGE_TOKEN = "<|image_pad|>"
 TURN_START, TURN_END = "<|im_start|>", "<|im_end|>"
 VISION_START, VISION_END = "<|vision_start|>", "<|vision_end|>"
 FOREIGN_IMAGE_TOKEN = "<image>"
-"""What other models' prompts write for an image; here it is text like any other."""
+"""The image token of other models; here it is plain text."""
 
 Turn = tuple[str, str]
-"""A question that was asked and its answer."""
+"""An earlier question and its answer."""
 
 History = Sequence[Turn] | Sequence[Sequence[Turn]]
 """The turns before each of several questions, or one list of them for each question."""
 
-Shown = int | Sequence[str]  # how many images a chat shows, or the text before each of them
+Shown = int | Sequence[str]  # the number of images of a chat, or the text before each of them
 
 PIXELS = {
     "size", "patch_size", "do_resize", "resample", "do_rescale", "rescale_factor", "do_normalize", "image_mean",
     "image_std", "images_kwargs",
 }  # fmt: skip
-"""Arguments of a call that make other pixels of an image than `generate(image, question)` makes."""
+"""Arguments that change the pixels from those of `generate(image, question)`."""
 
 _CUT = "\0"
-"""Where a text is divided, so that a tokenizer reads the parts one by one; it is no text itself."""
+"""Marks where a text is divided for the tokenizer, which reads the parts one by one; it is not text itself."""
 
 
 def find_query_tokens(
@@ -65,17 +64,17 @@ def find_query_tokens(
     newline_ids: Sequence[int],
     ignored_ids: Sequence[int],
 ) -> torch.Tensor:
-    """Which tokens are the text of the question that decides what is fetched.
+    """The mask of the question that decides what is fetched.
 
-    In a chat these are the tokens between `<|im_start|>user\\n` and `<|im_end|>` of the last user turn that holds text:
-    earlier turns are asked and answered. In a row without any `<|im_start|>`, all tokens are. `ignored_ids` (vision,
-    padding, any special token) never are. Nothing is copied back from the device.
+    In a chat it covers the tokens between `<|im_start|>user\\n` and `<|im_end|>` of the last user turn with text. In a
+    row without any `<|im_start|>` it covers all tokens. `ignored_ids` (vision, padding, all special tokens) are never
+    part of it. Nothing is copied from the device.
 
     Args:
         input_ids: int64 [B, L].
-        start_id, end_id: ids of `<|im_start|>` and `<|im_end|>`; None where the tokenizer has none.
-        role_ids, newline_ids: how "user" and its newline are tokenized. A newline that the tokenizer merged with the
-            question's own first characters counts as question.
+        start_id, end_id: ids of `<|im_start|>` and `<|im_end|>`; None if the tokenizer has none.
+        role_ids, newline_ids: the ids of "user" and of its newline. A newline in one token with the question's first
+            characters counts as question.
         ignored_ids: ids of special tokens.
 
     Returns:
@@ -112,7 +111,7 @@ def _begins_with(input_ids: torch.Tensor, pattern: Sequence[int]) -> torch.Tenso
 
 
 def query_markers(tokenizer: Any, image_token: str = IMAGE_TOKEN) -> dict[str, Any]:
-    """The keyword arguments of `find_query_tokens` for a tokenizer; plain numbers, fit for a config."""
+    """The keyword arguments of `find_query_tokens` for a tokenizer; plain numbers, for a config."""
     special = {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
     special.update(tokenizer.all_special_ids)
     named = [_token_id(tokenizer, token) for token in (image_token, VISION_START, VISION_END, TURN_START, TURN_END)]
@@ -127,7 +126,7 @@ def query_markers(tokenizer: Any, image_token: str = IMAGE_TOKEN) -> dict[str, A
 
 
 def _token_id(tokenizer: Any, token: str) -> int | None:
-    """Id of a token that the tokenizer keeps whole, else None."""
+    """The id of `token`, or None if the tokenizer splits it."""
     ids = tokenizer.encode(token, add_special_tokens=False)
     whole = len(ids) == 1 and tokenizer.convert_ids_to_tokens(ids[0]) == token
     return ids[0] if whole else None
@@ -136,8 +135,7 @@ def _token_id(tokenizer: Any, token: str) -> int | None:
 class ArrCocProcessorImagesKwargs(ImagesKwargs, total=False):
     """budget: fetched tokens per image, a number or a name. strategy: "none" leaves the fetched tokens out.
 
-    pages: of the prompt with the most, where their base tokens are pooled and `generate` looks at the images
-    themselves; the processor counts them.
+    pages: the most pages of a prompt, if base tokens are pooled; the processor counts them.
     """
 
     budget: int | str | None
@@ -156,27 +154,27 @@ class ArrCocProcessorKwargs(ProcessingKwargs, total=False):
 class ArrCocProcessor(ProcessorMixin):
     """Images and text -> `input_ids`, `attention_mask`, `query_mask`, `pixel_values`, `patch_mask`.
 
-    Where a chat waits for its answer, `generate` looks at what it shows as `generate(image, question)` does. A PDF or
-    an image file of several pages stands for all of its pages. If an image is larger than the square, or base tokens
-    are pooled, the images themselves are passed on: `image_sources` uint8 [I, H, W, 3], padded, and `source_sizes`
-    [I, 2] (height, width). Of documents and where base tokens are pooled there are no `pixel_values`, and `forward`
-    refuses the inputs.
+    For a chat without its last answer, `generate(**inputs)` encodes the same views as `generate(image, question)`. A
+    PDF or an image file of several pages is all of its pages. If an image is larger than the square, or base tokens are
+    pooled, the outputs include the images: `image_sources` uint8 [I, H, W, 3], padded, and `source_sizes` [I, 2]
+    (height, width). Documents and pooled base tokens have no `pixel_values`, and `forward` refuses these inputs.
 
-    Each `<|image_pad|>` in the text becomes as many as the model fills for that image: M + K, and those of the layout.
-    `query_mask` (as `attention_mask` in shape and container; bool as a tensor) is true on the text of the user's last
-    question: not on earlier turns, the template, placeholders, answers or padding. Batches are padded on the left.
+    Each `<|image_pad|>` in the text becomes one placeholder for each token of the image: M + K, and those of the
+    layout. `query_mask` (as `attention_mask` in shape and container; bool as a tensor) is true on the text of the
+    user's last question, and not on earlier turns, the template, placeholders, answers or padding. Batches are padded
+    on the left.
 
     Args:
         image_processor: an ArrCocImageProcessor.
         tokenizer: must hold `image_token`.
         chat_template: ChatML (`CHAT_TEMPLATE`) by default.
-        budget: fetched tokens per image where a call names none: a number or a name, see `resolve_budget`.
+        budget: default number of fetched tokens per image, or its name, see `resolve_budget`.
         image_token: the placeholder.
         excludes_base: the model's `config.excludes_base`: with it, budget "all" leaves out the M base patches.
-        layout: the model's `config.bridge_config.layout`: what takes positions beside the M + K tokens of an image.
+        layout: the model's `config.bridge_config.layout`, which may add positions to the M + K tokens of an image.
 
     Attributes:
-        tokenizing: holds the lock under which the tokenizer is used.
+        tokenizing: holds the lock of the tokenizer.
 
     Calling it: `processor(images=..., text=..., budget="fast", strategy="none", return_tensors="pt")`; to
     `apply_chat_template` pass the same in `processor_kwargs={...}`.
@@ -210,7 +208,7 @@ class ArrCocProcessor(ProcessorMixin):
         )
         if chat_template is None:
             chat_template = CHAT_TEMPLATE.replace(IMAGE_TOKEN, image_token)
-            if layout == "indicators":  # its own rows stand for these tokens
+            if layout == "indicators":  # its own rows replace these tokens
                 chat_template = chat_template.replace(VISION_START, "").replace(VISION_END, "")
         super().__init__(image_processor, tokenizer, chat_template=chat_template, **kwargs)
         self.budget = budget
@@ -219,28 +217,28 @@ class ArrCocProcessor(ProcessorMixin):
         self.layout = layout
         token_id = _token_id(tokenizer, image_token)
         if token_id is None:
-            raise ValueError(f"tokenizer: expected one that holds the image token {image_token!r}, received none in it")
+            raise ValueError(f"tokenizer: expected one with the image token {image_token!r}; got one without")
         self.image_token_id: int = token_id
         self.tokenizing = Turns()
         tokenizer.padding_side = "left"  # decoder-only generation continues from the last position
         self._count(None, None, image_processor.size["height"], image_processor.patch_size)  # refuses a bad budget now
 
     def __call__(self, images: Any = None, text: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """See the class. Several threads may call it, and ask a model that has it, at the same time."""
+        """See the class. Several threads may call it at the same time, and use a model with this processor."""
         texts: Any = text if isinstance(text, list | tuple) else [] if text is None else [text]
-        for written in texts:
-            if not isinstance(written, str) or written.encode("utf-8", "ignore").decode() != written:
-                raise refusal("text", "a string, which UTF-8 can hold, or a list of them", written)
+        for prompt in texts:
+            if not isinstance(prompt, str) or prompt.encode("utf-8", "ignore").decode() != prompt:
+                raise refusal("text", "a string, which UTF-8 can hold, or a list of them", prompt)
         check_processing(kwargs)
         asks = images is not None and bool(texts) and all(map(_is_open, texts)) and not kwargs.keys() & PIXELS
-        if images is not None:  # before the lock: a download takes its time
+        if images is not None:  # before the lock, as a download takes time
             images = self.image_processor.fetch_images(images, documents=asks)
         pages = None
         if asks:
             texts, images, pages = self._in_pages(texts, images)
         sources: Any = make_flat_list_of_images(images) if asks else []
         if in_views := pages is not None or self.image_processor.shrinks(sources, 1.0):
-            kwargs = {"readable_px": None, **kwargs}  # what is too small in the square is read in tiles
+            kwargs = {"readable_px": None, **kwargs}  # tiles show text that is too small in the square
         if pages is not None:
             kwargs = {**kwargs, "pages": pages}
         with self.tokenizing.lock:
@@ -256,9 +254,9 @@ class ArrCocProcessor(ProcessorMixin):
         return inputs
 
     def _in_pages(self, texts: Sequence[str], images: Any) -> tuple[Sequence[str], Any, int | None]:
-        """Chats and what they show, with a place for each page of a document, and the pages in its place.
+        """Chats and images, with a placeholder and an image for each page of a document.
 
-        Also the number of images of the chat with the most, where there are documents or base tokens are pooled.
+        Also the largest number of images in a chat if there are documents or pooled base tokens, else None.
         """
         rows = images if isinstance(images, list) else [images]
         shown = [image for row in rows for image in (row if isinstance(row, list) else [row])]
@@ -273,7 +271,7 @@ class ArrCocProcessor(ProcessorMixin):
         for image in shown:
             if isinstance(image, Image.Image):
                 pages.append([image])
-            elif image.kind == "video":  # the second of each frame would have to stand before it
+            elif image.kind == "video":  # each frame would need its second before it
                 raise document_refusal(image)
             else:
                 pages.append([page.load() for page in open_document(image, limits)])
@@ -291,7 +289,7 @@ class ArrCocProcessor(ProcessorMixin):
         return texts, images, max(totals) if documents or max(pools, default=1) > 1 else None
 
     def apply_chat_template(self, conversation: Any, *args: Any, **kwargs: Any) -> Any:
-        """As in transformers, of a chat whose images come before its first question: see `images_first`."""
+        """As in transformers; images move before the first question of their chat: see `images_first`."""
         first = conversation[0] if isinstance(conversation, list | tuple) and conversation else None
         single = not isinstance(first, list | tuple) and not hasattr(first, "messages")
         chats = [conversation] if single else conversation
@@ -303,22 +301,22 @@ class ArrCocProcessor(ProcessorMixin):
         return [*super().model_input_names, "query_mask"]
 
     def prompt(self, question: str, *, images: Shown = 1, placeholders: int = 1, history: Sequence[Turn] = ()) -> str:
-        """The chat that asks a question about images, up to where the answer begins.
+        """The chat with a question about images, up to the start of the answer.
 
         Args:
             question: text.
-            images: those that the chat shows, before its first question.
-            placeholders: image tokens that stand for each.
+            images: the number of images, which come before the first question, or the text before each of them.
+            placeholders: image tokens for each image.
             history: earlier questions and their answers.
         """
         turns: list[tuple[str, str]] = []
-        for asked, answered in history:
-            turns += [(QUESTION_ROLE, asked), ("assistant", answered)]
+        for earlier, answer in history:
+            turns += [(QUESTION_ROLE, earlier), ("assistant", answer)]
         turns.append((QUESTION_ROLE, question))
         messages: list[Any] = [{"role": role, "content": [{"type": "text", "text": text}]} for role, text in turns]
         for caption in reversed([""] * images if isinstance(images, int) else images):
             messages[0]["content"] = [{"type": "text", "text": caption}, {"type": "image"}, *messages[0]["content"]]
-        text = super().apply_chat_template(messages, add_generation_prompt=True)  # captions stand before their images
+        text = super().apply_chat_template(messages, add_generation_prompt=True)  # captions come before their images
         return text.replace(self.image_token, self.image_token * placeholders)
 
     def prompts(
@@ -326,11 +324,11 @@ class ArrCocProcessor(ProcessorMixin):
     ) -> dict[str, torch.Tensor]:
         """`prompt` of each question as input_ids, attention_mask and query_mask [B, L], padded on the left.
 
-        Only the template writes control tokens: what looks like one in a question, or in the history, stays text.
+        Only the template writes control tokens: the same string in a question or in the history stays text.
         """
         rows = []
         for question, shown, turns in zip(questions, images, histories(history, len(questions)), strict=True):
-            before = [(self._as_text(asked), self._as_text(answered)) for asked, answered in turns]
+            before = [(self._as_text(earlier), self._as_text(answer)) for earlier, answer in turns]
             text = self.prompt(self._as_text(question), images=shown, placeholders=placeholders, history=before)
             with self.tokenizing.lock:
                 pieces = self.tokenizer(text.split(_CUT), add_special_tokens=False, verbose=False)["input_ids"]
@@ -340,19 +338,19 @@ class ArrCocProcessor(ProcessorMixin):
         return {"input_ids": ids, "attention_mask": mask, "query_mask": self.query_mask(ids)}
 
     def _as_text(self, text: str) -> str:
-        """The text, cut within everything that the tokenizer would read as a control token."""
+        """The text, divided within each string that the tokenizer would read as a control token."""
         for token in self.control_tokens:
             text = text.replace(token, token[0] + _CUT + token[1:])
         return text
 
     @property
     def control_tokens(self) -> list[str]:
-        """What the tokenizer reads as one special token, longest first."""
+        """Strings that the tokenizer reads as one special token, longest first."""
         special = {token.content for token in self.tokenizer.added_tokens_decoder.values() if token.special}
         return sorted({*special, *self.tokenizer.all_special_tokens, self.image_token}, key=len, reverse=True)
 
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> list[str]:
-        """As in transformers, with the code; what is saved names the image processor's class too."""
+        """As in transformers, with the code; the saved file also names the image processor's class."""
         self.auto_map = dict(PROCESSOR_MAP)
         return super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
 
@@ -371,14 +369,14 @@ class ArrCocProcessor(ProcessorMixin):
     def validate_inputs(
         self, images: Any = None, text: Any = None, videos: Any = None, audio: Any = None, **kwargs: Any
     ) -> None:
-        """Checks the number of images against the placeholders, and that there is a question."""
+        """Checks that images match the placeholders and that there is a question."""
         self._check_places(text, images)
         if isinstance(text, list) and not all(row.strip() for row in text if isinstance(row, str)):
             raise ValueError("text: expected a question, received an empty one")
         super().validate_inputs(images=images, text=text, videos=videos, audio=audio, **kwargs)
 
     def _check_places(self, text: Any, images: Any) -> None:
-        """Checks the number of images against the placeholders, row by row where images come in rows."""
+        """Checks that the number of images matches the placeholders, row by row if images come in rows."""
         if isinstance(text, list | tuple) and all(isinstance(row, str) for row in text):
             expected = [row.count(self.image_token) for row in text]
             rows: list[Any] = images if isinstance(images, list) else [] if images is None else [images]
@@ -388,8 +386,8 @@ class ArrCocProcessor(ProcessorMixin):
                 expected, received = [sum(expected)], [len(rows)]
             if expected != received and not any(expected) and any(FOREIGN_IMAGE_TOKEN in row for row in text):
                 raise ValueError(
-                    f"text: expected {self.image_token} where an image stands, as processor.apply_chat_template writes "
-                    f"it; received {FOREIGN_IMAGE_TOKEN}, which is plain text here, beside {_listed(received)}"
+                    f"text: expected {self.image_token} for each image, as processor.apply_chat_template writes it; "
+                    f"received {FOREIGN_IMAGE_TOKEN}, which is plain text here, beside {_listed(received)}"
                 )
             if expected != received:
                 raise ValueError(
@@ -423,7 +421,7 @@ class ArrCocProcessor(ProcessorMixin):
     def _merge_kwargs(self, *args: Any, **kwargs: Any) -> dict[str, dict]:
         merged = super()._merge_kwargs(*args, **kwargs)
         text_kwargs = merged["text_kwargs"]
-        # Truncation would drop the question's end, or where the answer begins, unseen; `_check_length` refuses instead.
+        # Truncation would silently drop the end of the question or the start of the answer; `_check_length` refuses.
         if text_kwargs.get("truncation"):
             text_kwargs["truncation"] = False
             if text_kwargs.get("padding") != "max_length":
@@ -431,13 +429,13 @@ class ArrCocProcessor(ProcessorMixin):
         return merged
 
     def _check_special_mm_tokens(self, text: list[str], text_inputs: Any, modalities: list[str]) -> None:
-        """The one hook that ProcessorMixin.__call__ offers between the tokenizer and its result: adds `query_mask`."""
+        """Adds `query_mask`: the only hook of ProcessorMixin.__call__ between the tokenizer and its result."""
         super()._check_special_mm_tokens(text, text_inputs, modalities)
         rows = [torch.as_tensor(row) for row in text_inputs["input_ids"]]
         markers = query_markers(self.tokenizer, self.image_token)
         masks = [find_query_tokens(row[None], **markers)[0] for row in rows]
         for row, mask in zip(rows, masks, strict=True):
-            # Bare placeholders without a chat around them pass: vLLM profiles processors with such prompts.
+            # Placeholders without a chat pass: vLLM profiles processors with such prompts.
             tokens = set(row.tolist())
             in_chat = self.image_token_id in tokens and markers["start_id"] in tokens
             if in_chat and not self.tokenizer.decode(row[mask]).strip():
@@ -455,11 +453,11 @@ class ArrCocProcessor(ProcessorMixin):
             is_tensor = isinstance(text_inputs["input_ids"], torch.Tensor)
             text_inputs["query_mask"] = stacked if is_tensor else stacked.numpy()
 
-    def _check_length(self, inputs: Any, asked: Mapping[str, Any]) -> None:
-        """Refuses prompts longer than the tokenizer's limit, or than the one that truncation was `asked` to keep."""
+    def _check_length(self, inputs: Any, options: Mapping[str, Any]) -> None:
+        """Refuses prompts longer than the tokenizer's limit, or than `max_length` in `options` with truncation."""
         limit, name = self.tokenizer.model_max_length, "tokenizer.model_max_length"
-        if asked.get("truncation") and (asked.get("max_length") or limit) < limit:
-            limit, name = asked["max_length"], "max_length; truncation would cut the question"
+        if options.get("truncation") and (options.get("max_length") or limit) < limit:
+            limit, name = options["max_length"], "max_length; truncation would cut the question"
         mask = inputs.get("attention_mask")
         lengths = [len(row) for row in inputs["input_ids"]] if mask is None else [int(sum(row)) for row in mask]
         if max(lengths, default=0) > limit:
@@ -469,7 +467,7 @@ class ArrCocProcessor(ProcessorMixin):
             )
 
     def _get_num_multimodal_tokens(self, image_sizes: list[list[int]] | None = None, **kwargs: Any) -> MultiModalData:
-        """Placeholders per image of (height, width) px, for servers. Every image takes as many: all are squared."""
+        """Placeholders per image of (height, width) px, for servers; the same for each image, as all become squares."""
         if image_sizes is None:
             return MultiModalData()
         merged = self._merge_kwargs(**kwargs)["images_kwargs"]
@@ -481,7 +479,7 @@ class ArrCocProcessor(ProcessorMixin):
 
 
 def _is_open(text: str) -> bool:
-    """Whether a chat ends where an answer is to begin."""
+    """Whether a chat ends at the start of an answer."""
     before, begun, last = text.rpartition(TURN_START)
     return bool(begun) and TURN_END not in last
 
@@ -509,23 +507,23 @@ def _listed(counts: list[int]) -> str:
     return f"{counts[0]} images" if len(counts) == 1 else f"{counts} images per row"
 
 
-def load_processor(config: ArrCocConfig, found: Mapping[str, Any] = MappingProxyType({})) -> ArrCocProcessor:
-    """The processor of the checkpoint that `config` was loaded from, put together from its parts.
+def load_processor(config: ArrCocConfig, place: Mapping[str, Any] = MappingProxyType({})) -> ArrCocProcessor:
+    """The processor of the checkpoint that `config` was loaded from.
 
-    `found`: what `from_pretrained` was told of where its files are, so that the processor beside them comes.
+    `place`: the arguments of `from_pretrained` that locate the files (revision, subfolder, ...).
 
-    `ArrCocProcessor.from_pretrained` would ask again whether remote code may run, to look up the image processor's
-    class by name; here the classes beside this file are taken. `config` is passed on for the same reason.
+    `ArrCocProcessor.from_pretrained` would ask again whether remote code may run, to find the image processor's class
+    by name; this function uses the classes beside this file. It passes on `config` for the same reason.
     """
     source = config._name_or_path
     try:
         if not source:
             raise ValueError("a model that was not loaded from a checkpoint")
-        image_processor = ArrCocImageProcessor.from_pretrained(source, **found)
-        tokenizer = AutoTokenizer.from_pretrained(source, config=config, **found)
-        settings, _ = ArrCocProcessor.get_processor_dict(source, **found)
+        image_processor = ArrCocImageProcessor.from_pretrained(source, **place)
+        tokenizer = AutoTokenizer.from_pretrained(source, config=config, **place)
+        settings, _ = ArrCocProcessor.get_processor_dict(source, **place)
         processor = ArrCocProcessor.from_args_and_dict([image_processor, tokenizer], settings)
-    except Exception as error:  # the readers of tokenizers and settings raise what they like
+    except Exception as error:  # readers of tokenizers and settings raise errors of any type
         cause = str(error).strip().split("\n")[0] or type(error).__name__
         raise ValueError(
             f"processor: expected {source or 'the checkpoint'!r} to hold one (save it beside the model with "
@@ -542,7 +540,7 @@ def take_view_options(kwargs: Mapping[str, Any]) -> tuple[ViewOptions, dict[str,
     """The `ViewOptions` among arguments by name, checked, and the other arguments.
 
     Raises:
-        ValueError: an option with a value that it cannot have.
+        ValueError: an option with an invalid value.
     """
     named = {name: kwargs[name] for name in VIEW_OPTIONS & kwargs.keys() if kwargs[name] is not None}
     options = replace(AS_SEEN, **named)

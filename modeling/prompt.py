@@ -1,7 +1,7 @@
-"""The prompt: which questions are asked of which images, where images stand in it, which of its tokens are a question.
+"""The prompt: its image slots, the tokens of its images, their positions, and the tokens of its question.
 
-Notation: B prompts, S their length (S' once trimmed), I image slots (places in prompts where an image stands), L
-question tokens, G side of the fine grid, N = G*G patches, M = (G/4)^2 base tokens, K fetched tokens, D language-model
+Notation: B prompts, S their length (S' once trimmed), I image slots (the places of images in prompts), L question
+tokens, G side of the fine grid, N = G*G patches, M = (G/4)^2 base tokens, K fetched tokens, D language-model
 width.
 """
 
@@ -25,7 +25,7 @@ from .vision_tower import ArrCocVisionTower, base_states, states_at
 
 
 class Core(Protocol):
-    """The model without its head, `ArrCocModel`, as the steps of a question see it that stand in files of their own."""
+    """The part of `ArrCocModel` that the steps of a question in other files use."""
 
     config: ArrCocConfig
     vision_tower: ArrCocVisionTower
@@ -57,28 +57,29 @@ class Core(Protocol):
         rank: Tensor | None = None,
     ) -> Bridged: ...
 
-    def place(self, look: "Look", fetched: FetchResult, **aligned: Tensor | None) -> "EmbeddedPrompt": ...
+    def place(self, selected: "SelectedSlots", fetched: FetchResult, **aligned: Tensor | None) -> "EmbeddedPrompt": ...
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
 @dataclass
-class Look:
-    """The first step of a question: what it sees before anything is fetched.
+class SelectedSlots:
+    """The first step of a question: its image slots and the inputs of the scorers.
 
     Attributes:
         input_ids: [B, S], with placeholders for every image token.
         query_mask: bool [B, S], True on the question.
-        embeds: [B, S, D] of the text; a placeholder's are of no meaning.
+        embeds: [B, S, D] of the text; those of placeholders have no meaning.
         encoding: the image of each slot.
         rows: [I] the prompt of each slot.
-        budget: K, the fetched tokens that there are placeholders for.
-        context: what the scorers see of each slot.
+        budget: K, the number of placeholders for fetched tokens.
+        context: the inputs of the scorers for each slot.
         taken: [I, M] patches that are base tokens already and must not be fetched again, or None.
-        attention_mask: [B, S], or None: no padding.
-        prefix: the encoded images with the language model's reading of them, or None; image_index: [I] which of them
-            stands in each slot.
-        views: what each slot is fetched from beside its overview, the grid of `encoding`; None: from that alone.
+        attention_mask: [B, S]; None: no padding.
+        prefix: the encoded images with the language model's prefill of their base tokens, or None; image_index: [I] the
+            number of the image in each slot.
+        views: the views that each slot fetches from: its overview, the grid of `encoding`, and tiles; None: only the
+            overview.
     """
 
     input_ids: Tensor
@@ -97,20 +98,20 @@ class Look:
 
 @dataclass
 class EmbeddedPrompt:
-    """Prompts as the language model reads them, and how their images came about.
+    """Prompts as the language model reads them, and what was fetched for them.
 
     Attributes:
         embeds: [B, S, D].
-        image_tokens: [I, positions, D] what stands in each slot: base tokens (and what the layout puts between and
-            around them), then K fetched tokens; 0 on those that were not fetched (`FetchResult.used`), or that the
+        image_tokens: [I, positions, D] the tokens of each slot: base tokens (and what the layout puts between and
+            around them), then K fetched tokens; 0 on entries that were not fetched (`FetchResult.used`) or that the
             bridge left empty (`Bridged.source`).
         token_quality: [I, M + K] from bridges that score tokens, else None.
-        fetch: the patches fetched of each image slot, and their scores.
-        context: features, question and masks that the scorer saw.
-        inputs: input_ids, query_mask and what else goes with them, [B, S]: the prompt as it was, or trimmed.
-        read: what `generate_tokens` takes of it all, by the names `READ`.
-        positions: [3, B, S] from layouts whose tokens stand at places (`spatial_positions`), else None.
-        planes: [B, S, levels, D] what the first layers add to the embeddings (`DeepStack`), 0 on text; or None.
+        fetch: the patches fetched for each image slot, and their scores.
+        context: the scorer's inputs: features, question and masks.
+        inputs: input_ids, query_mask and the tensors aligned with them, [B, S], trimmed if placeholders were removed.
+        read: the arguments of `generate_tokens`, by the names in `READ`.
+        positions: [3, B, S] from layouts with two-dimensional positions (`spatial_positions`), else None.
+        planes: [B, S, levels, D] that the first layers add to the embeddings (`DeepStack`), 0 on text; or None.
     """
 
     embeds: Tensor
@@ -125,23 +126,23 @@ class EmbeddedPrompt:
 
 
 READ = ("input_ids", "attention_mask", "position_ids", "prompt_embeds", "prompt_planes")
-"""Names of what `generate_tokens` takes of an embedded prompt."""
+"""The arguments of `generate_tokens` that an embedded prompt holds."""
 
 
 def find_slots(
     input_ids: Tensor, image_token_id: int, slots: int, base: int, *, budget: int | None = None
 ) -> tuple[Tensor, int]:
-    """Which prompt each image slot stands in [I], and K: from the placeholders alone.
+    """The prompt of each image slot [I], and K, from the placeholders alone.
 
     Args:
         input_ids: [B, S].
         image_token_id: the placeholder.
         slots: I, the number of images.
-        base: positions that an image takes when nothing is fetched.
-        budget: K, where it is known: then nothing is looked up in `input_ids`, so that a compiler can follow.
+        base: positions of an image without fetched tokens.
+        budget: K if it is known; then no value of `input_ids` is read, so the function can be compiled.
 
     Raises:
-        ValueError: the placeholders are no `slots` images of equally many, at least `base`; not with `budget`.
+        ValueError: the placeholders are not `slots` equal groups of at least `base`. Not checked with `budget`.
     """
     per_row = (input_ids == image_token_id).sum(1)
     size = _slot_size(per_row, slots, base) if budget is None else base + budget
@@ -150,7 +151,7 @@ def find_slots(
 
 
 def _slot_size(per_row: Tensor, slots: int, base: int) -> int:
-    """Placeholders per image slot, of prompts with `per_row` [B] of them."""
+    """The number of placeholders of each image slot, in prompts with `per_row` [B] placeholders."""
     total = int(per_row.sum())
     size = total // max(1, slots)
     if slots == 0 or total % slots or size < base or bool((per_row % max(1, size)).any()):
@@ -162,7 +163,7 @@ def _slot_size(per_row: Tensor, slots: int, base: int) -> int:
 
 
 _FILL = {"labels": -100}
-"""What stands on padding in tensors aligned with the prompt; 0 in all others."""
+"""The padding value of tensors aligned with the prompt; 0 for all others."""
 
 
 def trim_placeholders(
@@ -174,25 +175,25 @@ def trim_placeholders(
     pad_token_id: int = 0,
     **aligned: Tensor | None,
 ) -> dict[str, Tensor]:
-    """Prompts with `counts` fetched tokens per image, cut from prompts that hold placeholders for more.
+    """Removes surplus placeholders: the returned prompts have room for `counts` fetched tokens per image.
 
-    The rows are padded anew to the shortest rectangle that holds them, on the side that was padded (left where none
-    was). What an image takes when nothing is fetched is never dropped.
+    The rows are padded to the longest of them, on the side that was padded before (left if none was). The positions of
+    base tokens always stay.
 
     Args:
         input_ids: [B, S] with equally many placeholders for each of I image slots.
         counts: [I] fetched tokens to keep of each slot, 0 to K.
         image_token_id: the placeholder.
-        base_positions: positions that an image takes when nothing is fetched.
-        pad_token_id: what new padding is in `input_ids`.
-        **aligned: tensors [B, S] that go with `input_ids`: attention_mask (absent: all ones), labels, query_mask, and
-            any other (0 on padding). position_ids count on without a gap. None stays out.
+        base_positions: positions of an image without fetched tokens.
+        pad_token_id: the id of padding in `input_ids`.
+        **aligned: tensors [B, S] aligned with `input_ids`: attention_mask (default: all ones), labels, query_mask and
+            others (0 on padding). position_ids continue without a gap. None is left out.
 
     Returns:
-        input_ids, attention_mask and the `aligned` that were given, by name, each [B, S'].
+        input_ids, attention_mask and the tensors of `aligned`, by name, each [B, S'].
 
     Raises:
-        ValueError: the placeholders are not those of I images, a count is not in 0..K, or another shape than [B, S].
+        ValueError: placeholders that are not those of I images, a count outside 0..K, or a shape other than [B, S].
     """
     tensors = {name: tensor for name, tensor in aligned.items() if tensor is not None}
     for name, tensor in tensors.items():
@@ -219,7 +220,7 @@ def trim_placeholders(
 
 
 def hide_placeholders(
-    standing: Tensor,
+    placed: Tensor,
     input_ids: Tensor,
     *,
     image_token_id: int,
@@ -227,20 +228,20 @@ def hide_placeholders(
     position_ids: Tensor | None = None,
     **aligned: Tensor,
 ) -> dict[str, Tensor]:
-    """What `trim_placeholders` is for, where no shape may depend on data: placeholders stay, and none attends to them.
+    """`trim_placeholders` for compiled graphs: surplus placeholders stay, and no token attends to them.
 
     Args:
-        standing: bool [I, positions], False on what is to be hidden of each slot.
+        placed: bool [I, positions], False on the positions to hide.
         input_ids: [B, S].
         image_token_id: the placeholder.
         attention_mask, position_ids: [B, S], or None.
-        **aligned: other tensors [B, S], which stay as they are.
+        **aligned: other tensors [B, S], which do not change.
 
     Returns:
-        All of them by name; position_ids [B, S] leave out what is hidden.
+        All of them by name; position_ids [B, S] skip hidden positions.
     """
     placeholder = input_ids == image_token_id
-    hidden = torch.zeros_like(placeholder).masked_scatter(placeholder, ~standing)
+    hidden = torch.zeros_like(placeholder).masked_scatter(placeholder, ~placed)
     mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
     mask = mask.masked_fill(hidden, 0)
     place = positions(mask) if position_ids is None else position_ids - hidden.cumsum(1)
@@ -248,12 +249,12 @@ def hide_placeholders(
 
 
 def _inside(mask: Tensor) -> Tensor:
-    """bool [B, S]: from the first True of each row to its last."""
+    """bool [B, S], True from the first True of each row to its last."""
     return (mask.cumsum(1) > 0) & (mask.flip(1).cumsum(1).flip(1) > 0)
 
 
 def _pack(tensor: Tensor, stays: Tensor, left: bool, fill: int) -> Tensor:
-    """The entries of [B, S] that stay, in order, padded with `fill` to the longest row, on the left or right."""
+    """The entries of `tensor` [B, S] where `stays` is True, padded with `fill` to the longest row, left or right."""
     longest = int(stays.sum(1).max())
     order = (stays if left else ~stays).int().sort(dim=1, stable=True).indices
     order = order[:, -longest:] if left else order[:, :longest]
@@ -261,51 +262,51 @@ def _pack(tensor: Tensor, stays: Tensor, left: bool, fill: int) -> Tensor:
 
 
 def positions(attention_mask: Tensor) -> Tensor:
-    """[B, S] int64: each token's place in its prompt, whatever the padding, of which all have the nearest token's."""
+    """[B, S] int64: each token's position in its prompt without padding; padding has that of the nearest token."""
     return (attention_mask.long().cumsum(1) - 1).clamp(min=0)
 
 
-# ---- what the language model reads beside embeddings ----------------------------------------------------------------
+# ---- positions and planes, beside embeddings ------------------------------------------------------------------------
 
 
-def beside_embeds(
+def positions_and_planes(
     core: Core,
     input_ids: Tensor,
     encoding: ImageEncoding,
     fetched: FetchResult | None = None,
     context: FetchContext | None = None,
     *,
-    standing: Tensor | None = None,
+    placed: Tensor | None = None,
     attention_mask: Tensor | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """`EmbeddedPrompt.positions` and `EmbeddedPrompt.planes`, each None from models without them.
+    """`EmbeddedPrompt.positions` and `EmbeddedPrompt.planes`; None for models without them.
 
     Args:
         core: the model without its head.
         input_ids: [B, S].
         encoding: the image of each slot.
         fetched: from `image_tokens`; None: the prompts hold base tokens alone.
-        context: what its scorer saw.
-        standing, attention_mask: see `spatial_positions`.
+        context: the inputs of its scorer.
+        placed, attention_mask: see `spatial_positions`.
     """
     image_token, places, planes = core.config.image_token_id, None, None
     if core.layout.spatial:
         places = spatial_positions(
             input_ids, image_places(encoding, fetched), image_token_id=image_token, side=encoding.side,
-            standing=standing, attention_mask=attention_mask,
+            placed=placed, attention_mask=attention_mask,
         )  # fmt: skip
     if core.deepstack is not None:
         added = image_planes(core, encoding, fetched, context)
-        flat = (added if standing is None else added[standing]).to(input_ids.device)
+        flat = (added if placed is None else added[placed]).to(input_ids.device)
         planes = flat.new_zeros(*input_ids.shape, *added.shape[2:])
         planes = planes.masked_scatter((input_ids == image_token)[..., None, None], flat)
     return places, planes
 
 
 def image_places(encoding: ImageEncoding, fetched: FetchResult | None = None) -> Tensor:
-    """[I, positions, 2] float32, (y, x) of each image's tokens in patches of the fine grid, for spatial layouts.
+    """[I, positions, 2] float32: (y, x) of each image's tokens in patches of the fine grid, for spatial layouts.
 
-    `fetched` comes from `image_tokens`; None: of the base tokens alone.
+    `fetched` comes from `image_tokens`; None: base tokens alone.
     """
     places = encoding.centres()[:, : encoding.tokens.shape[1]]
     if fetched is None or not fetched.budget:
@@ -319,10 +320,10 @@ def image_places(encoding: ImageEncoding, fetched: FetchResult | None = None) ->
 def image_planes(
     core: Core, encoding: ImageEncoding, fetched: FetchResult | None = None, context: FetchContext | None = None
 ) -> Tensor:
-    """[I, positions, 3, D] what the language model's first layers add to each image's tokens; see `DeepStack`.
+    """[I, positions, 3, D]: the states that the language model's first layers add to each image's tokens (`DeepStack`).
 
-    To a fetched token those depths are added that its scorer makes at least as much of as of the mean depth.
-    Arguments as those of `beside_embeds`.
+    A fetched token gets the depths whose score is at least the mean of its three. The arguments are those of
+    `positions_and_planes`.
     """
     assert core.deepstack is not None
     grids, tokens = depth_grids(encoding), encoding.tokens.shape[1]
@@ -338,8 +339,8 @@ def image_planes(
 
 
 def _fetched_planes(core: Core, context: FetchContext, fetched: FetchResult) -> Tensor:
-    """[I, K, 3, D], as `image_planes` says."""
-    scorer = core.fetcher.scorer(fetched.strategy) if fetched.strategy in SCORERS else None  # not of "given" patches
+    """[I, K, 3, D]: the planes of fetched tokens, see `image_planes`."""
+    scorer = core.fetcher.scorer(fetched.strategy) if fetched.strategy in SCORERS else None  # none for "given" patches
     stack = core.deepstack
     assert stack is not None
 
@@ -349,7 +350,7 @@ def _fetched_planes(core: Core, context: FetchContext, fetched: FetchResult) -> 
         if maps is None:
             return planes
         share = states_at(maps.unflatten(2, (seen.side, seen.side)), indices, levels)  # [I, K, 3]
-        unchosen = share < share.mean(-1, keepdim=True)  # where a map is no number, every depth is chosen
+        unchosen = share < share.mean(-1, keepdim=True)  # NaN chooses every depth
         return planes.masked_fill(unchosen[..., None].to(planes.device), 0.0)
 
     planes = fetched.of_patches(planes_of, context)
@@ -366,27 +367,27 @@ def spatial_positions(
     *,
     image_token_id: int,
     side: int,
-    standing: Tensor | None = None,
+    placed: Tensor | None = None,
     attention_mask: Tensor | None = None,
 ) -> Tensor:
     """[3, B, S] float32: time, row and column of each token, as Qwen3-VL's `get_rope_index` counts them.
 
-    Text counts on along all three. An image begins where the text before it ends, at s: its token at the place (y, x)
-    has (s, s + y, s + x), and text goes on at s + G behind it, however many tokens it has.
+    Text advances along all three. An image starts at s, the end of the text before it: its token at (y, x) has
+    (s, s + y, s + x), and the text behind it continues at s + G, whatever the number of tokens.
 
     Args:
         input_ids: [B, S].
         places: [I, positions, 2] (y, x) of each slot's tokens, in patches of the fine grid; may be fractions.
         image_token_id: the placeholder.
         side: G.
-        standing: bool [I, positions], True on tokens that have a place in the prompt; None: all.
-        attention_mask: [B, S], 0 on padding; of another kind, or None: there is none.
+        placed: bool [I, positions], True on tokens that go into the prompt; None: all.
+        attention_mask: [B, S], 0 on padding; None or another shape: there is no padding.
     """
     placeholder = input_ids == image_token_id
-    shown = places.new_ones(places.shape[:2], dtype=torch.bool) if standing is None else standing.to(places.device)
+    shown = places.new_ones(places.shape[:2], dtype=torch.bool) if placed is None else placed.to(places.device)
     last = shown & (shown.flip(1).cumsum(1).flip(1) == 1)
     marked = torch.cat((last[..., None] * float(side), places.float()), -1).to(input_ids.device)
-    marked = marked if standing is None else marked[standing.to(marked.device)]
+    marked = marked if placed is None else marked[placed.to(marked.device)]
     steps = torch.zeros(*input_ids.shape, 3, device=input_ids.device).masked_scatter(placeholder[..., None], marked)
     real = torch.ones_like(input_ids) if attention_mask is None or attention_mask.ndim != 2 else attention_mask
     advance = torch.where(placeholder, steps[..., 0], real[:, -input_ids.shape[1] :].float())
@@ -395,19 +396,18 @@ def spatial_positions(
 
 
 def deepstack_arguments(planes: Tensor | None) -> dict[str, Any]:
-    """What Qwen3-VL's text model takes of planes [B, S, levels, D]: the mask is of all tokens, as text has zeros."""
+    """Arguments of Qwen3-VL's text model for planes [B, S, levels, D]; the mask covers all tokens: text has zeros."""
     if planes is None:
         return {}
     everywhere = planes.new_ones(planes.shape[:2], dtype=torch.bool)
     return {"visual_pos_masks": everywhere, "deepstack_visual_embeds": [*planes.flatten(0, 1).unbind(1)]}
 
 
-# ---- which tokens are a question ------------------------------------------------------------------------------------
+# ---- the question's tokens ------------------------------------------------------------------------------------------
 
 
 def refuse_placeholders(input_ids: Tensor, image_token_id: int, cache: Cache | None = None) -> None:
-    """Raises a ValueError where there are placeholders: no images came with these prompts [B, S], of which the `cache`
-    holds nothing yet."""
+    """Raises a ValueError if prompts [B, S] without images hold placeholders. Skipped when the `cache` holds tokens."""
     if torch.compiler.is_compiling() or (cache is not None and cache.get_seq_length() > 0):
         return
     count = int((input_ids == image_token_id).sum())
@@ -422,10 +422,10 @@ def default_query_mask(
     labels: Tensor | None = None,
     question: Tensor | None = None,
 ) -> Tensor:
-    """[B, S] True on text of the prompt: not on placeholders, padding, or (where labels exist) answers.
+    """[B, S], True on the text of the prompt: not on placeholders, padding or (with labels) answers.
 
-    Where a chat shows its `question` [B, S] (see `ArrCocConfig.query_markers`), True on that alone. Labels need not
-    tell it from the answer there: those that leave nothing of it, because every token is learned, say nothing.
+    If chat markers give the `question` [B, S] (see `ArrCocConfig.query_markers`), it is True on that alone. Labels that
+    cover the whole question, because every token is learned, are ignored then.
     """
     mask = input_ids != image_token_id
     if question is not None:
@@ -439,5 +439,5 @@ def default_query_mask(
 
 
 def lacks_answers(query_mask: Tensor, input_ids: Tensor) -> bool:
-    """Whether a mask [B, S'] is of the prompts alone, to which a trainer has since added answers: [B, S]."""
+    """Whether a mask [B, S'] covers only the prompts of `input_ids` [B, S], to which a trainer has added answers."""
     return len(query_mask) == len(input_ids) and query_mask.shape[1] < input_ids.shape[1]

@@ -1,7 +1,7 @@
-"""Scorers: how relevant is each fine patch to this question?
+"""Scorers: the relevance of each patch of the fine grid to the question.
 
-A scorer maps a `FetchContext` to scores [B, N] in float32; more is more relevant, and an item's scores never depend on
-its batch neighbours. Trained scorers return logits (relevance = sigmoid); fixed ones return any scale.
+A scorer maps a `FetchContext` to scores [B, N] in float32. Higher is more relevant. An item's scores do not depend on
+its batch neighbours. Trained scorers return logits (relevance = sigmoid); fixed scorers return any scale.
 
 Notation: B batch, G side of the fine grid, N = G*G patches, C feature channels, T texture channels, L question tokens,
 D language-model width, H scorer width. Positions are (y, x), row-major.
@@ -26,22 +26,23 @@ from .vision_tower import key_value_projection
 
 @dataclass(frozen=True)
 class FetchContext(Rows):
-    """All that a scorer may look at.
+    """The inputs of a scorer.
 
     Attributes:
         features: [B, C, G, G], the grid encoder's output.
         textures: [B, T, G, G], the first of `textures.TEXTURES`: see `texture`.
-        patch_mask: [B, N] bool, True on patches that hold some of the image, not only padding.
+        patch_mask: [B, N] bool, False on padding patches.
         query: [B, L, D], the language model's embeddings of the prompt.
         query_mask: [B, L] bool, True on the question's own tokens (never on an answer).
-        seeds: [B] int64, what random relevance depends on where no generator is given.
-        relevance: [B, N] relevance known beforehand, which strategy "oracle" fetches, or None.
+        seeds: [B] int64, the seeds of random relevance without a generator.
+        relevance: [B, N] given relevance, by which strategy "oracle" fetches, or None.
         generator: for random relevance, or None.
-        depths: [B, 2, W, G, G], the grid encoder's states W wide after a third and two thirds of its layers, where a
+        depths: [B, 2, W, G, G], the grid encoder's states, W wide, after a third and two thirds of its layers, if a
             scorer of the checkpoint reads them; else None.
-        attention: [B, N] what the question pays to the base in the language model, for strategy "attention", or None.
-        pieces: [B, N, 2, S] wordpieces that begin in each patch (`wordpieces.TextReader`) where text is read.
-        table: [V, D] the language model's embeddings, where text is read.
+        attention: [B, N] the language model's attention from the question to the base tokens, for strategy "attention",
+            or None.
+        pieces: [B, N, 2, S] wordpieces that begin in each patch, if the model has a `wordpieces.TextReader`; else None.
+        table: [V, D] the language model's embeddings, beside `pieces`; else None.
     """
 
     features: Tensor
@@ -63,10 +64,10 @@ class FetchContext(Rows):
         return self.features.shape[-1]
 
     def texture(self, name: str) -> Tensor:
-        """The channel of that name, [B, G, G] in float32.
+        """The texture channel `name`, [B, G, G] in float32.
 
         Raises:
-            ValueError: no texture has the name, or the model makes fewer textures.
+            ValueError: an unknown name, or a channel outside the model's set of textures.
         """
         channels = self.textures.shape[1]
         if name not in TEXTURES[:channels]:
@@ -80,7 +81,7 @@ def depth_grids(seen: Any) -> list[Tensor]:
     """The grid encoder's three depths, each [B, width, G, G], of a `FetchContext` or an `ImageEncoding`.
 
     Raises:
-        ValueError: it holds none beside its features.
+        ValueError: it holds only the last depth, its features.
     """
     if seen.depths is None:
         expected = "an encoding with the grid encoder's states at three depths, made by a model that keeps them"
@@ -93,10 +94,11 @@ class Scorer(nn.Module):
 
     Attributes:
         trained: has weights and returns logits.
-        fetches: False leaves the floor as it is.
+        fetches: False for base tokens only.
         textures: the set of texture channels that it reads, see `TEXTURE_SETS`.
-        reads_depths: reads `FetchContext.depths`; it is then also made with `depth_size`, their width W.
-        reads_attention: reads `FetchContext.attention`, for which the language model first reads base and question.
+        reads_depths: reads `FetchContext.depths`; its constructor then takes `depth_size`, their width W.
+        reads_attention: reads `FetchContext.attention`, for which the language model first reads base tokens and
+            question.
     """
 
     trained: ClassVar[bool] = False
@@ -113,7 +115,7 @@ class Scorer(nn.Module):
         raise TypeError(f"{type(self).__name__} has no forward: expected a registered scorer")
 
     def depth_maps(self, context: FetchContext) -> Tensor | None:
-        """[B, 3, N] what each of the grid encoder's three depths adds to the scores; None: the scorer reads none."""
+        """[B, 3, N]: the contribution of each of the grid encoder's three depths to the scores; None: it reads none."""
         return None
 
 
@@ -122,39 +124,39 @@ logger = logging.get_logger(__name__)
 SCORERS: Registry[type[Scorer]] = Registry("strategy")
 
 
-# ---- running a scorer, and what stands in for one that fails ---------------------------------------------------------
+# ---- running a scorer, with saliency as the fallback -----------------------------------------------------------------
 
 
 def unit_range(scores: Tensor) -> Tensor:
-    """Scores [B, N] scaled to each item's own range: 0..1."""
+    """Scores [B, N] scaled to 0..1 over each item's range."""
     low, high = scores.amin(-1, keepdim=True), scores.amax(-1, keepdim=True)
     return (scores - low) / (high - low).clamp(min=1e-12)
 
 
-def says_nothing(scores: Tensor, patch_mask: Tensor) -> Tensor:
-    """[B] bool: where of scores [B, N] one is no finite number, or several patches of the image all score the same."""
+def is_uninformative(scores: Tensor, patch_mask: Tensor) -> Tensor:
+    """[B] bool, True where scores [B, N] are not all finite, or several patches of the image all score the same."""
     low, high = scores.masked_fill(~patch_mask, math.inf).amin(1), scores.masked_fill(~patch_mask, -math.inf).amax(1)
     infinite = (patch_mask & ~scores.isfinite()).any(1)
     return infinite | ((low == high) & (patch_mask.sum(1) > 1))
 
 
 def scored(scorer: Scorer, context: FetchContext, *, fall_back: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """What a scorer makes of a context, and saliency where that says nothing.
+    """Runs a scorer; saliency replaces scores that are uninformative (`is_uninformative`).
 
     Args:
-        scorer: that runs.
-        context: what it sees.
-        fall_back: False in training, which must notice.
+        scorer: the scorer.
+        context: its inputs.
+        fall_back: whether saliency may replace it; False in training, where failures must show.
 
     Returns:
-        Scores [B, N], relevance [B, N] in 0..1, and [B] bool, True where saliency stands in for the scorer.
+        Scores [B, N], relevance [B, N] in 0..1, and [B] bool, True where saliency replaced the scorer.
     """
     scores = scorer(context).to(context.features.device)
     relevance = scores.sigmoid() if scorer.trained else unit_range(scores)
-    failed = says_nothing(scores, context.patch_mask)
+    failed = is_uninformative(scores, context.patch_mask)
     if not fall_back or not scorer.fetches or isinstance(scorer, SaliencyScorer):
         return scores, relevance, torch.zeros_like(failed)
-    unread = torch.compiler.is_compiling() or failed.is_meta  # no values to look at
+    unread = torch.compiler.is_compiling() or failed.is_meta  # the values are not known
     if unread or failed.any():
         salient = saliency(context)
         scores = torch.where(failed[:, None], salient, scores)
@@ -165,12 +167,12 @@ def scored(scorer: Scorer, context: FetchContext, *, fall_back: bool) -> tuple[T
 
 
 def warn_of_fallback(scorer: Scorer) -> None:
-    """Says, once for each scorer, that it failed."""
+    """Warns, once for each scorer, that it failed."""
     logger.warning_once(f"{type(scorer).__name__}: NaN or a flat map; patches are fetched by saliency instead")
 
 
 def scorer_inputs(config: ArrCocFetcherConfig) -> dict[str, Any]:
-    """What is to be made of images for the scorers that a checkpoint holds, as the vision tower takes it.
+    """Arguments of the vision tower for the scorers that a checkpoint holds.
 
     "textures": the configured set of channels, or the smallest that these scorers read; "keeps_depths": whether one of
     them reads the grid encoder's states at three depths.
@@ -182,7 +184,7 @@ def scorer_inputs(config: ArrCocFetcherConfig) -> dict[str, Any]:
 
 @SCORERS.register("none")
 class NoneScorer(Scorer):
-    """The floor only: nothing is fetched, so every patch scores 0."""
+    """Base tokens only: nothing is fetched, and every patch scores 0."""
 
     fetches = False
 
@@ -218,7 +220,7 @@ class SaliencyScorer(Scorer):
 
 
 def masked_mean(states: Tensor, mask: Tensor) -> Tensor:
-    """[B, H], the mean of [B, S, H] over what `mask` [B, S] marks, summed in float32; 0 where it marks nothing."""
+    """[B, H], the mean of `states` [B, S, H] over True entries of `mask` [B, S], summed in float32; 0 without any."""
     total = (states * mask[..., None].to(states)).sum(1, dtype=torch.float32)
     return (total / mask.sum(1, keepdim=True).to(total).clamp(min=1)).to(states.dtype)
 
@@ -235,13 +237,11 @@ class VarianceScorer(Scorer):
 
 @SCORERS.register("oracle")
 class OracleScorer(Scorer):
-    """Relevance that is known beforehand (boxes around the answer): the upper bound of any scorer."""
+    """Given relevance, from ground-truth boxes of the answer: the upper bound of any scorer."""
 
     def forward(self, context: FetchContext) -> Tensor:
         if context.relevance is None:
-            raise ValueError(
-                'strategy "oracle": expected boxes (or relevance_targets) that say where to look; got none'
-            )
+            raise ValueError('strategy "oracle": expected boxes (or relevance_targets) of the answer; got none')
         expected, received = list(context.patch_mask.shape), list(context.relevance.shape)
         if expected != received:
             raise ValueError(f'strategy "oracle": expected relevance of shape {expected}; got {received}')
@@ -256,15 +256,15 @@ class AttentionScorer(Scorer):
 
     def forward(self, context: FetchContext) -> Tensor:
         if context.attention is None:
-            expected = "a question that the language model has read with the base (`ArrCocModel.fetch` has it do so)"
-            raise ValueError(f'strategy "attention": expected {expected}; got a context alone')
+            expected = "`FetchContext.attention`, which `ArrCocModel.fetch` computes with the language model"
+            raise ValueError(f'strategy "attention": expected {expected}; got none')
         return context.attention.float()
 
 
 def wave_code(at: Tensor, size: int) -> Tensor:
-    """Fixed sin-cos code of places on a line: [...] -> [..., size], float32.
+    """Fixed sine-cosine code of positions on a line: [...] -> [..., size], float32.
 
-    Wavelengths are geometric from 4 to 256 places, so that the dot product of two codes falls with their distance.
+    Wavelengths are geometric from 4 to 256, so the dot product of two codes falls with their distance.
     """
     waves = torch.logspace(math.log10(4), math.log10(256), size // 2, device=at.device)
     angle = 2 * math.pi * at[..., None] / waves
@@ -282,7 +282,7 @@ def position_code(side: int, size: int, *, device: torch.device, pool: int = 1) 
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Tensor | None = None) -> Tensor:
-    """Multi-head attention of [B, Q, H] to [B, S, H]; `mask` [B, S] is True where a key may be seen."""
+    """Multi-head attention of [B, Q, H] to [B, S, H]; `mask` [B, S] is True on keys that take part."""
     query, key, value = (x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in (query, key, value))
     if mask is not None:
         mask = mask[:, None, None, :]
@@ -297,7 +297,7 @@ class FeedForward(nn.Sequential):
 
 
 class QuestionLayer(nn.Module):
-    """One self-attention layer over the question's tokens, so that spelt-out words become words."""
+    """One self-attention layer over the question's tokens: it joins the pieces of split words."""
 
     def __init__(self, size: int, heads: int) -> None:
         super().__init__()
@@ -308,7 +308,7 @@ class QuestionLayer(nn.Module):
         self.feed_forward = FeedForward(size, size)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        order = (mask.long().cumsum(-1) - 1).clamp(min=0)  # a token's place among the question's, whatever the padding
+        order = (mask.long().cumsum(-1) - 1).clamp(min=0)  # position within the question, without padding
         normed = self.layer_norm(x) + wave_code(order, x.shape[2]).to(x.dtype)
         query, key, value = self.qkv(normed).chunk(3, -1)
         visible = mask | ~mask.any(-1, keepdim=True)  # a row without a question must not divide by zero
@@ -367,15 +367,15 @@ class PatchLayer(nn.Module):
 
 
 EMPTY = 20.0
-"""What evaluation takes from the scores of patches in which no wordpiece begins: no token would come of them."""
+"""Evaluation subtracts this from the scores of patches in which no wordpiece begins: they give no token."""
 
 
 class WordMatch(nn.Module):
-    """How alike the wordpieces under a patch are to the question's, as channels beside the patch's.
+    """Similarity of the wordpieces in a patch to the question's tokens, added to the patch's state.
 
-    A wordpiece's cosine with each token of the question, weighed by how much that token matters; the greatest of a
-    patch counts. An attention over the question cannot say this: its weights sum to 1 also where nothing matches. The
-    space of the cosines is learnt, so names that no training asked for are found too.
+    It is the largest cosine of a wordpiece in the patch with a token of the question, times a learned weight of that
+    token. Attention over the question cannot express it: its weights sum to 1 even if nothing matches. The space of the
+    cosines is learned, so it also matches names that are not in the training questions.
     """
 
     def __init__(self, text_size: int, match_size: int, size: int) -> None:
@@ -385,15 +385,15 @@ class WordMatch(nn.Module):
         self.out = nn.Linear(2, size)
 
     def forward(self, pieces: Tensor, table: Tensor, question: Tensor, mask: Tensor, norm: nn.Module) -> Tensor:
-        """What stands in patches -> [B, N, H].
+        """Wordpieces in patches -> [B, N, H].
 
         Args:
             pieces: [B, N, 2, S] wordpieces, -1 in empty slots; table: [V, D] their embeddings.
             question: [B, L, D] normalised tokens, of which `mask` [B, L] marks the question's.
-            norm: that normalised them.
+            norm: the layer that normalised them.
         """
         ids = pieces.flatten(1).long()
-        if torch.compiler.is_compiling():  # whose shapes no data may decide
+        if torch.compiler.is_compiling():  # no shape may depend on data
             shown, place = ids.clamp(min=0).flatten(), torch.arange(ids.numel(), device=ids.device).view_as(ids)
         else:
             shown, place = ids.clamp(min=0).unique(return_inverse=True)
@@ -448,11 +448,11 @@ class Realizer(Scorer):
         question = torch.cat((question, self.nothing.expand(question.shape[0], -1, -1)), 1)
         mask = F.pad(mask, (0, 1), value=True)
         key, value = self.cross_key_value(question).chunk(2, -1)
-        asked = attend(self.cross_query(patches), key, value, self.heads, mask)
-        x = patches + self.couple(torch.cat((patches, asked, patches * asked), -1))
+        question_states = attend(self.cross_query(patches), key, value, self.heads, mask)
+        x = patches + self.couple(torch.cat((patches, question_states, patches * question_states), -1))
         if self.match is not None:
             if context.pieces is None or context.table is None:
-                raise ValueError("fetcher_config.match_size: expected an encoding of a model that reads text; got none")
+                raise ValueError("fetcher_config.match_size: expected an encoding with wordpieces; got one without")
             words = self.text_norm(context.query), context.query_mask.to(x.device)
             x = x + self.match(context.pieces, context.table, *words, self.text_norm)
         for layer in self.layers:
@@ -465,7 +465,7 @@ class Realizer(Scorer):
 
 
 class Temperature(nn.Linear):
-    """Cosines [..., 1] -> logits [..., 1], temperature * cosine + bias, in float32: half precision blurs cosines.
+    """Cosines [..., 1] -> logits [..., 1], temperature * cosine + bias, in float32, as half precision is too coarse.
 
     It starts with `temperature` and `bias`.
     """

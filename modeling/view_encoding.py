@@ -24,7 +24,7 @@ from .image_encoding import ImageEncoding, Tiles
 from .image_loading import Encoded, Source, check_size, count_pages, decode, open_encoded, seek_page
 from .image_processing_arr_coc import ArrCocImageProcessor, Box, least_scale, warn_of_blank
 from .pretrained import device_of
-from .prompt import Core, Look
+from .prompt import Core, SelectedSlots
 from .prompt_format import count_vision_tokens, pooling
 from .views import VIEWS_AT_ONCE, ViewOptions, Views, Window, arrange, plan_tiles, print_scale, relevance_of, square_of
 from .vision_tower import ArrCocVisionTower
@@ -431,21 +431,21 @@ def _itself(image: Image.Image) -> Image.Image:
 # ---- running back to the pixels -----------------------------------------------------------------------------------
 
 
-def look_at_views(
+def select_views(
     core: Core,
-    look: Look,
+    selected: SelectedSlots,
     encoding: ImageEncoding,
     shown: Sequence[Sequence[int]],
     choices: FetchChoices,
     *,
     spread: str = "joint",
     boxes: Sequence[Sequence[Box]] | None = None,
-) -> Look:
+) -> SelectedSlots:
     """A look at the overviews -> the same at all views; tiles that the question asks for are encoded.
 
     Args:
         core: the model without its head.
-        look: of all slots.
+        selected: of all slots.
         encoding: of the sources, before slots were selected.
         shown: the sources that each prompt shows; I of all prompts.
         choices: how is fetched; `relevance` [I, N] is of the overviews.
@@ -455,14 +455,14 @@ def look_at_views(
     rows: list[list[int]] | None = None
     if encoding.tiling is not None:
         rows = [[] for sources in shown for _ in sources]
-        if look.budget:
-            scores = core.fetcher.scorer(choices.strategy or core.config.fetcher_config.strategy)(look.context)
-            rows = ask_tiles(encoding, shown, scores.sigmoid().masked_fill(~look.context.patch_mask, 0.0))
+        if selected.budget:
+            scores = core.fetcher.scorer(choices.strategy or core.config.fetcher_config.strategy)(selected.context)
+            rows = ask_tiles(encoding, shown, scores.sigmoid().masked_fill(~selected.context.patch_mask, 0.0))
     views = arrange(encoding, torch.tensor([row for sources in shown for row in sources]), rows, spread)
-    context = look.context
+    context = selected.context
     if boxes is not None:
         context = replace(context, relevance=relevance_of(views, boxes, encoding.side).to(context.features.device))
-    return replace(look, views=views, context=context)
+    return replace(selected, views=views, context=context)
 
 
 def ask_tiles(encoding: ImageEncoding, shown: Sequence[Sequence[int]], relevance: Tensor) -> list[list[int]]:

@@ -1,4 +1,4 @@
-"""The vision tower: compressor and semantic encoder behind the grid encoder, and what is kept of an encoded image.
+"""The vision tower: the compressor and the semantic encoder behind the grid encoder.
 
 Notation: P encoded images, I image slots, G side of the fine grid, N = G*G patches, M base tokens, K fetched tokens, C
 feature channels, T texture channels, D' semantic width, D language-model width.
@@ -30,10 +30,10 @@ COMPRESSORS: Registry[type[nn.Module]] = Registry("compressor")
 
 @dataclass(frozen=True)
 class BaseTokens:
-    """What a compressor made of the fine grid.
+    """The output of a compressor.
 
-    `tokens` [B, M, D']; `compressed` the same as [B, D', g, g]; `indices` [B, M]: which patches they are, ascending, or
-    None where a token stands for a whole 4x4 cell.
+    `tokens` [B, M, D']; `compressed`: the same as [B, D', g, g]; `indices` [B, M]: their patches, ascending, or None if
+    a token represents a whole 4x4 cell.
     """
 
     tokens: Tensor
@@ -56,7 +56,7 @@ class ConvCompressor(nn.Module):
         return BaseTokens(compressed.flatten(2).transpose(1, 2), compressed, None)
 
     def warm_start(self) -> Tensor:
-        """[D', C]: what the two convolutions do to a locally constant patch."""
+        """[D', C]: the two convolutions as one matrix, exact for a locally constant patch."""
         return self.conv2.weight.sum((2, 3)) @ self.conv1.weight.sum((2, 3))
 
 
@@ -89,11 +89,11 @@ class MaskCompressor(nn.Module):
 
 
 MAX_PIXEL = 1e4
-"""Magnitude of a normalised pixel above which half precision would overflow soon; images are within a few units."""
+"""The largest magnitude of a normalised pixel; larger ones may overflow half precision. Images have a few units."""
 
 
 def pool_cells(states: Tensor, pool: int) -> Tensor:
-    """Base tokens [P, M, D'] of g rows of g, averaged over `pool` x `pool` cells, fewer at the end of a row."""
+    """Base tokens [P, M, D'] of g rows of g, averaged over `pool` x `pool` cells, or fewer at the edges."""
     grid = states.transpose(1, 2).unflatten(2, (isqrt(states.shape[1]), -1))
     pooled = F.avg_pool2d(grid, pool, ceil_mode=True, count_include_pad=False)
     return pooled.flatten(2).transpose(1, 2)
@@ -105,12 +105,12 @@ def gather_patches(features: Tensor, indices: Tensor) -> Tensor:
 
 
 def states_at(grid: Tensor, indices: Tensor, levels: Tensor | None = None) -> Tensor:
-    """A grid [B, C, G, G] at patches, or averaged over regions where they have levels [B, K]: [B, K, C]."""
+    """States of a grid [B, C, G, G] at patches, or with levels [B, K] averaged over regions: [B, K, C]."""
     return gather_patches(grid, indices) if levels is None else pool_regions(grid, indices, levels)
 
 
 def base_states(grid: Tensor, base_indices: Tensor | None, pool: int) -> Tensor:
-    """A grid [B, C, G, G] averaged over what each base token shows: [B, M, C]; see `ImageEncoding` for the rest."""
+    """States of a grid [B, C, G, G] averaged over the patches of each base token: [B, M, C] (see `ImageEncoding`)."""
     if base_indices is not None:
         return gather_patches(grid, base_indices)
     return pool_cells(F.avg_pool2d(grid, COMPRESSION).flatten(2).transpose(1, 2), pool)
@@ -132,28 +132,26 @@ def check_pixels(pixel_values: Tensor, patch_mask: Tensor | None, config: ArrCoc
         raise ValueError(f"pixel_values: expected {expected}; got {height} x {width}")
     if not len(pixel_values):
         raise ValueError("pixel_values: expected at least one image; got none")
-    meta = pixel_values.is_meta or torch.compiler.is_compiling()  # no values to look at
+    meta = pixel_values.is_meta or torch.compiler.is_compiling()  # the values are not known
     if not meta and not pixel_values.detach().float().abs().amax() <= MAX_PIXEL:  # also of NaN
-        raise ValueError(
-            f"pixel_values: expected normalised numbers of at most {MAX_PIXEL:g}; got larger or no numbers"
-        )
+        raise ValueError(f"pixel_values: expected normalised numbers of at most {MAX_PIXEL:g}; got larger ones or NaN")
     shape = [len(pixel_values), (height // config.patch_size) ** 2]
     if patch_mask is not None and list(patch_mask.shape) != shape:
         raise ValueError(f"patch_mask: expected shape {shape}; got {list(patch_mask.shape)}")
 
 
 class FetchedProjection(nn.Linear):
-    """Features of a fetched patch -> a token; starts as the compressor's twin (`ArrCocPreTrainedModel`)."""
+    """Features of a fetched patch -> a token; starts as the compressor's matrix (`ArrCocPreTrainedModel`)."""
 
 
 class ArrCocVisionTower(nn.Module):
-    """Grid encoder, compressor and semantic encoder, and the projection that makes a patch a token.
+    """Grid encoder, compressor, semantic encoder, and the projection of fetched patches.
 
     Args:
         vision, semantic: their configurations.
-        textures: which texture channels are made of an image, see `TEXTURE_SETS`.
-        keeps_depths: whether the grid encoder's states at two depths are kept beside its output.
-        vocabulary: rows of the language model's table, where text is read as its wordpieces; 0: it is not.
+        textures: the set of texture channels, see `TEXTURE_SETS`.
+        keeps_depths: whether to keep the grid encoder's states at two depths beside its output.
+        vocabulary: rows of the language model's table, for a `TextReader` of its wordpieces; 0: no reader.
     """
 
     def __init__(
@@ -182,13 +180,12 @@ class ArrCocVisionTower(nn.Module):
         features: Tensor | None = None,
         **kept: Tensor | None,
     ) -> dict[str, Any]:
-        """Images -> what an `ImageEncoding` holds of them on this side of the bridge, by name.
+        """Images -> the fields of an `ImageEncoding` before the bridge, by name.
 
         Args:
-            pixel_values: [P, 3, S, S]; None with `features`: then what follows from these alone comes back.
-            patch_mask: [P, N]; None: all hold some of the image.
-            features: [P, C, G, G] of the grid encoder, where it ran before; `kept`: the rest of what `encode_grid`
-                returned.
+            pixel_values: [P, 3, S, S]; None with `features`: then only the fields that follow from these.
+            patch_mask: [P, N], False on padding patches; None: there are none.
+            features: [P, C, G, G] of the grid encoder, if it ran before; `kept`: the other outputs of `encode_grid`.
         """
         if pixel_values is not None:
             check_pixels(pixel_values, patch_mask, self.config)
@@ -217,17 +214,17 @@ class ArrCocVisionTower(nn.Module):
         return {**seen, "textures": channels, "seeds": checksums(pixel_values)}
 
     def tile_features(self, pixel_values: Tensor) -> dict[str, Tensor]:
-        """What a tile [R, 3, S, S] is kept as: textures and what `encode_grid` returns in half precision; seeds."""
+        """The fields that are kept of tiles [R, 3, S, S]: seeds, and in half precision textures and `encode_grid`."""
         grid = self.encode_grid(pixel_values)
         features = grid["features"]
         kept = features.dtype if features.dtype.itemsize == 2 else torch.bfloat16
         grid["textures"] = textures(pixel_values, features.shape[-1], self.texture_set)
-        tiles = {name: each.to(kept) if each.is_floating_point() else each for name, each in grid.items()}
+        tiles = {name: field.to(kept) if field.is_floating_point() else field for name, field in grid.items()}
         return {**tiles, "seeds": checksums(pixel_values)}
 
     def encode_grid(self, pixel_values: Tensor) -> dict[str, Tensor]:
-        """The grid encoder's "features" [P, C, G, G]; its "depths" [P, 2, W, G, G] where they are kept; where text is
-        read "pieces" [P, N, 2, S], see `TextReader.read`."""
+        """The grid encoder's "features" [P, C, G, G]; its "depths" [P, 2, W, G, G] if they are kept; "pieces" [P, N, 2,
+        S] if there is a text reader, see `TextReader.read`."""
         pixel_values = pixel_values.to(self.saccade_projection.weight.dtype)
         also = ["depths"] * self.keeps_depths + ["stem"] * (self.text_reader is not None)
         if not also:
@@ -270,7 +267,7 @@ class KeyValueProjection(nn.Module):
 
 
 def key_value_projection(size: int, latent_size: int | None) -> nn.Module:
-    """What makes keys and values [..., 2 H] of tokens [..., H]: a linear layer, or one through a latent."""
+    """A layer from tokens [..., H] to keys and values [..., 2 H]: linear, or through a latent."""
     return nn.Linear(size, 2 * size) if latent_size is None else KeyValueProjection(size, latent_size)
 
 
@@ -286,9 +283,9 @@ def eager_attention(
 
 
 class SemanticAttention(nn.Module):
-    """Attention of the given tokens to `past` (keys and values of tokens before them, or None) and to one another.
+    """Attention of tokens to `past` (keys and values of tokens before them, or None) and to each other.
 
-    Of the given tokens only those are seen that `used` [B, S] marks; None: all.
+    `used` [B, S]: True on tokens that others attend to; None: all.
     """
 
     def __init__(self, config: ArrCocSemanticConfig) -> None:
@@ -316,7 +313,7 @@ class SemanticAttention(nn.Module):
             key, value = torch.cat((past[0], key), 2), torch.cat((past[1], value), 2)
         kind = self.config._attn_implementation or "sdpa"  # transformers hands an explicit choice down to sub-configs
         mask = None if used is None else F.pad(used, (key.shape[2] - used.shape[1], 0), value=True)
-        if mask is not None and "flash" not in kind:  # which takes the mask of the keys as it is
+        if mask is not None and "flash" not in kind:  # flash attention takes the mask of the keys
             mask = mask[:, None, None, :]
         attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(kind, eager_attention)
         out, _ = attend(self, query, key, value, mask, scaling=self.scaling, dropout=0.0, is_causal=False)
@@ -337,7 +334,7 @@ class SemanticMLP(nn.Module):
 class SemanticLayer(GradientCheckpointingLayer):
     """One CLIP block; also returns the keys and values of its own tokens.
 
-    Tensors go in and out one by one: gradients of those within a tuple are lost in reentrant checkpointing.
+    It takes and returns tensors one by one: reentrant checkpointing loses gradients of tensors in tuples.
     """
 
     def __init__(self, config: ArrCocSemanticConfig) -> None:
@@ -362,7 +359,7 @@ def run_layers(
     """Tokens x [B, S, D'] through `SemanticLayer`s, behind the keys and values of `base`, a pair for each layer.
 
     Returns:
-        States [B, S, D'], and the keys and values of these tokens, likewise.
+        States [B, S, D'], and the keys and values of these tokens for each layer.
     """
     own: list[KeyValue] = []
     for number, layer in enumerate(layers):
@@ -372,17 +369,18 @@ def run_layers(
 
 
 class LevelEmbedding(nn.Embedding):
-    """A token's level of detail; starts at zero."""
+    """Embedding of a token's level of detail; starts at zero."""
 
     def start_weights(self, std: float) -> None:
         initialization.zeros_(self.weight)
 
 
 class SemanticEncoder(nn.Module):
-    """CLIP's transformer over base tokens, then over fetched tokens that also see the base.
+    """CLIP's transformer over base tokens, then over fetched tokens that also attend to the base tokens.
 
-    Base attends to base only; a fetched token attends to everything. No mask is needed: the base runs alone, then
-    fetched tokens run with the base's keys and values in front of theirs. So fetching can never change a base token.
+    Base tokens attend to base tokens only; a fetched token attends to all. This needs no mask: base tokens run alone,
+    then fetched tokens run with the keys and values of the base tokens in front of theirs. So fetching cannot change a
+    base token.
     """
 
     def __init__(self, config: ArrCocSemanticConfig) -> None:
@@ -429,10 +427,10 @@ class SemanticEncoder(nn.Module):
         Args:
             tokens: [B, M or K, D'].
             side: G of the fine grid that positions refer to.
-            indices: [B, M or K] fine patches the tokens stand at; None: one token per 4x4 cell, in order.
-            base: what an earlier call on the base tokens returned.
-            used: [B, K] bool, False on fetched tokens that only fill the rectangle: no other may see them. None: all
-                are.
+            indices: [B, M or K] the fine patch of each token; None: one token per 4x4 cell, in order.
+            base: keys and values from the call on the base tokens.
+            used: [B, K] bool, False on fetched tokens that only fill the rectangle: no token attends to them. None: all
+                are used.
             levels: [B, K] the level of detail of each fetched token, see grid_encoder.py; None: all are patches.
 
         Returns:

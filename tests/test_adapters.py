@@ -226,7 +226,7 @@ def test_training_an_adapter_in_evaluation_mode_is_said_once(said: pytest.LogCap
     for _ in range(2):
         answer_loss(adapted).backward()
     assert [message.split(":")[0] for message in said.messages] == [
-        "The scorers are to be trained, but the model is in evaluation mode"
+        "The scorers are trainable, but the model is in evaluation mode"
     ]
     scorer = [weight for name, weight in adapted.named_parameters() if "scorers" in name and "lora_B" in name]
     assert scorer and all(weight.grad is None or not weight.grad.any() for weight in scorer)

@@ -220,14 +220,12 @@ def test_attention_that_shows_no_weights_is_named(model: Any, monkeypatch: pytes
 def test_a_context_alone_is_not_enough() -> None:
     whole = context()
     assert torch.equal(build("attention")(whole), whole.attention)
-    with pytest.raises(
-        ValueError, match=r'^strategy "attention": expected a question that the language model has read'
-    ):
+    with pytest.raises(ValueError, match=r'^strategy "attention": expected `FetchContext.attention`, which'):
         build("attention")(type(whole)(**{**vars(whole), "attention": None}))
 
 
 def test_attention_gives_a_map_for_every_slot(model: Any) -> None:
     encoding = model.encode_image([PAGE, OTHER])
     inputs = model.processor.prompts(["Who?"], images=[2], placeholders=encoding.base_positions + 5)
-    look = model.model.look(inputs["input_ids"], encoding, query_mask=inputs["query_mask"].bool())
-    assert attention_relevance(model.model, look).shape == (2, 256)
+    selected = model.model.select_slots(inputs["input_ids"], encoding, query_mask=inputs["query_mask"].bool())
+    assert attention_relevance(model.model, selected).shape == (2, 256)

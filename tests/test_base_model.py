@@ -76,9 +76,7 @@ def test_the_base_models_hidden_states_are_those_behind_the_logits() -> None:
 def test_an_unknown_argument_is_refused(part: str) -> None:
     model = tiny_model()
     batch = dict(prompt(model, (PAGE, QUESTION)))
-    with pytest.raises(
-        TypeError, match=r"expected arguments that it names or the language model has; got \['image_siz"
-    ):
+    with pytest.raises(TypeError, match=r"expected its own arguments or the language model's; got \['image_siz"):
         (model.base_model if part == "base model" else model)(**batch, image_sizes=torch.ones(1, 2))
 
 

@@ -307,7 +307,7 @@ def test_of_more_wordpieces_than_patches_the_most_relevant_patches_stay() -> Non
 
 def test_no_projection_stands_in_for_wordpieces() -> None:
     bridge, patches = wordpieces([1])
-    with pytest.raises(ValueError, match='bridge_bypass: expected a bridge with a linear projection in it; got "word'):
+    with pytest.raises(ValueError, match='bridge_bypass: expected a bridge with a linear projection; got "word'):
         bridge(*tokens(1), base=[], bypass=True, patches=patches)
 
 

@@ -10,7 +10,7 @@ from transformers.utils import logging
 
 from arr_coc.model_summary import generated_image
 from arr_coc.modeling.bridges import distorted
-from arr_coc.modeling.scorers import SCORERS, FetchContext, Scorer, says_nothing
+from arr_coc.modeling.scorers import SCORERS, FetchContext, Scorer, is_uninformative
 
 PAGE, QUESTION = generated_image(128), "What is the total?"
 
@@ -44,7 +44,7 @@ def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.parametrize("value", [0.0, float("nan"), float("inf")])
 @pytest.mark.parametrize("tiles", ["never", "all"])
-def test_saliency_stands_in_for_a_map_that_says_nothing(
+def test_saliency_stands_in_for_a_map_that_is_uninformative(
     model: Any, failing: Any, warnings: list[str], value: float, tiles: str
 ) -> None:
     failing.value = value
@@ -70,8 +70,8 @@ def test_training_is_not_spared_a_scorer_that_fails(model: Any, failing: Any) ->
 def test_only_the_item_that_fails_falls_back() -> None:
     scores = torch.tensor([[1.0, 2.0, 3.0], [1.0, float("nan"), 3.0], [5.0, 5.0, 9.0], [5.0, 7.0, float("nan")]])
     mask = torch.tensor([[True] * 3, [True] * 3, [True, True, False], [True, True, False]])
-    assert says_nothing(scores, mask).tolist() == [False, True, True, False]
-    assert not says_nothing(torch.zeros(1, 3), torch.tensor([[True, False, False]])).any(), "one patch has no rival"
+    assert is_uninformative(scores, mask).tolist() == [False, True, True, False]
+    assert not is_uninformative(torch.zeros(1, 3), torch.tensor([[True, False, False]])).any(), "one patch has no rival"
 
 
 @pytest.mark.parametrize("kind", ["quality", "transformer"])

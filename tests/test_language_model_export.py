@@ -180,7 +180,7 @@ def test_a_part_holds_no_more_than_its_own_rows() -> None:
 def test_vllm_reads_the_part_that_is_sent(content_format: str, client: VllmClient) -> None:
     """vLLM's own parser of chat requests, where vLLM is installed; no more of it runs without an accelerator."""
     parser = pytest.importorskip("vllm.renderers.chat_utils", exc_type=ImportError)
-    width = client.asker.model.config.text_config.hidden_size
+    width = client.answer_generator.model.config.text_config.hidden_size
     config = SimpleNamespace(
         enable_prompt_embeds=True, dtype=torch.float32, hf_text_config=SimpleNamespace(), multimodal_config=None,
         get_hidden_size=lambda: width, allowed_local_media_path="", allowed_media_domains=None,

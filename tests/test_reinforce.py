@@ -12,7 +12,7 @@ from torch import Tensor
 from arr_coc import scorer_lora_config
 from arr_coc.training.plackett_luce import draw_orders, set_log_probability
 from arr_coc.training.reinforce import (
-    AskedBatch,
+    DrawnQuestions,
     ReinforceSettings,
     RewardWeights,
     answer_correctness,
@@ -315,7 +315,7 @@ def test_forced_answers_score_what_a_greedy_answer_gets_right_before_its_first_m
             one["attention_mask"] = torch.ones_like(one["input_ids"])
             one["query_mask"] = model.processor.query_mask(one["input_ids"]) & (one["labels"] == -100)
             one["image_index"] = torch.zeros(1, dtype=torch.long)
-            group = AskedBatch.of(model, one)
+            group = DrawnQuestions.of(model, one)
             assert group.prompts.answered(first.sets[b : b + 1, 0], "forced").tolist() == [wrong / 4]
 
 

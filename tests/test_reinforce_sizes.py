@@ -20,7 +20,7 @@ from arr_coc.training.plackett_luce import (
 )
 from arr_coc.training.reinforce import (
     AnsweredPrompts,
-    AskedBatch,
+    DrawnQuestions,
     ReinforceSettings,
     RewardWeights,
     group_advantages,
@@ -130,7 +130,9 @@ def test_with_equal_answers_the_classifier_learns_to_fetch_less(monkeypatch: pyt
     expected = []
     for step in range(12):
         made = loss_of(model, seed=step, weights=RewardWeights(efficiency=1.0), entropy_weight=0.0)
-        expected.append(AskedBatch.of(model, batch_of(model)).fetch("realizer", "tiers").expected_tokens.mean().item())
+        expected.append(
+            DrawnQuestions.of(model, batch_of(model)).fetch("realizer", "tiers").expected_tokens.mean().item()
+        )
         optimizer.zero_grad()
         made.loss.backward()
         optimizer.step()
@@ -156,7 +158,7 @@ def test_answers_from_sets_of_unequal_sizes_are_those_of_each_alone(how: str) ->
     batch = batch_of(model)
     drawn = draw_orders(torch.zeros(2, 3, 256), 17, generator=torch.Generator().manual_seed(0))
     sizes = torch.tensor([[17, 3, 5], [2, 3, 17]])
-    asked = AskedBatch.of(model, batch)
+    asked = DrawnQuestions.of(model, batch)
     together = asked.correctness(drawn, sizes, how)
     kept: list[Tensor] = []
     hook = model.model.fetcher.register_forward_hook
@@ -164,7 +166,7 @@ def test_answers_from_sets_of_unequal_sizes_are_those_of_each_alone(how: str) ->
     for b in range(2):
         alone = {name: batch[name][b : b + 1] for name in ("input_ids", "attention_mask", "labels", "query_mask")}
         alone |= {"image_index": torch.zeros(1, dtype=torch.long)}
-        one = AskedBatch.of(model, {**batch, **alone})
+        one = DrawnQuestions.of(model, {**batch, **alone})
         for g in range(3):
             kept.clear()
             found = one.correctness(drawn[b : b + 1, g : g + 1], sizes[b : b + 1, g : g + 1], how)
@@ -174,7 +176,7 @@ def test_answers_from_sets_of_unequal_sizes_are_those_of_each_alone(how: str) ->
 
 def test_images_of_one_prompt_must_get_equally_much() -> None:
     model = tiny_model()
-    asked = AskedBatch.of(model, batch_of(model))
-    asked = replace(asked, look=replace(asked.look, rows=torch.zeros(2, dtype=torch.long)))
+    asked = DrawnQuestions.of(model, batch_of(model))
+    asked = replace(asked, selected=replace(asked.selected, rows=torch.zeros(2, dtype=torch.long)))
     with pytest.raises(ValueError, match="batch: expected one image per prompt; got several, and an allocator"):
         asked.correctness(torch.zeros(2, 1, 17, dtype=torch.long), torch.tensor([[2], [3]]), "forced")

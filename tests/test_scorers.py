@@ -398,7 +398,7 @@ def test_word_match_finds_words_that_training_never_showed() -> None:
 
 
 def test_word_match_needs_what_was_read() -> None:
-    with pytest.raises(ValueError, match="match_size: expected an encoding of a model that reads text; got none"):
+    with pytest.raises(ValueError, match="match_size: expected an encoding with wordpieces; got one without"):
         build("realizer", match_size=8)(context())
 
 

@@ -412,13 +412,13 @@ def test_a_question_cancelled_while_it_is_embedded_never_runs(
     server: Server, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither waiting nor running, it was passed over, and answered for nobody."""
-    embed, cancelled = server.engine.asker.embed, []
+    embed, cancelled = server.engine.answer_generator.embed, []
 
     def slowly(asked: Any, *args: Any, **kwargs: Any) -> Any:
         cancelled.append(until(lambda: not server.guard.open, 5))
         return embed(asked, *args, **kwargs)
 
-    monkeypatch.setattr(server.engine.asker, "embed", slowly)
+    monkeypatch.setattr(server.engine.answer_generator, "embed", slowly)
     with pytest.raises(openai.APITimeoutError):
         ask(client.with_options(timeout=0.3), max_tokens=700)
     assert until(lambda: cancelled == [True])

@@ -20,7 +20,7 @@ from arr_coc.evaluation.peers import Question
 from arr_coc.modeling.fetcher import FetchChoices, FetchResult
 from arr_coc.modeling.image_encoding import ImageEncoding
 from arr_coc.modeling.prompt import image_places, image_planes
-from arr_coc.modeling.view_encoding import look_at_views
+from arr_coc.modeling.view_encoding import select_views
 from arr_coc.publishing.building import export_language_model
 from arr_coc.serving.engine import Engine
 from arr_coc.serving.settings import ServerSettings
@@ -224,19 +224,19 @@ def test_the_hierarchical_scorers_levels_choose_the_depths_of_fetched_tokens() -
     inputs = prompt(model, (PAGE, "What is the total of it?"), budget=120)
     encoding = model.model.encode_image(**pixels_of(inputs))
     query = inputs["query_mask"].bool()
-    look = model.model.look(inputs["input_ids"], encoding, query_mask=query)
-    fetched = model.model.fetch(look)
+    selected = model.model.select_slots(inputs["input_ids"], encoding, query_mask=query)
+    fetched = model.model.fetch(selected)
     scorer = model.model.fetcher.scorers["hierarchical"]
-    maps = scorer.maps(look.context)
-    weighted = (maps * scorer.weights(maps, look.context)[..., None])[0]  # [3, N]
+    maps = scorer.maps(selected.context)
+    weighted = (maps * scorer.weights(maps, selected.context)[..., None])[0]  # [3, N]
     chosen = []
     for patch in fetched.indices[0].tolist():
         mean = float(weighted[:, patch].mean())
         chosen.append({level for number, level in enumerate(LEVELS) if float(weighted[number, patch]) >= mean})
     assert {len(own) for own in chosen} == {1, 2}
-    placed = model.model.place(look, fetched)
+    placed = model.model.place(selected, fetched)
     expected = reference_planes(model, encoding, 0, fetched.indices[0].tolist(), chosen)
-    image = look.input_ids[0] == model.config.image_token_id
+    image = selected.input_ids[0] == model.config.image_token_id
     assert torch.allclose(placed.planes[0, image].movedim(1, 0), expected, atol=1e-5)  # type: ignore[index]
     assert not placed.planes[0, ~image].any()  # type: ignore[index]
     out = model(**inputs)
@@ -252,10 +252,10 @@ def test_the_hierarchical_scorers_levels_choose_the_depths_of_fetched_tokens() -
 def test_regions_stand_at_their_middle_with_their_mean_depths(model: Any) -> None:
     inputs = prompt(model, (PAGE, QUESTION), budget=12)
     encoding = model.model.encode_image(**pixels_of(inputs))
-    look = model.model.look(inputs["input_ids"], encoding, query_mask=inputs["query_mask"].bool())
-    fetched = model.model.fetcher(look.context, 12, FetchChoices(allocator="knapsack"))
+    selected = model.model.select_slots(inputs["input_ids"], encoding, query_mask=inputs["query_mask"].bool())
+    fetched = model.model.fetcher(selected.context, 12, FetchChoices(allocator="knapsack"))
     places = image_places(encoding, fetched)[0, 16:]
-    planes = image_planes(model.model, encoding, fetched, look.context)[0, 16:]
+    planes = image_planes(model.model, encoding, fetched, selected.context)[0, 16:]
     regions = fetched.regions()[0].tolist()
     assert len({y1 - y0 for y0, _, y1, _ in regions}) > 1
     for number, (y0, x0, y1, x1) in enumerate(regions):
@@ -280,10 +280,10 @@ def test_patches_of_tiles_stand_where_the_overview_shows_them_with_their_own_dep
     for number in overview.tolist():
         assert fetch.centres()[0, number].tolist() == pytest.approx(fetch.positions[0, number].tolist(), abs=1e-3)
 
-    asked = model.model.look(**question_of(model, encoding, 30))
-    look = look_at_views(model.model, asked, encoding, [[0]], FetchChoices())
-    fetched = model.model.fetch(look)
-    planes = image_planes(model.model, encoding, fetched, look.context)
+    asked = model.model.select_slots(**question_of(model, encoding, 30))
+    selected = select_views(model.model, asked, encoding, [[0]], FetchChoices())
+    fetched = model.model.fetch(selected)
+    planes = image_planes(model.model, encoding, fetched, selected.context)
     for number, (view, patch) in enumerate(zip(fetched.view[0].tolist(), fetched.indices[0].tolist(), strict=True)):
         holder = encoding if view == 0 else encoding.tiles
         state = holder.depths[0 if view == 0 else view - 1, 0, :, patch // 16, patch % 16].float()  # type: ignore[union-attr, index]

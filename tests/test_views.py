@@ -211,7 +211,7 @@ def test_sources_share_a_budget_or_have_their_part_of_it(model: Any, spread: str
 
 @pytest.mark.parametrize("strategy", ["attention", "none", "saliency"])
 def test_images_that_need_no_tiles_are_scored_by_every_strategy(model: Any, strategy: str) -> None:
-    """`attention` reads what `Look.views` has no tiles of; what fetches nothing has not failed."""
+    """`attention` reads what `SelectedSlots.views` has no tiles of; what fetches nothing has not failed."""
     answer = model.generate([[SMALL, OTHER], [OTHER]], QUESTION, strategy=strategy, return_fetch=True)[0]
     budget = 0 if strategy == "none" else model.config.vision_tokens()[1]
     assert answer.fetch.counts.sum() == budget and answer.fetch.fallbacks == {"scorer": 0, "bridge": 0}

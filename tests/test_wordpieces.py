@@ -16,7 +16,7 @@ from test_views import PAGE as SCAN
 from arr_coc import ArrCocConfig, ArrCocForConditionalGeneration
 from arr_coc.modeling import joint_allocation, wordpieces
 from arr_coc.modeling.fetcher import FetchChoices
-from arr_coc.modeling.generation import Asker, QuestionBatch
+from arr_coc.modeling.generation import AnswerGenerator, QuestionBatch
 from arr_coc.modeling.joint_allocation import bridge_over_views
 from arr_coc.modeling.wordpieces import (
     CHARACTERS,
@@ -121,19 +121,19 @@ def test_a_graph_hides_what_a_prompt_would_leave_out(model: Any) -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("tiles", ["never", "all"])
 def test_wordpieces_of_several_views_stand_view_by_view(model: Any, tiles: str) -> None:
-    asker = Asker(model, model.processor)
-    encoding = asker.encode([[SCAN, PAGE]], tiles=tiles, prefix=False)
+    answer_generator = AnswerGenerator(model, model.processor)
+    encoding = answer_generator.encode([[SCAN, PAGE]], tiles=tiles, prefix=False)
     asked, choices = QuestionBatch(encoding, [[0, 1]], [QUESTION]), model.model.fetcher.resolve(FetchChoices(budget=40))
-    look, choices = asker.look(asked, choices, (), {})
-    fetched = model.model.fetch(look, choices)
-    bridged = bridge_over_views(model.model, look.encoding, fetched)
+    selected, choices = answer_generator.select_slots(asked, choices, (), {})
+    fetched = model.model.fetch(selected, choices)
+    bridged = bridge_over_views(model.model, selected.encoding, fetched)
     stands = bridged.source >= 0
     assert fetched.counts.sum() == 40 and 0 < stands.sum() < 40
     assert not bridged.tokens[~stands].any() and bridged.tokens[stands].any(-1).all()
     for slot, own in enumerate(bridged.source):
         places = own[own >= 0]
         assert (places < fetched.counts[slot]).all() and fetched.view[slot, places].diff().ge(0).all()
-    placed = model.model.place(look, fetched, attention_mask=look.attention_mask)
+    placed = model.model.place(selected, fetched, attention_mask=selected.attention_mask)
     shown = int((placed.inputs["input_ids"] == model.config.image_token_id).sum())
     assert shown == 2 * encoding.base_positions + int(placed.fetch.tokens.sum()) and int(stands.sum()) < 40
     assert isinstance(model.generate(encoding, QUESTION, budget=40), str)
@@ -144,11 +144,13 @@ def test_the_most_relevant_patches_of_a_view_keep_their_wordpieces() -> None:
     """Every patch begins two wordpieces, so half of the patches have no room: those that the scorer puts last."""
     model = reads(tiny_model(**WORDPIECES), 2, 2)
     encoding = model.encode_image([[SCAN, PAGE]], tiles="never")
-    asker = Asker(model, model.processor)
+    answer_generator = AnswerGenerator(model, model.processor)
     asked = QuestionBatch(encoding, [[0, 1]], [QUESTION])
-    look, choices = asker.look(asked, model.model.fetcher.resolve(FetchChoices(budget=40)), (), {})
-    fetched = model.model.fetch(look, choices)
-    bridged = bridge_over_views(model.model, look.encoding, fetched)
+    selected, choices = answer_generator.select_slots(
+        asked, model.model.fetcher.resolve(FetchChoices(budget=40)), (), {}
+    )
+    fetched = model.model.fetch(selected, choices)
+    bridged = bridge_over_views(model.model, selected.encoding, fetched)
     assert fetched.counts.sum() == 40
     for slot, count in enumerate(fetched.counts.tolist()):
         if not count:
@@ -165,11 +167,13 @@ def test_over_all_views_the_most_relevant_patches_come_last(monkeypatch: pytest.
     for module in (joint_allocation, wordpieces):
         monkeypatch.setattr(module, "FOREMOST", 5)
     encoding = model.encode_image([[SCAN, PAGE]], tiles="all")
-    asker = Asker(model, model.processor)
+    answer_generator = AnswerGenerator(model, model.processor)
     asked = QuestionBatch(encoding, [[0, 1]], [QUESTION])
-    look, choices = asker.look(asked, model.model.fetcher.resolve(FetchChoices(budget=40)), (), {})
-    fetched = model.model.fetch(look, choices)
-    source, ranks = bridge_over_views(model.model, look.encoding, fetched).source, fetched.ranks()
+    selected, choices = answer_generator.select_slots(
+        asked, model.model.fetcher.resolve(FetchChoices(budget=40)), (), {}
+    )
+    fetched = model.model.fetch(selected, choices)
+    source, ranks = bridge_over_views(model.model, selected.encoding, fetched).source, fetched.ranks()
     for own, rank in zip(source, ranks, strict=True):
         stands = own[own >= 0]
         last = min(5, len(stands))

@@ -28,7 +28,7 @@ from .adapter import ADAPTER, base_of, load_scorer, save_scorer
 from .encoding import AttachedEncoding, EncodedPrompt, encode_prompts
 from .families import FAMILIES
 from .placing import PromptWriter, count_fetched
-from .runner import AskedPrompt, ModelRunner
+from .runner import ModelRunner, PreparedPrompt
 from .scoring import (
     ALL,
     STRATEGIES,
@@ -200,7 +200,7 @@ class AttachedReader:
         single = isinstance(question, str) and not isinstance(image, list | tuple)
         return answers[0] if single and len(answers) == 1 else answers
 
-    def _answers(self, asked: Sequence[AskedPrompt], kwargs: dict[str, Any], return_fetch: bool) -> list[Any]:
+    def _answers(self, asked: Sequence[PreparedPrompt], kwargs: dict[str, Any], return_fetch: bool) -> list[Any]:
         """Answers to prompts, with what was fetched for each."""
         output, start, texts = self.runner.answers(asked, kwargs, return_fetch)
         if not return_fetch:
@@ -302,7 +302,7 @@ class AttachedReader:
         strategy: str,
         boxes: Sequence[Sequence[Box]] | None = None,
         seed: int = 0,
-    ) -> AskedPrompt:
+    ) -> PreparedPrompt:
         """Fetches for a question about one prompt's images, and places what the language model reads.
 
         Of strategy "all", and with every token in its place, where the budget keeps all. `boxes`: a list for each image
@@ -311,7 +311,7 @@ class AttachedReader:
         fetch = self._fetch(encoding, prompt, question, history, budget, strategy, boxes, seed)
         kept = None if fetch.strategy == ALL else fetch.indices[0]
         placed = self.runner.place(prompt, self.writer.plain(prompt, question, history), kept)
-        return AskedPrompt(encoding, prompt, placed, fetch)
+        return PreparedPrompt(encoding, prompt, placed, fetch)
 
     def _fetch(
         self,

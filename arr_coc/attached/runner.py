@@ -27,7 +27,7 @@ NEW_TOKENS = 128
 """Of an answer at most, where neither the call nor the model's generation config says."""
 
 
-class AskedPrompt(NamedTuple):
+class PreparedPrompt(NamedTuple):
     """A question about the images of a prompt, ready for the language model.
 
     Attributes:
@@ -123,7 +123,7 @@ class ModelRunner:
         return paid[(placed.kinds == (FETCHED if to_all else BASE)).to(paid.device)]
 
     def answers(
-        self, asked: Sequence[AskedPrompt], kwargs: dict[str, Any], with_logits: bool
+        self, asked: Sequence[PreparedPrompt], kwargs: dict[str, Any], with_logits: bool
     ) -> tuple[Any, int, list[str]]:
         """What transformers' `generate` returns for prompts, where its answers begin, and their texts."""
         placed = [own.placed for own in asked]

@@ -24,8 +24,8 @@ from ..modeling.scorers import (
     FetchContext,
     Realizer,
     Scorer,
+    is_uninformative,
     masked_mean,
-    says_nothing,
     unit_range,
     warn_of_fallback,
 )
@@ -142,7 +142,7 @@ def score(scorer: Scorer, prompt: EncodedPrompt, query: Tensor, **given: Any) ->
     """
     scores = token_scores(scorer, prompt, query, **given)
     places = prompt.is_place.to(scores.device)
-    failed = bool(says_nothing(scores[None], places[None]))
+    failed = bool(is_uninformative(scores[None], places[None]))
     if failed:
         warn_of_fallback(scorer)
         scores = prompt.saliency.to(scores.device)

@@ -59,7 +59,7 @@ def run_look(args: argparse.Namespace) -> None:
     model = load_model(args.model, args.device)
     encoding = model.encode_image(args.image)
     if encoding.documents is not None and args.box:
-        raise ValueError(f"--box: expected an image that is looked at as a whole; got several views: {args.image}")
+        raise ValueError(f"--box: expected an image without tiles; got several views: {args.image}")
     out.mkdir(parents=True, exist_ok=True)
     content: dict[str, Any] = {
         "image": args.image if len(args.image) < 1000 else f"{args.image[:80]}...",

@@ -18,7 +18,7 @@ from transformers.utils.hub import cached_file
 from ..data.records import Record, opened
 from ..files import read_json, write_json
 from ..modeling.fetcher import AS_CONFIGURED
-from ..modeling.generation import Asker, QuestionBatch
+from ..modeling.generation import AnswerGenerator, QuestionBatch
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.prompt import EmbeddedPrompt
 
@@ -172,11 +172,11 @@ def measure_reference(model: ArrCocForConditionalGeneration, records: Sequence[R
 
 def _prompts(model: ArrCocForConditionalGeneration, records: Sequence[Record]) -> Iterator[EmbeddedPrompt]:
     """Embedded prompts of all records, those about the same images together where they follow each other."""
-    asker = Asker(model, model.processor)
+    answer_generator = AnswerGenerator(model, model.processor)
     choices = model.model.fetcher.resolve(AS_CONFIGURED)
     for shown, group in groupby(records, key=lambda record: record.images):
         asked = list(group)
-        encoding = asker.encode([[opened(image) for image in shown]], prefix=False)
+        encoding = answer_generator.encode([[opened(image) for image in shown]], prefix=False)
         questions, histories = [record.question for record in asked], [list(record.history) for record in asked]
         images = [[*range(len(encoding))]] * len(asked)
-        yield asker.embed(QuestionBatch(encoding, images, questions), choices, histories)
+        yield answer_generator.embed(QuestionBatch(encoding, images, questions), choices, histories)

@@ -1,6 +1,6 @@
 """Evidence: all that led to an answer about one image, gathered for people to look at.
 
-Of a document, or an image that is looked at in tiles, it is shown for the view that a question fetches most from.
+For a document or an image in tiles, it shows the view that the question fetches most patches from.
 
 Nothing here is on the way of a question: what scorers decide by is asked of them once more, for the same context.
 
@@ -20,7 +20,7 @@ from ..evaluation.answers import encode
 from ..modeling.allocators import FetchResult
 from ..modeling.answers import Answer, answer_uncertainties
 from ..modeling.fetcher import FetchChoices
-from ..modeling.generation import Asker, QuestionBatch, generation_setting
+from ..modeling.generation import AnswerGenerator, QuestionBatch, generation_setting
 from ..modeling.image_encoding import ImageEncoding
 from ..modeling.image_loading import Encoded, load_source
 from ..modeling.image_processing_arr_coc import Box
@@ -79,7 +79,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Seen:
-    """An image that is looked at as a whole, encoded once for all of its questions.
+    """An image without tiles, encoded once for all of its questions.
 
     Attributes:
         image: as it was loaded.
@@ -167,7 +167,7 @@ def see_part(model: ArrCocForConditionalGeneration, encoding: ImageEncoding, que
 
     Args:
         model: with a processor.
-        encoding: from `model.encode_image`, of one document or of an image that is looked at in tiles.
+        encoding: from `model.encode_image`, of one document or of an image in tiles.
         question: about it.
         **choices: how patches are fetched, see `FetchChoices`; several passes are none of views.
 
@@ -255,9 +255,9 @@ _ENDS: dict[str, Any] = {"eos_token_id": [], "pad_token_id": -1}
 
 def _context(model: ArrCocForConditionalGeneration, seen: Seen, question: str, choices: FetchChoices) -> FetchContext:
     """What the scorers saw of the image and the question, but for known relevance and attention."""
-    asker, asked = Asker(model, model.processor), QuestionBatch(seen.encoding, [[0]], [question])
+    answer_generator, batch = AnswerGenerator(model, model.processor), QuestionBatch(seen.encoding, [[0]], [question])
     resolved = model.model.fetcher.resolve(replace(choices, num_passes=1))
-    return asker.look(asked, resolved, (), {})[0].context
+    return answer_generator.select_slots(batch, resolved, (), {})[0].context
 
 
 # ---- what a scorer decides by -------------------------------------------------------------------------------------

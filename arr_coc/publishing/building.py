@@ -3,8 +3,8 @@
 The result loads with `trust_remote_code=True` where `arr_coc` is not installed. The card's metadata follows from the
 model, its evaluation and this package.
 
-`export_language_model` writes the language model alone, a plain checkpoint of transformers: prompts are embedded by the
-vision half (`Asker.embed`), and an engine that knows nothing of ARR-COC, vLLM for one, answers them with this half
+`export_language_model` writes the language model alone, a plain checkpoint of transformers: the vision half embeds
+prompts (`AnswerGenerator.embed`), and an engine that does not know ARR-COC, such as vLLM, answers them with this half
 (`serving.vllm_client`).
 """
 

@@ -14,7 +14,7 @@ from transformers.generation.stopping_criteria import StoppingCriteria
 from ..attached import AttachedReader
 from ..attached.placing import count_fetched
 from ..attached.reader import BUDGET
-from ..attached.runner import AskedPrompt
+from ..attached.runner import PreparedPrompt
 from .protocol import ChatRequest
 from .question import AttachedChoices, EngineStopped, Progress, Question, Ticket
 from .question_queue import QuestionQueue, check_room
@@ -69,7 +69,7 @@ class AttachedEngine(QuestionQueue):
 
     def _answer(self, batch: list[Ticket]) -> None:
         """Fetches for each question by itself, and answers as many at once as the cache holds."""
-        asked: dict[Ticket, AskedPrompt] = {}
+        asked: dict[Ticket, PreparedPrompt] = {}
         for ticket in batch:
             if not ticket.cancelled:
                 self._try([ticket], lambda own: asked.update({own[0]: self._asked(own[0])}))
@@ -82,7 +82,7 @@ class AttachedEngine(QuestionQueue):
             group, left = left[:fit], left[fit:]
             self._try(group, lambda tickets: self._generate(tickets, [asked[ticket] for ticket in tickets]))
 
-    def _asked(self, ticket: Ticket) -> AskedPrompt:
+    def _asked(self, ticket: Ticket) -> PreparedPrompt:
         question = ticket.question
         assert isinstance(question.choices, AttachedChoices)
         (image,) = question.images
@@ -100,7 +100,7 @@ class AttachedEngine(QuestionQueue):
         check_room(ticket.prompt_tokens, question.max_tokens, self.longest)
         return asked
 
-    def _generate(self, tickets: Sequence[Ticket], asked: Sequence[AskedPrompt]) -> None:
+    def _generate(self, tickets: Sequence[Ticket], asked: Sequence[PreparedPrompt]) -> None:
         question, logits = tickets[0].question, LatestLogits()
         top_k = self.generation_config.top_k or 0
         drawn = {"temperature": question.temperature, "top_p": question.top_p, "top_k": top_k}

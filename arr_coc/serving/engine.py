@@ -1,8 +1,8 @@
 """The engine: one thread embeds questions, transformers' continuous batching answers them, all in one batch.
 
-A question waits, is embedded (scored, fetched, placed: `Asker.embed`), and runs. Its image tokens enter the batch as
-ids of `TokenRows`: an image's base tokens under the same ids for every question, so that the batch keeps their keys
-and values once; fetched tokens under ids of their own.
+A question waits, is embedded (scored, fetched, placed: `AnswerGenerator.embed`), and runs. Its image tokens enter the
+batch as ids of `TokenRows`. The base tokens of an image have the same ids for every question, so the batch keeps their
+keys and values once; fetched tokens have ids of their own.
 
 Questions that are answered in several passes, where what a pass fetches depends on the answer before, stay out of the
 batch: its tokens come without the distributions that say how unsure an answer is.
@@ -22,7 +22,7 @@ from transformers.generation.continuous_batching import ContinuousBatchingManage
 
 from ..modeling.allocators import FetchResult
 from ..modeling.fetcher import FetchChoices, RunningBackFetcher
-from ..modeling.generation import Answer, Asker, QuestionBatch
+from ..modeling.generation import Answer, AnswerGenerator, QuestionBatch
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.prompt import EmbeddedPrompt
 from .batched_model import PAGE, BatchedLanguageModel, TokenRows
@@ -38,7 +38,7 @@ class NobodyWaits(Exception):
     """The question was cancelled."""
 
 
-def answer_in_passes(asker: Asker, ticket: Ticket) -> Progress:
+def answer_in_passes(answer_generator: AnswerGenerator, ticket: Ticket) -> Progress:
     """The whole answer; what was fetched, and the passes, are the ticket's.
 
     Raises:
@@ -56,7 +56,7 @@ def answer_in_passes(asker: Asker, ticket: Ticket) -> Progress:
     drawn: dict[str, Any] = {"do_sample": question.temperature > 0}
     if question.temperature > 0:
         drawn |= {"temperature": question.temperature, "top_p": question.top_p, "top_k": 0}
-    answer: Answer = asker.ask(
+    answer: Answer = answer_generator.ask(
         question.images[0].encoding,
         question.text,
         history=list(question.history),
@@ -121,7 +121,11 @@ class Engine(QuestionQueue):
     ) -> None:
         model.config.require_embeds_alone("serve")
         super().__init__(settings, model.device, on_alone)
-        self.model, self.asker, self.on_embedded = model, Asker(model, model.processor), on_embedded
+        self.model, self.answer_generator, self.on_embedded = (
+            model,
+            AnswerGenerator(model, model.processor),
+            on_embedded,
+        )
         self.tokenizer, self.control_tokens = model.processor.tokenizer, model.processor.control_tokens
         self.generation_config = model.generation_config
         text = model.config.text_config
@@ -162,7 +166,7 @@ class Engine(QuestionQueue):
         Encodings stay as they are: nothing of a scorer goes into them.
         """
         with self._passing, self._fetching:
-            self.asker.model.model.fetcher, self.version = fetcher, version
+            self.answer_generator.model.model.fetcher, self.version = fetcher, version
 
     def cancel(self, ticket: Ticket) -> None:
         super().cancel(ticket)
@@ -199,8 +203,8 @@ class Engine(QuestionQueue):
         asked = QuestionBatch(first.join(*others), shown, [question.text for question in questions])
         history = [list(question.history) for question in questions]
         with self._fetching:
-            choices, version = self.asker.model.model.fetcher.resolve(wanted), self.version
-            prompt = self.asker.embed(asked, choices, history, max_new_tokens=questions[0].max_tokens)
+            choices, version = self.answer_generator.model.model.fetcher.resolve(wanted), self.version
+            prompt = self.answer_generator.embed(asked, choices, history, max_new_tokens=questions[0].max_tokens)
         self.on_embedded(prompt)
         slots = torch.arange(len(asked.slots)).split([len(images) for images in shown])
         for row, ticket in enumerate(batch):
@@ -244,7 +248,7 @@ class Engine(QuestionQueue):
     def _as_ids(self, ticket: Ticket, ids: Tensor, embeds: Tensor) -> tuple[list[int], list[int]]:
         """A prompt [S] with ids of `TokenRows` for its image tokens, and those among them that are the question's."""
         assert ticket.fetch is not None
-        places = (ids == self.asker.model.config.image_token_id).nonzero()[:, 0]
+        places = (ids == self.answer_generator.model.config.image_token_id).nonzero()[:, 0]
         tokens, own, start = ids.clone(), [], 0
         for (page, encoding), count in zip(ticket.question.pages, ticket.fetch.tokens.tolist(), strict=True):
             base = encoding.tokens.shape[1]
@@ -278,7 +282,7 @@ class Engine(QuestionQueue):
             try:
                 with self._passing:
                     ticket.version = self.version
-                    ticket.push(answer_in_passes(self.asker, ticket))
+                    ticket.push(answer_in_passes(self.answer_generator, ticket))
             except NobodyWaits:
                 pass
             except Exception as error:
@@ -296,7 +300,7 @@ class Engine(QuestionQueue):
         if sampling not in self._managers:
             settings = self.settings
             manager = self.batched.manager(
-                self.asker.model.generation_config,
+                self.answer_generator.model.generation_config,
                 sampling=sampling,
                 cache_tokens=settings.cache_tokens,
                 batch_tokens=settings.batch_tokens,

@@ -151,7 +151,7 @@ class VersionWatch:
 
     def __init__(self, engine: Engine, folder: Path, seconds: float, weights: str, registry: CollectorRegistry) -> None:
         self.engine, self.versions, self.seconds, self.weights = engine, Versions(folder), seconds, weights
-        self._own: RunningBackFetcher = engine.asker.model.model.fetcher
+        self._own: RunningBackFetcher = engine.answer_generator.model.model.fetcher
         self._gauge = Gauge("arr_coc_scorer_version", "1 for the version in use.", ["version"], registry=registry)
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="versions", daemon=True)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ..modeling.answers import split_thinking
-from ..modeling.generation import Asker, QuestionBatch, take_choices
+from ..modeling.generation import AnswerGenerator, QuestionBatch, take_choices
 from ..modeling.image_encoding import ImageEncoding
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from ..modeling.processing_arr_coc import Turn
@@ -39,13 +39,13 @@ class VllmClient:
         ValueError: a model whose prompts are more than embeddings.
 
     Example:
-        >>> asker = VllmClient(model, OpenAI(base_url="http://127.0.0.1:8000/v1", api_key="none"))
-        >>> asker.ask(asker.encode("receipt.png"), "What is the total?")
+        >>> answers = VllmClient(model, OpenAI(base_url="http://127.0.0.1:8000/v1", api_key="none"))
+        >>> answers.ask(answers.encode("receipt.png"), "What is the total?")
     """
 
     def __init__(self, model: ArrCocForConditionalGeneration, client: Any, name: str | None = None) -> None:
         model.config.require_embeds_alone("VllmClient")
-        self.asker, self.client, self._name = Asker(model, model.processor), client, name
+        self.answer_generator, self.client, self._name = AnswerGenerator(model, model.processor), client, name
 
     @cached_property
     def name(self) -> str:
@@ -58,7 +58,7 @@ class VllmClient:
         Raises:
             ValueError: an image that cannot be read.
         """
-        return self.asker.encode(image, prefix=False)
+        return self.answer_generator.encode(image, prefix=False)
 
     def ask(
         self, encoding: ImageEncoding, question: str, *, history: Sequence[Turn] = (), max_tokens: int = 64,
@@ -97,9 +97,9 @@ class VllmClient:
         fetch_choices, unknown = take_choices(choices)
         if unknown:
             raise TypeError(f"ask: expected fields of FetchChoices; got {', '.join(sorted(unknown))}")
-        resolved = self.asker.model.model.fetcher.resolve(fetch_choices)
-        asked = QuestionBatch(encoding, [[*range(len(encoding))]], [question])
-        prompt = self.asker.embed(asked, resolved, history, max_new_tokens=max_tokens)
+        resolved = self.answer_generator.model.model.fetcher.resolve(fetch_choices)
+        batch = QuestionBatch(encoding, [[*range(len(encoding))]], [question])
+        prompt = self.answer_generator.embed(batch, resolved, history, max_new_tokens=max_tokens)
         inside = prompt.inputs["attention_mask"][0].bool()
         ids, embeds = prompt.inputs["input_ids"][0][inside].tolist(), prompt.embeds[0][inside]
         head, tail = self._around
@@ -111,7 +111,7 @@ class VllmClient:
     @cached_property
     def _around(self) -> tuple[list[int], list[int]]:
         """Tokens that the template writes before and behind a user's only message."""
-        processor = self.asker.processor
+        processor = self.answer_generator.processor
         block = {"type": "text", "text": processor.image_token}
         messages: list[Any] = [{"role": "user", "content": [block]}]
         text = processor.apply_chat_template(messages, add_generation_prompt=True)

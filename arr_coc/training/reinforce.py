@@ -22,7 +22,7 @@ from ..modeling.allocators import FetchResult
 from ..modeling.answers import split_thinking
 from ..modeling.fetcher import FetchChoices
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration, ImageEncoding
-from ..modeling.prompt import Look, default_query_mask, trim_placeholders
+from ..modeling.prompt import SelectedSlots, default_query_mask, trim_placeholders
 from ..modeling.scorers import Scorer
 from .losses import answer_positions, token_losses
 from .parts import base_model
@@ -176,17 +176,17 @@ class AnsweredPrompts:
 
 
 @dataclass(frozen=True)
-class AskedBatch:
+class DrawnQuestions:
     """Questions whose patches are to be drawn.
 
     Attributes:
         prompts: with room for K fetched tokens per image.
-        look: what the questions see before anything is fetched.
+        selected: what the questions see before anything is fetched.
         mask: bool [I, N], True on patches that may be drawn.
     """
 
     prompts: AnsweredPrompts
-    look: Look
+    selected: SelectedSlots
     mask: Tensor
 
     @classmethod
@@ -198,7 +198,7 @@ class AskedBatch:
         *,
         encoding: ImageEncoding | None = None,
         answers: Sequence[Sequence[str]] | None = None,
-    ) -> "AskedBatch":
+    ) -> "DrawnQuestions":
         """What `QuestionCollator` gives, its images encoded unless `encoding` is given.
 
         Raises:
@@ -214,17 +214,17 @@ class AskedBatch:
             encoding = model.model.encode_image(batch["pixel_values"], batch.get("patch_mask"))
         if index is None:
             index = torch.arange(len(encoding), device=ids.device)
-        look = model.model.look(ids, encoding, query_mask=query.bool(), image_index=index)
-        if not look.budget:
+        selected = model.model.select_slots(ids, encoding, query_mask=query.bool(), image_index=index)
+        if not selected.budget:
             raise ValueError("batch: expected prompts with room for fetched patches; got a budget of 0")
-        mask = look.context.patch_mask
-        mask = mask if look.taken is None else mask.scatter(1, look.taken, False)
+        mask = selected.context.patch_mask
+        mask = mask if selected.taken is None else mask.scatter(1, selected.taken, False)
         own = {**{name: batch[name] for name in _PROMPT[:3]}, "query_mask": query.bool(), "image_index": index}
-        return cls(AnsweredPrompts(model, own, answers, encoding), look, mask)
+        return cls(AnsweredPrompts(model, own, answers, encoding), selected, mask)
 
     def fetch(self, strategy: str, allocator: str | None) -> FetchResult:
         """What the model itself would fetch, with the gradient of what chooses."""
-        return self.prompts.model.model.fetch(self.look, FetchChoices(strategy=strategy, allocator=allocator))
+        return self.prompts.model.model.fetch(self.selected, FetchChoices(strategy=strategy, allocator=allocator))
 
     @torch.no_grad()
     def correctness(self, drawn: Tensor, sizes: Tensor, how: str) -> Tensor:
@@ -233,8 +233,8 @@ class AskedBatch:
         Raises:
             ValueError: images of one prompt with sets of different sizes.
         """
-        rows = self.look.rows
-        correct = torch.zeros(len(self.look.input_ids), drawn.shape[1], device=drawn.device)
+        rows = self.selected.rows
+        correct = torch.zeros(len(self.selected.input_ids), drawn.shape[1], device=drawn.device)
         for g in range(drawn.shape[1]):
             wanted = sizes.new_full((len(correct),), int(sizes[0, g])).scatter(0, rows, sizes[:, g])
             if not torch.equal(wanted[rows], sizes[:, g]):
@@ -244,7 +244,7 @@ class AskedBatch:
                 prompts = (wanted == size).nonzero()[:, 0]
                 slots = torch.isin(rows, prompts)
                 asked = self.prompts
-                if len(prompts) < len(correct) or size < self.look.budget:
+                if len(prompts) < len(correct) or size < self.selected.budget:
                     asked = asked.select(prompts, slots, size)
                 correct[prompts, g] = asked.answered(drawn[slots, g, :size], how).to(correct)
         return correct
@@ -397,22 +397,22 @@ def reinforcement_loss(
     strategy = base.config.fetcher_config.strategy if strategy is None else strategy
     if not base.model.fetcher.check_strategy(strategy).trained:
         raise ValueError(f"strategy: expected a scorer with weights, to be trained; got {strategy!r}")
-    asked = AskedBatch.of(base, batch, encoding=encoding, answers=answers)
+    asked = DrawnQuestions.of(base, batch, encoding=encoding, answers=answers)
     fetch = asked.fetch(strategy, allocator) if fetch is None else fetch
     logits = fetch.scores / settings.temperature
     sets, sizes, log_p = _draw(logits, fetch.survival, asked, settings.draws, generator)
     correct = asked.correctness(sets, sizes, settings.answering)
-    rows = asked.look.rows
+    rows = asked.selected.rows
     slots = torch.zeros_like(correct).index_add(0, rows, torch.ones_like(log_p))
     fetched = torch.zeros_like(correct).index_add(0, rows, sizes.to(correct)) / slots.clamp(min=1)
-    rewards = reward(correct, fetched=fetched, budget=asked.look.budget, weights=settings.weights)
+    rewards = reward(correct, fetched=fetched, budget=asked.selected.budget, weights=settings.weights)
     log_p = torch.zeros_like(rewards).index_add(0, rows, log_p)  # several images in a prompt: drawn independently
     advantages = group_advantages(rewards, normalise=settings.normalise)
     entropy, divergence = draw_entropy(logits, asked.mask), logits.new_zeros(())
     loss = -(advantages * log_p).mean() + settings.entropy_weight * (settings.entropy_floor - entropy).relu().mean()
     if reference is not None:
         with torch.no_grad():
-            before = reference(asked.look.context) / settings.temperature
+            before = reference(asked.selected.context) / settings.temperature
         divergence = draw_divergence(logits, before, asked.mask).mean()
         loss = loss + settings.kl_weight * divergence
     return Reinforcement(
@@ -421,17 +421,17 @@ def reinforcement_loss(
 
 
 def _draw(
-    logits: Tensor, survival: Tensor | None, asked: AskedBatch, draws: int, generator: torch.Generator
+    logits: Tensor, survival: Tensor | None, asked: DrawnQuestions, draws: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Patches [I, G, K], how many of them are the set [I, G], and the log-probability of set and size [I, G]."""
     logits = logits[:, None].expand(-1, draws, -1)
     mask = asked.mask[:, None].expand(-1, draws, -1)
-    sizes = torch.full(logits.shape[:2], asked.look.budget, device=logits.device)
+    sizes = torch.full(logits.shape[:2], asked.selected.budget, device=logits.device)
     log_p = logits.new_zeros(logits.shape[:2])
     if survival is not None:
         sizes = draw_sizes(survival, draws, generator=generator)
         log_p = size_log_probability(survival, sizes)
-    sets = draw_orders(logits, asked.look.budget, mask=mask, generator=generator)
+    sets = draw_orders(logits, asked.selected.budget, mask=mask, generator=generator)
     return sets, sizes, log_p + set_log_probability(logits, sets, mask, sizes=sizes)
 
 

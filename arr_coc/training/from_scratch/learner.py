@@ -115,7 +115,7 @@ class Learner(nn.Module):
         encoding = encoding.select(_pages(features, len(batch.after)))
         ids, query = self.prompt(batch, encoding.base_positions)
         with torch.no_grad():
-            context = core.look(ids, encoding, query_mask=query).context
+            context = core.select_slots(ids, encoding, query_mask=query).context
         indices = best(batch.oracle + 0.5 * uniform_like(batch.oracle, generator), budget)
         states = core.vision_tower.fetched_states(encoding, indices)
         tokens = core.bridge(*states, base=encoding.bridge_cache or [], bypass=encoding.bypass).tokens
@@ -161,8 +161,8 @@ class Learner(nn.Module):
         ids, query = self.prompt(batch, read.base_positions + budget)
         choices = FetchChoices(strategy=strategy, relevance=_oracle(batch, generator, dropped), generator=generator)
         pages = _pages(features, len(batch.after))
-        look = core.look(ids, read, query_mask=query, image_index=pages, choices=choices)
-        fetched = core.fetch(look, choices)
+        selected = core.select_slots(ids, read, query_mask=query, image_index=pages, choices=choices)
+        fetched = core.fetch(selected, choices)
         own = _distinct(fetched, len(features))
         indices, base = fetched.indices[own], read.tokens.shape[1]
         image_tokens = core.image_tokens(read.select(pages[own]), fetched.select(own))[0]
@@ -181,7 +181,7 @@ class Learner(nn.Module):
         }
         if not self.training:
             return losses
-        losses["relevance"] = self._drawn_relevance_loss(look.context, fetched, batch, relevance_share, generator)
+        losses["relevance"] = self._drawn_relevance_loss(selected.context, fetched, batch, relevance_share, generator)
         losses["base"] = self.base_loss(encoding.tokens, batch)
         losses["visual_pretraining"] = self.visual_loss(encoding, batch)
         if not frozen:

@@ -28,7 +28,7 @@ from arr_coc.data.domains.variations import with_absent, with_turns
 from arr_coc.modeling.answers import THINKS, THOUGHT
 from arr_coc.modeling.bridges import CellBridge
 from arr_coc.modeling.fetcher import FetchChoices
-from arr_coc.modeling.generation import Asker, QuestionBatch
+from arr_coc.modeling.generation import AnswerGenerator, QuestionBatch
 from arr_coc.modeling.image_encoding import ImageEncoding
 from arr_coc.modeling.image_loading import Source
 from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
@@ -148,7 +148,7 @@ class Reader(nn.Module):
     def __init__(self, model: ArrCocForConditionalGeneration, processor: ArrCocProcessor) -> None:
         super().__init__()
         self.model, self.processor = model, processor
-        self.asker = Asker(model, processor)
+        self.answer_generator = AnswerGenerator(model, processor)
 
     @torch.no_grad()
     def encode(self, page: Page, tiles: str) -> Encoded:
@@ -163,7 +163,7 @@ class Reader(nn.Module):
     ) -> dict[str, Tensor]:
         """The answers' loss, and "right" [Q]: which answers would be exact."""
         core = self.model.model
-        encoding = core.crossed_anew(
+        encoding = core.bridge_again(
             document.encoding, document.encoding.bypass
         )  # the bridge learns from base tokens too
         numbers = list(range(len(encoding)))
@@ -172,8 +172,10 @@ class Reader(nn.Module):
             encoding, [numbers] * len(questions), [question.text for question in questions], boxes=boxes
         )
         history = [question.history for question in questions]
-        look, choices = self.asker.look(asked, FetchChoices(strategy=strategy, budget=budget), history, {})
-        prompt = core.place(look, core.fetch(look, choices), attention_mask=look.attention_mask)
+        selected, choices = self.answer_generator.select_slots(
+            asked, FetchChoices(strategy=strategy, budget=budget), history, {}
+        )
+        prompt = core.place(selected, core.fetch(selected, choices), attention_mask=selected.attention_mask)
         return self._answered(
             prompt.embeds, prompt.inputs["attention_mask"], [question.written for question in questions]
         )
