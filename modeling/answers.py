@@ -1,4 +1,4 @@
-"""Answers: what was thought before them, how probable they are, and where their fetched patches stand on the page.
+"""Answers: their text without thinking, their probability, and the places of their fetched patches on the page.
 
 Notation: B prompts, I image slots, K fetched patches, S prompt length, T tokens of the longest answer.
 """
@@ -19,14 +19,14 @@ from .joint_allocation import JointFetch
 from .views import Views, square_of
 
 THINKS, THOUGHT = "<think>", "</think>"
-"""What language models write around what they think before they answer."""
+"""The marks around a language model's thinking before its answer."""
 
 THINKING = re.compile(rf"\A\s*{THINKS}(.*?)(?:{THOUGHT}|\Z)\s*", re.DOTALL)
-"""What stands before an answer; all that was written, where thinking came to no end."""
+"""Matches all text before an answer; the whole text if thinking did not end."""
 
 
 def split_thinking(text: str) -> tuple[str, str]:
-    """What was thought before an answer, and the answer; "" for what is not there, or was not come to."""
+    """The thinking before an answer, and the answer; "" for a part that is missing."""
     begun = text.strip()
     if len(begun) > 1 and THINKS.startswith(begun):
         return "", ""
@@ -36,10 +36,10 @@ def split_thinking(text: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where one fetched token was fetched from.
+    """The place of one fetched token.
 
     Attributes:
-        source: which of the sources that the prompt shows, from 0.
+        source: the number of the source among those of the prompt, from 0.
         page: of a document, from 1, or None.
         second: of a video, or None.
         box: x0, y0, x1, y1 in px of the source, within it.
@@ -52,9 +52,9 @@ class Origin:
 
 
 def origins_of(fetch: FetchResult, encoding: ImageEncoding, images: Sequence[int]) -> tuple[Origin, ...]:
-    """The origin of each fetched token of a prompt that shows the sources `images` [I], in the order of the prompt.
+    """The origin of each fetched token of a prompt with the sources `images` [I], in the order of the prompt.
 
-    Empty where the sources' sizes are not known; padding, which holds nothing of a source, has none.
+    Empty if the sources' sizes are not known; padding has none.
     """
     if encoding.source_sizes is None:
         return ()
@@ -73,7 +73,7 @@ def origins_of(fetch: FetchResult, encoding: ImageEncoding, images: Sequence[int
 
 
 def _boxes(fetch: FetchResult, sizes: Sequence[tuple[int, int]]) -> Tensor:
-    """`JointFetch.boxes` of what was fetched from overviews of sources of (height, width) px alone."""
+    """`JointFetch.boxes` for patches of the overviews of sources of (height, width) px."""
     slots, squares = torch.arange(len(sizes)), [square_of((0, 0, width, height)) for height, width in sizes]
     views = Views(slots, torch.tensor(squares), torch.zeros(0, dtype=torch.int64), None, "each")
     side = math.isqrt(fetch.scores.shape[1])
@@ -83,13 +83,13 @@ def _boxes(fetch: FetchResult, sizes: Sequence[tuple[int, int]]) -> Tensor:
 
 @dataclass(frozen=True)
 class Pass:
-    """One run back of several for a question, and what was answered after it.
+    """One of several passes for a question, and its answer.
 
     Attributes:
         text, probability: of the answer, as in `Answer`.
-        uncertainty: of all that was written, thinking included, 0..1: see `answer_uncertainties`.
-        share: of the patches, that was drawn and not chosen: see `passes.EXPLORATION`.
-        fetch: what this pass fetched, and the map that it chose by (`fetch.relevance`).
+        uncertainty: of the whole output, thinking included, 0..1: see `answer_uncertainties`.
+        share: of patches drawn at random: see `passes.EXPLORATION`.
+        fetch: the patches of this pass, and the map by which they were chosen (`fetch.relevance`).
     """
 
     text: str
@@ -101,17 +101,17 @@ class Pass:
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer and how it came about.
+    """An answer and the patches that it was generated from.
 
     Attributes:
         text: the answer.
         probability: of the whole answer, thinking and end included: the product of its tokens' probabilities.
-        fetch: what was fetched, one row per image of the prompt.
-        sources: where each fetched token was fetched from, in px of what was asked about; see `Origin`.
-        passes: the runs back in order, where there may be several (`num_passes`); `fetch` is all of theirs.
-        output: with `return_dict_in_generate=True` what transformers' `generate` returned, a row for each answer.
-        thinking: what was written before the answer, between <think> and </think>; "": nothing. Where tokens ran out
-            within it, `text` is "".
+        fetch: the fetched patches, one row per image of the prompt.
+        sources: the place of each fetched token, in px of its source; see `Origin`.
+        passes: the passes in order, with `num_passes` above 1; `fetch` is that of all passes.
+        output: with `return_dict_in_generate=True` the output of transformers' `generate`, a row for each answer.
+        thinking: the text between <think> and </think> before the answer; "": none. If the tokens ran out within it,
+            `text` is "".
     """
 
     text: str
@@ -131,9 +131,9 @@ def with_fetch(
     images: Sequence[Sequence[int]],
     output: Any,
 ) -> list[Answer]:
-    """Answers, as many to each prompt, with what was fetched for it.
+    """Answers, equally many for each prompt, with the patches fetched for it.
 
-    `texts`: all that was written; `images`: the sources that each prompt shows.
+    `texts`: the whole outputs; `images`: the sources of each prompt.
     """
     repeats = len(texts) // len(images)
     rows = torch.arange(sum(map(len, images))).split([len(own) for own in images])
@@ -147,7 +147,7 @@ def with_fetch(
 
 
 def answer_probabilities(model: Any, output: Any, start: int, end: int | list[int] | Tensor, pad: int) -> list[float]:
-    """Of each answer, which begins at `start`: the product of the model's own probabilities, first end included."""
+    """[answers] the product of the model's own token probabilities from `start` to the first end token, inclusive."""
     tokens, beams = output.sequences[:, start:], getattr(output, "beam_indices", None)
     scores = model.compute_transition_scores(output.sequences, output.logits, beams, normalize_logits=True)
     behind = _behind(tokens, end, pad)
@@ -155,9 +155,9 @@ def answer_probabilities(model: Any, output: Any, start: int, end: int | list[in
 
 
 def answer_uncertainties(output: Any, start: int, end: int | list[int] | Tensor, pad: int) -> list[float]:
-    """Of each answer, 0..1: mean entropy of its tokens' distributions, first end included, over log(vocabulary).
+    """[answers] 0..1: mean entropy of the token distributions up to the first end token, over log(vocabulary).
 
-    Of greedy or drawn answers, not of beams.
+    For greedy or sampled answers, not for beams.
     """
     entropies = torch.stack([torch.special.entr(step.float().softmax(-1)).sum(-1) for step in output.logits], 1)
     counted = ~_behind(output.sequences[:, start:], end, pad)[:, : entropies.shape[1]]
@@ -169,4 +169,4 @@ def _behind(tokens: Tensor, end: int | list[int] | Tensor, pad: int) -> Tensor:
     """bool [B, T]: tokens behind an answer's first end."""
     ends = torch.isin(tokens, torch.as_tensor(end, dtype=tokens.dtype, device=tokens.device).reshape(-1))
     behind = ends.cumsum(1) - ends.int() > 0
-    return behind | ((tokens == torch.as_tensor(pad, device=tokens.device)) & ~ends)  # stopped by something else
+    return behind | ((tokens == torch.as_tensor(pad, device=tokens.device)) & ~ends)  # stopped for another reason

@@ -26,15 +26,15 @@ from .transformers_releases import CACHE
 
 
 def keeps_every_position(cache: Cache) -> bool:
-    """Whether a cache keeps the keys and values of all positions, as only full attention does."""
+    """Whether a cache keeps the keys and values of all positions, as that of full attention does."""
     return all(type(layer).__name__ == "DynamicLayer" for layer in cache.layers)
 
 
 @torch.no_grad()
 def with_prefix(core: Core, processor: ArrCocProcessor, encoding: ImageEncoding) -> ImageEncoding:
-    """Prefills the language model with the prompt up to and including the base tokens, where that can be kept.
+    """Prefills the language model with the prompt up to and including the base tokens, and keeps the cache.
 
-    Only full-attention language models keep a plain cache of every position.
+    Without full attention in all layers the encoding does not change, as its cache does not keep every position.
     """
     cache = DynamicCache(config=core.config.text_config)
     if not keeps_every_position(cache):
@@ -55,7 +55,7 @@ def with_prefix(core: Core, processor: ArrCocProcessor, encoding: ImageEncoding)
 
 
 def cached_prefix(core: Core, encoding: ImageEncoding, rows: Tensor) -> DynamicCache:
-    """A cache holding the language model's reading of the encoded images numbered `rows` [B]."""
+    """A cache with the language model's prefill of the encoded images `rows` [B]."""
     cache = DynamicCache(config=core.config.text_config)
     for layer, (key, value) in enumerate(encoding.prefix_cache or ()):
         at = rows.to(key.device)
@@ -64,7 +64,7 @@ def cached_prefix(core: Core, encoding: ImageEncoding, rows: Tensor) -> DynamicC
 
 
 def holds_prefix(encoding: ImageEncoding, inputs: dict[str, Tensor]) -> bool:
-    """Whether every left-padded prompt begins with the tokens that the encoding holds keys and values of.
+    """Whether each left-padded prompt begins with the tokens of the encoding's prefix.
 
     `inputs`: input_ids and attention_mask [B, S], and perhaps others.
     """
@@ -79,7 +79,7 @@ def holds_prefix(encoding: ImageEncoding, inputs: dict[str, Tensor]) -> bool:
 
 
 def pad_after_prefix(inputs: dict[str, Tensor], prefix: int) -> dict[str, Tensor]:
-    """[pad][prefix][rest] -> [prefix][pad][rest], so that one cached prefix serves prompts of any length."""
+    """[pad][prefix][rest] -> [prefix][pad][rest], so that one cached prefix fits prompts of any length."""
     pads = (inputs["attention_mask"] == 0).sum(1).tolist()
 
     def move(rows: Tensor) -> Tensor:
@@ -97,14 +97,14 @@ def pad_after_prefix(inputs: dict[str, Tensor], prefix: int) -> dict[str, Tensor
 
 
 SPREAD = 2.0
-"""Patches over which the attention to a base token that is a single patch spreads (mask compressor): a deviation."""
+"""Standard deviation, in patches, over which attention to a base token of one patch is spread (mask compressor)."""
 
 
 class AttentionRecorder(TorchFunctionMode):
-    """While it is entered, keeps what the question's tokens attend to, layer by layer, however the layers are written.
+    """Records the attention of the question's tokens, layer by layer, for any implementation of a layer.
 
-    It watches calls of PyTorch's scaled-dot-product attention and, for attention that is written out ("eager"), of the
-    softmax over [B, heads, Q, S]; of this thread alone, and no setting of the model is touched.
+    Within its context it watches calls of PyTorch's scaled-dot-product attention and, for "eager" attention, of the
+    softmax over [B, heads, Q, S], in this thread alone. It changes no setting of the model.
 
     Attributes:
         layers: [B, S] float32 for each call so far: attention to each position, mean over heads and question tokens.
@@ -143,7 +143,7 @@ def attention_weights(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """The weights [B, heads, Q, S] within `F.scaled_dot_product_attention` of the same arguments, in float32."""
+    """The weights [B, heads, Q, S] of `F.scaled_dot_product_attention` for the same arguments, in float32."""
     key = key.repeat_interleave(query.shape[1] // key.shape[1], 1).float()
     logits = query.float() @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
     if is_causal:
@@ -151,7 +151,7 @@ def attention_weights(
     if attn_mask is not None:
         hidden = attn_mask.dtype == torch.bool
         logits = logits.masked_fill(~attn_mask, float("-inf")) if hidden else logits + attn_mask
-    return logits.softmax(-1).nan_to_num(0.0)  # padding may see nothing at all
+    return logits.softmax(-1).nan_to_num(0.0)  # padding may attend to nothing
 
 
 @torch.no_grad()
@@ -194,9 +194,9 @@ def attention_relevance(model: Core, selected: SelectedSlots) -> Tensor:
 def _behind_prefix(
     model: Core, selected: SelectedSlots, inputs: dict[str, Tensor]
 ) -> tuple[dict[str, Tensor], Cache | None]:
-    """The prompts with their padding behind what the encoding was read with, and a cache of that; or as they are."""
+    """The prompts with their padding behind the encoding's prefix, and its cache; or unchanged without a prefix."""
     prefix = selected.prefix
-    alone = len(selected.rows) == len(selected.input_ids)  # one image in each prompt: the one that its prefix holds
+    alone = len(selected.rows) == len(selected.input_ids)  # one image in each prompt: that of its prefix
     if prefix is None or selected.image_index is None or not alone or not holds_prefix(prefix, inputs):
         return inputs, None
     assert prefix.prefix_ids is not None
@@ -205,7 +205,7 @@ def _behind_prefix(
 
 
 def _mean_over_layers(layers: list[Tensor], span: Sequence[float]) -> Tensor | None:
-    """Mean [B, S] over the layers within two shares of the depth, at least one layer; None where none was recorded."""
+    """Mean [B, S] over the layers between two shares of the depth, at least one layer; None without any."""
     if not layers:
         return None
     first = min(int(span[0] * len(layers)), len(layers) - 1)
@@ -214,8 +214,8 @@ def _mean_over_layers(layers: list[Tensor], span: Sequence[float]) -> Tensor | N
 
 
 def _to_base(model: Core, selected: SelectedSlots, input_ids: Tensor, paid: Tensor) -> Tensor:
-    """What of the attention `paid` [B, S] goes to each slot's base tokens: [I, M]."""
-    image = paid[(input_ids == model.config.image_token_id).to(paid.device)]  # slot after slot, in order
+    """The part of the attention `paid` [B, S] on each slot's base tokens: [I, M]."""
+    image = paid[(input_ids == model.config.image_token_id).to(paid.device)]  # slot by slot, in order
     places = model.layout.base_places(selected.encoding.semantic.shape[1] // selected.encoding.pool**2).to(paid.device)
     return image.view(len(selected.rows), -1)[:, places]
 
@@ -223,8 +223,9 @@ def _to_base(model: Core, selected: SelectedSlots, input_ids: Tensor, paid: Tens
 def on_fine_grid(attention: Tensor, side: int, base_indices: Tensor | None) -> Tensor:
     """Attention to base tokens [I, M] -> patches [I, N].
 
-    Base tokens are square cells of patches, between whose centres it is interpolated; or, with the mask compressor, the
-    patches `base_indices` [I, M]: then each patch gets the mean of the base tokens around it, near ones most.
+    Base tokens are square cells of patches: the attention is interpolated between their centres. With the mask
+    compressor they are the patches `base_indices` [I, M]: each patch gets the mean of the base tokens around it, near
+    ones most.
     """
     if base_indices is None:
         cells = isqrt(attention.shape[1])

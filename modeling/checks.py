@@ -1,4 +1,4 @@
-"""Checks of what callers pass: one ValueError of one line that says what was expected and what came.
+"""Checks of arguments: each error is a ValueError of one line with the expected and the received value.
 
 Notation: B prompts, S sequence length, P encoded images, I image slots, N patches.
 """
@@ -19,7 +19,7 @@ FARTHEST = 1e9
 """px; a box further away is a mistake."""
 
 MAX_BEAMS = 1024
-"""Answers that are worked on at once, for one question: more is a typo that takes all memory."""
+"""The most answers at a time for one question; more is taken for a typo and would fill the memory."""
 
 NUMBERS = {bool: "True or False", Integral: "an integer", Real: "a number"}
 
@@ -42,7 +42,7 @@ DECODING: dict[str, tuple[Any, float, float]] = {
     "output_scores": (bool, 0, 1),
     "output_logits": (bool, 0, 1),
 }
-"""Settings of transformers' `generate` that would fail deep within it: kind, least and greatest value."""
+"""Settings of transformers' `generate` that would fail deep within it: type, least and greatest value."""
 
 CALLABLES: dict[str, tuple[tuple[str, ...], str]] = {
     "streamer": (("put", "end"), "an object with put and end"),
@@ -51,7 +51,7 @@ CALLABLES: dict[str, tuple[tuple[str, ...], str]] = {
     "stopping_criteria": (("append", "extend"), "a list of stopping criteria"),
     "prefix_allowed_tokens_fn": (("__call__",), "a function"),
 }
-"""What else `generate` takes: the attributes that it has."""
+"""Other arguments of `generate`: the attributes that they need."""
 
 PROCESSING: dict[str, tuple[Any, str]] = {
     "size": (int | Mapping | SizeDict, 'px, or {"height": px, "width": px}'),
@@ -79,16 +79,16 @@ FETCHING: dict[str, tuple[Any, str]] = {
     "num_passes": (int | str, 'an integer from 1, or "auto"'),
     "exploration": (str, "a name"),
 }
-"""Choices of how a call fetches."""
+"""Fields of `FetchChoices`: types, and the text for errors."""
 
 
 def refusal(field: str, expected: str, value: Any) -> ValueError:
-    """The error for a field of a wrong kind."""
+    """The error for an invalid value of a field."""
     return ValueError(f"{field}: expected {expected}; got {describe(value)}")
 
 
 def check_processing(arguments: Mapping[str, Any]) -> None:
-    """Raises a ValueError where an argument of `PROCESSING` is of another kind."""
+    """Raises a ValueError for an argument of `PROCESSING` of another type."""
     for name in arguments.keys() & PROCESSING.keys():
         value, (kinds, expected) = arguments[name], PROCESSING[name]
         wrong = not isinstance(value, kinds) or (isinstance(value, bool) and name != "padding")
@@ -102,7 +102,7 @@ def check_processing(arguments: Mapping[str, Any]) -> None:
 
 
 def describe(value: Any) -> str:
-    """A value in a few words."""
+    """A short description of a value for errors."""
     if isinstance(value, Tensor):
         quantized = "quantized " if value.is_quantized else ""
         return f"a {quantized}tensor {value.dtype}, {value.layout}, {value.device}, shape {list(value.shape)}"
@@ -112,12 +112,12 @@ def describe(value: Any) -> str:
 
 
 def is_dense(tensor: Tensor) -> bool:
-    """Whether a tensor's numbers can be read one by one: not sparse, quantized or without any (meta)."""
+    """Whether a tensor's values can be read: not sparse, quantized or on the meta device."""
     return tensor.layout == torch.strided and not tensor.is_quantized and not tensor.is_meta
 
 
 def too_long(limit: int, longest: int, num_fetched: int, fits: int) -> ValueError:
-    """The error for a prompt of `longest` tokens beside which the context holds `fits` patches, of `num_fetched`."""
+    """The error for a prompt of `longest` tokens; the context has room for `fits` of `num_fetched` patches."""
     if fits < 1:
         return ValueError(f"question: expected a prompt of fewer than {limit} tokens, images included; got {longest}")
     expected = f"at most {fits} patches of each budget, which with this question fill the {limit} tokens of context"
@@ -158,7 +158,7 @@ def _is_box(value: Any) -> bool:
 _INTEGERS = ("input_ids", "labels", "position_ids", "image_index")
 
 _OTHERS = {"query_mask": 2, "image_index": 1}
-"""Their dimensions."""
+"""Dimensions of a model's inputs."""
 
 
 def check_inputs(
@@ -170,15 +170,15 @@ def check_inputs(
     dtype: torch.dtype,
     vocabulary: int,
 ) -> None:
-    """Raises a ValueError where what stands beside images in `forward` is of a wrong kind, or does not fit them.
+    """Raises a ValueError for inputs of `forward` that are invalid or do not match its images.
 
     Args:
-        inputs: by name; None stays out.
+        inputs: by name; None is ignored.
         relevance: [I, N], or None.
         images: P.
         patches: N.
         dtype: of the images' tokens.
-        vocabulary: tokens that there are.
+        vocabulary: the number of tokens.
     """
     here = {name: value for name, value in inputs.items() if value is not None}
     ids = here["input_ids"]

@@ -23,11 +23,11 @@ Part = TypeVar("Part")
 
 
 FAMILIES: dict[str, "Registry[Any]"] = {}
-"""Every family by its noun, once its file is imported."""
+"""All families by their noun, once their files are imported."""
 
 
 class Registry(dict[str, Part]):
-    """Maps names to the members of a family: `registry[name]` is the member, and a ValueError where there is none.
+    """Maps names to the members of a family: `registry[name]` is the member; an unknown name raises a ValueError.
 
     Args:
         noun: names the family in errors.
@@ -63,16 +63,16 @@ _LONGEST = 200
 """Characters of a refused value that an error quotes."""
 
 _MOST_LABELS = 2**16
-"""Labels of a classifier, a table of names that transformers makes for every config."""
+"""The most labels of a classifier: transformers makes a table of their names for every config."""
 
 
 def checked_field(expected: str | Callable[[], str], holds: Callable[[Any], bool], default: Any) -> Any:
-    """A field whose values, once they are of its type, `holds` has to be true of.
+    """A field whose values `holds` checks, once they have its type.
 
     Args:
-        expected: what errors say that the field takes; a function where that is known only later.
-        holds: asked about every value but None, which only the type allows or refuses.
-        default: the field's.
+        expected: the expected value in errors; a function if it is known only later.
+        holds: called with every value but None, which the type allows or refuses.
+        default: the field's default.
     """
 
     def validate(value: Any) -> None:
@@ -100,7 +100,7 @@ def number(low: float, high: float, default: Any, *, above: bool = False) -> Any
 
 
 def choice(names: Collection[str] | Callable[[], Collection[str]], default: str | None) -> Any:
-    """A field for one of some names; a function where they are known only later."""
+    """A field for one of `names`; a function if they are known only later."""
 
     def known() -> Collection[str]:
         return names() if callable(names) else names
@@ -111,8 +111,8 @@ def choice(names: Collection[str] | Callable[[], Collection[str]], default: str 
 def validated(cls: Held) -> Held:
     """Class decorator for a dataclass of checked fields.
 
-    Raises (what it makes, not the decorator):
-        ValueError: a value that its field does not take; the message names the field, what it takes and what came.
+    Raises (in instances, not in the decorator):
+        ValueError: an invalid value; the message names the field, the expected and the received value.
     """
     checked: Any = strict(cls)
     assign, begin = checked.__setattr__, checked.__init__
@@ -138,25 +138,25 @@ def validated(cls: Held) -> Held:
 
 
 def require(condition: bool, field: str, expected: str, received: Any) -> None:
-    """Raises the ValueError of a field, unless the condition holds: for what more than one field decides."""
+    """Raises the ValueError of a field unless the condition holds; for conditions on several fields."""
     if not condition:
         raise ValueError(f"{field}: expected {expected}; got {quoted(received)}")
 
 
 def require_heads(config: PretrainedConfig, field: str) -> None:
-    """Requires a width that divides into the attention heads that the field counts."""
+    """Requires a width that is a multiple of the attention heads in `field`."""
     heads = getattr(config, field)
     require(config.hidden_size % heads == 0, "hidden_size", f"a multiple of {heads} heads", config.hidden_size)
 
 
 def quoted(value: Any) -> str:
-    """A refused value as errors quote it: in one line, and not all of a long one."""
+    """A received value in errors: in one line, and shortened."""
     text = " ".join(repr(value).split())
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def _expected(cls: Any, name: str) -> str:
-    """What the field takes, with None where its type has it."""
+    """The expected value of a field, with None if its type allows it."""
     field = cls.__dataclass_fields__[name]
     expected = field.metadata.get("expected")
     if expected is None:
@@ -166,7 +166,7 @@ def _expected(cls: Any, name: str) -> str:
 
 
 def is_dtype(dtype: Any) -> bool:
-    """Whether it is, or names, a type of torch that weights can be of."""
+    """Whether `dtype` is, or names, a floating-point dtype of torch."""
     named = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     return isinstance(named, torch.dtype) and named.is_floating_point
 
@@ -176,17 +176,17 @@ def _are_numbered(labels: dict[Any, str]) -> bool:
 
 
 def check_labels(count: Any) -> None:
-    """Refuses `num_labels`, no field of its own, for which transformers would make an endless table.
+    """Refuses an invalid `num_labels`, which is not a field: transformers would make an endless table for it.
 
     Raises:
-        ValueError: no whole number, or too large a one.
+        ValueError: not a whole number, or too large.
     """
     if count is not None and not (type(count) is int and 0 <= count <= _MOST_LABELS):
         raise ValueError(f"num_labels: expected a whole number from 0 to {_MOST_LABELS}; got {quoted(count)}")
 
 
 class ValidatedConfig(PretrainedConfig):
-    """What transformers' configs share, with types: transformers states them as strings, which `strict` skips."""
+    """Fields of all transformers configs, with types: transformers' annotations are strings, which `strict` skips."""
 
     architectures: list[str] | None = None
     output_hidden_states: bool | None = False
@@ -211,10 +211,10 @@ class ValidatedConfig(PretrainedConfig):
 
 
 def make_part(name: str, kind: type[PretrainedConfig], value: Any) -> PretrainedConfig:
-    """The config of a part, from itself, from a dict of its fields, or from None: its defaults.
+    """The config of a part, from itself, from a dict of its fields, or from None: the defaults.
 
     Raises:
-        ValueError: something else, or a field that is refused, which the message names behind the part's `name`.
+        ValueError: another type, or an invalid field, which the message names with the part's `name` in front.
     """
     fields = {} if value is None else value
     if isinstance(fields, kind):
@@ -230,13 +230,13 @@ def make_part(name: str, kind: type[PretrainedConfig], value: Any) -> Pretrained
 
 
 MAX_SIDE, MAX_PATCHES = 8192, 2**18
-"""Of an image, px, and patches of one: bounds keep a typo from filling the memory."""
+"""Bounds of an image's side, px, and of its patches: larger values are typos that would fill the memory."""
 
 MAX_WIDTH, MAX_MLP, MAX_LAYERS, MAX_HEADS = 2**14, 2**17, 512, 1024
 """Bounds of the parts' sizes, several times those of the largest models there are."""
 
 MAX_ID = 2**31 - 1
-"""Of a token."""
+"""The largest id of a token."""
 
 
 def width(default: int, *, least: int = 1) -> Any:
@@ -245,7 +245,7 @@ def width(default: int, *, least: int = 1) -> Any:
 
 
 def epsilon(default: float) -> Any:
-    """A field for what keeps a normalisation from dividing by zero."""
+    """A field for the epsilon of a normalisation."""
     return number(0.0, 1.0, default, above=True)
 
 
@@ -255,7 +255,7 @@ def spread(default: float) -> Any:
 
 
 def member(noun: str, default: str) -> Any:
-    """A field for the name of a registered part; where its family is not imported, building the model checks it."""
+    """A field for the name of a registered part; if its family is not imported, building the model checks it."""
 
     def holds(name: str) -> bool:
         return not FAMILIES.get(noun) or name in FAMILIES[noun]
@@ -276,7 +276,7 @@ def trained_scorers(default: Sequence[str]) -> Any:
 
 
 def shares(count: int, default: Sequence[float]) -> Any:
-    """A field for so many weights that are divided by their sum."""
+    """A field for `count` weights, which are divided by their sum."""
     return checked_field(
         f"{count} numbers from 0 to 1000000, one above 0",
         lambda weights: len(weights) == count and all(0 <= weight <= 1e6 for weight in weights) and sum(weights) > 0,
@@ -285,14 +285,14 @@ def shares(count: int, default: Sequence[float]) -> Any:
 
 
 def span(default: Sequence[float]) -> Any:
-    """A field for a part of a whole: where it begins and ends."""
+    """A field for an interval within 0..1: its start and its end."""
     return checked_field(
         "two increasing numbers from 0 to 1", lambda ends: len(ends) == 2 and 0 <= ends[0] < ends[1] <= 1, default
     )
 
 
 def markers() -> Any:
-    """A field for what `processing_arr_coc.query_markers` returns."""
+    """A field for the markers of `processing_arr_coc.query_markers`."""
     turns, texts = ("start_id", "end_id"), ("role_ids", "newline_ids", "ignored_ids")
 
     def holds(value: dict[str, Any]) -> bool:
@@ -322,20 +322,20 @@ LIMITS: dict[str, tuple[float, float]] = {
     "initializer_range": (0, 10),
     "attention_dropout": (0, 1),
 }
-"""Least and most by field, several times those of the largest models there are."""
+"""Least and greatest value by field, several times those of the largest models."""
 
 FLAGS = ("output_hidden_states", "output_attentions", "return_dict", "use_cache", "is_encoder_decoder")
-"""What is on or off in every config; transformers does not check the first ones."""
+"""Boolean fields of every config; transformers does not check the first ones."""
 
 _LARGEST = 2**31 - 1
-"""Of any whole number in a config: ids and sizes alike."""
+"""The largest whole number in a config: ids and sizes alike."""
 
 
 def make_text_config(value: Any) -> PretrainedConfig:
     """The language model's config, from itself, from a dict with `model_type` (Qwen3 by default), or from None.
 
     Raises:
-        ValueError: something else, an unknown model, or a field that is refused, which the message names.
+        ValueError: another type, an unknown model, or an invalid field, which the message names.
     """
     config = value if isinstance(value, PretrainedConfig) else _from_fields({} if value is None else value)
     if config.dtype is not None and not is_dtype(config.dtype):
@@ -359,13 +359,13 @@ def _from_fields(fields: Any) -> PretrainedConfig:
         raise ValueError(f"text_config: expected a config or a dict of its fields; got {quoted(fields)}")
     fields = dict(fields)
     model_type = fields.pop("model_type", "qwen3")
-    _check_limits(fields)  # before transformers makes a list of the layers
+    _check_limits(fields)  # before transformers builds a list of the layers
     try:
         check_labels(fields.get("num_labels"))
         return AutoConfig.for_model(model_type, **fields)
     except StrictDataclassFieldValidationError as error:
         raise ValueError(f"text_config.{_reworded(error)}") from error
-    except Exception as error:  # each config has checks of its own, and raises what it likes
+    except Exception as error:  # each config has its own checks and errors
         raise ValueError(f"text_config: expected fields of a {model_type!r} model; got {_line(error)}") from error
 
 
@@ -377,7 +377,7 @@ def _check_limits(fields: dict[str, Any]) -> None:
 
 
 def _check_rope(config: PretrainedConfig) -> None:
-    """The rotary positions' numbers are numbers, which transformers finds out when it computes with them."""
+    """Checks that the numbers of rotary positions are numbers; transformers only notices when it computes with them."""
     rope = getattr(config, "rope_parameters", None)
     for holder in (vars(config), rope if isinstance(rope, dict) else {}):
         for name in ("rope_theta", "factor"):
@@ -399,7 +399,7 @@ def _check_names(config: PretrainedConfig) -> None:
 
 
 def _numbers(held: Any, name: str) -> Iterator[tuple[str, float]]:
-    """Every number in a config, with the name of the field that holds it."""
+    """All numbers in a config, with the names of their fields."""
     if isinstance(held, dict):
         for key, value in held.items():
             yield from _numbers(value, f"{name}.{key}")
@@ -411,7 +411,7 @@ def _numbers(held: Any, name: str) -> Iterator[tuple[str, float]]:
 
 
 def _reworded(error: StrictDataclassFieldValidationError) -> str:
-    """transformers' refusal of a field, as ours read."""
+    """transformers' error for a field, in this package's form."""
     name = re.search(r"field '([^']*)'", str(error))
     cause = _line(error.__cause__)
     types = re.search(r"expected (.*?), got (.*)", cause)

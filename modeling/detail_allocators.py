@@ -1,11 +1,11 @@
 """Allocators that choose levels of detail: from relevance and a budget to K disjoint regions of 1, 4 or 16 patches.
 
-A region of more than one patch holds no padding and nothing that must not be fetched: cells at the edge of either are
-divided. So a budget of all patches is all patches, each by itself.
+A region of more than one patch holds no padding and no patch that must not be fetched: cells with such patches are
+divided. So a budget of all patches gives each patch by itself.
 
-Notation: B batch, G side of the fine grid (several grids stand one below the other), N patches, M = N/16 base cells, K
-fetched tokens, P peaks. Trees are those of `grid_encoder.in_tree`: cells [B, M], quarters [B, M, 4], patches [B, M, 4,
-4].
+Notation: B batch, G side of the fine grid (several grids are stacked one below the other), N patches, M = N/16 base
+cells, K fetched tokens, P peaks. Trees are those of `grid_encoder.in_tree`: cells [B, M], quarters [B, M, 4], patches
+[B, M, 4, 4].
 """
 
 from dataclasses import dataclass
@@ -26,11 +26,11 @@ _NONE = float("-inf")
 
 @dataclass(frozen=True)
 class _Tree:
-    """What there is to fetch, as a tree.
+    """The patches that can be fetched, as a tree.
 
     Attributes:
-        relevance: [B, M, 4, 4], 0 on what is not `real`.
-        real: bool [B, M, 4, 4], False on padding and on what must not be fetched.
+        relevance: [B, M, 4, 4], 0 outside `real`.
+        real: bool [B, M, 4, 4], False on padding and on patches that must not be fetched.
         padding: bool [B, M, 4, 4], True on padding that may fill a budget.
         side: G.
     """
@@ -42,7 +42,7 @@ class _Tree:
 
     @classmethod
     def of(cls, scores: Tensor, relevance: Tensor, side: int | None) -> "_Tree":
-        """Of scores and relevance [B, N] as `Allocator.choose` takes them; NaN is not relevant."""
+        """The tree of scores and relevance [B, N], the arguments of `Allocator.choose`; NaN is not relevant."""
         side = round(scores.shape[1] ** 0.5) if side is None else side
         least = torch.finfo(scores.dtype).min
         real, padding = in_tree(scores > least, side), in_tree(scores == least, side)
@@ -50,11 +50,11 @@ class _Tree:
         return cls(torch.where(real, values, 0.0), real, padding, side)
 
     def fill(self, worth: Tensor, levels: Tensor, count: int) -> Allocation:
-        """The `count` regions of the highest worth, and padding where there are fewer.
+        """The `count` regions of the highest worth, and padding if there are fewer.
 
         Args:
-            worth: [B, M, 4, 4] on the first patch of each region there is to choose from; -inf on all others.
-            levels: [B, M, 4, 4] int64, its level.
+            worth: [B, M, 4, 4] on the first patch of each possible region; -inf elsewhere.
+            levels: [B, M, 4, 4] int64, the region's level.
             count: K.
         """
         free = self.padding & worth.isneginf()
@@ -63,30 +63,30 @@ class _Tree:
         return indices, out_of_tree(levels, self.side).gather(1, indices)
 
 
-# ---- dividing cells that ask for it ---------------------------------------------------------------------------------
+# ---- dividing cells by priority -------------------------------------------------------------------------------------
 
 
 def _divide(
     tree: _Tree, cells: Tensor, quarters: Tensor, worth: tuple[Tensor, Tensor, Tensor], count: int
 ) -> Allocation:
-    """Divides cells and quarters whose priority is above 0, and more, by priority, until there are `count` regions.
+    """Divides cells and quarters with a priority above 0, and then others by priority, until there are `count` regions.
 
     Args:
-        tree: what there is.
+        tree: the patches.
         cells, quarters: priorities [B, M] and [B, M, 4].
-        worth: of regions that are cells, quarters and patches: those of the highest are fetched.
+        worth: of regions that are cells, quarters and patches: those of the highest worth are fetched.
         count: K.
     """
-    broken = ~tree.real.all(3)  # quarters that cannot be one region
+    broken = ~tree.real.all(3)  # quarters that must be divided
     forced = torch.cat((broken.any(2), broken.flatten(1)), 1)
     keys = torch.cat((cells, torch.minimum(quarters, cells[..., None]).flatten(1)), 1).masked_fill(forced, float("inf"))
-    # A quarter comes behind its cell in this order: its key is at most the cell's, and cells stand in front.
+    # A quarter comes behind its cell in this order: its key is at most the cell's, and cells come first.
     order = keys.sort(dim=1, descending=True, stable=True).indices
     rank = torch.empty_like(order).scatter_(1, order, torch.arange(keys.shape[1], device=keys.device).expand_as(order))
     must = forced.sum(1)
     whole = (tree.real.all(3) & broken.any(2, keepdim=True)).sum((1, 2)) + (~broken.any(2)).sum(1)
-    least = whole + (tree.real & broken[..., None]).sum((1, 2, 3))  # regions if only what must be is divided
-    steps = (torch.clamp(count - least, min=0) + 2) // 3  # each adds three
+    least = whole + (tree.real & broken[..., None]).sum((1, 2, 3))  # regions with the necessary divisions alone
+    steps = (torch.clamp(count - least, min=0) + 2) // 3  # each division adds three
     divided = (keys > 0) | (rank < (must + steps)[:, None])
     split_cell, split_quarter = divided[:, : cells.shape[1]], divided[:, cells.shape[1] :].view_as(quarters)
     split_quarter = split_quarter & split_cell[..., None]
@@ -96,7 +96,7 @@ def _divide(
 def _leaves(
     tree: _Tree, split_cell: Tensor, split_quarter: Tensor, worth: tuple[Tensor, Tensor, Tensor], count: int
 ) -> Allocation:
-    """The `count` leaves of the highest worth of a tree that is divided so."""
+    """The `count` leaves of the highest worth after these divisions."""
     values = torch.where(tree.real & split_quarter[..., None], worth[2], _NONE)
     levels = torch.zeros_like(tree.real, dtype=torch.int64)
     first = torch.where(split_cell[..., None] & ~split_quarter, worth[1], values[..., 0])
@@ -110,11 +110,11 @@ def _leaves(
 def quadtree(
     scores: Tensor, count: int, *, relevance: Tensor, config: ArrCocFetcherConfig, side: int | None = None
 ) -> Allocation:
-    """Divides where relevance varies, and fetches the regions of the highest mean relevance.
+    """Divides regions in which relevance varies, and fetches the regions of the highest mean relevance.
 
-    A cell, and each of its quarters, is divided where the standard deviation of relevance in it and the ring of patches
-    around it is above `quadtree_spread`; where that leaves fewer than K regions, also what varies most of the rest.
-    The ring: a word that fills a region to its edges would vary nowhere in it, and be pooled.
+    A cell or quarter is divided if the standard deviation of relevance in it and the ring of patches around it is above
+    `quadtree_spread`; if that gives fewer than K regions, those with the largest deviation follow. Without the ring, a
+    word that fills a region to its edges would not vary in it, and would be pooled.
     """
     tree = _Tree.of(scores, relevance, side)
     patches = out_of_tree(tree.relevance, tree.side).view(-1, 1, tree.side, tree.side)
@@ -137,20 +137,20 @@ def _deviation(patches: Tensor, span: int) -> Tensor:
 # ---- resolution that falls with distance -----------------------------------------------------------------------------
 
 _PEAK_WIDTH = 9
-"""Patches: the most relevant one of a square of this side around itself is a peak. Two base cells and the patch."""
+"""Patches: a peak is the most relevant patch in a square of this side around itself, two base cells and the patch."""
 
 _STEEPNESS = 10.0
-"""Of the mapping "sigmoid": from 5 % to 95 % of the tokens between resolutions of 0.2 and 0.8."""
+"""For the mapping "sigmoid": from 5 % to 95 % of the tokens between resolutions of 0.2 and 0.8."""
 
 
 def foveated(
     scores: Tensor, count: int, *, relevance: Tensor, config: ArrCocFetcherConfig, side: int | None = None
 ) -> Allocation:
-    """Fetches what lies nearest to the peaks of relevance, ever more coarsely with distance.
+    """Fetches regions around the peaks of relevance, more coarsely with distance.
 
     The resolution of a patch is the highest over the peaks of w / (1 + a r^2): r its distance in patches, a
-    `fovea_falloff`, w the peak's relevance as a share of the highest. `fovea_mapping` turns it into the tokens that its
-    cell asks for, from 1 to 16; a cell gets as many of 1, 4 and 16 as is nearest to that on a logarithmic scale.
+    `fovea_falloff`, w the peak's relevance as a share of the highest. `fovea_mapping` maps it to tokens of its cell, 1
+    to 16; the cell gets the nearest of 1, 4 and 16 on a logarithmic scale.
     """
     tree = _Tree.of(scores, relevance, side)
     resolution = in_tree(_resolution(scores, out_of_tree(tree.relevance, tree.side), tree.side, config), tree.side)
@@ -161,7 +161,7 @@ def foveated(
 
 
 def _resolution(scores: Tensor, relevance: Tensor, side: int, config: ArrCocFetcherConfig) -> Tensor:
-    """[B, N] in 0..1: see `foveated`. A peak is none for other grids than its own."""
+    """[B, N] in 0..1: see `foveated`. A peak acts on its own grid only."""
     batch, patches = scores.shape
     ranked = scores.clamp(min=torch.finfo(scores.dtype).min).view(-1, 1, side, side)
     highest = F.max_pool2d(ranked, _PEAK_WIDTH, stride=1, padding=_PEAK_WIDTH // 2) == ranked
@@ -178,7 +178,7 @@ def _resolution(scores: Tensor, relevance: Tensor, side: int, config: ArrCocFetc
 
 
 def _tokens(resolution: Tensor, mapping: str) -> Tensor:
-    """How many tokens a base cell asks for, 1 to 16, at a resolution of 0 to 1."""
+    """Tokens of a base cell, 1 to 16, at a resolution of 0 to 1."""
     if mapping == "exponential":
         return 16.0**resolution
     share = resolution if mapping == "linear" else (_STEEPNESS * (resolution - 0.5)).sigmoid()
@@ -191,11 +191,11 @@ def _tokens(resolution: Tensor, mapping: str) -> Tensor:
 def knapsack(
     scores: Tensor, count: int, *, relevance: Tensor, config: ArrCocFetcherConfig, side: int | None = None
 ) -> Allocation:
-    """Of all choices of K disjoint regions the one that captures most relevance, exactly.
+    """The exact choice of K disjoint regions that captures most relevance.
 
-    A patch by itself captures its relevance; a quarter or a cell as one token captures a share of the sum of its
-    patches', `pooled_shares`. Solved by dynamic programming over a balanced tree: the most that a part of the image can
-    capture with each number of tokens is the (max, +) convolution of what its two halves can.
+    A patch by itself captures its relevance; a quarter or a cell as one token captures a share (`pooled_shares`) of the
+    sum of its patches. Dynamic programming over a balanced tree solves it: the most that a part of the image can
+    capture with each number of tokens is the (max, +) convolution of its two halves.
     """
     tree = _Tree.of(scores, relevance, side)
     of_cell, of_quarter = config.pooled_shares
@@ -225,11 +225,12 @@ def knapsack(
 
 
 def _join(tables: Tensor, most: int) -> Allocation:
-    """What pairs of neighbours capture with each number of tokens up to `most`: tables [B, n, t] -> [B, n/2, t'].
+    """The most that pairs of neighbours capture with each number of tokens up to `most`: tables [B, n, t] -> [B, n/2,
+    t'].
 
-    And of these tokens, how many the first of the pair gets, [B, n/2, t']: as many as it can for the same.
+    Also the number of these tokens for the first of the pair, [B, n/2, t']: the largest of equal choices.
     """
-    if tables.shape[1] % 2:  # a neighbour that captures nothing, with no token
+    if tables.shape[1] % 2:  # an empty neighbour, without tokens
         nothing = F.pad(tables.new_zeros(len(tables), 1, 1), (0, tables.shape[2] - 1), value=_NONE)
         tables = torch.cat((tables, nothing), 1)
     first, second = tables[:, 0::2], tables[:, 1::2]
@@ -242,7 +243,7 @@ def _join(tables: Tensor, most: int) -> Allocation:
 
 
 def _shares(tables: Tensor, tokens: Tensor, most: int) -> Tensor:
-    """How many of an item's `tokens` [B] each part gets, [B, n], so that tables [B, n, t] capture most together."""
+    """The split of an item's `tokens` [B] over parts, [B, n], for which tables [B, n, t] capture most."""
     joined = []
     tables = tables[..., : most + 1]
     while tables.shape[1] > 1:
@@ -256,7 +257,7 @@ def _shares(tables: Tensor, tokens: Tensor, most: int) -> Tensor:
 
 
 def _undo(tokens: Tensor, way: Tensor) -> Tensor:
-    """Tokens [B, n] of pairs -> of both of each, [B, 2n], by the way [B, n, t] that `_join` took."""
+    """Tokens [B, n] of pairs -> of both parts of each pair, [B, 2n], by the choices [B, n, t] of `_join`."""
     first = way.gather(2, tokens[..., None])[..., 0]
     return torch.stack((first, tokens - first), 2).flatten(1)
 

@@ -1,4 +1,4 @@
-"""Encodings of images: everything about them that no question changes, in memory and in files.
+"""Encodings of images: everything that does not depend on a question, in memory and in files.
 
 Notation: P encoded images, I image slots, G side of the fine grid, N = G*G patches, M base tokens, K fetched tokens, C
 feature channels, T texture channels, D' semantic width, D language-model width.
@@ -23,10 +23,10 @@ KeyValue = tuple[Tensor, Tensor]
 
 
 class Rows:
-    """Base of dataclasses whose tensors and lists hold a row for every item of a batch."""
+    """Base of dataclasses whose tensors and lists hold one row for each item of a batch."""
 
     def select(self, index: Tensor) -> Self:
-        """The items at `index` [I], in that order; repeats are allowed. Fields marked "shared" stay as they are."""
+        """The items at `index` [I], in that order; repeats are allowed. Fields marked "shared" do not change."""
 
         def pick(value: Any) -> Any:
             if isinstance(value, Tensor):
@@ -40,10 +40,10 @@ class Rows:
         return replace(self, **{name: pick(getattr(self, name)) for name in self._own()})  # type: ignore[type-var]
 
     def join(self, *others: Self) -> Self:
-        """The items of all, in that order. Fields marked "shared" are taken from the first."""
+        """The items of all parts, in that order. Fields marked "shared" come from the first part."""
 
         def chain(values: list[Any]) -> Any:
-            if any(value is None for value in values):  # what is not known of all is not known
+            if any(value is None for value in values):  # a field that is not known for all parts is None
                 return None
             if isinstance(values[0], Tensor):
                 return torch.cat(values)
@@ -62,23 +62,23 @@ class Rows:
         return replace(self, **{name: chain([getattr(rows, name) for rows in every]) for name in self._own()})  # type: ignore[type-var]
 
     def _own(self) -> list[str]:
-        """Fields that hold a row for every item."""
+        """Fields with one row for each item."""
         return [part.name for part in fields(self) if part.init and not part.metadata.get("shared")]  # type: ignore[arg-type]
 
 
 @dataclass
 class Tiles(Rows):
-    """Tiles of encoded sources: of each what no question changes and nothing else can be made from; R of them.
+    """R tiles of encoded sources, with the fields from which all others can be computed.
 
     Attributes:
-        features: [R, C, G, G] in bfloat16 (or half precision, where the model computes in that).
-        textures: [R, T, G, G], likewise.
+        features: [R, C, G, G] in bfloat16, or in the model's own half precision.
+        textures: [R, T, G, G], in the same dtype.
         patch_mask: [R, N] bool.
         seeds: [R] int64.
-        sources: [R] int64, the row of the `ImageEncoding` whose source each is a part of.
+        sources: [R] int64, the row of each tile's source in the `ImageEncoding`.
         windows: [R, 4] int64, x0, y0, x1, y1 in px of the source.
-        depths: [R, 2, W, G, G] like the features, where the model keeps depths (`ImageEncoding.depths`), else None.
-        pieces: [R, N, 2, S] int32 where the model reads text (`ImageEncoding.pieces`), else None.
+        depths: [R, 2, W, G, G] in the same dtype (`ImageEncoding.depths`), or None.
+        pieces: [R, N, 2, S] int32 (`ImageEncoding.pieces`), or None.
     """
 
     features: Tensor
@@ -98,47 +98,47 @@ SEEN = (
     "features", "textures", "patch_mask", "seeds", "compressed", "base_indices", "semantic", "semantic_cache", "depths",
     "pieces",
 )  # fmt: skip
-"""What of an `ImageEncoding` comes from the vision tower; the rest is the language model's side of it."""
+"""Fields of an `ImageEncoding` from the vision tower; the others come from the bridge and the language model."""
 
 KNOWN = ("source_sizes", "documents", "sources", "tiles", "tiling")
-"""What is known of an encoding's sources, whatever reads their tokens."""
+"""Fields about the sources of an encoding."""
 
 
 @dataclass
 class ImageEncoding(Rows):
-    """Everything about images that no question changes; pass it in place of the images for any number of questions.
+    """Encoded images; pass it in place of the images for any number of questions.
 
     Attributes:
         features: [P, C, G, G], the grid encoder's output.
         textures: [P, T, G, G], the first of `textures.TEXTURES`.
-        patch_mask: [P, N] bool, True on patches that hold some of the image.
+        patch_mask: [P, N] bool, False on padding patches.
         seeds: [P] int64, a checksum of the pixels (for random relevance).
         compressed: [P, D', G/4, G/4], the compressor's output.
-        base_indices: [P, M] which patches the base tokens are (mask compressor), or None.
-        semantic: [P, M, D'], base states after the semantic encoder, without CLS.
-        semantic_cache: its keys and values of the base, per layer.
-        tokens: [P, M, D], base tokens in the language model's space; where the layout puts something before or between
-            them, with that: [P, positions, D].
-        closing: [P, positions, D] what the layout puts behind the fetched tokens, or None.
+        base_indices: [P, M] the patch of each base token (mask compressor), or None.
+        semantic: [P, M, D'], states of base tokens after the semantic encoder, without CLS.
+        semantic_cache: its keys and values of base tokens, for each layer.
+        tokens: [P, M, D], base tokens for the language model, with the layout's tokens before and between them: [P,
+            positions, D].
+        closing: [P, positions, D] the layout's tokens behind the fetched tokens, or None.
         quality: [P, M] of the base tokens, from bridges that score tokens, else None.
-        bridge_cache: the bridge's keys and values of the base, per layer, where it attends across tokens.
+        bridge_cache: the bridge's keys and values of base tokens, for each layer, if it attends across tokens.
         bypass: whether `tokens` come from the bridge's linear projection alone.
-        pool: base cells along each axis that one of `tokens` stands for.
-        prefix_ids: [p] the prompt's tokens up to and including the base, or None where it was not prefilled.
-        prefix_cache: the language model's keys and values of that prefix, per layer [P, heads, p, d].
-        source_sizes: (height, width) of each source image in px, where known.
-        documents: the number of the document that each source is a page of, or None where each stands for itself. One
-            prompt shows all sources of a document.
-        sources: what was encoded, with its pixels, to run back to; None where they are not at hand.
+        pool: base cells along each axis in one of `tokens`.
+        prefix_ids: [p] the prompt's tokens up to and including the base tokens, or None without a prefill.
+        prefix_cache: the language model's keys and values of this prefix, for each layer [P, heads, p, d].
+        source_sizes: (height, width) of each source image in px, if known.
+        documents: the number of each source's document, or None without documents. One prompt shows all sources of a
+            document.
+        sources: the sources with their pixels, from which tiles are encoded; None if they are not in memory.
         tiles: tiles of the sources, or None: a model without views.
-        tiling: how tiles are asked for, see `views.ViewOptions`; None where all that there are were encoded.
-        depths: [P, 2, W, G, G], the grid encoder's states after a third and two thirds of its layers, or None where no
-            scorer of the model reads them, nor its language model (deepstack).
+        tiling: the tiles that questions may encode, see `views.ViewOptions`; None if all tiles were encoded.
+        depths: [P, 2, W, G, G], the grid encoder's states after a third and two thirds of its layers; None if neither a
+            scorer nor the language model (deepstack) reads them.
         pieces: [P, N, 2, S] int32, the wordpieces that begin in the upper and lower half of each patch, -1 in empty
-            slots (`wordpieces.TextReader`); None: a model that does not read text so.
-        bypassed: [P] bool, True where the bridge's adapter failed, so that `tokens` are its linear projection's; None
-            from bridges without an adapter.
-        made_by: the model that made it (`ArrCocModel.maker`), or None where that is not known.
+            slots (`wordpieces.TextReader`); None from models without a text reader.
+        bypassed: [P] bool, True where the linear projection replaced the bridge's failed adapter; None from bridges
+            without an adapter.
+        made_by: the model that made it (`ArrCocModel.maker`), or None if that is not known.
     """
 
     features: Tensor
@@ -181,12 +181,12 @@ class ImageEncoding(Rows):
         return self.features.shape[0]
 
     def join(self, *others: "ImageEncoding") -> "ImageEncoding":
-        """The images of all, in that order; documents stay such, and beside them each image becomes one.
+        """The images of all encodings, in that order. Documents stay documents; beside them each image becomes one.
 
-        What is not known of all of them (prefix, sizes, pixels) is not known afterwards.
+        Fields that are not known for all of them (prefix, sizes, pixels) are None in the result.
 
         Raises:
-            ValueError: grids or poolings that differ, or tiles that are encoded when a question asks for them.
+            ValueError: grids or poolings that differ, or tiles that are encoded on demand.
         """
         every = [self, *others]
         for name in ("side", "pool"):
@@ -200,22 +200,23 @@ class ImageEncoding(Rows):
         return _join_views(every) if others and in_views else Rows.join(*every)
 
     def save(self, path: str | os.PathLike, model: Any) -> None:
-        """Writes it to one safetensors file, for `load` with the same model, an `ArrCocForConditionalGeneration`.
+        """Writes the encoding to a safetensors file, which `load` reads with the same model.
 
-        Kept are all tensors but the language model's keys and values of the prompt, which it makes anew. Pixels are
-        not: a question cannot go back to them for new tiles.
+        `model` is an `ArrCocForConditionalGeneration`. The file holds all tensors but the language model's keys and
+        values of the prompt, which `load` computes again. It holds no pixels, so a question cannot encode further
+        tiles.
 
         Raises:
-            ValueError: its tiles are encoded when questions ask for them, which a file cannot do.
+            ValueError: tiles that are encoded on demand, which a file cannot do.
         """
         save_encoding(self, path, model.model.identity())
 
     @staticmethod
     def load(path: str | os.PathLike, model: Any) -> "ImageEncoding":
-        """The encoding that `save` wrote.
+        """Reads an encoding that `save` wrote.
 
         Raises:
-            ValueError: another file, or an encoding of another model.
+            ValueError: another kind of file, or an encoding of another model.
             FileNotFoundError: no such file.
         """
         core = model.model
@@ -223,7 +224,7 @@ class ImageEncoding(Rows):
         return encoding
 
     def centres(self) -> Tensor:
-        """[P, M, 2] float32, (y, x) of the middle of what each base token shows, in patches of the fine grid."""
+        """[P, M, 2] float32, (y, x) of the centre of each base token's patches, in patches of the fine grid."""
         if self.base_indices is not None:
             return torch.stack((self.base_indices // self.side, self.base_indices % self.side), -1).float()
         rows = isqrt(self.semantic.shape[1])
@@ -232,20 +233,20 @@ class ImageEncoding(Rows):
         return torch.cartesian_prod(middle, middle).view(1, -1, 2).expand(len(self), -1, -1)
 
     def check_fits(self, config: Any) -> None:
-        """Raises a ValueError where a model of another width made this: `config` is an `ArrCocConfig`."""
+        """Raises a ValueError if a model of another width made the encoding: `config` is an `ArrCocConfig`."""
         widths = [self.features.shape[1], self.semantic.shape[-1], self.tokens.shape[-1]]
         own = [config.vision_config.out_channels, config.semantic_config.hidden_size, config.text_config.hidden_size]
         if widths != own:
             raise ValueError(f"image: expected an encoding by a model of widths {own}; got one of {widths}")
 
     def without_prefix(self) -> "ImageEncoding":
-        """The same without the language model's reading of it: for prompts that do not begin with it."""
+        """The encoding without the language model's prefill, for prompts that begin otherwise."""
         return replace(self, prefix_ids=None, prefix_cache=None)
 
     def without_base(self) -> "ImageEncoding":
-        """The same for prompts without base tokens, and without what the layout puts around them.
+        """The encoding for prompts without base tokens and without the layout's tokens around them.
 
-        Patches are chosen and encoded beside the base as ever.
+        Scorer and fetched tokens still use the base tokens.
         """
         quality = None if self.quality is None else self.quality[:, :0]
         return replace(self.without_prefix(), tokens=self.tokens[:, :0], closing=None, quality=quality)
@@ -256,7 +257,7 @@ def _same(first: Tensor | None, second: Tensor | None) -> bool:
 
 
 def _join_views(every: list[ImageEncoding]) -> ImageEncoding:
-    """`ImageEncoding.join` of encodings of which some have documents or tiles."""
+    """`ImageEncoding.join` for encodings with documents or tiles."""
     documents: list[int] = []
     tiles: list[Tiles] = []
     start = 0
@@ -271,7 +272,7 @@ def _join_views(every: list[ImageEncoding]) -> ImageEncoding:
         values = [getattr(encoding, name) for encoding in every]
         return None if None in values else [row for rows in values for row in rows]
 
-    # What fetched tokens see of a base is made anew for each view that is fetched from.
+    # The states that fetched tokens attend to are computed again for each view that is fetched from.
     bare = [
         replace(
             encoding, semantic_cache=[], bridge_cache=None, documents=None, source_sizes=None, sources=None, tiles=None
@@ -299,10 +300,10 @@ def check_identity(name: str, made_by: str, identity: str) -> None:
 
 
 def save_encoding(encoding: ImageEncoding, path: str | os.PathLike, identity: str) -> None:
-    """Writes an encoding to one safetensors file.
+    """Writes an encoding to a safetensors file.
 
     Raises:
-        ValueError: its tiles are encoded when questions ask for them, which a file cannot do.
+        ValueError: tiles that are encoded on demand, which a file cannot do.
     """
     if encoding.tiling is not None:
         expected = "an encoding that holds all of its tiles (a larger max_tiles, fewer tiles by a number, or none)"
@@ -316,7 +317,7 @@ def save_encoding(encoding: ImageEncoding, path: str | os.PathLike, identity: st
 
 
 def _tensors(encoding: ImageEncoding) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor that a file holds, by its name there."""
+    """All tensors of a file, by their names there."""
     for part in fields(encoding):
         value = getattr(encoding, part.name)
         if isinstance(value, Tensor) and part.name != "prefix_ids":
@@ -330,11 +331,11 @@ def _tensors(encoding: ImageEncoding) -> Iterator[tuple[str, Tensor]]:
 
 
 def load_encoding(path: str | os.PathLike, made_by: tuple[str, str], device: torch.device) -> ImageEncoding:
-    """The encoding in a file that `save_encoding` wrote, for the model `made_by` (its object, its identity).
+    """Reads an encoding that `save_encoding` wrote, for the model `made_by` (its object, its identity).
 
     Raises:
         FileNotFoundError: no such file.
-        ValueError: no such content, or of another model.
+        ValueError: another content, or another model's.
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f"{path}: expected a file that ImageEncoding.save wrote; got a missing path")

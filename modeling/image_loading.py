@@ -28,7 +28,7 @@ MAX_IMAGE_PIXELS = 89_478_485
 """Pixels; Pillow's own limit against decompression bombs (a quarter of 2^30 bytes at 3 bytes a pixel)."""
 
 MAX_IMAGE_SIDE = 65_535
-"""px; JPEG's own limit. A longer line of pixels is no image that anybody asks about."""
+"""px; JPEG's own limit. A longer side is taken for a mistake."""
 
 WHITES = (1.0, 255.0, 1023.0, 4095.0, 16383.0, 65535.0)
 """The largest value of floats and of 8, 10, 12, 14 and 16 bits: scanners and cameras put fewer bits into 16."""
@@ -37,19 +37,19 @@ DARKEST = 16
 """Levels of 8 bits: an image whose brightest pixel is below holds 12 bits in 16, or is black to the eye."""
 
 VISIBLE = 64
-"""Levels by which ink that is read differs from what is under it."""
+"""Least difference between readable ink and the background, levels of 8 bits."""
 
 SAMPLED = 512
-"""px a side of the sample that is looked at for an image's ink."""
+"""px a side of the sample in which an image's ink is measured."""
 
 BAND = 256
-"""Rows that are converted at a time, where a conversion takes several times the memory of the image."""
+"""Rows that are converted at a time if a conversion needs several times the memory of the image."""
 
 PAGED = ("TIFF", "GIF")
-"""Of these formats, files of several images are documents of several pages."""
+"""Files of these formats with several images are documents of several pages."""
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
-"""Pillow's names of the formats that are decoded. Others start programs (EPS) or are hardly ever looked at."""
+"""Pillow's names of the formats that are decoded. Others start programs (EPS) or are rare."""
 
 
 SHORTEST_BASE64 = 32
@@ -58,9 +58,9 @@ SHORTEST_BASE64 = 32
 
 @dataclass(frozen=True)
 class Source:
-    """An image, a page or a frame: its size in px, its pixels when they are needed, and where in a document it stands.
+    """An image, a page or a frame: its size in px, a function that loads its pixels, and its place in a document.
 
-    `page` counts from 1; `second` is of a video's frame.
+    `page` counts from 1; `second` is that of a video's frame.
     """
 
     height: int
@@ -71,13 +71,13 @@ class Source:
 
     @property
     def caption(self) -> str:
-        """What stands before it in a prompt: a frame's second."""
+        """The text before it in a prompt: a frame's second."""
         return "" if self.second is None else f"{self.second:g} s "
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """The bytes of a document: "pdf", "video", or "pages" (an image file that holds several); `name` is for errors."""
+    """The bytes of a document: "pdf", "video", or "pages" (an image file of several pages); `name` is for errors."""
 
     kind: str
     content: bytes
@@ -85,16 +85,16 @@ class Encoded:
 
 
 class Loaded(list[Any]):
-    """Images that `load_sources` loaded: upright RGB images, and the bytes of documents."""
+    """Outputs of `load_sources`: upright RGB images, and the bytes of documents."""
 
 
 def load_sources(sources: Sequence[Any], *, max_image_pixels: int, policy: str | SourcePolicy) -> Loaded:
-    """`load_source` of each, as an image processor's `max_image_pixels` and `sources` allow it."""
+    """`load_source` for each source, within an image processor's `max_image_pixels` and `sources`."""
     return Loaded([load_source(source, max_image_pixels=max_image_pixels, sources=policy) for source in sources])
 
 
 def load_source(source: Any, **options: Any) -> Image.Image | Encoded:
-    """`load_image`, or the bytes of a document where the source is one; `options` are those of `load_image`."""
+    """`load_image`, or the bytes of a document; `options` are those of `load_image`."""
     if isinstance(source, Encoded):
         return source
     if isinstance(source, Image.Image | torch.Tensor | np.ndarray):
@@ -115,13 +115,13 @@ def load_source(source: Any, **options: Any) -> Image.Image | Encoded:
 
 
 def count_pages(image: Image.Image, name: str) -> int:
-    """Images in an opened file of one of the formats `PAGED`; 1 in others."""
+    """The number of images in an opened file of the formats `PAGED`; 1 for others."""
     with _corruption_refused(name):
         return getattr(image, "n_frames", 1) if image.format in PAGED else 1
 
 
 def seek_page(image: Image.Image, number: int, name: str) -> None:
-    """Goes to a page of an opened file, from 0; a ValueError where it is broken."""
+    """Goes to a page of an opened file, from 0; raises a ValueError for a broken page."""
     with _corruption_refused(name):
         image.seek(number)
 
@@ -144,21 +144,23 @@ def load_image(
     input_data_format: str | ChannelDimension | None = None,
     sources: str | SourcePolicy = "any",
 ) -> Image.Image:
-    """Upright RGB image from any source. Transparency is laid on white, or where the ink is nearly
-    white on black or grey; 16-bit and float modes are scaled to 8 bit.
+    """Loads an upright RGB image from any source.
+
+    The background of transparent images is white, or black or grey if the ink is nearly white. 16-bit and float modes
+    are scaled to 8 bit.
 
     Args:
         source: PIL image, path (str, Path, file://; "~" is the home folder), http(s) URL, data: URL, base64 text,
             bytes, binary file object, a data set's {"bytes": ..., "path": ...}, numpy array or torch tensor (HWC, CHW
             or HW; integers in 0..255, uint16, bool, or floats in 0..1). Encoded images are of `FORMATS`.
-        max_image_pixels: refused above, before any pixel is decoded, as is a side above `MAX_IMAGE_SIDE`.
+        max_image_pixels: larger images are refused before any pixel is decoded, as is a side above `MAX_IMAGE_SIDE`.
         timeout: seconds for a whole download.
         input_data_format: "channels_first" or "channels_last" for arrays; inferred by default, first where both fit.
-        sources: what may be read, a `SourcePolicy` or its name in `POLICIES`.
+        sources: the sources that may be read: a `SourcePolicy` or its name in `POLICIES`.
 
     Raises:
         FileNotFoundError: no such file.
-        ValueError: anything else that does not yield an image, documents of several pages too.
+        ValueError: any other source that is not an image, or a document of several pages.
     """
     if isinstance(source, Image.Image):
         return finish_image(source, "image", max_image_pixels)
@@ -176,16 +178,16 @@ def load_image(
 
 
 def document_refusal(document: Encoded) -> ValueError:
-    """The error of who takes single images."""
+    """The error for a document in place of a single image."""
     kind = {"pdf": "a PDF", "video": "a video", "pages": "several pages"}[document.kind]
     expected = "one image (generate(document, question) and encode_image(document) take all of its pages)"
     return ValueError(f"{document.name}: expected {expected}, received {kind}")
 
 
 def open_encoded(stream: IO[bytes], name: str, limit: int) -> Image.Image:
-    """An encoded image, opened, but not decoded."""
+    """An opened image that is not decoded yet."""
     stream.seek(0)
-    Image.init()  # makes every format known that this Pillow was built with
+    Image.init()  # registers all formats of the installed Pillow
     with _corruption_refused(name):
         try:
             return Image.open(stream, formats=[kind for kind in FORMATS if kind in Image.OPEN])
@@ -198,17 +200,17 @@ def open_encoded(stream: IO[bytes], name: str, limit: int) -> Image.Image:
 
 
 def decode(image: Image.Image, name: str, limit: int) -> Image.Image:
-    """The upright RGB image of an opened one."""
+    """The upright RGB image of an opened image."""
     loaded = finish_image(image, name, limit)
-    loaded.info.pop("exif", None)  # obeyed, or broken where Pillow reads the image all the same
+    loaded.info.pop("exif", None)  # obeyed, or broken in a file that Pillow reads anyway
     return loaded
 
 
 def source_policy(sources: str | SourcePolicy) -> SourcePolicy:
-    """The policy of that name, or the policy itself.
+    """The policy called `sources`, or `sources` itself.
 
     Raises:
-        ValueError: no policy has that name.
+        ValueError: an unknown name.
     """
     if not isinstance(sources, str):
         return sources
@@ -218,17 +220,17 @@ def source_policy(sources: str | SourcePolicy) -> SourcePolicy:
 
 
 def open_source(source: Any, policy: SourcePolicy, timeout: float | None) -> tuple[IO[bytes], str]:
-    """A stream of encoded bytes, for the caller to close, and what error messages call it.
+    """Opens a stream of encoded bytes, which the caller closes, and returns its name for error messages.
 
     Args:
         source: a path (str, PathLike; "~" is the home folder), file://, http(s) or data: URL, base64 text, bytes, a
             binary file object (read from its beginning, left open) or a data set's {"bytes": ..., "path": ...}.
-        policy: what may be read.
+        policy: the sources that may be read.
         timeout: seconds for a whole download, redirects included; None: no limit.
 
     Raises:
         FileNotFoundError: no such file.
-        ValueError: another type, not allowed, or not readable.
+        ValueError: another type, a source that is not allowed, or one that cannot be read.
     """
     if isinstance(source, Mapping) and {"bytes", "path"} & set(source):
         content = source.get("bytes")
@@ -249,7 +251,7 @@ def open_source(source: Any, policy: SourcePolicy, timeout: float | None) -> tup
 
 def _read(stream: Any) -> bytes:
     if hasattr(stream, "seekable") and stream.seekable():
-        stream.seek(0)  # as Pillow does: the same object may be asked about again
+        stream.seek(0)  # as Pillow does: the same object may be read again
     content = stream.read(MAX_BYTES + 1)
     if not isinstance(content, bytes):
         raise ValueError(f"file object: expected one opened for bytes, received {type(content).__name__} from it")
@@ -294,12 +296,12 @@ def _data_url_bytes(url: str) -> bytes:
 def _open_file(path: str, policy: SourcePolicy) -> tuple[IO[bytes], str]:
     if "file" not in policy.schemes:
         raise ValueError("image: expected a source that is allowed here (sources), received a path on this machine")
-    name = path if len(path) <= 80 else f"...{path[-80:]}"  # its end says which file
+    name = path if len(path) <= 80 else f"...{path[-80:]}"  # the end of the name identifies the file
     file = Path(os.path.expanduser(path))
     try:
         if not file.exists():
             raise FileNotFoundError(f"{name}: expected an image file, received a missing path")
-        if not file.is_file():  # a FIFO would be waited for, a device read without end
+        if not file.is_file():  # a FIFO would block, a device has no end
             kind = "a folder" if file.is_dir() else "a device, pipe or socket"
             raise ValueError(f"{name}: expected an image file, received {kind}")
         return file.open("rb"), name
@@ -310,12 +312,12 @@ def _open_file(path: str, policy: SourcePolicy) -> tuple[IO[bytes], str]:
 
 
 class _Refused(Exception):
-    """Ours, in words for the caller, who gets a ValueError."""
+    """Turns errors of reading into a ValueError for the caller."""
 
 
 @contextmanager
 def _corruption_refused(name: str) -> Iterator[None]:
-    """Pillow's parsers raise whatever broken content makes them trip over, and may quote it."""
+    """Turns errors of Pillow's parsers, which may be of any type and quote the content, into a ValueError."""
     try:
         yield
     except _Refused as error:
@@ -325,20 +327,20 @@ def _corruption_refused(name: str) -> Iterator[None]:
 
 
 def finish_image(image: Image.Image, name: str, limit: int) -> Image.Image:
-    """Checks that need no pixels, then decode, turn upright, 8-bit RGB."""
+    """Checks that need no pixels, then decodes, turns upright and converts to 8-bit RGB."""
     check_size(image.height, image.width, name, limit)
     with _corruption_refused(name):
         image.load()
         if image.mode == "F" and not np.isfinite(np.asarray(image)).all():
             raise _Refused(f"{name}: expected finite pixels, received mode F with values that are not finite")
-        with suppress(SyntaxError):  # of EXIF that is broken where the image is not
-            # Reading EXIF is cheap, transposing copies: an image that was loaded before passes through untouched.
+        with suppress(SyntaxError):  # broken EXIF in a valid image
+            # Reading EXIF is cheap, transposing copies: an upright image is not copied.
             image = ImageOps.exif_transpose(image) if image.getexif() else image
         return _to_rgb(image)
 
 
 def check_size(height: int, width: int, name: str, limit: int) -> None:
-    """Raises a ValueError where an image has no pixels, more than `limit`, or a side above `MAX_IMAGE_SIDE`."""
+    """Raises a ValueError for an image without pixels, with more than `limit`, or a side above `MAX_IMAGE_SIDE`."""
     if height < 1 or width < 1:
         raise ValueError(f"{name}: expected at least 1x1 pixels (height x width), received {height}x{width}")
     if max(height, width) > MAX_IMAGE_SIDE:
@@ -368,16 +370,16 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _lightened(image: Image.Image) -> Image.Image:
-    """A scan of 12 bits a channel in 16, of which Pillow keeps the upper 8 (up to 15), over the whole range."""
+    """Scales a scan of 12 bits a channel in 16, of which Pillow keeps the upper 8 (up to 15), to the whole range."""
     brightest = max(high for _, high in image.getextrema())  # type: ignore[misc]
     return image.point(lambda value: value * 255 / brightest) if 0 < brightest < DARKEST else image
 
 
 def _background(image: Image.Image) -> int:
-    """The grey that is laid under an image with transparency: white, unless ink that stands alone would vanish on it.
+    """The grey behind a transparent image: white, unless its ink would vanish on white.
 
-    That is so where a quarter of the image is transparent, and a quarter of what is visible nearly white: then it is
-    the grey, of white, black and the middle, from which the tenth of the ink that is nearest to it differs most.
+    That is so if a quarter of the image is transparent and a quarter of the visible part nearly white. Then the
+    function takes white, black or middle grey: the one from which the nearest tenth of the ink differs most.
     """
     width, height = (min(side, SAMPLED) for side in image.size)
     sample = image.resize((width, height), Image.Resampling.NEAREST)
@@ -396,13 +398,13 @@ def _background(image: Image.Image) -> int:
 
 
 def _scale_to_8_bit(values: np.ndarray, mode: str) -> np.ndarray:
-    """By the white of the fewest bits that hold the values (1.0 of floats), else by min and max."""
+    """Scales by the white of the fewest bits that hold the values (1.0 for floats), else by minimum and maximum."""
     low, high = float(values.min()), float(values.max())
     known = WHITES[not mode.startswith("F") :]
     white = next((limit for limit in known if low >= 0 and high <= limit), None)
     black = 0.0
     if white is None:
-        black, white = low, (high - low) or 1.0  # one value only: black
+        black, white = low, (high - low) or 1.0  # a single value: black
     scaled = np.empty(values.shape, dtype=np.uint8)
     for top in range(0, len(values), BAND):
         band = values[top : top + BAND].astype(np.float64)
@@ -439,8 +441,8 @@ def _array_to_8_bit(array: np.ndarray) -> np.ndarray:
     if not is_float and not np.issubdtype(array.dtype, np.integer):
         raise ValueError(f"image: expected an array of integers or floats, received {array.dtype}")
     low, high = float(array.min()), float(array.max())
-    # Resampling and half precision overshoot 0..1 a little; 0..255 in floats is a mistake, not an overshoot.
+    # Resampling and half precision slightly overshoot 0..1; floats in 0..255 are a mistake.
     white, slack = (1.0, 0.01) if is_float else (255.0, 0.0)
-    if not (-slack <= low and high <= white + slack):  # also false for NaN
+    if not (-slack <= low and high <= white + slack):  # also False for NaN
         raise ValueError(f"image: expected {array.dtype} values in 0..{white:g}, received {low:g}..{high:g}")
     return np.rint(np.clip(array.astype(np.float64), 0, white) * (255.0 / white)).astype(np.uint8)

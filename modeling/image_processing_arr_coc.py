@@ -1,7 +1,7 @@
-"""Images in, model pixels out: any source becomes one padded square, and boxes and masks follow it.
+"""The image processor: any source becomes one padded square; boxes and masks follow its geometry.
 
-Notation: S side of the square in pixels, p side of a patch in pixels, G = S / p, N = G*G patches, n images.
-Positions are (y, x), row-major; boxes alone are x first, as data sets have them: see `Box`.
+Notation: S side of the square in pixels, p side of a patch in pixels, G = S / p, N = G*G patches, n images. Positions
+are (y, x), row-major; boxes alone are x first, as in data sets: see `Box`.
 """
 
 import math
@@ -27,7 +27,7 @@ Channels = int | float | list[Any] | tuple[Any, ...]
 
 
 def _of_each_channel(expected: str, holds: Callable[[float], bool]) -> Any:
-    """A field for a number, or for one of each channel."""
+    """A field for a number, or for one number for each channel."""
 
     def all_hold(value: Any) -> bool:
         numbers = value if isinstance(value, (list, tuple)) else [value] * 3
@@ -48,7 +48,7 @@ def _is_text(token: str) -> bool:
 @validated
 @dataclass(kw_only=True)
 class ImageSettings:
-    """Of `ArrCocImageProcessor`; the defaults here only fill what was not set, and pass."""
+    """Checks the settings of `ArrCocImageProcessor`; the defaults only fill fields that are not set."""
 
     size: int | dict[str, Any] | SizeDict = checked_field(
         f"a side, or {{'height': S, 'width': S}}, up to {MAX_SIDE} px", _is_size, default=1024
@@ -74,7 +74,7 @@ class ImageSettings:
 @validated
 @dataclass(kw_only=True)
 class ProcessorSettings:
-    """Of `ArrCocProcessor`."""
+    """Checks the settings of `ArrCocProcessor`."""
 
     budget: int | str = budget_field("standard")
     image_token: str = checked_field("a token", _is_text, default="<image>")
@@ -84,10 +84,10 @@ class ProcessorSettings:
 
 
 def check_image_settings(settings: dict[str, Any]) -> None:
-    """Refuses what an image processor cannot take; settings of other names pass.
+    """Refuses invalid settings of an image processor; settings with other names are not checked.
 
     Raises:
-        ValueError: the message names the setting, what it takes and what came.
+        ValueError: the message names the setting, the expected and the received value.
     """
     names = {field.name for field in fields(ImageSettings)}
     ImageSettings(**{name: value for name, value in settings.items() if name in names})
@@ -99,23 +99,23 @@ Box = tuple[float, float, float, float]
 """x0, y0, x1, y1 in pixels, ends exclusive: the order that data sets use."""
 
 MIN_BOX_OVERLAP = 0.2
-"""Part of a patch's side that a box must cover, in both directions, to count as overlapping it."""
+"""Least share of a patch's side that a box must cover in both directions to overlap it."""
 
 MAX_SIDE = 8192
-"""px; a larger square, of 0.8 GB and more, is a typo."""
+"""px; a larger square, of 0.8 GB and more, is taken for a typo."""
 
 FAR_SHRUNK = 0.5
-"""px of the square per px of the image below which small letters are warned of: at twice the side they rarely go."""
+"""px of the square per px of the image below which a warning names the smallest readable letters."""
 
 
 # Geometry: pure functions
 
 
 class Placement(NamedTuple):
-    """Where a source image lies in the square.
+    """The place of a source image in the square.
 
-    `scale`: model px per source px along the longer side; `offset`: (y, x) of the image's top left corner, px;
-    `size`: (height, width) of the image inside the square, px.
+    `scale`: model px per source px along the longer side; `offset`: (y, x) of the image's top left corner, px; `size`:
+    (height, width) of the image inside the square, px.
     """
 
     scale: float
@@ -126,7 +126,7 @@ class Placement(NamedTuple):
 def fit_square(height: int, width: int, side: int) -> Placement:
     """Placement of a `height` x `width` image in a square of `side` px: longer side fills it, undistorted, centred.
 
-    The same roundings as `PIL.ImageOps.pad`, which DeepSeek-OCR uses, except that no side becomes 0.
+    It rounds as `PIL.ImageOps.pad`, which DeepSeek-OCR uses, except that no side becomes 0.
 
     Raises:
         ValueError: the image has no pixels.
@@ -150,11 +150,11 @@ def map_boxes(boxes: Sequence[Box], height: int, width: int, side: int) -> list[
 
 
 BLANK = 16
-"""Levels of 8 bits: pixels that differ by less are paper and noise."""
+"""Levels of 8 bits: pixels that differ by less count as equal (paper and noise)."""
 
 
 def is_blank(image: Image.Image) -> bool:
-    """Whether an RGB image shows nothing: every channel's pixels are within `BLANK` levels of one another."""
+    """Whether an RGB image is blank: the pixels of each channel are within `BLANK` levels."""
     return all(high - low <= BLANK for low, high in image.getextrema())  # type: ignore[misc]
 
 
@@ -164,7 +164,7 @@ def least_scale(tiles: str | int, tile_scale: float) -> float:
 
 
 def patches_of_placement(placement: Placement, grid: int, patch_size: int) -> np.ndarray:
-    """bool [G, G]: True where the patch holds at least one pixel of the image."""
+    """bool [G, G], False on padding patches."""
     mask = np.zeros((grid, grid), dtype=bool)
     spans = [
         slice(start // patch_size, -(-(start + length) // patch_size))
@@ -188,10 +188,10 @@ def _covered(start: float, end: float, grid: int, patch_size: int) -> list[int]:
 
 
 def boxes_to_patches(boxes: Sequence[Box], grid: int, patch_size: int = 16) -> np.ndarray:
-    """Patches that the boxes (pixels of the square) lie on.
+    """Patches under boxes (pixels of the square).
 
-    A box takes a patch when it covers at least `MIN_BOX_OVERLAP` of its side in both directions; a box too thin for
-    that takes the patches under its centre line. Boxes outside the square take none.
+    A box takes a patch if it covers at least `MIN_BOX_OVERLAP` of its side in both directions; a box too thin for that
+    takes the patches under its centre line. Boxes outside the square take none.
 
     Returns:
         bool [G, G].
@@ -214,7 +214,7 @@ def boxes_to_patches(boxes: Sequence[Box], grid: int, patch_size: int = 16) -> n
 
 
 class ArrCocImageProcessorKwargs(ImagesKwargs, total=False):
-    """Of `ArrCocImageProcessor`, which says what they mean."""
+    """Arguments of `ArrCocImageProcessor`, documented there."""
 
     patch_size: int | None
     max_image_pixels: int | None
@@ -226,18 +226,18 @@ class ArrCocImageProcessor(PilBackend):
 
     The longer side is resized to S, never distorting; the rest is padding of colour `image_mean`, image centred (as
     DeepSeek-OCR does). An image whose longer side is S already is not resampled. `patch_mask` is True where a patch
-    holds a part of the image, row-major. Without torchvision.
+    holds a part of the image, row-major. It does not need torchvision.
 
     Args (all optional):
         size: {"height": S, "width": S}, px; S a multiple of 4 patches.
         patch_size: p, px.
         max_image_pixels: larger images raise ValueError before their pixels are decoded.
-        readable_px: height of the lowest letters that the model reads, px of the square. The first image that shrinks
-            to less than half its size is warned of, with the height that its letters need, and so is the first blank
-            one; None: no warnings.
-        sources: what may be read where an image is a path or URL: "any"; a server that takes them from others sets
-            "public" (no files, no addresses of its own network) or "inline" (nothing is fetched). See `POLICIES`.
-        views: fields of `views.ViewOptions` by name, where a call says nothing else.
+        readable_px: height of the smallest letters that the model reads, px of the square. A warning names the height
+            of readable letters in the first image that shrinks to less than half its size; another one names the first
+            blank image. None: no warnings.
+        sources: which paths and URLs may be read: "any"; a server for others sets "public" (no files, no addresses of
+            its own network) or "inline" (no paths, no URLs). See `POLICIES`.
+        views: defaults of `views.ViewOptions`, by name.
         do_resize, resample, do_rescale, rescale_factor, do_normalize, image_mean, image_std: as in transformers.
     """
 
@@ -263,7 +263,7 @@ class ArrCocImageProcessor(PilBackend):
         check_image_settings(kwargs)
         super().__init__(**kwargs)
         if "readable_px" in kwargs:
-            self.readable_px = kwargs["readable_px"]  # transformers takes None for the default
+            self.readable_px = kwargs["readable_px"]  # transformers treats None as the default
         self._warned_of_letters = False
         _check_square(self.size, self.patch_size)
 
@@ -280,13 +280,15 @@ class ArrCocImageProcessor(PilBackend):
     def fetch_images(self, image_url_or_urls: Any, *, documents: bool = False) -> Any:
         """Loads every leaf of nested lists (see `load_image`); a 4-D array counts as a list.
 
-        `documents`: they are left encoded, as `load_sources` leaves them; else they are refused.
+        `documents`: whether documents stay encoded, as in `load_sources`; else they are refused.
         """
         return self._load(image_url_or_urls, load=load_source if documents else load_image)
 
     def shrinks(self, images: Sequence[Any], scale: float) -> bool:
-        """Whether one is a document, or an image that is placed in the square at less than `scale` px per px."""
-        side = self.size["height"]  # a document is what is no image: remote code may load the class of documents twice
+        """Whether one of them is a document, or an image with less than `scale` px of the square per px."""
+        side = self.size[
+            "height"
+        ]  # anything but an image is a document: remote code may load the class of documents twice
         return any(not isinstance(image, Image.Image) or side < scale * max(image.size) for image in images)
 
     def to_model_box(self, box: Box, image_size_yx: tuple[int, int]) -> Box:
@@ -327,7 +329,7 @@ class ArrCocImageProcessor(PilBackend):
 
     def _validate_preprocess_kwargs(self, *args: Any, **kwargs: Any) -> None:
         super()._validate_preprocess_kwargs(*args, **kwargs)
-        if (dict(kwargs["size"]), kwargs["patch_size"]) != (dict(self.size), self.patch_size):  # those were checked
+        if (dict(kwargs["size"]), kwargs["patch_size"]) != (dict(self.size), self.patch_size):  # these were checked
             _check_square(kwargs["size"], kwargs["patch_size"])
         _check_readable(kwargs["readable_px"])
         for name in ("image_mean", "image_std"):
@@ -360,7 +362,7 @@ class ArrCocImageProcessor(PilBackend):
             top, left = placed.offset
             height, width = placed.size
             if (image.height, image.width) != placed.size:
-                image = image.resize((width, height), kwargs["resample"])  # without the copies that arrays would take
+                image = image.resize((width, height), kwargs["resample"])  # without the copies that arrays would need
             square: np.ndarray = np.empty((3, side, side), dtype=np.uint8)
             square[:] = fill[:, None, None]
             square[:, top : top + height, left : left + width] = np.moveaxis(np.asarray(image), -1, 0)
@@ -373,7 +375,7 @@ class ArrCocImageProcessor(PilBackend):
         return BatchFeature({"pixel_values": pixel_values, "patch_mask": patch_masks}, tensor_type=return_tensors)
 
     def _warn_of_letters(self, image: Image.Image, placed: Placement, side: int, readable_px: float | None) -> None:
-        """Says once, by the first image that shrinks far, which letters in it the model can no longer read."""
+        """Warns once, with the first image that shrinks far, of letters that the model cannot read."""
         if readable_px is None or self._warned_of_letters or placed.scale >= FAR_SHRUNK:
             return
         self._warned_of_letters = True
@@ -381,7 +383,7 @@ class ArrCocImageProcessor(PilBackend):
             f"An image of {image.height} x {image.width} px (height x width) shrinks into a square of {side} px "
             f"(factor {placed.scale:.2g}): letters lower than {math.ceil(readable_px / placed.scale)} px in it become "
             f"lower than {readable_px:g} px, which the model does not read. Ask by generate(image, question), "
-            "which looks at it in tiles too, or about a part of it. (Said once; readable_px=None of the image "
+            "which also encodes it as tiles, or about a part of it. (Shown once; readable_px=None of the image "
             "processor turns it off.)"
         )
 
@@ -396,11 +398,9 @@ class ArrCocImageProcessor(PilBackend):
 
 
 def warn_of_blank(image: Image.Image) -> None:
-    """Says once that an image is blank."""
+    """Warns once that an image is blank."""
     if is_blank(image):
-        logger.warning_once(
-            "image: expected something to be seen; received a blank one, of which any answer is a guess"
-        )
+        logger.warning_once("image: expected visible content; received a blank image, for which any answer is a guess")
 
 
 def _check_square(size: Any, patch_size: int) -> None:

@@ -1,6 +1,6 @@
-"""Sources of images: what a policy allows to be read, and downloads, as far as it allows them.
+"""Sources of images: a policy of allowed sources, and downloads within it.
 
-Error messages name a source, never what it holds, nor the password or query of a URL.
+Error messages name a source, but not its content, nor the password or query of a URL.
 """
 
 import ipaddress
@@ -15,17 +15,17 @@ from urllib.parse import urlsplit, urlunsplit
 from transformers import image_utils
 
 MAX_BYTES = 256 * 2**20
-"""Bytes read from a URL or file object before giving up: about what the largest image takes uncompressed."""
+"""The most bytes from a URL or file object: about the size of the largest image uncompressed."""
 
 
 @dataclass(frozen=True)
 class SourcePolicy:
-    """What may be read beside images that come whole (bytes, arrays, base64 and data: URLs).
+    """The sources that may be read, beside images that are passed whole (bytes, arrays, base64 and data: URLs).
 
     Attributes:
         schemes: "http" and "https": downloads; "file": this machine's files, as paths or file: URLs.
-        private_addresses: whether downloads may come from addresses that are not public: this machine, its networks.
-            Where not, every address is checked after it was looked up, for redirects too, and proxies are not used.
+        private_addresses: whether downloads may come from addresses that are not public: this machine, its networks. If
+            not, each address is checked after it was looked up, for redirects too, and proxies are not used.
         hosts: names that downloads may come from, redirects too; None: any.
         max_bytes: of one download; None: `MAX_BYTES`.
     """
@@ -46,11 +46,11 @@ POLICIES = {
     "public": SourcePolicy(schemes=("http", "https"), private_addresses=False),
     "inline": SourcePolicy(schemes=(), private_addresses=False),
 }
-"""By name: "any" for one's own code; for a server that takes sources from others, "public" or "inline" (no reading)."""
+"""By name: "any" for one's own code; "public" or "inline" (no paths, no URLs) for a server for others."""
 
 
 def shorten(text: str, length: int = 80) -> str:
-    """The text, cut for an error message."""
+    """The text, shortened for an error message."""
     return text if len(text) <= length else f"{text[:length]}..."
 
 
@@ -67,7 +67,7 @@ def without_secrets(url: str) -> str:
 
 
 def download(url: str, policy: SourcePolicy, timeout: float | None) -> bytes:
-    # transformers knows which httpx this huggingface_hub brings (httpx, later httpx2); modeling/ may not import either.
+    # transformers knows the httpx of this huggingface_hub (httpx, later httpx2); modeling/ may not import either.
     httpx: Any = image_utils.httpx
     name = without_secrets(url)
     transport = None if policy.private_addresses else _PublicTransport(httpx)
@@ -89,15 +89,15 @@ def download(url: str, policy: SourcePolicy, timeout: float | None) -> bytes:
 
 
 def _check_url(url: Any, name: str, policy: SourcePolicy) -> None:
-    """Before each request of a download, redirects included."""
-    if url.scheme in ("http", "https") and url.scheme not in policy.schemes:  # others httpx refuses
+    """Checks each request of a download, redirects included."""
+    if url.scheme in ("http", "https") and url.scheme not in policy.schemes:  # httpx refuses other schemes
         raise ValueError(f"{name}: expected a source that is allowed here (sources), received {url.scheme}:")
     if policy.hosts is not None and url.host not in policy.hosts:
         raise ValueError(f"{name}: expected a host that is allowed here (sources), received another")
 
 
 def _failure(httpx: Any, error: Exception) -> str:
-    """What went wrong, in words that are not the server's and do not hold the URL."""
+    """The cause of a failure, without the server's text and the URL."""
     if isinstance(error, httpx.HTTPStatusError):
         return f"status {error.response.status_code}"
     connecting = isinstance(error, httpx.ConnectError | OSError)
@@ -106,9 +106,9 @@ def _failure(httpx: Any, error: Exception) -> str:
 
 @contextmanager
 def _cut_off(seconds: float | None) -> Iterator[Any]:
-    """A `trace` for httpx that learns its connections, which are shut when the time is over, whatever they wait for.
+    """A `trace` for httpx that records its connections, and shuts them after the time limit.
 
-    httpx's own timeouts are for one read each: a server that sends a byte a second never meets one.
+    httpx's own timeouts are for one read each, so a server that sends a byte a second never exceeds them.
 
     Raises:
         TimeoutError: the time was over before the block ended.
@@ -146,7 +146,7 @@ def _cut_off(seconds: float | None) -> Iterator[Any]:
 
 
 class _PublicTransport:
-    """httpx's transport for public addresses only: connects to the very address that was checked, without a proxy."""
+    """httpx's transport for public addresses only: connects to the address that was checked, without a proxy."""
 
     def __init__(self, httpx: Any) -> None:
         self.httpx = httpx
@@ -167,7 +167,7 @@ class _PublicTransport:
         pinned = self.httpx.Request(
             request.method,
             request.url.copy_with(host=_public_address(host, request.url.port)),
-            headers=request.headers,  # with the host's name
+            headers=request.headers,  # with the name of the host
             stream=request.stream,
             extensions={**request.extensions, "sni_hostname": host},
         )
@@ -175,7 +175,7 @@ class _PublicTransport:
 
 
 def _public_address(host: str, port: int | None) -> str:
-    """The first address of `host`, if all of its addresses are public ones.
+    """The first address of `host`, if all of its addresses are public.
 
     Raises:
         ValueError: one of the addresses is not public.
@@ -183,7 +183,7 @@ def _public_address(host: str, port: int | None) -> str:
     addresses = [str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
     for address in addresses:
         parsed = ipaddress.ip_address(address.partition("%")[0])
-        # Other IPv6 ranges stand for IPv4 addresses, private ones too.
+        # Other IPv6 ranges contain IPv4 addresses, private ones too.
         unicast = parsed.version == 4 or parsed in ipaddress.ip_network("2000::/3")
         if parsed.version == 6 and (parsed.sixtofour or parsed.teredo):
             unicast = False

@@ -1,7 +1,7 @@
-"""Joint allocation: one budget over all views that a prompt shows.
+"""Joint allocation: one budget over all views of a prompt.
 
-Notation: B prompts, I image slots, V views (the overviews of all slots, then their tiles), G side of the fine grid,
-N = G*G patches, K fetched tokens (the most of any slot).
+Notation: B prompts, I image slots, V views (the overviews of all slots, then their tiles), G side of the fine grid, N =
+G*G patches, K fetched tokens (the largest number of any slot).
 """
 
 import math
@@ -24,22 +24,22 @@ from .views import VIEWS_AT_ONCE, Views, context_of
 from .wordpieces import FOREMOST
 
 FOCUS = 3.0
-"""How much the highest score of a view adds to all of its scores, when views compete.
+"""The factor of a view's highest score that is added to all of its scores, when views compete.
 
-A scorer that was trained on single pages finds something on each. Measured on A4 pages in validation fonts with an
-earlier model of 3.8 M parameters: at 0 patches of other tiles stand between those of the answer; 3 and 8 do about alike
-(42 questions).
+A scorer that was trained on single pages finds something on each page. Measured on A4 pages in validation fonts with an
+earlier model of 3.8 M parameters: at 0, patches of other tiles come between those of the answer; 3 and 8 are about
+equal (42 questions).
 """
 
 
 @dataclass(frozen=True)
 class Seen:
-    """The views that were fetched from.
+    """The views and their relevance.
 
     Attributes:
-        views: all of them.
+        views: all views.
         relevance: [V, N] float32 in 0..1, of every view's patches.
-        hidden: [V, N] bool, True on patches whose place a view that goes before shows.
+        hidden: [V, N] bool, True on patches whose place is in an earlier view.
     """
 
     views: Views
@@ -49,10 +49,10 @@ class Seen:
 
 @dataclass
 class JointFetch(FetchResult):
-    """What was fetched over several views; `scores` and `relevance` are those of the overviews.
+    """The fetched patches of several views; `scores` and `relevance` are those of the overviews.
 
     Attributes:
-        view: [I, K] int64, the view of each fetched token, whose `indices` and `positions` are those in its own grid.
+        view: [I, K] int64, the view of each fetched token; its `indices` and `positions` are in that view's grid.
         seen: the views.
     """
 
@@ -71,7 +71,7 @@ class JointFetch(FetchResult):
         return flat.view(*self.view.shape, 4)
 
     def centres(self) -> Tensor:
-        """As `FetchResult.centres`: what was fetched of a tile has the place of the overview that it shows."""
+        """As `FetchResult.centres`; a token of a tile has its place in the overview."""
         if self.seen.views.whole:
             return super().centres()
         side, boxes = math.isqrt(self.scores.shape[1]), self.boxes()
@@ -81,7 +81,7 @@ class JointFetch(FetchResult):
         return places.flip(-1).to(self.indices.device)
 
     def of_patches(self, make: PatchesOf, context: FetchContext) -> Tensor:
-        """As `FetchResult.of_patches`, each from its own view; 0 on what only fills the rectangle."""
+        """As `FetchResult.of_patches`, each token in its own view; 0 on entries that only fill the rectangle."""
         views, made = self.seen.views, None
         slots, places, view, indices, levels = self._listed()
         for numbers in view.unique().split(VIEWS_AT_ONCE):
@@ -94,16 +94,14 @@ class JointFetch(FetchResult):
         return made
 
     def _listed(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-        """Of each fetched token that is fetched [n]: slot, place in its row, view, index and, if there are any,
-        level."""
+        """Slot, place in its row, view, index and level (or None) of each of the n fetched tokens."""
         slots, places = self.used.nonzero(as_tuple=True)
         levels = None if self.levels is None else self.levels[slots, places]
         return slots, places, self.view[slots, places], self.indices[slots, places], levels
 
 
 def _of_views(view: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """Which fetched tokens, by the `view` of each, are of the views `numbers` [n]: [n, k], and bool, False on
-    padding."""
+    """The fetched tokens of the views `numbers` [n], by the `view` of each: [n, k], and bool, False on padding."""
     own = [(view == number).nonzero()[:, 0] for number in numbers]
     return pad_sequence(own, True), pad_sequence([torch.ones_like(each) for each in own], True).bool()
 
@@ -165,9 +163,9 @@ def fetch_over_views(fetcher: RunningBackFetcher, selected: SelectedSlots, choic
 
 
 def _failed(scores: Tensor, mask: Tensor, views: Views, rows: Tensor) -> Tensor:
-    """[V] bool: views of prompts in which a score of [V, N] is no finite number, or every view is flat.
+    """[V] bool: the views of prompts with a score [V, N] that is not finite, or with only flat views.
 
-    A single flat view says that nothing stands there, beside others.
+    A single flat view beside others is valid: it has nothing relevant.
     """
     prompts, failed = rows.cpu()[views.slots].to(scores.device), torch.zeros_like(mask[:, 0])
     infinite, nothing = (mask & ~scores.isfinite()).any(1), is_uninformative(scores, mask)
@@ -178,9 +176,9 @@ def _failed(scores: Tensor, mask: Tensor, views: Views, rows: Tensor) -> Tensor:
 
 
 def seen_before(views: Views, evidence: Tensor, side: int) -> Tensor:
-    """[V, N] bool: patches whose centre lies in a view of the same source that goes before theirs.
+    """[V, N] bool: patches whose centre is in an earlier view of the same source.
 
-    Tiles go before overviews, which are coarser; among tiles those with more `evidence` [V], of equal ones the first.
+    Tiles come before overviews, which are coarser; tiles with more `evidence` [V] come before others, ties by number.
     """
     count, first = len(views.slots), views.overviews
     ranks = evidence.clone()
@@ -217,13 +215,13 @@ def _check_budget(budget: int, hidden: Tensor) -> None:
 
 
 def _competing(raised: Tensor, evidence: Tensor, trained: bool) -> Tensor:
-    """The relevance [1, n * N] of scores that are raised by their views' `evidence` [n]: 0..1, best view unchanged."""
+    """The relevance [1, n * N], 0..1, of scores raised by their views' `evidence` [n]; the best view is unchanged."""
     most = torch.where(evidence.isfinite(), evidence, 0.0).amax()
     return (raised - FOCUS * most).sigmoid() if trained else unit_range(raised)
 
 
 def _in_prompts(scores: Tensor, views: Views, rows: Tensor) -> Tensor:
-    """Scores [V, N] of a fixed rule in 0..1, by the range of all views of a prompt; `rows` [I]: each slot's prompt."""
+    """Scores [V, N] of a fixed rule in 0..1, over the range of all views of a prompt; `rows` [I]: prompts of slots."""
     prompts, relevance = rows.cpu()[views.slots].to(scores.device), torch.zeros_like(scores)
     for prompt in prompts.unique():
         own = scores[prompts == prompt]
@@ -234,7 +232,7 @@ def _in_prompts(scores: Tensor, views: Views, rows: Tensor) -> Tensor:
 def _by_slot(
     fetches: list[tuple[list[int], Tensor, FetchResult]], scores: Tensor, seen: Seen, side: int, mask: Tensor
 ) -> JointFetch:
-    """What was fetched of each slot, from what was fetched of each group of slots over its views `numbers`."""
+    """The result for each slot, from the results of groups of slots over their views `numbers`."""
     slots, patches = seen.views.slots, side * side
     parts: dict[int, tuple[Tensor, Tensor, Tensor | None, Tensor | None]] = {}
     for group, numbers, fetched in fetches:
@@ -278,9 +276,9 @@ def _by_slot(
 
 
 def bridge_over_views(model: Core, encoding: ImageEncoding, fetched: JointFetch) -> Bridged:
-    """`ArrCocModel.bridge_fetched` of what was fetched from several views.
+    """`ArrCocModel.bridge_fetched` for tokens from several views.
 
-    Each fetched token sees the base of its own view, and what was fetched from there.
+    Each fetched token attends to the base tokens of its own view and to the tokens fetched from it.
     """
     views = fetched.seen.views
     slots, places, view, indices, levels = fetched._listed()
@@ -304,7 +302,7 @@ def bridge_over_views(model: Core, encoding: ImageEncoding, fetched: JointFetch)
             source = source.index_put(stand, own_places[used])
         if bridged.failed is not None:
             failed[views.slots[numbers.cpu()].to(failed.device)[bridged.failed]] = True
-    if source is not None:  # over all views the most relevant ones come last
+    if source is not None:  # the least relevant of all views come last
         group = (every.gather(1, source.clamp(min=0)) < FOREMOST).long().masked_fill(source < 0, 2)
         order = group.argsort(dim=1, stable=True)
         source, tokens = source.gather(1, order), tokens.take_along_dim(order[..., None], 1)
@@ -313,8 +311,7 @@ def bridge_over_views(model: Core, encoding: ImageEncoding, fetched: JointFetch)
 
 
 def _bases(model: Core, encoding: ImageEncoding, views: Views, numbers: Tensor) -> ImageEncoding:
-    """What fetched tokens of some views see of them: kept of images as they are, made anew from the features of
-    others."""
+    """The states that fetched tokens of some views attend to: kept for overviews, computed for tiles."""
     if views.whole and encoding.semantic_cache and encoding.pool == 1:
         return encoding.select(numbers)
     features = views.pick(encoding.features, "features", numbers)

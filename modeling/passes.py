@@ -1,8 +1,8 @@
-"""Several passes: answer, measure how unsure the answer is, run back for other patches, answer again.
+"""Several passes: answer, measure the uncertainty of the answer, run back for other patches, answer again.
 
 The image is encoded once. Between passes the language model's cache is cut behind the fetched tokens: a further pass
-reads its own patches, and then the question again. A question has passes of its own, so questions go one after the
-other.
+reads its own patches, and then the question again. The passes of a question depend on its answers, so questions are
+answered one after the other.
 
 Notation: I image slots (1 here), N patches, K fetched tokens of a pass, S prompt length, D language-model width.
 """
@@ -28,13 +28,13 @@ from .prompt import SelectedSlots, image_places, image_planes
 from .transformers_releases import CACHE
 
 AUTO_PASSES = 4
-"""Passes at most where the answers say how many."""
+"""The most passes with num_passes "auto"."""
 
 UNSURE = 0.15
 """Uncertainty of an answer above which "auto" runs back again."""
 
 SINGLE = ("num_beams", "num_return_sequences")
-"""Settings of `generate` that have to be 1: each beam would be unsure in its own way."""
+"""Settings of `generate` that have to be 1, as the passes depend on one answer."""
 
 
 class Questions(Protocol):
@@ -56,7 +56,7 @@ class Questions(Protocol):
 
 
 class Asks(Protocol):
-    """What passes need of who asks: `generation.AnswerGenerator`."""
+    """The part of `generation.AnswerGenerator` that passes use."""
 
     model: Any
 
@@ -78,15 +78,15 @@ class Asks(Protocol):
 # ---- how much of a pass explores ----------------------------------------------------------------------------------
 
 EXPLORATION: Registry[Callable[[Sequence[Pass], ArrCocModel], float]] = Registry("exploration")
-"""Policies: the passes so far, and the model -> the share of the next one's patches that are drawn, not chosen, 0..1.
+"""Policies: the passes so far, and the model -> the share of the next pass's patches that are drawn at random, 0..1.
 
-Where no call names one: "learned" if the checkpoint holds its weights, else "tempered".
+The default is "learned" if the checkpoint holds its weights, else "tempered".
 """
 
 
 @EXPLORATION.register("tempered")
 def tempered(passes: Sequence[Pass], core: ArrCocModel) -> float:
-    """A tenth at first; then the more, the less sure the last answer was."""
+    """A tenth in the first pass; then more, the more uncertain the last answer is."""
     if not passes:
         return 0.1
     uncertainty = passes[-1].uncertainty
@@ -95,16 +95,16 @@ def tempered(passes: Sequence[Pass], core: ArrCocModel) -> float:
 
 @EXPLORATION.register("none")
 def unexplored(passes: Sequence[Pass], core: ArrCocModel) -> float:
-    """Every patch is the scorer's choice."""
+    """The scorer chooses all patches."""
     return 0.0
 
 
 @EXPLORATION.register("learned")
 def learned(passes: Sequence[Pass], core: ArrCocModel) -> float:
-    """What the checkpoint's `TemperingPolicy` says.
+    """The share from the checkpoint's `TemperingPolicy`.
 
     Raises:
-        ValueError: it holds none.
+        ValueError: the checkpoint holds none.
     """
     policy = core.fetcher.tempering
     if policy is None:
@@ -118,10 +118,10 @@ def learned(passes: Sequence[Pass], core: ArrCocModel) -> float:
 def fetch_for_pass(
     core: ArrCocModel, selected: SelectedSlots, choices: FetchChoices, share: float, earlier: FetchResult | None = None
 ) -> FetchResult:
-    """What one question fetches: a `share` of as many patches as the allocator wants is drawn from all others.
+    """The patches of one pass of a question: a `share` of them is drawn at random.
 
-    The patches that give way are the least relevant of those that it chose. Padding is never drawn. The map is that of
-    the `earlier` pass, if there was one: the question is the same.
+    Drawn patches replace the least relevant of those that the allocator chose. Padding is never drawn. The relevance
+    map is that of the `earlier` pass, if there was one, as the question is the same.
     """
     followed = core.fetch(selected, choices) if earlier is None else _by_map_of(earlier, core, selected, choices)
     taken = _with_taken(selected, followed)
@@ -136,7 +136,7 @@ def fetch_for_pass(
 
 
 def _by_map_of(earlier: FetchResult, core: ArrCocModel, selected: SelectedSlots, choices: FetchChoices) -> FetchResult:
-    """What the allocator takes of the patches that are left."""
+    """The allocator's choice among the patches that no earlier pass fetched."""
     mask, taken = selected.context.patch_mask, selected.taken
     hidden = None if taken is None else torch.zeros_like(mask).scatter(1, taken, True)
     fetched = core.fetcher.choose(
@@ -147,7 +147,8 @@ def _by_map_of(earlier: FetchResult, core: ArrCocModel, selected: SelectedSlots,
 
 
 def merged(parts: Sequence[FetchResult]) -> FetchResult:
-    """Fetches for one item as one, patches ascending; scores, relevance and names are those of the first."""
+    """One result from the fetches of several passes for one item, patches ascending; scores, relevance and names are
+    those of the first pass."""
     names = ("indices", "positions", "is_padding")
     joined: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts], 1) for name in names}
     if any(part.levels is not None for part in parts):
@@ -162,7 +163,7 @@ def merged(parts: Sequence[FetchResult]) -> FetchResult:
 
 
 def _at(fetched: FetchResult, places: Tensor) -> FetchResult:
-    """Of one item's fetched tokens those at `places` [k]."""
+    """The fetched tokens of one item at `places` [k]."""
     own = {name: getattr(fetched, name) for name in fetched.PER_TOKEN}
     chosen = {name: tensor.index_select(1, places) for name, tensor in own.items() if tensor is not None}
     counts = torch.full_like(fetched.counts, len(places))
@@ -170,7 +171,7 @@ def _at(fetched: FetchResult, places: Tensor) -> FetchResult:
 
 
 def _with_taken(selected: SelectedSlots, fetched: FetchResult) -> Tensor:
-    """[1, taken] patches that are not to be fetched again: of a region all."""
+    """[1, taken] the patches of earlier fetches, with all patches of a region."""
     patches = fetched.indices if fetched.levels is None else fetched.covered()[:1].nonzero()[:, 1][None]
     return patches if selected.taken is None else torch.cat((selected.taken, patches), 1)
 
@@ -180,12 +181,12 @@ def _with_taken(selected: SelectedSlots, fetched: FetchResult) -> Tensor:
 
 @dataclass
 class Reading:
-    """One prompt, and what the language model remembers of it.
+    """A prompt, and the language model's cache of it.
 
     Attributes:
         inputs: of one prompt, see `EmbeddedPrompt.read`.
-        end: column behind the last fetched token.
-        cache: keys and values of columns before `end`, or of fewer; None: it keeps none.
+        end: the column behind the last fetched token.
+        cache: keys and values of columns before `end`, or of fewer; None: no cache.
     """
 
     inputs: dict[str, Tensor]
@@ -196,7 +197,7 @@ class Reading:
     def of(
         cls, answer_generator: Asks, selected: SelectedSlots, fetched: FetchResult, kwargs: dict[str, Any]
     ) -> "Reading":
-        """The prompt of the first pass, of which the encoding may hold the beginning."""
+        """The prompt of the first pass; the encoding may hold the cache of its beginning."""
         core, cache = answer_generator.model.model, None
         prompt = core.place(selected, fetched, attention_mask=selected.attention_mask)
         inputs = dict(prompt.read)
@@ -208,7 +209,7 @@ class Reading:
         return cls(inputs, end, cache)
 
     def extend(self, core: ArrCocModel, selected: SelectedSlots, fetched: FetchResult) -> None:
-        """Puts further fetched tokens behind the last one. They have seen the base and one another."""
+        """Inserts further fetched tokens behind the last one. They attended to the base tokens and to each other."""
         base, end = selected.encoding.tokens.shape[1], self.end
         tokens, _, standing = core.image_tokens(selected.encoding, fetched)
 
@@ -219,7 +220,7 @@ class Reading:
         tokens = standing_rows(tokens)
         ids = self.inputs["input_ids"].new_full(tokens.shape[:2], core.config.image_token_id)
         new = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "prompt_embeds": tokens}
-        if "position_ids" in self.inputs:  # of a spatial layout: all of an image has the time at which it begins
+        if "position_ids" in self.inputs:  # in a spatial layout all tokens of an image have its start as their time
             y, x = standing_rows(image_places(selected.encoding, fetched)).unbind(-1)
             began = self.inputs["position_ids"][0, :, end - 1 : end].to(y)
             new["position_ids"] = torch.stack((began.expand_as(y), began + y, began + x))
@@ -232,13 +233,13 @@ class Reading:
         self.end += int(fetched.tokens)
 
     def answer(self, answer_generator: Asks, kwargs: dict[str, Any]) -> tuple[Any, str]:
-        """What transformers' `generate` returns, and what it wrote; of what it read all up to `end` is remembered."""
+        """The output of transformers' `generate` and its text; the cache keeps the columns up to `end`."""
         remembered = {} if self.cache is None else {"cache": self.cache}
         output, texts = answer_generator.generated(self.inputs, {**kwargs, **remembered}, logits=True)
         cache = getattr(output, CACHE)
         self.cache = None
         if answer_generator.cache_is_plain(kwargs) and keeps_every_position(cache):
-            cache.crop(self.end - cache.get_seq_length())  # negative: how many to drop
+            cache.crop(self.end - cache.get_seq_length())  # negative: the number of columns to drop
             self.cache = cache
         return output, texts[0]
 
@@ -252,11 +253,11 @@ def ask_in_passes(
 ) -> list[Any]:  # fmt: skip
     """`AnswerGenerator.ask` with `choices.num_passes`: an integer, or "auto".
 
-    `on_fetch` is called with what each pass of each question fetched.
+    `on_fetch` is called with the result of each pass of each question.
 
     Raises:
-        ValueError: passes that the context does not hold, several images or views in one prompt, settings of
-            `generate` beside which there is one pass.
+        ValueError: more passes than the context holds, several images or views in one prompt, or settings of `generate`
+            that allow only one pass.
     """
     _check(answer_generator, batch, choices, kwargs)
     whole = bool(answer_generator.setting(kwargs, "return_dict_in_generate"))
@@ -276,7 +277,7 @@ def _passes(
     answer_generator: Asks, batch: Questions, choices: FetchChoices, history: Sequence[Turn],
     on_fetch: Callable[[FetchResult], Any] | None, kwargs: dict[str, Any],
 ) -> tuple[Any, str, FetchResult, tuple[Pass, ...]]:  # fmt: skip
-    """The last output of `generate` and what it wrote, all that was fetched, and the passes of one question."""
+    """The last output of `generate` and its text, all fetched patches, and the passes of one question."""
     core = answer_generator.model.model
     policy = EXPLORATION[choices.exploration or ("tempered" if core.fetcher.tempering is None else "learned")]
     selected, choices = answer_generator.select_slots(batch, choices, history, kwargs)
@@ -309,7 +310,7 @@ def _passes(
 
 
 def _most_passes(answer_generator: Asks, selected: SelectedSlots, choices: FetchChoices) -> int:
-    """Passes that the choices allow and the context holds; one where nothing is fetched."""
+    """The number of passes that the choices allow and the context holds; 1 if nothing is fetched."""
     auto = choices.num_passes == "auto"
     wanted = AUTO_PASSES if auto else int(choices.num_passes or 1)
     limit = getattr(answer_generator.model.config.text_config, "max_position_embeddings", None)
@@ -323,7 +324,7 @@ def _most_passes(answer_generator: Asks, selected: SelectedSlots, choices: Fetch
 
 
 def _check(answer_generator: Asks, batch: Questions, choices: FetchChoices, kwargs: dict[str, Any]) -> None:
-    """Refuses, with a ValueError, what several passes cannot be asked with."""
+    """Raises a ValueError for settings that do not go with several passes."""
     passes = choices.num_passes
     if passes != "auto" and (not isinstance(passes, int) or passes < 1):
         raise refusal("num_passes", 'an integer from 1, or "auto"', passes)

@@ -1,7 +1,7 @@
-"""What the model classes share with every model of transformers: initialisation, capabilities, loading.
+"""Code shared by the model classes: initialisation, capabilities, loading.
 
-Also where weights are (on a device, offloaded, in files), whether they are finite numbers of the config's shapes, and
-probes: hooks that watch what passes between the parts of a model.
+It also finds the device of weights (on a device, offloaded, in files), checks that weights are finite and have the
+config's shapes, and holds probes: hooks that record the tensors between the parts of a model.
 """
 
 import json
@@ -31,7 +31,8 @@ from .vision_tower import FetchedProjection
 
 
 def device_of(module: nn.Module) -> torch.device:
-    """Where inputs of `module` go. Offloaded weights are on "meta" between calls: then where accelerate runs it."""
+    """The device of inputs of `module`. Offloaded weights are on "meta" between calls; then it is accelerate's
+    device."""
     device = next(module.parameters()).device
     if device.type != "meta":
         return device
@@ -45,7 +46,8 @@ def device_of(module: nn.Module) -> torch.device:
 
 @contextmanager
 def _loaded(module: nn.Module) -> Iterator[None]:
-    """Loads what accelerate has offloaded of a module; by its hook, as remote code that imports it would require it."""
+    """Loads the offloaded weights of a module, by accelerate's hook: importing accelerate would make remote code
+    require it."""
     hook = getattr(module, "_hf_hook", None)
     if hook is None or not getattr(hook, "offload", False):
         yield
@@ -58,10 +60,10 @@ def _loaded(module: nn.Module) -> Iterator[None]:
 
 
 def loaded_weights(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
-    """What `state_dict` names, each part loaded while its weights are asked for where accelerate has offloaded it.
+    """The weights of `state_dict`, with offloaded parts loaded by accelerate while they are read.
 
     Raises:
-        ValueError: a weight that is nowhere.
+        ValueError: a weight without values.
     """
     with _loaded(module):
         own = [*module._parameters.items(), *module._buffers.items()]
@@ -81,7 +83,7 @@ logger = logging.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Statistics:
-    """Of all values of a tensor, in float64; NaN where it has none.
+    """Statistics of a tensor, in float64; NaN for an empty tensor.
 
     Attributes:
         shape, dtype: of the tensor.
@@ -105,7 +107,8 @@ class Statistics:
         return cls(tuple(values.shape), dtype, *map(float, numbers))
 
     def within(self, expected: "Range") -> bool:
-        """Whether all values are finite and in range, and spread as far as they should; also of no values."""
+        """Whether all values are finite and in range, and their standard deviation is in its range; True without
+        values."""
         if 0 in self.shape:
             return True
         inside = expected.least <= self.min and self.max <= expected.most
@@ -114,7 +117,7 @@ class Statistics:
 
 @dataclass(frozen=True)
 class Range:
-    """Where values are expected: all of them, and their standard deviation."""
+    """The expected ranges of all values and of their standard deviation."""
 
     least: float = -1e4
     most: float = 1e4
@@ -123,7 +126,7 @@ class Range:
 
 
 EXPECTED: dict[str, Range] = {
-    "pixels": Range(-10.0, 10.0, 0.0, 10.0),  # normalised images; a blank page does not vary
+    "pixels": Range(-10.0, 10.0, 0.0, 10.0),  # normalised images; a blank page has no variation
     "grid encoder": Range(),
     "compressor": Range(),
     "semantic encoder": Range(),
@@ -133,11 +136,11 @@ EXPECTED: dict[str, Range] = {
     "language model": Range(),
     "logits": Range(),
 }
-"""What passes each boundary. Wide: half precision ends at 65504, and a signal below 1e-5 beside it is lost."""
+"""The expected ranges at each boundary. They are wide: half precision ends at 65504 and loses signals below 1e-5."""
 
 
 def boundaries(core: nn.Module, head: nn.Module | None) -> dict[str, tuple[nn.Module, bool, Callable[[Any], Any]]]:
-    """By name: a module of the model `core`, whether its input counts, and what of that or its output is the tensor."""
+    """By name: a module of the model `core`, whether its input or its output is recorded, and the tensor in it."""
     tower: Any = core.vision_tower
     parts: dict[str, tuple[Any, bool, Callable[[Any], Any]]] = {
         "pixels": (tower.grid_encoder, True, lambda passed: passed),
@@ -157,7 +160,7 @@ def _first(made: Any) -> Any:
 
 
 class Probes(Mapping[str, Statistics]):
-    """The latest statistics of each boundary by name, while hooks are on a model.
+    """The latest statistics of each boundary by name, while the hooks are attached.
 
     Args:
         core: the model without its head.
@@ -175,7 +178,7 @@ class Probes(Mapping[str, Statistics]):
                 self._handles.append(module.register_forward_hook(partial(self._on_output, name, pick)))
 
     def remove(self) -> None:
-        """Takes the hooks off; what was seen stays."""
+        """Removes the hooks; the statistics stay."""
         for handle in self._handles:
             handle.remove()
 
@@ -212,10 +215,10 @@ _PREFIX = re.compile(r"^(model\.)+")
 
 
 def weight_files(folder: Path) -> list[str]:
-    """Names of the weight files in `folder`: one, or the shards that its index names.
+    """Names of the weight files in `folder`: one file, or the shards of its index.
 
     Raises:
-        ValueError: `folder` holds no weights, or lacks a shard; an index of another form (`weight_map`).
+        ValueError: no weights, a missing shard, or an index of another form (`weight_map`).
     """
     if (folder / WEIGHTS).is_file():
         return [WEIGHTS]
@@ -230,11 +233,11 @@ def weight_files(folder: Path) -> list[str]:
 
 
 def weight_map(index: Path) -> dict[str, str]:
-    """The shard that each tensor is in, by an index file.
+    """The shard of each tensor, from an index file.
 
     Raises:
-        ValueError: no JSON, no `weight_map` from tensors to files, an empty one, or a shard that is no .safetensors
-            file right beside the index: such a name would reach into other folders.
+        ValueError: no JSON, no `weight_map` from tensors to files, an empty one, or a shard that is not a .safetensors
+            file beside the index: such a name could reach into other folders.
     """
     try:
         content = json.loads(index.read_text(encoding="utf-8"))
@@ -250,10 +253,10 @@ def weight_map(index: Path) -> dict[str, str]:
 
 
 def check_names(folder: Path) -> None:
-    """Refuses weights of which two would go to the same part: transformers takes names with and without "model.".
+    """Refuses two tensors for the same part: transformers accepts names with and without "model.".
 
     Raises:
-        ValueError: two tensors for one part; no weights, or shards elsewhere (`weight_files`).
+        ValueError: two tensors for one part; no weights, or shards in other folders (`weight_files`).
         SafetensorError: a damaged file.
     """
     tensors: dict[str, str] = {}
@@ -267,15 +270,15 @@ def check_names(folder: Path) -> None:
 
 
 def check_fit(source: Any, report: Mapping[str, Iterable[Any]], *, passed: Iterable[str] = ()) -> None:
-    """Refuses weights that are not those of the config.
+    """Refuses weights that do not match the config.
 
     Args:
-        source: names the checkpoint in errors.
-        report: what transformers says of loading it: missing_keys, unexpected_keys, mismatched_keys.
-        passed: of "missing", "unexpected", "mismatched" those that are let through.
+        source: the checkpoint's name in errors.
+        report: transformers' loading report: missing_keys, unexpected_keys, mismatched_keys.
+        passed: the kinds among "missing", "unexpected", "mismatched" that are accepted.
 
     Raises:
-        ValueError: some are missing, left over or of other shapes.
+        ValueError: missing or unexpected weights, or weights of other shapes.
     """
     for kind in ("mismatched", "missing", "unexpected"):
         keys = sorted(str(key[0] if isinstance(key, tuple) else key) for key in report[f"{kind}_keys"])
@@ -287,9 +290,9 @@ def check_fit(source: Any, report: Mapping[str, Iterable[Any]], *, passed: Itera
 
 
 def check_finite(source: Any, tensors: Iterable[tuple[str, Tensor]]) -> None:
-    """Refuses tensors, by name, that hold what is no finite number.
+    """Refuses tensors, by name, with values that are not finite.
 
-    Those that are not in memory (offloaded) pass, and so do quantized ones.
+    Tensors that are not in memory (offloaded) and quantized ones are not checked.
 
     Raises:
         ValueError: NaN or an infinity.
@@ -303,7 +306,7 @@ def check_finite(source: Any, tensors: Iterable[tuple[str, Tensor]]) -> None:
 def _is_finite(tensor: Tensor) -> bool:
     if tensor.dtype.itemsize == 1:  # the 8-bit types have no minimum
         tensor = tensor.float()
-    low, high = torch.aminmax(tensor)  # without a copy, and NaN comes through
+    low, high = torch.aminmax(tensor)  # without a copy; NaN propagates
     return bool(low.isfinite() & high.isfinite())
 
 
@@ -312,7 +315,7 @@ _NOT_PLAIN = ("quantization_config", "state_dict", "gguf_file", "tp_plan", "devi
 
 
 class ArrCocPreTrainedModel(PreTrainedModel):
-    """Initialisation, capabilities and loading shared by the model classes."""
+    """Base of the model classes: initialisation, capabilities and loading."""
 
     config: ArrCocConfig
     config_class = ArrCocConfig
@@ -332,13 +335,13 @@ class ArrCocPreTrainedModel(PreTrainedModel):
 
     probes: Probes | None = None
     _place: Mapping[str, Any] = MappingProxyType({})
-    """What `from_pretrained` was told of where the checkpoint's files are; its processor lies there, too."""
+    """The arguments of `from_pretrained` that locate the checkpoint's files, to load its processor from there too."""
 
     def set_probes(self, on: bool) -> Probes | None:
-        """Puts probes on the boundaries between the model's parts, or takes them off.
+        """Attaches probes to the boundaries between the model's parts, or removes them.
 
         Returns:
-            The latest statistics by boundary, filled by every call from now on; None when they are taken off.
+            The latest statistics by boundary, updated by each call; None when probes are removed.
         """
         if self.probes is not None:
             self.probes.remove()
@@ -364,23 +367,23 @@ class ArrCocPreTrainedModel(PreTrainedModel):
         use_safetensors: bool | None = True,
         **kwargs: Any,
     ) -> Any:
-        """As in transformers, but a checkpoint whose weights are not the config's is refused, not completed.
+        """As in transformers, but weights that do not match the config are refused instead of initialised.
 
         Args:
-            strict: False takes what fits and begins the rest anew, as transformers does.
-            ignore_mismatched_sizes: weights of other shapes begin anew.
-            output_loading_info: also return what was missing or left over, which is then not refused.
+            strict: False loads matching weights and initialises the others, as transformers does.
+            ignore_mismatched_sizes: weights of other shapes are initialised.
+            output_loading_info: also returns the missing and unexpected weights, which are then not refused.
             use_safetensors: False or None reads pickles too.
             pretrained_model_name_or_path, *model_args, **kwargs: as in transformers.
 
         Raises:
-            ValueError: weights that are damaged, missing, left over, of other shapes, or no finite numbers; shards that
-                lie elsewhere than in the folder.
+            ValueError: weights that are damaged, missing, unexpected, of other shapes or not finite; shards in other
+                folders.
             OSError: no such checkpoint.
         """
         source = pretrained_model_name_or_path
         options = {**kwargs, "use_safetensors": use_safetensors, "output_loading_info": True}
-        if not strict or source is None:  # without a name, the caller's own state dict says what there is
+        if not strict or source is None:  # without a name, the caller's own state dict is loaded
             loaded: Any = super().from_pretrained(
                 source, *model_args, ignore_mismatched_sizes=ignore_mismatched_sizes, **options
             )
@@ -388,17 +391,17 @@ class ArrCocPreTrainedModel(PreTrainedModel):
             return loaded if output_loading_info else loaded[0]
         passed = ["mismatched"] * ignore_mismatched_sizes + ["missing", "unexpected"] * output_loading_info
         folder = Path(source, kwargs.get("subfolder") or "")
-        # First without memory for weights: a size that is a typo would fill it before anything was compared.
+        # First without memory for weights: a wrong size in the config would fill it before the comparison.
         places: list[dict[str, Any]] = [{"device_map": "meta"}, {}] if _loads_plainly(folder, kwargs) else [{}]
         try:
             _check_folder(folder)
             for place in places:
-                with _no_bar() if place else nullcontext():  # a single one: that of the weights' loading
+                with _no_bar() if place else nullcontext():  # one message: that of loading the weights
                     loaded = super().from_pretrained(
                         source, *model_args, ignore_mismatched_sizes=True, **{**options, **place}
                     )
                 model, report = loaded
-                if not getattr(model, "_hf_peft_config_loaded", False):  # then the report is the adapter's
+                if not getattr(model, "_hf_peft_config_loaded", False):  # then the report is that of the adapter
                     check_fit(source, report, passed=passed)
         except SafetensorError as error:
             raise ValueError(f"{source}: expected whole .safetensors files; got {error}") from error
@@ -409,11 +412,13 @@ class ArrCocPreTrainedModel(PreTrainedModel):
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
-        start: Any = getattr(module, "start_weights", None)  # where normal weights and zero biases do not fit
+        start: Any = getattr(
+            module, "start_weights", None
+        )  # parts that do not start with normal weights and zero biases
         if start is not None:
             start(self.config.initializer_range)
         if isinstance(module, FetchedProjection):
-            # A fetched patch speaks the base tokens' language before any training. The compressor comes before it.
+            # Fetched patches start as tokens like base tokens. The compressor is initialised before.
             tower: Any = getattr(self, "model", self).vision_tower
             initialization.copy_(module.weight, tower.compressor.warm_start())
 
@@ -430,13 +435,14 @@ def _no_bar() -> Iterator[None]:
 
 
 def _checkpoint(layer: nn.Module, checkpoint: Callable[..., Any], run: Callable[..., Any], *inputs: Any) -> Any:
-    """A checkpoint that gives a layer's weights gradients, whichever kind it is: see `use_reentrant`.
+    """A checkpoint function with which a layer's weights get gradients: see `use_reentrant`.
 
-    A reentrant one does so only where an input requires gradients: what frozen parts before an adapter make does not.
+    A reentrant checkpoint gives gradients only if an input requires them; outputs of frozen parts before an adapter do
+    not.
     """
     if not any(torch.is_tensor(value) and value.requires_grad for value in inputs):
         if not any(parameter.requires_grad for parameter in layer.parameters()):
-            return run(*inputs)  # there is nothing to save for
+            return run(*inputs)  # without gradients there is nothing to save
         first = next(at for at, value in enumerate(inputs) if torch.is_tensor(value) and value.is_floating_point())
         inputs = (*inputs[:first], inputs[first].detach().requires_grad_(), *inputs[first + 1 :])
     return checkpoint(run, *inputs)
@@ -447,7 +453,7 @@ def _place_of(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _loads_plainly(folder: Path, options: Mapping[str, Any]) -> bool:
-    """Whether it is a folder of weights that are loaded as they are, by one process for itself."""
+    """Whether it is a local folder whose weights one process loads without conversion."""
     path = folder / "config.json"
     if any(options.get(name) is not None for name in _NOT_PLAIN) or not path.is_file() or is_deepspeed_zero3_enabled():
         return False
@@ -455,27 +461,30 @@ def _loads_plainly(folder: Path, options: Mapping[str, Any]) -> bool:
 
 
 def _check_folder(folder: Path) -> None:
-    """Refuses what transformers would not notice in a local folder: shards elsewhere, two tensors for one part."""
+    """Refuses problems of a local folder that transformers does not notice: shards elsewhere, two tensors for a
+    part."""
     for index in folder.glob("*.safetensors.index.json"):
         weight_map(index)
     if any((folder / name).is_file() for name in (WEIGHTS, WEIGHTS_INDEX)):
         check_names(folder)
 
 
-# ---- which weights ------------------------------------------------------------------------------------------------
+# ---- identity of weights ------------------------------------------------------------------------------------------
 
 SAMPLES = 1024
-"""Weights of each parameter that its part of the identity is made of, evenly spaced."""
+"""Number of weights of each parameter in its part's identity, evenly spaced."""
 
 _UNRELATED = ("transformers_version", "_name_or_path", "dtype")
-"""Settings that say where a config comes from, and which type it was loaded in: the weights' own types count."""
+"""Fields about the origin of a config and its loading dtype; the identity uses the weights' own dtypes."""
 
 
 def model_identity(core: ArrCocPreTrainedModel) -> str:
-    """A checksum of what makes an encoding: configs, samples of the weights and active adapters, before the prompt."""
+    """A checksum of the parts that encode images: configs, samples of the weights and active adapters."""
     config, digest = core.config, sha256()
     for part in (config.vision_config, config.semantic_config, config.bridge_config):
-        usual = type(part)().to_dict()  # left out, so that a setting that is new changes nothing where it is unused
+        usual = type(
+            part
+        )().to_dict()  # without defaults, so that a new field does not change the identity where it is unused
         settings = {name: value for name, value in part.to_dict().items() if value != usual.get(name)}
         settings = {name: value for name, value in settings.items() if name not in _UNRELATED}
         digest.update(json.dumps(settings, sort_keys=True, default=str).encode())
@@ -484,7 +493,9 @@ def model_identity(core: ArrCocPreTrainedModel) -> str:
         for key, said in sorted((key, _sampled(tensor)) for key, tensor in loaded_weights(module)):
             digest.update(f"{name}.{key}".encode() + said)
         for key, part in module.named_modules():
-            if hasattr(part, "active_adapters") and hasattr(part, "disable_adapters"):  # of PEFT: who is asked, and how
+            if hasattr(part, "active_adapters") and hasattr(
+                part, "disable_adapters"
+            ):  # of PEFT: the active adapters, and whether they are disabled
                 read = [] if part.disable_adapters else part.active_adapters
                 digest.update(f"{name}.{key}{read}{getattr(part, 'scaling', None)}".encode())
     return digest.hexdigest()

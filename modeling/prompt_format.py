@@ -1,6 +1,6 @@
-"""How prompts are written: the chat template, the layouts around an image's tokens, and how many tokens an image takes.
+"""The format of prompts: the chat template, the layouts around an image's tokens, and the number of tokens of an image.
 
-How many is known before the model runs: `count_vision_tokens` counts for the processor and the model alike.
+The number is known before the model runs: `count_vision_tokens` counts for the processor and for the model.
 
 Notation: P images, G side of the fine grid, N = G*G patches, M = (G/4)^2 base tokens in g rows of g, K fetched tokens,
 D language-model width.
@@ -42,7 +42,7 @@ _RENDER = """\
 
 
 def render_macro(image: str) -> str:
-    """Jinja macro `render(content)` of a chat template, which writes `image` (as in a Jinja string) for every image."""
+    """Jinja macro `render(content)` of a chat template, which writes `image` (a Jinja string) for each image."""
     return _RENDER.replace("'IMAGE'", f"'{image}'")
 
 
@@ -75,10 +75,10 @@ IMAGES = ("image", "image_url")
 
 
 def images_first(messages: Sequence[Any]) -> list[Any]:
-    """A chat's messages in the order that models are trained with: all images before the text of the first question.
+    """A chat's messages in the order of the training: all images before the text of the first question.
 
-    Several texts of a message become one, a line each. Messages that are no chat are left to the template, which
-    refuses them.
+    Several texts of a message become one, joined by line breaks. Messages that are not a chat do not change; the
+    template refuses them.
     """
     ordered, images = [], []
     for message in messages:
@@ -105,10 +105,10 @@ def images_first(messages: Sequence[Any]) -> list[Any]:
 
 
 class Layout(nn.Module):
-    """Base of the family: what a language model expects around an image's tokens [M + K, D]; `width`: D.
+    """Base class: the tokens that a language model expects around an image's tokens [M + K, D]; `width`: D.
 
     Attributes:
-        adds: whether anything stands there.
+        adds: whether there are such tokens.
         spatial: whether a token's position is its place in the image (`prompt.spatial_positions`), not its number.
     """
 
@@ -125,7 +125,7 @@ class Layout(nn.Module):
 
     @staticmethod
     def base_places(tokens: int) -> Tensor:
-        """Where an image's base tokens stand among its positions: [M] int64, M being `tokens`."""
+        """The positions of base tokens among those of an image: [M] int64; M is `tokens`."""
         return torch.arange(tokens)
 
 
@@ -142,25 +142,23 @@ def layout_positions(layout: str, rows: int) -> tuple[int, int]:
 
 
 Framed = tuple[Tensor, Tensor | None]
-"""What stands before an image's fetched tokens [P, positions, D], its base tokens among it, and what stands behind
-them."""
+"""The tokens before an image's fetched tokens [P, positions, D], its base tokens among them, and those behind."""
 
 
 @LAYOUTS.register("plain")
 class PlainLayout(Layout):
-    """Nothing but the image's tokens."""
+    """The image's tokens alone."""
 
     adds = False
 
     def forward(self, base: Tensor, indicators: Tensor | None) -> Framed:
-        """Base tokens [P, M, D] and the bridge's indicator rows [4, D] -> what stands before and behind fetched
-        tokens."""
+        """Base tokens [P, M, D] and the bridge's indicator rows [4, D] -> tokens before and behind fetched tokens."""
         return base, None
 
 
 @LAYOUTS.register("rows")
 class RowLayout(Layout):
-    """DeepSeek-OCR's: `image_newline` [D] after each row, `view_seperator` [D] (so spelt) after the last."""
+    """DeepSeek-OCR's: `image_newline` [D] after each row, `view_seperator` [D] (its spelling) after the last."""
 
     def __init__(self, width: int) -> None:
         super().__init__(width)
@@ -168,7 +166,7 @@ class RowLayout(Layout):
         self.view_seperator = nn.Parameter(torch.zeros(width))
 
     def start_weights(self, std: float) -> None:
-        for row in (self.image_newline, self.view_seperator):  # as DeepSeek-OCR begins
+        for row in (self.image_newline, self.view_seperator):  # DeepSeek-OCR's initialisation
             initialization.normal_(row, std=row.shape[0] ** -0.5)
 
     @staticmethod
@@ -178,7 +176,7 @@ class RowLayout(Layout):
     @staticmethod
     def base_places(tokens: int) -> Tensor:
         place = torch.arange(tokens)
-        return place + place // isqrt(tokens)  # a newline stands behind each row before
+        return place + place // isqrt(tokens)  # there is a newline behind each earlier row
 
     def forward(self, base: Tensor, indicators: Tensor | None) -> Framed:
         """As `PlainLayout.forward`."""
@@ -210,7 +208,7 @@ class IndicatorLayout(Layout):
 
 @LAYOUTS.register("qwen3_vl")
 class Qwen3VlLayout(PlainLayout):
-    """Qwen3-VL's: nothing but the image's tokens, each at its row and column."""
+    """Qwen3-VL's: the image's tokens alone, each at its row and column."""
 
     spatial = True
 
@@ -222,40 +220,40 @@ COMPRESSION = 4
 """Fine patches per base token along each axis: the compressor's two stride-2 convolutions."""
 
 REFERENCE_PATCHES = 4096
-"""Number of patches (64 x 64: 1024 px, patches of 16 px) that the named budgets are stated for."""
+"""The number of patches (64 x 64: 1024 px, patches of 16 px) for which named budgets are defined."""
 
 NAMED_BUDGETS = {"fast": 64, "balanced": 180, "standard": 273, "accurate": 400}
 """Fetched tokens at `REFERENCE_PATCHES` patches; scaled with N on other grids."""
 
 TIERS = (64, 128, 256, 384, 400)
-"""The steps in which the allocator "tiers" gives fetched tokens, at `REFERENCE_PATCHES` patches; "adaptive" keeps
-within."""
+"""The numbers of fetched tokens from allocator "tiers" at `REFERENCE_PATCHES` patches; "adaptive" stays within their
+range."""
 
 AUTO = "auto"
-"""The budget that leaves it to the model how many fetched tokens each item gets, up to the last of `TIERS`."""
+"""The budget with which the model chooses the number of fetched tokens of each item, up to the last of `TIERS`."""
 
 _SCALED = {**NAMED_BUDGETS, AUTO: TIERS[-1], **{f"tier:{tier}": tier for tier in TIERS}}
 
 
 def scaled_budget(num_fetched: int, num_patches: int) -> int:
-    """What `num_fetched` at `REFERENCE_PATCHES` patches are on a grid of `num_patches`: at least 1."""
+    """`num_fetched` at `REFERENCE_PATCHES` patches, scaled to a grid of `num_patches`: at least 1."""
     return max(1, round(num_patches * num_fetched / REFERENCE_PATCHES))
 
 
 def resolve_budget(
     budget: int | str | None, num_patches: int, default: int | str = "standard", *, taken: int = 0
 ) -> int:
-    """Number of fetched tokens K on a grid of `num_patches`.
+    """The number of fetched tokens K on a grid of `num_patches`.
 
     Args:
         budget: a number of patches, a name in `NAMED_BUDGETS` or "tier:" and one of `TIERS` (both scaled by N / 4096),
-            "auto" (the largest tier: the most that an item can get), "all" (N - taken), None (default).
+            "auto" (the largest tier, the most for one item), "all" (N - taken), None (default).
         num_patches: N.
-        default: what None stands for.
+        default: the budget for None.
         taken: patches that are base tokens already and never fetched again (`ArrCocConfig.excludes_base`).
 
     Raises:
-        ValueError: unknown name, a negative number, or more patches than there are to fetch.
+        ValueError: an unknown name, a negative number, or more patches than can be fetched.
     """
     candidates = num_patches - taken
     budget = default if budget is None else budget
@@ -288,12 +286,12 @@ def grid_size(image_size: int, patch_size: int) -> int:
 
 
 def count_fetched(num_patches: int, budget: int | str | None, *, strategy: str | None, taken: int = 0) -> int:
-    """K: what `resolve_budget` says, or 0 where the strategy is "none"."""
+    """K: `resolve_budget`, or 0 with strategy "none"."""
     return 0 if strategy == "none" else resolve_budget(budget, num_patches, taken=taken)
 
 
 def pooling(rows: int, sources: int, most: int | None) -> int:
-    """How many base cells along each axis become one base token, so that those of `sources` stay within `most`.
+    """Base cells along each axis in one base token, so that the base tokens of `sources` are at most `most`.
 
     Args:
         rows: rows of base tokens of one image.
@@ -301,7 +299,7 @@ def pooling(rows: int, sources: int, most: int | None) -> int:
         most: base tokens of the prompt; None: four times those of one image.
 
     Raises:
-        ValueError: even one token for each source is too many.
+        ValueError: fewer base tokens than sources.
     """
     most = 4 * rows**2 if most is None else most
     if sources > most:
@@ -323,16 +321,16 @@ def count_vision_tokens(
     sources: int = 1,
     max_base_tokens: int | None = None,
 ) -> tuple[int, int]:
-    """Positions that one image takes in the language model: (base, K fetched tokens), known before the model runs.
+    """Positions of one image in the language model: (base, K fetched tokens), known before the model runs.
 
-    Base are the M base tokens and what the layout puts between and around them. Of a document, all its pages' base
-    tokens, pooled, and the K that its pages share.
+    Base positions are those of the M base tokens and of the layout. For a document they are the pooled base tokens of
+    all its pages, which share K.
 
     Args:
         image_size: side of the padded square image, px.
         patch_size: side of a fine patch, px.
         budget: see `resolve_budget`.
-        strategy: "none" fetches nothing (K = 0); every other strategy keeps to the budget.
+        strategy: "none" fetches nothing (K = 0); all others fetch the budget.
         excludes_base: whether base tokens are patches that are never fetched again: `ArrCocConfig.excludes_base`.
         layout: `ArrCocBridgeConfig.layout`.
         sources: pages of a document.

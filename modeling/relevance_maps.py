@@ -1,4 +1,4 @@
-"""Scorers that combine several judgements: weighted relevance maps, which can be shown, and a mixture of experts.
+"""Scorers of several relevance maps: weighted maps, which can be displayed, and a mixture of experts.
 
 Notation: B batch, N patches, G side of the fine grid, T texture channels, C feature channels, W width of the grid
 encoder, D language-model width, H width of the shared space.
@@ -34,7 +34,7 @@ def shares(logits: Tensor, kind: str) -> Tensor:
 
     Args:
         logits: of any range.
-        kind: "softmax", under which maps compete, or "sigmoid", under which each is judged by itself first.
+        kind: "softmax", or "sigmoid": a sigmoid of each logit, divided by their sum.
     """
     if kind == "softmax":
         return logits.softmax(-1)
@@ -49,13 +49,13 @@ def statistics(maps: Tensor, mask: Tensor) -> Tensor:
     maps = torch.where(real, maps, 0.0)
     mean = maps.sum(-1) / count
     variance = (torch.where(real, maps - mean[..., None], 0.0)).square().sum(-1) / count
-    return torch.cat((mean, maps.amax(-1), (variance + 1e-6).sqrt()), -1)  # the root's slope at 0 is infinite
+    return torch.cat((mean, maps.amax(-1), (variance + 1e-6).sqrt()), -1)  # the square root has an infinite slope at 0
 
 
 class TensionBalancer(nn.Module):
-    """Shares of R score maps, from the pooled question and from what the maps look like.
+    """Shares of R relevance maps, from the pooled question and statistics of the maps.
 
-    Sizes as published (D = 1024, H = 160) make about 200 K weights.
+    The published sizes (D = 1024, H = 160) give about 200 K weights.
     """
 
     def __init__(self, config: ArrCocFetcherConfig, *, maps: int, text_size: int) -> None:
@@ -85,7 +85,7 @@ class TensionBalancer(nn.Module):
 
 
 class ContextNetwork(nn.Module):
-    """Logits [B, R] from the pooled question and the gestalt: the mean feature of the patches that hold some image."""
+    """Logits [B, R] from the pooled question and the image's mean feature (called gestalt in the weights' names)."""
 
     def __init__(self, size: int, outputs: int, *, feature_size: int, text_size: int) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class ContextNetwork(nn.Module):
         self.head = nn.Linear(size, outputs)
 
     def forward(self, context: FetchContext) -> Tensor:
-        # Projected before pooling: the mean of raw embeddings hardly differs between questions of many tokens.
+        # Projected before pooling: means of raw embeddings hardly differ between long questions.
         words = self.act(self.text_projection(self.text_norm(context.query)))
         question = masked_mean(words, context.query_mask)
         gestalt = masked_mean(context.features.flatten(2).transpose(1, 2), context.patch_mask)
@@ -113,7 +113,7 @@ def flat_features(features: Tensor) -> Tensor:
 
 
 class SharedSpace(nn.Module):
-    """A trained space in which patches and the question's words can be compared."""
+    """A trained space in which patches are compared with the question's tokens."""
 
     def __init__(self, size: int, *, patch_size: int, text_size: int) -> None:
         super().__init__()
@@ -139,11 +139,11 @@ def fixed_maps(context: FetchContext) -> tuple[Tensor, Tensor]:
 
 
 class MapScorer(Scorer):
-    """Base: three maps [B, 3, N] in 0..1, shares of them [B, 3], and logits of their weighted sum."""
+    """Base class: three maps [B, 3, N] in 0..1, their shares [B, 3], and logits of the weighted sum."""
 
     trained = True
     map_names: ClassVar[tuple[str, ...]] = RELEVANCE_MAPS
-    """What the maps are, in order."""
+    """The names of the maps, in order."""
 
     def __init__(self, config: ArrCocFetcherConfig, *, feature_size: int, text_size: int) -> None:
         super().__init__(config, feature_size=feature_size, text_size=text_size)
@@ -212,7 +212,7 @@ class ContextualScorer(MapScorer):
 
     def all_textures(self, context: FetchContext) -> Tensor:
         """The channels of `TEXTURES`, [B, 40, G, G]."""
-        context.texture("orientation_135")  # the last of the pixels' channels: there, or an error that says why
+        context.texture("orientation_135")  # the last channel from pixels: raises without it
         return self.semantic(context.textures, context.features)
 
     def maps(self, context: FetchContext) -> Tensor:
@@ -238,9 +238,9 @@ def standardised(channels: Tensor, mask: Tensor) -> Tensor:
 
 @SCORERS.register("shannon_jung_vervaeke")
 class ShannonJungVervaekeScorer(MapScorer):
-    """Entropy (Shannon), density of symbols (Jung) and coupling with the question (Vervaeke), in fixed shares.
+    """Entropy (Shannon), density of symbols (Jung) and query similarity (Vervaeke), in fixed shares.
 
-    Symbols are strokes: their density is the share of pixels at the edge of one, relative to the image's own range.
+    Symbols are strokes: their density is the share of pixels at the edge of a stroke, relative to the image's range.
     """
 
     textures = "full"
@@ -265,9 +265,9 @@ class ShannonJungVervaekeScorer(MapScorer):
 
 @SCORERS.register("hierarchical")
 class HierarchicalScorer(MapScorer):
-    """Coupling with the question at three depths of the grid encoder: what is low, mid and high level about a patch.
+    """Query similarity at three depths of the grid encoder.
 
-    Low and mid are the encoder's states after a third and two thirds of its layers, high its output.
+    The first two depths are the encoder's states after a third and two thirds of its layers, the third is its output.
     """
 
     reads_depths = True
@@ -295,24 +295,25 @@ class HierarchicalScorer(MapScorer):
 EXPERTS = ("text", "graphics", "sparse", "mixed")
 
 CHOSEN = 2
-"""Experts per patch."""
+"""Experts for each patch."""
 
 BALANCE_RATE = 1e-3
-"""By how much an expert's handicap changes in a training step."""
+"""Change of an expert's handicap in a training step."""
 
 
 class Evidence(nn.Linear):
-    """`expert_evidence` [..., E] -> logits [..., E]; starts as 4 times the identity, so that names mean something."""
+    """`expert_evidence` [..., E] -> logits [..., E]; starts as 4 times the identity, so that experts match their
+    names."""
 
     def start_weights(self, std: float) -> None:
         initialization.copy_(self.weight, 4.0 * torch.eye(*self.weight.shape))
 
 
 class Router(nn.Module):
-    """Which experts judge a patch: by what it looks like, and by what training makes of its features.
+    """Chooses the experts of a patch, from its textures and from its features.
 
-    The load is balanced without a loss (Wang et al. 2024): in training an expert that judges more than its share of the
-    patches gets a handicap in the choice, not in its weight.
+    The load is balanced without a loss (Wang et al. 2024): in training, an expert with more than its share of the
+    patches gets a handicap in the choice, but not in its weight.
     """
 
     load_bias: Tensor
@@ -327,9 +328,10 @@ class Router(nn.Module):
         initialization.zeros_(self.load_bias)
 
     def forward(self, patches: Tensor, evidence: Tensor, mask: Tensor) -> Tensor:
-        """Normalised features [B, N, C], `expert_evidence` [B, N, E] and real patches [B, N] -> gates [B, N, E].
+        """Normalised features [B, N, C], `expert_evidence` [B, N, E] and a mask of real patches [B, N] -> gates [B, N,
+        E].
 
-        A patch's gates sum to 1, and all but `CHOSEN` are 0.
+        The gates of a patch sum to 1; all but `CHOSEN` of them are 0.
         """
         logits = (self.projection(patches) + self.evidence(evidence.to(patches))).float()
         order = (logits + self.load_bias.to(logits)).sort(dim=-1, descending=True, stable=True).indices
@@ -345,9 +347,9 @@ class Router(nn.Module):
 
 
 def expert_evidence(context: FetchContext) -> Tensor:
-    """[B, N, E] in 0..1, how much a patch looks like what each expert is for.
+    """[B, N, E] in 0..1: the evidence in a patch's textures for each expert.
 
-    Text has strokes, graphics have colour, sparse places have little information; mixed is what is none of these.
+    Text has strokes, graphics have colour, sparse patches have little information; mixed patches are none of these.
     """
     mask = context.patch_mask
     strokes = unit_range(clear_of_padding(context.texture("stroke_density"), mask).flatten(1), mask)
@@ -358,7 +360,7 @@ def expert_evidence(context: FetchContext) -> Tensor:
 
 @SCORERS.register("experts")
 class ExpertScorer(Scorer):
-    """Patches read the question; of four experts (text, graphics, sparse, mixed) the router's two judge each patch."""
+    """Patches attend to the question; two of four experts (text, graphics, sparse, mixed) score each patch."""
 
     trained = True
     textures = "full"
@@ -381,7 +383,7 @@ class ExpertScorer(Scorer):
         initialization.normal_(self.nothing, std=std)
 
     def gates(self, context: FetchContext) -> Tensor:
-        """How much each expert has to say about each patch, [B, N, E]: see `Router.forward`."""
+        """[B, N, E] the weight of each expert on each patch: see `Router.forward`."""
         return self.router(self._normed(context), expert_evidence(context), context.patch_mask)
 
     def _normed(self, context: FetchContext) -> Tensor:
@@ -394,8 +396,8 @@ class ExpertScorer(Scorer):
         words = torch.cat((words, self.nothing.expand(len(words), -1, -1)), 1)
         mask = F.pad(context.query_mask.to(patches.device), (0, 1), value=True)
         key, value = self.key_value(words).chunk(2, -1)
-        asked = attend(self.query(patches), key, value, self.heads, mask)
-        states = torch.cat((asked, patches * asked), -1)
+        question_states = attend(self.query(patches), key, value, self.heads, mask)
+        states = torch.cat((question_states, patches * question_states), -1)
         judged = torch.cat([expert(states) for expert in self.experts.values()], -1).float()
         gates = self.router(normed, expert_evidence(context), context.patch_mask)
         return (judged * gates).sum(-1)

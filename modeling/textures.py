@@ -1,4 +1,4 @@
-"""Texture channels of an image, and the three relevance maps that are made of them, as pure functions.
+"""Texture channels of an image, and the three relevance maps from them, as pure functions.
 
 Textures are cheap, fixed and computed once per image. The maps are information, salience and query similarity; the
 project's first sketches call them propositional, perspectival and participatory knowing.
@@ -19,14 +19,14 @@ SALIENCE_WEIGHTS = (0.4, 0.4, 0.2)
 """Of edge magnitude, local contrast and centre prior in `salience_score`."""
 
 CENTRE_WIDTH = 0.5
-"""Standard deviation of the centre prior, as a share of the way from the image's centre to its corner."""
+"""Standard deviation of the centre prior, as a share of the distance from the image's centre to its corner."""
 
 
 def information_score(counts: Tensor) -> Tensor:
-    """Propositional: Shannon entropy of a histogram as a share of the most that its bins allow.
+    """Information: Shannon entropy of a histogram as a share of its maximum.
 
-    H(p) / log(bins) with p = counts / sum (Shannon 1948). Range 0..1: 0 where all is in one bin (a flat patch) or
-    nothing is anywhere, 1 where all bins hold the same.
+    H(p) / log(bins) with p = counts / sum (Shannon 1948). Range 0..1: 0 if all counts are in one bin (a flat patch) or
+    there are none, 1 if all bins are equal.
 
     Args:
         counts: [..., bins], at least 0.
@@ -35,30 +35,30 @@ def information_score(counts: Tensor) -> Tensor:
         [...], float32.
 
     Raises:
-        ValueError: fewer than two bins, which hold no information.
+        ValueError: fewer than two bins.
     """
     bins = counts.shape[-1]
     if bins < 2:
         raise ValueError(f"counts: expected at least 2 bins; got {bins}")
     counts = counts.float()
     share = counts / counts.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
-    return (torch.special.entr(share).sum(-1) / math.log(bins)).clamp(0, 1)  # rounding leaves the range
+    return (torch.special.entr(share).sum(-1) / math.log(bins)).clamp(0, 1)  # rounding may leave the range
 
 
 def unit_range(values: Tensor, mask: Tensor) -> Tensor:
-    """Values [B, N] scaled to 0..1 over each item's patches in `mask` [B, N]; 0 elsewhere, and where all are equal."""
+    """Values [B, N] scaled to 0..1 over each item's patches in `mask` [B, N]; 0 elsewhere, and if all are equal."""
     values = values.float()
     low = values.masked_fill(~mask, float("inf")).amin(-1, keepdim=True)
     high = values.masked_fill(~mask, float("-inf")).amax(-1, keepdim=True)
-    scaled = (values - low) / (high - low).clamp(min=1e-6)  # less is the rounding of a flat image
+    scaled = (values - low) / (high - low).clamp(min=1e-6)  # a smaller range is the rounding of a flat image
     return torch.where(mask, scaled, 0.0).clamp(0, 1)
 
 
 def local_contrast(luminance: Tensor, mask: Tensor) -> Tensor:
-    """[B, G, G] how far a patch's luminance [B, G, G] is from the mean of the real patches among its 8 neighbours.
+    """[B, G, G]: difference of a patch's luminance [B, G, G] from the mean of the real patches among its 8 neighbours.
 
-    Centre-surround difference at one scale (Itti, Koch and Niebur 1998). Range: 0 and up, 0 on padding and where there
-    is no neighbour; `mask` [B, N].
+    Centre-surround difference at one scale (Itti, Koch and Niebur 1998). Range: 0 and up; 0 on padding and without
+    neighbours; `mask` [B, N].
     """
     real = mask.view(luminance.shape).float()
     values = torch.stack((luminance.float() * real, real), 1)
@@ -74,16 +74,16 @@ def salience_score(
     mask: Tensor,
     weights: tuple[float, float, float] = SALIENCE_WEIGHTS,
 ) -> Tensor:
-    """Perspectival: salience, the weighted sum of edge magnitude, local contrast and a centre prior.
+    """Salience: the weighted sum of edge magnitude, local contrast and a centre prior.
 
-    Edges and contrast count relative to the item's own range. Sources: Itti, Koch and Niebur (1998) for summing feature
-    maps of like range; Tatler (2007) for the centre, here exp(-r^2 / (2 * 0.5^2)). Range 0..sum of the weights, 1 as
-    given; 0 on padding.
+    Edges and contrast are relative to the item's own range. Sources: Itti, Koch and Niebur (1998) for the sum of
+    feature maps of equal range; Tatler (2007) for the centre, here exp(-r^2 / (2 * 0.5^2)). Range 0 to the sum of the
+    weights (1 by default); 0 on padding.
 
     Args:
         edges, contrast: [B, N], any scale.
         eccentricity: [B, N], 0 in the image's centre, 1 in its corners.
-        mask: bool [B, N], True on patches that hold some of the image.
+        mask: bool [B, N], False on padding patches.
         weights: of the three, each at least 0.
 
     Returns:
@@ -95,10 +95,10 @@ def salience_score(
 
 
 def query_similarity(patches: Tensor, words: Tensor, mask: Tensor) -> Tensor:
-    """Participatory: how well a patch goes with that word of the question which it goes with best.
+    """Query similarity: the similarity of a patch to the most similar token of the question.
 
-    (1 + max over words of cosine) / 2 in the space that both were projected to; maximum similarity as in ColBERT
-    (Khattab and Zaharia 2020), per patch. Range 0..1; 0 where there are no words.
+    (1 + max over tokens of cosine) / 2 in the space of the projections; maximum similarity as in ColBERT (Khattab and
+    Zaharia 2020), for each patch. Range 0..1; 0 without tokens.
 
     Args:
         patches: [B, N, H].
@@ -110,7 +110,7 @@ def query_similarity(patches: Tensor, words: Tensor, mask: Tensor) -> Tensor:
     """
     cosine = F.normalize(patches.float(), dim=-1) @ F.normalize(words.float(), dim=-1).transpose(1, 2)
     cosine = cosine.masked_fill(~mask[:, None], -1.0)
-    best = F.pad(cosine, (0, 1), value=-1.0).amax(-1)  # a question may have no tokens at all
+    best = F.pad(cosine, (0, 1), value=-1.0).amax(-1)  # a question may have no tokens
     return ((1 + best) / 2).clamp(0, 1)
 
 
@@ -127,16 +127,17 @@ _FULL = (
 SEMANTIC_CHANNELS = 16
 
 TEXTURES: tuple[str, ...] = (*_FULL, *(f"semantic_{number}" for number in range(SEMANTIC_CHANNELS)))
-"""All names, in the order of the channels: a set holds the first of them, so a name has one place in every set."""
+"""All names, in the order of the channels. Each set holds the first of them, so a name has the same index in all
+sets."""
 
 TEXTURE_SETS: dict[str, tuple[str, ...]] = {"light": _LIGHT, "basic": _BASIC, "full": _FULL}
-"""What is made of an image's pixels. The semantic channels behind them are projected by the scorer that reads them."""
+"""The channels from an image's pixels. Scorers that read the semantic channels behind them project these themselves."""
 
 BINS = 16
-"""Of the luminance histogram in a patch, from -1 to 1."""
+"""Bins of the luminance histogram of a patch, from -1 to 1."""
 
 STROKE = 0.25
-"""Step of luminance from a pixel to the next (black to white: 2) from which on it is the edge of a stroke."""
+"""Least step of luminance between neighbouring pixels at the edge of a stroke (black to white: 2)."""
 
 
 def luminance(pixel_values: Tensor) -> Tensor:
@@ -160,7 +161,7 @@ def magnitude(gradient: Tensor) -> Tensor:
 def textures(pixel_values: Tensor, side: int, kind: str = "light", patch_mask: Tensor | None = None) -> Tensor:
     """The channels `TEXTURE_SETS[kind]` of each patch: [B, 3, S, S] -> [B, T, G, G], float32.
 
-    Where nothing else is said a channel is a mean over the patch's pixels, which are -1 (black) to 1 (white).
+    By default a channel is a mean over the patch's pixels, which are -1 (black) to 1 (white).
     "light": luminance; edge_magnitude, the gradient's length. "basic" adds red, green, blue; saturation: largest minus
     smallest of the three (chroma); saliency: distance of the patch's colour from the image's mean colour (Achanta et
     al. 2009); sobel_x, sobel_y: the gradient's absolute components; local_entropy: `information_score` of a histogram
@@ -173,7 +174,7 @@ def textures(pixel_values: Tensor, side: int, kind: str = "light", patch_mask: T
         pixel_values: normalised RGB.
         side: G.
         kind: a name in `TEXTURE_SETS`.
-        patch_mask: bool [B, N], the patches whose mean colour is the image's; None: all.
+        patch_mask: bool [B, N], the patches of the image's mean colour; None: all.
     """
     luma = luminance(pixel_values)
     gradient = sobel(luma)
@@ -193,12 +194,12 @@ def _pool(pixels: Tensor, side: int) -> Tensor:
 
 
 def _around(patches: Tensor, size: int) -> Tensor:
-    """Means over `size` x `size` patches, of those that there are: [B, *, G, G] -> [B, *, G, G]."""
+    """Means over the existing patches of `size` x `size`: [B, *, G, G] -> [B, *, G, G]."""
     return F.avg_pool2d(patches, size, stride=1, padding=size // 2, count_include_pad=False)
 
 
 def _basic(pixels: Tensor, luma: Tensor, gradient: Tensor, side: int, patch_mask: Tensor | None) -> list[Tensor]:
-    """What "basic" has beyond "light", colours first: [B, *, G, G] each."""
+    """The channels of "basic" beyond "light", colours first: [B, *, G, G] each."""
     colours = _pool(pixels, side)
     real = torch.ones_like(colours[:, :1]) if patch_mask is None else patch_mask.view(-1, 1, side, side).to(colours)
     mean = (colours * real).sum((2, 3), keepdim=True) / real.sum((2, 3), keepdim=True).clamp(min=1)
@@ -212,7 +213,7 @@ def _basic(pixels: Tensor, luma: Tensor, gradient: Tensor, side: int, patch_mask
 
 
 def _histogram(luma: Tensor, side: int) -> Tensor:
-    """How many pixels of each patch are how light: [B, 1, S, S] -> [B, N, `BINS`]."""
+    """Luminance histogram of each patch: [B, 1, S, S] -> [B, N, `BINS`]."""
     size = luma.shape[-1] // side
     bins = ((luma.clamp(-1, 1) + 1) * (BINS / 2)).long().clamp(max=BINS - 1)
     bins = bins.view(-1, side, size, side, size).transpose(2, 3).reshape(len(luma), side * side, size * size)
@@ -221,7 +222,7 @@ def _histogram(luma: Tensor, side: int) -> Tensor:
 
 
 def _full(light: Tensor, colours: Tensor, luma: Tensor, gradient: Tensor, side: int) -> list[Tensor]:
-    """What "full" has beyond "basic": [B, *, G, G] each; `light` [B, 1, G, G] is the patches' luminance."""
+    """The channels of "full" beyond "basic": [B, *, G, G] each; `light` [B, 1, G, G] is the patches' luminance."""
     square = _pool(luma.square(), side)
     variances = [(_around(square, k) - _around(light, k).square()).clamp(min=0) for k in (1, 3, 9)]
     steps = [(luma.diff(dim=dim).abs() > STROKE).float() for dim in (2, 3)]
@@ -238,9 +239,9 @@ def _full(light: Tensor, colours: Tensor, luma: Tensor, gradient: Tensor, side: 
 
 
 def clear_of_padding(values: Tensor, patch_mask: Tensor) -> Tensor:
-    """Values [B, G, G], 0 on patches that touch padding, whose border would be the strongest edge of a page.
+    """Values [B, G, G], 0 on patches next to padding, whose border would be the strongest edge of a page.
 
-    An image too thin to have a patch that touches no padding keeps its values; `patch_mask` [B, N].
+    An image too thin for any other patch keeps its values; `patch_mask` [B, N].
     """
     padding = (~patch_mask).view(values.shape).float()
     inner = F.max_pool2d(padding[:, None], 3, stride=1, padding=1)[:, 0] == 0
@@ -249,7 +250,7 @@ def clear_of_padding(values: Tensor, patch_mask: Tensor) -> Tensor:
 
 
 class SemanticTextures(nn.Module):
-    """All channels of `TEXTURES`: those of the pixels, and 16 that are projected from the encoder's features."""
+    """All channels of `TEXTURES`: those from pixels, and 16 projections of the encoder's features."""
 
     def __init__(self, feature_size: int) -> None:
         super().__init__()
@@ -263,5 +264,5 @@ class SemanticTextures(nn.Module):
 
 
 def checksums(pixel_values: Tensor) -> Tensor:
-    """[P] int64 for [P, 3, S, S]: a number of each image's pixels, for random relevance."""
+    """[P] int64 for [P, 3, S, S]: a checksum of each image's pixels, for random relevance."""
     return (pixel_values.float() * 127.5).round().long().sum((1, 2, 3))

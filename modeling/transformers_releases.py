@@ -1,4 +1,4 @@
-"""Releases of transformers: a warning about later ones than were tested, and what those before 5.24 need.
+"""Releases of transformers: a warning about untested later releases, and code for those before 5.24.
 
 Before 5.24 the key/value cache, now `cache`, is called `past_key_values`. Once 5.23 is not supported, `CACHE` is
 "cache", `CacheOutput` is `ModelOutput`, and `by_either_name` is transformers' `deprecate_kwarg`.
@@ -20,7 +20,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 OLD_NAME = "past_key_values"
 CACHE = "cache" if "cache" in BaseModelOutputWithPast.__dataclass_fields__ else OLD_NAME
-"""What the installed release calls the cache: in its language models, their outputs, and `generate`."""
+"""The name of the cache in the installed release: in language models, their outputs, and `generate`."""
 
 
 if CACHE == "cache":
@@ -28,7 +28,8 @@ if CACHE == "cache":
 else:
 
     class CacheOutput(ModelOutput):  # type: ignore[no-redef]
-        """An output with a field `cache`, which answers to the older name as every `ModelOutput` does from 5.24 on."""
+        """An output with a field `cache`, which can also be read by its older name, as in any `ModelOutput` from
+        5.24 on."""
 
         cache: Any
 
@@ -47,7 +48,7 @@ else:
 
 
 def by_either_name(function: Function) -> Function:
-    """Lets callers pass `cache` under the older name, too: from 5.24 on with transformers' own warning."""
+    """Accepts `cache` by its older name, too; from 5.24 on with transformers' own warning."""
     if CACHE == "cache":
         return deprecate_kwarg(OLD_NAME, "5.40.0", new_name=CACHE)(function)
 
@@ -57,7 +58,7 @@ def by_either_name(function: Function) -> Function:
             kwargs["cache"] = kwargs.pop(OLD_NAME)
         return function(*args, **kwargs)
 
-    # `generate` looks up by its name whether `forward` takes it.
+    # `generate` checks by its name whether `forward` takes it.
     signature = inspect.signature(function)
     *named, last = signature.parameters.values()
     older = inspect.Parameter(OLD_NAME, inspect.Parameter.KEYWORD_ONLY, default=None)
@@ -66,11 +67,11 @@ def by_either_name(function: Function) -> Function:
 
 
 TESTED = (5, 24)
-"""The newest minor release that the tests ran with."""
+"""The newest minor release in the tests."""
 
 
 def warn_of_later_release(release: str = installed) -> None:
-    """Warns once, however often this code is loaded, in one line."""
+    """Warns once, in one line, even if this code is loaded several times."""
     minor = re.match(r"(\d+)\.(\d+)", release)
     if minor is not None and tuple(map(int, minor.groups())) > TESTED:
         tested, below = (".".join(map(str, (TESTED[0], number))) for number in (TESTED[1], TESTED[1] + 1))

@@ -1,4 +1,4 @@
-"""Views of sources: the pages or frames of documents; the overviews of all, and their tiles, all or those asked for.
+"""Encoding of views: the pages or frames of documents, the overviews of all sources, and their tiles.
 
 Notation: P sources, I image slots, N patches of a grid. Windows are x0, y0, x1, y1 in px of the source.
 """
@@ -31,7 +31,7 @@ from .vision_tower import ArrCocVisionTower
 
 
 class Turns:
-    """A lock of what threads share, as a tokenizer's padding. A copy, also a pickled one, is a new lock."""
+    """A lock for what threads share, such as a tokenizer's padding. A copy, also a pickled one, is a new lock."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -49,12 +49,12 @@ _PDFIUM = threading.Lock()
 
 @dataclass(frozen=True)
 class Limits:
-    """What is taken of a document.
+    """How a document is read.
 
     Attributes:
         dpi: px per inch at which pages of a PDF are rendered.
         max_pages: more pages are refused.
-        fps: frames of a video per second, fewer where that would be more than `max_frames`.
+        fps: frames of a video per second, fewer if that would be more than `max_frames`.
         max_frames: of a video.
         max_image_pixels: of a page or frame.
     """
@@ -70,7 +70,7 @@ def open_document(encoded: Encoded, limits: Limits) -> list[Source]:
     """The pages or frames of a document, in order.
 
     Raises:
-        ValueError: encrypted, broken or empty; more pages than `max_pages`, or one that is too large.
+        ValueError: an encrypted, broken or empty document, more pages than `max_pages`, or a page that is too large.
         ImportError: the package that reads it is not installed.
     """
     openers = {"pdf": _open_pdf, "video": _open_video, "pages": _open_pages}
@@ -78,7 +78,7 @@ def open_document(encoded: Encoded, limits: Limits) -> list[Source]:
 
 
 class MissingPackage(ImportError, ValueError):
-    """A package that is needed to read something is not installed: whoever asks is told so, as of other bad input."""
+    """Raised when a package that reads a kind of document is not installed."""
 
 
 def _package(name: str, extra: str, source: str) -> Any:
@@ -101,7 +101,7 @@ def _open_pdf(encoded: Encoded, limits: Limits) -> list[Source]:
     pdfium = _package("pypdfium2", "documents", encoded.name)
     with _PDFIUM:
         try:
-            pdf = pdfium.PdfDocument(encoded.content)  # opened anew for each page: nobody knows when it is the last
+            pdf = pdfium.PdfDocument(encoded.content)  # opened for each page: its last use is not known
         except pdfium.PdfiumError as error:
             locked = "password" in str(error).lower()
             received = "an encrypted one" if locked else "a broken or empty one"
@@ -172,7 +172,7 @@ def _page_of(encoded: Encoded, number: int, limit: int) -> Image.Image:
 
 @contextmanager
 def _video(encoded: Encoded) -> Iterator[tuple[Any, Any]]:
-    """The container and its first video stream; PyAV's errors in words for the caller."""
+    """The container and its first video stream; translates PyAV's errors."""
     av = _package("av", "video", encoded.name)
     try:
         with av.open(BytesIO(encoded.content)) as container:
@@ -210,13 +210,13 @@ def _open_video(encoded: Encoded, limits: Limits) -> list[Source]:
 
 
 def _first_rotation(encoded: Encoded) -> int:
-    """Degrees by which the frames are to be turned, as phones have it for what they film upright; 0: none."""
+    """Degrees by which the frames have to be turned, as phones store them; 0: none."""
     with _video(encoded) as (container, stream):
         return next((frame.rotation for frame in container.decode(stream)), 0)
 
 
 def _frame(encoded: Encoded, second: float) -> Image.Image:
-    """The first frame at `second` of its timestamps or behind it, upright; the last one where there is none."""
+    """The first frame at or after `second`, upright; the last frame if there is none."""
     with _video(encoded) as (container, stream):
         container.seek(int(second / stream.time_base), stream=stream)
         frame = None
@@ -234,15 +234,15 @@ PATIENCE = 2.0
 
 @dataclass
 class Tiling:
-    """What it takes to encode tiles that a question asks for; encodings of the same sources share one.
+    """The tiles that questions may encode; encodings of the same sources share one.
 
     Attributes:
         windows: of every source, all tiles that it can have.
-        asked_tiles, asked_share: that one question may ask for, see `ViewOptions`.
+        asked_tiles, asked_share: limits for one question, see `ViewOptions`.
         encode: (source row, window) of some tiles -> these tiles.
-        rows: (source row, window) of the tiles that were encoded -> their row in `tiles`.
-        tiles: those that were encoded; None: none yet.
-        turns: their lock is held while tiles are encoded, as several threads may ask about one encoding.
+        rows: (source row, window) of encoded tiles -> their row in `tiles`.
+        tiles: the encoded tiles; None: none yet.
+        turns: its lock is held while tiles are encoded, as several threads may use one encoding.
     """
 
     windows: list[list[Window]]
@@ -257,16 +257,16 @@ class Tiling:
 def encode_sources(
     core: Core, processor: ArrCocImageProcessor, documents: Sequence[Sequence[Source]], options: ViewOptions
 ) -> ImageEncoding:
-    """The overviews of all sources, of those that shrink far their tiles, in chunks of bounded memory.
+    """Encodes the overviews of all sources, and the tiles of large ones, in chunks of bounded memory.
 
     Args:
         core: the model without its head.
-        processor: makes squares of images.
+        processor: turns images into squares.
         documents: the sources that each prompt shows, page by page.
-        options: which views.
+        options: the views to encode.
 
     Raises:
-        ValueError: more tiles than `max_tiles`, more sources than fit, documents whose base tokens would be pooled
+        ValueError: more tiles than `max_tiles`, more sources than fit, or documents whose base tokens would be pooled
             differently.
     """
     sources = [source for document in documents for source in document]
@@ -296,7 +296,7 @@ def encode_sources(
     if options.tiles != "asked" and count > options.max_tiles and options.tiles != "auto":
         raise ValueError(f"max_tiles: expected at most {options.max_tiles} tiles of a prompt; got {count}")
     asked = options.tiles == "asked" or count > options.max_tiles
-    followed = options.tiles in ("auto", "all", "asked")  # what has no tiles then has print that the overview shows
+    followed = options.tiles in ("auto", "all", "asked")  # sources without tiles show all of their text in the overview
     encoding = _encode_overviews(core, processor, read, [followed or bool(own) for own in windows], pool)
     del read
     encoding.source_sizes = [(source.height, source.width) for source in sources]
@@ -312,7 +312,7 @@ def encode_sources(
 
 
 def windows_of(source: Source, options: ViewOptions, processor: ArrCocImageProcessor) -> list[Window]:
-    """The tiles that a source can have; its pixels are looked at where its size alone asks for tiles."""
+    """The tiles that a source can have; reads its pixels only if its size asks for tiles."""
     side, scale = processor.size["height"], least_scale(options.tiles, options.tile_scale)
     if side >= scale * max(source.height, source.width):
         return []
@@ -334,8 +334,7 @@ def _encode_overviews(
     seen: Sequence[bool],
     pool: int,
 ) -> ImageEncoding:
-    """Overviews [P]; of several sources without what fetched tokens see of them, which is made anew where it is
-    needed."""
+    """Overviews [P]; with several sources, without the states for fetched tokens, which are computed on demand."""
     parts = []
     device = core.input_device
     for start in _shown(range(0, len(sources), VIEWS_AT_ONCE), "pages"):
@@ -349,7 +348,7 @@ def _encode_overviews(
 def _overviews(
     processor: ArrCocImageProcessor, images: Sequence[Image.Image], seen: Sequence[bool]
 ) -> dict[str, Tensor]:
-    """Model inputs of images; of those whose print is seen, in tiles or in the overview, letters are not warned of."""
+    """Model inputs of images, without the warning about small letters in images that tiles or overviews cover."""
     for image, is_seen in zip(images, seen, strict=True):
         if is_seen:
             warn_of_blank(image)
@@ -361,7 +360,7 @@ def _overviews(
 
 
 def _shown(steps: range, what: str) -> Iterable[int]:
-    """The steps, with a progress bar where they take long."""
+    """`steps`, with a progress bar if they take long."""
     return logging.tqdm(steps, desc=f"Encoding {what}", delay=PATIENCE, leave=False)
 
 
@@ -371,7 +370,7 @@ def _encode_tiles(
     sources: Sequence[Source],
     wanted: list[tuple[int, Window]],
 ) -> Tiles:
-    """Tiles (source row, window), those of one source one after the other, so that each is opened once."""
+    """Tiles (source row, window), grouped by source, so that each source is opened once."""
     parts, row, image = [], -1, None
     device = device_of(tower)
     for start in _shown(range(0, len(wanted), VIEWS_AT_ONCE), "tiles"):
@@ -399,7 +398,7 @@ def encode_prompts(
     images: Sequence[Image.Image | Encoded],
     options: ViewOptions,
 ) -> ImageEncoding:
-    """`encode_sources` of the `images` that `load_sources` loaded of all prompts, one after the other."""
+    """`encode_sources` for the `images` of all prompts, from `load_sources`, one after the other."""
     documents: list[list[Source]] = []
     loaded = iter(images)
     for shown in prompts:
@@ -412,15 +411,15 @@ def encode_prompts(
 
 
 def sources_of(image: Image.Image | Encoded, options: ViewOptions, max_image_pixels: int) -> list[Source]:
-    """The pages or frames of what `load_sources` gave; of an image itself."""
-    if not isinstance(image, Image.Image):  # so that remote code, which may load a class twice, knows its own
+    """The pages or frames of a loaded source; an image is its own page."""
+    if not isinstance(image, Image.Image):  # remote code may load a class twice: this makes the class of this module
         limits = Limits(options.dpi, options.max_pages, options.fps, options.max_frames, max_image_pixels)
         return open_document(image, limits)
     return [Source(image.height, image.width, partial(_itself, image))]
 
 
 def _kept(source: Source) -> Source:
-    """The source, whose pixels stay in memory once they were loaded."""
+    """The source; its pixels stay in memory once they were loaded."""
     return replace(source, load=cache(source.load))
 
 
@@ -441,16 +440,16 @@ def select_views(
     spread: str = "joint",
     boxes: Sequence[Sequence[Box]] | None = None,
 ) -> SelectedSlots:
-    """A look at the overviews -> the same at all views; tiles that the question asks for are encoded.
+    """Extends slots of overviews to all views; encodes tiles that the question asks for.
 
     Args:
         core: the model without its head.
-        selected: of all slots.
+        selected: the slots, with their overviews.
         encoding: of the sources, before slots were selected.
         shown: the sources that each prompt shows; I of all prompts.
-        choices: how is fetched; `relevance` [I, N] is of the overviews.
+        choices: how patches are fetched; `relevance` [I, N] is that of the overviews.
         spread: see `ViewOptions`.
-        boxes: of each slot, what strategy "oracle" fetches, px of the source.
+        boxes: of each slot, for strategy "oracle", px of the source.
     """
     rows: list[list[int]] | None = None
     if encoding.tiling is not None:
@@ -466,7 +465,7 @@ def select_views(
 
 
 def ask_tiles(encoding: ImageEncoding, shown: Sequence[Sequence[int]], relevance: Tensor) -> list[list[int]]:
-    """The tiles that questions ask for, encoded where they were not yet: rows of `encoding.tiles` for each slot.
+    """The tiles that questions ask for, encoded if they were not yet: rows of `encoding.tiles` for each slot.
 
     Args:
         encoding: with a `Tiling`, which keeps the tiles.
@@ -492,8 +491,8 @@ def _most_relevant(
 ) -> list[list[tuple[int, Window]]]:
     """The tiles that one question asks for of each source, in reading order, at most `asked_tiles` of all sources.
 
-    Each time the one is taken whose window holds the most `relevance` [sources, N] that no window before it holds, as
-    long as that is `asked_share` of all.
+    Each step takes the window with the most `relevance` [sources, N] outside earlier windows, as long as it holds
+    `asked_share` of all relevance.
     """
     remaining, inside = relevance.detach().float().cpu().clone(), []
     tiling: Tiling = encoding.tiling

@@ -1,7 +1,7 @@
-"""Views: which passes of the grid encoder a source gets, and where their patches lie in it.
+"""Views: the overview and the tiles of a source, and the places of their patches in it.
 
-A source is an image, a page or a frame. Its overview is all of it in one square; a tile is a window of it at a finer
-scale. See docs/views.md.
+A source is an image, a page or a frame. Its overview is the whole source in one square; a tile is a window of it at a
+finer scale. See docs/views.md.
 
 Notation: I image slots, V views (the overviews of all slots, then their tiles), R tiles of an encoding, G side of the
 fine grid, N = G*G patches, p side of a patch in px of the square. Windows are x0, y0, x1, y1 in px of the source, ends
@@ -29,25 +29,26 @@ TILING = ("auto", "asked", "all", "never")
 SPREADS = ("joint", "each")
 
 VIEWS_AT_ONCE = 4
-"""Squares that are encoded or scored together: what is held beside the features of all views stays bounded."""
+"""Squares that are encoded or scored at a time, which bounds the memory beside the features of all views."""
 
 
 @dataclass(frozen=True)
 class ViewOptions:
-    """Which views a call takes of its sources.
+    """The views of a call's sources.
 
     Attributes:
-        tiles: "auto": tiles where a source shrinks below `tile_scale`, and its print is too low in the overview; "all"
-            the same, refused above `max_tiles`; "asked": of these the ones that a question asks for; a number: at most
-            so many per source, whatever its size; "never": overviews alone.
-        max_tiles: tiles of one prompt that are encoded; above, "auto" becomes "asked" for all prompts of the call.
-        asked_tiles: tiles that one question may ask for.
-        asked_share: of the overviews' relevance that a further tile has to hold to be asked for, beside the first.
-        spread: "joint": one budget over all views of a prompt; "each": each source gets its share of it.
-        max_base_tokens: base tokens of a prompt's sources together, above which they are pooled; None: four images'.
-        tile_scale: px of the square per px of the source, below which a source gets tiles; the finest scale of these,
-            which are coarser where print is high (`print_scale`).
-        dpi, max_pages, fps, max_frames: of documents, see `view_encoding.Limits`.
+        tiles: "auto": tiles for sources that shrink below `tile_scale` and whose text is too small in the overview;
+            "all": the same, refused above `max_tiles`; "asked": of these, the tiles that a question asks for; a number:
+            at most so many tiles per source, whatever its size; "never": overviews only.
+        max_tiles: the most encoded tiles of one prompt; above it, "auto" becomes "asked" for all prompts of the call.
+        asked_tiles: the most tiles that one question may ask for.
+        asked_share: the least share of the overviews' relevance in each tile that a question asks for after its first.
+        spread: "joint": one budget over all views of a prompt; "each": each source gets its share of the budget.
+        max_base_tokens: the most base tokens of all sources of a prompt; above it they are pooled; None: those of four
+            images.
+        tile_scale: px of the square per px of the source, below which a source gets tiles, and the finest scale of
+            tiles; tiles are coarser if the text is large (`print_scale`).
+        dpi, max_pages, fps, max_frames: for documents, see `view_encoding.Limits`.
     """
 
     tiles: str | int = "auto"
@@ -71,21 +72,21 @@ AS_SEEN = ViewOptions()
 # ---- how high the print is ----------------------------------------------------------------------------------------
 
 STRIPS = 24
-"""Columns that a page is divided into: lines of print may be a little askew, and stand beside one another."""
+"""Strips of columns that a page is divided into, as lines may be askew or stand side by side."""
 
 FEWEST_LINES = 8
-"""Pieces of lines, one in each strip, that a page of print has at least."""
+"""The least pieces of lines, one in each strip, on a page of text."""
 
 
 FULLEST = 0.85
-"""Share of the rows of all strips that print leaves ink on, at most; more is noise or a texture."""
+"""The largest share of rows with text over all strips; more is noise or a texture."""
 
 
 def print_height(image: Image.Image, side: int) -> float | None:
-    """How high the lines of an image's print are, px, when its longer side is `side` px; None: no print is made out.
+    """Height of an image's lines of text, px, when its longer side is `side` px; None: no text was found.
 
-    Print changes from ink to paper many times along a line, and seldom between lines. In each strip, rows in which the
-    grey changes sharply are taken together; what is as high as many others is a line.
+    Text alternates between ink and paper many times along a line, and seldom between lines. In each strip, neighbouring
+    rows with sharp changes of grey form a band; bands with a common height are lines.
     """
     scale = side / max(image.size)
     size = [max(1, round(length * scale)) for length in image.size]
@@ -108,19 +109,19 @@ def print_height(image: Image.Image, side: int) -> float | None:
 
 
 def print_scale(image: Image.Image, side: int, finest: float, readable_px: float) -> float:
-    """px of the square per px of an image, at which its print is read; at most `finest`, which it is without print.
+    """px of the square per px of an image at which its text is read; at most `finest`, the value without text.
 
-    Of sizes from the square's `side` px on, in steps of the root of 2, the first is taken at which the print is made
-    out: how many pixels an image has makes no difference, as long as they show its print.
+    The function tries sizes from `side` px on, in steps of the root of 2, and takes the first at which it finds text.
+    So the number of pixels of the image does not matter, as long as they show the text.
 
     Args:
         image: RGB.
         side: of the model's square, px.
         finest: px of the square per px of the image.
-        readable_px: height of the lowest letters that the model reads, px of the square.
+        readable_px: height of the smallest letters that the model reads, px of the square.
 
     Returns:
-        0 where the print is read in the overview.
+        0 if the text is readable in the overview.
     """
     longest, level = max(image.size), float(side)
     while level <= finest * longest:
@@ -132,9 +133,9 @@ def print_scale(image: Image.Image, side: int, finest: float, readable_px: float
 
 
 LEGIBLE, COMFORTABLE = 0.6, 1.25
-"""Heights of lines, over that of the lowest letters that are read: enough in the overview, and the aim of tiles.
+"""Heights of lines relative to the smallest readable letters: enough in the overview, and the aim of tiles.
 
-Most lines are measured without ascenders: pages of the training of arr-coc-tiny-2 have lines of 0.7 to 1.1.
+Most lines are measured without ascenders: pages in the training of arr-coc-tiny-2 have lines of 0.7 to 1.1.
 """
 
 
@@ -146,18 +147,18 @@ def plan_tiles(
 ) -> list[Window]:
     """Windows that cover a source of `height` x `width` px at `scale` px of the square per px, in reading order.
 
-    A window is G patches of a whole number of px wide and high; along an axis that is shorter, as long as the source.
-    Neighbours overlap by at least one base cell and are spread evenly, from edge to edge.
+    A window is G patches of a whole number of px wide and high, or as long as the source along a shorter axis.
+    Neighbours overlap by at least one base cell; windows are spread evenly from edge to edge.
 
     Args:
         height, width: of the source, px.
         grid: G.
         patch_size: p.
-        scale: the least; a window is as wide as a whole number of px per patch lets it be.
-        most: windows become larger until there are at most so many; None: there may be any number.
+        scale: the least scale; a window is as wide as a whole number of px per patch allows.
+        most: the most windows; windows become larger for it; None: no limit.
 
     Returns:
-        No windows where the overview itself is at that scale.
+        No windows if the overview has that scale.
     """
     step = max(1, math.floor(patch_size / scale))  # px of the source per patch
     while True:
@@ -172,7 +173,7 @@ def plan_tiles(
 
 
 def _starts(length: int, side: int, overlap: int) -> list[int]:
-    """Where windows of `side` begin that cover `length`, evenly spread, overlapping by at least `overlap`."""
+    """The starts of windows of `side` that cover `length`, evenly spread, overlapping by at least `overlap`."""
     if length <= side:
         return [0]
     steps = math.ceil((length - side) / (side - overlap))
@@ -184,13 +185,13 @@ def _starts(length: int, side: int, overlap: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Views:
-    """The views that a question's image slots are fetched from: the overview of each slot, then the tiles.
+    """The views that each image slot of a question fetches from: the overview of each slot, then the tiles.
 
     Attributes:
         slots: [V] int64, the slot of each view.
-        windows: [V, 4] float32, the square of each view in px of its source; parts may lie beside the source.
+        windows: [V, 4] float32, the square of each view in px of its source; parts may lie outside the source.
         tile_rows: [V - I] int64, the row of each tile among `tiles`.
-        tiles: those of the encoding, or None where there are none.
+        tiles: those of the encoding, or None without tiles.
         spread: see `ViewOptions`.
     """
 
@@ -207,11 +208,11 @@ class Views:
 
     @property
     def whole(self) -> bool:
-        """Whether no view is a tile."""
+        """Whether there are only overviews."""
         return not len(self.tile_rows)
 
     def pick(self, overviews: Tensor, name: str, views: Tensor) -> Tensor:
-        """Rows of `views` [n] of a field that both an `ImageEncoding` [I, ...] and `Tiles` hold, as the former's."""
+        """Rows of `views` [n] of a field of both `ImageEncoding` [I, ...] and `Tiles`, in the dtype of the former."""
         first = self.overviews
         parts = [overviews.index_select(0, views[views < first].to(overviews.device))]
         if self.tiles is not None:
@@ -238,7 +239,7 @@ class Views:
 
 
 def square_of(window: Window) -> tuple[float, float, float, float]:
-    """The square that a window fills when it is fitted into one, in px of the source, padding included."""
+    """The square, in px of the source, of a window that is fitted into the model's square, padding included."""
     x0, y0, x1, y1 = window
     side = max(x1 - x0, y1 - y0)
     placed = fit_square(y1 - y0, x1 - x0, side)
@@ -252,9 +253,9 @@ def arrange(
     """The views of slots that show the images `image_index` [I] of an encoding.
 
     Args:
-        encoding: as it was encoded, with its tiles.
-        image_index: which image stands in each slot.
-        rows: the tiles of each slot, where a question asks for some; None: all tiles of its source.
+        encoding: the encoded images, with their tiles.
+        image_index: the image in each slot.
+        rows: the tiles of each slot, if a question chooses them; None: all tiles of its source.
         spread: see `ViewOptions`.
     """
     tiles, shown = encoding.tiles, image_index.tolist()
@@ -270,7 +271,7 @@ def arrange(
 
 
 def context_of(views: Views, context: FetchContext, numbers: Tensor) -> FetchContext:
-    """What a scorer sees of some views: `context` is of the overviews [I], `numbers` [n] says which views."""
+    """The scorer's inputs for the views `numbers` [n]; `context` is that of the overviews [I]."""
     slots = views.slots[numbers]
     of_slots = context.select(slots)
     seeds = views.pick(context.seeds, "seeds", numbers)
@@ -284,13 +285,13 @@ def context_of(views: Views, context: FetchContext, numbers: Tensor) -> FetchCon
         relevance=None if context.relevance is None else context.relevance[numbers],
         depths=_kept(views, context, "depths", numbers),
         pieces=_kept(views, context, "pieces", numbers),
-        # No language model has read tiles: scorers that need that say so.
+        # The language model has not read tiles; scorers that need its attention raise an error.
         attention=of_slots.attention if views.whole else None,
     )
 
 
 def _kept(views: Views, context: FetchContext, name: str, numbers: Tensor) -> Tensor | None:
-    """The depths or wordpieces of some views; None where they were not kept, as in encodings of earlier versions."""
+    """The depths or wordpieces of some views; None if they were not kept, as in encodings of earlier versions."""
     overviews = getattr(context, name)
     if overviews is None or (views.tiles is not None and getattr(views.tiles, name) is None):
         return None
@@ -298,7 +299,7 @@ def _kept(views: Views, context: FetchContext, name: str, numbers: Tensor) -> Te
 
 
 def relevance_of(views: Views, boxes: Sequence[Sequence[Box]], side: int) -> Tensor:
-    """[V, N] float32: 1 on the patches of each view that the `boxes` of its slot lie on, px of the source."""
+    """[V, N] float32: 1 on the patches of each view under the `boxes` of its slot, px of the source."""
     rows = []
     for slot, (x0, y0, x1, _) in zip(views.slots.tolist(), views.windows.tolist(), strict=True):
         unit = side / (x1 - x0)  # patches per px

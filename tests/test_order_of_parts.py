@@ -153,7 +153,7 @@ def test_letters_that_tiles_show_are_not_warned_of(model: Any, monkeypatch: pyte
     model.processor.apply_chat_template([turn(ASK, shown(large))], **WRITTEN)
     assert warned == []
     model.processor.apply_chat_template([turn(ASK, shown(large)), ANSWER], tokenize=True, return_dict=True)
-    assert len(warned) == 1 and "which looks at it in tiles too" in warned[0]
+    assert len(warned) == 1 and "which also encodes it as tiles" in warned[0]
 
 
 def test_trained_chats_hold_no_more_than_the_square(model: Any) -> None:

@@ -222,7 +222,7 @@ def test_bad_budget(budget: int | str, message: str) -> None:
 
 
 def test_tokenizer_without_the_image_token() -> None:
-    with pytest.raises(ValueError, match=r"holds the image token '<\|image_pad\|>'") as caught:
+    with pytest.raises(ValueError, match=r"with the image token '<\|image_pad\|>'") as caught:
         make_processor(tiny_tokenizer(without=("<|image_pad|>",)))
     assert one_line(caught)
     with pytest.raises(ValueError, match="<image>"):

@@ -292,15 +292,15 @@ def inner_maps(
         note = "how much each expert has to say about a patch, and on average"
         return tuple(PatchMap(name, as_grid(values), share) for name, values, share in named), note
     fixed = zip(RELEVANCE_MAPS, fixed_maps(context), strict=False)  # the third needs weights
-    maps = [PatchMap(name, as_grid(values[0]), source="a fixed function") for name, values in fixed]
+    shown = [PatchMap(name, as_grid(values[0]), source="a fixed function") for name, values in fixed]
     held: Any = dict(model.model.fetcher.scorers.items())
     clip = held.get("clip_query")
     if clip is None or is_untrained(clip):
         why = "the checkpoint holds no trained space for the third"
-        return tuple(maps), f"{strategy} weighs no maps; for comparison two of the three relevance maps ({why})"
+        return tuple(shown), f"{strategy} weighs no maps; for comparison two of the three relevance maps ({why})"
     coupling = clip(context).sigmoid()[0]
-    maps.append(PatchMap(RELEVANCE_MAPS[-1], as_grid(coupling), source="as clip_query sees it"))
-    return tuple(maps), f"{strategy} weighs no maps; for comparison the three relevance maps"
+    shown.append(PatchMap(RELEVANCE_MAPS[-1], as_grid(coupling), source="as clip_query sees it"))
+    return tuple(shown), f"{strategy} weighs no maps; for comparison the three relevance maps"
 
 
 def is_untrained(scorer: Scorer) -> bool:
