@@ -1,4 +1,4 @@
-"""The user's door: from an image and a question to an answer, on top of transformers' `generate`.
+"""Generation: from an image and a question to an answer, on top of transformers' `generate`.
 
 Notation: B questions, P encoded images, I image slots, S prompt length, N patches, M base tokens, K fetched tokens, D
 width.
@@ -41,10 +41,15 @@ POSITIONAL = ("inputs", "generation_config", "logits_processor", "stopping_crite
 
 @dataclass(frozen=True)
 class QuestionBatch:
-    """Questions about encoded images: for each prompt the numbers of the images that it shows, in order.
+    """Questions about encoded images.
 
-    `spread`: how the images of a prompt share one budget; `apart`: they have one each, as where the patches of each
-    are given; `boxes`: of each slot.
+    Attributes:
+        encoding: the encoded images.
+        images: for each prompt the numbers of its images, in order.
+        questions: the question of each prompt.
+        spread: how the images of a prompt share one budget, see `views.ViewOptions`.
+        apart: whether each image has a budget of its own, as with given `FetchChoices.patches`.
+        boxes: ground-truth boxes of each slot, or None.
     """
 
     encoding: ImageEncoding
@@ -56,30 +61,30 @@ class QuestionBatch:
 
     @property
     def joint(self) -> bool:
-        """Whether all views of a prompt share one budget: of documents, tiled images and several images."""
+        """Whether all views of a prompt share one budget: in documents, tiled images and several images."""
         several = not self.apart and max(map(len, self.images)) > 1
         return several or self.encoding.documents is not None
 
     @property
     def captions(self) -> list[list[str]]:
-        """What stands before each image of each prompt."""
+        """The text before each image of each prompt."""
         captions = {row: source.caption for row, source in enumerate(self.encoding.sources or ())}
         return [[captions.get(number, "") for number in own] for own in self.images]
 
     def alone(self, number: int) -> "QuestionBatch":
-        """One question out of several."""
+        """The question with this number alone."""
         row = slice(number, number + 1)
         boxes = None if self.boxes is None else self.boxes[row]
         return replace(self, images=self.images[row], questions=self.questions[row], boxes=boxes)
 
     @property
     def slots(self) -> list[int]:
-        """[I] the image of each slot, prompt after prompt."""
+        """[I] the image of each slot, prompt by prompt."""
         return [number for images in self.images for number in images]
 
 
 class Answering(Protocol):
-    """What asks and answers needs of a model: `ArrCocForConditionalGeneration`."""
+    """The part of `ArrCocForConditionalGeneration` that generates answers."""
 
     model: ArrCocModel
     config: ArrCocConfig
@@ -94,15 +99,15 @@ class Answering(Protocol):
 
 
 class AnswerGenerator:
-    """Asks a model about images: encodes them once, writes prompts, generates, reads answers.
+    """Answers questions about images: encodes images, writes prompts, generates tokens and decodes answers.
 
     Args:
-        model: the one that answers.
+        model: the model.
         processor: its processor.
 
     Example:
-        >>> answers = Asker(model, model.processor)
-        >>> answers.ask(asker.encode("receipt.png"), ["What is the total?", "What is the tax?"])
+        >>> answers = AnswerGenerator(model, model.processor)
+        >>> answers.ask(answers.encode("receipt.png"), ["What is the total?", "What is the tax?"])
     """
 
     def __init__(self, model: Answering, processor: ArrCocProcessor) -> None:
@@ -113,25 +118,25 @@ class AnswerGenerator:
 
     @torch.no_grad()
     def encode(self, image: Any, *, prefix: bool = True, **options: Any) -> ImageEncoding:
-        """Everything about an image, or a list of them, that no question changes: see `generate`.
+        """Encodes an image, or a list of them, once for any number of questions: see `generate`.
 
-        Saves the grid encoder, the base half of the semantic encoder and, with `prefix`, the language model's prefill
-        of the prompt up to and including the base tokens.
+        A question then skips the grid encoder, the base half of the semantic encoder and, with `prefix`, the language
+        model's prefill of the prompt up to and including the base tokens.
 
         Raises:
             ValueError: an image that cannot be read.
         """
-        taken, rest = self._view_options(options)
-        if rest:
-            raise TypeError(f"encode_image: expected options of views; got {', '.join(sorted(rest))}")
+        view_options, unknown = self._view_options(options)
+        if unknown:
+            raise TypeError(f"encode_image: expected options of views; got {', '.join(sorted(unknown))}")
         prompts = shown_by_prompts(image)
-        encoding = self._encode_sources(prompts, taken, together=any(len(shown) > 1 for shown in prompts))
+        encoding = self._encode_sources(prompts, view_options, together=any(len(shown) > 1 for shown in prompts))
         encoding.made_by = self.model.model.maker()
         return self.model.prefilled(encoding) if prefix else encoding
 
     @torch.no_grad()
     def encode_slots(self, input_ids: Tensor, pixels: Tensor, sizes: Tensor, **options: Any) -> ImageEncoding:
-        """The images in the slots of prompts [B, S] that the processor wrote, one in each, in views.
+        """Encodes the images of prompts [B, S] from the processor, one for each slot, in views.
 
         Args:
             input_ids: [B, S], with placeholders.
@@ -139,14 +144,16 @@ class AnswerGenerator:
         """
         shown = zip(pixels.cpu().numpy(), sizes.tolist(), strict=True)
         sources = [image[:height, :width] for image, (height, width) in shown]
-        taken, _ = self._view_options(options)
+        view_options, _ = self._view_options(options)
         placeholders = (input_ids == self.model.config.image_token_id).sum(1)
-        size, waiting = int(placeholders.sum()) // len(sources), iter(sources)
+        size, remaining = int(placeholders.sum()) // len(sources), iter(sources)
         counts = (placeholders // max(1, size)).tolist()
         if sum(counts) != len(sources):
             expected = f"as many as images in the prompts, of {placeholders.tolist()} placeholders"
             raise ValueError(f"image_sources: expected {expected}; got {len(sources)}")
-        return self._encode_sources([[next(waiting) for _ in range(count)] for count in counts if count], taken)
+        return self._encode_sources(
+            [[next(remaining) for _ in range(count)] for count in counts if count], view_options
+        )
 
     def _view_options(self, kwargs: dict[str, Any]) -> tuple[ViewOptions, dict[str, Any]]:
         saved = self.processor.image_processor.views
@@ -155,9 +162,9 @@ class AnswerGenerator:
     def _encode_sources(
         self, prompts: Sequence[Sequence[Any]], options: ViewOptions, together: bool = False
     ) -> ImageEncoding:
-        """The images that prompts show, and of those that shrink far tiles.
+        """Encodes the images of prompts, with tiles for large ones.
 
-        `together`: the encoding knows which are shown by one prompt.
+        `together`: the encoding records which images belong to one prompt.
         """
         processor, sources = self.processor.image_processor, list[Any]()
         rows = processor.size["height"] // processor.patch_size // COMPRESSION
@@ -189,7 +196,7 @@ class AnswerGenerator:
         on_fetch: Callable[[FetchResult], Any] | None = None,
         **kwargs: Any,
     ) -> Any:
-        """See `ArrCocForConditionalGeneration.generate`, of which it is the half with a question."""
+        """See `ArrCocForConditionalGeneration.generate`, which calls it if there is a question."""
         if not isinstance(return_fetch, bool):
             raise refusal("return_fetch", NUMBERS[bool], return_fetch)
         if on_fetch is not None and not callable(on_fetch):
@@ -218,10 +225,10 @@ class AnswerGenerator:
     def embed(
         self, batch: QuestionBatch, choices: FetchChoices = AS_CONFIGURED, history: History = (), **kwargs: Any
     ) -> EmbeddedPrompt:
-        """Questions about encoded images as the language model reads them, left-padded; `inputs` has attention_mask.
+        """Embeds questions about encoded images as left-padded prompts; `inputs` has attention_mask.
 
-        The half of `ask` before anything is generated, for engines that generate by themselves. `choices` are as
-        `RunningBackFetcher.resolve` returns them; `kwargs` are those of `ask`: with budget "all" answers need room.
+        `ask` calls it before it generates; engines that generate by themselves call it alone. `choices` come from
+        `RunningBackFetcher.resolve`; `kwargs` are those of `ask`, as budget "all" leaves room for the answer.
 
         Raises:
             ValueError: a prompt that the context does not hold.
@@ -233,18 +240,18 @@ class AnswerGenerator:
     def select_slots(
         self, batch: QuestionBatch, choices: FetchChoices, history: History, kwargs: dict[str, Any]
     ) -> tuple[SelectedSlots, FetchChoices]:
-        """The first step of `embed`, and the choices with a budget that the context holds."""
+        """The slots of the prompts, and the choices with a budget that the context holds."""
         if batch.boxes is not None:
             processor = self.processor.image_processor
             relevance = relevance_of_boxes(batch.boxes, batch.slots, batch.encoding, processor)
             choices = replace(choices, relevance=relevance)
         core, encoding, joint, slots = self.model.model, batch.encoding, batch.joint, batch.slots
-        shown = torch.tensor([len(own) for own in batch.images])
+        shown = torch.tensor([len(images) for images in batch.images])  # images of each prompt
         inputs, choices, budget = self._inputs(batch, choices, history, kwargs)
         rows = torch.arange(len(shown)).repeat_interleave(shown).to(encoding.tokens.device)
-        # Images that stand once each, in order, need no copy, but where the language model has read them.
-        plain = encoding.prefix_cache is None and slots == [*range(len(encoding.features))]
-        index = None if plain else torch.tensor(slots)
+        # Images that appear once each, in order, need no copy, except with a prefix.
+        in_order = encoding.prefix_cache is None and slots == [*range(len(encoding.features))]
+        index = None if in_order else torch.tensor(slots)
         selected = core.select_slots(
             **inputs, encoding=encoding, image_index=index, choices=choices, slots=(rows, budget)
         )
@@ -256,15 +263,15 @@ class AnswerGenerator:
     def _question_batch(
         self, image: Any, questions: list[str], choices: FetchChoices, kwargs: dict[str, Any], options: ViewOptions
     ) -> QuestionBatch:
-        """The encodings, and as many questions as prompts."""
+        """The encoded images and their questions, one for each prompt."""
         if encoded := is_encoding(image):
             core = self.model.model
-            own = image.made_by is not None and image.made_by[0] == core.token
-            encoding = image if own else core.own(image)
+            same_model = image.made_by is not None and image.made_by[0] == core.token
+            encoding = image if same_model else core.own(image)
         else:
             prompts = shown_by_prompts(image)
             encoding = self._encode_sources(prompts, options)
-        spans: list[list[int]] = []
+        spans: list[list[int]] = []  # the numbers of each prompt's images
         if encoded or encoding.documents is not None:
             numbers = encoding.documents or range(len(encoding.features))
             for row, number in enumerate(numbers):
@@ -281,7 +288,7 @@ class AnswerGenerator:
         images = spans * len(questions) if len(spans) == 1 else spans
         if choices.bypass is not None:
             encoding = self.model.model.with_bypass(encoding, choices.bypass)
-        # A prefix pays where several questions share it, or a question's attention scorer and its answer.
+        # A prefill pays off if several questions share it, or a question's attention scorer and its answer.
         strategy = choices.strategy or self.model.config.fetcher_config.strategy
         read_twice = choices.patches is None and SCORERS[strategy].reads_attention
         shared = len(spans) == 1 < len(questions) or (read_twice and all(len(span) == 1 for span in spans))
@@ -292,22 +299,22 @@ class AnswerGenerator:
     def _inputs(
         self, batch: QuestionBatch, choices: FetchChoices, history: History, kwargs: dict[str, Any]
     ) -> tuple[dict[str, Tensor], FetchChoices, int]:
-        """input_ids, attention_mask and query_mask [B, S], left-padded, with placeholders for every vision token.
+        """input_ids, attention_mask and query_mask [B, S], left-padded, with placeholders for all vision tokens.
 
-        Also the choices, with the budget that fits where all that fits was asked for, and K.
+        Also the choices, with budget "all" replaced by the number that fits, and K.
         """
-        limit = getattr(self.model.config.text_config, "max_position_embeddings", None)  # BLOOM knows no limit
+        limit = getattr(self.model.config.text_config, "max_position_embeddings", None)  # BLOOM has no limit
         captions, encoding = batch.captions, batch.encoding
         captioned = any(map(any, captions))
         shown = torch.tensor([len(images) for images in batch.images])
-        budgets = torch.ones_like(shown) if batch.joint else shown  # in each prompt
+        budgets = torch.ones_like(shown) if batch.joint else shown  # for each prompt
         base, num_fetched = self._count_positions(encoding, choices)
         write = partial(self.processor.prompts, batch.questions, images=captions, history=history)
         inputs = write(placeholders=base + num_fetched)
-        if captioned:  # they are no part of the question
+        if captioned:  # captions are not part of the question
             shows = (inputs["input_ids"] == self.model.config.image_token_id).int()
             inputs["query_mask"] &= shows.flip(1).cumsum(1).flip(1) == 0
-        # What slots do not use is cut out before anything reads it.
+        # Surplus placeholders are removed before the model runs.
         lengths = inputs["attention_mask"].sum(1) - num_fetched * (shown - budgets)
         longest = int(lengths.max())
         if limit is not None and longest >= limit:
@@ -326,7 +333,7 @@ class AnswerGenerator:
         return inputs, choices, num_fetched
 
     def _count_positions(self, encoding: ImageEncoding, choices: FetchChoices) -> tuple[int, int]:
-        """Of one image: what `encoding.base_positions` says, and K, as `count_vision_tokens` counts them."""
+        """Of one image: `encoding.base_positions` and K, as in `count_vision_tokens`."""
         shown = encoding.tokens.shape[1] + (0 if encoding.closing is None else encoding.closing.shape[1])
         if choices.patches is not None:
             return shown, choices.patches.shape[1]
@@ -354,16 +361,16 @@ class AnswerGenerator:
         if encoding.prefix_cache is not None and self.cache_is_plain(kwargs) and holds_prefix(encoding, inputs):
             inputs = pad_after_prefix(inputs, len(encoding.prefix_ids))  # type: ignore[arg-type]
             kwargs = {**kwargs, "cache": cached_prefix(self.model.model, encoding, first)}
-        wanted = return_fetch or whole
-        output, texts = self.generated(inputs, kwargs, logits=wanted)
-        if not wanted:
-            return [THINKING.sub("", text) for text in texts]  # without what was thought before
+        with_details = return_fetch or whole
+        output, texts = self.generated(inputs, kwargs, logits=with_details)
+        if not with_details:
+            return [THINKING.sub("", text) for text in texts]  # without thinking
         probabilities = answer_probabilities(self.model, output, *self.answer_span(inputs, kwargs))
         whole_output = output if whole else None
         return with_fetch(texts, probabilities, prompt.fetch, encoding, batch.images, whole_output)
 
     def generated(self, inputs: dict[str, Tensor], kwargs: dict[str, Any], *, logits: bool) -> tuple[Any, list[str]]:
-        """What transformers' `generate` returns for embedded prompts, with `logits` if wanted, and what it wrote."""
+        """The output of transformers' `generate` for embedded prompts, with `logits` on demand, and its texts."""
         start = inputs["input_ids"].shape[1]
         settings = {**within_context(self.model, kwargs, start), "return_dict_in_generate": True}
         if logits:
@@ -373,10 +380,10 @@ class AnswerGenerator:
             texts = self.processor.tokenizer.batch_decode(output.sequences[:, start:], skip_special_tokens=True)
         return output, [text.strip() for text in texts]
 
-    # ---- what transformers' generate is told ------------------------------------------------------------------------
+    # ---- settings of transformers' generate --------------------------------------------------------------------------
 
     def answer_span(self, inputs: dict[str, Tensor], kwargs: dict[str, Any]) -> tuple[int, Any, int]:
-        """Where answers to prompts begin, the tokens that end them, and what stands behind their end."""
+        """The column at which answers start, the ids that end them, and the id of padding behind them."""
         end, pad = self.setting(kwargs, "eos_token_id", []), self.setting(kwargs, "pad_token_id", -1)
         return inputs["input_ids"].shape[1], end, pad
 
@@ -384,21 +391,21 @@ class AnswerGenerator:
         return generation_setting(self.model, kwargs, name, default)
 
     def cache_is_plain(self, kwargs: dict[str, Any]) -> bool:
-        """Whether this generation keeps the cache that a prefix is kept in."""
+        """Whether this generation uses the kind of cache in which a prefix is stored."""
         static = self.setting(kwargs, "cache_implementation") is not None
         assisted = self.setting(kwargs, "prompt_lookup_num_tokens") is not None  # which reads prompts from the start
         plain = not static and not assisted and "cache" not in kwargs
         return plain and bool(self.setting(kwargs, "use_cache", True))
 
 
-# ---- what asking begins with --------------------------------------------------------------------------------------
+# ---- arguments of a question ---------------------------------------------------------------------------------------
 
 
 def shown_by_prompts(image: Any) -> list[list[Any]]:
-    """The images that each prompt shows, of one image or a list of images and of lists of them.
+    """The images of each prompt, from one image, a list of images, or a list with lists of images.
 
     Raises:
-        ValueError: there are none, or none for one of the prompts.
+        ValueError: no images, or none for one of the prompts.
     """
     prompts = image if isinstance(image, list | tuple) else [image]
     prompts = [list(shown) if isinstance(shown, list | tuple) else [shown] for shown in prompts]
@@ -419,23 +426,24 @@ def take_choices(kwargs: dict[str, Any]) -> tuple[FetchChoices, dict[str, Any]]:
 
 
 def generation_setting(model: Answering, kwargs: dict[str, Any], name: str, default: Any = None) -> Any:
-    """A setting of a generation as transformers will see it: the call's, its GenerationConfig's, the model's."""
+    """A setting of a generation as transformers resolves it: from the call, its GenerationConfig, or the model."""
     configs = (kwargs.get("generation_config"), model.generation_config)
     values = (kwargs.get(name), *(getattr(config, name, None) for config in configs))
     return next((value for value in values if value is not None), default)
 
 
 def within_context(model: Answering, kwargs: dict[str, Any], prompt: int) -> dict[str, Any]:
-    """The settings, so that an answer to a prompt of so many tokens ends where the language model's context does."""
-    limit = getattr(model.config.text_config, "max_position_embeddings", None) or 2**31  # BLOOM knows none
+    """The settings, limited so that an answer to a prompt of `prompt` tokens ends within the language model's
+    context."""
+    limit = getattr(model.config.text_config, "max_position_embeddings", None) or 2**31  # BLOOM has none
     most = {"max_new_tokens": max(1, limit - prompt), "max_length": limit}
     return kwargs | {name: end for name, end in most.items() if (generation_setting(model, kwargs, name) or 0) > end}
 
 
 def check_decoding(model: Answering, kwargs: dict[str, Any]) -> None:
-    """Refuses, with a ValueError, settings that `generate` would trip over, assistants, and caches with tokens.
+    """Raises a ValueError for invalid settings of `generate`, assistant models, and caches that hold tokens.
 
-    The patches of a prompt are other ones with every question, and stand before it: none of them would be read.
+    Fetched tokens differ between questions and come before the text, so a cache with tokens would hide them.
     """
     cached = kwargs.get("cache")
     if cached is not None and (length := cached.get_seq_length()):
@@ -458,20 +466,20 @@ def check_decoding(model: Answering, kwargs: dict[str, Any]) -> None:
         raise refusal("eos_token_id", "a token's number, or a list of them", end)
     for name in ("assistant_model", "assistant_early_exit"):
         if kwargs.get(name) is not None:
-            expected = "decoding without one, or prompt_lookup_num_tokens: an assistant does not see the images"
+            expected = "none, as assisted decoding does not support images: use prompt_lookup_num_tokens"
             raise ValueError(f"{name}: expected {expected}; got {type(kwargs[name]).__name__}")
 
 
 def is_encoding(value: Any) -> bool:
-    """Whether `value` is what `encode_image` returns (by name: remote code may load a class twice)."""
+    """Whether `value` comes from `encode_image` (by class name: remote code may load a class twice)."""
     return type(value).__name__ == "ImageEncoding"
 
 
 def checked_questions(question: Any, control_tokens: Sequence[str]) -> list[str]:
-    """A question or several -> a list of them.
+    """One or several questions -> a list of them.
 
     Raises:
-        ValueError: there is no question; or one is no text, is empty, or holds only what looks like control tokens.
+        ValueError: no question; or one that is not text, is empty, or holds only control tokens.
     """
     questions = list(question) if isinstance(question, list | tuple) else [question]
     if not questions:
@@ -490,18 +498,18 @@ def checked_questions(question: Any, control_tokens: Sequence[str]) -> list[str]
 def relevance_of_boxes(
     boxes: Sequence[Sequence[Box]], slots: Sequence[int], encoding: ImageEncoding, processor: ArrCocImageProcessor
 ) -> Tensor:
-    """[I, N] 1 on the patches under the boxes of each slot, which shows the image of that number.
+    """[I, N] 1 on the patches under the boxes of each slot; `slots` are the numbers of their images.
 
     Raises:
-        ValueError: not as many lists as slots, or images whose size is not known.
+        ValueError: not one list for each slot, or images of unknown size.
     """
     if len(boxes) != len(slots):
         raise ValueError(f"boxes: expected one list per question and image ({len(slots)}); got {len(boxes)}")
     if encoding.source_sizes is None:
         raise ValueError("boxes: expected an image whose size is known; got an encoding of bare pixel_values")
     rows = []
-    for slot, listed in zip(slots, boxes, strict=True):
-        mapped = processor.map_boxes(listed, *encoding.source_sizes[slot])
+    for slot, slot_boxes in zip(slots, boxes, strict=True):
+        mapped = processor.map_boxes(slot_boxes, *encoding.source_sizes[slot])
         rows.append(torch.from_numpy(boxes_to_patches(mapped, encoding.side, processor.patch_size)).flatten())
     return torch.stack(rows).float().to(encoding.tokens.device)
 
@@ -510,14 +518,14 @@ class Conversation:
     """Questions about one image, which is encoded once.
 
     Args:
-        asker: that asks.
-        image: see `AnswerGenerator.encode`, or what that returned.
-        keep_history: whether the language model reads earlier questions and answers before the present one. What is
-            fetched follows the present question alone. Off by default: weights that were trained on single questions
-            answer better when they are asked afresh.
+        answer_generator: answers the questions.
+        image: see `AnswerGenerator.encode`, or its result.
+        keep_history: whether the language model also reads earlier questions and answers. Fetched patches depend on the
+            present question alone. Off by default: weights that were trained on single questions answer better without
+            history.
 
     Attributes:
-        turns: the questions asked so far, with their answers.
+        turns: earlier questions with their answers.
     """
 
     def __init__(self, answer_generator: AnswerGenerator, image: Any, *, keep_history: bool = False) -> None:

@@ -24,33 +24,33 @@ CHARACTERS = (
     "".join(map(chr, range(33, 127)))
     + "£€¥§°·•–—‘’“”ÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÑÒÓÔÕÖØÙÚÛÜÝßàáâãäåæçèéêëìíîïñòóôõöøùúûüýÿŒœŠšŽž©®™½²³µ×±…«»¿¡"
 )
-"""Characters that have a class, from class 1 on; class 0 is what stands between two, and the last any other one."""
+"""Characters with a class, from class 1 on; class 0 is the space between two, and the last class any other one."""
 CLASSES = len(CHARACTERS) + 2
 COLUMNS = 16
 """Columns of a patch."""
 CELL_COLUMNS = COLUMNS // 2
-"""Columns of half a patch, for which the stem has one vector of features."""
+"""Columns of half a patch, for which the stem has one feature vector."""
 PIECE_SLOTS = 5
-"""Wordpieces that may begin in half a patch; a space and digits of 10 px in a patch of 16 px need four."""
+"""The most wordpieces that begin in half a patch; a space and digits of 10 px in a patch of 16 px need four."""
 SPELLED = 20
-"""Most characters of a wordpiece, with the space before it."""
+"""The most characters of a wordpiece, with the space before it."""
 SPACE = 255
-"""What stands for a space in a spelling."""
+"""The class of a space in a spelling."""
 _SAME_LINE = 0.6
 """Half rows by which the middles of neighbouring columns may differ within a word."""
 _LONGEST = 64
-"""Characters that are cut into wordpieces together: what touches over a whole page is no word."""
+"""The most characters of a word; connected marks over a whole page are not a word."""
 _BREAK = 6
-"""Patches from one wordpiece to the next in a line, beyond which the next begins another column of the page."""
+"""Patches between wordpieces in a line beyond which the next one begins another column of the page."""
 FOREMOST = 48
-"""Most relevant patches, whose tokens stand right before the question."""
+"""The number of most relevant patches whose tokens come last, right before the question."""
 _WORDS_APART = 3 * COLUMNS
-"""Most columns between two words of a line."""
+"""The most columns between two words of a line."""
 
 
 @dataclass(frozen=True)
 class Lines:
-    """Where text stands: predictions for the columns of half rows.
+    """Predictions of text for the columns of half rows.
 
     Attributes:
         present: logits [B, R, W], whether text covers the column.
@@ -63,11 +63,11 @@ class Lines:
 
 @dataclass(frozen=True)
 class Word:
-    """A word that was read.
+    """A predicted word.
 
     Attributes:
         text: its characters.
-        columns: where the middle of each is, in columns.
+        columns: the middle of each character, in columns.
         row: the middle of its line, in half rows.
     """
 
@@ -100,7 +100,7 @@ class TextReader(nn.Module):
         nn.init.zeros_(self.spellings)
 
     def forward(self, stem: Tensor) -> Lines:
-        """Features [B, C, R, R] of the stem, at half a patch's side -> where text stands."""
+        """Features [B, C, R, R] of the stem, at half a patch's side -> predictions of text."""
         predicted = self.line_head(stem).unflatten(1, (2, CELL_COLUMNS)).permute(1, 0, 3, 4, 2).flatten(3)
         return Lines(predicted[0], predicted[1])
 
@@ -163,7 +163,8 @@ class TextReader(nn.Module):
         return [piece for start in range(0, len(parts), _LONGEST) for piece in self._merged(parts[start:][:_LONGEST])]
 
     def _merged(self, parts: list[tuple[str, int]]) -> list[tuple[int, int]]:
-        """Wordpieces of characters and their indices: the pair with the lowest id merges first."""
+        """Wordpieces of characters and the index of the first character of each: the pair with the lowest id merges
+        first."""
         ranks, last = self._known(), len(self.spellings)
         while len(parts) > 1:
             merged = [ranks.get(a + b, last) for (a, _), (b, _) in zip(parts, parts[1:], strict=False)]
@@ -175,7 +176,7 @@ class TextReader(nn.Module):
         return [(ranks[text], start) for text, start in parts if text in ranks]
 
     def _known(self) -> dict[str, int]:
-        """Ids by spelling; made once for each state of the buffer."""
+        """Ids by spelling; computed once for each state of the buffer."""
         state = self.spellings.data_ptr(), self.spellings._version
         if self._ranks is None or self._ranks[:2] != state:
             letters = dict(enumerate(CHARACTERS, 1)) | {SPACE: " "}
@@ -186,7 +187,8 @@ class TextReader(nn.Module):
 
 
 def _linked(on: Tensor, middles: Tensor) -> list[tuple[Tensor, tuple[slice, slice], tuple[slice, slice]]]:
-    """Which columns [R, W] touch one beside, below or across and agree on the line: masks, and both ends' slices."""
+    """Links between columns [R, W] with text that touch beside, below or across and agree on the line: masks and
+    slices."""
     every, first, rest = slice(None), slice(None, -1), slice(1, None)
     links = []
     for here, there in (
@@ -200,7 +202,7 @@ def _linked(on: Tensor, middles: Tensor) -> list[tuple[Tensor, tuple[slice, slic
 
 
 def _components(on: Tensor, middles: Tensor) -> Tensor:
-    """[R, W] a number for each set of linked columns: the least flat index among them."""
+    """[R, W] a number for each set of linked columns: the smallest flat index among them."""
     label = torch.arange(on.numel()).view_as(on)
     links = _linked(on, middles)
     while True:
@@ -227,8 +229,8 @@ def words_of(word: Tensor, column: Tensor, letter: Tensor, middle: Tensor) -> li
     """The words of one page: the best path of each.
 
     Args:
-        word: [n] the number of the word that each column belongs to, ascending.
-        column: [n] which column of the page it is, ascending within a word.
+        word: [n] the number of each column's word, ascending.
+        column: [n] the number of each column on the page, ascending within a word.
         letter: [n] its class.
         middle: [n] of its line, in half rows from the top.
     """
@@ -246,7 +248,7 @@ def words_of(word: Tensor, column: Tensor, letter: Tensor, middle: Tensor) -> li
 
 
 def _half_rows(words: list[Word], count: int) -> list[int]:
-    """The half row of each word: that of its middle, or that of the word before it in its line if that is near.
+    """The half row of each word: that of its middle, or that of the word before it in its line if it is near.
 
     Otherwise a line along the border of two half rows would be divided between them, and read in the wrong order.
     """
@@ -267,8 +269,8 @@ def _half_rows(words: list[Word], count: int) -> list[int]:
 
 
 class Places(nn.Module):
-    """Where on the page a token stands, as an embedding: its half row of patches, its column, and whether it begins a
-    line or a cell of a table (`line_breaks`)."""
+    """Embedding of a token's place: its half row, its column, and whether it begins a line or a table cell
+    (`line_breaks`)."""
 
     def __init__(self, side: int, text_size: int) -> None:
         super().__init__()
@@ -289,7 +291,7 @@ class Places(nn.Module):
 
 
 def line_breaks(half_rows: Tensor, columns: Tensor) -> Tensor:
-    """bool [..., K], True on tokens in reading order that do not stand right behind the one before them."""
+    """bool [..., K], True on tokens in reading order that do not directly follow the token before them."""
     breaks = torch.ones_like(half_rows, dtype=torch.bool)
     gap = columns[..., 1:] - columns[..., :-1]
     breaks[..., 1:] = (half_rows[..., 1:] != half_rows[..., :-1]) | (gap > _BREAK) | (gap < 0)
@@ -297,10 +299,9 @@ def line_breaks(half_rows: Tensor, columns: Tensor) -> Tensor:
 
 
 def reading_order(filled: Tensor, rank: Tensor, place: Tensor, room: Tensor) -> tuple[Tensor, Tensor]:
-    """Which slots become tokens, in the order in which they stand on the page: those of the `FOREMOST` most relevant
-    patches come last, right before the question.
+    """The slots that become tokens, in reading order; those of the `FOREMOST` most relevant patches come last.
 
-    Where more slots are filled than there is room for, those of the most relevant patches are kept.
+    If more slots are filled than there is room for, those of the most relevant patches are kept.
 
     Args:
         filled: bool [B, K, S].
