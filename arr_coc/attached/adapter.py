@@ -1,4 +1,4 @@
-"""The trained scorer of a reader: one file, and its losses. The published model's weights stay as they are.
+"""The trained scorer of a reader: its file and its losses. The published model's weights do not change.
 
 Notation: N image tokens of a prompt as the plain model has them, D width of the language model.
 """
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from .reader import AttachedReader
 
 ADAPTER = "scorer.safetensors"
-"""The file, in a folder that `arr-coc train` made; `load_reader` takes the folder for the model with its scorer."""
+"""The file, in a folder from `arr-coc train`; `load_reader` takes the folder for the model with its scorer."""
 
 POSITIVE_WEIGHT = 4.0
-"""How much more a token under a box weighs in the loss than another: the default of our own models."""
+"""Weight of a token under a box in the loss, relative to another token: the default of our own models."""
 
 
 def save_scorer(scorer: TrainedScorer, path: str | Path, model_type: str, base: str) -> None:
-    """Writes a scorer to one safetensors file, with its configuration, the family and the model that it is of."""
+    """Writes a scorer to a safetensors file, with its configuration, its family and its model."""
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in scorer.state_dict().items()}
     about = {"model_type": model_type, "width": str(scorer.width), "config": json.dumps(scorer.config.to_dict())}
     about["base"] = base
@@ -43,11 +43,11 @@ def save_scorer(scorer: TrainedScorer, path: str | Path, model_type: str, base: 
 
 
 def load_scorer(path: str | Path, model_type: str, width: int) -> TrainedScorer:
-    """Reads what `save_scorer` wrote.
+    """Reads a scorer that `save_scorer` wrote.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: another file, or the scorer of another family or of tokens of another width.
+        FileNotFoundError: no such file.
+        ValueError: another kind of file, or a scorer of another family or another width.
     """
     about, weights = _read(path)
     expected, received = (model_type, str(width)), (about["model_type"], about["width"])
@@ -63,7 +63,7 @@ def load_scorer(path: str | Path, model_type: str, width: int) -> TrainedScorer:
 
 
 def base_of(path: Path) -> str:
-    """The folder or name on the Hub of the model that a scorer was trained on. Errors as of `load_scorer`."""
+    """The folder or Hub name of the model that a scorer was trained on. It raises the errors of `load_scorer`."""
     return _read(path)[0].get("base", "")
 
 
@@ -94,8 +94,8 @@ def scorer_loss(
     boxes: Sequence[Sequence[Box]] | None,
     history: Sequence[Turn] = (),
 ) -> Tensor:
-    """How far a scorer's map of one prompt is from boxes (binary cross-entropy), a list for each of its images; None:
-    from the model's own attention to all tokens (divergence)."""
+    """Loss of a scorer's map of one prompt: binary cross-entropy with boxes, a list for each image; or, with None,
+    divergence from the model's own attention to all tokens."""
     (prompt,) = encoding.prompts
     scores = token_scores(scorer, prompt, reader.query(question))
     places = prompt.is_place.to(scores.device)
@@ -107,6 +107,6 @@ def scorer_loss(
 
 
 def _divergence(scores: Tensor, attention: Tensor, places: Tensor) -> Tensor:
-    """Of softmax(scores) from attention, both [N] over the places."""
+    """Divergence of softmax(scores) from attention, both [N] over the places."""
     target = attention[places] / attention[places].sum().clamp(min=1e-12)
     return F.kl_div(scores[places].log_softmax(-1), target, reduction="sum")

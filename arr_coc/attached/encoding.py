@@ -1,4 +1,4 @@
-"""What a published model's vision tower makes of the images of a prompt, which no question changes.
+"""The images of a prompt, encoded by a published model's vision tower once for all questions.
 
 Notation: N image tokens as the plain model has them, M base tokens, D width of the language model, V views. Positions
 are (y, x).
@@ -20,7 +20,7 @@ from ..modeling.textures import luminance, magnitude, sobel
 from .families import Family, View
 
 TOKEN_PX = 8
-"""Side of a token's part of the image, px, from which its saliency is taken."""
+"""Side of a token's part of the image, px, at which its saliency is computed."""
 
 
 @dataclass(eq=False)
@@ -29,19 +29,19 @@ class EncodedPrompt:
 
     Attributes:
         sources: of each image: its size, its pixels, its page or second in a document.
-        texts: what the processor writes in each image's place.
+        texts: the processor's text for each image.
         views: all grids of tokens, in the order of the tokens.
-        places: [N, 3] view, y, x of each token; -1 where it stands for no place.
-        boxes: [N, 4] x0, y0, x1, y1 of each, px of its image.
+        places: [N, 3] view, y, x of each token; -1 for tokens without a place.
+        boxes: [N, 4] x0, y0, x1, y1 of each token, px of its image.
         saliency: [N] mean Sobel magnitude of the image under each token.
-        cells: [N] the base token that stands for each token, or -1.
+        cells: [N] the base token over each token, or -1.
         base_grids: (rows, cols) of the base tokens of each view.
         base: [M, D], and `base_planes` [M, D] for each of DeepStack's layers.
-        seen: [N, D] what scorers see of each token.
-        tokens: [N, D], and `planes` [N, D]; None: they are encoded when they are asked for, from `pixels`.
-        pixels: what the vision tower takes, by name; empty where there are `tokens`.
-        inputs: what positions depend on, see `Family.of_prompt`.
-        prefix_ids: [p] the prompt up to the last base token, of which `prefix` holds keys and values.
+        seen: [N, D] the scorers' input for each token.
+        tokens: [N, D], and `planes` [N, D]; None: they are encoded on demand, from `pixels`.
+        pixels: the vision tower's inputs, by name; empty if there are `tokens`.
+        inputs: the inputs of positions, see `Family.of_prompt`.
+        prefix_ids: [p] the prompt up to the last base token, whose keys and values are in `prefix`.
     """
 
     sources: list[Source]
@@ -67,18 +67,18 @@ class EncodedPrompt:
 
     @property
     def is_place(self) -> Tensor:
-        """bool [N], False on tokens that stand for no place."""
+        """bool [N], False on tokens without a place."""
         return self.places[:, 0] >= 0
 
 
 @dataclass(eq=False)
 class AttachedEncoding:
-    """What `AttachedReader.encode_image` returns: the images of each prompt.
+    """The result of `AttachedReader.encode_image`: the images of each prompt.
 
     Attributes:
-        prompts: of each prompt, its images.
-        model: the model that made it.
-        outputs: makes the model's own output, as `mm_encoder_outputs` holds it, of image tokens by name.
+        prompts: the images of each prompt.
+        model: the model that encoded them.
+        outputs: makes the model's own output, as in `mm_encoder_outputs`, from image tokens by name.
     """
 
     prompts: list[EncodedPrompt]
@@ -103,8 +103,8 @@ def encode_prompts(
     Args:
         family: of the model.
         sources, images: of each prompt.
-        texts: what the processor writes in the place of each.
-        inputs: what it made of all of them.
+        texts: the processor's text for each image.
+        inputs: the processor's outputs for all images.
         pool, way: see `AttachedReader.encode_image`.
     """
     core, first = family.model.base_model, 0
@@ -133,7 +133,7 @@ def encode_prompts(
 
 
 def flat(outputs: Any) -> tuple[Tensor, list[Tensor]]:
-    """Image tokens [N, D] and DeepStack's planes [N, D], in whatever nesting a family returns them."""
+    """Image tokens [N, D] and DeepStack's planes [N, D], from the nested outputs of a family."""
 
     def joined(tokens: Any) -> Tensor:
         return tokens.flatten(0, -2) if isinstance(tokens, Tensor) else torch.cat([joined(part) for part in tokens])
@@ -162,7 +162,7 @@ def _unseen(
     known: dict[str, Tensor],
     pixels: dict[str, Tensor],
 ) -> EncodedPrompt:
-    """The images of a prompt before the tower has seen them."""
+    """The images of a prompt before the tower has encoded them."""
     places, boxes = places_of(views)
     grids = [(-(-view.rows // pool), -(-view.cols // pool)) if pool else (0, 0) for view in views]
     cells = cells_of(places, views, grids) if pool else torch.full((len(places),), -1)
@@ -173,7 +173,7 @@ def _unseen(
 
 
 def _see(prompt: EncodedPrompt, tokens: Tensor, *planes: Tensor) -> None:
-    """Gives a prompt what the tower saw: all tokens, of which base tokens are means; or the base, an overview."""
+    """Adds the tower's outputs to a prompt: all tokens, with means as base tokens; or an overview as base tokens."""
     if prompt.pixels:
         prompt.base, prompt.base_planes = tokens, list(planes)
         prompt.seen = tokens[prompt.cells.to(tokens.device)]
@@ -187,7 +187,7 @@ def _see(prompt: EncodedPrompt, tokens: Tensor, *planes: Tensor) -> None:
 
 
 def places_of(views: Sequence[View]) -> tuple[Tensor, Tensor]:
-    """View, y, x [N, 3] and the box [N, 4] in px of every token of views that stand one behind the other."""
+    """View, y, x [N, 3] and the box [N, 4] in px of every token of consecutive views."""
     places, boxes = [], []
     for number, view in enumerate(views):
         own = torch.full((len(view), 3), -1)
@@ -200,7 +200,7 @@ def places_of(views: Sequence[View]) -> tuple[Tensor, Tensor]:
 
 
 def cells_of(places: Tensor, views: Sequence[View], grids: Sequence[tuple[int, int]]) -> Tensor:
-    """[N] the base token over each token, where each view's base tokens lie on a grid of (rows, cols); -1: none."""
+    """[N] the base token over each token; the base tokens of a view form a grid of (rows, cols); -1: none."""
     cells, first = torch.full((len(places),), -1), 0
     for number, (view, (rows, cols)) in enumerate(zip(views, grids, strict=True)):
         inside = (places[:, 0] == number).nonzero().flatten()
@@ -219,7 +219,7 @@ def mean_over_cells(values: Tensor, cells: Tensor, count: int) -> Tensor:
 
 
 def saliency_of(images: Sequence[Image.Image], views: Sequence[View]) -> Tensor:
-    """[N] mean Sobel magnitude under every token of some views; 0 where a token stands for no place."""
+    """[N] mean Sobel magnitude under every token of some views; 0 for tokens without a place."""
     found = []
     for view in views:
         size = (view.cols * TOKEN_PX, view.rows * TOKEN_PX)

@@ -1,7 +1,7 @@
-"""The families of published models: what differs between them about an image's tokens.
+"""The families of published models: the differences between them in an image's tokens.
 
-Everything else is transformers' own: `get_image_features` encodes, `generate(mm_encoder_outputs=..., position_ids=...)`
-takes image tokens from outside. Nothing of a model is patched or copied.
+The rest is transformers' own: `get_image_features` encodes, `generate(mm_encoder_outputs=..., position_ids=...)` takes
+image tokens from outside. No model is patched or copied.
 
 Notation: N image tokens of a prompt as the plain model has them, S prompt length, D width of the language model.
 """
@@ -27,10 +27,10 @@ class View:
     """A grid of image tokens: a whole image, or a tile of it.
 
     Attributes:
-        image: which of the prompt's images it shows, from 0.
-        box: x0, y0, x1, y1, the part of that image, px.
+        image: the number of its image in the prompt, from 0.
+        box: x0, y0, x1, y1, its part of this image, px.
         rows, cols: of its tokens.
-        row_ends: tokens behind each row that stand for no place, such as LLaVA's newline.
+        row_ends: tokens without a place behind each row, such as LLaVA's newline.
         ends: such tokens behind the last row.
     """
 
@@ -59,17 +59,17 @@ class View:
 
 
 class Family:
-    """Base: images of one view each, one-dimensional positions, all image tokens of a batch in one tensor.
+    """Base class: images of one view each, one-dimensional positions, all image tokens of a batch in one tensor.
 
     Args:
         model, processor: of the family.
     """
 
     by_prompt: ClassVar[bool] = False
-    """Whether `mm_encoder_outputs` holds a list with a tensor for each prompt, else one tensor."""
+    """Whether `mm_encoder_outputs` holds a list with a tensor for each prompt instead of one tensor."""
 
     encodes_cells: ClassVar[bool] = False
-    """Whether the vision tower can encode the patches of some image tokens alone: the way "pixels"."""
+    """Whether the vision tower can encode the patches of single image tokens: needed for way "pixels"."""
 
     def __init__(self, model: Any, processor: Any) -> None:
         self.model = model
@@ -80,42 +80,43 @@ class Family:
         """The views of one image of a prompt, in the order of their tokens.
 
         Args:
-            image: which image of the prompt.
+            image: the number of the image in the prompt.
             size: its (height, width), px.
-            tokens: how many it takes.
-            text: what the processor writes in its place.
-            inputs: what the processor made of the prompt's images: see `of_prompt`.
+            tokens: the number of its tokens.
+            text: the processor's text for it.
+            inputs: the processor's outputs for the prompt's images: see `of_prompt`.
         """
         raise NotImplementedError
 
     def of_prompt(self, inputs: Mapping[str, Any], first: int, last: int) -> dict[str, Tensor]:
-        """What the family has to remember of images `first` to `last` of a call."""
+        """The family's inputs for images `first` to `last` of a call, which positions depend on."""
         return {}
 
     def positions(self, ids: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Positions [axes, S] that the plain model gives to a prompt [S]."""
+        """Positions [axes, S] of the plain model for a prompt [S]."""
         return torch.arange(len(ids), device=ids.device)[None]
 
     def position_ids(self, positions: Tensor, mask: Tensor) -> Tensor:
-        """Positions [axes, B, S] and attention mask [B, S] as `generate` takes them."""
+        """Positions [axes, B, S] and attention mask [B, S] as arguments of `generate`."""
         return positions[0]
 
     def token_types(self, blocks: Tensor) -> dict[str, Tensor]:
         """Further inputs; `blocks` [B, S] is True on image tokens that attend to each other in both directions."""
         return {}
 
-    # Of families that encode cells:
+    # For families that can encode single cells:
 
     def overviews(self, images: Sequence[Image.Image], grids: Sequence[tuple[int, int]]) -> dict[str, Tensor]:
-        """What the tower takes of small copies of images, each of (rows, cols) tokens."""
+        """The tower's inputs for small copies of images, each of (rows, cols) tokens."""
         raise NotImplementedError
 
     def pixels(self, tower: Mapping[str, Tensor], first: int, last: int) -> dict[str, Tensor]:
-        """The part of images `first` to `last` of what the tower takes."""
+        """The tower's inputs for images `first` to `last`."""
         raise NotImplementedError
 
     def encode_cells(self, pixels: Mapping[str, Tensor], cells: Tensor) -> Any:
-        """What `get_image_features` makes of the patches of the image tokens `cells` [K] alone, at their places."""
+        """The outputs of `get_image_features` for the patches of the image tokens `cells` [K] alone, at their
+        places."""
         raise NotImplementedError
 
     def _image_token(self, ids: Tensor) -> Tensor:
@@ -161,7 +162,7 @@ class QwenVL(Family):
 @FAMILIES.register("qwen3_vl")
 @FAMILIES.register("qwen3_vl_moe")
 class Qwen3VL(QwenVL):
-    """Its tower attends within an image without windows, so that any of its patches can be encoded alone."""
+    """Its tower attends within an image without windows, so single patches can be encoded."""
 
     encodes_cells = True
 
@@ -188,7 +189,7 @@ class Qwen3VL(QwenVL):
             align_corners=tower.interpolation_align_corners,
             spatial_merge_size=merge,
         )
-        # A token's merge x merge patches lie one behind the other.
+        # The merge x merge patches of a token are consecutive.
         rows = (cells[:, None] * merge**2 + torch.arange(merge**2, device=cells.device)).flatten()
         last = (grids.prod(-1) // merge**2).cumsum(0)
         counts = torch.bincount(torch.bucketize(cells, last, right=True), minlength=len(grids))
@@ -206,7 +207,7 @@ class Qwen3VL(QwenVL):
 
 @FAMILIES.register("internvl")
 class InternVL(Family):
-    """Tiles, row by row, and behind them an overview; an image of one tile has none."""
+    """Tiles, row by row, and an overview behind them; an image of one tile has no overview."""
 
     def views(self, image: int, size: tuple[int, int], tokens: int, text: str, inputs: Mapping[str, Any]) -> list[View]:
         side = math.isqrt(self.processor.image_seq_length)
@@ -222,7 +223,7 @@ class InternVL(Family):
 @FAMILIES.register("idefics3")
 @FAMILIES.register("smolvlm")
 class Idefics3(Family):
-    """Tiles, row by row, each named by row and column in the prompt, and behind them an overview."""
+    """Tiles, row by row, each with its row and column as text in the prompt, and an overview behind them."""
 
     by_prompt = True
 
@@ -235,7 +236,7 @@ class Idefics3(Family):
 
 @FAMILIES.register("ovis2")
 class Ovis2(Family):
-    """An overview, and behind it tiles row by row, between which indicator tokens tell of rows and columns."""
+    """An overview, and behind it tiles row by row, with indicator tokens for rows and columns between them."""
 
     def views(self, image: int, size: tuple[int, int], tokens: int, text: str, inputs: Mapping[str, Any]) -> list[View]:
         side = math.isqrt(self.processor.image_seq_length)
@@ -247,10 +248,10 @@ class Ovis2(Family):
 
 @FAMILIES.register("gemma3")
 class Gemma3(Family):
-    """One view, and behind it crops along the longer side where pan and scan is on.
+    """One view, and behind it crops along the longer side if pan and scan is on.
 
-    Tokens of a view attend to each other in both directions. Fetched tokens stand behind the base and attend to what
-    stands before them only, so that what the base says does not depend on the question.
+    Tokens of a view attend to each other in both directions. Fetched tokens come behind the base tokens and attend to
+    earlier tokens only, so base tokens do not depend on the question.
     """
 
     def views(self, image: int, size: tuple[int, int], tokens: int, text: str, inputs: Mapping[str, Any]) -> list[View]:
@@ -265,7 +266,7 @@ class Gemma3(Family):
 
 @FAMILIES.register("llava_onevision")
 class LlavaOnevision(Family):
-    """An overview, and behind it one grid of all tiles, cut to the image, a newline behind each row.
+    """An overview, and behind it one grid of all tiles, cut to the image, with a newline behind each row.
 
     Several images in a prompt have no tiles, and one newline each.
     """
@@ -280,7 +281,7 @@ class LlavaOnevision(Family):
         return [View(image, box, side, side), View(image, box, rows, cols, row_ends=1)]
 
     def _cut_grid(self, size: tuple[int, int], side: int) -> tuple[int, int]:
-        """Rows and columns of the tiles' tokens, without padding, as `pack_image_features` leaves them."""
+        """Rows and columns of the tiles' tokens without padding, as in `pack_image_features`."""
         from transformers.models.llava_onevision.modeling_llava_onevision import (
             get_anyres_image_grid_shape,
             unpad_image,

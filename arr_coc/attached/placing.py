@@ -1,10 +1,9 @@
-"""Prompts of published models: written for images that were processed before, then with fewer image tokens.
+"""Prompts of published models: first with all image tokens, then with base and fetched tokens only.
 
-`PromptWriter` writes a prompt as the model's own processor does; `place` leaves its base tokens and those that were
-fetched.
+`PromptWriter` writes a prompt as the model's own processor does; `place` keeps its base tokens and fetched tokens.
 
-Notation: S tokens of the plain prompt, N of them of images, S' tokens of what is left, L tokens of a question, M base
-tokens, K fetched ones, B prompts, T image tokens. Positions are [axes, S]: one axis, or time, y and x.
+Notation: S tokens of the plain prompt, N image tokens among them, S' tokens that are kept, L tokens of a question, M
+base tokens, K fetched tokens, B prompts, T image tokens. Positions are [axes, S]: one axis, or time, y and x.
 """
 
 from collections.abc import Sequence
@@ -43,10 +42,10 @@ class PlacedPrompt:
 
     Attributes:
         ids: [S'].
-        positions: [axes, S'], those that the plain model gives to the same places; of base tokens their cells' mean.
+        positions: [axes, S'], the plain model's positions of the same places; a base token has its cell's mean.
         kinds: [S'] `TEXT`, `BASE` or `FETCHED`.
         tokens, planes: [T, D] its image tokens in their order.
-        prefix: how many tokens no question changes: those up to the last base token.
+        prefix: the number of tokens that do not depend on the question: those up to the last base token.
     """
 
     ids: Tensor
@@ -58,19 +57,20 @@ class PlacedPrompt:
 
     @property
     def has_gaps(self) -> bool:
-        """Whether some tokens of the plain model's prompt are not there."""
+        """Whether tokens of the plain model's prompt were left out."""
         return self.positions.is_floating_point()
 
 
 def count_fetched(budget: float | int | str, tokens: int, places: int, base: int) -> int | None:
-    """K for a prompt of `tokens` image tokens in `places`, `base` of which stand for all; None: all are kept.
+    """K for a prompt of `tokens` image tokens in `places` and `base` base tokens; None: all tokens are kept.
 
     Args:
-        budget: a share (float) of the plain model's image tokens, base included; or, as for our own models, a number
-            of tokens to fetch beside the base, or a name in `NAMED_BUDGETS`; or "all".
+        budget: a share (float) of the plain model's image tokens, base tokens included; or, as for our own models, a
+            number of fetched tokens beside the base tokens, or a name in `NAMED_BUDGETS`; or "all".
 
     Raises:
-        ValueError: another budget, more than there is, a share that the base alone exceeds, or no token at all.
+        ValueError: another kind of budget, more tokens than there are, a share below that of the base tokens, or no
+            token at all.
     """
     names = ", ".join([*NAMED_BUDGETS, "all"])
     if isinstance(budget, str) and budget not in (*NAMED_BUDGETS, "all"):
@@ -103,17 +103,17 @@ def share_or_number(text: str) -> float | int | str:
 
 
 def place(
-    asked: PlainPrompt, prompt: EncodedPrompt, fetched: Tensor | None, tokens: Tensor, planes: list[Tensor]
+    plain: PlainPrompt, prompt: EncodedPrompt, fetched: Tensor | None, tokens: Tensor, planes: list[Tensor]
 ) -> PlacedPrompt:
-    """Puts base tokens where their view stands, and fetched ones behind all base tokens.
+    """Places base tokens at their view, and fetched tokens behind all base tokens.
 
     Args:
-        asked: the plain model's prompt.
+        plain: the plain model's prompt.
         prompt: its images.
-        fetched: [K] numbers of tokens, ascending; None: all, each in its own place, and no base.
-        tokens, planes: [K, D] the fetched ones, or all.
+        fetched: [K] numbers of tokens, ascending; None: all, each in its own place, without base tokens.
+        tokens, planes: [K, D] the fetched tokens, or all.
     """
-    ids, is_image, positions = asked
+    ids, is_image, positions = plain
     columns = is_image.nonzero().flatten()
     text = (~is_image).nonzero().flatten()
     if fetched is None:
@@ -139,7 +139,7 @@ def place(
 
 
 def _first_of_view(prompt: EncodedPrompt) -> Tensor:
-    """[M] the number of the first token of the view that each base token stands for."""
+    """[M] the number of the first token of each base token's view."""
     firsts, start = [], 0
     for view, (rows, cols) in zip(prompt.views, prompt.base_grids, strict=True):
         firsts += [start] * (rows * cols)
@@ -149,7 +149,7 @@ def _first_of_view(prompt: EncodedPrompt) -> Tensor:
 
 @dataclass
 class Batch:
-    """Prompts side by side: [prefix][padding][rest], where all begin with the same prefix of p tokens, or p = 0.
+    """A batch of prompts: [prefix][padding][rest]; all begin with the same prefix of p tokens, or p = 0.
 
     Attributes:
         ids, mask: [B, S'].
@@ -181,8 +181,8 @@ def pad(
         prompts: at least one.
         image_id, pad_id: of the model.
         prefix: p.
-        level: whether all get as many image tokens, by padding with some that nothing attends to: zeros.
-        spare: padding that all have.
+        level: whether all get equally many image tokens; the padding is zeros that no token attends to.
+        spare: padding in every prompt.
     """
     most = max(len(prompt.tokens) for prompt in prompts)
     extra = [most - len(prompt.tokens) if level else 0 for prompt in prompts]
@@ -212,7 +212,7 @@ def pad(
 
 
 def _behind(tokens: Tensor, more: int, prefix: int, prompt: PlacedPrompt) -> Tensor:
-    """Image tokens [T, D] that stand behind the prefix, and `more` zeros in front of them."""
+    """Image tokens [T, D] behind the prefix, and `more` zeros in front of them."""
     known = int((prompt.kinds[:prefix] != TEXT).sum())
     return torch.cat((tokens.new_zeros(more, tokens.shape[1]), tokens[known:]))
 
@@ -224,7 +224,7 @@ class PromptWriter:
         family: of the model, with its processor.
 
     Attributes:
-        tokenizing: holds the lock under which the tokenizer is used.
+        tokenizing: holds the lock of the tokenizer.
     """
 
     def __init__(self, family: Family) -> None:
@@ -234,7 +234,7 @@ class PromptWriter:
         self.tokenizing = Turns()
 
     def chat(self, images: int, question: str, history: Sequence[Turn] = ()) -> str:
-        """The prompt's text, with one placeholder for each image, which the first of its turns shows.
+        """The prompt's text, with one placeholder for each image in its first turn.
 
         Raises:
             ValueError: a chat template without a place for images.
@@ -250,7 +250,7 @@ class PromptWriter:
         return text
 
     def processed(self, images: Sequence[Sequence[Any]]) -> tuple[dict[str, Any], list[list[str]]]:
-        """What the processor makes of the images of prompts, and what it writes in each image's place."""
+        """The processor's outputs for the images of prompts, and its text for each image."""
         texts = [self.chat(len(shown), "?") for shown in images]
         with self.tokenizing.lock:
             inputs = self.processor(
@@ -264,7 +264,7 @@ class PromptWriter:
         return inputs.to(self.model.device), [[part["replacement"] for part in own] for own in offsets]
 
     def plain(self, prompt: EncodedPrompt, question: str, history: Sequence[Turn] = ()) -> PlainPrompt:
-        """The prompt as the plain model gets it."""
+        """The prompt of the plain model."""
         chat = self.chat(len(prompt.texts), question, history)
         text = self.processor.get_text_with_replacements([chat], prompt.texts)[0][0]
         bos = self.processor.tokenizer.bos_token

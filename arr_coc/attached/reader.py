@@ -1,7 +1,7 @@
-"""The user's door to running back on a published vision-language model.
+"""The reader: questions to a published vision-language model with running back.
 
-Notation: B questions, N image tokens of a prompt as the plain model has them, M base tokens, K fetched ones, L question
-tokens, S prompt length, D width of the language model.
+Notation: B questions, N image tokens of a prompt as the plain model has them, M base tokens, K fetched tokens, L
+question tokens, S prompt length, D width of the language model.
 """
 
 from collections.abc import Sequence
@@ -44,18 +44,19 @@ from .scoring import (
 )
 
 BUDGET = 0.25
-"""Of the plain model's image tokens, where a call says nothing."""
+"""Default share of the plain model's image tokens."""
 
 POOL = 4
-"""Image tokens along each axis that one base token stands for, where a call says nothing."""
+"""Default number of image tokens along each axis in one base token."""
 
 WAYS = ("tokens", "pixels")
 
 
 def attach(model: Any, processor: Any) -> "AttachedReader":
-    """Running back on a published vision-language model: fewer image tokens, those that each question asks for.
+    """Attaches running back to a published vision-language model: it then reads only the image tokens for each
+    question.
 
-    The model is used through its own public methods and keeps nothing: it works beside the reader as before.
+    The reader uses the model's own public methods and does not change it.
 
     Args:
         model: of one of the families in `FAMILIES`, as `AutoModelForImageTextToText` loads it.
@@ -73,11 +74,11 @@ def attach(model: Any, processor: Any) -> "AttachedReader":
 
 
 class AttachedReader:
-    """Asks a published model about images: see `attach`.
+    """Answers questions about images with a published model: see `attach`.
 
     Attributes:
-        model, processor: as they were given.
-        scorer: the trained scorer that strategy "realizer" runs, or None.
+        model, processor: the arguments of `attach`.
+        scorer: the trained scorer of strategy "realizer", or None.
     """
 
     def __init__(self, model: Any, processor: Any) -> None:
@@ -103,19 +104,19 @@ class AttachedReader:
     def encode_image(
         self, image: Any, *, pool: int = POOL, way: str = "tokens", prefix: bool = True
     ) -> AttachedEncoding:
-        """Everything about images that no question changes.
+        """Encodes images once for any number of questions.
 
         Args:
-            image: in any form that our own models take: one; a list, one for each question; or a list of lists, shown
-                together. All pages of a PDF, and frames of a video, are shown together.
-            pool: image tokens along each axis that one base token stands for; 0: no base tokens.
+            image: in any form that our own models take: one image; a list, one for each question; or a list of lists,
+                one list for each prompt. All pages of a PDF, and all frames of a video, are in one prompt.
+            pool: image tokens along each axis in one base token; 0: no base tokens.
             way: "tokens": the vision tower encodes the whole image, and base tokens are means; "pixels": it encodes a
-                small copy of the image, whose tokens are the base, and later the patches that a question asks for.
-            prefix: whether the language model reads the prompt up to the base tokens, which questions then share.
+                small copy of the image, whose tokens are the base tokens, and later the patches for a question.
+            prefix: whether the language model prefills the prompt up to the base tokens, which questions then share.
 
         Raises:
             ValueError: an image that cannot be read, a pool below 0, another way, or "pixels" without base tokens or
-                of a family whose tower encodes whole images only.
+                for a family whose tower encodes whole images only.
         """
         self._check_way(pool, way)
         return self.encode_sources([_sources(shown) for shown in shown_by_prompts(image)], pool, way, prefix)
@@ -124,7 +125,7 @@ class AttachedReader:
     def encode_sources(
         self, sources: Sequence[list[Source]], pool: int = POOL, way: str = "tokens", prefix: bool = True
     ) -> AttachedEncoding:
-        """`encode_image` of the images, pages and frames that each prompt shows."""
+        """`encode_image` for the images, pages and frames of each prompt."""
         images = [[source.load() for source in shown] for shown in sources]
         inputs, texts = self.writer.processed(images)
         encoding = encode_prompts(self.family, sources, images, texts, inputs, pool, way)
@@ -154,24 +155,24 @@ class AttachedReader:
         """Answers questions about images.
 
         Args:
-            image: what `encode_image` takes or returned; None: a prompt without an image, which the plain model gets.
+            image: an argument or result of `encode_image`; None: a prompt without an image, for the plain model.
             question: one, or several: one for each prompt, or all about one prompt, or one about all.
-            budget: how many image tokens the language model reads: see `count_fetched`. 1.0: all of them, in their
-                places, which is what the plain model does.
-            strategy: what says where to run back to: a name in `STRATEGIES`; None: "realizer" where there is a trained
-                scorer, else "attention".
+            budget: the number or share of image tokens for the language model: see `count_fetched`. 1.0: all of them,
+                in their places, as in the plain model.
+            strategy: the scorer: a name in `STRATEGIES`; None: "realizer" if there is a trained scorer, else
+                "attention".
             boxes: (x0, y0, x1, y1) px for strategy "oracle": a list, or one for each image of each prompt.
             history: earlier questions and their answers: [(question, answer), ...], or such a list for each question.
             seed: of strategy "random".
-            pool, way: see `encode_image`; of images that are not encoded yet.
-            return_fetch: whether to return `Answer`s, with what was fetched.
-            kwargs: what transformers' `generate` takes.
+            pool, way: see `encode_image`; for images that are not encoded yet.
+            return_fetch: whether to return `Answer`s, with the fetched tokens.
+            kwargs: arguments of transformers' `generate`.
 
         Returns:
             The answer, or a list of them for lists; without an image always text.
 
         Raises:
-            ValueError: what cannot be asked; before anything is encoded where that can be told before.
+            ValueError: invalid input; if possible, before anything is encoded.
         """
         questions = self.check_questions(question)
         turns = histories(history, len(questions))
@@ -181,7 +182,7 @@ class AttachedReader:
         if image is None:
             answers: list[Any] = self.runner.answers_to_text(questions, turns, kwargs)
         else:
-            count_fetched(budget, 2**30, 2**30, int(pool > 0))  # refuses what no image allows
+            count_fetched(budget, 2**30, 2**30, int(pool > 0))  # refuses requests that are invalid for every image
             if not isinstance(image, AttachedEncoding):
                 shared = strategy == "attention" or len(questions) > 1
                 encoding = self.encode_image(image, pool=pool, way=way, prefix=shared)
@@ -192,27 +193,27 @@ class AttachedReader:
             else:
                 encoding = image
             prompts, said = _paired(encoding.prompts, [*zip(questions, turns, strict=True)])
-            asked = [
+            prepared = [
                 self.ask(encoding, prompt, *own, budget=budget, strategy=strategy, boxes=listed, seed=seed)
                 for prompt, own, listed in zip(prompts, said, _boxes_of(prompts, boxes), strict=True)
             ]
-            answers = self._answers(asked, kwargs, return_fetch)
+            answers = self._answers(prepared, kwargs, return_fetch)
         single = isinstance(question, str) and not isinstance(image, list | tuple)
         return answers[0] if single and len(answers) == 1 else answers
 
-    def _answers(self, asked: Sequence[PreparedPrompt], kwargs: dict[str, Any], return_fetch: bool) -> list[Any]:
-        """Answers to prompts, with what was fetched for each."""
-        output, start, texts = self.runner.answers(asked, kwargs, return_fetch)
+    def _answers(self, prepared: Sequence[PreparedPrompt], kwargs: dict[str, Any], return_fetch: bool) -> list[Any]:
+        """Answers to prompts, with the fetched tokens of each."""
+        output, start, texts = self.runner.answers(prepared, kwargs, return_fetch)
         if not return_fetch:
             return texts
         setting = self.runner.setting
         end, padding = setting(kwargs, "eos_token_id", []), setting(kwargs, "pad_token_id", -1)
         probabilities = answer_probabilities(self.model, output, start, end, padding)
         whole = output if setting(kwargs, "return_dict_in_generate") else None
-        each = len(texts) // len(asked)
-        sources = [origins(own.prompt, own.fetch.indices[0]) for own in asked]
+        each = len(texts) // len(prepared)
+        sources = [origins(own.prompt, own.fetch.indices[0]) for own in prepared]
         return [
-            Answer(text, probability, asked[row // each].fetch, sources[row // each], output=whole)
+            Answer(text, probability, prepared[row // each].fetch, sources[row // each], output=whole)
             for row, (text, probability) in enumerate(zip(texts, probabilities, strict=True))
         ]
 
@@ -222,23 +223,23 @@ class AttachedReader:
         """Writes the trained scorer to a safetensors file.
 
         Raises:
-            ValueError: there is none.
+            ValueError: there is no trained scorer.
         """
         if self.scorer is None:
             raise ValueError("save_adapter: expected a trained scorer (load_adapter, or arr-coc train); got none")
         save_scorer(self.scorer, path, self.model.config.model_type, self.model.config._name_or_path)
 
     def load_adapter(self, path: str | Path) -> None:
-        """Reads a scorer that `save_adapter` wrote; strategy "realizer" then is the default.
+        """Reads a scorer that `save_adapter` wrote; strategy "realizer" is then the default.
 
         Raises:
-            ValueError: another file, or a scorer of another family or width.
+            ValueError: another kind of file, or a scorer of another family or width.
         """
         self.scorer = load_scorer(path, self.model.config.model_type, self.width).to(self.model.device)
 
     @torch.no_grad()
     def query(self, question: str) -> Tensor:
-        """[L, D] embeddings of a question, as scorers read it."""
+        """[L, D] embeddings of a question, the scorers' input."""
         return self.model.get_input_embeddings()(self.writer.words(question))
 
     # ---- checks before work ----------------------------------------------------------------------------------------
@@ -255,10 +256,10 @@ class AttachedReader:
             raise ValueError('way "pixels": expected a pool above 0, by which the small copy is smaller; got 0')
 
     def check_questions(self, question: str | Sequence[str], history: Sequence[Sequence[Turn]] = ()) -> list[str]:
-        """The questions, which like all that was said before them are text without placeholders of images.
+        """The questions, checked; the history must be text without image placeholders, too.
 
         Raises:
-            ValueError: others, or none.
+            ValueError: an invalid question, or none.
         """
         questions = checked_questions(question, [])
         for text in (*questions, *(said for turns in history for turn in turns for said in turn)):
@@ -269,11 +270,11 @@ class AttachedReader:
         return questions
 
     def check_strategy(self, strategy: str | None, boxes: Any = None) -> str:
-        """The strategy's name; of the default one, where None is given.
+        """The strategy's name; None gives the default.
 
         Raises:
-            ValueError: an unknown one, "realizer" without a trained scorer, "oracle" without boxes, or boxes beside
-                another.
+            ValueError: an unknown name, "realizer" without a trained scorer, "oracle" without boxes, or boxes with
+                another strategy.
         """
         if strategy is None:
             strategy = "attention" if self.scorer is None else "realizer"
@@ -303,10 +304,10 @@ class AttachedReader:
         boxes: Sequence[Sequence[Box]] | None = None,
         seed: int = 0,
     ) -> PreparedPrompt:
-        """Fetches for a question about one prompt's images, and places what the language model reads.
+        """Fetches for a question about one prompt's images, and places the tokens that the language model reads.
 
-        Of strategy "all", and with every token in its place, where the budget keeps all. `boxes`: a list for each image
-        of the prompt; the other arguments as `generate` takes them.
+        If the budget keeps all tokens, the strategy is "all", with every token in its place. `boxes`: a list for each
+        image of the prompt; the other arguments are those of `generate`.
         """
         fetch = self._fetch(encoding, prompt, question, history, budget, strategy, boxes, seed)
         kept = None if fetch.strategy == ALL else fetch.indices[0]
@@ -346,13 +347,13 @@ class AttachedReader:
 
 
 def _sources(shown: Sequence[Any]) -> list[Source]:
-    """The images, pages and frames that a prompt shows."""
+    """The images, pages and frames of a prompt."""
     pages = [sources_of(load_source(one), AS_SEEN, MAX_IMAGE_PIXELS) for one in shown]
     return [page for own in pages for page in own]
 
 
 def _paired(prompts: list[EncodedPrompt], questions: list[Any]) -> tuple[list[EncodedPrompt], list[Any]]:
-    """A prompt's images for each question, and a question for each prompt's images."""
+    """The images of a prompt for each question, and a question for the images of each prompt."""
     if len(questions) == 1:
         return prompts, questions * len(prompts)
     if len(prompts) not in (1, len(questions)):
@@ -361,7 +362,7 @@ def _paired(prompts: list[EncodedPrompt], questions: list[Any]) -> tuple[list[En
 
 
 def _boxes_of(prompts: Sequence[EncodedPrompt], boxes: Any) -> list[Any]:
-    """The lists of boxes of each prompt's images; None where there are none."""
+    """The lists of boxes for the images of each prompt; None without boxes."""
     if boxes is None:
         return [None] * len(prompts)
     listed, counts = boxes_per_slot(boxes), [len(prompt.texts) for prompt in prompts]
@@ -371,13 +372,13 @@ def _boxes_of(prompts: Sequence[EncodedPrompt], boxes: Any) -> list[Any]:
 
 
 def load_reader(name: str | None, device: str | None = None) -> AttachedReader | None:
-    """A reader attached to the published model `name`; None: it is one of our own, or none that can be read.
+    """A reader attached to the published model `name`; None for our own models and for unreadable ones.
 
-    A folder with a trained scorer (`ADAPTER`) stands for the model that it was trained on, with that scorer.
+    A folder with a trained scorer (`ADAPTER`) gives its model, with this scorer.
 
     Raises:
-        ValueError: a model of a family that cannot be attached to, one that transformers cannot load, a damaged scorer
-            or one of a model that is not there, or no such device.
+        ValueError: a model of a family that is not supported, one that transformers cannot load, a damaged scorer, a
+            scorer whose model is missing, or no such device.
     """
     if name is None:
         return None
@@ -391,7 +392,7 @@ def load_reader(name: str | None, device: str | None = None) -> AttachedReader |
     try:
         model_type = AutoConfig.from_pretrained(source).model_type
     except (OSError, ValueError):
-        return None  # `arr_coc.loading.load_model` says what is wrong with it
+        return None  # `arr_coc.loading.load_model` raises the error
     if model_type == ArrCocConfig.model_type:
         return None
     if model_type not in FAMILIES:
@@ -405,13 +406,14 @@ def load_reader(name: str | None, device: str | None = None) -> AttachedReader |
 def load_model_or_reader(
     name: str | None, device: str | None = None
 ) -> ArrCocForConditionalGeneration | AttachedReader:
-    """One of our own models, or a reader attached to a published one. Errors as of `load_reader` and `load_model`."""
+    """One of our own models, or a reader attached to a published one. Raises the errors of `load_reader` and
+    `load_model`."""
     return load_reader(name, device) or load_model(name, device)
 
 
 def _loaded(kind: Any, source: str) -> Any:
     try:
         return kind.from_pretrained(source)
-    except Exception as error:  # missing packages and files, damaged weights: libraries have many kinds of errors
+    except Exception as error:  # missing packages and files, damaged weights: libraries raise errors of many types
         line = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(f"{source}: expected what {kind.__name__} loads; got {line}") from error

@@ -21,20 +21,20 @@ from .placing import BASE, FETCHED, TEXT, Batch, PlacedPrompt, PlainPrompt, Prom
 from .scoring import AttachedFetch
 
 ATTENTION_LAYERS = (0.25, 0.75)
-"""From which to which share of the language model's depth attention is read."""
+"""Interval of the language model's depth whose attention is read."""
 
 NEW_TOKENS = 128
-"""Of an answer at most, where neither the call nor the model's generation config says."""
+"""The most tokens of an answer, if neither the call nor the model's generation config gives it."""
 
 
 class PreparedPrompt(NamedTuple):
     """A question about the images of a prompt, ready for the language model.
 
     Attributes:
-        encoding: that the images are of.
+        encoding: the encoding of the images.
         prompt: the images.
-        placed: what the language model reads.
-        fetch: what was fetched for the question.
+        placed: the prompt for the language model.
+        fetch: the tokens fetched for the question.
     """
 
     encoding: AttachedEncoding
@@ -44,7 +44,7 @@ class PreparedPrompt(NamedTuple):
 
 
 class ModelRunner:
-    """Has a published model read prompts and answer them.
+    """Runs a published model on prompts.
 
     Args:
         writer: of the model's prompts.
@@ -56,18 +56,18 @@ class ModelRunner:
         self.model = writer.model
         self.processor = writer.processor
 
-    def place(self, prompt: EncodedPrompt, asked: PlainPrompt, fetched: Tensor | None) -> PlacedPrompt:
-        """The prompt with base tokens and those that were fetched; None: with all."""
+    def place(self, prompt: EncodedPrompt, plain: PlainPrompt, fetched: Tensor | None) -> PlacedPrompt:
+        """The prompt with base tokens and fetched tokens; None: with all tokens."""
         tokens, planes = prompt.tokens, prompt.planes
         if tokens is None:
             tokens, planes = self._encode_cells(prompt, fetched)
         elif fetched is not None:
             at = fetched.to(tokens.device)
             tokens, planes = tokens[at], [plane[at] for plane in planes]
-        return place(asked, prompt, fetched, tokens, planes)
+        return place(plain, prompt, fetched, tokens, planes)
 
     def _encode_cells(self, prompt: EncodedPrompt, cells: Tensor | None) -> tuple[Tensor, list[Tensor]]:
-        """The tokens `cells` [K] of a prompt, and their planes, from its pixels; None: all."""
+        """The tokens `cells` [K] of a prompt, and their planes, encoded from its pixels; None: all tokens."""
         if cells is None:
             return flat(self.model.base_model.get_image_features(**prompt.pixels, return_dict=True))
         if not len(cells):
@@ -75,7 +75,7 @@ class ModelRunner:
         return flat(self.family.encode_cells(prompt.pixels, cells.to(prompt.base.device)))
 
     def read_prefix(self, encoding: AttachedEncoding, prompt: EncodedPrompt) -> None:
-        """Has the language model read the prompt up to its last base token."""
+        """Prefills the language model with the prompt up to its last base token."""
         placed = self.place(prompt, self.writer.plain(prompt, "?"), torch.zeros(0, dtype=torch.long))
         cache = DynamicCache(config=self.model.config.get_text_config())
         inputs = self._inputs(encoding, self._batch([placed]), end=placed.prefix)
@@ -92,20 +92,20 @@ class ModelRunner:
         *,
         to_all: bool = False,
     ) -> Tensor:
-        """[M] what the question's tokens attend to among base tokens, in the language model's middle layers.
+        """[M] attention from the question's tokens to base tokens, in the language model's middle layers.
 
-        The language model reads base and question, behind the cached prefix where there is one; or, `to_all`, all
-        image tokens and the question: [N].
+        The language model reads base tokens and question, behind the cached prefix if there is one; with `to_all` it
+        reads all image tokens and the question: [N].
 
         Raises:
-            ValueError: no base tokens, or attention of a kind that shows no weights.
+            ValueError: no base tokens, or an attention implementation without weights.
         """
         if not to_all and not len(prompt.base):
             raise ValueError(
                 'strategy "attention": expected base tokens (pool above 0), which are read first; got none'
             )
-        asked = self.writer.plain(prompt, question, history)
-        placed = self.place(prompt, asked, None if to_all else torch.zeros(0, dtype=torch.long))
+        plain = self.writer.plain(prompt, question, history)
+        placed = self.place(prompt, plain, None if to_all else torch.zeros(0, dtype=torch.long))
         cache, start = self._prefix([prompt], [placed])
         behind = int((placed.kinds != TEXT).nonzero()[-1]) + 1
         own = _find(placed.ids[behind:], self.writer.words(question)) + behind - start
@@ -123,17 +123,17 @@ class ModelRunner:
         return paid[(placed.kinds == (FETCHED if to_all else BASE)).to(paid.device)]
 
     def answers(
-        self, asked: Sequence[PreparedPrompt], kwargs: dict[str, Any], with_logits: bool
+        self, prepared: Sequence[PreparedPrompt], kwargs: dict[str, Any], with_logits: bool
     ) -> tuple[Any, int, list[str]]:
-        """What transformers' `generate` returns for prompts, where its answers begin, and their texts."""
-        placed = [own.placed for own in asked]
+        """The output of transformers' `generate` for prompts, the start of its answers, and their texts."""
+        placed = [own.placed for own in prepared]
         repeats = max(self.setting(kwargs, name, 1) for name in ("num_beams", "num_return_sequences"))
         plain = repeats == 1 and self._cache_is_plain(kwargs)
-        cache, start = self._prefix([own.prompt for own in asked], placed) if plain else (None, 0)
-        # `generate` drops a mask of ones, and without mask and cache a gap in positions begins another sequence.
+        cache, start = self._prefix([own.prompt for own in prepared], placed) if plain else (None, 0)
+        # `generate` drops a mask of ones; without mask and cache, a gap in positions starts another sequence.
         spare = int(not self.setting(kwargs, "use_cache", True) and any(own.has_gaps for own in placed))
         batch = self._batch(placed, start, level=repeats > 1 and not self.family.by_prompt, spare=spare)
-        inputs = self._inputs(asked[0].encoding, batch, stacked=repeats > 1)
+        inputs = self._inputs(prepared[0].encoding, batch, stacked=repeats > 1)
         inputs["input_ids"] = batch.ids
         if cache is not None:
             inputs[CACHE] = cache
@@ -142,18 +142,18 @@ class ModelRunner:
     def answers_to_text(
         self, questions: Sequence[str], turns: Sequence[Sequence[Turn]], kwargs: dict[str, Any]
     ) -> list[str]:
-        """What the plain model answers to text."""
+        """The plain model's answer to text."""
         texts = [self.writer.chat(0, text, before) for text, before in zip(questions, turns, strict=True)]
         with self.writer.tokenizing.lock:
             inputs = self.processor(text=texts, padding=True, padding_side="left", return_tensors="pt")
         return self._decoded(inputs.to(self.model.device), kwargs, False)[2]
 
     def setting(self, kwargs: dict[str, Any], name: str, default: Any = None) -> Any:
-        """A setting of a generation as transformers will see it."""
+        """A setting of a generation as transformers resolves it."""
         return generation_setting(self.model, kwargs, name, default)
 
     def _decoded(self, inputs: dict[str, Any], kwargs: dict[str, Any], with_logits: bool) -> tuple[Any, int, list[str]]:
-        """What `generate` returns, where answers begin in it, and their texts."""
+        """The output of `generate`, the start of its answers, and their texts."""
         start = inputs["input_ids"].shape[1]
         settings = within_context(self.model, kwargs, start) | {"return_dict_in_generate": True}
         if self.setting(kwargs, "max_new_tokens") is None and "max_length" not in kwargs:
@@ -165,7 +165,7 @@ class ModelRunner:
         return output, start, [text.strip() for text in texts]
 
     def _cache_is_plain(self, kwargs: dict[str, Any]) -> bool:
-        """Whether this generation keeps a cache of the kind that a prefix is kept in."""
+        """Whether this generation uses the kind of cache in which a prefix is stored."""
         others = [self.setting(kwargs, name) for name in ("cache_implementation", "prompt_lookup_num_tokens")]
         return others == [None, None] and "cache" not in kwargs and bool(self.setting(kwargs, "use_cache", True))
 
@@ -175,7 +175,7 @@ class ModelRunner:
         return pad(placed, image, padding or 0, prefix=prefix, level=level, spare=spare)
 
     def _prefix(self, prompts: Sequence[EncodedPrompt], placed: Sequence[PlacedPrompt]) -> tuple[Any, int]:
-        """A cache of what all prompts begin with, and its length; None and 0 where they share none."""
+        """The cache of the prompts' common prefix, and its length; None and 0 without one."""
         first = prompts[0]
         known, cache = first.prefix_ids, first.prefix
         if known is None or cache is None or any(prompt is not first for prompt in prompts):
@@ -192,7 +192,7 @@ class ModelRunner:
     def _inputs(
         self, encoding: AttachedEncoding, batch: Batch, *, start: int = 0, end: int | None = None, stacked: bool = False
     ) -> dict[str, Any]:
-        """What the model's forward takes for the tokens from `start` to `end`; `stacked`: as beams have to have it."""
+        """The model's inputs for the tokens from `start` to `end`; `stacked`: in the form for beams."""
         kinds, tokens = batch.kinds[:, :end], batch.tokens
         has_base = bool((kinds == BASE).any())
         joined = tokens if self.family.by_prompt else torch.stack(tokens) if stacked else torch.cat(tokens)
@@ -207,9 +207,9 @@ class ModelRunner:
 
 
 def _find(ids: Tensor, words: Tensor) -> Tensor:
-    """Where the question's tokens stand last among those behind the images; all of them where they are not found.
+    """The last position of each of the question's tokens behind the images; all positions if they are not found.
 
-    A tokenizer may join a question's first or last letters with what stands beside it.
+    A tokenizer may join the first or last letters of a question with the text around it.
     """
     if 0 < len(words) <= len(ids):
         hits = (ids.unfold(0, len(words), 1) == words).all(-1).nonzero().flatten()

@@ -1,9 +1,9 @@
-"""What says where to run back to, for image tokens of a published model, and what was fetched.
+"""Scorers of image tokens for published models, and the result of a fetch.
 
-Scorers are our own models', view by view. Positions are (y, x).
+The scorers are those of our own models, applied view by view. Positions are (y, x).
 
 Notation: N image tokens of a prompt, V views of one size, G the longer side of their grid, D width of the language
-model, L question tokens, M base tokens, K fetched ones.
+model, L question tokens, M base tokens, K fetched tokens.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,9 +33,9 @@ from .encoding import EncodedPrompt
 
 
 class SimilarityScorer(Scorer):
-    """The greatest cosine of an image token, less the mean of all, with an embedding of the question's tokens.
+    """The largest cosine of an image token, less the mean of all, with an embedding of the question's tokens.
 
-    Without training: in these models both stand in one space, the language model's.
+    It needs no training: in these models image tokens and embeddings share the language model's space.
     """
 
     def forward(self, context: FetchContext) -> Tensor:
@@ -46,7 +46,7 @@ class SimilarityScorer(Scorer):
 
 
 class TrainedScorer(Realizer):
-    """Our models' trained scorer, for the image tokens of a published model; it has yet to be trained.
+    """Our models' trained scorer for the image tokens of a published model; its weights start at random.
 
     Attributes:
         config: its sizes.
@@ -67,7 +67,7 @@ STRATEGIES: dict[str, type[Scorer]] = {
     **{name: SCORERS[name] for name in ("saliency", "random", "oracle")},
     "realizer": TrainedScorer,
 }
-"""By the names that our own models have for them too."""
+"""The names are those of our own models."""
 
 
 def make_scorer(strategy: str, width: int) -> Scorer:
@@ -83,7 +83,7 @@ def contexts(
     relevance: Tensor | None = None,
     seed: int = 0,
 ) -> Iterator[tuple[Tensor, FetchContext]]:
-    """What scorers see of a prompt, views of one size together.
+    """The scorers' inputs for a prompt, for all views of one size at a time.
 
     Args:
         prompt: its images.
@@ -92,7 +92,7 @@ def contexts(
         seed: of random relevance.
 
     Yields:
-        [V, G * G] the number of the token at each place, -1 where the grid has none; and the context.
+        [V, G * G] the number of the token at each place, -1 outside the grid; and the context.
     """
     sides = [max(view.rows, view.cols) for view in prompt.views]
     starts = torch.tensor([0, *map(len, prompt.views)]).cumsum(0).tolist()
@@ -126,7 +126,7 @@ def contexts(
 
 
 def token_scores(scorer: Scorer, prompt: EncodedPrompt, query: Tensor, **given: Any) -> Tensor:
-    """Scores [N] in float32 of every token, 0 where it stands for no place; `given` as `contexts` takes it."""
+    """Scores [N] in float32 of every token, 0 for tokens without a place; `given`: the arguments of `contexts`."""
     scores = torch.zeros(len(prompt), device=prompt.seen.device)
     for at, context in contexts(prompt, query, **given):
         inside = context.patch_mask
@@ -135,10 +135,9 @@ def token_scores(scorer: Scorer, prompt: EncodedPrompt, query: Tensor, **given: 
 
 
 def score(scorer: Scorer, prompt: EncodedPrompt, query: Tensor, **given: Any) -> tuple[Tensor, Tensor, bool]:
-    """Scores [N] and relevance [N] in 0..1 of every token; whether saliency stands in for the scorer.
+    """Scores [N] and relevance [N] in 0..1 of every token; and whether saliency replaced the scorer.
 
-    It does where the scorer's map holds numbers that are not finite, or none above another. For the arguments see
-    `token_scores`.
+    Saliency replaces a map that is flat or not finite. For the arguments see `token_scores`.
     """
     scores = token_scores(scorer, prompt, query, **given)
     places = prompt.is_place.to(scores.device)
@@ -154,18 +153,18 @@ def score(scorer: Scorer, prompt: EncodedPrompt, query: Tensor, **given: Any) ->
 
 
 def most_relevant(scores: Tensor, is_place: Tensor, count: int) -> Tensor:
-    """[count] the tokens with the highest scores [N], ascending; of equal ones the first."""
+    """[count] the tokens with the highest scores [N], ascending; ties break by lower index."""
     ranked = scores.masked_fill(~is_place.to(scores.device), float("-inf"))
     return ranked.argsort(descending=True, stable=True)[:count].sort().values
 
 
 def relevance_of_boxes(prompt: EncodedPrompt, boxes: Sequence[Sequence[Box]]) -> Tensor:
-    """[N] the share of each token that lies in boxes of its image, px: a list for each image of the prompt.
+    """[N] the share of each token inside boxes of its image, px: a list of boxes for each image of the prompt.
 
     A box thinner than a pixel counts as one pixel thick.
 
     Raises:
-        ValueError: not as many lists as images, or a box that ends before it starts.
+        ValueError: not one list for each image, or a box that ends before it starts.
     """
     images = 1 + max(view.image for view in prompt.views)
     if len(boxes) != images:
@@ -186,9 +185,9 @@ def relevance_of_boxes(prompt: EncodedPrompt, boxes: Sequence[Sequence[Box]]) ->
 
 
 def between_cells(values: Tensor, prompt: EncodedPrompt) -> Tensor:
-    """Values of base tokens [M] on all tokens [N]: interpolated between the cells' centres, view by view.
+    """Values of base tokens [M] on all tokens [N], interpolated between the cells' centres, view by view.
 
-    As shares of the greatest, to four digits: what interpolation rounds must not order tokens of one value.
+    The result is relative to the maximum, rounded to four digits, so that rounding errors do not order equal tokens.
     """
     values = values.float() / values.max().clamp(min=1e-12)
     spread, first = [], 0
@@ -203,7 +202,7 @@ def between_cells(values: Tensor, prompt: EncodedPrompt) -> Tensor:
 
 
 ALL = "all"
-"""The strategy of an answer for which all tokens were kept, each in its place, without a base."""
+"""The strategy of an answer with all tokens kept, each in its place, without base tokens."""
 
 
 @dataclass
@@ -212,8 +211,8 @@ class AttachedFetch(FetchResult):
 
     Attributes:
         places: [N, 3] view, y, x of each token of the prompt.
-        owners: of each view, which of the prompt's images it shows.
-        base: M, the base tokens beside those that were fetched.
+        owners: the number of each view's image in the prompt.
+        base: M, the base tokens beside the fetched tokens.
     """
 
     places: Tensor = None  # type: ignore[assignment]  # always given
@@ -221,7 +220,7 @@ class AttachedFetch(FetchResult):
     base: int = 0
 
     def by_image(self) -> list[int]:
-        """How many tokens that stand for a place were fetched from each image of the prompt."""
+        """The number of fetched tokens with a place in each image of the prompt."""
         views = self.places[self.indices[0], 0]
         images = torch.tensor(self.owners, device=views.device)[views[views >= 0]]
         return torch.bincount(images, minlength=1 + max(self.owners)).tolist()
@@ -231,14 +230,15 @@ class AttachedFetch(FetchResult):
         return torch.cat((self.positions, self.positions + 1), -1)
 
     def on_patches(self, values: Tensor) -> Tensor:
-        """A value of each fetched token [1, K] on all tokens, 0 on others: [1, N]."""
+        """Values of fetched tokens [1, K] on all tokens, 0 on others: [1, N]."""
         return torch.zeros_like(self.scores).scatter(1, self.indices, values.to(self.scores))
 
 
 def fetch_result(
     prompt: EncodedPrompt, indices: Tensor, scores: Tensor, relevance: Tensor, strategy: str, failed: bool
 ) -> AttachedFetch:
-    """What the tokens `indices` [K] of a prompt are, chosen by scores [N]; `failed`: saliency stood in."""
+    """The result for the tokens `indices` [K] of a prompt, chosen by scores [N]; `failed`: saliency replaced the
+    scorer."""
     places = prompt.places.to(indices.device)
     return AttachedFetch(
         indices=indices[None],
@@ -257,7 +257,7 @@ def fetch_result(
 
 
 def origins(prompt: EncodedPrompt, indices: Tensor) -> tuple[Origin, ...]:
-    """Where the tokens `indices` [K] of a prompt stand in its images; those that stand for no place have none."""
+    """The places of the tokens `indices` [K] of a prompt in its images; none for tokens without a place."""
     numbers = indices.cpu()
     numbers = numbers[prompt.is_place[numbers]]
     owners = [prompt.views[view].image for view in prompt.places[numbers, 0].tolist()]

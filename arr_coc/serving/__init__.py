@@ -1,1 +1,1 @@
-"""An OpenAI-compatible server of one model: many clients, encodings that are used again, one batch of answers."""
+"""An OpenAI-compatible server of one model: many clients, cached encodings, answers in one batch."""

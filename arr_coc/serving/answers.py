@@ -1,6 +1,6 @@
-"""From the tokens of an answer to what a client gets: its text as far as it may be seen, or JSON by a schema.
+"""From the tokens of an answer to the client's text, or to JSON by a schema.
 
-For JSON each field of the schema is a question of its own, all in one batch about one encoding.
+For JSON, each field of the schema is a question of its own; all are in one batch about one encoding.
 """
 
 import json
@@ -14,18 +14,18 @@ from ..data.records import NOT_ON_THE_PAGE
 from ..modeling.answers import THINKS, THOUGHT, split_thinking
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
-"""What a tokenizer writes for a character of which some bytes are still to come."""
+"""The tokenizer's text for a character whose last bytes are still missing."""
 
 
 class AnswerText:
-    """The text of one answer, as `generate` gives it, cut before the first stop string.
+    """The text of one answer, as from `generate`, cut before the first stop string.
 
     Args:
-        tokenizer: that reads the tokens.
+        tokenizer: decodes the tokens.
         stop: strings that end the answer.
 
     Attributes:
-        stopped: whether one of them came.
+        stopped: whether a stop string was found.
     """
 
     def __init__(self, tokenizer: Any, stop: Sequence[str] = ()) -> None:
@@ -34,14 +34,14 @@ class AnswerText:
         self._shown = ""
 
     def text(self, tokens: Sequence[int], finished: bool = True) -> str:
-        """The text of an answer's tokens; of one that is not finished, without what may begin a thought."""
+        """The text of an answer's tokens; of an unfinished one, without what may be the start of thinking."""
         written = self._written(tokens)
         if not finished and THINKS.startswith(written.lstrip()):
             return self.cut("")
         return self.cut(split_thinking(written)[1])
 
     def thought(self, tokens: Sequence[int]) -> int:
-        """How many of the tokens were thought before the answer."""
+        """The number of thinking tokens before the answer."""
         if not self._written(tokens).lstrip().startswith(THINKS):
             return 0
         counts = range(1, len(tokens) + 1)
@@ -52,19 +52,19 @@ class AnswerText:
         return self.tokenizer.decode(tokens, skip_special_tokens=True)
 
     def cut(self, text: str) -> str:
-        """A finished answer's text as it is shown."""
+        """The text of a finished answer, for the client."""
         ends = [place for string in self.stop if (place := text.find(string)) >= 0]
         self.stopped = bool(ends)
         return (text[: min(ends)] if ends else text).strip()
 
     def more(self, tokens: Sequence[int], finished: bool) -> str:
-        """What may be shown beyond what was: nothing that later tokens could change or a stop string could take back.
+        """The text to send beyond the text that was sent: later tokens or stop strings cannot change it.
 
-        What is thought before an answer is not shown.
+        Thinking is not sent.
 
         Args:
-            tokens: all so far.
-            finished: whether no more will come.
+            tokens: all tokens so far.
+            finished: whether these are all tokens.
         """
         text = self.text(tokens, finished)
         if not finished and not self.stopped:
@@ -77,12 +77,12 @@ class AnswerText:
 
 
 def _overlap(text: str, string: str) -> int:
-    """Characters at the end of `text` with which `string` could begin."""
+    """The number of characters at the end of `text` that may be the start of `string`."""
     return next((n for n in range(min(len(text), len(string) - 1), 0, -1) if text.endswith(string[:n])), 0)
 
 
 MAX_FIELDS = 64
-"""Of one schema: each is a question."""
+"""The most fields of a schema: each is a question."""
 
 KINDS = ("string", "number", "integer", "boolean", "null")
 _TRUE, _FALSE = ("yes", "true"), ("no", "false")
@@ -90,14 +90,14 @@ _TRUE, _FALSE = ("yes", "true"), ("no", "false")
 
 @dataclass(frozen=True)
 class Field:
-    """A value that is asked for.
+    """A field of a schema.
 
     Attributes:
         path: its names from the outermost object on.
-        question: what is asked: its description where that is a question, else made of its description or name.
+        question: its description if that is a question, else a question made of its description or name.
         kinds: its JSON types, of `KINDS`.
-        values: those that it may have, or none: any.
-        required: whether it has to be there; else it is left out where there is no value.
+        values: the allowed values; none: any.
+        required: whether it must be present; else it is left out without a value.
     """
 
     path: tuple[str, ...]
@@ -107,10 +107,10 @@ class Field:
     required: bool = True
 
     def value(self, text: str) -> Any:
-        """The value that an answer says; None where it says none of the field's kind, and none need be there.
+        """The field's value in an answer; None without one, if the field may be null or left out.
 
         Raises:
-            ValueError: it says none, and the field may not be null.
+            ValueError: no value, and the field may not be null.
         """
         found = None if text == NOT_ON_THE_PAGE else self._parsed(text.strip())
         if found is None and self.required and "null" not in self.kinds:
@@ -145,10 +145,10 @@ def _number(text: str) -> float | None:
 
 
 def fields_of(schema: Mapping[str, Any]) -> list[Field]:
-    """The fields of an object's JSON schema, those of objects in it too, in order.
+    """The fields of an object's JSON schema, those of nested objects too, in order.
 
     Raises:
-        ValueError: a schema of something else, or with lists, or of more than `MAX_FIELDS` fields.
+        ValueError: another kind of schema, one with lists, or one with more than `MAX_FIELDS` fields.
     """
     found = list(_fields(schema, schema, ()))
     if not 1 <= len(found) <= MAX_FIELDS:
@@ -179,7 +179,7 @@ def _fields(schema: Any, root: Mapping[str, Any], path: tuple[str, ...], require
 
 
 def _plain(schema: Any, root: Mapping[str, Any], place: str) -> tuple[Mapping[str, Any], bool]:
-    """A schema without references and without "or null", and whether that was there."""
+    """A schema without references and without "or null", and whether it had "or null"."""
     nullable = False
     for _ in range(8):
         if not isinstance(schema, Mapping):
@@ -207,7 +207,7 @@ def _question(path: Sequence[str], description: str) -> str:
 
 
 def as_json(fields: Sequence[Field], values: Sequence[Any]) -> str:
-    """One JSON object of the fields' values."""
+    """A JSON object of the fields' values."""
     whole: dict[str, Any] = {}
     for field, value in zip(fields, values, strict=True):
         if value is None and "null" not in field.kinds:

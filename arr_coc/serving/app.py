@@ -1,4 +1,4 @@
-"""The application: endpoints, errors, what starts and ends with it; and running it until it is told to end."""
+"""The application: endpoints, errors, start and end; and the function that runs it."""
 
 import asyncio
 import logging
@@ -46,7 +46,7 @@ ASKED = {
     "tool_choice": "expected none: this model answers questions about images, and calls no tools",
     "store": "expected false: nothing is stored for clients",
 }
-"""What to do about fields that are served for one value."""
+"""The advice for fields that the server supports with one value only."""
 
 
 class Server:
@@ -55,16 +55,17 @@ class Server:
     Args:
         model: with its processor; or a reader of a published model.
         settings: its limits.
-        name: what clients call the model; by default the last part of where it was loaded from.
-        use: what is kept of its use: nothing by default.
-        secret: that handles of encodings are told from, where several servers give the same; by default its own.
+        name: the model's name for clients; by default the last part of its folder or Hub name.
+        use: the logs of its use: nothing by default.
+        secret: the key of the handles of encodings; several servers with the same key give the same handles; by default
+            a random key.
 
     Attributes:
         app: the ASGI application, guard included.
-        guard: its outermost part, which can be told to drain.
+        guard: its outermost part, which can drain the server.
 
     Raises:
-        ValueError: a model that cannot be served, or logs and versions that are of our own models' alone.
+        ValueError: a model that cannot be served, or logs and versions with a published model.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class Server:
 
     @asynccontextmanager
     async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
-        """Starts what works beside the event loop, and ends it."""
+        """Starts and ends the threads beside the event loop."""
         await self.workers.start()
         await asyncio.to_thread(self.engine.start)
         self.use.start()
@@ -118,7 +119,7 @@ class Server:
 
     @property
     def ready(self) -> bool:
-        """Whether questions are taken."""
+        """Whether the server takes questions."""
         return self.engine.alive and not self.guard.draining
 
 
@@ -129,7 +130,7 @@ def _limits(settings: ServerSettings) -> ImageLimits:
 
 
 def _endpoints(server: Server) -> FastAPI:
-    # No pages of FastAPI's: they load scripts from elsewhere.
+    # Without FastAPI's pages, which load scripts from elsewhere.
     api = FastAPI(title="ARR-COC", docs_url=None, redoc_url=None, openapi_url=None, lifespan=server.lifespan)
     _add_errors(api, server)
     _add_status(api, server)
@@ -179,14 +180,14 @@ def _endpoints(server: Server) -> FastAPI:
 
 
 class _ClientGone(Exception):
-    """Nobody waits for the answer."""
+    """Raised when the client has disconnected."""
 
 
 async def _while_there(request: Request, answer: Any) -> Any:
-    """Awaits the answer, which is cancelled when the client goes.
+    """Awaits the answer; cancels it when the client disconnects.
 
     Raises:
-        _ClientGone: it went.
+        _ClientGone: the client disconnected.
     """
 
     async def gone() -> None:
@@ -225,7 +226,7 @@ def _status(good: bool) -> JSONResponse:
 
 
 def _add_errors(api: FastAPI, server: Server) -> None:
-    """Errors in the form of OpenAI's; none says more of the server than that it failed."""
+    """Errors in OpenAI's form; internal ones without details of the server."""
 
     def refuse(
         reason: str, status: int, message: str, *, seconds: int | None = None, code: str | None = None
@@ -237,7 +238,7 @@ def _add_errors(api: FastAPI, server: Server) -> None:
 
     @api.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> Response:
-        first = error.errors()[0]  # without what was sent, which may be long
+        first = error.errors()[0]  # without the input, which may be long
         place = ".".join(str(part) for part in first["loc"][1:]) or "body"
         return refuse("request", 400, f"{place}: {ASKED.get(place, first['msg'].removeprefix('Value error, '))}")
 
@@ -286,11 +287,11 @@ def _add_errors(api: FastAPI, server: Server) -> None:
 
 
 class DrainingServer(uvicorn.Server):
-    """uvicorn, which on SIGTERM and SIGINT takes no more requests and ends when those it took are answered.
+    """uvicorn, which on SIGTERM and SIGINT refuses new requests and ends after the open ones are answered.
 
     Args:
-        server: what is served.
-        on_ready: called when questions are taken.
+        server: the server.
+        on_ready: called when the server takes questions.
     """
 
     def __init__(self, server: Server, on_ready: Callable[[], None]) -> None:
@@ -312,9 +313,9 @@ class DrainingServer(uvicorn.Server):
 
 
 def share_cores() -> None:
-    """Halves PyTorch's threads: two of the server's threads compute at once, one that embeds and one that answers.
+    """Halves PyTorch's threads, as two of the server's threads compute at once: one embeds, one answers.
 
-    With all cores for each, every product would wait for the slower half of it.
+    With all cores for both, each matrix product would wait for its slower half.
     """
     torch.set_num_threads(max(1, torch.get_num_threads() // 2))
 
@@ -323,14 +324,14 @@ def run(server: Server, host: str, port: int, on_ready: Callable[[str], None]) -
     """Serves until SIGTERM or SIGINT; a second SIGINT ends at once.
 
     Args:
-        server: what is served.
+        server: the server.
         host: address to listen at.
-        port: 0: any that is free.
-        on_ready: called with the URL when questions are taken.
+        port: 0: any free one.
+        on_ready: called with the URL when the server takes questions.
 
     Raises:
-        ValueError: a port that there is not.
-        OSError: the address is taken, or not this machine's.
+        ValueError: an invalid port.
+        OSError: an address that is in use or not of this machine.
     """
     if not 0 <= port < 2**16:
         raise ValueError(f"port: expected 0 to {2**16 - 1}; got {port}")

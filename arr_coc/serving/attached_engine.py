@@ -1,7 +1,7 @@
-"""The engine of a published model: questions that wait together are answered in one call of transformers' `generate`.
+"""The engine of a published model: answers waiting questions in one call of transformers' `generate`.
 
 Positions and DeepStack's features of its prompts are more than ids (see `docs/published-models.md`), so continuous
-batching, which knows ids alone, cannot take them: a question that comes while others are answered waits until they are.
+batching, which takes ids alone, cannot run them: a question that comes during a batch waits for its end.
 """
 
 from collections.abc import Callable, Sequence
@@ -50,11 +50,11 @@ class AttachedEngine(QuestionQueue):
 
     def choices(self, request: ChatRequest) -> AttachedChoices:
         for name in ("allocator", "num_passes"):
-            if (value := getattr(request, name)) not in (None, 1):  # one pass is what there is
+            if (value := getattr(request, name)) not in (None, 1):  # a published model has one pass
                 kind = self.reader.model.config.model_type
                 raise ValueError(f"{name}: expected none with a {kind} model; got {value}")
         budget = BUDGET if request.budget is None else request.budget
-        count_fetched(budget, 2**30, 2**30, 1)  # refuses what no image allows
+        count_fetched(budget, 2**30, 2**30, 1)  # refuses requests that are invalid for every image
         return AttachedChoices(self.reader.check_strategy(request.strategy), budget)
 
     @property
@@ -68,27 +68,27 @@ class AttachedEngine(QuestionQueue):
         return self._running
 
     def _answer(self, batch: list[Ticket]) -> None:
-        """Fetches for each question by itself, and answers as many at once as the cache holds."""
-        asked: dict[Ticket, PreparedPrompt] = {}
+        """Fetches for each question alone, and answers as many at once as the cache holds."""
+        prepared: dict[Ticket, PreparedPrompt] = {}
         for ticket in batch:
             if not ticket.cancelled:
-                self._try([ticket], lambda own: asked.update({own[0]: self._asked(own[0])}))
-        left = [*asked]
+                self._try([ticket], lambda own: prepared.update({own[0]: self._prepared(own[0])}))
+        left = [*prepared]
         while left:
             longest, fit = 0, 0
             for ticket in left:
                 longest = max(longest, ticket.prompt_tokens + ticket.question.max_tokens)
                 fit += longest * (fit + 1) <= self.settings.cache_tokens
             group, left = left[:fit], left[fit:]
-            self._try(group, lambda tickets: self._generate(tickets, [asked[ticket] for ticket in tickets]))
+            self._try(group, lambda tickets: self._generate(tickets, [prepared[ticket] for ticket in tickets]))
 
-    def _asked(self, ticket: Ticket) -> PreparedPrompt:
+    def _prepared(self, ticket: Ticket) -> PreparedPrompt:
         question = ticket.question
         assert isinstance(question.choices, AttachedChoices)
         (image,) = question.images
         (prompt,) = image.encoding.prompts
         self.reader.check_questions(question.text, [question.history])
-        asked = self.reader.ask(
+        prepared = self.reader.ask(
             image.encoding,
             prompt,
             question.text,
@@ -96,11 +96,11 @@ class AttachedEngine(QuestionQueue):
             budget=question.choices.budget,
             strategy=question.choices.strategy,
         )
-        ticket.fetch, ticket.version, ticket.prompt_tokens = asked.fetch, self.version, len(asked.placed.ids)
+        ticket.fetch, ticket.version, ticket.prompt_tokens = prepared.fetch, self.version, len(prepared.placed.ids)
         check_room(ticket.prompt_tokens, question.max_tokens, self.longest)
-        return asked
+        return prepared
 
-    def _generate(self, tickets: Sequence[Ticket], asked: Sequence[PreparedPrompt]) -> None:
+    def _generate(self, tickets: Sequence[Ticket], prepared: Sequence[PreparedPrompt]) -> None:
         question, logits = tickets[0].question, LatestLogits()
         top_k = self.generation_config.top_k or 0
         drawn = {"temperature": question.temperature, "top_p": question.top_p, "top_k": top_k}
@@ -118,7 +118,7 @@ class AttachedEngine(QuestionQueue):
                 "logits_processor": [logits],
                 "stopping_criteria": [TellTickets(tickets, logits, self._ends, lambda: self.alive)],
             }
-            self.reader.runner.answers(asked, settings, False)
+            self.reader.runner.answers(prepared, settings, False)
         finally:
             with self._changed:
                 self._running = []
@@ -127,7 +127,7 @@ class AttachedEngine(QuestionQueue):
 
 
 class LatestLogits(LogitsProcessor):
-    """Changes nothing; keeps the `logits` [B, V] that the next tokens are chosen by, before any are cut off."""
+    """Records the `logits` [B, V] of the next tokens before any are cut off; changes nothing."""
 
     logits: Tensor
 
@@ -137,13 +137,13 @@ class LatestLogits(LogitsProcessor):
 
 
 class TellTickets(StoppingCriteria):
-    """Tells tickets of their tokens as they come, and ends each row [B] when its own question's answer ends.
+    """Passes tokens to their tickets as they come, and ends each row [B] at the end of its question's answer.
 
     Args:
-        tickets: B of them.
-        latest: what the tokens were chosen by.
+        tickets: B tickets.
+        latest: the logits from which the tokens were chosen.
         ends: ids of tokens that end an answer.
-        alive: whether the engine answers still.
+        alive: whether the engine still answers.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""The language model alone, as transformers' continuous batching runs it: image tokens go through it as ids.
+"""The language model for transformers' continuous batching: image tokens go through it as ids.
 
-Embeddings get token ids of their own, above the vocabulary. An engine that keeps keys and values by the ids of a prompt
-shares those of equal ids. So equal embeddings get equal ids only where that is meant (an image's base tokens), and an
-id is not given again while anything of it may be kept.
+Embeddings get token ids of their own, above the vocabulary. An engine that caches keys and values by the ids of a
+prompt shares those of equal ids. So equal embeddings get equal ids only on purpose (an image's base tokens), and an id
+is not used again while a cache may hold it.
 
 Notation: V vocabulary size, n tokens, D language-model width, S packed prompt tokens.
 """
@@ -24,13 +24,13 @@ from transformers.modeling_utils import PreTrainedModel
 from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
 LARGEST_ID = 2**31 - 1
-"""Engines keep ids in 32 bits."""
+"""The largest id: engines keep ids in 32 bits."""
 
 
 class TokenRows(nn.Module):
     """A pool of `capacity` rows [D]; row r has ids V + r, V + r + capacity, ... in turn.
 
-    An id comes again after `LARGEST_ID - V` others, when no cache holds anything of its first use.
+    An id is used again after `LARGEST_ID - V` others, when no cache holds its first use.
 
     Args:
         embedding: the language model's own, for ids below V.
@@ -52,12 +52,12 @@ class TokenRows(nn.Module):
 
     @property
     def free(self) -> int:
-        """Rows that nobody has."""
+        """The number of free rows."""
         return len(self._free)
 
     @torch.no_grad()
     def take(self, embeds: Tensor) -> list[int]:
-        """Ids of the rows [n, D], which are copied.
+        """Copies the rows [n, D] and returns their ids.
 
         Raises:
             ValueError: fewer than n rows are free.
@@ -67,12 +67,12 @@ class TokenRows(nn.Module):
                 raise ValueError(f"rows: expected at most {len(self._free)} tokens, which are free; got {len(embeds)}")
             numbers = [self._free.popleft() for _ in range(len(embeds))]
         self.rows[torch.tensor(numbers, dtype=torch.long, device=self.rows.device)] = embeds.to(self.rows)
-        if self.rows.is_cuda:  # the engine reads on a stream of its own
+        if self.rows.is_cuda:  # the engine reads on its own stream
             torch.cuda.current_stream(self.rows.device).synchronize()
         return [self.vocabulary + number + self.capacity * (self._uses[number] % self._rounds) for number in numbers]
 
     def release(self, ids: Sequence[int]) -> None:
-        """Gives rows back; their ids mean nothing from now on."""
+        """Frees rows; their ids are invalid from then on."""
         numbers = [(token - self.vocabulary) % self.capacity for token in ids]
         with self._lock:
             for number in numbers:
@@ -80,7 +80,7 @@ class TokenRows(nn.Module):
             self._free.extend(numbers)
 
     def forward(self, input_ids: Tensor) -> Tensor:
-        """[..., D] of ids [...], of the vocabulary or given by `take`."""
+        """[..., D] for ids [...] of the vocabulary or from `take`."""
         virtual = input_ids >= self.vocabulary
         embeds = self.embedding(input_ids.masked_fill(virtual, 0))
         return torch.where(virtual[..., None], self.rows[(input_ids - self.vocabulary) % self.capacity], embeds)
@@ -91,7 +91,7 @@ PAGE = 16
 
 
 class BatchedLanguageModel(PreTrainedModel, GenerationMixin):
-    """Language model and vocabulary head of an ARR-COC model, whose weights they are, reading ids of `TokenRows`."""
+    """Language model and vocabulary head of an ARR-COC model, with shared weights, for ids of `TokenRows`."""
 
     _supports_sdpa = True
     _supports_flash_attn = True
@@ -108,7 +108,7 @@ class BatchedLanguageModel(PreTrainedModel, GenerationMixin):
     def forward(
         self, input_ids: Tensor, logits_to_keep: int | Tensor = 0, use_cache: bool = False, **kwargs: Any
     ) -> CausalLMOutput:
-        """Logits at `logits_to_keep` of the packed prompts `input_ids` [1, S]; `kwargs` are the engine's."""
+        """Logits at `logits_to_keep` of the packed prompts `input_ids` [1, S]; `kwargs` come from the engine."""
         outputs = self.language_model(inputs_embeds=self.rows(input_ids), use_cache=use_cache, **kwargs)
         hidden = outputs.last_hidden_state
         keep = logits_to_keep if isinstance(logits_to_keep, Tensor) else slice(-logits_to_keep or None, None)
@@ -117,15 +117,15 @@ class BatchedLanguageModel(PreTrainedModel, GenerationMixin):
     def manager(
         self, tokens: GenerationConfig, *, sampling: bool, cache_tokens: int, batch_tokens: int
     ) -> ContinuousBatchingManager:
-        """A batch that takes and ends questions at any time; it has to be started.
+        """A batch that takes and ends questions at any time; the caller starts it.
 
         Args:
-            tokens: whose end and padding tokens count.
+            tokens: settings with the end and padding tokens.
             sampling: whether tokens are drawn, by each question's own `temperature` and `top_p`; else the likeliest.
             cache_tokens: positions of its cache.
             batch_tokens: positions of one pass.
         """
-        # Values other than 1: transformers makes no per-request processor of a setting that changes nothing.
+        # Values other than 1: transformers makes no per-request processor for a setting without effect.
         drawn = {"do_sample": True, "temperature": 0.5, "top_p": 0.5, "top_k": 0} if sampling else {"do_sample": False}
         ids: dict[str, Any] = {"eos_token_id": tokens.eos_token_id, "pad_token_id": tokens.pad_token_id}
         config = ContinuousBatchingConfig(

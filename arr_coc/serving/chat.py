@@ -26,12 +26,12 @@ class Chat:
     """Answers chat requests.
 
     Args:
-        engine: that answers questions.
-        store: that encodes images.
+        engine: answers questions.
+        store: encodes images.
         settings: limits of a request.
-        metrics: where answers are counted.
-        name: what the model is served as.
-        on_end: told of every answer that was begun, however it ended.
+        metrics: counts answers.
+        name: the model's name for clients.
+        on_end: called with every answer that was begun, however it ended.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class Chat:
         self._top_p = float(config.top_p or 1.0)
 
     async def begin(self, request: ChatRequest) -> "Answering | JsonAnswering":
-        """The answer to a request, of which the first token is there; of a schema, that of every field.
+        """The answer to a request, once its first token is there; for a schema, those of all fields.
 
         Raises:
             ValueError: the request is refused.
-            EngineBusy, EngineStopped: the engine takes none.
+            EngineBusy, EngineStopped: the engine takes no questions.
             TimeoutError: the first token took too long.
         """
         images, history, text = request.turns()
@@ -101,17 +101,17 @@ class Chat:
         return "stop" if text.stopped or (tokens and tokens[-1] in self._ends) else "length"
 
     def shown(self, progress: Progress, start: int = 0) -> tuple[list[int], list[float]]:
-        """Tokens that are text, and their log-probabilities, from the one numbered `start` on."""
+        """Text tokens and their log-probabilities, from number `start` on."""
         tokens, logprobs = progress.tokens[start:], progress.logprobs[start:]
         return (tokens[:-1], logprobs[:-1]) if tokens and tokens[-1] in self._ends else (tokens, logprobs)
 
 
 class Answering:
-    """One answer under way. Whoever begins it ends it with `end`, however it went."""
+    """A running answer. The code that begins it calls `end`, however it went."""
 
     def __init__(self, chat: Chat, request: ChatRequest) -> None:
         self.chat, self.request = chat, request
-        self.number = secrets.token_hex(12)  # nobody else's, in another run of the server neither
+        self.number = secrets.token_hex(12)  # unique, also in another run of the server
         self.began = time.monotonic()
         self.deadline = asyncio.get_running_loop().time() + chat.settings.answer_seconds
         self._text = AnswerText(chat.engine.tokenizer, request.stops)
@@ -121,7 +121,7 @@ class Answering:
         self._finish = "cancelled"
 
     def take(self, ticket: Ticket) -> None:
-        """The question that is answered, from now on to be ended."""
+        """Starts the question; `end` must be called."""
         self._ticket, self._progress = ticket, ticket.progress()
 
     async def start(self) -> None:
@@ -131,7 +131,7 @@ class Answering:
         try:
             self._latest = await anext(self._progress)
         except BaseException as error:
-            if isinstance(error, Exception):  # else the client went, or it took too long
+            if isinstance(error, Exception):  # else the client disconnected, or it took too long
                 self._finish = "refused" if isinstance(error, ValueError) else "failed"
             self.end()
             raise
@@ -139,7 +139,7 @@ class Answering:
         self.chat.metrics.first_token.labels(self._length).observe(time.monotonic() - self.began)
 
     def end(self) -> None:
-        """Gives back what the answer took; tells of it."""
+        """Frees the answer's resources and reports it."""
         ticket, self._ticket = self._ticket, None
         if ticket is None:
             return
@@ -153,7 +153,7 @@ class Answering:
 
     @property
     def probability(self) -> float:
-        """Of all tokens so far together."""
+        """The sum over all tokens so far."""
         return math.exp(sum(self._latest.logprobs))
 
     def _count(self, ticket: Ticket) -> None:
@@ -178,7 +178,7 @@ class Answering:
         return self.completion.whole(text, self._finish, self._usage(), logprobs, self._fetched())
 
     async def events(self) -> AsyncIterator[str]:
-        """Server-sent events; `end` is called behind the last one, or when the client goes."""
+        """Server-sent events; calls `end` behind the last one, or when the client disconnects."""
         completion, seen = self.completion, 0
         try:
             yield _event(completion.chunk({"role": "assistant", "content": ""}))
@@ -219,7 +219,7 @@ class Answering:
 
     @property
     def completion(self) -> Completion:
-        """The form of what is sent."""
+        """The fields of every event."""
         return Completion(self.number, self.chat.name)
 
     def _usage(self) -> dict[str, int]:
@@ -233,13 +233,13 @@ class Answering:
 
 
 class JsonAnswering:
-    """The answers to all fields of a schema, told as one. Whoever begins it ends it with `end`, however it went."""
+    """The answers to all fields of a schema, as one. The code that begins it calls `end`, however it went."""
 
     def __init__(self, fields: Sequence[Field], answers: Sequence[Answering]) -> None:
         self.fields, self.answers = fields, answers
 
     def end(self) -> None:
-        """Gives back what the answers took."""
+        """Frees the answers' resources."""
         for answer in self.answers:
             answer.end()
 
@@ -247,7 +247,7 @@ class JsonAnswering:
         """The body of an answer that is not streamed.
 
         Raises:
-            ValueError: an answer is no value of its field.
+            ValueError: an answer is not a value of its field.
         """
         bodies = [await answer.whole() for answer in self.answers]
         texts = [body["choices"][0]["message"]["content"] for body in bodies]
@@ -264,7 +264,7 @@ class JsonAnswering:
         return first
 
     async def events(self) -> AsyncIterator[str]:
-        """Server-sent events, all at once: `end` is called behind the last one, or when the client goes."""
+        """Server-sent events, all at once; calls `end` behind the last one, or when the client disconnects."""
         first = self.answers[0]
         try:
             body = await self.whole()

@@ -1,4 +1,4 @@
-"""What makes encodings of decoded images: one of our own models, or a reader of a published one."""
+"""Encoders of decoded images: one of our own models, or a reader of a published one."""
 
 import math
 from collections.abc import Sequence
@@ -22,21 +22,21 @@ from ..modeling.views import ViewOptions
 from .image_workers import PreparedImage
 
 Seen = tuple[dict[str, Any], ...]
-"""Of each page its size in px, how many views it was seen in and what is to be warned of; of our own models also the
-views' finest scale, px of the model's square per px of the page."""
+"""For each page its size in px, its number of views and its warnings; for our own models also the views' finest
+scale, px of the model's square per px of the page."""
 
 
 class Encoder(Protocol):
-    """What a store needs of a model."""
+    """The part of a model that a store uses."""
 
     by_prompt: ClassVar[bool]
     """Whether all images of a prompt are encoded together."""
 
     def encode(self, prepared: Sequence[PreparedImage]) -> tuple[Any, Seen]:
-        """The encoding of what one prompt shows, and how each page was seen."""
+        """The encoding of a prompt's images, and the views of each page."""
 
     def share_a_prompt(self, encodings: Sequence[Any]) -> bool:
-        """Whether images that were encoded one by one can stand in one prompt."""
+        """Whether images that were encoded one by one can be in one prompt."""
 
 
 class ModelEncoder:
@@ -53,8 +53,8 @@ class ModelEncoder:
 
     @torch.no_grad()
     def encode(self, prepared: Sequence[PreparedImage]) -> tuple[ImageEncoding, Seen]:
-        """What `generate` sees of one prompt, with all tiles at once: of more than `max_tiles` fewer, at a smaller
-        scale."""
+        """The encoding of one prompt in `generate`, with all tiles at once: above `max_tiles` fewer tiles, at a
+        smaller scale."""
         processor, (images, sources) = self.processor, _opened(prepared)
         options = bounded_tiles(sources, processor, take_view_options(processor.views)[0])
         several = len(prepared) > 1 or any(source.page is not None or source.second is not None for source in sources)
@@ -75,7 +75,7 @@ class ModelEncoder:
 
 
 class AttachedEncoder:
-    """Encodes for a reader of a published model; the language model reads up to the base tokens.
+    """Encodes for a reader of a published model; the language model prefills the base tokens.
 
     Args:
         reader: of the model.
@@ -87,7 +87,7 @@ class AttachedEncoder:
         self.reader = reader
 
     def encode(self, prepared: Sequence[PreparedImage]) -> tuple[AttachedEncoding, Seen]:
-        """What `AttachedReader.encode_image` makes of a prompt that shows all of it."""
+        """`AttachedReader.encode_image` for one prompt with all images."""
         images, sources = _opened(prepared)
         encoding = self.reader.encode_sources([sources])
         (prompt,) = encoding.prompts
@@ -97,12 +97,12 @@ class AttachedEncoder:
         return encoding, tuple({**_size(image), "views": count, "warnings": _warnings(image)} for image, count in pages)
 
     def share_a_prompt(self, encodings: Sequence[AttachedEncoding]) -> bool:
-        """Never: what a prompt shows is split and placed together."""
+        """Never, as the tokens of a prompt depend on all of its images."""
         return len(encodings) == 1
 
 
 def _opened(prepared: Sequence[PreparedImage]) -> tuple[list[Image.Image], list[Source]]:
-    """The pages of images and documents, and where each comes from."""
+    """The pages of images and documents, and the place of each."""
     pages = [page for image in prepared for page in image.pages]
     images = [Image.fromarray(page.pixels) for page in pages]
     return images, [
@@ -124,7 +124,7 @@ def _warnings(image: Image.Image) -> list[str]:
 
 
 def bounded_tiles(sources: Sequence[Source], processor: ArrCocImageProcessor, options: ViewOptions) -> ViewOptions:
-    """The options, so that all tiles of a document can be encoded: no question runs back to its pixels."""
+    """Options with which all tiles of a document can be encoded, as no question can encode further ones."""
     if options.tiles == "never":
         return options
     options = replace(options, tiles="auto") if options.tiles == "asked" else options
@@ -133,7 +133,7 @@ def bounded_tiles(sources: Sequence[Source], processor: ArrCocImageProcessor, op
 
 
 def seen_pages(encoding: ImageEncoding, images: Sequence[Image.Image], processor: ArrCocImageProcessor) -> Seen:
-    """How each page was seen."""
+    """The views of each page."""
     side, seen = processor.size["height"], list[dict[str, Any]]()
     for number, image in enumerate(images):
         windows = [] if encoding.tiles is None else encoding.tiles.windows[encoding.tiles.sources == number].tolist()

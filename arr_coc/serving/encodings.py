@@ -1,4 +1,4 @@
-"""Encoded images: held by what they hold, the least lately used given up first; and which server holds which.
+"""The cache of encoded images, least recently used first out, and the choice of a server for each image.
 
 Questions about one image go to the same of several servers, which holds its encoding.
 """
@@ -26,11 +26,11 @@ from .image_workers import PreparedImage, WorkerPool
 from .metrics import Metrics
 
 HANDLE = "encoding:"
-"""Before a handle, where a request may also hold a URL."""
+"""Prefix of a handle, in the place of a URL."""
 
 
 class UnknownHandle(ValueError):
-    """No encoding of that handle is held."""
+    """No encoding with that handle is in the cache."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ class HeldEncoding:
 
     Attributes:
         key: SHA-256 of the image's encoded content: equal images have one encoding.
-        handle: what clients call it; nobody can tell it from the image alone.
-        encoding: of one image, or of several that share their base tokens, as the store's encoder makes it.
-        size: bytes that it takes.
-        seen: how each of its pages was seen: see `seen_pages`.
-        contents: the images as they were sent, where the store keeps that.
+        handle: its name for clients; it cannot be computed from the image alone.
+        encoding: of one image, or of several that share their base tokens, as from the store's encoder.
+        size: bytes.
+        seen: the views of each of its pages: see `seen_pages`.
+        contents: the images as they were sent, if the store keeps them.
     """
 
     key: bytes
@@ -71,7 +71,7 @@ def inline_content(url: str) -> bytes:
     """The encoded image in a data: URL.
 
     Raises:
-        ValueError: another URL, or no base64 in it.
+        ValueError: another URL, or invalid base64.
     """
     stream, _ = open_source(url, POLICIES["inline"], None)
     return stream.read()
@@ -82,28 +82,28 @@ async def _ready(prepared: list[PreparedImage]) -> list[PreparedImage]:
 
 
 def _joint_key(images: Sequence[PreparedImage | HeldEncoding]) -> bytes:
-    """Of several images that are encoded together."""
+    """The key of several images that are encoded as one."""
     return hashlib.sha256(b"".join(image.key for image in images)).digest()
 
 
 def handle_of(key: bytes, secret: bytes) -> str:
-    """The handle of an image's content; an HMAC: equal images have equal handles, and who has an image cannot tell
-    whether somebody else sent it."""
+    """The handle of an image's content, an HMAC: equal images have equal handles, and clients cannot tell whether
+    another client sent an image."""
     return "enc_" + hmac.new(secret, key, "sha256").hexdigest()[:32]
 
 
 class EncodingStore:
-    """Encodes images, each once while it is held.
+    """Encodes images, each once while it is in the cache.
 
     Args:
-        encoder: that encodes.
-        workers: that decode.
-        limit: bytes of encodings to hold; a single larger one is used and not held.
-        metrics: where hits and misses are counted.
-        secret: handles are told from it; by default each store has its own.
+        encoder: encodes.
+        workers: decode images.
+        limit: bytes of encodings in the cache; a single larger one is used and not kept.
+        metrics: counts hits and misses.
+        secret: key of the handles; by default a random one for each store.
 
     Attributes:
-        keeps_content: whether encodings hold the image too, for logs; to be set before the first one.
+        keeps_content: whether encodings keep the images too, for logs; set it before the first one.
     """
 
     def __init__(
@@ -122,8 +122,8 @@ class EncodingStore:
         """The encoding of a data: or http(s) URL, or the one with a handle ("encoding:enc_...").
 
         Raises:
-            UnknownHandle: none with that handle is held (any more).
-            ValueError: no image, or one that is not allowed.
+            UnknownHandle: no encoding with that handle is in the cache (any more).
+            ValueError: not an image, or not allowed.
         """
         scheme = source.partition(":")[0].lower()
         if scheme == "encoding":
@@ -136,10 +136,10 @@ class EncodingStore:
         return await self._by_key(prepared[0].key, partial(_ready, prepared))
 
     async def get_all(self, sources: Sequence[str]) -> list[HeldEncoding]:
-        """The encodings of what one prompt shows; one of all of it, where what is encoded alone cannot stand in it.
+        """The encodings of a prompt's images; one encoding of all images if they cannot be encoded one by one.
 
         Raises:
-            UnknownHandle, ValueError: see `get`; a handle of an image that is to be encoded with others.
+            UnknownHandle, ValueError: see `get`; a handle of an image that must be encoded with others.
         """
         if self.encoder.by_prompt and len(sources) > 1:
             self._refuse_handles(sources, f"{len(sources)} images", "one")
@@ -160,7 +160,7 @@ class EncodingStore:
             raise ValueError(f"encoding: expected {expected}; got a handle: send {fewer}, or the images themselves")
 
     async def _prepared(self, sources: Sequence[str]) -> list[PreparedImage]:
-        """What data: and http(s) URLs hold, decoded."""
+        """The decoded contents of data: and http(s) URLs."""
         prepared = []
         for source in sources:
             scheme = source.partition(":")[0].lower()
@@ -182,7 +182,7 @@ class EncodingStore:
             raise ValueError(f"image_url: expected {allowed} (the server's --image-host HOST allows one); got another")
 
     async def stop(self) -> None:
-        """Waits for the image that is being encoded; none is after that."""
+        """Waits for the image that is being encoded, and encodes no others."""
         for task in [*self._under_way.values()]:
             task.cancel()
         await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
@@ -205,12 +205,12 @@ class EncodingStore:
         if task is None:
             task = self._under_way[key] = asyncio.create_task(self._encode(key, prepare))
             task.add_done_callback(lambda done: self._ended(key, done))
-        return await asyncio.shield(task)  # who goes leaves it to the others
+        return await asyncio.shield(task)  # a disconnected client does not cancel it for others
 
     def _ended(self, key: bytes, task: "asyncio.Task[HeldEncoding]") -> None:
         del self._under_way[key]
         if not task.cancelled():
-            task.exception()  # every client may have gone: then nobody asks for it
+            task.exception()  # all clients may have disconnected
 
     async def _encode(self, key: bytes, prepare: Callable[[], Awaitable[list[PreparedImage]]]) -> HeldEncoding:
         prepared = await prepare()
@@ -236,14 +236,14 @@ class EncodingStore:
 
 
 def affinity_key(body: bytes, secret: bytes) -> str:
-    """What a request's first image is known by: the handle that its encoding has or will have, or its URL.
+    """The routing key of a request's first image: the handle of its encoding, or its URL.
 
     Args:
         body: of /v1/chat/completions or /v1/encodings.
-        secret: that all servers tell handles from.
+        secret: the key of the handles, common to all servers.
 
     Returns:
-        "" where there is no image, or none that can be read: any server says why.
+        "" without a readable image: any server returns the error.
     """
     try:
         url = _first_image(json.loads(body))
@@ -267,7 +267,7 @@ def _first_image(request: Any) -> str:
 
 
 def by_affinity(key: str, names: Iterable[str]) -> list[str]:
-    """Servers in the order in which a key prefers them: whichever comes or goes, the others keep their keys.
+    """Servers in order of preference for a key: when a server comes or goes, the others keep their keys.
 
     Rendezvous hashing (Thaler and Ravishankar, 1996): each server draws a number for the key, the largest is first.
     """

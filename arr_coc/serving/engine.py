@@ -4,8 +4,8 @@ A question waits, is embedded (scored, fetched, placed: `AnswerGenerator.embed`)
 batch as ids of `TokenRows`. The base tokens of an image have the same ids for every question, so the batch keeps their
 keys and values once; fetched tokens have ids of their own.
 
-Questions that are answered in several passes, where what a pass fetches depends on the answer before, stay out of the
-batch: its tokens come without the distributions that say how unsure an answer is.
+Questions in several passes stay out of the batch: each pass depends on the uncertainty of the answer before, and the
+batch gives no distributions of its tokens.
 """
 
 import itertools
@@ -39,11 +39,11 @@ class NobodyWaits(Exception):
 
 
 def answer_in_passes(answer_generator: AnswerGenerator, ticket: Ticket) -> Progress:
-    """The whole answer; what was fetched, and the passes, are the ticket's.
+    """The whole answer; the ticket gets the fetched patches and the passes.
 
     Raises:
-        ValueError: several images, or passes that the context does not hold.
-        NobodyWaits: the question was cancelled meanwhile.
+        ValueError: several images, or more passes than the context holds.
+        NobodyWaits: the question was cancelled.
     """
     question = ticket.question
     if len(question.images) != 1:
@@ -77,12 +77,12 @@ def answer_in_passes(answer_generator: AnswerGenerator, ticket: Ticket) -> Progr
 logger = logging.getLogger(__name__)
 
 USABLE = 0.8
-"""Part of the cache that questions fill: below transformers' safety margin (0.85) it takes no question out again."""
+"""Part of the cache for questions: below transformers' safety margin (0.85) the batch evicts no question."""
 
 
 @dataclass
 class _Running:
-    """A question in the batch: the rows that are its own, the pages whose rows it reads, its cache positions."""
+    """A question in the batch: its own rows, the pages whose rows it reads, its cache positions."""
 
     ticket: Ticket
     manager: ContinuousBatchingManager
@@ -93,7 +93,7 @@ class _Running:
 
 @dataclass
 class _Base:
-    """Rows of an image's base tokens, and how many running questions read them."""
+    """Rows of an image's base tokens, and the number of running questions that read them."""
 
     ids: list[int]
     readers: int = 0
@@ -103,13 +103,13 @@ class Engine(QuestionQueue):
     """Answers questions about encoded images.
 
     Args:
-        model: that answers, with its processor.
+        model: with its processor.
         settings: `cache_tokens`, `batch_tokens`, `max_running`, `max_waiting`, `embed_batch` are the engine's.
         on_embedded: called with the prompts of each batch of questions.
         on_alone: called when the questions of a batch have to be embedded one by one.
 
     Raises:
-        ValueError: a model whose prompts are more than embeddings, which the batch cannot hold.
+        ValueError: a model whose prompts are more than embeddings, which the batch does not support.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class Engine(QuestionQueue):
     # ---- called by the event loop
 
     def start(self) -> None:
-        """Starts the batch, the thread that embeds, and that of questions in several passes."""
+        """Starts the batch, the thread that embeds, and the thread of questions in several passes."""
         self._manager(sampling=False)
         super().start()
         self._begin(self._answer_in_passes, "passes")
@@ -161,9 +161,9 @@ class Engine(QuestionQueue):
         return FetchChoices(request.strategy, request.allocator, budget, num_passes=request.num_passes)
 
     def swap(self, fetcher: RunningBackFetcher, version: str) -> None:
-        """Fetches with another fetcher from the next questions on; those that it has begun with end with the old one.
+        """Uses another fetcher from the next questions on; questions that were begun keep the old one.
 
-        Encodings stay as they are: nothing of a scorer goes into them.
+        Encodings stay valid, as they do not depend on scorers.
         """
         with self._passing, self._fetching:
             self.answer_generator.model.model.fetcher, self.version = fetcher, version
@@ -194,7 +194,7 @@ class Engine(QuestionQueue):
     def _answer(self, batch: list[Ticket]) -> None:
         """Scores, fetches and places for all questions of the batch, and hands them on."""
         questions = [ticket.question for ticket in batch]
-        wanted: Any = questions[0].choices  # which `choices` made
+        wanted: Any = questions[0].choices  # from `choices`
         held = {image.key: image for question in questions for image in question.images}
         first, *others = encodings = [image.encoding for image in held.values()]
         starts = itertools.accumulate(map(len, encodings), initial=0)
@@ -211,11 +211,11 @@ class Engine(QuestionQueue):
             ticket.fetch, ticket.version = prompt.fetch.select(slots[row]), version
             try:
                 self._hand_on(ticket, prompt, row)
-            except Exception as error:  # the others are on their way
+            except Exception as error:  # the others were cancelled
                 self._refuse(ticket, error)
 
     def _hand_on(self, ticket: Ticket, prompt: EmbeddedPrompt, row: int) -> None:
-        """Puts one embedded prompt into the batch, as soon as its cache has room."""
+        """Puts one embedded prompt into the batch as soon as its cache has room."""
         inside = prompt.inputs["attention_mask"][row].bool()
         ids, embeds = prompt.inputs["input_ids"][row][inside], prompt.embeds[row][inside]
         ticket.prompt_tokens = len(ids)
@@ -246,7 +246,7 @@ class Engine(QuestionQueue):
         return sum(running.positions for running in self._running.values())
 
     def _as_ids(self, ticket: Ticket, ids: Tensor, embeds: Tensor) -> tuple[list[int], list[int]]:
-        """A prompt [S] with ids of `TokenRows` for its image tokens, and those among them that are the question's."""
+        """A prompt [S] with ids of `TokenRows` for its image tokens, and the ids that belong to the question."""
         assert ticket.fetch is not None
         places = (ids == self.answer_generator.model.config.image_token_id).nonzero()[:, 0]
         tokens, own, start = ids.clone(), [], 0
@@ -261,7 +261,7 @@ class Engine(QuestionQueue):
         return tokens.tolist(), own
 
     def _base_ids(self, key: Page, embeds: Tensor) -> list[int]:
-        """The ids of an image's base tokens, for one more question to read."""
+        """The ids of an image's base tokens; counts one more question that reads them."""
         if key not in self._bases:
             self._bases[key] = _Base(self._take(embeds))
         self._bases.move_to_end(key)
@@ -269,7 +269,7 @@ class Engine(QuestionQueue):
         return self._bases[key].ids
 
     def _take(self, embeds: Tensor) -> list[int]:
-        """Rows for embeddings; images that no running question shows give theirs up where there are too few."""
+        """Rows for embeddings; if there are too few, images without running questions free theirs."""
         idle = (key for key, base in [*self._bases.items()] if not base.readers)
         while self.rows.free < len(embeds):
             self.rows.release(self._bases.pop(next(idle)).ids)
@@ -296,7 +296,7 @@ class Engine(QuestionQueue):
     # ---- the batch, and the threads that read its answers
 
     def _manager(self, *, sampling: bool) -> ContinuousBatchingManager:
-        """The batch of questions whose tokens are drawn, or of those that are not: each sort has one, once needed."""
+        """The batch with sampled tokens, or the one without; each is started on first use."""
         if sampling not in self._managers:
             settings = self.settings
             manager = self.batched.manager(
@@ -311,7 +311,7 @@ class Engine(QuestionQueue):
         return self._managers[sampling]
 
     def _collect(self, manager: ContinuousBatchingManager) -> None:
-        """Gives every output of a batch to its question; when the batch dies, its questions fail."""
+        """Passes every output of a batch to its question; when the batch fails, its questions fail."""
         for output in manager:
             running = self._running.get(output.request_id)
             if running is None:
@@ -331,7 +331,7 @@ class Engine(QuestionQueue):
             self._fail_all()
 
     def _end(self, number: str) -> _Running | None:
-        """Takes a question out of the batch and gives back what it held."""
+        """Removes the question from the batch and frees its resources."""
         with self._changed:
             running = self._running.pop(number, None)
             if running is not None:

@@ -1,11 +1,11 @@
-"""Examples: questions that a server was asked, with all that is needed to ask them again.
+"""Examples: questions to a server, with everything needed to ask them again.
 
-`Replay` asks the examples of a log again: the same weights give the same answers, and what differs is told. It needs no
-package of the server's.
+`Replay` asks the examples of a log again: the same weights give the same answers, and differences are reported. It
+needs no package of the server's.
 
-A hook sees everything that this log, or that of feedback, is about to keep, before it is written. It is a function of
-an operator's own: from an `Example` or a `Feedback` it returns that, another with less in it (`dataclasses.replace`),
-or None to keep nothing. Where it raises, nothing is kept.
+A hook gets everything before this log or the log of feedback writes it. It is an operator's own function: from an
+`Example` or a `Feedback` it returns the same object, another one with less in it (`dataclasses.replace`), or None to
+keep nothing. If it raises, nothing is kept.
 """
 
 import base64
@@ -27,29 +27,29 @@ from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .answers import AnswerText
 
 JOURNAL = "examples"
-"""The journal's name, which its files begin with."""
+"""The journal's name, the beginning of its files' names."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """One answer and how it came about.
+    """A question and its answer.
 
     Attributes:
         id: of the completion.
         time: in ISO 8601.
-        why: it is kept: "sample", "failure" or "unsure".
+        why: the reason to keep it: "sample", "failure" or "unsure".
         images: encoded content of each.
         question: the text.
         history: earlier questions and answers.
-        strategy, budget, allocator: as they were asked for.
-        max_tokens, temperature, top_p, stops: likewise.
+        strategy, budget, allocator: as in the request.
+        max_tokens, temperature, top_p, stops: as in the request.
         finish: how it ended, see `question.Ended`.
-        answer, probability: None where there is none.
-        fetched: of each image the patches, ascending; None where none were fetched yet.
+        answer, probability: None without an answer.
+        fetched: the patches of each image, ascending; None if none were fetched yet.
         weights: SHA-256 of the checkpoint's files.
         version: of the scorer.
-        redacted: whether a hook changed it: it cannot be reproduced then.
-        num_passes: as it was asked for.
+        redacted: whether a hook changed it; it cannot be reproduced then.
+        num_passes: as in the request.
     """
 
     id: str
@@ -81,10 +81,10 @@ class Example:
 
 
 def example_of(entry: Entry) -> Example:
-    """The example that an entry holds.
+    """The example in an entry.
 
     Raises:
-        ValueError: it holds none; the message says where it stands.
+        ValueError: no example; the message names the entry's place.
     """
     try:
         content = dict(entry.content)
@@ -104,7 +104,7 @@ def _numbers(fetched: Any) -> tuple[tuple[int, ...], ...] | None:
 
 
 def fetched_patches(fetch: FetchResult) -> tuple[tuple[int, ...], ...]:
-    """Of each image of a prompt the patches that were fetched, ascending."""
+    """The fetched patches of each image of a prompt, ascending."""
     counts = fetch.counts.tolist()
     return tuple(tuple(row[:count]) for row, count in zip(fetch.indices.tolist(), counts, strict=True))
 
@@ -114,10 +114,10 @@ Hook = Callable[[Kept], Kept | None]
 
 
 def load_hook(name: str | None) -> Hook:
-    """The function called "MODULE:FUNCTION"; None: one that changes nothing.
+    """The function "MODULE:FUNCTION"; None: one that changes nothing.
 
     Raises:
-        ValueError: there is no such function.
+        ValueError: no such function.
     """
     if name is None:
         return lambda kept: kept
@@ -136,13 +136,13 @@ SAME, ANSWER, ALLOCATION, SKIPPED = "same", "another answer", "other patches", "
 
 @dataclass(frozen=True)
 class Replayed:
-    """What came of an example.
+    """The result of asking an example again.
 
     Attributes:
-        example: that was kept.
+        example: the example.
         outcome: `SAME`, `ANSWER`, `ALLOCATION` (the same answer from other patches) or `SKIPPED`.
-        answer: what the model says now.
-        note: why it was not asked, or what may explain a difference.
+        answer: the new answer.
+        note: why it was not asked, or a possible reason for a difference.
     """
 
     example: Example
@@ -155,8 +155,8 @@ class Replay:
     """Asks examples again.
 
     Args:
-        model: with its processor; while it answers its fetcher is that of the example's version.
-        versions: where versions of the scorer are; None: only the checkpoint's own is known.
+        model: with its processor; during an answer it uses the example's version of the scorer.
+        versions: the folder of the scorer's versions; None: only the checkpoint's own.
     """
 
     def __init__(self, model: ArrCocForConditionalGeneration, versions: Versions | None = None) -> None:
@@ -165,7 +165,7 @@ class Replay:
         self._fetchers = {CHECKPOINT: model.model.fetcher}
 
     def run(self, folder: Path) -> Iterator[Replayed]:
-        """Every example of a journal, the oldest first.
+        """Asks every example of a journal, the oldest first.
 
         Raises:
             ValueError: no such journal, or a damaged entry.
@@ -185,7 +185,7 @@ class Replay:
         whole = example.finish in ("stop", "length")
         notes = [] if example.weights == self.weights else ["other weights"]
         notes += [] if whole else [f"then it was {example.finish}"]
-        # An answer that was on its way when it failed says how this one begins.
+        # An answer that failed on its way is a prefix of the new answer.
         same = said == example.answer if whole else said.startswith(example.answer or "")
         outcome = SAME if example.fetched in (None, fetched_patches(answer.fetch)) else ALLOCATION
         return Replayed(example, outcome if same else ANSWER, said, ", ".join(notes))

@@ -1,4 +1,4 @@
-"""What clients say of answers: taken in, matched with the answer that is meant, kept in a journal."""
+"""Feedback on answers: it is matched with an answer and kept in a journal."""
 
 import asyncio
 from collections import OrderedDict
@@ -24,7 +24,7 @@ _ID = "chatcmpl-"
 class FeedbackRequest(Strict):
     """The body of /v1/feedback: about the answer with an `id`, or about an `image` and a `question`.
 
-    `answer` is the right one; `boxes` say where it stands, and the words beside it that say what it is, px of the image
+    `answer` is the right answer; `boxes` are the places of it and of the words beside it that name it, px of the image
     as it was sent.
     """
 
@@ -37,12 +37,12 @@ class FeedbackRequest(Strict):
 
 
 class UnknownAnswer(ValueError):
-    """No answer of that id is remembered."""
+    """No recent answer has this id."""
 
 
 @dataclass(frozen=True)
 class _Remembered:
-    """What feedback on an answer is about; `size` is (height, width) of the image, px."""
+    """The answer that feedback is about; `size` is (height, width) of the image, px."""
 
     image: bytes
     size: tuple[int, int]
@@ -56,11 +56,11 @@ class FeedbackDesk:
     """Takes feedback, and remembers the latest answers for it.
 
     Args:
-        journal: where to; durable, so that what was acknowledged is kept.
+        journal: for feedback; durable, so that acknowledged feedback is kept.
         store: of images that come with feedback.
         remembered_bytes: of images whose answers are remembered.
         hook: see `examples`.
-        version: of the scorer in use, for feedback that names no answer.
+        version: of the scorer in use, for feedback without an answer's id.
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class FeedbackDesk:
             self.bytes -= len(oldest.image)
 
     async def take(self, request: FeedbackRequest) -> None:
-        """Keeps what a client says; it is on the disk when this returns.
+        """Keeps feedback; it is on the disk when this returns.
 
         Raises:
-            UnknownAnswer: the answer that it names is not remembered (any more).
-            ValueError: it does not say what it is about, or something that cannot be.
+            UnknownAnswer: no recent answer has its id.
+            ValueError: it names no answer, or is invalid.
             JournalFull, OSError: it cannot be kept.
         """
         about = await self._find(request)
@@ -118,7 +118,7 @@ class FeedbackDesk:
             self.journal.append(redacted.content())
 
     def stop(self) -> None:
-        """Ends the journal."""
+        """Closes the journal."""
         self.journal.close()
 
     async def _find(self, request: FeedbackRequest) -> _Remembered:
@@ -161,5 +161,5 @@ def _boxes(request: FeedbackRequest, size: tuple[int, int]) -> tuple[Box, ...]:
 
 
 def receipt() -> dict[str, Any]:
-    """The body of the answer to feedback that was taken."""
+    """The body of the answer to accepted feedback."""
     return {"object": "feedback", "taken": True}

@@ -1,6 +1,6 @@
-"""What stands before the application: keys, limits, and a whole body in time.
+"""The guard in front of the application: keys, limits, and whole bodies in time.
 
-A body is read here, within its size and time, so that no endpoint ever waits for a slow client.
+It reads each body within its size and time limits, so that no endpoint waits for a slow client.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 OPEN_PATHS = ("/healthz", "/readyz")
-"""Answered whatever else is the matter: whoever watches the server has no key and must not wait."""
+"""Paths that are always answered: monitoring has no key and must not wait."""
 
 
 class _Refusal(Exception):
-    """An answer instead of the application's."""
+    """The guard's own answer."""
 
     def __init__(self, status: int, reason: str, message: str, retry_after: int | None = None) -> None:
         super().__init__(message)
@@ -31,16 +31,16 @@ class _Refusal(Exception):
 
 
 class Guard:
-    """An ASGI application around another.
+    """An ASGI application around another one.
 
     Args:
         app: the other one.
         settings: its keys and limits.
-        metrics: where refusals are counted.
+        metrics: counts refusals.
 
     Attributes:
         open: requests that are being read or answered.
-        draining: set when the server shall end: no request is taken any more.
+        draining: set when the server has to end: no further request is taken.
     """
 
     def __init__(self, app: App, settings: ServerSettings, metrics: Metrics) -> None:
@@ -49,7 +49,7 @@ class Guard:
         self.draining = False
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Answers one request, or hands it on."""
+        """Answers one request, or passes it on."""
         if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
             await self.app(scope, receive, send)
             return
@@ -81,7 +81,7 @@ class Guard:
 
     def _knows(self, header: bytes) -> bool:
         scheme, _, shown = header.partition(b" ")
-        # All keys are compared, each in constant time: how long it takes says nothing about any of them.
+        # All keys are compared, each in constant time, so that the time does not depend on them.
         matches = [hmac.compare_digest(shown, key.encode()) for key in self.settings.api_keys]
         return scheme.lower() == b"bearer" and any(matches)
 
@@ -104,11 +104,11 @@ class Guard:
 
 
 class _Gone(Exception):
-    """The client left before its request was whole."""
+    """The client disconnected before its request was complete."""
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that gives the whole body once, then what comes after it."""
+    """A `receive` that returns the whole body once, then later messages."""
     given = False
 
     async def replay() -> Message:

@@ -46,13 +46,13 @@ from ..modeling.view_encoding import sources_of
 CONTENT, URL, IMAGE, REFUSED = b"B", b"U", b"I", b"E"
 
 SECONDS = 15.0
-"""To download and decode one image; whatever takes longer is ended."""
+"""Seconds to download and decode one image; a worker that takes longer is killed."""
 
 MEMORY = 1536 * 2**20
 """Bytes that decoding one image may take."""
 
 _LENGTH = struct.Struct("<I")
-"""Bytes of the JSON that says what the pixels behind it are."""
+"""Bytes of the JSON that describes the pixels behind it."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +66,12 @@ class Page:
 
 @dataclass(frozen=True)
 class PreparedImage:
-    """What was decoded of an image or a document.
+    """A decoded image or document.
 
     Attributes:
         key: SHA-256 of the encoded content.
-        pages: upright, in order; of an image itself.
-        content: the encoded content, where it was downloaded; else whoever asked has it.
+        pages: upright, in order; an image is one page.
+        content: the encoded content of a download; else the caller has it.
     """
 
     key: bytes
@@ -96,23 +96,23 @@ class PreparedImage:
 
     @staticmethod
     def most_bytes(pixels: int) -> int:
-        """The size of a message about so many pixels, without content."""
+        """The size of a message with so many pixels, without content."""
         return 65_536 + 3 * pixels
 
 
 @dataclass(frozen=True)
 class ImageLimits:
-    """How many pixels one image may have, before anything is decoded; and where it may come from."""
+    """The most pixels of one image, checked before decoding, and its allowed sources."""
 
     pixels: int
     policy: SourcePolicy
 
 
 def prepare(content: bytes, processor: ArrCocImageProcessor, limits: ImageLimits) -> PreparedImage:
-    """The image or document with this encoded content.
+    """Decodes the image or document with this content.
 
     Raises:
-        ValueError: it is none, or too large.
+        ValueError: not an image, or too large.
     """
     image = load_source(content, max_image_pixels=limits.pixels)
     sources = sources_of(image, take_view_options(processor.views)[0], limits.pixels)
@@ -125,10 +125,10 @@ def prepare(content: bytes, processor: ArrCocImageProcessor, limits: ImageLimits
 
 
 def download(url: str, limits: ImageLimits) -> bytes:
-    """What the URL holds.
+    """The content of the URL.
 
     Raises:
-        ValueError: the policy forbids it, or there is nothing to be had.
+        ValueError: the policy forbids it, or the download failed.
     """
     stream, _ = open_source(url, limits.policy, SECONDS)
     with stream:
@@ -136,7 +136,7 @@ def download(url: str, limits: ImageLimits) -> bytes:
 
 
 def work(connection: Connection, processor: ArrCocImageProcessor, limits: ImageLimits) -> None:
-    """Answers requests until the other side closes. The process gets no secrets, no core file and no more memory."""
+    """Answers requests until the other side closes. The process gets no secrets, no core file and limited memory."""
     os.environ.clear()
     torch.set_num_threads(1)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -170,7 +170,7 @@ _REQUEST = 1 + _NUMBER.size
 
 
 class Nursery:
-    """The nursery, seen from the server.
+    """The nursery, as the server uses it.
 
     Args:
         processor: the model's image processor.
@@ -180,7 +180,7 @@ class Nursery:
     def __init__(self, processor: ArrCocImageProcessor, limits: ImageLimits) -> None:
         self._socket, theirs = socket.socketpair()
         command = [sys.executable, "-m", __name__, str(theirs.fileno())]
-        # A session of its own: an interrupt at the terminal is the server's to handle, which drains first.
+        # A session of its own: the server handles an interrupt at the terminal, and drains first.
         with theirs:
             self._process = subprocess.Popen(
                 command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
@@ -202,13 +202,13 @@ class Nursery:
         return _NUMBER.unpack(reply)[0], Connection(ours.detach())
 
     def kill(self, process: int) -> None:
-        """Ends a worker, at work or not."""
+        """Kills a worker, at work or not."""
         with suppress(OSError):
             self._socket.sendall(b"K" + _NUMBER.pack(process))
             self._socket.recv(_NUMBER.size, socket.MSG_WAITALL)
 
     def stop(self) -> None:
-        """Ends all of it."""
+        """Ends the nursery and its workers."""
         self._socket.close()
         self._process.wait()
 
@@ -241,7 +241,7 @@ def _serve(control: socket.socket) -> None:
 
 
 def _end(worker: int) -> None:
-    """Until it is waited for, a dead worker keeps its number: no other process has it."""
+    """A dead worker keeps its process id until it is waited for: no other process gets it."""
     os.kill(worker, signal.SIGKILL)
     os.waitpid(worker, 0)
 
@@ -255,10 +255,10 @@ def _configured(processor: dict[str, Any], limits: dict[str, Any]) -> tuple[ArrC
 logger = logging.getLogger(__name__)
 
 GRACE = 5.0
-"""Seconds beyond the limit of one image, for a download's own timeout to answer in words."""
+"""Seconds beyond the limit of one image, in which a download's own timeout can return an error."""
 
 ATTEMPTS = 2
-"""Workers that one image may cost before it is blamed: the first may have been ended by somebody else."""
+"""Workers that one image may cost before it is refused: another cause may have ended the first."""
 
 
 class WorkerLost(Exception):
@@ -276,7 +276,7 @@ class _Worker:
         """The answer to one request.
 
         Raises:
-            TimeoutError: there was none in time.
+            TimeoutError: no answer in time.
             WorkerLost: the process ended, or answered more than `most_bytes`.
         """
         try:
@@ -333,14 +333,14 @@ class WorkerPool:
 
     @property
     def processes(self) -> list[int]:
-        """Their ids, for whoever watches them."""
+        """Process ids, for monitoring."""
         return [worker.process for worker in self._workers]
 
     async def prepare(self, content: bytes) -> PreparedImage:
-        """The image with this encoded content.
+        """Decodes the image with this encoded content.
 
         Raises:
-            ValueError: it is none, or takes more than it may.
+            ValueError: not an image, or one that exceeds the limits.
         """
         return await self._prepared(CONTENT + content)
 
@@ -350,7 +350,7 @@ class WorkerPool:
 
     async def _prepared(self, message: bytes) -> PreparedImage:
         worker = await self._idle.get()
-        # The thread goes on when the request is cancelled: only it knows when the worker is idle again.
+        # The thread continues when the request is cancelled: only it knows when the worker is idle again.
         work_done = asyncio.get_running_loop().run_in_executor(self._threads, self._ask, worker, message)
         work_done.add_done_callback(self._give_back)
         answer, _ = await asyncio.shield(work_done)
@@ -364,7 +364,7 @@ class WorkerPool:
             self._idle.put_nowait(work_done.result()[1])
 
     def _ask(self, worker: _Worker, message: bytes) -> tuple[bytes, _Worker]:
-        """The answer, and a worker that is idle now."""
+        """The answer; the worker is idle then."""
         for _ in range(ATTEMPTS):
             try:
                 return worker.ask(message, SECONDS + GRACE * (message[:1] == URL), self._most_bytes), worker

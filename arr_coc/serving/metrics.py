@@ -1,4 +1,4 @@
-"""What a server tells Prometheus, and how the model fetches against its checkpoint's own reference."""
+"""The server's Prometheus metrics, and the drift of fetching from the checkpoint's own reference."""
 
 from collections import deque
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from ..modeling.prompt_format import TIERS, scaled_budget
 
 SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
-"""Tokens of a prompt, images included: latencies are told apart by them."""
+"""Tokens of a prompt, images included: latencies are counted by them."""
 
 COUNTS = (0, 16, 32, 64, 128, 180, 256, 273, 400, 1024, 4096)
 """Patches fetched for one image."""
@@ -23,7 +23,7 @@ def length_label(tokens: int) -> str:
 
 
 def tier_label(fetched: int, patches: int) -> str:
-    """The smallest tier that holds what was `fetched` of an image with so many `patches`, "none" or "more"."""
+    """The smallest tier with at least `fetched` of an image's `patches`, "none" or "more"."""
     if not fetched:
         return "none"
     return next((str(tier) for tier in TIERS if fetched <= scaled_budget(tier, patches)), "more")
@@ -79,7 +79,7 @@ class Metrics:
         )
 
     def watch(self, name: str, description: str, value: Callable[[], float]) -> None:
-        """Adds a gauge that is read when asked for."""
+        """Adds a gauge whose value is computed on each read."""
         Gauge(name, description, registry=self.registry).set_function(value)
 
     def text(self) -> bytes:
@@ -88,10 +88,10 @@ class Metrics:
 
 
 WINDOW = 1000
-"""Values of a statistic that drift is told from: the latest."""
+"""The number of latest values of a statistic from which drift is computed."""
 
 ENOUGH = 200
-"""Values below which nothing is said of drift: chance alone would make it large."""
+"""The least number of values for drift: with fewer, chance alone makes it large."""
 
 
 class _Latest:
@@ -113,11 +113,11 @@ class _Latest:
 
 
 class FetchWatch:
-    """Counts what `fetch_statistics` says of every question, and compares it where there is a reference.
+    """Counts `fetch_statistics` of every question, and compares them with the reference.
 
     Args:
-        reference: the checkpoint's; None: it has none.
-        metrics: where it is told.
+        reference: the checkpoint's; None: there is none.
+        metrics: of the server.
     """
 
     def __init__(self, reference: FetchReference | None, metrics: Metrics) -> None:
@@ -130,7 +130,7 @@ class FetchWatch:
             metrics.drift.labels(name).set_function(latest.drift)
 
     def observe(self, prompt: EmbeddedPrompt) -> None:
-        """Takes the prompts of a batch; other strategies than the reference's say nothing of drift."""
+        """Takes the prompts of a batch; questions with other strategies than the reference's do not count for drift."""
         compared = prompt.fetch.strategy == self.strategy
         for name, values in fetch_statistics(prompt).items():
             for value in values.tolist():

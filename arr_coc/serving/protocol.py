@@ -1,6 +1,6 @@
-"""Requests and answers as OpenAI's API has them, with the choices of `generate` on how to fetch beside its own fields.
+"""Requests and answers of OpenAI's API, extended by the choices of `generate` on fetching.
 
-A field that would change the answer and is not served is refused, not passed over.
+Unsupported fields that would change the answer are refused, not ignored.
 """
 
 import time
@@ -19,41 +19,41 @@ from .answers import fields_of
 
 
 class Strict(BaseModel):
-    """A form of which no field is passed over."""
+    """A body whose unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class TextPart(Strict):
-    """A part of a message that is text."""
+    """A text part of a message."""
 
     type: Literal["text"]
     text: str
 
 
 class ImageURL(Strict):
-    """Where an image is: a data: or http(s) URL, or "encoding:" and the handle of one that was encoded before."""
+    """The source of an image: a data: or http(s) URL, or "encoding:" and the handle of an earlier encoding."""
 
     url: str
     detail: str | None = None
 
 
 class ImagePart(Strict):
-    """A part of a message that is an image."""
+    """An image part of a message."""
 
     type: Literal["image_url"]
     image_url: ImageURL
 
 
 class FileData(Strict):
-    """A PDF or image as a data: URL, or the handle of what was encoded before."""
+    """A PDF or image as a data: URL, or the handle of an earlier encoding."""
 
     file_data: str
     filename: str | None = None
 
 
 class FilePart(Strict):
-    """A part of a message that is a PDF."""
+    """A PDF part of a message."""
 
     type: Literal["file"]
     file: FileData
@@ -63,14 +63,14 @@ PARTS = ("text", "image_url", "file")
 
 
 class JsonSchema(BaseModel):
-    """A schema and its name; what else clients send with it changes nothing."""
+    """A schema and its name; other fields of clients have no effect."""
 
     name: str = "answer"
     schema_: dict[str, Any] = Field(alias="schema")
 
 
 class ResponseFormat(Strict):
-    """Of the answer: text, or JSON by a schema, each field of which is then a question (`answers`)."""
+    """The format of the answer: text, or JSON by a schema, each field of which is a question (`answers`)."""
 
     type: Literal["text", "json_schema"]
     json_schema: JsonSchema | None = None
@@ -93,21 +93,21 @@ class Message(Strict):
 
     @property
     def text(self) -> str:
-        """Its text parts, a line each."""
+        """Its text parts, joined by line breaks."""
         if isinstance(self.content, str):
             return self.content
         return "\n".join(part.text for part in self.content if isinstance(part, TextPart))
 
     @property
     def images(self) -> list[str]:
-        """Where its images are."""
+        """The sources of its images."""
         parts = [] if isinstance(self.content, str) else self.content
         shown = [part for part in parts if not isinstance(part, TextPart)]
         return [part.image_url.url if isinstance(part, ImagePart) else part.file.file_data for part in shown]
 
 
 class StreamOptions(Strict):
-    """Of a streamed answer."""
+    """Options of a streamed answer."""
 
     include_usage: bool = False
     include_obfuscation: bool = False
@@ -130,7 +130,7 @@ class ChatRequest(Strict):
     budget: StrictInt | StrictFloat | str | None = None
     allocator: str | None = None
     num_passes: StrictInt | Literal["auto"] | None = None
-    # Served for these values only, which say nothing.
+    # Supported with these values only, which have no effect.
     n: Literal[1] | None = None
     response_format: ResponseFormat | None = None
     tools: list[Any] | None = Field(None, max_length=0)
@@ -146,10 +146,10 @@ class ChatRequest(Strict):
 
     @property
     def fields(self) -> list[JsonField] | None:
-        """What is asked for as JSON, or None: the answer is text.
+        """The requested JSON schema, or None: the answer is text.
 
         Raises:
-            ValueError: a schema that is not served, or logprobs beside it.
+            ValueError: an unsupported schema, or logprobs with it.
         """
         if self.response_format is None or self.response_format.type == "text":
             return None
@@ -172,10 +172,10 @@ class ChatRequest(Strict):
         return strings
 
     def turns(self) -> tuple[list[str], list[Turn], str]:
-        """Where the images are, the questions and answers before, and the question.
+        """The sources of the images, the earlier questions and answers, and the question.
 
         Raises:
-            ValueError: the turns do not alternate from a user's to a user's, or show no image.
+            ValueError: turns that do not alternate from user to user, or without an image.
         """
         roles = [message.role for message in self.messages]
         if roles != ["user", "assistant"] * (len(roles) // 2) + ["user"]:
@@ -188,13 +188,13 @@ class ChatRequest(Strict):
 
 
 class EncodingRequest(Strict):
-    """The body of /v1/encodings: where an image is, as in `ImageURL`."""
+    """The body of /v1/encodings: an image's source, as in `ImageURL`."""
 
     image: str
 
 
 def error_body(message: str, kind: str, *, param: str | None = None, code: str | None = None) -> dict[str, Any]:
-    """An error as OpenAI's clients read it."""
+    """An error in OpenAI's form."""
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
@@ -203,7 +203,7 @@ class Completion:
 
     Args:
         number: the answer's id.
-        model: the served name.
+        model: its name for clients.
     """
 
     def __init__(self, number: str, model: str) -> None:
@@ -229,7 +229,7 @@ class Completion:
         return {**self.head, "object": "chat.completion.chunk", "choices": [choice], **more}
 
     def usage_chunk(self, usage: dict[str, int]) -> dict[str, Any]:
-        """The last event of a streamed answer, where the client asked for it."""
+        """The last event of a streamed answer, if the client requested it."""
         return {**self.head, "object": "chat.completion.chunk", "choices": [], "usage": usage}
 
 
@@ -250,8 +250,7 @@ def logprobs_of(tokenizer: Any, tokens: Sequence[int], logprobs: Sequence[float]
 def fetch_summary(
     fetch: FetchResult, passes: Sequence[Pass] = (), seen: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
-    """What was fetched: strategy, allocator, patches of each page, and how each was `seen`; where several passes were
-    asked for, of each."""
+    """The fetched patches: strategy, allocator, patches and views of each page; with several passes, of each pass."""
     patches = fetch.by_image() if isinstance(fetch, AttachedFetch) else fetch.counts.tolist()
     summary: dict[str, Any] = {"strategy": fetch.strategy, "allocator": fetch.allocator, "patches": patches}
     summary["images"] = list(seen)

@@ -1,4 +1,4 @@
-"""A question on its way through the engine, what comes of it, and what is left when it has ended."""
+"""A question in the engine, its progress, and its record after it has ended."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -27,16 +27,16 @@ Page = tuple[bytes, int]
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked.
+    """A question.
 
     Attributes:
         text: the question.
-        images: what the prompt shows, in order.
+        images: the prompt's images, in order.
         history: earlier questions and answers.
         choices: how patches are fetched.
         max_tokens: of the answer.
         temperature: 0: the likeliest token; else tokens are drawn.
-        top_p: drawn among the likeliest that together are as probable.
+        top_p: tokens are drawn from the likeliest with this total probability.
     """
 
     text: str
@@ -59,17 +59,17 @@ class Question:
 
     @property
     def pools(self) -> set[int]:
-        """How base tokens are pooled; one question's are all alike."""
+        """The pooling of base tokens, the same for all images of a question."""
         return {image.encoding.pool for image in self.images}
 
     @property
     def pages(self) -> list[tuple[Page, ImageEncoding]]:
-        """The page in each slot of the prompt, and the encoding that it is of."""
+        """The page in each slot of the prompt, and its encoding."""
         return [((image.key, row), image.encoding) for image in self.images for row in range(len(image.encoding))]
 
     @property
     def in_passes(self) -> bool:
-        """Whether it may run back more than once."""
+        """Whether it may have more than one pass."""
         return isinstance(self.choices, FetchChoices) and self.choices.num_passes not in (None, 1)
 
 
@@ -83,11 +83,11 @@ class Progress:
 
 
 class EngineStopped(Exception):
-    """The engine answers no more."""
+    """The engine does not answer any more."""
 
 
 class EngineBusy(Exception):
-    """Too many questions wait. `seconds`: after which one may try again."""
+    """Too many questions wait. `seconds`: after which the client may try again."""
 
     def __init__(self, seconds: int) -> None:
         super().__init__(f"too many questions wait; try again in {seconds} s")
