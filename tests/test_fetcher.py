@@ -168,7 +168,9 @@ def test_unknown_names_are_answered_with_the_known_ones() -> None:
 def test_a_scorer_without_weights_here_is_refused_by_name() -> None:
     """An untrained realizer, made on demand, would answer with noise and nobody would know."""
     only = fetcher(scorers=["clip_query"], strategy="clip_query")
-    with pytest.raises(ValueError, match=r"^strategy: expected one of clip_query, .* \(held here\); got 'realizer'$"):
+    with pytest.raises(
+        ValueError, match=r"^strategy: expected one of attention, clip_query, .* \(held here\); got 'realizer'$"
+    ):
         only(context(), 3, choices=FetchChoices(strategy="realizer"))
     assert not [n for n, _ in only.named_parameters() if "realizer" in n]
 

@@ -196,7 +196,7 @@ def test_a_blank_page_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("arr_coc.modeling.image_processing_arr_coc.logger.warning_once", warned.append)
     paper = np.random.default_rng(0).integers(240, 250, (64, 64, 3), dtype=np.uint8)
     processor()([noise(64, 64), Image.fromarray(paper)])
-    assert len(warned) == 1 and "received a blank one" in warned[0]
+    assert len(warned) == 1 and "received a blank image" in warned[0]
     paper[10:12, 10:12] = 0
     processor()(Image.fromarray(paper))
     assert len(warned) == 1

@@ -1,4 +1,4 @@
-"""The stage that trains the scorer of a reader of a published model; the model itself learns nothing."""
+"""The stage that trains the scorer of a reader of a published model; the model itself does not change."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ from .stages import STAGES, Run, Stage
 TEACHERS = ("boxes", "attention")
 
 KEPT = 8
-"""Encodings of images that are kept for the next questions."""
+"""Encodings of images that are kept for later questions."""
 
 
 @STAGES.register("attached_scorer")
@@ -36,12 +36,12 @@ class AttachedScorerStage(Stage):
     """Settings of the stage.
 
     Attributes:
-        data: what to train on, see `arr_coc.data.formats.open_records`.
-        held_out: what to measure on; None: nothing is measured.
-        teacher: "boxes": relevant are the tokens under the boxes of the answer and its label, and where these are not
-            known the model's own attention to all image tokens; "attention": always that.
+        data: the training data, see `arr_coc.data.formats.open_records`.
+        held_out: the data of measurements; None: no measurements.
+        teacher: "boxes": tokens under the boxes of the answer and its label are relevant; without boxes the model's own
+            attention to all image tokens is the target; "attention": always the attention.
         steps, warmup: optimiser steps, and those over which the learning rate rises.
-        batch_size: questions a step.
+        batch_size: questions per step.
         learning_rate, weight_decay: of AdamW.
         evaluate_every: steps between measurements and checkpoints.
         seed: of the order of questions, and of a new scorer's weights.
@@ -84,13 +84,13 @@ class AttachedScorerStage(Stage):
         root: Path = Path("."),
         config: ArrCocFetcherConfig | None = None,
     ) -> None:
-        """Trains the reader's scorer, a new one where it has none, or goes on where a killed run stopped.
+        """Trains the reader's scorer, a new one if it has none, or resumes a killed run.
 
         Args:
             reader: attached to the model.
             folder: for checkpoints and the curve of losses.
-            root: what paths in the data are relative to.
-            config: of a new scorer: `hidden_size`, `num_heads`, `num_layers` and what else the realizer has.
+            root: the folder that paths in the data are relative to.
+            config: of a new scorer: `hidden_size`, `num_heads`, `num_layers` and other fields of the realizer.
 
         Raises:
             ValueError: no questions, images or boxes that cannot be used, or checkpoints of another run.
@@ -126,7 +126,7 @@ class AttachedScorerStage(Stage):
 
     @torch.no_grad()
     def _measured(self, pages: "_Pages", scorer: TrainedScorer, records: Sequence[Record]) -> dict[str, float]:
-        """The mean loss, and which share of what lies under boxes the scorer finds within the default budget."""
+        """The mean loss, and the recall of the tokens under boxes at the default budget."""
         losses, found = list[float](), list[float]()
         for record in records:
             losses.append(self._loss(pages, scorer, record).item())
@@ -143,7 +143,7 @@ class AttachedScorerStage(Stage):
 
 
 class _Pages:
-    """Encodes images for the questions of a stage, the latest of them once."""
+    """Encodes images for the questions of a stage, and keeps the latest."""
 
     def __init__(self, reader: AttachedReader) -> None:
         self.reader = reader
@@ -154,21 +154,21 @@ class _Pages:
 
 
 def _boxes(record: Record, encoding: AttachedEncoding) -> list[list[Box]]:
-    """Those of the answer and its label, a list for each image of the prompt, px."""
+    """The boxes of the answer and its label, a list for each image of the prompt, px."""
     return [all_boxes(record, source) for source in range(len(encoding.prompts[0].sources))]
 
 
 def begin_attached(model: Path, root: Path, start: Path | None, device: str) -> AttachedReader:
-    """A reader of the published model that a recipe names, with the scorer of the folder that it starts from.
+    """A reader of a recipe's published model, with the scorer in the start folder.
 
     Args:
         model: a folder; or the path that `root` and a name on the Hub would make.
         root: the recipe's folder.
-        start: a folder that an earlier run made, or None.
+        start: the folder of an earlier run, or None.
         device: where to train.
 
     Raises:
-        ValueError: no published model, or no scorer of its own in `start`.
+        ValueError: not a published model, or no scorer of this model in `start`.
     """
     name = str(model) if model.is_dir() else model.relative_to(root).as_posix()
     reader = load_reader(name, device)

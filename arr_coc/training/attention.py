@@ -1,7 +1,7 @@
-"""The language model's attention, written out for a while, and what the scorer learns from it (distillation).
+"""The language model's attention as explicit weights, and its distillation into the scorer.
 
-Written out, its weights can be looked at, and on a CPU it trains faster in bfloat16. For relevance without boxes the
-model fetches every patch and is told the answer: where it looks is what the scorer learns to score.
+Explicit attention gives access to its weights, and trains faster in bfloat16 on a CPU. For relevance without boxes the
+model fetches every patch and gets the answer; the scorer learns the model's attention to the patches.
 
 Notation: B prompts or rows, H heads, S positions or a prompt's length, d channels of a head, I image slots, N patches,
 K fetched tokens.
@@ -37,12 +37,12 @@ def written_out(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor]:
-    """Attention as "eager" writes it, which goes over the [B, H, S, S] scores half as often: they stay in their type.
+    """Attention like "eager", with half as many passes over the [B, H, S, S] scores, which keep their dtype.
 
-    Dropout of attention is left out: no language model that is trained from scratch here has any.
+    It has no attention dropout, as no language model that is trained from scratch here uses it.
 
     Args:
-        module: whose attention it is.
+        module: the attention module.
         query: [B, H, S, d].
         key, value: [B, key heads, keys, d].
         attention_mask: [B, 1, S, keys], added to the scores, or None.
@@ -56,7 +56,7 @@ def written_out(
     scaled = query * (query.shape[-1] ** -0.5 if scaling is None else scaling)
     scores = scaled @ key.transpose(2, 3)
     if attention_mask is not None:
-        least = torch.finfo(scores.dtype).min  # a row of padding alone would be all -inf, and then no numbers
+        least = torch.finfo(scores.dtype).min  # a row of padding alone would be all -inf, which gives NaN
         scores += attention_mask.clamp(min=least).to(scores.dtype)
     weights = scores.softmax(-1)
     return (weights @ value).transpose(1, 2).contiguous(), weights
@@ -68,7 +68,8 @@ ALL_MASK_ATTENTION_FUNCTIONS.register(WRITTEN_OUT, eager_mask)
 
 @contextmanager
 def eager_attention(language_model: PreTrainedModel) -> Iterator[None]:
-    """A language model's attention gives its weights inside; afterwards, whatever happens, it is what it was before."""
+    """A language model's attention returns its weights within the context; afterwards its implementation is
+    restored."""
     configured = language_model.config._attn_implementation
     free = language_model._supports_attention_backend and not getattr(language_model.config, "attention_dropout", 0.0)
     language_model.set_attn_implementation(WRITTEN_OUT if free else "eager")
@@ -97,13 +98,13 @@ _ATTENTION = re.compile(r"(?:^|\.)layers\.(\d+)\.self_attn$")
 
 
 def placeholder_columns(input_ids: Tensor, slots: int, image_token_id: int) -> tuple[Tensor, Tensor]:
-    """Where each image slot stands: its prompt [I] and the columns of its placeholders [I, M + K]."""
+    """The place of each image slot: its prompt [I] and the columns of its placeholders [I, M + K]."""
     rows, columns = (input_ids == image_token_id).nonzero(as_tuple=True)
     return rows.view(slots, -1)[:, 0], columns.view(slots, -1)
 
 
 def fetched_columns(columns: Tensor, config: ArrCocConfig, num_fetched: int) -> Tensor:
-    """The columns [I, K] of the fetched tokens among those of whole images [I, positions]: last, before the layout's
+    """The columns [I, K] of fetched tokens among those of whole images [I, positions]: the last before the layout's
     end."""
     _, behind = layout_positions(config.bridge_config.layout, rows=1)
     end = columns.shape[1] - behind
@@ -111,14 +112,14 @@ def fetched_columns(columns: Tensor, config: ArrCocConfig, num_fetched: int) -> 
 
 
 def attention_layers(language_model: nn.Module, layers: Sequence[int] | None) -> list[nn.Module]:
-    """The attention modules of a decoder, called `layers.i.self_attn` as everywhere in transformers.
+    """The attention modules of a decoder, `layers.i.self_attn` as everywhere in transformers.
 
     Args:
         language_model: the decoder.
-        layers: which ones; None: all. Negative numbers count from the last.
+        layers: their numbers; None: all. Negative numbers count from the last.
 
     Raises:
-        ValueError: the decoder lacks one of `layers`, or no layer is named.
+        ValueError: a layer that the decoder does not have, or no layers.
     """
     modules = {int(m[1]): module for name, module in language_model.named_modules() if (m := _ATTENTION.search(name))}
     wanted = range(len(modules)) if layers is None else layers
@@ -131,9 +132,9 @@ def attention_layers(language_model: nn.Module, layers: Sequence[int] | None) ->
 def answer_attention(
     language_model: PreTrainedModel, predicting: Tensor, layers: Sequence[int] | None
 ) -> Iterator[list[Tensor]]:
-    """Collects what the positions that predict the answer attend to, while the model runs.
+    """Collects the attention of the positions that predict the answer, while the model runs.
 
-    Attention is written out meanwhile. Only these rows are kept, not the whole [S, S] of every layer.
+    Attention is explicit within the context. Only these rows are kept, not the whole [S, S] of every layer.
 
     Args:
         language_model: the decoder.
@@ -141,8 +142,7 @@ def answer_attention(
         layers: see `attention_layers`.
 
     Yields:
-        A list that gets one [B, S] per layer: attention to all positions, averaged over heads and over those that
-        predict.
+        A list that gets one [B, S] per layer: attention to all positions, mean over heads and predicting positions.
     """
     share = predicting.float() / predicting.sum(1, keepdim=True).clamp(min=1)
     collected: list[Tensor] = []
@@ -160,12 +160,12 @@ def answer_attention(
 
 
 def patch_attention(collected: Sequence[Tensor], input_ids: Tensor, fetch: FetchResult, config: ArrCocConfig) -> Tensor:
-    """The share [I, N] of the answer's attention that each patch gets, 1 in all over an image's fetched patches.
+    """The share [I, N] of the answer's attention on each patch; it sums to 1 over an image's fetched patches.
 
     Args:
-        collected: of `answer_attention`, [B, S] per layer.
-        input_ids: [B, S], the prompts that ran.
-        fetch: what was fetched: every patch, for a target.
+        collected: from `answer_attention`, [B, S] per layer.
+        input_ids: [B, S], the prompts.
+        fetch: the fetched patches: all patches, for a target.
         config: the model's.
     """
     slots, patches = fetch.scores.shape
@@ -183,7 +183,7 @@ def distillation_loss(scores: Tensor, target: Tensor, patch_mask: Tensor) -> Ten
     Args:
         scores: logits [I, N].
         target: [I, N], 1 in all per slot.
-        patch_mask: bool [I, N], True on patches that hold some of the image; others do not count.
+        patch_mask: bool [I, N], False on padding patches, which do not count.
     """
     logits = scores.float().masked_fill(~patch_mask, torch.finfo(torch.float32).min)
     return F.kl_div(logits.log_softmax(1), target, reduction="none").masked_fill(~patch_mask, 0.0).sum(1)

@@ -1,8 +1,8 @@
-"""Encoder outputs on disk: what frozen parts make of an image is computed once, whatever the number of epochs.
+"""Encoder outputs on disk: outputs of frozen parts are computed once for each image, for any number of epochs.
 
-A file per image and state of the weights: FOLDER/<weights>/<image>.safetensors. The names are hashes, of the weights
-and configuration that produce the output, and of the pixels that go in (so of the image and its preprocessing): what
-changes gets another name, and what is no longer used is evicted.
+There is one file for each image and state of the weights: FOLDER/<weights>/<image>.safetensors. The names are hashes of
+the weights and the configuration, and of the pixels (so of the image and its preprocessing). Changed inputs get another
+name; unused files are evicted.
 
 Notation: P images, C feature channels, G side of the fine grid, N = G*G patches.
 """
@@ -33,18 +33,18 @@ logger = logging.get_logger(__name__)
 
 _SUFFIX, _BESIDE = ".safetensors", ".tmp"
 _ABANDONED = 3600.0
-"""Seconds after which a file that was being written is taken for one of a killed process."""
+"""Age in seconds at which an unfinished file is that of a killed process."""
 _PAIRED = ("semantic_cache", "bridge_cache")
 _NOT_KEPT = ("bypass", "prefix_ids", "prefix_cache", "source_sizes")
 _OPTIONAL = ("base_indices", "closing", "quality", "depths")
 
 
 class CachedEncoder:
-    """`encode_image` that remembers: pass its result as `image_encoding` to the model.
+    """`encode_image` with a cache: pass its result as `image_encoding` to the model.
 
-    Where everything that makes an `ImageEncoding` is frozen, the whole encoding is kept. Where something behind the
-    grid encoder is trained (semantic encoder, bridge, ...), the grid encoder's features are, and the rest runs every
-    time, with its gradient.
+    If all parts that make an `ImageEncoding` are frozen, the whole encoding is kept. If a part behind the grid encoder
+    is trained (semantic encoder, bridge, ...), the grid encoder's features are kept, and the rest runs each time, with
+    its gradient.
 
     Args:
         model: an ARR-COC model, wrapped by PEFT or not.
@@ -72,10 +72,10 @@ class CachedEncoder:
         self._size: int | None = None
 
     def encode(self, pixel_values: Tensor, patch_mask: Tensor | None = None) -> ImageEncoding:
-        """What `ArrCocModel.encode_image` returns for pixel_values [P, 3, S, S] and patch_mask [P, N].
+        """`ArrCocModel.encode_image` for pixel_values [P, 3, S, S] and patch_mask [P, N].
 
         Raises:
-            ValueError: the grid encoder is trained, or would drop out at random: nothing may be remembered of it.
+            ValueError: the grid encoder is trained or has dropout, so its outputs cannot be cached.
         """
         core: Any = self.model.model
         whole = self.keeps_whole
@@ -106,12 +106,12 @@ class CachedEncoder:
 
     @property
     def keeps_whole(self) -> bool:
-        """Whether whole encodings are kept, not the grid encoder's features alone."""
+        """Whether whole encodings are kept instead of the grid encoder's features."""
         return not any(p.requires_grad for part in _parts(self.model.model, True).values() for p in part.parameters())
 
     @torch.no_grad()
     def _made(self, pixel_values: Tensor, patch_mask: Tensor | None, whole: bool) -> list[dict[str, Tensor]]:
-        """What is to be kept of each image, with a leading dimension of 1, on the CPU."""
+        """The cached tensors of each image, with a leading dimension of 1, on the CPU."""
         core = self.model.model
         pixel_values = pixel_values.to(core.device)
         if whole:
@@ -125,7 +125,7 @@ class CachedEncoder:
     # ---- names
 
     def _weights_hash(self, parts: dict[str, nn.Module], whole: bool) -> str:
-        """Of the parts' weights, configuration and precision; computed anew only where something wrote to them."""
+        """A hash of the parts' weights, configuration and precision; computed again only after a write to them."""
         kind = self.model.device.type
         precision = str(torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None)
         stamp = (whole, precision, *_stamps(parts))
@@ -136,7 +136,7 @@ class CachedEncoder:
     # ---- files
 
     def _load(self, path: Path, whole: bool) -> dict[str, Tensor] | None:
-        """The tensors of a file, which becomes the most recently used; None where there is no whole file."""
+        """The tensors of a file, which becomes the most recently used; None without a complete file."""
         try:
             tensors = load_file(path)
             os.utime(path)
@@ -148,7 +148,7 @@ class CachedEncoder:
         return tensors if ("tokens" if whole else "features") in tensors else None
 
     def _keep(self, path: Path, tensors: dict[str, Tensor]) -> None:
-        """Writes a file beside its place and moves it there, so that nobody ever reads half of one."""
+        """Writes a file beside its place and moves it there, so that no reader gets a part of it."""
         path.parent.mkdir(parents=True, exist_ok=True)
         with NamedTemporaryFile(dir=path.parent, suffix=_BESIDE, delete=False) as stream:
             beside = Path(stream.name)
@@ -174,7 +174,7 @@ class CachedEncoder:
                 yield status.st_mtime_ns / 1e9, status.st_size, path
 
     def _evict(self) -> None:
-        """Deletes the least recently used files until a tenth of the limit is free, and what killed writers left."""
+        """Deletes the least recently used files until a tenth of the limit is free, and files of killed writers."""
         for path in self.folder.glob(f"*/*{_BESIDE}"):
             with suppress(FileNotFoundError):
                 if path.stat().st_mtime < time.time() - _ABANDONED:
@@ -190,12 +190,12 @@ class CachedEncoder:
 
 
 def _parts(core: Any, whole: bool) -> dict[str, nn.Module]:
-    """The modules whose output is kept, by name."""
+    """The modules whose output is cached, by name."""
     tower = core.vision_tower
     parts = {"grid_encoder": tower.grid_encoder}
     if tower.text_reader is not None:
         parts["text_reader"] = tower.text_reader
-    if whole:  # all but what only a fetched patch passes
+    if whole:  # all but the parts for fetched patches only
         parts |= {"compressor": tower.compressor, "semantic_encoder": tower.semantic_encoder}
         parts |= {"bridge": core.bridge, "layout": core.layout}
         if core.bridge.places_tokens:  # base tokens are rows of the table
@@ -214,7 +214,7 @@ def _check_frozen(parts: dict[str, nn.Module]) -> None:
 
 
 def _adapter_state(part: nn.Module) -> list[tuple[Any, ...]]:
-    """Which PEFT adapters take part in each layer's output: weights that stay as they are can count or not."""
+    """The active PEFT adapters of each layer's output: the same weights can count or not."""
     names = ("active_adapters", "disable_adapters", "merged_adapters", "scaling")
     return [
         (place, *(repr(getattr(module, name, None)) for name in names))
@@ -224,7 +224,7 @@ def _adapter_state(part: nn.Module) -> list[tuple[Any, ...]]:
 
 
 def _stamps(parts: dict[str, nn.Module]) -> Iterator[object]:
-    """Equal where no weight was written to since (as PyTorch counts writes) and the adapters in use are the same."""
+    """Equal if no weight was written to since (by PyTorch's count of writes) and the active adapters are the same."""
     for part in parts.values():
         for name, tensor in _tensors(part):
             yield name, tensor.data_ptr(), tensor._version, tensor.dtype

@@ -1,13 +1,12 @@
-"""Checkpoints that are whole: a run never resumes from one that was half written, nor from one damaged since.
+"""Complete checkpoints: a run never resumes from a partly written or damaged one.
 
 There are two kinds. transformers' Trainer writes a folder in place, file by file, and deletes old ones in no particular
-order. So the last thing written to it is a list of its files and their digests, moved into place in one step: a folder
-counts only if it has that list and every file on it, as it was written.
+order. So its last file is a list of all files and their digests, moved into place in one step: a folder counts only if
+it has the list and all of its files, unchanged.
 
-The loop of the stages from scratch writes one file, beside its place, and renames it; the one before the newest is kept
-too. A file is an archive that holds a checksum of each of its parts, so one that was damaged on the disk is known for
-that, whatever its size. A trained model's folder can be resumed from too: `LEARNER` beside its weights holds what only
-training uses.
+The loop of the stages from scratch writes one file beside its place and renames it; it also keeps the one before. A
+file is an archive with a checksum of each part, so damage on the disk is detected. A trained model's folder can be
+resumed from too: `LEARNER` beside its weights holds the states that only training uses.
 """
 
 import hashlib
@@ -37,11 +36,11 @@ COMPLETE = "complete.json"
 
 
 def mark_complete(folder: Path, listed: Path | None = None) -> None:
-    """Declares that all of a folder is written; its files are on the disk before the list is.
+    """Declares that a folder is complete; its files are on the disk before the list is.
 
     Args:
         folder: a checkpoint.
-        listed: where the list goes, if not into the folder.
+        listed: the place of the list, if not in the folder.
     """
     digests = {}
     for path in sorted(folder.rglob("*")):
@@ -53,9 +52,9 @@ def mark_complete(folder: Path, listed: Path | None = None) -> None:
 
 
 def damage(folder: Path, listed: Path | None = None) -> str | None:
-    """What is wrong with a folder; None where every file is as it was when the folder was declared whole.
+    """A problem of a folder; None if every file is as it was when the folder was declared complete.
 
-    Arguments as of `mark_complete`.
+    The arguments are those of `mark_complete`.
     """
     listed = folder / COMPLETE if listed is None else listed
     if not listed.is_file():
@@ -75,12 +74,12 @@ def damage(folder: Path, listed: Path | None = None) -> str | None:
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether every file is there that was there when the checkpoint was declared whole, byte for byte."""
+    """Whether all files of the complete checkpoint are there, byte for byte."""
     return damage(folder) is None
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints in a run's folder, whole or not, by step."""
+    """The checkpoints in a run's folder, complete or not, by step."""
     by_step = {}
     for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
         step = path.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-")
@@ -90,15 +89,15 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def newest_complete(folder: Path) -> Path | None:
-    """The newest whole checkpoint in a run's folder, or None."""
+    """The newest complete checkpoint in a run's folder, or None."""
     return next((path for path in reversed(checkpoints(folder)) if is_complete(path)), None)
 
 
 def discard_incomplete(folder: Path) -> None:
-    """Deletes what a killed run left half written or half deleted, and says what was damaged otherwise.
+    """Deletes parts of checkpoints that a killed run left, and reports other damage.
 
     Raises:
-        ValueError: checkpoints were written, and every one of them is damaged now; nothing is deleted.
+        ValueError: all checkpoints are damaged; nothing is deleted.
     """
     there = checkpoints(folder)
     faults = {path: fault for path in there if (fault := damage(path)) is not None}
@@ -113,14 +112,16 @@ def discard_incomplete(folder: Path) -> None:
 
 
 LEARNER = "learner.safetensors"
-"""Heads on patches and base tokens, and the perfect tokens' language: no part of the model, but needed to train on."""
+"""Heads on patches and base tokens, and the language of oracle tokens: not part of the model, but needed by
+training."""
 
 
 def save_state(path: Path, state: dict[str, Any]) -> None:
-    """Writes `state` (tensors, numbers, strings) to `path` in one step; what was there becomes the `older` one.
+    """Writes `state` (tensors, numbers, strings) to `path` in one step; the file that was there becomes the `older`
+    one.
 
     Raises:
-        OSError: it cannot be written; what was there stays.
+        OSError: it cannot be written; the existing file stays.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_suffix(path.suffix + ".tmp")
@@ -135,7 +136,7 @@ def save_state(path: Path, state: dict[str, Any]) -> None:
 
 
 def load_state(path: Path) -> dict[str, Any] | None:
-    """The state at `path`, or the `older` one where that is damaged; None where the run has not started.
+    """The state at `path`, or the `older` one if that is damaged; None if the run has not started.
 
     Only tensors and plain types are read.
 
@@ -162,15 +163,15 @@ def load_state(path: Path) -> dict[str, Any] | None:
 
 
 def older(path: Path) -> Path:
-    """Where the checkpoint goes that was at `path` before the newest."""
+    """The place of the checkpoint before the newest."""
     return path.with_name(f"{path.stem}.older{path.suffix}")
 
 
 def check_archive(path: Path) -> None:
-    """Compares every part of a file that torch.save wrote with its checksum.
+    """Compares every part of a file from torch.save with its checksum.
 
     Raises:
-        ValueError: the file is no such archive, or a part of it is not as it was written.
+        ValueError: the file is not such an archive, or a part of it is damaged.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -186,10 +187,10 @@ def _line(error: Exception) -> str:
 
 
 def load_learner(folder: Path) -> dict[str, Mapping[str, Tensor]]:
-    """What only training uses of a trained model's folder, see `Run.learner`.
+    """The training-only states of a trained model's folder, see `Run.learner`.
 
     Raises:
-        ValueError: the folder holds nothing of that kind, or a damaged one.
+        ValueError: the folder holds none, or damaged ones.
     """
     if not (folder / LEARNER).is_file():
         raise ValueError(f"start: expected a trained model's folder with {LEARNER}; got {folder} without {LEARNER}")

@@ -1,7 +1,7 @@
-"""What a step minimises: the losses by name, each with its weight.
+"""The losses of a step by name, each with its weight.
 
-Notation: B prompts, S their length, T positions at their end for which there are logits (of `tier_logits` the number of
-tiers), I image slots, N patches.
+Notation: B prompts, S their length, T positions at their end with logits (for `tier_logits` the number of tiers), I
+image slots, N patches.
 """
 
 from collections.abc import Mapping
@@ -24,14 +24,14 @@ from .attention import distillation_loss
 
 
 def expected_answer_loss(tier_logits: Tensor, losses: Tensor) -> Tensor:
-    """[I] the answer's loss, on average over tiers drawn from the classifier: the sum of p(tier) * loss(tier).
+    """[I] the expected loss of the answer over the classifier's tiers: the sum of p(tier) * loss(tier).
 
-    Its gradient is exact. That of tokens weighted by the probability that they are fetched is not: a language model
-    that normalises its input hardly sees a token's scale, and so not that it might be missing.
+    Its gradient is exact. The gradient through tokens weighted by their probability is not: a language model that
+    normalises its input hardly depends on a token's scale, and so not on whether the token might be missing.
 
     Args:
         tier_logits: [I, T], see `FetchResult.tier_logits`.
-        losses: [I, T] summed cross-entropy of each answer's tokens, with as many fetched tokens as each tier has.
+        losses: [I, T] summed cross-entropy of each answer's tokens, with each tier's number of fetched tokens.
     """
     return (tier_logits.softmax(-1) * losses.to(tier_logits)).sum(-1)
 
@@ -48,11 +48,11 @@ WEIGHTS = {
     "retention": 0.0,
 }
 """Default weight of every loss. answer: cross-entropy of the answer's tokens; relevance: binary cross-entropy of the
-scorers against boxes; efficiency: what the mean budget exceeds its target by; diversity: over tiers; distribution:
-vision tokens against text embeddings; distillation: the scorers against the model's own attention; tiers: the answer's
-cross-entropy with each tier's fetched tokens, averaged by the tier classifier's probabilities; reinforcement: see
-`reinforce.reinforcement_loss`; retention: how far an adapter's scorers are, on retained records, from what they say
-without it."""
+scorers with boxes; efficiency: the excess of the mean budget over its target; diversity: over tiers; distribution:
+vision tokens against text embeddings; distillation: the scorers against the model's own attention; tiers: the
+answer's cross-entropy with each tier's fetched tokens, averaged by the tier classifier's probabilities;
+reinforcement: see `reinforce.reinforcement_loss`; retention: the distance of an adapter's scorers, on retained
+records, from the scorers without it."""
 
 
 Kind = Literal["tokens", "slots", "known", "retained"]
@@ -60,7 +60,7 @@ Kind = Literal["tokens", "slots", "known", "retained"]
 
 @dataclass(frozen=True)
 class Counts:
-    """What losses are divided by: answer tokens, image slots, and slots whose boxes are known, or that are retained."""
+    """The divisors of losses: answer tokens, image slots, and slots with known boxes or on retained records."""
 
     tokens: Any
     slots: Any
@@ -76,21 +76,21 @@ class Counts:
         return cls(int((labels[:, 1:] != -100).sum()), len(labels), known, kept)
 
     def tensor(self, device: torch.device) -> Tensor:
-        """[4], as it is summed over batches and processes; `Counts(*tensor)` is the way back."""
+        """[4], a form that can be summed over batches and processes; `Counts(*tensor)` is the way back."""
         counts = [self.tokens, self.slots, self.known, self.retained]
         return torch.tensor(counts, dtype=torch.float32, device=device)
 
 
 @dataclass(frozen=True)
 class Term:
-    """A loss as a sum, and what it is to be divided by."""
+    """A loss as a sum, and its divisor."""
 
     total: Tensor
     per: Kind
 
 
 def loss_weights(changes: Mapping[str, float]) -> dict[str, float]:
-    """The default weights, with others in the place of those that `changes` names.
+    """The default weights, with those in `changes` replaced.
 
     Raises:
         ValueError: an unknown loss, a negative weight, or no loss with a weight above 0.
@@ -105,7 +105,7 @@ def loss_weights(changes: Mapping[str, float]) -> dict[str, float]:
 
 
 def answer_positions(labels: Tensor) -> int:
-    """How many positions at the end of prompts [B, S] must have logits, so that every answer token is predicted."""
+    """The number of positions at the end of prompts [B, S] whose logits predict all answer tokens."""
     answered = (labels != -100).any(0).nonzero()
     return labels.shape[1] - int(answered[0]) + 1 if len(answered) else 1
 
@@ -115,7 +115,7 @@ def token_losses(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
     Args:
         logits: [B, T, vocabulary] of the last T positions.
-        labels: [B, S], -100 where nothing is to be predicted.
+        labels: [B, S], -100 on tokens that are not predicted.
     """
     targets = labels[:, labels.shape[1] - logits.shape[1] + 1 :]
     predictions = logits[:, :-1].float()
@@ -124,7 +124,7 @@ def token_losses(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def real_patches(output: ArrCocOutput, batch: Mapping[str, Any]) -> Tensor:
-    """bool [I, N], True on patches that hold some of the slot's image."""
+    """bool [I, N], False on padding patches."""
     assert output.fetch is not None
     mask, index = batch.get("patch_mask"), batch.get("image_index")
     if mask is None:
@@ -133,7 +133,8 @@ def real_patches(output: ArrCocOutput, batch: Mapping[str, Any]) -> Tensor:
 
 
 def retention_loss(scores: Tensor, before: Tensor, patch_mask: Tensor) -> Tensor:
-    """[I] mean squared difference of logits [I, N] over real patches: the order of all, not of the best, shall stay."""
+    """[I] mean squared difference of logits [I, N] over real patches: keeps the order of all patches, not of the
+    best."""
     away = (scores.float() - before.float()).square() * patch_mask
     return away.sum(1) / patch_mask.sum(1).clamp(min=1)
 
@@ -150,14 +151,14 @@ def loss_terms(
     by_tier: Tensor | None = None,
     before: Mapping[str, Tensor] | None = None,
 ) -> dict[str, Term]:
-    """The losses that have a weight and something to be computed from.
+    """The losses with a weight and with inputs.
 
     Args:
-        output: of a forward pass, with `output_scores` where the scorers are to learn.
-        batch: what went in, with `labels`, and `relevance_targets` where boxes are known.
+        output: of a forward pass, with `output_scores` to train the scorers.
+        batch: its inputs, with `labels`, and `relevance_targets` if boxes are known.
         weights: see `WEIGHTS`.
         config: the model's.
-        target_tokens: mean fetched tokens that the efficiency loss lets pass.
+        target_tokens: the mean of fetched tokens at which the efficiency loss is 0.
         text_statistics: mean and standard deviation of the text embeddings, for the distribution loss.
         attended: [I, N] the keep-all model's attention, for distillation.
         by_tier: [I, T] the answer's loss with each tier's fetched tokens, for the tier classifier.
@@ -184,6 +185,6 @@ def loss_terms(
             terms["tiers"] = Term(expected_answer_loss(output.fetch.tier_logits, by_tier).sum(), "tokens")
         terms["diversity"] = Term(diversity_loss(output.fetch.tier_logits) * slots, "slots")
     if text_statistics is not None and output.image_tokens is not None:
-        fetched = output.image_tokens[output.image_tokens.detach().any(-1)]  # those that were not are 0
+        fetched = output.image_tokens[output.image_tokens.detach().any(-1)]  # losses of the others are 0
         terms["distribution"] = Term(distribution_loss(fetched, *text_statistics) * slots, "slots")
     return {name: term for name, term in terms.items() if weights[name]}

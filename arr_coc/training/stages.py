@@ -1,4 +1,4 @@
-"""Stages: what a recipe lists, the registry of them, and what one stage hands to the next."""
+"""Stages: the entries of a recipe, their registry, and the state that one stage passes to the next."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -17,14 +17,14 @@ from ..modeling.processing_arr_coc import ArrCocProcessor
 
 @dataclass
 class Run:
-    """What the stages of a recipe work on, one after the other.
+    """The state that the stages of a recipe pass on.
 
     Attributes:
-        model: as the stages so far have left it; a stage trains it in place or puts another in its place.
+        model: after the stages so far; a stage trains it in place or replaces it.
         processor: the model's.
         device: where to train.
         root: the folder that paths in a stage's data are relative to.
-        learner: states of what only training uses, by their names in a `Learner`: "reading", "visual_pretraining" and
+        learner: states of training-only parts, by their names in a `Learner`: "reading", "visual_pretraining" and
             "language"; empty before a stage has trained them.
     """
 
@@ -37,7 +37,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Stage(ABC):
-    """Settings of one stage of a recipe, registered under the name that recipes call it by, and what the stage does.
+    """Settings of one stage of a recipe, registered under its name in recipes, and its training.
 
     Raises:
         ValueError: a value of another type than the setting's.
@@ -46,21 +46,21 @@ class Stage(ABC):
     """
 
     from_scratch: ClassVar[bool] = False
-    """Whether it uses the run's `learner`, and therefore runs in one process; others train whole models in several."""
+    """Whether it uses the run's `learner`, and therefore runs in one process; other stages train models in several."""
     needs_learner: ClassVar[bool] = False
-    """Whether a start has to bring the run's `learner`."""
+    """Whether it needs the run's `learner` from its start."""
     leaves_whole: ClassVar[bool] = True
-    """Whether every part of the model is trained once the stage is done, so that a phase may follow."""
+    """Whether every part of the model is trained after the stage, so that a phase may follow."""
 
     def __post_init__(self) -> None:
         check_types(self)
 
     @abstractmethod
     def run(self, run: Run, folder: Path) -> None:
-        """Trains `run.model`, or goes on where a killed run stopped.
+        """Trains `run.model`, or resumes a killed run.
 
         Args:
-            run: the recipe's, whose model and learner are replaced by what the stage has made of them.
+            run: the recipe's; the stage replaces its model and learner by its results.
             folder: the stage's own, for its checkpoints.
         """
 
@@ -70,15 +70,15 @@ STAGES: Registry[type[Stage]] = Registry("stage")
 
 
 def stage_from(spec: Any, defaults: Mapping[str, Any], where: str) -> Stage:
-    """The stage that a recipe lists, with those defaults that it knows.
+    """The stage of a recipe's entry, with defaults for its settings.
 
     Args:
         spec: its settings, and "stage", its name.
-        defaults: settings that it does not say.
-        where: it is listed, for the messages.
+        defaults: of settings that the entry leaves out; unknown ones are ignored.
+        where: the entry's place, for errors.
 
     Raises:
-        ValueError: no mapping with a stage's name; a setting that the stage does not have, or may not be so.
+        ValueError: not a mapping with a stage's name; an unknown setting, or an invalid value.
     """
     if not isinstance(spec, Mapping):
         raise ValueError(f"{where}: expected a mapping with the stage's name; got {spec!r}")

@@ -1,8 +1,8 @@
-"""Learned tempering: how much of each pass explores, taught by the answers and by how many passes they took.
+"""Learned tempering: the share of drawn patches in each pass, learned from the answers and the number of passes.
 
-For each question G episodes are played: the model runs back again while its answer is unsure, the policy
-(`modeling/allocators.py`) draws how much of each pass explores, and episodes that ended better than the question's
-others make their decisions more likely (REINFORCE, Williams 1992, with a leave-one-out baseline). Nothing else learns.
+For each question G episodes are played: the model runs back again while its answer is unsure, and the policy
+(`modeling/fetcher.py`) draws the share of each pass. Episodes with a better end than the question's others make their
+decisions more likely (REINFORCE, Williams 1992, with a leave-one-out baseline). Only the policy learns.
 
 Notation: B questions, G episodes of each.
 """
@@ -33,7 +33,7 @@ STATE = "tempering.pt"
 """In a stage's folder: step, policy and optimiser, replaced in one move."""
 
 Episode = Callable[[int], float]
-"""The number of an episode of its question -> its reward, the policy having been asked for at least one share."""
+"""The number of an episode of its question -> its reward; the policy draws at least one share in it."""
 
 
 def tempering_loss(
@@ -67,7 +67,7 @@ class Tempering(Stage):
         draws: G.
         learning_rate: of AdamW.
         budget: tokens of each pass.
-        new_tokens: of an answer at most, what is thought before it included.
+        new_tokens: the most tokens of an answer, thinking included.
         rewards: weights of its parts, see `RewardWeights`; efficiency is of the tokens of `AUTO_PASSES` passes.
         log_every: steps.
         save_every: steps.
@@ -128,7 +128,7 @@ class Tempering(Stage):
                 save_state(folder / STATE, state)
 
     def _resume(self, folder: Path, policy: TemperingPolicy, optimizer: torch.optim.Optimizer) -> int:
-        """The step to go on with."""
+        """The step to resume from."""
         state = load_state(folder / STATE)
         if state is None:
             return 0
@@ -143,7 +143,7 @@ class Tempering(Stage):
     def _play(
         self, model: ArrCocForConditionalGeneration, encoding: ImageEncoding, record: Record, step: int, number: int
     ) -> float:
-        """The reward of one episode; what is drawn of its passes depends on question, step and number."""
+        """The reward of one episode; its draws depend on question, step and number."""
         answer = model.generate(
             encoding, record.question, history=record.history, budget=self.budget, num_passes="auto",
             exploration="learned", seed=step * self.draws + number, return_fetch=True, do_sample=False,

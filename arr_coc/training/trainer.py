@@ -38,10 +38,10 @@ from .reinforce import Reinforcer, ReinforceSettings
 
 
 class StepSampler(Sampler[int]):
-    """Numbers of `items` records for a whole run: pass after pass, each in an order drawn from (seed, pass).
+    """Numbers of `items` records for a whole run: epoch after epoch, each in an order drawn from (seed, epoch).
 
-    A run is one epoch of this length, so where it stands in the data is its step alone, and processes that deal these
-    numbers among themselves take the same records per step as one process that takes them all.
+    Trainer sees a run as one epoch of this length, so the place in the data follows from the step alone, and processes
+    that share these numbers take the same records per step as a single process.
     """
 
     def __init__(self, items: int, *, draws: int, seed: int) -> None:
@@ -68,10 +68,10 @@ class Draw:
 
 @dataclass(frozen=True)
 class Mix:
-    """How often each strategy and each budget is drawn; weights need not sum to 1.
+    """Probabilities of strategies and budgets; weights need not sum to 1.
 
     Raises:
-        ValueError: there are no weights, or one is no positive number.
+        ValueError: no weights, or one that is not positive.
     """
 
     strategies: Mapping[str, float]
@@ -84,41 +84,41 @@ class Mix:
                 raise ValueError(f"{name}: expected a mapping of names to weights, one above 0; got {weights!r}")
 
     def draw(self, seed: int, step: int, config: ArrCocConfig) -> Draw:
-        """What step `step` of a run with this seed does."""
+        """The draw of step `step` of a run with this seed."""
         generator = torch.Generator().manual_seed((seed * 1_000_003 + step) % 2**63)
         strategy, budget = _drawn(self.strategies, generator), _drawn(self.budgets, generator)
         return Draw(strategy, config.vision_tokens(budget=budget, strategy=strategy)[1])
 
     def largest(self, config: ArrCocConfig) -> int:
-        """The largest K that may be drawn: as many placeholders a batch must have."""
+        """The largest K that may be drawn: each batch needs as many placeholders."""
         return max(config.vision_tokens(budget=budget, strategy="random")[1] for budget in self.budgets)
 
 
 def _drawn(weights: Mapping[Any, float], generator: torch.Generator) -> Any:
-    """A key, drawn by weight; keys in the order of their names, so that the mapping's own order does not matter."""
+    """A key, drawn by weight, from the sorted keys, so that the mapping's order has no effect."""
     names = sorted(weights, key=str)
     shares = torch.tensor([float(weights[name]) for name in names])
     return names[int(torch.multinomial(shares, 1, generator=generator))]
 
 
 _ALIGNED = ("attention_mask", "query_mask", "position_ids", "labels")
-"""What a batch may hold beside `input_ids` that goes token by token."""
+"""Tensors of a batch that are aligned with `input_ids`."""
 _TAUGHT = ("labels", "relevance_targets", "retained")
-"""What of a batch the model does not see."""
+"""Tensors of a batch that the model does not take."""
 
 
 @dataclass(frozen=True)
 class Objective:
-    """What is minimised, and how patches are fetched meanwhile.
+    """The losses, and how patches are fetched in training.
 
     Attributes:
-        mix: how often each strategy and budget is drawn.
-        weights: of the losses that shall not have their default, see `losses.WEIGHTS`.
-        rates: learning rates of parts that shall not have the common one.
-        allocator: name of the one to fetch with; None: the model's.
-        target_tokens: mean fetched tokens per image that the efficiency loss lets pass; None: the model's budget.
+        mix: probabilities of strategies and budgets.
+        weights: of losses other than their defaults, see `losses.WEIGHTS`.
+        rates: learning rates of parts other than the common one.
+        allocator: its name; None: the model's.
+        target_tokens: the mean of fetched tokens per image at which the efficiency loss is 0; None: the model's budget.
         temperature: of the soft top-k at the first and at the last step, see `fetcher_config.gradient`.
-        distillation_layers: where the keep-all model's attention is read off; None: all layers.
+        distillation_layers: layers whose attention is the target of distillation; None: all layers.
         reinforcement: settings of the loss of that name.
     """
 
@@ -135,9 +135,9 @@ class Objective:
 class ArrCocTrainer(Trainer):
     """Trainer for an ARR-COC model, or a PEFT model around one.
 
-    Batches are those of `QuestionCollator`, with placeholders for every budget that may be drawn or, where distillation
-    has a weight, for what it reads; `args.max_steps` says how long a run is. Everything drawn is a function of seed and
-    step, so a run that goes on from a checkpoint ends with the same weights as one that was never interrupted.
+    Batches are those of `QuestionCollator`, with placeholders for all budgets that may be drawn or, with distillation,
+    for all patches; `args.max_steps` is the length of a run. All draws are functions of seed and step, so a resumed run
+    ends with the same weights as an uninterrupted one.
     """
 
     model: Any
@@ -153,7 +153,7 @@ class ArrCocTrainer(Trainer):
                 if used:
                     raise ValueError(f"{name}: expected every process to hold whole weights; got FSDP or DeepSpeed")
         self.loss_is_scaled_for_ga = True  # every loss is divided by the counts of the whole step
-        self.model_accepts_loss_kwargs = True  # so that those counts are taken
+        self.model_accepts_loss_kwargs = True  # so that these counts are taken
         self.averages = Averages(self.accelerator)
         if self.weights["retention"] and not hasattr(self.model, "disable_adapter"):
             raise ValueError("retention: expected an adapter to be trained, beside what shall stay; got a whole model")
@@ -161,7 +161,7 @@ class ArrCocTrainer(Trainer):
         if self.weights["reinforcement"]:
             self.reinforcer = Reinforcer(self.model, objective.reinforcement, seed=self.args.seed)
         self.text_statistics = self._text_statistics() if self.weights["distribution"] else None
-        wrapped = {type(module).__name__ for module in self.model.modules()}  # FSDP refuses names of what is not there
+        wrapped = {type(module).__name__ for module in self.model.modules()}  # FSDP refuses names of missing modules
         self.model._no_split_modules = sorted(wrapped & set(base_model(self.model)._no_split_modules or ()))
         if self.args.max_steps < 1:
             raise ValueError(f"max_steps: expected at least 1; got {self.args.max_steps}")
@@ -188,7 +188,7 @@ class ArrCocTrainer(Trainer):
         return self.optimizer
 
     def _get_num_items_in_batch(self, batch_samples: list, device: torch.device) -> Tensor:
-        """What the losses of a step are divided by, over all its batches and processes: see `Counts`."""
+        """The divisors of a step's losses, over all its batches and processes: see `Counts`."""
         totals = sum(Counts.of(batch).tensor(device) for batch in batch_samples)
         assert isinstance(totals, Tensor), "Trainer asks for a step that has batches"
         return self.accelerator.reduce(totals, "sum")
@@ -235,7 +235,7 @@ class ArrCocTrainer(Trainer):
         return (loss, output) if return_outputs else loss
 
     def _weighed(self, terms: Mapping[str, Term], totals: Counts) -> Tensor:
-        """The loss to minimise. Gradients are averaged over processes, so each counts as many times as there are."""
+        """The loss to minimise. Gradients are averaged over processes, so it is multiplied by their number."""
         loss: Tensor = torch.zeros((), device=self.args.device)
         for name, term in terms.items():
             mean = term.total / getattr(totals, term.per).clamp(min=1) * self.accelerator.num_processes
@@ -244,14 +244,14 @@ class ArrCocTrainer(Trainer):
         return loss
 
     def _reinforced(self, reinforcer: Reinforcer, batch: Mapping[str, Any], output: ArrCocOutput) -> Term:
-        """What answers from drawn sets of patches teach."""
+        """The loss of answers from drawn sets of patches."""
         assert output.fetch is not None
         reinforcement = reinforcer.loss(batch, output.fetch, step=self.state.global_step, encoding=self._encoded(batch))
         self.averages.add(reinforcement.measures())
         return Term(reinforcement.loss * len(output.fetch.scores), "slots")
 
     def _encoded(self, batch: Mapping[str, Any]) -> ImageEncoding | None:
-        """The batch's images out of the cache; None without one."""
+        """The batch's images from the cache; None without a cache."""
         return None if self.cached is None else self.cached.encode(batch["pixel_values"], batch.get("patch_mask"))
 
     def _run(
@@ -277,7 +277,7 @@ class ArrCocTrainer(Trainer):
         )
 
     def _trimmed(self, inputs: Mapping[str, Any], num_fetched: int) -> dict[str, Any]:
-        """The batch with placeholders for so many fetched tokens per image."""
+        """The batch with placeholders for `num_fetched` fetched tokens per image."""
         config = base_model(self.model).config
         base = config.vision_tokens(inputs["pixel_values"].shape[-1], budget=0)[0]
         aligned = {name: inputs[name] for name in _ALIGNED if inputs.get(name) is not None}
@@ -290,17 +290,19 @@ class ArrCocTrainer(Trainer):
 
     @torch.no_grad()
     def _attended(self, model: nn.Module, inputs: Mapping[str, Any]) -> Tensor:
-        """[I, N] where the model with all patches fetched looks when it gives the answer."""
+        """[I, N] the attention of the model with all patches fetched, when it predicts the answer."""
         inner = base_model(self.model)
         predicting = nn.functional.pad(inputs["labels"][:, 1:] != -100, (0, 1))
         with answer_attention(inner.model.language_model, predicting, self.objective.distillation_layers) as collected:
-            output = self._run(model, inputs, "saliency", "topk", scores=False)  # whatever the scores, all are fetched
+            output = self._run(
+                model, inputs, "saliency", "topk", scores=False
+            )  # all patches are fetched, whatever the scores
         assert output.fetch is not None
         return patch_attention(collected, inputs["input_ids"], output.fetch, inner.config)
 
     @torch.no_grad()
     def _before(self, model: nn.Module, batch: Mapping[str, Any], strategy: str) -> Mapping[str, Tensor] | None:
-        """What the scorers say without the adapter; None where nothing is retained."""
+        """The scorers' logits without the adapter; None without retained records."""
         if batch.get("retained") is None:
             return None
         with self.model.disable_adapter():
@@ -347,7 +349,7 @@ class ArrCocTrainer(Trainer):
         return super()._clip_grad_norm(model)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Adds to the training log what was measured since the last one."""
+        """Adds the means of all measurements since the last log to the training log."""
         if "loss" in logs:
             logs = {**logs, **self.averages.drain()}
         super().log(logs, start_time)
@@ -383,7 +385,7 @@ class ArrCocTrainer(Trainer):
     # ---- checkpoints
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """Writes a checkpoint, declares it whole, and only then deletes old ones.
+        """Writes a checkpoint, declares it complete, and only then deletes old ones.
 
         Raises:
             OSError: it cannot be written; none of it stays.
@@ -411,7 +413,8 @@ class ArrCocTrainer(Trainer):
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def train(self, resume_from_checkpoint: str | bool | None = True, *args: Any, **kwargs: Any) -> TrainOutput:
-        """Trains, from the newest whole checkpoint in `args.output_dir` on if there is one (and True is given).
+        """Trains, from the newest complete checkpoint in `args.output_dir` if there is one and `resume_from_checkpoint`
+        is True.
 
         Raises:
             ValueError: there are checkpoints, and all are damaged.
