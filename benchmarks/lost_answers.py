@@ -3,8 +3,8 @@
     python -m benchmarks.lost_answers MODEL [--kinds document browser] [--questions 96] [--split validation]
         [--strategies oracle realizer none] [--seed 0]
 
-The same questions are asked with the same patches, read in three ways: as the bridge says them; in perfect tokens of
-what the grid encoder names there; in perfect tokens of what stands there. What the second reads better than the first
+The same questions are asked with the same patches, read in three ways: as the bridge says them; in oracle tokens of
+what the grid encoder names there; in oracle tokens of what stands there. What the second reads better than the first
 the bridge loses, or the language model does not follow it; what the third reads better than the second the encoder
 misreads; what the third does not read the language model cannot. Answers are teacher-forced. MODEL is a folder with
 what training left beside the weights, `learner.safetensors`.
@@ -28,10 +28,10 @@ from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from arr_coc.modeling.processing_arr_coc import ArrCocProcessor
 from arr_coc.training.checkpoints import load_learner
 from arr_coc.training.from_scratch.answering import Answering, AnsweringStage
-from arr_coc.training.from_scratch.learner import Said
+from arr_coc.training.from_scratch.learner import TokenSource
 from arr_coc.training.stages import Run
 
-WAYS: tuple[Said, ...] = get_args(Said)
+WAYS: tuple[TokenSource, ...] = get_args(TokenSource)
 """In which tokens the language model reads."""
 
 
@@ -48,7 +48,7 @@ class Lost:
     kind: str
     strategy: str
     questions: int
-    exact: dict[Said, Interval]
+    exact: dict[TokenSource, Interval]
 
     def __str__(self) -> str:
         return f"{self.kind:10} {self.strategy:10} {self.questions:9}  " + "  ".join(
@@ -56,7 +56,7 @@ class Lost:
         )
 
 
-_COLUMNS = ("read as it is, %", "encoder names it, %", "perfect, %")
+_COLUMNS = ("read as it is, %", "encoder names it, %", "oracle, %")
 HEADER = f"{'pages':10} {'strategy':10} {'questions':>9}  " + "  ".join(f"{name:>20}" for name in _COLUMNS)
 
 
@@ -65,26 +65,31 @@ def lost_answers(task: Answering) -> Iterator[Lost]:
     """What the stage's held-out pages are answered, kind by kind.
 
     Raises:
-        ValueError: a bridge that puts tokens of its own around an image's, which perfect ones lack.
+        ValueError: a bridge that puts tokens of its own around an image's, which oracle tokens lack.
     """
     learner, stage = task.module, task.stage
     layout = learner.model.config.bridge_config.layout
     if layout != "plain":
-        raise ValueError(f"bridge_config.layout: expected plain, as perfect tokens have no others around; got {layout}")
+        raise ValueError(f"bridge_config.layout: expected plain, as oracle tokens have no others around; got {layout}")
     learner.eval()
     budget = resolve_budget(stage.evaluate_budget, task.patches)
     for kind, batches in task.unseen.items():
         shown = torch.cat([batch.relevance.any(1) for batch in batches])
         pages = torch.arange(len(shown)) // stage.questions
         for strategy in stage.evaluate_strategies:
-            exact: dict[Said, Interval] = {}
+            exact: dict[TokenSource, Interval] = {}
             for way in WAYS:
                 generator = torch.Generator().manual_seed(stage.seed)  # the same patches whichever way they are read
                 num_fetched = 0 if strategy == "none" else budget
                 right = torch.cat(
                     [
                         learner(
-                            batch, strategy=strategy, budget=num_fetched, generator=generator, frozen=True, said=way
+                            batch,
+                            strategy=strategy,
+                            budget=num_fetched,
+                            generator=generator,
+                            frozen=True,
+                            token_source=way,
                         )["right"]
                         for batch in batches
                     ]

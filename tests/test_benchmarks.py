@@ -29,7 +29,7 @@ from arr_coc.modeling.allocators import ALLOCATORS
 from arr_coc.modeling.configuration_arr_coc import ArrCocConfig
 from arr_coc.modeling.scorers import SCORERS
 from arr_coc.training.from_scratch.answering import Answering
-from arr_coc.training.from_scratch.learner import Learner, Said
+from arr_coc.training.from_scratch.learner import Learner, TokenSource
 from arr_coc.training.from_scratch.questions import Batch, Prompts
 from benchmarks import attached, first_token, ocr_pipeline, smollm2, view_report
 from benchmarks.families import family_cells, three_digits, updated
@@ -409,9 +409,11 @@ def with_pixels(batch: Batch, config: ArrCocConfig, seed: int) -> Batch:
 
 
 @torch.no_grad()
-def answered(learner: Learner, batch: Batch, said: Said, strategy: str = "oracle") -> float:
+def answered(learner: Learner, batch: Batch, token_source: TokenSource, strategy: str = "oracle") -> float:
     generator, budget = torch.Generator().manual_seed(0), 0 if strategy == "none" else 16
-    outputs = learner(batch, strategy=strategy, budget=budget, generator=generator, frozen=True, said=said)
+    outputs = learner(
+        batch, strategy=strategy, budget=budget, generator=generator, frozen=True, token_source=token_source
+    )
     return float(outputs["answer"])
 
 
@@ -424,16 +426,16 @@ def test_perfect_tokens_say_what_stands_there_whatever_the_picture_shows(
     for weight in learner.reading.parameters():
         weight.zero_()
     other = with_pixels(batch, config, seed=1)
-    perfect = [answered(learner, page, "perfect", strategy) for page in (batch, other)]
-    assert perfect[0] == pytest.approx(perfect[1], abs=1e-6)
+    oracle = [answered(learner, page, "oracle", strategy) for page in (batch, other)]
+    assert oracle[0] == pytest.approx(oracle[1], abs=1e-6)
     seen = [answered(learner, page, "bridge", strategy) for page in (batch, other)]
-    assert abs(seen[0] - seen[1]) > 1e-5 and seen[0] != pytest.approx(perfect[0], abs=1e-5)
+    assert abs(seen[0] - seen[1]) > 1e-5 and seen[0] != pytest.approx(oracle[0], abs=1e-5)
 
 
 def test_named_tokens_say_what_the_encoder_reads(
     learner: Learner, batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that reads everything right makes perfect tokens, one that reads nothing empty ones."""
+    """One that reads everything right makes oracle tokens, one that reads nothing empty ones."""
     nothing = answered(learner, batch, "named")
     read = learner.read
 
@@ -441,7 +443,7 @@ def test_named_tokens_say_what_the_encoder_reads(
         return read(features, asked)[0]
 
     monkeypatch.setattr(learner, "_named", reads_right)
-    assert answered(learner, batch, "named") == answered(learner, batch, "perfect") != nothing
+    assert answered(learner, batch, "named") == answered(learner, batch, "oracle") != nothing
 
 
 def test_every_kind_and_strategy_is_read_in_every_way(config: ArrCocConfig) -> None:

@@ -171,7 +171,7 @@ def test_settings_of_no_meaning_are_refused(settings: dict[str, Any], expected: 
 def test_a_strategy_that_sees_no_tiles_is_refused() -> None:
     run = begun()
     run.model.config.fetcher_config.strategy = "attention"
-    with pytest.raises(ValueError, match="multi_view: expected a strategy that sees tiles; got 'attention'"):
+    with pytest.raises(ValueError, match="multi_view: expected a strategy that supports tiles; got 'attention'"):
         MultiView(STAGE, run)
 
 

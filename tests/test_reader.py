@@ -1,4 +1,4 @@
-"""Stages that teach a checkpoint to read pages into wordpieces: targets, crops, perfect tokens, a few steps each."""
+"""Stages that teach a checkpoint to read pages into wordpieces: targets, crops, oracle tokens, a few steps each."""
 
 import json
 from contextlib import nullcontext
@@ -202,7 +202,7 @@ def test_sources_are_checked_before_a_page_is_drawn() -> None:
         Sources({"pdf": 1.0}, "train")
 
 
-# ---- perfect tokens
+# ---- oracle tokens
 
 
 def test_a_sketch_is_in_reading_order_with_places_on_the_padded_square(cut: Wordpieces) -> None:

@@ -46,8 +46,8 @@ def test_the_floor_goes_on_from_a_linear_bridge_and_its_first_stages_may_run_sid
     ]
 
 
-def test_the_run_from_nothing_tells_values_apart_on_perfect_tokens_before_real_ones() -> None:
-    """What perfect tokens say is learnt once, by the first of its stages, and visual pretraining uses the same."""
+def test_the_run_from_nothing_tells_values_apart_on_oracle_tokens_before_real_ones() -> None:
+    """What oracle tokens say is learnt once, by the first of its stages, and visual pretraining uses the same."""
     stages = load_recipe(RECIPE.with_name("from_nothing.yaml")).stages
     alone, real = (stage for stage in stages if isinstance(stage, MultiTaskStage))
     assert [part.name for part in alone.stages] == ["copying", "comparing"]
@@ -58,7 +58,7 @@ def test_the_run_from_nothing_tells_values_apart_on_perfect_tokens_before_real_o
     assert first.learns_language
 
 
-def test_values_are_told_apart_on_perfect_tokens_and_then_on_real_ones() -> None:
+def test_values_are_told_apart_on_oracle_tokens_and_then_on_real_ones() -> None:
     recipe = load_recipe(VALUES)
     perfect, *real = (stage for stage in recipe.stages if isinstance(stage, MultiTaskStage))
     assert [part.name for part in perfect.stages] == ["copying", "comparing"] and recipe.averaged == 0.4

@@ -1,6 +1,6 @@
-"""What a run reports about itself beside its losses.
+"""Measurements of a run beside its losses.
 
-Notation: I image slots, N patches, K fetched tokens. NaN: not known of this slot, and left out of means.
+Notation: I image slots, N patches, K fetched tokens. NaN: unknown for this slot, and left out of means.
 """
 
 from collections import defaultdict
@@ -18,11 +18,11 @@ from .losses import real_patches, token_losses
 
 
 def recall(fetched: Tensor, relevance_targets: Tensor | None) -> Tensor:
-    """[I] the share of an image's relevant patches that were fetched; NaN where none are known.
+    """[I] the share of an image's relevant patches that were fetched; NaN if the relevant patches are unknown.
 
     Args:
-        fetched: bool [I, N], True on the patches that were fetched.
-        relevance_targets: [I, N], rows of -1 where nothing is known; None: nothing at all.
+        fetched: bool [I, N], True on fetched patches.
+        relevance_targets: [I, N], rows of -1 for unknown patches; None: all are unknown.
     """
     if relevance_targets is None:
         return torch.full((len(fetched),), torch.nan, device=fetched.device)
@@ -31,14 +31,14 @@ def recall(fetched: Tensor, relevance_targets: Tensor | None) -> Tensor:
 
 
 def query_dependence(fetched: Tensor, images: Tensor, questions: list[tuple[int, ...]]) -> Tensor:
-    """How much the question moves what is fetched: [I] in 0..1, NaN where no other question about the image came along.
+    """The dependence of the fetched patches on the question: [I] in 0..1, NaN without another question about the image.
 
-    The Jaccard distance (`fetch_distances`, as in reports of experiments) to what is fetched for the other questions
-    about the image, averaged. 0: the question makes no difference; 1: no patch is fetched for both.
+    The mean Jaccard distance (`fetch_distances`, as in reports of experiments) to the patches fetched for the other
+    questions about the image. 0: the question has no effect; 1: no patch is fetched for both.
 
     Args:
-        fetched: bool [I, N], True on the patches that were fetched.
-        images: [I] which image stands in each slot.
+        fetched: bool [I, N], True on fetched patches.
+        images: [I] the image in each slot.
         questions: each slot's question, as token ids.
     """
     asked = {question: number for number, question in enumerate(questions)}
@@ -55,7 +55,7 @@ def _questions(batch: Mapping[str, Any]) -> list[tuple[int, ...]]:
 
 
 def fetch_measures(output: ArrCocOutput, batch: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Per slot [I]: recall, how many tokens are fetched, and how much the question moves what is fetched."""
+    """For each slot [I]: recall, number of fetched tokens, and dependence on the question."""
     fetch, index = output.fetch, batch.get("image_index")
     assert fetch is not None
     fetched = fetch.covered()
@@ -68,8 +68,7 @@ def fetch_measures(output: ArrCocOutput, batch: Mapping[str, Any]) -> dict[str, 
 
 
 def tier_shares(output: ArrCocOutput) -> dict[str, Tensor]:
-    """Which tier each slot's fetched tokens are of: at most so many, and more than the tier below. [I] of 0 or 1
-    each."""
+    """[I] of 0 or 1 for each tier: whether the slot's number of fetched tokens is in this tier."""
     assert output.fetch is not None
     counts, patches = output.fetch.wanted, output.fetch.scores.shape[1]
     tiers = {scaled_budget(tier, patches) for tier in TIERS}
@@ -83,10 +82,10 @@ MEASURES = ("answer", "tokens", "exact", "relevance", "recall", "fetched", "quer
 
 
 def item_measures(output: ArrCocOutput, batch: Mapping[str, Any], *, positive_weight: float) -> Tensor:
-    """[B, len(MEASURES)] of each item, with one image each: so that items of all processes can be gathered.
+    """[B, len(MEASURES)] for items with one image each, a form that can be gathered from all processes.
 
-    answer: summed cross-entropy of the answer's tokens; tokens: how many; exact: 1 where all of them were the most
-    probable ones given those before; relevance: the scorers' loss, NaN where boxes are unknown; then `fetch_measures`.
+    answer: summed cross-entropy of the answer's tokens; tokens: their number; exact: 1 if each of them was the most
+    probable one given those before; relevance: the scorers' loss, NaN without boxes; then `fetch_measures`.
     """
     assert output.logits is not None and output.fetch is not None and output.scores is not None
     losses, right = token_losses(output.logits, batch["labels"])
@@ -106,9 +105,9 @@ def item_measures(output: ArrCocOutput, batch: Mapping[str, Any], *, positive_we
 
 
 def summary(rows: Tensor, weights: Mapping[str, float]) -> dict[str, float]:
-    """Means over the items [items, len(MEASURES)] of what is known.
+    """Means over items [items, len(MEASURES)], without NaN.
 
-    answer_loss is per token, as it is trained; loss: answer and relevance loss by their weights; the others by name.
+    answer_loss is per token, as in training; loss: answer and relevance loss by their weights; the others by name.
     """
     columns = dict(zip(MEASURES, rows.unbind(1), strict=True))
     means = {"answer_loss": (columns["answer"].sum() / columns["tokens"].sum()).item()}
@@ -121,7 +120,7 @@ def summary(rows: Tensor, weights: Mapping[str, float]) -> dict[str, float]:
 
 
 class Averages:
-    """Means of what is measured between two lines of the log, over all processes. NaN is left out."""
+    """Means of the measurements between two lines of the log, over all processes, without NaN."""
 
     def __init__(self, accelerator: Accelerator) -> None:
         self.accelerator = accelerator

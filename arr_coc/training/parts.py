@@ -1,4 +1,4 @@
-"""Training some parts of the model (see `arr_coc.adapters`) and not others, each at its own rate."""
+"""Training of some parts of the model (see `arr_coc.adapters`), each with its own learning rate."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -11,17 +11,17 @@ from ..modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 
 
 def base_model(model: nn.Module) -> ArrCocForConditionalGeneration:
-    """The ARR-COC model inside whatever wraps it: PEFT, DDP."""
+    """The ARR-COC model inside its wrappers: PEFT, DDP."""
     return next(module for module in model.modules() if isinstance(module, ArrCocForConditionalGeneration))
 
 
 def train_only(model: nn.Module, parts: Iterable[str]) -> None:
-    """Freezes every parameter outside `parts`: no gradient, so no autograd graph and no optimiser state either.
+    """Freezes all parameters outside `parts`: they get no gradient, no autograd graph and no optimiser state.
 
     "scorer.realizer" is one scorer.
 
     Raises:
-        ValueError: an unknown part, or a scorer that the model does not hold.
+        ValueError: an unknown part, or a scorer that the model does not have.
     """
     trained = set(parts)
     check_parts(trained, "trained", scorers=True)
@@ -35,7 +35,7 @@ def train_only(model: nn.Module, parts: Iterable[str]) -> None:
 
 
 def trainable(model: nn.Module) -> Iterator[tuple[str, str, nn.Parameter]]:
-    """(part, name, parameter) of everything that is trained."""
+    """(part, name, parameter) of all trained parameters."""
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             yield part_of_parameter(name), name, parameter
@@ -44,16 +44,16 @@ def trainable(model: nn.Module) -> Iterator[tuple[str, str, nn.Parameter]]:
 def parameter_groups(
     model: nn.Module, *, learning_rate: float, rates: Mapping[str, float], weight_decay: float
 ) -> list[dict[str, Any]]:
-    """An optimiser's groups: one per part, and within it matrices, which decay, apart from vectors, which do not.
+    """An optimiser's groups: for each part, matrices with weight decay and vectors without.
 
     Args:
-        model: of it only what is trained.
-        learning_rate: of parts that `rates` does not name.
+        model: with trainable parameters.
+        learning_rate: of parts outside `rates`.
         rates: part -> learning rate.
         weight_decay: of matrices.
 
     Raises:
-        ValueError: an unknown part, or nothing is trained.
+        ValueError: an unknown part, or no trainable parameter.
     """
     check_parts(rates, "rates")
     groups: dict[tuple[str, bool], list[nn.Parameter]] = {}
@@ -73,7 +73,7 @@ def parameter_groups(
 
 
 def gradient_norms(model: nn.Module) -> dict[str, Tensor]:
-    """Euclidean norm of the gradient of each trained part; sharded gradients (FSDP) count whole."""
+    """Euclidean norm of the gradient of each trained part; of sharded gradients (FSDP), that of the whole."""
     gradients: dict[str, list[Tensor]] = {}
     for part, _, parameter in trainable(model):
         if parameter.grad is not None:

@@ -1,4 +1,4 @@
-"""Phases: stages of a recipe that train some parts of a whole model on records, and leave the others as they are."""
+"""Phases: stages of a recipe that train some parts of a whole model on records; the other parts are frozen."""
 
 import logging
 import shutil
@@ -32,16 +32,16 @@ from .trainer import ArrCocTrainer, Mix, Objective
 logger = logging.getLogger(__name__)
 
 REINFORCEMENT = "reinforcement"
-"""A phase's gradient into the scorer that no configuration has, and the loss that it stands for."""
+"""The gradient of a phase that rewards sampled sets of patches, which no configuration has, and its loss."""
 
 MODEL = "model"
-"""Folder, in a phase's own, of what the phase made. It is there, and whole, if and only if the phase is done."""
+"""Folder of a phase's result, in the phase's own folder. It exists, complete, if and only if the phase is done."""
 
 DIGESTS = f"{MODEL}.json"
-"""File beside it, of what its files were (see `checkpoints`)."""
+"""File beside it with the digests of its files (see `checkpoints`)."""
 
 BEST = ("loss", "answer_loss", "exact", "recall")
-"""What can say which checkpoint is best."""
+"""Metrics that can decide which checkpoint is best."""
 
 
 @dataclass(frozen=True)
@@ -49,35 +49,35 @@ class Phase(Stage):
     """Settings of a phase.
 
     Attributes:
-        data: what to train on, see `arr_coc.data.formats.open_records`; may say `on_error` and `max_errors` too.
-        held_out: what to evaluate on; None: no evaluation, and the last weights are kept instead of the best.
-        trained: parts that are trained, see `arr_coc.adapters.PARTS`, or single scorers as "scorer.experts"; the others
+        data: training data, see `arr_coc.data.formats.open_records`, with `on_error` and `max_errors`.
+        held_out: evaluation data; None: no evaluation, and the last weights are kept instead of the best.
+        trained: trained parts, see `arr_coc.adapters.PARTS`, or single scorers as "scorer.experts"; the others
             are frozen.
         steps, warmup: optimiser steps, and those over which the learning rates rise to their full height.
         batch_size, accumulation: questions per device and forward pass, and passes per step.
-        learning_rate, rates: of AdamW, and those of parts that shall have another.
+        learning_rate, rates: of AdamW, and of parts with another rate.
         weight_decay, clip: of matrices; the largest gradient norm.
-        strategies, budgets: how often each is drawn, one of each per step.
+        strategies, budgets: probabilities; each step draws one strategy and one budget.
         losses: weights that differ from `losses.WEIGHTS`.
         gradient: how the answer's loss reaches the scorer, see `fetcher_config.gradient`; "reinforcement": not at all,
-            answers to drawn sets of patches are rewarded (boxes teach too unless `losses` says `relevance: 0`); None:
-            as configured.
-        reinforcement: settings of that, see `reinforce.ReinforceSettings`.
+            but answers from drawn sets of patches are rewarded (with boxes also the relevance loss, unless `losses` has
+            `relevance: 0`); None: as configured.
+        reinforcement: its settings, see `reinforce.ReinforceSettings`.
         temperature: of gradient "soft", at the first step and at the last.
-        allocator: name of the one to fetch with; None: the model's.
-        target_tokens: mean fetched tokens that the efficiency loss lets pass; None: the model's budget.
-        distillation_layers: of the language model, whose attention is distilled; None: all.
-        distillation_budget: fetched tokens that it then reads, the most salient first: all, or what its context has
-            room for.
+        allocator: its name; None: the model's.
+        target_tokens: the mean of fetched tokens at which the efficiency loss is 0; None: the model's budget.
+        distillation_layers: layers of the language model whose attention is distilled; None: all.
+        distillation_budget: fetched tokens in distillation, the most salient first: all, or as many as the context
+            holds.
         bf16, activation_checkpointing: compute in bfloat16; trade time for memory.
         evaluate_every, log_every: steps between evaluations, each with a checkpoint; between lines of the log.
-        keep: checkpoints that are kept, the best and the newest always among them.
-        best: what says which checkpoint is best, one of `BEST`.
+        keep: checkpoints to keep, always with the best and the newest.
+        best: the metric of the best checkpoint, one of `BEST`.
         cache: folder of cached encoder outputs (see `cache`), relative to the recipe; None: images are encoded every
             time. For phases that do not train the grid encoder.
         workers: processes that prepare batches.
-        seed: of the order of records and of what is drawn.
-        report_to: where metrics go beside the log: "tensorboard" or "none".
+        seed: of the order of records and of all draws.
+        report_to: a place for metrics beside the log: "tensorboard" or "none".
     """
 
     data: Mapping[str, Any] = field(default_factory=lambda: {"format": "rendered"})
@@ -113,7 +113,7 @@ class Phase(Stage):
     report_to: str = "none"
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "weight_decay", "clip"):  # YAML takes 1e-4 for a word
+        for name in ("learning_rate", "weight_decay", "clip"):  # YAML reads 1e-4 as text
             object.__setattr__(self, name, _number(getattr(self, name), name))
         if isinstance(self.rates, Mapping):
             rates = {part: _number(rate, f"rates.{part}") for part, rate in self.rates.items()}
@@ -147,13 +147,13 @@ class Phase(Stage):
         return loss_weights({REINFORCEMENT: float(self.gradient == REINFORCEMENT), **self.losses})
 
     def run(self, run: Run, folder: Path) -> None:
-        """The model that it leaves is another one, as it is in the folder of what the phase made."""
+        """The phase's model is a new object, loaded from the folder of its result."""
         trained = train_phase(run.model, run.processor, self, folder, device=run.device, root=run.root)
         with refused(str(trained)):
             run.model = type(run.model).from_pretrained(trained)
 
     def objective(self) -> Objective:
-        """What `ArrCocTrainer` minimises."""
+        """The losses of `ArrCocTrainer`."""
         layers, temperature = self.distillation_layers, self.temperature
         return Objective(
             mix=Mix(self.strategies, self.budgets),
@@ -177,7 +177,7 @@ def _number(value: Any, name: str) -> float:
 @STAGES.register("allocator")
 @dataclass(frozen=True)
 class AllocatorPhase(Phase):
-    """Where to look and how much of it: scorer, allocator and bridge."""
+    """Trains the parts that choose patches: scorer, allocator and bridge."""
 
     trained: tuple[str, ...] = ("scorer", "allocator", "bridge")
 
@@ -185,7 +185,7 @@ class AllocatorPhase(Phase):
 @STAGES.register("semantic")
 @dataclass(frozen=True)
 class SemanticPhase(Phase):
-    """What is seen there: the semantic encoder and the bridge."""
+    """Trains the parts that encode them: the semantic encoder and the bridge."""
 
     trained: tuple[str, ...] = ("semantic", "bridge")
 
@@ -215,9 +215,9 @@ class LogLines(TrainerCallback):
 
 
 class FrozenInputs(TrainerCallback):
-    """Undoes that activation checkpointing gives the text embeddings a gradient.
+    """Reverts the gradient that activation checkpointing gives to the text embeddings.
 
-    Only its older, reentrant form needs one; with it, a frozen scorer would keep a graph over every patch.
+    Only its older, reentrant form needs it; with it, a frozen scorer would keep a graph over every patch.
     """
 
     def on_train_begin(
@@ -227,19 +227,19 @@ class FrozenInputs(TrainerCallback):
 
 
 class BestThatIsThere(TrainerCallback):
-    """Forgets a best checkpoint that was damaged and discarded: the best of those to come counts."""
+    """Forgets a best checkpoint that was damaged and discarded."""
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        if state.best_metric is not None and state.best_model_checkpoint is None:  # Trainer has looked where it was
+        if state.best_metric is not None and state.best_model_checkpoint is None:  # Trainer has looked for it there
             best = f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}"
             logger.warning(f"expected {best}, the best checkpoint so far; got none: the best of those to come is kept")
             state.best_metric = state.best_global_step = None
 
 
 def reporters(names: str, folder: Path) -> list[TrainerCallback]:
-    """What writes metrics elsewhere than to the log.
+    """Callbacks that write metrics elsewhere than to the log.
 
     Raises:
         ValueError: an unknown name.
@@ -255,10 +255,10 @@ def reporters(names: str, folder: Path) -> list[TrainerCallback]:
 
 
 def training_arguments(phase: Phase, folder: Path, device: torch.device) -> TrainingArguments:
-    """The phase's settings, as Trainer takes them.
+    """The phase's settings as transformers' `TrainingArguments`.
 
     Raises:
-        ValueError: a GPU other than the first: Trainer takes that one, of those that it is shown.
+        ValueError: a GPU other than the first one that is visible, which Trainer uses.
     """
     if device.index:
         raise ValueError(f"device: expected cpu or cuda (CUDA_VISIBLE_DEVICES says which one); got {device}")
@@ -291,16 +291,16 @@ def training_arguments(phase: Phase, folder: Path, device: torch.device) -> Trai
         remove_unused_columns=False,
         label_names=["labels"],
         dataloader_num_workers=phase.workers,
-        ddp_find_unused_parameters=True,  # a step's strategy uses some scorers and not others
+        ddp_find_unused_parameters=True,  # a step's strategy does not use all scorers
         use_cpu=device.type == "cpu",
         seed=phase.seed,
     )
-    arguments._n_gpu = min(1, arguments.n_gpu)  # several GPUs: accelerate launch, never DataParallel
+    arguments._n_gpu = min(1, arguments.n_gpu)  # several GPUs need accelerate launch, not DataParallel
     return arguments
 
 
 def _opened(spec: Mapping[str, Any], root: Path) -> Any:
-    """The records of `open_records`; what shall happen to bad ones stands beside the format's own fields."""
+    """The records of `open_records`; `on_error` and `max_errors` are among the format's own fields."""
     errors = {name: spec[name] for name in ("on_error", "max_errors") if name in spec}
     return open_records({name: spec[name] for name in spec if name not in errors}, folder=root, **errors)
 
@@ -311,12 +311,13 @@ def make_trainer(
     """The trainer of a phase, its data opened and its frozen parts frozen.
 
     Args:
-        model: an ARR-COC model, or a PEFT model around one (then PEFT says what is trained, not `phase.trained`).
+        model: an ARR-COC model, or a PEFT model around one (PEFT then decides the trained parameters, not
+            `phase.trained`).
         processor: the model's.
-        phase: what to train, on what, and for how long.
+        phase: its settings.
         folder: of the phase's checkpoints.
         device: where to train.
-        root: what paths in `phase.data` are relative to.
+        root: the folder that paths in `phase.data` are relative to.
     """
     config = model.config
     base_model(model).processor = processor
@@ -327,7 +328,7 @@ def make_trainer(
     objective = phase.objective()
     budget = objective.mix.largest(config)
     if phase.held_out is not None:
-        budget = max(budget, config.vision_tokens()[1])  # evaluation fetches as the model does, not as it is drawn
+        budget = max(budget, config.vision_tokens()[1])  # evaluation fetches as the model does, without draws
     if phase.loss_weights()["distillation"]:
         if BRIDGES[config.bridge_config.kind].places_tokens:
             expected = "a bridge whose tokens tell of one patch each"
@@ -350,10 +351,10 @@ def make_trainer(
 def train_phase(
     model: Any, processor: ArrCocProcessor, phase: Phase, folder: Path, *, device: torch.device, root: Path
 ) -> Path:
-    """Runs a phase, or goes on with one that was killed; see `make_trainer`.
+    """Runs a phase, or resumes a killed one; see `make_trainer`.
 
     Returns:
-        The folder of what it made: model and processor.
+        The folder of its result: model and processor.
     """
     finished = folder / MODEL
     if finished.is_dir() and (fault := damage(finished, folder / DIGESTS)) is None:
@@ -366,17 +367,17 @@ def train_phase(
         trainer = make_trainer(model, processor, phase, folder, device=device, root=root)
         trainer.train()
     finally:
-        model.config.fetcher_config.gradient = configured  # the phase's own is no property of what it makes
+        model.config.fetcher_config.gradient = configured  # the phase's gradient is not part of the resulting model
     _keep_model(trainer, processor, finished)
     return finished
 
 
 def _keep_model(trainer: ArrCocTrainer, processor: ArrCocProcessor, finished: Path) -> None:
-    """Writes what was trained, and nothing else, to `finished` in one step; every process has a part in it."""
+    """Writes the trained model to `finished` in one step; all processes take part."""
     beside = finished.with_name(f"{finished.name}.tmp")
     main = trainer.is_world_process_zero()
     if main:
-        shutil.rmtree(beside, ignore_errors=True)  # what a killed run left there
+        shutil.rmtree(beside, ignore_errors=True)  # remains of a killed run
     trainer.accelerator.wait_for_everyone()
     try:
         with disk_faults(finished):

@@ -1,22 +1,22 @@
-"""Recipes: a YAML file that says which stages make a checkpoint, from nothing or from a trained one.
+"""Recipes: a YAML file with the stages that train a checkpoint, from new weights or from a trained model.
 
 model: .                   # folder with config.json and the tokenizer, relative to the recipe
-start: .                   # a trained model's folder to go on from, for images of any size; none: new weights
-config: {fetcher_config: {allocator: tiers}}   # what shall differ from config.json
-reference: {format: rendered, pages: 100, split: validation}   # how it fetches on these is saved beside it
-saved: {dtype: bfloat16, max_shard_size: 16MB}   # how it is written; none: as it was trained, in one file
-averaged: 0.4              # share in what is written of the weights that it starts from; none: those of the last stage
+start: .                   # a trained model's folder to start from, for images of any size; none: new weights
+config: {fetcher_config: {allocator: tiers}}   # changes to config.json
+reference: {format: rendered, pages: 100, split: validation}   # typical questions; saves fetch_reference.json
+saved: {dtype: bfloat16, max_shard_size: 16MB}   # form of the files; none: as trained, in one file
+averaged: 0.4              # share of the start weights in the saved ones; none: the last stage's weights
 seed: 0
-defaults: {bf16: true}     # settings of every stage that knows them and does not say otherwise
+defaults: {bf16: true}     # defaults of all stages that have these settings
 stages:
   - stage: reading         # see ReadingStage
     steps: 2400
   - stage: allocator       # see AllocatorPhase
     steps: 3000
 
-Or the same as another recipe but for some settings, named as on the command line:
+Or another recipe with some settings changed, named as on the command line:
 
-base: train.yaml           # relative to this file; what is relative to a recipe is so to the base
+base: train.yaml           # relative to this file; paths of the recipe are relative to the base
 settings: {answering.steps: 100, seed: 1}
 """
 
@@ -57,14 +57,14 @@ from .stages import STAGES, Run, Stage, stage_from
 
 @dataclass(frozen=True)
 class Saving:
-    """What a recipe says of its trained model's files.
+    """How a recipe writes its trained model's files.
 
     Attributes:
-        dtype: of weights and of what only training uses, a name in `DTYPES`; None: as they were trained.
+        dtype: of weights and of training-only states, a name in `DTYPES`; None: as they were trained.
         max_shard_size: of a file of weights, bytes or text such as "16MB".
 
     Raises:
-        ValueError: a type that is none of these, or a size that says nothing.
+        ValueError: another dtype, or an invalid size.
     """
 
     dtype: str | None = None
@@ -82,10 +82,10 @@ class Saving:
 
     @classmethod
     def told(cls, settings: Mapping[str, Any]) -> "Saving":
-        """What a recipe's `saved` says.
+        """The settings in a recipe's `saved`.
 
         Raises:
-            ValueError: settings that there are not.
+            ValueError: unknown settings.
         """
         known = [setting.name for setting in fields(cls)]
         if unknown := sorted(map(str, set(settings) - set(known))):
@@ -93,7 +93,7 @@ class Saving:
         return cls(**settings)
 
     def write(self, run: Run, folder: Path) -> None:
-        """Writes weights, configuration, processor, and what training the model further needs; the run's are cast."""
+        """Writes weights, configuration, processor, and the states for further training, in the dtype of `saved`."""
         dtype = None if self.dtype is None else DTYPES[self.dtype]
         if dtype is not None:
             run.model.to(dtype)  # type: ignore[arg-type]  # transformers wraps `to` and loses its types
@@ -117,7 +117,7 @@ _KINDS: tuple[tuple[tuple[str, ...], type, str], ...] = (
     (("seed",), int, "a whole number"),
     (("config", "defaults", "reference", "saved"), Mapping, "a mapping"),
 )
-"""What a recipe's names stand for."""
+"""Names in a recipe and their long forms."""
 
 _KEYS = (*_TOP, "config", "defaults", "stages")
 _DERIVED = ("base", "settings")
@@ -131,14 +131,14 @@ class Recipe:
         model: the configuration's folder.
         stages: settings in the order they run.
         seed: of the initial weights.
-        start: a trained model's folder (with its `LEARNER`, for stages from scratch) to go on from; None: nothing.
-        root: what paths in the stages' data are relative to.
+        start: a trained model's folder (with its `LEARNER`, for stages from scratch) to start from; None: new weights.
+        root: the folder that paths in the stages' data are relative to.
         changes: settings that differ from the configuration's, parts of it as mappings.
-        reference: usual questions, see `arr_coc.data.formats.open_records`, on which `arr-coc train` measures how the
-            trained model fetches, for a server to compare its traffic with; None: it does not.
+        reference: typical questions, see `arr_coc.data.formats.open_records`, on which `arr-coc train` measures what
+            the trained model fetches, for a server to compare its traffic with; None: no measurement.
         saved: how the trained model is written.
-        averaged: share in what is written of the weights as they were before the first stage (one stage's own setting
-            of this name is that of what it found).
+        averaged: share of the weights before the first stage in the saved ones (a stage's own setting of this name is
+            the share of the weights before that stage).
 
     Raises:
         ValueError: a share outside 0..1, or one of no `start`; a phase that follows a stage after which parts of the
@@ -169,14 +169,14 @@ class Recipe:
         """The configuration with its changes.
 
         Raises:
-            ValueError: a change of what no configuration has, or to what it may not be.
+            ValueError: an unknown field, or an invalid value.
         """
         known = load_config(str(self.model)).to_dict()
         return ArrCocConfig.from_dict(_changed(known, self.changes, "config"))
 
 
 def _changed(known: Mapping[str, Any], changes: Any, where: str) -> dict[str, Any]:
-    """A mapping with changes, inside its mappings too."""
+    """A mapping with changes, also in nested mappings."""
     if not isinstance(changes, Mapping) or set(changes) - set(known):
         received = sorted(set(changes) - set(known)) if isinstance(changes, Mapping) else changes
         raise ValueError(f"{where}: expected settings among {', '.join(known)}; got {received}")
@@ -188,10 +188,10 @@ def _changed(known: Mapping[str, Any], changes: Any, where: str) -> dict[str, An
 
 
 def _override(recipe: dict[str, Any], key: str, value: Any) -> None:
-    """Sets what a dotted name means, see `load_recipe`.
+    """Sets a dotted setting, see `load_recipe`.
 
     Raises:
-        ValueError: nothing has such a setting.
+        ValueError: no such setting.
     """
     places, path = _places(recipe, key.split("."))
     if not (places and path and all(path)):
@@ -208,7 +208,7 @@ def _override(recipe: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _places(recipe: dict[str, Any], path: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
-    """The recipe itself or those of its stages that a dotted name means, and what of the name is left."""
+    """The recipe or the stages that a dotted name refers to, and the rest of the name."""
     stages = [stage for stage in recipe["stages"] if isinstance(stage, dict)]
     first, rest = path[0], path[1:]
     if first in _TOP and (not rest or isinstance(recipe.get(first), dict)):
@@ -229,8 +229,8 @@ def load_recipe(path: Path, settings: Sequence[str] = ()) -> Recipe:
 
     Args:
         path: the YAML file.
-        settings: overrides: "2.steps=100" or "joint.steps=100" of a stage by number or name, "steps=100" of all that
-            have such a setting, "2.data.path=pages.jsonl" inside one, "seed=1" or "reference.pages=9" of the
+        settings: overrides: "2.steps=100" or "joint.steps=100" for a stage by number or name, "steps=100" for all
+            stages with this setting, "2.data.path=pages.jsonl" inside one, "seed=1" or "reference.pages=9" for the
             recipe.
 
     Raises:
@@ -269,10 +269,10 @@ def _check_top(recipe: dict[str, Any], path: Path) -> None:
 
 
 def _read(path: Path) -> tuple[Path, dict[str, Any]]:
-    """What a recipe's file says, with its settings laid over the recipe that it is based on; and the latter's path.
+    """The content of a recipe's file, with its settings applied to its base recipe; and the base's path.
 
     Raises:
-        ValueError: no stages, or names that mean nothing.
+        ValueError: no stages, or unknown names.
     """
     content = read_yaml(path)
     derived = isinstance(content, dict) and "base" in content
@@ -301,13 +301,14 @@ def _check_defaults(defaults: Any, stages: list[Any]) -> None:
 
 
 def train(recipe: Recipe, out: Path, device: torch.device | str = "cpu") -> None:
-    """Runs a recipe, or goes on with one that was killed: every stage keeps its checkpoints in `out`.
+    """Runs a recipe, or resumes a killed run: every stage keeps its checkpoints in `out`.
 
-    Writes the trained checkpoint to `out/model`: weights, configuration, processor, and what training it further needs.
+    Writes the trained checkpoint to `out/model`: weights, configuration, processor, and the states for further
+    training.
 
     Raises:
-        ValueError: several processes for stages that know one only; a device that Trainer cannot be told; another
-            process trains in `out`; damaged weights to start from, or damaged checkpoints and no older one.
+        ValueError: several processes for a stage that runs in one only; a device that Trainer does not support; another
+            process that trains in `out`; damaged weights to start from, or damaged checkpoints and no older one.
     """
     state = PartialState(cpu=torch.device(device).type == "cpu")
     if state.num_processes > 1 and any(stage.from_scratch for stage in recipe.stages):
@@ -336,10 +337,10 @@ def train(recipe: Recipe, out: Path, device: torch.device | str = "cpu") -> None
 
 
 def train_attached(recipe: Recipe, out: Path, device: torch.device | str = "cpu") -> None:
-    """Runs a recipe whose stages train the scorer of a published model, and writes it to `out/model` (`load_reader`).
+    """Runs a recipe that trains the scorer of a published model, and writes it to `out/model` (`load_reader`).
 
     Raises:
-        ValueError: other stages beside these, or settings that are of our own models alone.
+        ValueError: other stages in the recipe, or settings for our own models only.
     """
     own = {"reference": recipe.reference, "averaged": recipe.averaged or None}
     given = [name for name, value in own.items() if value is not None]
@@ -363,11 +364,11 @@ def train_attached(recipe: Recipe, out: Path, device: torch.device | str = "cpu"
 
 
 _ANY_TIME = ("workers", "log_every", "report_to")
-"""Settings of stages that change nothing of what is trained."""
+"""Settings of stages without effect on the result."""
 
 
 def tell_changes(stage: Stage, path: Path) -> None:
-    """Warns of settings that are not those that the stage was begun with, which it keeps in `path`."""
+    """Warns of settings that differ from those of the stage's start, which are in `path`."""
     names = [part.name for part in fields(stage) if part.name not in _ANY_TIME]
     told = {name: repr(getattr(stage, name)) for name in names}
     if not path.is_file():
@@ -381,7 +382,7 @@ def tell_changes(stage: Stage, path: Path) -> None:
 
 
 def begin(recipe: Recipe, device: torch.device) -> Run:
-    """A model with new weights, or with those of the folder that the recipe starts from."""
+    """A model with new weights, or with those of the recipe's start folder."""
     config = recipe.config()
     torch.manual_seed(recipe.seed)
     with refused(str(recipe.model)):
@@ -407,14 +408,14 @@ def begin(recipe: Recipe, device: torch.device) -> Run:
 def load_warm_start(model: ArrCocForConditionalGeneration, start: Path) -> set[str]:
     """Loads the weights of a trained model.
 
-    For another size of image, position tables are resized, as they are for one image of that size.
+    For another image size, position tables are resized as for an image of that size.
 
     Args:
-        model: with new weights. What the trained one knows nothing of keeps them.
+        model: with new weights; weights that the trained model does not have stay new.
         start: the trained model's folder.
 
     Returns:
-        Names of the weights that the trained one knows nothing of.
+        Names of the weights that the trained model does not have.
 
     Raises:
         ValueError: weights of other shapes, or fewer language layers.
@@ -441,14 +442,14 @@ def load_warm_start(model: ArrCocForConditionalGeneration, start: Path) -> set[s
 
 
 ADAPTER = "adapter"
-"""Folder, in a run's own, of the adapter."""
+"""Folder of the adapter, in a run's own folder."""
 
 
 def train_adapter(recipe: Recipe, out: Path, device: torch.device | str = "cpu", *, rank: int = 8) -> Path:
-    """Runs a recipe's one phase on an adapter, or goes on with a run that was killed; the model stays as it is.
+    """Runs a recipe's one phase on an adapter, or resumes a killed run; the model's own weights do not change.
 
     Args:
-        recipe: of one phase, which begins with a trained model (`start`).
+        recipe: of one phase, with a trained model as its start (`start`).
         out: folder for checkpoints and for the adapter.
         device: where to train.
         rank: of LoRA.
@@ -457,7 +458,7 @@ def train_adapter(recipe: Recipe, out: Path, device: torch.device | str = "cpu",
         The adapter's folder, for `PeftModel.from_pretrained`.
 
     Raises:
-        ValueError: another recipe, a phase whose parts have no linear layers, or `out` in another process's hands.
+        ValueError: another recipe, a phase whose parts have no linear layers, or `out` in use by another process.
     """
     main = PartialState(cpu=torch.device(device).type == "cpu").is_main_process
     with sole_writer(out) if main else nullcontext():
@@ -470,7 +471,7 @@ def train_adapter(recipe: Recipe, out: Path, device: torch.device | str = "cpu",
 
 
 def _train_adapter(recipe: Recipe, out: Path, device: torch.device, rank: int) -> Path:
-    """Runs the phase; returns the folder that it made."""
+    """Runs the phase; returns the folder of its result."""
     phase = recipe.stages[0]
     if len(recipe.stages) != 1 or not isinstance(phase, Phase) or recipe.start is None:
         stages = ", ".join(type(stage).__name__ for stage in recipe.stages)

@@ -1,10 +1,10 @@
-"""Reinforcement: the scorer learns from answers alone which patches to fetch; no box is ever shown.
+"""Reinforcement: the scorer learns which patches to fetch from answers alone, without boxes.
 
 For each question G sets of patches are drawn from the scorer (Plackett-Luce, `plackett_luce.py`), the model answers
-from each, and sets that were answered better than the same question's other sets become more likely (REINFORCE,
-Williams 1992, with a leave-one-out baseline, Kool et al. 2019). With an allocator that chooses how much it fetches, the
-sizes of the sets are drawn too, and what decides them learns as well. An image is encoded once. In order: the reward of
-an answer, a batch whose questions are answered several times, the loss.
+from each, and sets with better answers than the same question's other sets become more likely (REINFORCE, Williams
+1992, with a leave-one-out baseline, Kool et al. 2019). With an allocator that chooses the number of patches, the sizes
+of the sets are drawn too, and its budgeter learns as well. An image is encoded once. This file has, in order: the
+reward of an answer, a batch whose questions are answered several times, the loss.
 
 Notation: B prompts, I image slots, G draws, N patches, K fetched tokens at most, S prompt length.
 """
@@ -34,9 +34,9 @@ class RewardWeights:
     """Weights of the three terms of a reward.
 
     Attributes:
-        correctness: of the answer: 1 exact, the overlap of tokens where partial, 0 wrong.
+        correctness: of the answer: 1 exact, the overlap of tokens if partial, 0 wrong.
         efficiency: of the share of the budget that was not fetched.
-        passes: of 1 / how often the model ran back into the image before it answered.
+        passes: of 1 / number of passes before the answer.
     """
 
     correctness: float = 1.0
@@ -45,7 +45,7 @@ class RewardWeights:
 
 
 def answer_correctness(text: str, answers: Sequence[str]) -> float:
-    """1 for an exact match with any answer, else the best F1 of words, 0 where no word is shared."""
+    """1 for an exact match with any answer, else the best F1 of words, 0 without a common word."""
     return 1.0 if exact_match(text, answers) else float(token_f1(text, answers))
 
 
@@ -54,14 +54,14 @@ def reward(
 ) -> Tensor:
     """correctness * w_c + (1 - fetched / budget) * w_e + w_p / passes, in the shape of `correctness`.
 
-    What is the same for all draws of a question, the baseline takes out: efficiency matters with allocators that choose
-    how much they fetch, passes in a model that runs back more than once.
+    The baseline removes terms that are equal for all draws of a question: efficiency matters with allocators that
+    choose the number of patches, passes in a model with several passes.
 
     Args:
         correctness: in 0..1.
-        fetched: patches fetched.
-        budget: patches that might have been fetched.
-        passes: how often the model fetched; answering from the base tokens alone counts as one.
+        fetched: number of fetched patches.
+        budget: the most patches.
+        passes: number of passes; an answer from base tokens alone has one.
     """
     saved = 1 - torch.as_tensor(fetched).to(correctness) / max(1, budget)
     few = 1 / torch.as_tensor(passes).to(correctness).clamp(min=1)
@@ -69,9 +69,9 @@ def reward(
 
 
 def group_advantages(rewards: Tensor, *, normalise: bool = False) -> Tensor:
-    """Rewards [B, G] less the mean of the same question's other draws: a draw is no part of its baseline.
+    """Rewards [B, G] less the mean of the same question's other draws (leave-one-out).
 
-    `normalise`: divided by the standard deviation within the group; zero where all draws fared alike.
+    `normalise`: divided by the standard deviation within the group; zero if all rewards are equal.
     """
     draws = rewards.shape[1]
     advantages = (rewards - rewards.mean(1, keepdim=True)) * draws / (draws - 1)
@@ -89,10 +89,10 @@ class AnsweredPrompts:
     """Prompts about encoded images, and their right answers.
 
     Attributes:
-        model: that answers.
-        batch: `_PROMPT` [B, S], the ids with placeholders for as many fetched tokens as patches are to be drawn, and
+        model: answers them.
+        batch: `_PROMPT` [B, S], the ids with as many placeholders for fetched tokens as patches are drawn, and
             `image_index` [I].
-        answers: for each prompt the texts that are right; None: what `labels` say.
+        answers: for each prompt the right texts; None: from `labels`.
         encoding: the images.
     """
 
@@ -102,8 +102,8 @@ class AnsweredPrompts:
     encoding: ImageEncoding
 
     def select(self, prompts: Tensor, slots: Tensor, num_fetched: int) -> "AnsweredPrompts":
-        """Some prompts, by number [b], with their slots (bool [I]), and placeholders for so many fetched tokens per
-        image."""
+        """Some prompts, by number [b], with their slots (bool [I]) and `num_fetched` placeholders for fetched tokens
+        per image."""
         batch = trim_placeholders(
             counts=torch.full((int(slots.sum()),), num_fetched, device=slots.device),
             image_token_id=self.model.config.image_token_id,
@@ -124,8 +124,8 @@ class AnsweredPrompts:
     def _forced(self, images: dict[str, Any]) -> Tensor:
         """Share of the answer's tokens, its end included, that a greedy answer gets right before its first mistake.
 
-        One pass tells, as greedy decoding up to there sees the same tokens. Tokens behind do not count: a model that
-        sees nothing still guesses the ends of words.
+        One pass suffices, as greedy decoding sees the same tokens up to there. Later tokens do not count: even without
+        relevant patches a model guesses the ends of words.
         """
         labels = self.batch["labels"]
         prompts = {name: self.batch[name] for name in _PROMPT if name != "labels"}
@@ -135,7 +135,7 @@ class AnsweredPrompts:
         return ((right.logical_not().cumsum(1) == 0) & asked).sum(1) / asked.sum(1).clamp(min=1)
 
     def _generated(self, images: dict[str, Any]) -> Tensor:
-        """Greedy answers, scored as text, with room for what is thought before them."""
+        """Greedy answers, scored as text, with room for thinking before them."""
         prompts, room = self._prompts()
         room = max(room, self.model.generation_config.max_new_tokens or 0)
         settings: dict[str, Any] = {**prompts, **images, "max_new_tokens": room}
@@ -165,7 +165,7 @@ class AnsweredPrompts:
         position = torch.arange(ids.shape[1], device=ids.device)
         before = (position < asked.int().argmax(1, keepdim=True)) & self.batch["attention_mask"].bool()
         width = int(before.sum(1).max())
-        order = before.int().argsort(dim=1, stable=True)[:, -width:]  # what is kept, at the end, in its order
+        order = before.int().argsort(dim=1, stable=True)[:, -width:]  # kept tokens last, in their order
         inside = before.gather(1, order)
         prompts = {
             "input_ids": ids.gather(1, order).masked_fill(~inside, self._pad),
@@ -177,11 +177,11 @@ class AnsweredPrompts:
 
 @dataclass(frozen=True)
 class DrawnQuestions:
-    """Questions whose patches are to be drawn.
+    """Questions with the inputs for drawing their patches.
 
     Attributes:
         prompts: with room for K fetched tokens per image.
-        selected: what the questions see before anything is fetched.
+        selected: the image slots of the questions.
         mask: bool [I, N], True on patches that may be drawn.
     """
 
@@ -199,7 +199,7 @@ class DrawnQuestions:
         encoding: ImageEncoding | None = None,
         answers: Sequence[Sequence[str]] | None = None,
     ) -> "DrawnQuestions":
-        """What `QuestionCollator` gives, its images encoded unless `encoding` is given.
+        """From a batch of `QuestionCollator`; encodes its images unless `encoding` is given.
 
         Raises:
             ValueError: no labels, or prompts without room for fetched tokens.
@@ -223,7 +223,7 @@ class DrawnQuestions:
         return cls(AnsweredPrompts(model, own, answers, encoding), selected, mask)
 
     def fetch(self, strategy: str, allocator: str | None) -> FetchResult:
-        """What the model itself would fetch, with the gradient of what chooses."""
+        """The patches that the model itself fetches, with the gradient of its scorer and budgeter."""
         return self.prompts.model.model.fetch(self.selected, FetchChoices(strategy=strategy, allocator=allocator))
 
     @torch.no_grad()
@@ -259,7 +259,7 @@ class ReinforceSettings:
         weights: of the reward's parts.
         normalise: divide advantages by their standard deviation within a question's draws.
         temperature: sets are drawn from logits / temperature.
-        entropy_floor: nats, of one draw: a scorer surer than this is pulled back; log(8): as sure as between 8 patches.
+        entropy_floor: nats, of one draw: the least entropy of the scorer; log(8) is that of 8 equal patches.
         entropy_weight: of the shortfall.
         kl_weight: of the divergence from the starting scorer.
         answering: "generate": greedy answers, scored as text; "forced": one pass over the right answer, and the share
@@ -349,7 +349,7 @@ def draw_divergence(logits: Tensor, reference: Tensor, mask: Tensor) -> Tensor:
 
 
 def _log_softmax(logits: Tensor, mask: Tensor) -> Tensor:
-    """Finite outside the mask, so that products with the probabilities there are 0."""
+    """Logits that are finite outside the mask, so that products with the probabilities there are 0."""
     lowest = torch.finfo(torch.float32).min
     return logits.float().masked_fill(~mask, lowest).log_softmax(-1).clamp(min=-1e4)
 
@@ -374,24 +374,24 @@ def reinforcement_loss(
     encoding: ImageEncoding | None = None,
     reference: Scorer | None = None,
 ) -> Reinforcement:
-    """Draws G sets for each question, answers from each, and returns the loss whose gradient trains what chooses.
+    """Draws G sets for each question, answers from each, and returns the loss that trains the scorer and the budgeter.
 
     Args:
         model: an ARR-COC model with its processor, wrapped by PEFT or not.
-        batch: what `QuestionCollator` gives, boxes unused: `input_ids`, `labels`, `attention_mask` [B, S];
+        batch: from `QuestionCollator`, without its boxes: `input_ids`, `labels`, `attention_mask` [B, S];
             `query_mask`, `image_index` where there are any; `pixel_values` and `patch_mask` unless `encoding` is given.
         settings: see there.
         generator: of the draws.
         strategy, allocator: names; the config's by default.
         fetch: of a forward pass on this batch with `strategy` and `allocator`: its scores get the gradient, through
             whatever wraps the model (DDP); None: the scorer runs here.
-        answers: for each prompt the texts that are right; by default what `labels` say.
+        answers: for each prompt the right texts; by default from `labels`.
         encoding: the images, encoded.
         reference: the starting scorer, see `starting_scorer`; None: no divergence.
 
     Raises:
         ValueError: a scorer without weights, no labels, a prompt without room for fetched patches; prompts with several
-            images and an allocator that chooses how much it fetches.
+            images with an allocator that chooses the number of patches.
     """
     base = base_model(model)
     strategy = base.config.fetcher_config.strategy if strategy is None else strategy
@@ -423,7 +423,7 @@ def reinforcement_loss(
 def _draw(
     logits: Tensor, survival: Tensor | None, asked: DrawnQuestions, draws: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Patches [I, G, K], how many of them are the set [I, G], and the log-probability of set and size [I, G]."""
+    """Patches [I, G, K], the sizes of the sets [I, G], and the log-probability of set and size [I, G]."""
     logits = logits[:, None].expand(-1, draws, -1)
     mask = asked.mask[:, None].expand(-1, draws, -1)
     sizes = torch.full(logits.shape[:2], asked.selected.budget, device=logits.device)
@@ -436,10 +436,10 @@ def _draw(
 
 
 class Reinforcer:
-    """Reinforcement over a run: what it needs beside a batch, as functions of seed and step.
+    """The functions of seed and step that reinforcement needs over a run.
 
     Args:
-        model: as the run begins, before any checkpoint is loaded into it: its scorers are the references.
+        model: at the start of the run, before a checkpoint is loaded: its scorers are the references.
         settings: see there.
         seed: of the draws.
     """
@@ -451,7 +451,7 @@ class Reinforcer:
     def loss(
         self, batch: Mapping[str, Tensor], fetch: FetchResult, *, step: int, encoding: ImageEncoding | None = None
     ) -> Reinforcement:
-        """`reinforcement_loss` of a batch that was run through the model; what is drawn depends on the batch too."""
+        """`reinforcement_loss` of a batch after its forward pass; the draws depend on the batch, too."""
         numbers = (self.seed, step, int(batch["input_ids"].sum()))
         seed = 0
         for number in numbers:

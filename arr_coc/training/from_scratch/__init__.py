@@ -1,1 +1,2 @@
-"""Stages that make a model from nothing: reading, copying, answering. Each trains in one process, on pages it draws."""
+"""Stages that train a model from nothing: reading, copying, answering. Each trains in one process, on pages that it
+draws."""

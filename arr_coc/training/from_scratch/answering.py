@@ -1,11 +1,11 @@
 """Stage: the whole model learns to find, fetch and answer, on rendered documents.
 
-A batch is some pages with several questions each, encoded once. At first no answers are asked for: fetched tokens learn
-to be the perfect ones of the copying stage, and the scorers learn relevance from the boxes of the answer and its label.
-Then strategy and budget are drawn per batch, oracle boxes mostly at first (so that the reader sees what it is to read),
-the trained scorers more and more; so one set of weights serves every strategy. Oracle batches also transcribe, in a
-second turn, all lines that they fetched: many more characters than an answer has. Batches that fetch nothing transcribe
-the whole page: what base tokens cannot tell is never learnt from patches that tell it better.
+A batch is some pages with several questions each, encoded once. At first there are no answers: fetched tokens learn to
+be the oracle tokens of the copying stage, and the scorers learn relevance from the boxes of the answer and its label.
+Then strategy and budget are drawn per batch: at first mostly oracle boxes, so that the language model gets readable
+patches, then more and more the trained scorers. So one set of weights serves every strategy. Oracle batches also
+transcribe, in a second turn, all lines that they fetched: many more characters than an answer has. Batches without
+fetched tokens transcribe the whole page, as text in base tokens is not learned from patches that show it better.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,34 +32,34 @@ from .stage import ScratchStage, Task
 class AnsweringStage(ScratchStage):
     """Settings of the stage.
 
-    By default one set of weights learns to serve every strategy. What is to be compared at its best is trained for one
-    way to fill the prompt alone: `start_mix` and `end_mix` with its strategy, `budgets` with its budget, `reads_base`.
+    By default one set of weights learns to serve every strategy. For a comparison of strategies at their best, train
+    for
+    one strategy alone: `start_mix` and `end_mix` with its strategy, `budgets` with its budget, `reads_base`.
 
     Attributes:
         pages, questions: pages per step, and questions about each.
-        sorted_steps: of so many steps pages are drawn together and sorted by how much they say, so that little of a
-            batch is padding; each worker draws them all.
+        sorted_steps: steps whose pages are drawn together and sorted by length, which saves padding; each worker draws
+            them all.
         kinds, photo, reused: of the pages, as in the reading stage.
         absent, unheard, turns: shares of the questions, as in the copying stage.
         learning_rate: of all but the grid encoder (encoder_rate) and the language model (language_rate).
-        aligned_steps: steps at the start in which no answers are asked for: fetched tokens learn to be perfect ones,
-            and the scorers relevance.
+        aligned_steps: steps at the start without answers: fetched tokens learn to be oracle tokens, and the scorers
+            learn relevance.
         frozen_steps: steps at the start in which the grid encoder is not trained.
         start_mix, end_mix: how often each strategy is drawn at the first step and from half of the steps on.
         budgets: how often each budget is drawn, by name or number.
-        reads_base: whether the language model reads base tokens; if not, patches have to say all.
+        reads_base: whether the language model reads base tokens.
         transcribed: share of the batches of the oracle, and of those that see the whole page (by its base alone or by
             all of its patches), that also transcribe.
         transcript_budget: the oracle's fetched tokens then; lines are fetched and transcribed as long as they fit.
-        dropped: share of the oracle's questions for which some of the patches are left out, to be read off the base
-            where that is read.
-        relevance_share: share of the questions that the scorers are trained on in a step that does not fetch by one.
+        dropped: share of the oracle's questions without some of the patches, which base tokens then have to replace.
+        relevance_share: share of the questions that train the scorers in a step without a trained scorer's fetch.
         relevance_weight, token_weight, base_weight, visual_weight, reading_weight: of the losses beside the
             answer's.
-        pointing_layer: of the language model, where it learns to look, as in the copying stage.
-        evaluate_questions: questions asked in a measurement about pages of each kind.
-        evaluate_split: what is measured on: "validation" has held-out fonts and words, for decisions.
-        evaluate_strategies, evaluate_budget: how questions are answered in a measurement.
+        pointing_layer: layer of the language model with the pointing heads, as in the copying stage.
+        evaluate_questions: questions in a measurement about pages of each kind.
+        evaluate_split: split of measurements: "validation" has held-out fonts and words, for decisions.
+        evaluate_strategies, evaluate_budget: strategies and budget of measurements.
 
     Raises:
         ValueError: pages that cannot be asked about, or steps that read neither base nor patches.
@@ -129,13 +129,13 @@ class AnsweringStage(ScratchStage):
         return Answering(self, run)
 
     def mix(self, step: int) -> dict[str, float]:
-        """How often each strategy is drawn at `step`: linear from the start's to the end's over half of the steps."""
+        """The probability of each strategy at `step`: linear from the start's to the end's over half of the steps."""
         progress = min(1.0, 2 * step / self.steps)
         names = {**self.start_mix, **self.end_mix}
         return {n: (1 - progress) * self.start_mix.get(n, 0.0) + progress * self.end_mix.get(n, 0.0) for n in names}
 
     def weights(self) -> dict[str, float]:
-        """Loss -> what it is multiplied by before all are summed."""
+        """The weight of each loss."""
         return {
             "answer": 1.0,
             "relevance": self.relevance_weight,
@@ -148,7 +148,7 @@ class AnsweringStage(ScratchStage):
 
 
 POINTER_WEIGHT = 0.3
-"""Of the loss that tells where to look, beside the answer's."""
+"""Weight of the pointing loss, beside the answer's."""
 
 Name = TypeVar("Name", str, str | int)
 
@@ -160,11 +160,12 @@ def _draw(generator: torch.Generator, weights: Mapping[Name, float]) -> Name:
 
 @torch.no_grad()
 def measure(learner: Learner, batches: list[Batch], strategies: Sequence[str], budget: int) -> dict[str, float]:
-    """What each strategy reaches with so many patches on batches of held-out pages.
+    """The scores of each strategy at a number of patches, on batches of held-out pages.
 
     Returns:
-        By strategy "exact", of questions about what the page shows; "absent", of the others, where there are any;
-        "loss" of all; "recall" of the patches that show the answer.
+        By strategy "exact", of questions with an answer on the page; "absent", of the others, if there are any; "loss"
+            of
+        all; "recall" of the patches that show the answer.
     """
     learner.eval()
     scores = {}
@@ -187,7 +188,7 @@ def measure(learner: Learner, batches: list[Batch], strategies: Sequence[str], b
 
 
 class Answering(Task):
-    """The run's model, in place, with what only training uses."""
+    """The run's model, in place, with its training-only parts."""
 
     module: Learner
 
@@ -202,7 +203,7 @@ class Answering(Task):
         side = stage.image_size or config.vision_config.image_size
         self.patches = grid_size(side, config.vision_config.patch_size) ** 2
         for budget in (*stage.budgets, stage.evaluate_budget, stage.transcript_budget):
-            resolve_budget(budget, self.patches)  # a ValueError where there are not so many, before any work is lost
+            resolve_budget(budget, self.patches)  # raises a ValueError if there are too few, before any work is lost
         for strategy in (*stage.start_mix, *stage.end_mix, *stage.evaluate_strategies):
             run.model.model.fetcher.check_strategy(strategy)
 
@@ -239,7 +240,7 @@ class Answering(Task):
         return {"loss": total, name: losses["answer"].detach(), **logged}
 
     def _aligning(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
-        """The losses of a step that asks for no answer."""
+        """The losses of a step without answers."""
         losses = self.module.align(batch.transcript or batch, self.stage.transcript_budget, generator)
         visual = self.stage.visual_weight * (losses["visual_pretraining"] + losses.get("naming", 0.0))
         total = losses["token"] + losses["base"] + visual + self.stage.relevance_weight * losses["relevance"]
@@ -247,7 +248,7 @@ class Answering(Task):
 
     @cached_property
     def unseen(self) -> dict[str, list[Batch]]:
-        """Batches of each kind of page that training does not show."""
+        """Batches of each kind of held-out page."""
         batches = -(-self.stage.evaluate_questions // (self.stage.pages * self.stage.questions))
         return {kind: [self._unseen_batch(kind, number) for number in range(batches)] for kind in self.stage.kinds}
 

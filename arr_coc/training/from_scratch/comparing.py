@@ -36,7 +36,7 @@ from .stage import Batches, ScratchStage, Task, uniform_like
 from .targets import SLOTS, Shown, shown, word_targets
 
 EVALUATED_BATCHES = 4
-"""Batches of pairs not trained on that a measurement reads."""
+"""Batches of held-out pairs in a measurement."""
 
 
 @STAGES.register("comparing")
@@ -47,7 +47,7 @@ class ComparingStage(ScratchStage):
     Attributes:
         pairs: of pages, per step.
         budget: patches that are read of both pages together; both rows of a comparison take up to about a hundred.
-        based: share of the steps in which base tokens stand before each page's patches.
+        based: share of the steps with base tokens before each page's patches.
         pointing_layer: see the copying stage.
     """
 
@@ -72,15 +72,15 @@ class ComparingStage(ScratchStage):
 
 @dataclass
 class Pairs:
-    """Questions about pairs of pages, those of a pair one after the other.
+    """Questions about pairs of pages, the pages of a pair one after the other.
 
     Attributes:
         shown: the characters on the P pages.
         words: [P, G, G], see the reading stage.
-        pair: [I] that each question is about, from 0.
+        pair: [I] the pair of each question, from 0.
         before, between, after: [I, *] token ids around the two pages, the last padded on the right.
-        answer: [I, *] True on the tokens of `after` that are to be predicted.
-        spelt: [I, *] for each token of `after` the number of its character in `shown`, -1: it is read off no page.
+        answer: [I, *] True on the predicted tokens of `after`.
+        spelt: [I, *] for each token of `after` the number of its character in `shown`, -1: it is on no page.
         needed: [I, 2N] patches of the answers and their labels.
         kinds: of each question.
     """
@@ -107,9 +107,9 @@ class SketchedPairs(Batches[Pairs]):
     """Endless batches; a function of (seed, step).
 
     Args:
-        stage: what it says of its batches.
+        stage: its settings.
         config: of the model.
-        prompts: what tokenises.
+        prompts: the tokeniser of prompts.
         start: the first step.
         held_out: pages that training never shows.
     """
@@ -148,7 +148,7 @@ class SketchedPairs(Batches[Pairs]):
         )  # fmt: skip
 
     def _drawn(self, rng: np.random.Generator) -> tuple[list[Document], list[Question]]:
-        """Two pages, each with all fields that are compared, and what is asked about them."""
+        """Two pages with all fields for comparisons, and questions about them."""
         compared, contents = draw_contents(rng, "train", 2)
         documents = []
         for pairs in contents:
@@ -167,7 +167,7 @@ class SketchedPairs(Batches[Pairs]):
 
 
 def _spelt(question: Question, documents: Sequence[Document], starts: Sequence[int]) -> Spelling:
-    """What is written, with the characters that show it; what was thought about is read, an answer behind it is not.
+    """The texts, with the characters that show them: those of thinking are on the pages, those of the answer are not.
 
     `starts`: the number of each page's first character.
     """
@@ -187,7 +187,7 @@ def _spelt(question: Question, documents: Sequence[Document], starts: Sequence[i
 
 
 class Comparing(nn.Module):
-    """The language model reading perfect tokens of two pages."""
+    """The language model reading oracle tokens of two pages."""
 
     def __init__(
         self, model: ArrCocForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, layer: int = POINTING_LAYER
@@ -200,14 +200,14 @@ class Comparing(nn.Module):
     def forward(
         self, batch: Pairs, budget: int, generator: torch.Generator, *, based: bool, blurred: bool = False
     ) -> dict[str, Tensor]:
-        """Loss of the answers and of where to look for them; what was right, teacher-forced.
+        """The losses of the answers and of pointing heads; and the teacher-forced scores.
 
         Args:
             batch: questions about pairs of pages.
             budget: patches per question, of both pages.
             generator: of what is fetched beside the patches that are needed.
-            based: whether each page's base tokens stand before its patches.
-            blurred: whether lines of the pages stand a little elsewhere.
+            based: whether each page's base tokens are before its patches.
+            blurred: whether lines of the pages are shifted a little.
 
         Returns:
             "answer", "pointer": losses; "right" [I]: rows predicted right; "shown": share of what is needed
@@ -217,7 +217,7 @@ class Comparing(nn.Module):
         put = batch.shown.put_anywhere(self.side, generator) if blurred else batch.shown.nearby(self.side)[:, 0]
         indices = best(batch.needed + 0.5 * uniform_like(batch.needed, generator), budget)
         tokens, page = self._tokens(batch, put, indices, based)
-        # Texts, base tokens and patches, each group by itself, are sorted into the prompt's order.
+        # Texts, base tokens and patches, sorted within each group, are put into the prompt's order.
         texts = (batch.before, batch.between, batch.after)
         places = [torch.full_like(ids, place) for ids, place in zip(texts, (0, 4, 8), strict=True)]
         order = torch.cat((*places, page), 1).argsort(dim=1, stable=True)
@@ -228,8 +228,8 @@ class Comparing(nn.Module):
         logits = self.model.lm_head(output.last_hidden_state[:, steps][batch.answer])
         targets = batch.after[batch.answer]
         attention = pointing(output.attentions, self.layer, steps=steps, tokens=slice(None))
-        stands = order.argsort(dim=1)[:, -budget:]  # where each patch stands in the prompt
-        attention = attention.gather(2, stands[:, None].expand(-1, attention.shape[1], -1))
+        columns = order.argsort(dim=1)[:, -budget:]  # the position of each patch in the prompt
+        attention = attention.gather(2, columns[:, None].expand(-1, attention.shape[1], -1))
         own = places_of(batch.spelt, put % (2 * patches))
         return {
             "answer": F.cross_entropy(logits.float(), targets),
@@ -239,7 +239,7 @@ class Comparing(nn.Module):
         }
 
     def _tokens(self, batch: Pairs, put: Tensor, indices: Tensor, based: bool) -> tuple[Tensor, Tensor]:
-        """Perfect tokens [I, (2M) + K, D], and the place in the prompt of each one's group [I, (2M) + K].
+        """Oracle tokens [I, (2M) + K, D], and the place in the prompt of each one's group [I, (2M) + K].
 
         Args:
             batch: questions about pairs of pages.
@@ -262,10 +262,10 @@ class Comparing(nn.Module):
 
 
 class ComparingTask(Task):
-    """The run's language model, in place; the patch language stays, which bridges have learnt to speak.
+    """The run's language model, in place; the language of oracle tokens is frozen, as bridges have learned it.
 
     Raises:
-        ValueError: no copying stage taught the language model to read one; a budget above the patches of two pages.
+        ValueError: no copying stage trained the language model; a budget above the patches of two pages.
     """
 
     def __init__(self, stage: ComparingStage, run: Run) -> None:

@@ -1,10 +1,10 @@
-"""Stage: the language model learns to read tokens that are perfect, before any vision is in the loop.
+"""Stage: the language model learns to read oracle tokens, before any vision is trained with it.
 
-No image is encoded, and pages are sketched if they are not rendered for their layouts, so steps are cheap, and copying
-(find the label, go along the row, spell what stands there) is learnt in minutes. The answering stage then has a target
-for every token: the perfect one (see `PatchLanguage`). Patch tokens come first, base tokens before them later, and in a
-share of the steps base tokens stand alone: then there is nothing but them to learn from. In training characters near an
-edge stand on both sides of it, more or less on each: that is how an encoder that cannot tell says where they are.
+No image is encoded, and pages are sketched unless they are rendered for their layouts, so steps are cheap, and copying
+(find the label, go along the row, spell the text there) is learned in minutes. The answering stage then has a target
+for every token: its oracle token (see `PatchLanguage`). At first prompts have patch tokens only, later base tokens
+before them, and in a share of the steps base tokens only. In training, characters near an edge are on both sides of it,
+with weights: an encoder that cannot tell the side predicts both.
 """
 
 import math
@@ -30,9 +30,9 @@ from .shared_prefix import POINTER_WEIGHT, POINTING_LAYER, check_layer, pointer_
 from .stage import ScratchStage, Task, uniform_like
 
 EVALUATED_BATCHES = 4
-"""Batches of pages not trained on that a measurement reads."""
+"""Batches of held-out pages in a measurement."""
 READS: tuple[Read, ...] = ("patches", "base and patches", "base")
-"""All that the language model can read of perfect tokens, as it is measured."""
+"""The combinations of oracle tokens that a measurement uses."""
 
 
 @STAGES.register("copying")
@@ -42,20 +42,20 @@ class CopyingStage(ScratchStage):
 
     Attributes:
         pages, questions: pages per step, and questions about each.
-        sorted_steps: of so many steps pages are drawn together and sorted by how much they say, so that little of a
-            batch is padding; each worker draws them all.
-        budget: patch tokens per question; lines are taken along and transcribed as long as they fit.
-        pointing_layer: of the language model, where it learns to look; negative ones count from the last. What is read
-            off a base token has to be unpacked in the layers behind.
-        base_steps: steps at the end in which perfect base tokens stand before the patches, as in the whole model.
+        sorted_steps: steps whose pages are drawn together and sorted by length, which saves padding; each worker draws
+            them all.
+        budget: patch tokens per question; further lines are fetched and transcribed as long as they fit.
+        pointing_layer: layer of the language model with the pointing heads; negative numbers count from the last. Later
+            layers have to decode the content of base tokens.
+        base_steps: steps at the end with oracle base tokens before the patches, as in the whole model.
         alone: share of the steps that read base tokens alone, and transcribe whole pages.
         transcribed: share of the steps that transcribe, evenly spread; the others answer questions.
         scattered: share of these in which there is, beside the patches that the answer needs, text from all over the
             page in place of whole lines: what a scorer fetches is so, and one value has to be told from the others.
-        learns_language: whether what perfect tokens say is learnt as well: no, where a vision tower already says it. As
-            they are sums of the embeddings of characters, those then stay as they are, too.
-        absent: share of the questions about fields that the page does not show.
-        unheard: share of these that ask for what no page has a field for.
+        learns_language: whether the oracle tokens are learned as well: not if a vision tower already predicts them. As
+            they are sums of the embeddings of characters, these are then frozen, too.
+        absent: share of the questions about absent fields.
+        unheard: share of these about fields of no page.
         turns: share of the questions that come second in a chat.
         kind: of the pages, of `SKETCHES`.
         rendered, photo, reused: how often each kind of rendered pages is read in place of sketched ones, the share of
@@ -102,7 +102,7 @@ class CopyingStage(ScratchStage):
 
 
 class Copying(nn.Module):
-    """The language model reading perfect tokens: base tokens, patches, or the former before the latter."""
+    """The language model reading oracle tokens: base tokens, patches, or base tokens before patches."""
 
     def __init__(
         self, model: ArrCocForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, layer: int = POINTING_LAYER
@@ -116,7 +116,7 @@ class Copying(nn.Module):
         self, batch: Batch, budget: int, generator: torch.Generator, *, read: Read, blurred: bool = False,
         scattered: bool = False,
     ) -> dict[str, Tensor]:  # fmt: skip
-        """Loss of what is to be predicted and of where to look for it; what was right, teacher-forced.
+        """The losses of predicted tokens and of pointing heads; and the teacher-forced scores.
 
         Args:
             batch: questions about pages.
@@ -157,12 +157,12 @@ def fetched(batch: Batch, budget: int, generator: torch.Generator, *, scattered:
 
 
 def _moved(batch: Batch, generator: torch.Generator) -> Batch:
-    """The batch with each line of its pages a little elsewhere."""
+    """The batch with each line of its pages shifted a little."""
     return batch.put(batch.shown.put_anywhere(batch.glyphs.shape[1], generator))
 
 
 class CopyingTask(Task):
-    """The run's language model, in place, and a patch language."""
+    """The run's language model, in place, and a language of oracle tokens."""
 
     def __init__(self, stage: CopyingStage, run: Run) -> None:
         self.stage = stage
@@ -170,7 +170,7 @@ class CopyingTask(Task):
         if "language" in run.learner:
             self.copying.language.load_state_dict(run.learner["language"])
         spoken = [*self.copying.language.parameters(), *run.model.get_input_embeddings().parameters()]
-        spoken += tables(run.model.model.bridge)  # which say the same
+        spoken += tables(run.model.model.bridge)  # which have the same meanings
         self.held = [] if stage.learns_language else spoken
         for weight in self.held:
             weight.requires_grad_(False)
@@ -212,7 +212,7 @@ class CopyingTask(Task):
 
     @torch.no_grad()
     def measure(self) -> dict[str, float]:
-        """Exact match, right tokens and the answer's loss, for all that can be read."""
+        """Exact match, right tokens and the answer's loss, for all combinations of tokens."""
         scores = {}
         for read in READS:
             outputs = [

@@ -1,9 +1,8 @@
 """Stage: the scorers alone learn one relevance over all views of a prompt: pages, tiles of pages, several images.
 
-On single pages a scorer finds something wherever it is asked. Here most views do not show what a question asks for, and
-all of them are scored together, as joint allocation compares them: by the cross-entropy of each patch, and by that of
-the patches of all views as one distribution. The grid encoder is not trained: documents are encoded once and kept for
-many steps.
+A scorer trained on single pages finds something in each view. Here most views do not show the answer, and all are
+scored together, as joint allocation compares them: by the cross-entropy of each patch, and by that of the patches of
+all views as one distribution. The grid encoder is frozen: documents are encoded once and kept for many steps.
 
 Notation: V views of a document, Q questions about it, N patches of a view, L tokens of a question.
 """
@@ -31,7 +30,7 @@ from .questions import Prompts
 from .stage import Batches, ScratchStage, Task
 
 LISTWISE_WEIGHT = 0.3
-"""Of the loss over the patches of all views as one distribution, beside that over each patch alone."""
+"""Weight of the loss over the patches of all views as one distribution, beside that over each patch alone."""
 
 
 @STAGES.register("finding")
@@ -82,7 +81,7 @@ class FindingStage(ScratchStage):
 
 @dataclass(frozen=True)
 class FoundDocument:
-    """Views of a document, and where on them the answers to questions stand.
+    """Views of a document, and the patches of the answers to questions.
 
     Attributes:
         pixel_values: [V, 3, S, S].
@@ -101,14 +100,14 @@ class FoundDocument:
 
 
 class FoundDocuments(Batches[list[FoundDocument]]):
-    """For each step the documents that it needs and that earlier ones did not; a function of (seed, split, step).
+    """The documents that each step adds to those of earlier steps; a function of (seed, split, step).
 
     Args:
-        stage: what it says of its documents.
+        stage: its settings.
         processor: makes squares of views.
         prompts: find the question's tokens in a prompt.
-        split: of what is drawn.
-        start: the first step, which needs all that are kept by then.
+        split: of fonts, words and layouts.
+        start: the first step, which gets all documents that are kept by then.
         held_out: documents that training never shows.
     """
 
@@ -121,7 +120,7 @@ class FoundDocuments(Batches[list[FoundDocument]]):
         self.side, self.patch = processor.size["height"], processor.patch_size
 
     def batch(self, step: int) -> list[FoundDocument]:
-        """Those of a step."""
+        """The documents of a step."""
         newest = step // self.stage.reused
         if step == self.start:
             return [self.document(number) for number in range(max(0, newest - self.stage.kept + 1), newest + 1)]
@@ -152,7 +151,7 @@ class FoundDocuments(Batches[list[FoundDocument]]):
         )  # fmt: skip
 
     def _views(self, rng: np.random.Generator, page: Page, questions: list[Question]) -> tuple[list[int], list[Window]]:
-        """The source and the window of each view that is encoded: overviews, then tiles."""
+        """The source and the window of each encoded view: overviews, then tiles."""
         tiles: list[tuple[int, Window]] = []
         for number, source in enumerate(page.sources):
             planned = plan_tiles(
@@ -170,7 +169,7 @@ class FoundDocuments(Batches[list[FoundDocument]]):
 
 
 def check_domains(domains: Mapping[str, float], sources: int) -> None:
-    """Raises a ValueError for weights of domains that there are not, and for fewer sources than a document has."""
+    """Raises a ValueError for unknown domains, and for fewer sources than a document has."""
     unknown = sorted(set(domains) - set(DOMAINS))
     if unknown or not domains or min(domains.values()) < 0 or not sum(domains.values()):
         raise ValueError(f"domains: expected weights of {', '.join(DOMAINS)}; got {dict(domains)}")
@@ -181,13 +180,13 @@ def check_domains(domains: Mapping[str, float], sources: int) -> None:
 def draw_document(
     rng: np.random.Generator, domains: Mapping[str, float], sources: int, side: int, split: Split
 ) -> Page:
-    """A document of one of the domains, of which `domains` says how often each is drawn.
+    """A document of one of the domains, drawn by their weights.
 
     Args:
         rng: the only source of randomness.
         domains: weights.
-        sources: pages, images or frames at most, where a domain has several.
-        side: of the model's square, px; A4 pages are as wide as 150 dpi are to a model of 320 px.
+        sources: the most pages, images or frames of a document.
+        side: of the model's square, px; for a model of 320 px, A4 pages are as wide as at 150 dpi.
         split: of fonts, words and layouts.
     """
     names, weights = list(domains), np.array(list(domains.values()), float)
@@ -202,7 +201,7 @@ def draw_document(
 
 
 def boxes_of(question: Question, sources: int) -> list[list[Box]]:
-    """What a question needs, by source."""
+    """The boxes that a question needs, by source."""
     boxes: list[list[Box]] = [[] for _ in range(sources)]
     for own, numbers in ((question.boxes, question.box_sources), (question.label_boxes, question.label_sources)):
         for box, number in zip(own, numbers or (0,) * len(own), strict=True):
@@ -211,7 +210,7 @@ def boxes_of(question: Question, sources: int) -> list[list[Box]]:
 
 
 def _shown(needs: list[tuple[int, list[Box]]], tile: tuple[int, Window]) -> int:
-    """How many of the boxes that a question needs, by source, a tile of a source holds."""
+    """The number of a question's boxes, by source, inside a tile."""
     number, (x0, y0, x1, y1) = tile
     boxes = [box for source, own in needs if source == number for box in own]
     return sum(x0 <= box[0] and y0 <= box[1] and box[2] <= x1 and box[3] <= y1 for box in boxes)
@@ -219,7 +218,7 @@ def _shown(needs: list[tuple[int, list[Box]]], tile: tuple[int, Window]) -> int:
 
 @dataclass(frozen=True)
 class Kept:
-    """An encoded document: what scorers see of its V views, and its questions."""
+    """An encoded document: the scorers' inputs for its V views, and its questions."""
 
     features: Tensor
     textures: Tensor
@@ -227,7 +226,7 @@ class Kept:
     document: FoundDocument
 
     def context(self, model: ArrCocForConditionalGeneration, question: int, views: Tensor) -> FetchContext:
-        """What a scorer sees of some views [v] for one question."""
+        """The scorers' inputs for some views [v] and one question."""
         dtype, count = model.dtype, len(views)
         query = model.get_input_embeddings()(self.document.query[question][None].to(self.features.device))
         return FetchContext(
@@ -239,12 +238,12 @@ class Kept:
 
 
 def listwise_loss(scores: Tensor, targets: Tensor, patch_mask: Tensor) -> Tensor:
-    """Minus the log of what relevant patches have of all views' patches as one distribution; mean over scorers.
+    """Minus the log of the share of relevant patches in one distribution over all views' patches; mean over scorers.
 
     Args:
         scores: logits [scorers, V, N].
-        targets: [V, N], above 0 on relevant patches, of which there is at least one.
-        patch_mask: bool [V, N], True on patches that hold some of the image.
+        targets: [V, N], above 0 on relevant patches, at least one.
+        patch_mask: bool [V, N], False on padding patches.
     """
     logits = scores.float().masked_fill(~patch_mask, float("-inf")).flatten(1)
     relevant = logits.masked_fill(~(targets > 0).flatten(), float("-inf"))
@@ -296,9 +295,9 @@ class Finding(Task):
         return {"loss": found + LISTWISE_WEIGHT * told, "relevance": found.detach(), "listwise": told.detach()}
 
     def _seen(self, rng: np.random.Generator, kept: Kept, question: int) -> Tensor:
-        """Numbers of the views that a question is scored over."""
+        """Numbers of the views over which a question is scored."""
         shows = kept.document.relevance[question].any(1).tolist()
-        order = sorted(rng.permutation(len(shows)).tolist(), key=lambda view: not shows[view])  # stable
+        order = sorted(rng.permutation(len(shows)).tolist(), key=lambda view: not shows[view])  # stable sort
         return torch.tensor(sorted(order[: self.stage.seen]))
 
     def _question(self, kept: Kept, question: int, views: Tensor) -> tuple[Tensor, Tensor]:
@@ -320,8 +319,8 @@ class Finding(Task):
 
     @torch.no_grad()
     def measure(self) -> dict[str, float]:
-        """By scorer, of the patch with the highest score of all views: how often it is relevant ("found"), and how
-        often its source is one that shows what is asked for, of documents with several ("source")."""
+        """By scorer, for the patch with the highest score of all views: the share of questions for which it is
+        relevant ("found"), and, for documents with several sources, for which its source has the answer ("source")."""
         self.module.eval()
         right: dict[str, list[float]] = {}
         for kept in self._unseen:

@@ -1,4 +1,4 @@
-"""The model with what only training uses, and the losses that teach it.
+"""The model with its training-only parts, and the losses of training.
 
 Notation: P pages, I image slots, G side of the grid, N patches, M base tokens, K fetched tokens, S prompt length.
 """
@@ -24,23 +24,23 @@ from .shared_prefix import POINTING_LAYER, check_layer, pointer_loss, read_promp
 from .stage import uniform_like
 from .visual_pretraining import WORD_WEIGHT, CharacterHead, name_cells, visual_loss
 
-Said = Literal["bridge", "named", "perfect"]
-"""Whose tokens the language model reads: what the bridge makes of the page, perfect ones of what the grid encoder names
-on it, or of what stands there."""
+TokenSource = Literal["bridge", "named", "oracle"]
+"""Tokens that the language model reads: those of the bridge, or oracle tokens of the characters that the grid encoder
+predicts ("named") or of the ground-truth text ("oracle")."""
 
 LEARNT = ("reading", "visual_pretraining", "language")
-"""Parts of a `Learner` that are no part of the model: what a run keeps of it for the stages to come."""
+"""Training-only parts of a `Learner`, whose states a run keeps for later stages."""
 
 
 class Learner(nn.Module):
-    """The model with what only training uses: heads on patches and base tokens, and the copying stage's perfect tokens.
+    """The model with its training-only parts: heads on patches and base tokens, and the language of oracle tokens.
 
     Args:
-        model: to be trained.
+        model: the model to train.
         tokenizer: its tokenizer.
-        layer: of the language model, where it learns to look.
-        reads_base: whether the language model reads base tokens; if not, they are only there for those who choose and
-            encode patches.
+        layer: of the language model, with the pointing heads.
+        reads_base: whether the language model reads base tokens; if not, only scorers and the semantic encoder use
+            them.
     """
 
     def __init__(
@@ -59,18 +59,20 @@ class Learner(nn.Module):
         self.language = PatchLanguage(model, tokenizer).requires_grad_(False)
 
     def read(self, features: Tensor, batch: Batch) -> tuple[Batch, Tensor]:
-        """The batch with its characters where the grid encoder puts them, and what the reading stage minimised."""
+        """The batch with its characters on the patches where the grid encoder predicts them, and the loss of the
+        reading stage."""
         characters, fields = self.reading(features)
         batch = batch.put(batch.shown.put_by(characters))
         return batch, reading_loss(characters, batch.glyphs) + word_loss(fields, batch.words)
 
     def token_loss(self, tokens: Tensor, batch: Batch, indices: Tensor) -> Tensor:
-        """How far fetched tokens [I, K, D] are from perfect ones."""
+        """Distance of fetched tokens [I, K, D] from oracle tokens."""
         embed, side = self.model.get_input_embeddings(), batch.glyphs.shape[1]
         return self.language.token_loss(tokens, *at_patches(batch, indices), indices, side, embed)
 
     def base_loss(self, tokens: Tensor, batch: Batch) -> Tensor:
-        """The same of base tokens [P, M, D]: perfect ones bind what each patch of the cell says."""
+        """Distance of base tokens [P, M, D] from oracle base tokens, which bind the content of each patch of the
+        cell."""
         return self.language.base_loss(tokens, batch.glyphs, batch.words, self.model.get_input_embeddings())
 
     def visual_loss(self, encoding: ImageEncoding, batch: Batch) -> Tensor:
@@ -78,9 +80,10 @@ class Learner(nn.Module):
         return visual_loss(name_cells(self.visual_pretraining, self.model.model, encoding), batch.glyphs, batch.words)
 
     def naming_loss(self, logits: Tensor, glyphs: Tensor, words: Tensor) -> Tensor:
-        """Cross-entropy of what fetched tokens name [I, K, W]: characters [I, K, SLOTS], and field names [I, K].
+        """Cross-entropy of the predictions of fetched tokens [I, K, W]: characters [I, K, SLOTS], and field names [I,
+        K].
 
-        Every class weighs the same: the language model reads the probabilities themselves.
+        All classes have the same weight, as the language model reads the probabilities themselves.
         """
         *slots, fields = logits.split(list(PLACE_WORDS), -1)
         return reading_loss(torch.stack(slots, 2), glyphs, none_weight=1.0) + WORD_WEIGHT * word_loss(fields, words)
@@ -91,19 +94,19 @@ class Learner(nn.Module):
             return self.model.model.vision_tower.grid_encoder(batch.pixel_values)
 
     def prompt(self, batch: Batch, vision_tokens: int) -> tuple[Tensor, Tensor]:
-        """Ids [I, S] with so many placeholders, and the question's mask [I, S]; the text after them is at the end."""
+        """Ids [I, S] with `count` placeholders, and the question's mask [I, S]; the text after them is at the end."""
         image_token = self.model.config.image_token_id
         vision = batch.after.new_full((len(batch.after), vision_tokens), image_token)
         ids = torch.cat((batch.before, vision, batch.after), 1)
         return ids, F.pad(batch.query, (ids.shape[1] - batch.query.shape[1], 0))
 
     def relevance_loss(self, context: FetchContext, labels: Tensor, fetched: FetchResult | None = None) -> Tensor:
-        """Of all scorers; the one that led to `fetched` does not run again."""
+        """Logits of all scorers; the one that chose `fetched` does not run again."""
         scores = self.model.model.fetcher.all_scores(context, fetched)
         return self.model.relevance_loss(scores, labels, context.patch_mask)
 
     def align(self, batch: Batch, budget: int, generator: torch.Generator) -> dict[str, Tensor]:
-        """Losses that need no language model in the loop, and leave it as it is: perfect tokens, relevance."""
+        """Losses that do not involve the language model: distances from oracle tokens, and relevance."""
         core = self.model.model
         features = self.features(batch, frozen=True)
         batch, _ = self.read(features, batch)
@@ -136,22 +139,22 @@ class Learner(nn.Module):
         frozen: bool,
         relevance_share: float = 1.0,
         dropped: float = 0.0,
-        said: Said = "bridge",
+        token_source: TokenSource = "bridge",
     ) -> dict[str, Tensor]:
-        """The answer's loss, in training the others beside it, and how well the questions were answered.
+        """The answer's loss, in training also the other losses, and the scores of the answers.
 
         Args:
             batch: questions about pages, each answered teacher-forced.
-            strategy, budget: what is fetched for each.
-            generator: of all that is drawn.
-            frozen: whether the grid encoder is not trained.
-            relevance_share: of the questions that the scorers learn from where none of them fetched.
-            dropped: share of the questions for which strategy "oracle" leaves out some of the patches, drawn how many.
-            said: see `Said`; training reads the bridge's.
+            strategy, budget: of fetching.
+            generator: of all draws.
+            frozen: whether the grid encoder is frozen.
+            relevance_share: share of the questions that train the scorers if none of these fetched.
+            dropped: share of the questions for which strategy "oracle" leaves out a drawn number of patches.
+            token_source: see `TokenSource`; training reads the bridge's.
 
         Returns:
-            Losses by name; "right" [I], whether each answer would be exact; "recall", of the patches that show it,
-            over the questions about what is shown.
+            Losses by name; "right" [I], whether each answer would be exact; "recall" of the patches that show
+            it, over the questions with an answer on the page.
         """
         core = self.model.model
         features = self.features(batch, frozen=frozen)
@@ -166,8 +169,10 @@ class Learner(nn.Module):
         own = _distinct(fetched, len(features))
         indices, base = fetched.indices[own], read.tokens.shape[1]
         image_tokens = core.image_tokens(read.select(pages[own]), fetched.select(own))[0]
-        if said != "bridge":
-            image_tokens = self._perfect(self._named(features, batch) if said == "named" else batch, indices)
+        if token_source != "bridge":
+            image_tokens = self._oracle_tokens(
+                self._named(features, batch) if token_source == "named" else batch, indices
+            )
         layer = self.layer if self.training else None
         states, attention = read_prompts(self.model, batch.before, image_tokens, batch.after, layer=layer)
         asked = batch.answer[:, 1:]
@@ -193,19 +198,19 @@ class Learner(nn.Module):
         return losses
 
     def _named(self, features: Tensor, batch: Batch) -> Batch:
-        """The batch as the grid encoder reads it."""
+        """The batch with the characters that the grid encoder predicts."""
         characters, fields = self.reading(features)
         return replace(batch, glyphs=characters.argmax(-1), words=fields.argmax(-1))
 
-    def _perfect(self, batch: Batch, indices: Tensor) -> Tensor:
-        """Perfect tokens of what the model reads, with patches [I, K]."""
+    def _oracle_tokens(self, batch: Batch, indices: Tensor) -> Tensor:
+        """Oracle tokens in place of those of the model, with patches [I, K]."""
         read: Read = "patches" if not self.reads_base else "base and patches" if indices.shape[1] else "base"
         return self.language.tokens(batch, indices, self.model.get_input_embeddings(), read=read)
 
     def _drawn_relevance_loss(
         self, context: FetchContext, fetched: FetchResult, batch: Batch, share: float, generator: torch.Generator
     ) -> Tensor:
-        """Of all questions where a trained scorer fetched, which has run already, else of a drawn share of them."""
+        """Relevance loss of all questions if a trained scorer fetched, else of a drawn share of them."""
         if fetched.strategy in self.model.model.fetcher.scorers:
             return self.relevance_loss(context, batch.relevance, fetched)
         slots = len(batch.after)
@@ -214,9 +219,10 @@ class Learner(nn.Module):
 
 
 def _oracle(batch: Batch, generator: torch.Generator, dropped: float) -> Tensor:
-    """[I, N] what strategy "oracle" fetches first; the rest of its budget is drawn, or is the page's first patches.
+    """[I, N] the order in which strategy "oracle" fetches; the rest of its budget is drawn, or is the page's first
+    patches.
 
-    In a share `dropped` of the rows some of the patches come last instead, so that they are seen in the base alone.
+    In a share `dropped` of the rows some of the patches come last, so that only base tokens show them.
     """
     noise = uniform_like(batch.oracle, generator)
     noise *= uniform_like(noise[:, :1], generator) < 0.5
@@ -226,7 +232,7 @@ def _oracle(batch: Batch, generator: torch.Generator, dropped: float) -> Tensor:
 
 
 def _pages(features: Tensor, count: int) -> Tensor:
-    """[I] the page of each of `count` image slots, equally many each."""
+    """[I] the page of each of `count` image slots, equally many for each page."""
     return torch.arange(len(features), device=features.device).repeat_interleave(count // len(features))
 
 

@@ -16,7 +16,7 @@ from ..stages import STAGES, Run, stage_from
 from .stage import Batches, ScratchStage, Task
 
 _SHARED = ("steps", "warmup", "evaluate_every", "bf16", "weight_decay", "optimizer", "workers", "averaged")
-"""What the stage says for all of its parts."""
+"""Settings that the stage sets for all of its parts."""
 
 
 @STAGES.register("multi_task")
@@ -25,14 +25,14 @@ class MultiTaskStage(ScratchStage):
     """Settings of the stage.
 
     Attributes:
-        parts: settings of stages from scratch, by their names, each with learning rates of its own, and a seed and an
-            image_size where they are not the stage's. A weight that several train has the learning rate of the first;
-            one that any holds stays as it is.
-        every: by the name of a part that costs more than its share, of how many steps one is of it, too (default: 1).
+        parts: settings of stages from scratch, by their names, with learning rates of their own, and possibly an own
+            seed and image_size. A weight of several parts has the learning rate of the first; a weight that one part
+            freezes stays frozen.
+        every: by the name of a costly part, the steps from one of its steps to the next (default: 1).
 
     Raises:
-        ValueError: fewer than two parts, one that is no stage from scratch, or one that says what all have in common;
-            `every` of no part, below 1, or of the first part.
+        ValueError: fewer than two parts, a part that is not a stage from scratch, or one with a common setting;
+            `every` for an unknown part, below 1, or for the first part.
     """
 
     name: ClassVar[str] = "multi_task"
@@ -72,7 +72,7 @@ class MultiTaskStage(ScratchStage):
 
 
 class PartBatches(Batches[list[Any]]):
-    """For each step a batch of every part, or None where the step is not one of it."""
+    """For each step a batch of every part, or None if the step has none of it."""
 
     def __init__(self, parts: Sequence[tuple[Batches[Any], int]], start: int) -> None:
         self.parts, self.start = parts, start

@@ -1,9 +1,9 @@
-"""Stage: the language model learns to answer from what was fetched over several views: pages, tiles, images, frames.
+"""Stage: the language model learns to answer from tokens of several views: pages, tiles, images, frames.
 
-Until then it has read single pages. Here a prompt shows all sources of a document, their base tokens pooled where they
-are many, and fetched tokens from wherever the question points; the prompts are those of `generate`. The grid encoder is
-not trained, and no document comes twice. Comparing needs many more amounts than pages can be read for: beside the
-pages, it is rehearsed on text. Recipes call the stage "multi_view".
+Earlier stages use single pages. Here a prompt has all sources of a document, their base tokens pooled if there are
+many, and fetched tokens from any of them; the prompts are those of `generate`. The grid encoder is frozen, and no
+document comes twice. Comparing needs many more amounts than can be read from pages in a run, so it is also trained on
+text. Recipes call the stage "multi_view".
 
 Notation: Q questions about a document, I image slots, S prompt length, A tokens of the longest answer.
 """
@@ -49,21 +49,21 @@ class MultiViewStage(ScratchStage):
     """Settings of the stage.
 
     Attributes:
-        learning_rate: of language model and bridge, but for how a bridge chooses its words.
-        domains, sources: what is drawn, as in the finding stage.
-        documents, questions: that a step asks about, and questions about each.
-        absent: share of the questions about single pages that ask for what is not there.
-        unheard: share of these that ask for what no page has a field for.
+        learning_rate: of language model and bridge, except for the bridge's choice of words.
+        domains, sources: as in the finding stage.
+        documents, questions: documents per step, and questions about each.
+        absent: share of the questions about single pages that ask for absent fields.
+        unheard: share of these that ask for fields of no page.
         turns: share of the questions that come second in a chat.
-        unfetched: share of the single pages that are no larger than the model's square of which nothing is fetched.
-        oracle: share of the others of which the answers' patches are fetched, not those that the model would fetch.
-        transcribed: share of the pages of which nothing is fetched that are transcribed in place of answering more
-            questions, where it is known what they say: answers alone are too few characters to keep base tokens read.
-        decided: comparisons per step that are asked without an image, behind a thought that holds both amounts: what
-            is taught is the answer alone.
+        unfetched: share of the small single pages, which fit into the model's square, without fetched tokens.
+        oracle: share of the other pages with the answers' patches in place of those that the model fetches.
+        transcribed: share of the pages without fetched tokens that are transcribed in place of further questions, if
+            their text is known: answers alone have too few characters to keep the reading of base tokens.
+        decided: comparisons per step without an image, behind a thought with both amounts: only the answer is
+            learned.
         budget: patches fetched for a question, by name or number.
         tiles: see `ViewOptions`.
-        evaluate_documents: that a measurement asks about, of each domain, drawn from `evaluate_split`.
+        evaluate_documents: documents of each domain in a measurement, drawn from `evaluate_split`.
     """
 
     name: ClassVar[str] = "multi_view"
@@ -106,9 +106,9 @@ class DrawnDocuments(Batches[list[Page]]):
     """The documents of each step; a function of (seed, split, step).
 
     Args:
-        stage: what it says of its documents.
+        stage: its settings.
         side: of the model's square, px.
-        split: of what is drawn.
+        split: of fonts, words and layouts.
         start: the first step.
         held_out: documents that training never shows.
     """
@@ -120,12 +120,12 @@ class DrawnDocuments(Batches[list[Page]]):
         self.purpose = 9 if held_out else 8
 
     def batch(self, step: int) -> list[Page]:
-        """Those of one step."""
+        """The documents of one step."""
         first = step * self.stage.documents
         return [self.document(first + number) for number in range(self.stage.documents)]
 
     def document(self, number: int, domain: str | None = None) -> Page:
-        """One document, of any domain or the one that is named."""
+        """One document, of any domain or the given one."""
         rng = np.random.default_rng((self.stage.seed, self.purpose, number))
         domains = self.stage.domains if domain is None else {domain: 1.0}
         page = draw_document(rng, domains, self.stage.sources, self.side, self.split)
@@ -165,7 +165,7 @@ class Reader(nn.Module):
         core = self.model.model
         encoding = core.bridge_again(
             document.encoding, document.encoding.bypass
-        )  # the bridge learns from base tokens too
+        )  # the bridge gets gradients from base tokens, too
         numbers = list(range(len(encoding)))
         boxes = [own for question in questions for own in boxes_of(question, len(encoding))]
         asked = QuestionBatch(
@@ -181,7 +181,7 @@ class Reader(nn.Module):
         )
 
     def decide(self, questions: Sequence[Question]) -> dict[str, Tensor]:
-        """`forward` without an image: what was thought is given, and the answers behind it are to be written."""
+        """`forward` without an image: the thinking is given, and the answers behind it are predicted."""
         thoughts = [f"{THINKS}{question.thinking}{THOUGHT}" for question in questions]
         prompts = self.processor.tokenizer(
             [self.processor.prompt(q.text, images=0) + thought for q, thought in zip(questions, thoughts, strict=True)],
@@ -191,18 +191,21 @@ class Reader(nn.Module):
         return self._answered(embeds, prompts.attention_mask, [question.answers[0] for question in questions])
 
     def _answered(self, prompts: Tensor, mask: Tensor, answers: Sequence[str]) -> dict[str, Tensor]:
-        """What `forward` returns, for prompts [Q, S, D] that are padded on the left, and their mask [Q, S]."""
-        ids, said = (part.to(prompts.device) for part in self._answers(answers))
+        """The outputs of `forward` for prompts [Q, S, D] that are padded on the left, and their mask [Q, S]."""
+        ids, is_answer = (part.to(prompts.device) for part in self._answers(answers))
         embeds = torch.cat((prompts, self.model.get_input_embeddings()(ids).to(prompts)), 1)
-        mask = torch.cat((mask, said.to(mask)), 1)
+        mask = torch.cat((mask, is_answer.to(mask)), 1)
         output = self.model.model(
             inputs_embeds=embeds, attention_mask=mask, position_ids=positions(mask), use_cache=False
         )
-        logits = self.model.lm_head(output.last_hidden_state[:, prompts.shape[1] - 1 : -1][said])
-        return {"answer": F.cross_entropy(logits.float(), ids[said]), "right": right_rows(logits, ids[said], said)}
+        logits = self.model.lm_head(output.last_hidden_state[:, prompts.shape[1] - 1 : -1][is_answer])
+        return {
+            "answer": F.cross_entropy(logits.float(), ids[is_answer]),
+            "right": right_rows(logits, ids[is_answer], is_answer),
+        }
 
     def _answers(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """The answers' tokens with their end [Q, A], and which of them are not padding."""
+        """The answers' tokens with their end [Q, A], and a mask of those that are not padding."""
         tokenizer = self.processor.tokenizer
         rows = [
             torch.tensor([*tokenizer(text, add_special_tokens=False).input_ids, tokenizer.eos_token_id])
@@ -214,7 +217,7 @@ class Reader(nn.Module):
 
 
 def read_out(page: Page, behind: Question) -> Question:
-    """What asks for all that a page says, in the turn behind a question about it."""
+    """The second turn, which asks for the whole text of a page."""
     history = (*behind.history, (behind.text, behind.answers[0]))
     return Question(TRANSCRIBE, (page.text,), (), (), "transcript", history=history)
 
@@ -227,7 +230,7 @@ class MultiView(Task):
     """The run's language model and bridge, in place.
 
     Raises:
-        ValueError: a model whose strategy sees no tiles.
+        ValueError: a model whose strategy does not support tiles.
     """
 
     def __init__(self, stage: MultiViewStage, run: Run) -> None:
@@ -236,14 +239,14 @@ class MultiView(Task):
         self.strategy = run.model.config.fetcher_config.strategy
         scorer = core.fetcher.scorer(self.strategy)
         if scorer.reads_depths or scorer.reads_attention:
-            raise ValueError(f"multi_view: expected a strategy that sees tiles; got {self.strategy!r}")
+            raise ValueError(f"multi_view: expected a strategy that supports tiles; got {self.strategy!r}")
         untrained = [*core.vision_tower.parameters(), *core.fetcher.parameters()]
-        if isinstance(core.bridge, CellBridge):  # what tokens name stays the truth; what that means is learnt
+        if isinstance(core.bridge, CellBridge):  # the words of the bridge stay; the language model learns their use
             untrained += [*core.bridge.norm.parameters(), *core.bridge.head.parameters()]
             if core.bridge.fetched is not None:
                 untrained += [*core.bridge.fetched.norm.parameters(), *core.bridge.fetched.head.parameters()]
         self.frozen = [weight for weight in untrained if weight.requires_grad]
-        for weight in self.frozen:  # tiles are encoded, and kept, inside of a step that asks for them
+        for weight in self.frozen:  # tiles are encoded, and kept, in the step that needs them
             weight.requires_grad_(False)
         self.side = run.processor.image_processor.size["height"]
         self.module = nn.ModuleDict({"language_model": core.language_model, "bridge": core.bridge})
@@ -278,13 +281,13 @@ class MultiView(Task):
         return [draw_comparison(rng, split) for _ in range(self.stage.decided)]
 
     def _strategy(self, page: Page, rng: np.random.Generator) -> str:
-        """How a document is read."""
+        """How a document is encoded."""
         if self._is_readable(page) and rng.random() < self.stage.unfetched:
             return "none"
         return "oracle" if rng.random() < self.stage.oracle else self.strategy
 
     def _is_readable(self, page: Page) -> bool:
-        """Whether base tokens may be all that is read of it."""
+        """Whether its prompt may have base tokens only."""
         return len(page.sources) == 1 and max(page.image.size) <= self.side
 
     @cached_property
@@ -300,9 +303,10 @@ class MultiView(Task):
 
     @torch.no_grad()
     def measure(self) -> dict[str, float]:
-        """Exact answers by domain and kind of question, from the answers' patches and from what the model fetches.
+        """Exact answers by domain and kind of question, from the answers' patches and from the patches that the model
+        fetches.
 
-        Where training has pages of which nothing is fetched, also from their base tokens.
+        If training has pages without fetched tokens, also from their base tokens.
         """
         self.reader.eval()
         right: dict[str, list[float]] = {}

@@ -1,7 +1,7 @@
-"""What a perfect token says: which characters stand there, which field's name they belong to, and where.
+"""Oracle tokens: embeddings of the ground-truth characters of a patch, of its field's name, and of its place.
 
-A perfect base token holds what the sixteen patches of its cell say, each bound to its place there by a matrix of its
-own, and summed: what stands at a place can be unbound again, while a mean would forget the order.
+An oracle base token holds the contents of the sixteen patches of its cell, each bound to its place by a matrix of its
+own, and summed: the content of each place can be recovered from the sum, while a mean would lose the order.
 
 Notation: P pages, I image slots, G side of the grid, K patches fetched, M base tokens, D width of the language model.
 """
@@ -29,20 +29,20 @@ logger = logging.get_logger(__name__)
 PLACES = COMPRESSION**2
 """Patches of a cell, row by row."""
 PLACE_WORDS = (*[1 + len(CHARSET)] * SLOTS, 1 + len(FIELDS))
-"""Vocabularies of a place, for a `CellBridge` that is to speak this language: characters by slot, then field names."""
+"""Vocabularies of a place, for a `CellBridge` that uses this language: characters by slot, then field names."""
 Read = Literal["patches", "base and patches", "base"]
-"""Which perfect tokens the language model reads."""
+"""The oracle tokens that the language model reads."""
 
 POSITION_SIZE = 64
-"""Channels of the fixed position code that perfect tokens carry."""
+"""Channels of the fixed position code in oracle tokens."""
 
 
 class PatchLanguage(nn.Module):
-    """What perfect patch and base tokens say, in the language model's embeddings."""
+    """Oracle tokens of patches and base tokens, in the language model's embeddings."""
 
     def __init__(self, model: ArrCocForConditionalGeneration, tokenizer: PreTrainedTokenizerBase) -> None:
         super().__init__()
-        speaks_words(model.model.bridge)  # a ValueError where it speaks others, before any work is lost
+        speaks_words(model.model.bridge)  # raises a ValueError for other vocabularies, before any work is lost
         size = model.config.text_config.hidden_size
         self.slots = nn.ModuleList(nn.Linear(size, size, bias=False) for _ in range(SLOTS - 1))
         self.word = nn.Linear(size, size, bias=False)
@@ -64,21 +64,22 @@ class PatchLanguage(nn.Module):
         return token + self._positions(side, indices.device)[indices]
 
     def content(self, glyphs: Tensor, words: Tensor, embed: nn.Module) -> Tensor:
-        """What patches with characters [..., SLOTS] and field names [...] say, wherever they are: [..., D]."""
+        """The contents of patches with characters [..., SLOTS] and field names [...], without places: [..., D]."""
         spelt = embed(self.characters[glyphs]) * (glyphs > 0)[..., None]
         token = spelt[..., 0, :] + sum(part(spelt[..., 1 + slot, :]) for slot, part in enumerate(self.slots))
         word = words.clamp(min=0)
         return token + self.word(embed(self.fields[word])) * (word > 0)[..., None]
 
     def cells(self, glyphs: Tensor, words: Tensor, embed: nn.Module) -> Tensor:
-        """Perfect base tokens [P, M, D] of pages with characters [P, G, G, SLOTS] and field names [P, G, G]."""
+        """Oracle base tokens [P, M, D] of pages with characters [P, G, G, SLOTS] and field names [P, G, G]."""
         side = glyphs.shape[1]
-        said = in_cells(self.content(glyphs, words, embed))
-        bound = torch.einsum("pmkd,kde->pme", said, self.places.to(said))
-        return bound + in_cells(self._positions(side, said.device).unflatten(0, (side, side))[None]).mean(2)
+        content = in_cells(self.content(glyphs, words, embed))
+        bound = torch.einsum("pmkd,kde->pme", content, self.places.to(content))
+        return bound + in_cells(self._positions(side, content.device).unflatten(0, (side, side))[None]).mean(2)
 
     def tokens(self, batch: Batch, indices: Tensor, embed: nn.Module, *, read: Read) -> Tensor:
-        """Perfect tokens [I, M + K, D] of base, where it is read, and of patches [I, K]; of base alone [P, M, D]."""
+        """Oracle tokens [I, M + K, D] of base tokens (if they are read) and of patches [I, K]; of base tokens alone
+        [P, M, D]."""
         if read == "base":
             return self.cells(batch.glyphs, batch.words, embed)
         patches: Tensor = self(*at_patches(batch, indices), indices, batch.glyphs.shape[1], embed)
@@ -90,47 +91,47 @@ class PatchLanguage(nn.Module):
     def token_loss(
         self, tokens: Tensor, glyphs: Tensor, words: Tensor, indices: Tensor, side: int, embed: nn.Module
     ) -> Tensor:
-        """Squared distance of tokens [I, K, D] to the perfect ones (see `forward`), as a share of their mean square."""
+        """Squared distance of tokens [I, K, D] from oracle tokens (see `forward`), relative to their mean square."""
         with torch.no_grad():
-            perfect = self(glyphs, words, indices, side, embed)
-        return relative_error(tokens, perfect)
+            target = self(glyphs, words, indices, side, embed)
+        return relative_error(tokens, target)
 
     def base_loss(self, tokens: Tensor, glyphs: Tensor, words: Tensor, embed: nn.Module) -> Tensor:
-        """Log of 1 + the same of base tokens [P, M, D] (see `cells`), which begin far off the scale."""
+        """Log of 1 + the same for base tokens [P, M, D] (see `cells`), which start far away."""
         with torch.no_grad():
-            perfect = self.cells(glyphs, words, embed)
-        return relative_error(tokens, perfect).log1p()
+            target = self.cells(glyphs, words, embed)
+        return relative_error(tokens, target).log1p()
 
     def rows(self, embed: nn.Module) -> Tensor:
-        """A perfect base token's summands [16*W, D], but for its position: what each word at each place adds to it.
+        """The summands [16*W, D] of an oracle base token, without its position: one for each word at each place.
 
-        In the order of a `CellBridge`'s table: by place, the characters of each slot, then field names; W of each
-        place. No word, the first of each vocabulary, adds nothing.
+        They are in the order of a `CellBridge`'s table: by place, the characters of each slot, then field names; W for
+        each place. No word, the first of each vocabulary, adds nothing.
         """
         words = self._words(embed)
         return torch.einsum("wd,kde->kwe", words, self.places.to(words)).flatten(0, 1)
 
     def patch_rows(self, embed: nn.Module) -> Tensor:
-        """The same of a perfect patch token [W, D], for `FetchedWords`; of no character: that it is empty."""
+        """The same for an oracle patch token [W, D], for `FetchedWords`; no character: the patch is empty."""
         rows = self._words(embed)
         return torch.cat((self.empty[None], rows[1:]))
 
     def _words(self, embed: nn.Module) -> Tensor:
-        """[W, D] what each word of each vocabulary says, wherever it stands."""
+        """[W, D] the content of each word of each vocabulary, without its place."""
         characters, fields = embed(self.characters[1:]), embed(self.fields[1:])
         parts = [characters, *(part(characters) for part in self.slots), self.word(fields)]
         return torch.cat([F.pad(part, (0, 0, 1, 0)) for part in parts])
 
     def _positions(self, side: int, device: torch.device) -> Tensor:
-        """Where each patch is, [N, D]."""
+        """Position codes of patches, [N, D]."""
         return self.position(position_code(side, POSITION_SIZE, device=device))
 
 
 def speaks_words(bridge: nn.Module) -> TypeGuard[CellBridge]:
-    """Whether a bridge has words for what base tokens say; if so, they have to be those of this language.
+    """Whether a bridge has words for base tokens; if so, they have to be those of this language.
 
     Raises:
-        ValueError: its places have other vocabularies, or its tokens do not tell of one patch each.
+        ValueError: its places have other vocabularies, or its tokens are not those of one patch each.
     """
     if isinstance(bridge, WordpieceBridge):
         raise ValueError('bridge: expected one whose tokens tell of one patch each; got "wordpieces"')
@@ -142,7 +143,7 @@ def speaks_words(bridge: nn.Module) -> TypeGuard[CellBridge]:
 
 
 def tables(bridge: nn.Module) -> list[nn.Parameter]:
-    """What the words of a bridge mean, a table of base tokens and one of fetched ones, as far as it has them."""
+    """The meanings of a bridge's words, a table for base tokens and one for fetched tokens, if it has them."""
     if not isinstance(bridge, CellBridge):
         return []
     named = [bridge.table] if bridge.fetched is None else [bridge.table, bridge.fetched.table]
@@ -153,9 +154,9 @@ def tables(bridge: nn.Module) -> list[nn.Parameter]:
 def teach_words(
     model: ArrCocForConditionalGeneration, language: PatchLanguage, new: Collection[str] | None = None
 ) -> None:
-    """Has the bridge's words mean what they mean in the language; a bridge without words stays as it is.
+    """Sets the words of a bridge to their meanings in the language; a bridge without words does not change.
 
-    `new`: names of the model's weights that alone may be taught; None: all may.
+    `new`: the only names of the model's weights that may be set; None: all.
     """
     bridge, embed = model.model.bridge, model.get_input_embeddings()
     if not speaks_words(bridge):
@@ -166,25 +167,25 @@ def teach_words(
         bridge.fetched.table.weight.copy_(language.patch_rows(embed))
 
 
-def relative_error(tokens: Tensor, perfect: Tensor) -> Tensor:
-    """Squared distance of `tokens` from `perfect` ones, as a share of the latter's mean square."""
-    return (tokens.float() - perfect.float()).square().mean() / perfect.float().square().mean()
+def relative_error(tokens: Tensor, target: Tensor) -> Tensor:
+    """Squared distance of `tokens` from `target`, as a share of the latter's mean square."""
+    return (tokens.float() - target.float()).square().mean() / target.float().square().mean()
 
 
 def in_cells(patches: Tensor) -> Tensor:
-    """What the patches of a page hold, [P, G, G, *], by cell and place there: [P, M, 16, *]."""
+    """Values of the patches of a page [P, G, G, *], by cell and place in it: [P, M, 16, *]."""
     cells = patches.unflatten(2, (-1, COMPRESSION)).unflatten(1, (-1, COMPRESSION))  # [P, g, 4, g, 4, *]
     return cells.transpose(2, 3).flatten(3, 4).flatten(1, 2)
 
 
 def cell_of(patches: Tensor, side: int) -> Tensor:
-    """The cell that each patch (a number in 0..G*G) is in; negative numbers, which are no patch, stay so."""
+    """The cell of each patch (a number in 0..G*G); negative numbers, which are not patches, do not change."""
     cell = patches // side // COMPRESSION * (side // COMPRESSION) + patches % side // COMPRESSION
     return torch.where(patches < 0, patches, cell)
 
 
 def _add_places(language: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Weights of earlier versions, whose base tokens were means of their cell, have no matrices: new ones stay."""
+    """Weights of earlier versions, whose base tokens were means of their cell, have no matrices: these stay new."""
     assert isinstance(language, PatchLanguage)
     if f"{prefix}empty" in state and f"{prefix}places" not in state:
         logger.warning("learner: language.places is missing (weights of an earlier version): it begins new")

@@ -22,15 +22,15 @@ from .stage import Batches, DrawnPages
 from .targets import Shown, fitted, pixels, shown, word_targets
 
 TRANSCRIBE = "Read the page."
-"""What the second turn of a transcribing batch asks for: the fetched lines, or all of them, top to bottom."""
+"""The second turn of a transcribing batch: it asks for the fetched lines, or all lines, top to bottom."""
 
 
 Spelling = list[tuple[str, int]]
-"""Characters in order, each with the number of its glyph on the page (-1: none, for spaces and line ends)."""
+"""Characters in order, each with the number of its glyph on the page (-1 for spaces and line ends)."""
 
 
 def _transcript(entries: Sequence[Entry], spelt: Mapping[str, tuple[Spelling, Spelling]]) -> Spelling:
-    """The entries' labels and values, a line each, in the order of the page's, which are `spelt` by field."""
+    """The entries' labels and values, one line each, in the page's order; they are `spelt` by field."""
     fields = {entry.field for entry in entries}
     spelling: Spelling = []
     for label, value in (both for name, both in spelt.items() if name in fields):
@@ -40,8 +40,8 @@ def _transcript(entries: Sequence[Entry], spelt: Mapping[str, tuple[Spelling, Sp
 
 @dataclass
 class Text:
-    """Ids before and after the images, and between two of them; of those after, which are to be predicted, which ask,
-    and the glyph of each."""
+    """Ids before and after the images, and between two images; for those after, masks of predicted tokens and of the
+    question, and the glyph of each."""
 
     before: list[int]
     between: list[int]
@@ -64,8 +64,8 @@ class Text:
 
 @dataclass
 class AskedPage:
-    """A page, and for each question about it: what is said with its answer alone, with the lines that fit into the
-    transcript's budget, and with all lines; the patches that it needs, and those of the lines that fit."""
+    """A page, and for each question about it: the texts with the answer alone, with the lines that fit into the
+    transcript's budget, and with all lines; the patches of the answer, and those of the lines that fit."""
 
     image: np.ndarray
     glyphs: Sequence[Glyph]
@@ -78,17 +78,16 @@ class AskedPage:
 
     @property
     def length(self) -> int:
-        """Of the longest text, in tokens."""
+        """The length of the longest text, in tokens."""
         return max(len(text.after) for text in self.longest)
 
 
 class Pages(Protocol):
-    """What a stage says of its batches: pages per step, questions about each, and the seed.
+    """A stage's settings of its batches: pages per step, questions about each, and the seed.
 
-    Also how many steps' pages are drawn together and sorted by what they say, so that little of a batch is
-    padding; the share of questions about fields that the page does not show, how many of these are about what no
-    page has a field for, and the share of questions that come second in a chat; the side that pages are fitted
-    into; and how often rendered pages come up, see `DrawnPages`.
+    Also the number of steps whose pages are drawn together and sorted by length, which saves padding; the share of
+    questions about absent fields, the share of these about fields of no page, and the share of questions that come
+    second in a chat; the side that pages are fitted into; and how often rendered pages come up, see `DrawnPages`.
     """
 
     @property
@@ -120,11 +119,11 @@ class Batch:
         shown: the characters on the pages.
         glyphs, words: [P, G, G, SLOTS] and [P, G, G], see the reading stage.
         before, after: [I, *] token ids before and after the vision tokens, the latter padded on the right.
-        answer, query: [I, *] True on the tokens of `after` that are to be predicted, and on the question's.
+        answer, query: [I, *] True on the predicted tokens of `after`, and on the question's.
         spelt: [I, *] for each token of `after` the number of its character in `shown`, -1: it is none of them.
         places: [I, *] the patch that shows it.
-        relevance: [I, N] patches of the answer and its label; none of what is not on the page.
-        oracle: [I, N] what strategy "oracle" fetches.
+        relevance: [I, N] patches of the answer and its label; none for absent fields.
+        oracle: [I, N] the patches that strategy "oracle" fetches.
         transcript: these pages and questions with a second turn that transcribes the lines fetched.
         whole: these with a second turn that transcribes all lines, for those who see the whole page.
     """
@@ -151,8 +150,7 @@ class Batch:
         return written.repeat_interleave(len(self.after) // len(written), 0)
 
     def read_from(self, *, whole: bool) -> "Batch":
-        """The batch that transcribes what is seen: the whole page, from base tokens alone or all patches, or the lines
-        fetched."""
+        """The batch that transcribes the whole page (with base tokens alone or all patches), or the fetched lines."""
         transcribing = self.whole if whole else self.transcript
         assert transcribing is not None, "a batch that transcribes already"
         return transcribing
@@ -171,12 +169,12 @@ class Batch:
 
 
 def places_of(spelt: Tensor, patches: Tensor) -> Tensor:
-    """The patch of each token's character, of all characters' `patches` [n]; -1 where it is none of them."""
+    """The patch of each token's character, from all characters' `patches` [n]; -1 without one."""
     return torch.cat((patches, patches.new_tensor([-1])))[spelt]
 
 
 class Prompts:
-    """Tokenises prompts around the vision tokens, which are put in later, as many as the batch's budget asks for."""
+    """Tokenises prompts without the vision tokens, which are inserted later."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, image_token_id: int) -> None:
         self.tokenizer, self.markers = tokenizer, query_markers(tokenizer)
@@ -201,10 +199,10 @@ class Prompts:
     ) -> Text:
         """Tokens around images: a question, its answer, and with `transcript` a further turn that asks for it.
 
-        `history`: questions and answers that come before; `images`: that the first turn shows.
+        `history`: earlier questions and answers; `images`: those of the first turn.
         """
-        said = [text for turn in history for text in turn] + [question]
-        turns = [_message(("user", "assistant")[place % 2], text) for place, text in enumerate(said)]
+        spoken = [text for turn in history for text in turn] + [question]
+        turns = [_message(("user", "assistant")[place % 2], text) for place, text in enumerate(spoken)]
         turns[0]["content"][:0] = [{"type": "image"}] * images
         ids = self._turns(turns)
         places = [place for place, token in enumerate(ids) if token == self.image_token_id]
@@ -221,7 +219,7 @@ class Prompts:
         return text
 
     def _append(self, text: "Text", spelling: Spelling) -> None:
-        """Adds what is to be predicted: the spelling's tokens and the end."""
+        """Adds the predicted tokens: those of the spelling and the end."""
         ids = self.tokenizer("".join(char for char, _ in spelling), add_special_tokens=False).input_ids
         spelt = [glyph for _, glyph in spelling] if len(ids) == len(spelling) else [-1] * len(ids)
         text.extend([*ids, self.tokenizer.eos_token_id], [True] * (len(ids) + 1), [*spelt, -1])
@@ -235,13 +233,12 @@ class QuestionPages(Batches[Batch]):
     """Endless batches; a function of (seed, split, position).
 
     Args:
-        stage: what it says of its batches.
+        stage: its settings.
         config: of the model.
-        prompts: what tokenises.
+        prompts: the tokeniser of prompts.
         split: of fonts, words, layouts and wordings.
         transcript_budget: patches of the lines that a batch transcribes.
-        mixture: what pages are drawn from; or the kind, of `SKETCHES`, of pages that are sketched, with the words of
-            training.
+        mixture: draws the pages; or the kind, of `SKETCHES`, of sketched pages with the words of training.
         start: the first step.
         held_out: pages that training never shows, whatever the split.
     """
@@ -299,7 +296,7 @@ class QuestionPages(Batches[Batch]):
         asked_page = AskedPage(image, page.glyphs, words)
         order = rng.permutation(len(listed))
         for number in range(self.stage.questions):
-            turned = np.roll(order, -number)  # the one asked about first, then the others in a drawn order
+            turned = np.roll(order, -number)  # the entry of the question first, then the others in a drawn order
             entries = [listed[int(index)] for index in turned]
             fitting, union = self._fitting(entries)
             asked, answer, patches = self._asked(rng, entries[0], spelt, page)
@@ -339,7 +336,7 @@ class QuestionPages(Batches[Batch]):
         return Batch(**tensors, **self._padded(short, centred), transcript=read, whole=whole)
 
     def _page(self, number: int, rng: np.random.Generator) -> tuple[np.ndarray, Document]:
-        """The pixels of the page that comes up after so many others, none of one that is sketched; what it says."""
+        """The pixels of page number `drawn`, empty for a sketched one; and its content."""
         if isinstance(self.source, str):
             entries, glyphs = SKETCHES[self.source](rng, size=self.size)
             return np.zeros(0, np.float32), Document(Image.new("RGB", (1, 1)), entries, glyphs, "sketch", "")
@@ -349,9 +346,9 @@ class QuestionPages(Batches[Batch]):
     def _asked(
         self, rng: np.random.Generator, entry: Entry, spelt: Mapping[str, tuple[Spelling, Spelling]], page: Document
     ) -> tuple[str, Spelling, np.ndarray]:  # fmt: skip
-        """A question about an entry, or about a field that is not on the page; its answer, and the patches it needs.
+        """A question about an entry, or about an absent field; its answer, and the patches it needs.
 
-        Of a part of a page the latter is one that stands elsewhere on it, where there is any.
+        On a part of a page, the absent field is one from elsewhere on the page, if there is any.
         """
         missing: Sequence[str] = ()
         if rng.random() < self.stage.absent:
@@ -393,7 +390,7 @@ class QuestionPages(Batches[Batch]):
 
 
 def padded(texts: Sequence[Text], pad: int) -> dict[str, Tensor]:
-    """`before` of texts in which it is equally long, and what stands after, padded on the right: [I, *] each."""
+    """`before` of texts, of equal length, and the texts after, padded on the right: [I, *] each."""
     length = max(len(text.after) for text in texts)
     fills = {"after": pad, "answer": False, "query": False, "spelt": -1}
     rows = {
@@ -404,7 +401,7 @@ def padded(texts: Sequence[Text], pad: int) -> dict[str, Tensor]:
 
 
 def _spelt(entries: Sequence[Entry], glyphs: Sequence[Glyph]) -> dict[str, tuple[Spelling, Spelling]]:
-    """Label and value of each field, spelt with the glyphs that show them."""
+    """Label and value of each field, with the glyphs that show them."""
     return {
         entry.field: (
             spelling(entry.label, entry.label_box, glyphs), spelling(entry.value, entry.value_box, glyphs),
@@ -414,7 +411,7 @@ def _spelt(entries: Sequence[Entry], glyphs: Sequence[Glyph]) -> dict[str, tuple
 
 
 def spelling(text: str, box: Box, glyphs: Sequence[Glyph], first: int = 0) -> Spelling:
-    """`text` with the glyphs in `box`, from left to right; a colon behind a label is passed over.
+    """`text` with the glyphs in `box`, from left to right; a colon behind a label is skipped.
 
     `first`: number of the first glyph.
     """
@@ -426,5 +423,5 @@ def spelling(text: str, box: Box, glyphs: Sequence[Glyph], first: int = 0) -> Sp
 
 
 def _number(found: int | None, char: str, glyphs: Sequence[Glyph], first: int) -> int:
-    """Of a glyph; -1 where it is not the character that was expected."""
+    """The number of a glyph; -1 if it is not the expected character."""
     return -1 if found is None or glyphs[found].char != char else first + found

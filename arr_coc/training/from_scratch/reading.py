@@ -1,11 +1,11 @@
-"""Stage: the grid encoder alone learns to read. Under each patch: which characters are its own (see `targets`)?
+"""Stage: the grid encoder alone learns to read: a head predicts the characters of each patch (see `targets`).
 
-And which field's name? (The scorer compares patches with words of the question, so a patch must know its word.)
+It also predicts the field's name. (The scorer compares patches with words of the question, so patches need it.)
 
-Pages dense with text give every patch a target, so a small encoder learns letters from tens of thousands of crops
-instead of millions of answers. Crops are a part of the page's side (the position table is resized), cut out anywhere,
-which costs less per patch; their side is best a multiple of the encoder's windows, which are filled up otherwise. What
-was only seen in parts is read worse as a whole, where positions and global attention are others: whole pages come last.
+Dense text gives every patch a target, so a small encoder learns letters from tens of thousands of crops instead of
+millions of answers. Crops are a part of the page's side (the position table is resized), cut out anywhere, which costs
+less per patch; their side is best a multiple of the encoder's windows, which are padded otherwise. An encoder trained
+on crops reads whole pages worse, as positions and global attention differ: whole pages come last.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,9 +28,9 @@ from .stage import Batches, DrawnPages, ScratchStage, Task
 from .targets import SLOTS, Shown, fitted, pixels, shown, word_targets
 
 EVALUATED_BATCHES = 6
-"""Batches of held-out crops that a measurement reads."""
+"""Batches of held-out crops in a measurement."""
 EVALUATED_DOCUMENTS = 40
-"""Held-out pages of each kind whose values a measurement reads."""
+"""Held-out pages of each kind whose values are read in a measurement."""
 
 
 @STAGES.register("reading")
@@ -73,7 +73,7 @@ class ReadingStage(ScratchStage):
 
 
 class ReadingHead(nn.Module):
-    """Names the characters of a patch, and the field whose label it belongs to."""
+    """Predicts the characters of a patch, and the field of its label."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -87,20 +87,20 @@ class ReadingHead(nn.Module):
 
 
 def reading_loss(logits: Tensor, targets: Tensor, none: int = 0, none_weight: float = 0.3) -> Tensor:
-    """Cross-entropy over all slots; the class `none`, which most slots are, weighs less."""
+    """Cross-entropy over all slots; the class `none`, which most slots have, has a smaller weight."""
     weight = torch.ones(logits.shape[-1], device=logits.device)
     weight[none] = none_weight
     return F.cross_entropy(logits.flatten(0, -2).float(), targets.flatten(), weight=weight)
 
 
 def word_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """`reading_loss` of the field names, over pages that have fields: elsewhere targets are -100."""
+    """`reading_loss` of the field names, over pages with fields: elsewhere targets are -100."""
     known = targets >= 0
     return reading_loss(logits[known], targets[known]) if bool(known.any()) else logits.sum() * 0
 
 
 class Cropping(Protocol):
-    """What a stage says of its batches: crops per step and their side, what pages they show, and the seed."""
+    """A stage's settings of its batches: crops per step and their side, kinds of pages, and the seed."""
 
     @property
     def batch_size(self) -> int: ...
@@ -144,16 +144,16 @@ class ReadingPages(Batches[Crop]):
         self, stage: Cropping, config: ArrCocVisionConfig, *, split: Split, start: int = 0, held_out: bool = False
     ) -> None:
         self.stage, self.split, self.start = stage, split, start
-        self.purpose = 1 if held_out else 0  # pages that are measured on never come up in training, whatever the split
+        self.purpose = 1 if held_out else 0  # pages of measurements never come up in training, whatever the split
         self.size, self.side = config.image_size, stage.image_size or config.image_size
         self.patch_size = config.patch_size
         self.crop = round(stage.crop * self.side)
-        grid_size(self.crop, config.patch_size)  # a ValueError where the encoder cannot take it
+        grid_size(self.crop, config.patch_size)  # raises a ValueError for sizes that the encoder does not take
         mixture, seed = Mixture(stage.kinds, stage.photo), (stage.seed, self.purpose, 2)
         self.drawn = DrawnPages(mixture, seed, stage.reused, size=self.size, split=split)
 
     def batch(self, step: int) -> Crop:
-        """Of one step."""
+        """The batch of one step."""
         rng = np.random.default_rng((self.stage.seed, self.purpose, step))
         images: list[np.ndarray] = []
         glyphs, words = [], []
@@ -179,7 +179,7 @@ class ReadingPages(Batches[Crop]):
 
 
 _LEAST_LABEL = 2.0
-"""Width and height of what must be seen of a label, px."""
+"""Least width and height of the visible part of a label, px."""
 
 
 @dataclass(frozen=True)
@@ -197,12 +197,12 @@ class _Window:
         return x0, y0, x1, y1
 
     def glyphs(self, glyphs: Sequence[Glyph]) -> list[Glyph]:
-        """Those whose centre is inside."""
+        """The boxes whose centre is inside."""
         moved = [Glyph(glyph.char, self._moved(glyph.box)) for glyph in glyphs]
         return [g for g in moved if all(0 <= (g.box[i] + g.box[i + 2]) / 2 < self.side for i in (0, 1))]
 
     def words(self, document: Document, grid: int) -> np.ndarray:
-        """`word_targets` of the labels as far as they are inside."""
+        """`word_targets` of the visible parts of labels."""
         labels = [*((entry.field, entry.label_box) for entry in document.entries), *document.labels]
         inside = []
         for name, box in labels:
@@ -220,9 +220,9 @@ Reader = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 @torch.no_grad()
 def reading_accuracy(reader: Reader, batches: Sequence[Crop], puts: Reader | None = None) -> dict[str, float]:
-    """Share of right names among slots that hold a character, patches of text with every slot right, words right.
+    """Shares of right predictions: slots with a character, text patches with all slots right, and words.
 
-    `puts`: whose patches characters near edges are to be named in; None: the reader's own.
+    `puts`: the logits that choose the patches of characters near edges; None: the reader's own.
     """
     slots = right = patches = perfect = labels = known = 0
     for batch in batches:
@@ -248,9 +248,9 @@ def reading_accuracy(reader: Reader, batches: Sequence[Crop], puts: Reader | Non
 def values_read(
     reader: Reader, documents: Sequence[Document], side: int, patch_size: int, device: torch.device | str = "cpu"
 ) -> float:
-    """Of the values on documents, fitted into `side` px, the share of which every character is named where it stands.
+    """The share of values on documents, fitted into `side` px, whose characters are all predicted in their place.
 
-    Near an edge that is so too where both sides say half of it (`Shown.named`): language models can read that.
+    Near an edge it suffices that both sides predict half of a character (`Shown.named`): language models can read that.
     """
     right = count = 0
     for document in documents:
@@ -267,9 +267,9 @@ def values_read(
 
 
 class Reading(Task):
-    """A grid encoder and a head, the encoder a copy of the model's if that has learnt to read already, else a new one.
+    """A grid encoder and a head; the encoder is a copy of the model's if that is trained, else a new one.
 
-    The copy has the memory format that convolutions train fastest in.
+    The copy has the memory format of the fastest training of convolutions.
     """
 
     def __init__(self, stage: ReadingStage, run: Run) -> None:
@@ -305,7 +305,7 @@ class Reading(Task):
     @cached_property
     def _test(self) -> tuple[list[Crop], dict[str, list[Document]]]:
         batches = [self.unseen.batch(n).to(self.device) for n in range(EVALUATED_BATCHES)]
-        kinds = [kind for kind in self.stage.kinds if kind not in UNASKED]  # the others show no values
+        kinds = [kind for kind in self.stage.kinds if kind not in UNASKED]  # the others have no values
         return batches, {k: [self.unseen.document(n, k) for n in range(EVALUATED_DOCUMENTS)] for k in kinds}
 
     def measure(self) -> dict[str, float]:

@@ -1,10 +1,10 @@
-"""Prompts about an image whose tokens several questions share, and where the language model looks in them.
+"""Prompts that share the tokens of an image between several questions, and the attention of pointing heads to them.
 
-What several questions read alike, the language model reads once. Its pointing heads are taught to attend to the token
-that shows the next character: the character's patch where it was fetched, else the base token of its cell.
+The language model reads common tokens once. Its pointing heads are trained to attend to the token that shows the next
+character: the character's patch if it was fetched, else the base token of its cell.
 
 Notation: R distinct groups of image tokens, I questions or image slots, I / R about each, L length of the text behind
-the image, S steps that predict a token, M base tokens, K patches fetched; T image tokens, or tokens to be predicted.
+the image, S steps that predict a token, M base tokens, K patches fetched; T image tokens, or predicted tokens.
 """
 
 from typing import NamedTuple
@@ -20,10 +20,10 @@ from arr_coc.modeling.modeling_arr_coc import ArrCocForConditionalGeneration
 from .patch_language import cell_of
 
 POINTING_LAYER, POINTING_HEADS = -2, 2
-"""Where the language model is taught to look: the first heads of a layer, by default the last one but one."""
+"""The pointing heads: the first heads of a layer, by default the last but one."""
 
 POINTER_WEIGHT = 0.5
-"""Of the loss that tells where to look, beside that of what is copied or compared."""
+"""Weight of the pointing loss, beside that of copied or compared tokens."""
 
 
 def check_layer(layer: int, config: PretrainedConfig) -> None:
@@ -44,18 +44,18 @@ def right_rows(logits: Tensor, targets: Tensor, chosen: Tensor) -> Tensor:
 
 
 def pointing(attentions: tuple[Tensor, ...], layer: int, *, steps: slice, tokens: slice) -> Tensor:
-    """The attention [I, S, M + K] that the pointing heads pay to an image's tokens at the steps that predict."""
+    """The attention [I, S, M + K] of the pointing heads to an image's tokens at the steps that predict."""
     return attentions[layer][:, :POINTING_HEADS, steps, tokens].mean(1)
 
 
 def shown_by(places: Tensor, indices: Tensor, *, side: int, base: int) -> Tensor:
-    """Which of an image's tokens shows what a step predicts: bool [I, S, M + K], in a row one at most.
+    """The image token that shows the character of each step: bool [I, S, M + K], at most one in a row.
 
     Args:
-        places: [I, S] the patch that shows it, -1: none does.
+        places: [I, S] the patch that shows it, -1: none.
         indices: [I, K] patches fetched.
         side: G.
-        base: M, or 0 where no base tokens stand before the patches.
+        base: M, or 0 without base tokens before the patches.
     """
     patches = indices[:, None] == places[..., None]
     cells = torch.arange(base, device=places.device) == cell_of(places, side)[..., None]
@@ -63,11 +63,11 @@ def shown_by(places: Tensor, indices: Tensor, *, side: int, base: int) -> Tensor
 
 
 def pointer_loss(attention: Tensor, match: Tensor) -> Tensor:
-    """Minus the log of the attention that each step pays to the token which shows its character.
+    """Minus the log of each step's attention to the token that shows its character.
 
     Args:
         attention: [I, S, M + K] of steps to an image's tokens.
-        match: bool, of the same shape, from `shown_by`; steps that no token shows do not count.
+        match: bool, of the same shape, from `shown_by`; steps without such a token do not count.
     """
     known = match.any(-1)
     paid = (attention.float() * match).sum(-1)[known]

@@ -1,8 +1,8 @@
-"""What the stages from scratch share: batches as a function of the step, the loop that trains on them, settings.
+"""Code shared by the stages from scratch: batches as a function of the step, the training loop, common settings.
 
-A stage names a task (a module, its batches, its losses, its measurement); `ScratchStage.run` trains it with `Loop`, or
-resumes it after a kill. This is not transformers' Trainer: the batches come from no data set, one process trains, and
-the losses of a step are several that the task sums.
+A stage defines a task (a module, its batches, its losses, its measurement); `ScratchStage.run` trains it with `Loop`,
+or resumes a killed run. It does not use transformers' Trainer: the batches come from no data set, one process trains,
+and a step has several losses that the task sums.
 """
 
 import json
@@ -110,9 +110,9 @@ class Loop:
         """Steps `first` to `steps`.
 
         Args:
-            first: where to start.
+            first: the first step.
             losses: the losses of a step: "loss" is minimised, the others are logged.
-            measure: numbers about held-out data, by name.
+            measure: measurements on held-out data, by name.
         """
         began = time.monotonic()
         if first == 0:
@@ -168,7 +168,7 @@ class Loop:
             stream.write(json.dumps({"step": step, **numbers}) + "\n")
 
     def _cut_curve(self, step: int) -> None:
-        """Removes the lines behind `step`, which a killed run wrote and which are about to be written again."""
+        """Removes the lines behind `step`, which a killed run wrote and which are written again."""
         if self._curve.exists():
             lines = self._curve.read_text(encoding="utf-8").splitlines(keepends=True)
             whole = [line for line in lines if line.endswith("\n")]  # the last one may have been cut off
@@ -187,7 +187,7 @@ def _listed(numbers: Mapping[str, float]) -> str:
 Batch = TypeVar("Batch")
 
 KEPT = 256
-"""Pages among which those that come up again are drawn."""
+"""Pages that come up again, from which each step draws."""
 
 
 class Batches(IterableDataset, ABC, Generic[Batch]):
@@ -211,11 +211,11 @@ class Batches(IterableDataset, ABC, Generic[Batch]):
 
 
 class DrawnPages:
-    """Pages of a mixture, each of which comes up several times: to draw one takes a good part of a step's time.
+    """Pages of a mixture, each of which comes up several times, as drawing one takes a good part of a step's time.
 
     Args:
-        mixture: what they are drawn from.
-        seed: of those that come up again.
+        mixture: draws the pages.
+        seed: of pages that come up again.
         reused: how often each comes up; 1: each page is new.
         size: their side, px.
         split: of fonts, words and layouts.
@@ -236,22 +236,22 @@ class DrawnPages:
 
 
 def prefetched(data: Batches[Any], workers: int) -> Iterator[Any]:
-    """The batches that `data` yields, made ahead by worker processes; in this process where there are none."""
+    """The batches of `data`, prepared ahead by worker processes; in this process without workers."""
     ahead: dict[str, Any] = {"prefetch_factor": 6, "worker_init_fn": _yield_cores} if workers else {}
     return iter(DataLoader(data, batch_size=None, num_workers=workers, **ahead))
 
 
 def _yield_cores(worker: int) -> None:
-    """Lets a step that is computed go before the next ones' pages: its threads wait for the slowest of them."""
+    """Lowers the priority of workers: a step's threads wait for the slowest of them."""
     if hasattr(os, "nice"):  # not on Windows
         os.nice(10)
 
 
 class Task(ABC):
-    """What a stage trains, on what, and how that is measured.
+    """The module that a stage trains, its batches, and its measurement.
 
     Attributes:
-        module: all that is trained, and in the stage's checkpoint.
+        module: all trained parts, which are in the stage's checkpoint.
     """
 
     module: nn.Module
@@ -270,11 +270,11 @@ class Task(ABC):
 
     @abstractmethod
     def measure(self) -> Mapping[str, float]:
-        """Numbers about held-out pages, by name."""
+        """Measurements on held-out pages, by name."""
 
     @abstractmethod
     def finish(self, run: Run) -> None:
-        """Hands what was trained to the run."""
+        """Passes the trained parts to the run."""
 
 
 @dataclass(frozen=True)
@@ -302,7 +302,7 @@ class ScratchStage(Stage):
     from_scratch: ClassVar[bool] = True
     needs_learner: ClassVar[bool] = True
     writes_out: ClassVar[bool] = True
-    """Whether attention is written out, which is faster on a CPU than PyTorch's own for short prompts."""
+    """Whether attention is explicit, which is faster on a CPU than PyTorch's own for short prompts."""
 
     steps: int = 3000
     learning_rate: float = 2e-3
@@ -335,10 +335,10 @@ class ScratchStage(Stage):
 
     @abstractmethod
     def task(self, run: Run) -> Task:
-        """The task, begun with what the run's stages have trained so far."""
+        """The task, started from the results of the run's earlier stages."""
 
     def run(self, run: Run, folder: Path) -> None:
-        run.model.config.require_embeds_alone(self.name)  # these stages write prompts of embeddings themselves
+        run.model.config.require_embeds_alone(self.name)  # these stages make prompts of embeddings themselves
         torch.manual_seed(self.seed)
         run.model.to(run.device)  # type: ignore[arg-type]  # transformers wraps `to` and loses its types
         task = self.task(run)

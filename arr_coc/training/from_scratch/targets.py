@@ -1,11 +1,10 @@
-"""What a page shows, as arrays: pixels, the field's name under each patch, and the characters of each patch.
+"""The content of a page as arrays: pixels, the field's name in each patch, and the characters of each patch.
 
-Which patch shows a character? That of its centre; near an edge, the one where an encoder puts it. The centre of a
-character is half its advance and half its line's capitals, which no ink shows to the pixel. Near an edge between
-patches it is a coin's toss to whoever sees only the picture, and whoever is told that the toss matters learns both
-sides: copies, or gaps. So an encoder is told that the character belongs to the one of the patches about the edge where
-it sees more of it already, and to none of the others. The characters of a line stay in one row of patches: which of two
-stood first could not be told if one were in the upper row and one in the lower.
+A character belongs to the patch of its centre; near an edge, to the patch in which an encoder predicts it. The centre
+of a character is half its advance and half the height of its line's capitals, which no ink marks exactly. Near an edge
+the picture does not decide between two patches, and an encoder that is trained on one of them learns both: copies, or
+gaps. So its target is the patch at the edge in which it already predicts more of the character, and none of the others.
+The characters of a line stay in one row of patches: between two rows, their order would be lost.
 
 Notation: P pages, G side of the grid, n characters.
 """
@@ -22,7 +21,7 @@ from arr_coc.data import FIELDS, Box, Entry, Glyph, box_targets
 from arr_coc.data.glyphs import class_of, in_slots
 
 SLOTS = 3
-"""Characters named per patch, left to right: the narrowest letters are about a third of a patch wide."""
+"""Most characters of a patch, left to right: the narrowest letters are about a third of a patch wide."""
 
 
 def fitted(image: Image.Image, side: int) -> np.ndarray:
@@ -32,7 +31,7 @@ def fitted(image: Image.Image, side: int) -> np.ndarray:
 
 
 def pixels(image: np.ndarray) -> np.ndarray:
-    """uint8 [H, W, 3] -> float32 [3, H, W] in -1..1: what the image processor does with its default mean and std."""
+    """uint8 [H, W, 3] -> float32 [3, H, W] in -1..1, as in the image processor with its default mean and std."""
     return image.astype(np.float32).transpose(2, 0, 1) / 127.5 - 1
 
 
@@ -41,7 +40,7 @@ def word_targets(
 ) -> np.ndarray:
     """int64 [grid, grid]: 1 + index in `FIELDS` on the patches of a field's label, else 0.
 
-    -100 stands on labels that `FIELDS` lacks, and everywhere without labels.
+    It is -100 on labels outside `FIELDS`, and everywhere without labels.
 
     Args:
         entries: fields with their labels.
@@ -57,7 +56,7 @@ def word_targets(
 
 
 NEAR = 0.2
-"""Of a patch's side: characters whose centre is so near an edge may belong to the patch behind it."""
+"""Share of a patch's side: characters whose centre is so near an edge may belong to the next patch."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +74,9 @@ class Shown:
     centres: Tensor
 
     def nearby(self, side: int) -> Tensor:
-        """[n, 4] the patch of each one's centre, and those behind the edges that are near, numbered on over the pages.
+        """[n, 4] the patch of each character's centre, and those behind near edges, numbered over the pages.
 
-        Where no edge is near, or it is the page's, a patch is named again.
+        Without a near edge, or at the page's edge, a patch comes twice.
         """
         own = self.centres.floor().clamp(0, side - 1)
         within = self.centres - own
@@ -88,12 +87,12 @@ class Shown:
 
     @property
     def lines(self) -> Tensor:
-        """[n] the number of each one's line: those of a page whose centres are equally high."""
+        """[n] the number of each character's line: lines have centres of equal height."""
         heights = (self.centres[:, 1].double() * 1000).round().long()
         return torch.unique(self.pages * 10**9 + heights, return_inverse=True)[1]
 
     def put_by(self, logits: Tensor) -> Tensor:
-        """[n] of the nearby patches that where characters are named with most conviction, line by line.
+        """[n] the nearby patch in which each character is predicted with the highest confidence, line by line.
 
         Args:
             logits: [P, G, G, SLOTS, 1 + characters] of a `ReadingHead`.
@@ -110,18 +109,18 @@ class Shown:
         return patches.gather(1, (2 * row + column)[:, None])[:, 0]
 
     def named(self, logits: Tensor) -> Tensor:
-        """[n] how much of each one is named on the patches nearby, in any slot: 1 where one says so, or two say half.
+        """[n] the confidence of each character's prediction on the nearby patches, summed over their slots, at most 1.
 
         Args:
             logits: [P, G, G, SLOTS, 1 + characters] of a `ReadingHead`.
         """
         patches = self.nearby(logits.shape[1])
-        said = logits.float().softmax(-1).sum(-2).flatten(0, 2)  # [P*G*G, classes]
-        again = (patches[:, :, None] == patches[:, None]).tril(-1).any(2)  # named before, in the same row
-        return said[patches, self.classes[:, None]].masked_fill(again, 0.0).sum(1)
+        confidence = logits.float().softmax(-1).sum(-2).flatten(0, 2)  # [P*G*G, classes]
+        again = (patches[:, :, None] == patches[:, None]).tril(-1).any(2)  # predicted before, in the same row
+        return confidence[patches, self.classes[:, None]].masked_fill(again, 0.0).sum(1)
 
     def put_anywhere(self, side: int, generator: torch.Generator) -> Tensor:
-        """[n] of the nearby patches those where they would be if each line stood a little elsewhere."""
+        """[n] the nearby patches of characters after a small random shift of each line."""
         lines = self.lines
         drawn = torch.rand((int(lines.max()) + 1 if len(lines) else 0, 2), generator=generator).to(self.centres)
         x, y = (self.centres + NEAR * (2 * drawn - 1)[lines]).floor().clamp(0, side - 1).long().unbind(1)
@@ -133,7 +132,7 @@ class Shown:
         Args:
             pages: P.
             side: G.
-            patches: [n] where each one is; None: where its centre is.
+            patches: [n] the patch of each; None: that of its centre.
         """
         at = self.nearby(side)[:, 0] if patches is None else patches
         x = self.centres[:, 0]
@@ -141,7 +140,7 @@ class Shown:
         return torch.from_numpy(filled).view(pages, side, side, SLOTS).to(self.pages.device)
 
     def targets_for(self, logits: Tensor) -> Tensor:
-        """`targets`, with the characters where they are `put_by` such logits."""
+        """`targets`, with the characters in the patches that such logits choose (`put_by`)."""
         return self.targets(len(logits), logits.shape[1], self.put_by(logits))
 
     def to(self, device: torch.device) -> "Shown":
@@ -150,10 +149,10 @@ class Shown:
 
 
 def shown(pages: Sequence[Sequence[Glyph]], patch: float) -> Shown:
-    """The characters of pages, page after page in the order given.
+    """The characters of pages, page by page.
 
     Args:
-        pages: what each shows.
+        pages: the characters of each.
         patch: side of a patch, in px of the glyphs' boxes.
     """
     glyphs = [glyph for page in pages for glyph in page]

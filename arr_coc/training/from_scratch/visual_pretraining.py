@@ -1,10 +1,9 @@
-"""Stage: visual pretraining of base tokens. Under each of a cell's 4x4 patches: which characters, whose name?
+"""Stage: visual pretraining of base tokens. A head predicts the characters and field names in each patch of a cell.
 
-A base token is all that the language model sees of 16 patches without running back. The answer's loss alone never
-teaches it what stands there, let alone in which order, so a head names the characters of every patch from the bridged
-base token of its cell, as the reading stage's head does from the patch itself. A bridge that has words names them
-itself, and once there is a language of perfect tokens, it says what else is in a base token: where it stands. Recipes
-call the stage "visual_pretraining".
+Without fetching, a base token is all that the language model sees of 16 patches. The answer's loss alone does not teach
+base tokens their text, nor its order, so a head predicts the characters of each patch from the bridged base token of
+its cell, as the reading stage's head does from the patch itself. A bridge with words predicts them itself, and once
+there is a language of oracle tokens, the words also stand for places. Recipes call the stage "visual_pretraining".
 
 Notation: P pages, G side of the grid, M base tokens, D width of the language model.
 """
@@ -38,10 +37,10 @@ WORD_WEIGHT = 0.2
 """Weight of the loss on field names, beside the characters'."""
 
 BASE_WEIGHT = 0.5
-"""Weight of how far base tokens are from perfect ones, where a bridge has words and a language says what they mean."""
+"""Weight of the distance of base tokens from oracle tokens, if the bridge has words and there is a language of them."""
 
 HELD = 96
-"""Patches of a page whose states are held."""
+"""Patches of a page whose states are kept near their values before the stage."""
 
 
 @STAGES.register("visual_pretraining")
@@ -51,15 +50,15 @@ class VisualPretrainingStage(ScratchStage):
 
     Attributes:
         learning_rate: of compressor, semantic encoder, bridge and the head.
-        encoder_rate: of the grid encoder and its reading head; 0 leaves them as they are, and steps are cheaper.
+        encoder_rate: of the grid encoder and its reading head; 0 freezes them, and steps are cheaper.
         batch_size: crops per step.
         crop: side of a crop as a share of the page's side, as in the reading stage.
         kinds, photo, reused: of the pages, as in the reading stage.
         word_weight: of the loss on field names, beside the characters'.
         reading_weight: of the reading stage's losses, where the grid encoder is trained.
-        held_weight: of how far the states of fetched patches move from what they were when the stage began: 1 or more
-            where a language model is to go on reading patches as it learnt to, 0 where it learns them anew.
-        evaluate_split: what is measured on: "validation" has held-out fonts, words and layouts, for decisions.
+        held_weight: of the distance of fetched patches' states from those at the start of the stage: 1 or more if a
+            trained language model keeps reading them, 0 if it learns them again.
+        evaluate_split: split of measurements: "validation" has held-out fonts, words and layouts, for decisions.
     """
 
     name: ClassVar[str] = "visual_pretraining"
@@ -86,7 +85,7 @@ class VisualPretrainingStage(ScratchStage):
 
 
 class CharacterHead(nn.Module):
-    """Names, from a base token, the characters of each patch of its cell, and the field whose label it belongs to."""
+    """Predicts, from a base token, the characters of each patch of its cell, and the field of its label."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -101,7 +100,7 @@ class CharacterHead(nn.Module):
 
 
 def name_cells(head: CharacterHead, core: ArrCocModel, encoding: ImageEncoding) -> tuple[Tensor, Tensor]:
-    """What base tokens name, as `CharacterHead` does: in the words of a bridge that has them, else by the head."""
+    """The predictions from base tokens: by the words of a bridge that has them, else by the head."""
     bridge = core.bridge
     if not speaks_words(bridge):
         named: tuple[Tensor, Tensor] = head(encoding.tokens)
@@ -112,7 +111,7 @@ def name_cells(head: CharacterHead, core: ArrCocModel, encoding: ImageEncoding) 
 
 
 def by_patch(cells: Tensor) -> Tensor:
-    """What cells [P, M, 16*X] say of their patches, row by row, laid out on the page: [P, G, G, X]."""
+    """Predictions of cells [P, M, 16*X] for their patches, row by row, laid out on the page: [P, G, G, X]."""
     side = round(cells.shape[1] ** 0.5)
     places = cells.unflatten(-1, (COMPRESSION, COMPRESSION, -1)).unflatten(1, (side, side))
     return places.transpose(2, 3).flatten(3, 4).flatten(1, 2)  # [P, g, 4, g, 4, X] -> [P, G, G, X]
@@ -121,7 +120,7 @@ def by_patch(cells: Tensor) -> Tensor:
 def visual_loss(
     logits: tuple[Tensor, Tensor], characters: Tensor, words: Tensor, word_weight: float = WORD_WEIGHT
 ) -> Tensor:
-    """Cross-entropy of a `CharacterHead`'s names; the class "none" of characters weighs `NONE_WEIGHT`."""
+    """Cross-entropy of a `CharacterHead`'s predictions; the class "none" of characters has the weight `NONE_WEIGHT`."""
     return reading_loss(logits[0], characters, none_weight=NONE_WEIGHT) + word_weight * word_loss(logits[1], words)
 
 
@@ -142,7 +141,7 @@ class VisualPretraining(Task):
         if speaks_words(self.core.bridge) and "language" in run.learner:
             self.language = PatchLanguage(run.model, run.processor.tokenizer).requires_grad_(False).to(run.device)
             self.language.load_state_dict(run.learner["language"])
-            self._hold_tables(True)  # what words mean is the language's to say
+            self._hold_tables(True)  # the language defines the meanings of words
         self.before: ArrCocVisionTower | None = None
         if stage.held_weight > 0:
             self.before = deepcopy(self.core.vision_tower).requires_grad_(False).to(run.device)
@@ -164,7 +163,7 @@ class VisualPretraining(Task):
         return ReadingPages(self.stage, self.config, split="train", start=start)
 
     def _features(self, image: Tensor) -> Tensor:
-        """The grid encoder's output; no gradient reaches one that is not trained."""
+        """The grid encoder's output; a frozen encoder gets no gradient."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.stage.encoder_rate > 0):
             return self.encoder(image)
 
@@ -192,7 +191,8 @@ class VisualPretraining(Task):
     def _moved(
         self, before: ArrCocVisionTower, encoding: ImageEncoding, features: Tensor, characters: Tensor, step: int
     ) -> Tensor:
-        """How far states of drawn patches, text for the most part, are from what they were: share of their square."""
+        """Distance of the states of drawn patches, mostly text, from their values before the stage, relative to
+        their square."""
         generator = torch.Generator().manual_seed(step)
         drawn = torch.rand(characters.shape[:-1], generator=generator).to(features.device)
         indices = best((drawn + (characters > 0).any(-1)).flatten(1), min(HELD, drawn[0].numel()))
@@ -209,7 +209,8 @@ class VisualPretraining(Task):
 
     @torch.no_grad()
     def measure(self) -> Mapping[str, float]:
-        """What base tokens name right, in its place, and what patches do: the bound while the encoder is frozen."""
+        """The shares of right predictions from base tokens, and from patches, their upper bound while the encoder is
+        frozen."""
         self.module.eval()
 
         def patches(image: Tensor) -> tuple[Tensor, Tensor]:
