@@ -42,12 +42,12 @@ def test_the_image_is_encoded_once(model: Any) -> None:
 def prompts_of(model: Any, ask: Any) -> str:
     """The prompt that a question becomes, without its placeholders."""
     seen: list[torch.Tensor] = []
-    look = model.model.look
-    model.model.look = lambda input_ids, **kwargs: seen.append(input_ids) or look(input_ids, **kwargs)
+    select_slots = model.model.select_slots
+    model.model.select_slots = lambda input_ids, **kwargs: seen.append(input_ids) or select_slots(input_ids, **kwargs)
     try:
         ask()
     finally:
-        del model.model.look
+        del model.model.select_slots
     (ids,) = seen
     return model.processor.tokenizer.decode(ids[0]).replace(model.processor.image_token, "")
 

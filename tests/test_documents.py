@@ -209,8 +209,8 @@ def test_a_document_is_asked_like_an_image(kind: str) -> None:
 def test_seconds_stand_in_the_prompt_but_are_not_asked_about() -> None:
     model = tiny_model(text={"max_position_embeddings": 4096})
     seen: dict[str, Any] = {}
-    look = model.model.look
-    model.model.look = lambda **kwargs: seen.update(kwargs) or look(**kwargs)
+    select_slots = model.model.select_slots
+    model.model.select_slots = lambda **kwargs: seen.update(kwargs) or select_slots(**kwargs)
     model.generate(video(), QUESTION, fps=1.0)
     ids, mask, tokenizer = seen["input_ids"][0], seen["query_mask"][0], model.processor.tokenizer
     assert tokenizer.decode(ids[mask]) == QUESTION

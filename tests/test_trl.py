@@ -65,8 +65,8 @@ def test_the_scorer_reads_the_question_and_nothing_of_the_answer(kind: str, tmp_
     trainer = make_trainer(model, kind, tmp_path, lora=False)
     batch = trainer.data_collator([dict(row) for row in chats(kind)])
     read: list[Tensor] = []
-    find, core = model.model.look, model.model
-    core.look = lambda *args, **kwargs: read.append(kwargs["query_mask"]) or find(*args, **kwargs)
+    find, core = model.model.select_slots, model.model
+    core.select_slots = lambda *args, **kwargs: read.append(kwargs["query_mask"]) or find(*args, **kwargs)
     trainer.compute_loss(trainer.model, dict(batch))
     texts = [model.processor.tokenizer.decode(ids[mask]) for ids, mask in zip(batch["input_ids"], read[0], strict=True)]
     assert texts == [question for _, question, _ in ROWS]

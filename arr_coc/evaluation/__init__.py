@@ -1,4 +1,4 @@
-"""How well a model answers, strategy by strategy, from one set of weights."""
+"""Evaluation of one model: its answers and fetched patches by strategy, with one set of weights."""
 
 from ..metrics import METRICS as METRICS
 from .statistics import Interval as Interval

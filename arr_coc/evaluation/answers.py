@@ -1,4 +1,4 @@
-"""Asking an arm: encode images at the arm's size, let it choose its patches, decode greedily.
+"""Answers of one arm: images are encoded at the arm's size, patches fetched, tokens decoded greedily.
 
 Several sources, or views of one, are encoded once for all questions and arms and share one budget, see docs/views.md.
 
@@ -44,7 +44,7 @@ from .predictions import Prediction
 
 
 def load_images(model: ArrCocForConditionalGeneration, images: Sequence[Path | HeldImage]) -> list[Image.Image]:
-    """The images as the processor takes them."""
+    """The images in the form that the processor takes."""
     limit = model.processor.image_processor.max_image_pixels
     return [load_image(opened(image), max_image_pixels=limit) for image in images]
 
@@ -53,13 +53,13 @@ def load_images(model: ArrCocForConditionalGeneration, images: Sequence[Path | H
 def encode(
     model: ArrCocForConditionalGeneration, images: Sequence[Image.Image], side: int, *, prefill: bool = True
 ) -> ImageEncoding:
-    """`encode_image` of images fitted into a square of `side` px.
+    """`encode_image` for images fitted into a square of `side` px.
 
     Args:
         model: with a processor.
         images: from `load_images`.
         side: px, a multiple of 4 patches.
-        prefill: keep the language model's reading of the base tokens too, for several questions.
+        prefill: whether to prefill the language model with the base tokens, for several questions.
     """
     size = {"height": side, "width": side}
     inputs = model.processor.image_processor(list(images), size=size, return_tensors="pt")
@@ -81,8 +81,8 @@ def ask(
 ) -> list[Answer]:
     """The arm's answers, greedily decoded; `encoding` holds one image per record, at the arm's side.
 
-    What is drawn for an item depends on its pixels, its question and `seed`, never on the batch: a run that was
-    interrupted goes on as if it had not been. `choices`: shared by peers that are asked the same.
+    An item's draws depend on its pixels, its question and `seed`, never on the batch, so an interrupted run resumes
+    with the same answers. `choices`: shared by peers with the same questions.
     """
     encoding, fetching = _choose(model, arm, records, encoding, choices or PeerChoices(model, [arm]))
     fetching = replace(
@@ -95,7 +95,7 @@ def ask(
 
 
 class PeerChoices:
-    """What the peers among `arms` keep for a few questions: the first one to ask has it chosen for all of them.
+    """The choices of the peers among `arms` for a few questions; the first arm of a peer computes them for all.
 
     Args:
         model: with a processor.
@@ -108,7 +108,7 @@ class PeerChoices:
         self._kept: dict[tuple[Path | HeldImage, str], dict[str, Kept]] = {}
 
     def of(self, arm: Arm, records: Sequence[Record], encoding: ImageEncoding) -> list[Kept]:
-        """What `arm` keeps for each record; `encoding` holds one image per record."""
+        """The choice of `arm` for each record; `encoding` holds one image per record."""
         asked = [(record.image, record.question) for record in records]
         for number, key in enumerate(asked):
             if key not in self._kept:
@@ -125,7 +125,7 @@ def _choose(
     encoding: ImageEncoding,
     choices: PeerChoices,
 ) -> tuple[ImageEncoding, FetchChoices]:
-    """The encodings, changed where a peer merges, and how the arm fetches from them."""
+    """The encodings, changed by peers that merge tokens, and the choices for fetching."""
     fetching = FetchChoices(strategy=arm.strategy, allocator=arm.allocator, budget=arm.budget)
     if arm.rule == "uniform":
         return encoding, replace(fetching, patches=_filled(encoding, _lattices(encoding, arm.budget), arm.budget))
@@ -149,7 +149,7 @@ def _boxed(model: ArrCocForConditionalGeneration, records: Sequence[Record], enc
 
 
 def _filled(encoding: ImageEncoding, patches: Sequence[Sequence[int]], budget: int) -> Tensor:
-    """[I, K] the patches of each image; where they are fewer than K, the first others that hold some of it besides."""
+    """[I, K] the patches of each image; if there are fewer than K, further real patches by lower index."""
     wanted = encoding.patch_mask.float()
     for row, chosen in zip(wanted, patches, strict=True):
         row[list(chosen)] = 2.0
@@ -157,10 +157,10 @@ def _filled(encoding: ImageEncoding, patches: Sequence[Sequence[int]], budget: i
 
 
 def lattice(rows: int, columns: int, count: int) -> list[tuple[int, int]]:
-    """`count` distinct cells (y, x), spread evenly over `rows` x `columns`; all of them where there are no more."""
+    """`count` distinct cells (y, x), spread evenly over `rows` x `columns`; all cells if there are no more."""
     if count >= rows * columns:
         return [(y, x) for y in range(rows) for x in range(columns)]
-    # As square as the area allows, no row fuller than it has cells.
+    # As square as the area allows; no row has more points than cells.
     lines = min(rows, count, max(-(-count // columns), round((count * rows / columns) ** 0.5)))
     cells = []
     for line in range(lines):
@@ -171,7 +171,7 @@ def lattice(rows: int, columns: int, count: int) -> list[tuple[int, int]]:
 
 
 def _lattices(encoding: ImageEncoding, count: int) -> list[list[int]]:
-    """A `lattice` over the patches of each image that are no padding."""
+    """A `lattice` over the real patches of each image."""
     patches = []
     for real in encoding.patch_mask.view(-1, encoding.side, encoding.side).cpu().numpy():
         ys, xs = (np.flatnonzero(real.any(axis=axis)) for axis in (1, 0))
@@ -181,7 +181,7 @@ def _lattices(encoding: ImageEncoding, count: int) -> list[list[int]]:
 
 
 def question_room(model: ArrCocForConditionalGeneration, records: Sequence[Record], new_tokens: int) -> int | None:
-    """Image tokens that the context holds beside the longest question and its answer; None: no limit is known."""
+    """Image tokens that the context holds beside the longest question and its answer; None: no limit."""
     limit = getattr(model.config.text_config, "max_position_embeddings", None)
     if limit is None:
         return None
@@ -191,11 +191,11 @@ def question_room(model: ArrCocForConditionalGeneration, records: Sequence[Recor
 
 
 _HEAD = 1024
-"""Bytes of a file that tell a document from an image."""
+"""Bytes of a file that distinguish a document from an image."""
 
 
 def needs_views(records: Sequence[Record], tiles: str | int | None) -> bool:
-    """Whether tiles are asked for, or a record is about several images, or a PDF, a video, a TIFF or GIF of pages."""
+    """Whether tiles are on, or a record has several images, a PDF, a video, or a TIFF or GIF of several pages."""
     files = {record.image for record in records if isinstance(record.image, Path)}
     return tiles is not None or any(record.others for record in records) or any(map(_is_document, files))
 
@@ -208,14 +208,14 @@ def _is_document(path: Path) -> bool:
             with open_encoded(stream, str(path), MAX_IMAGE_PIXELS) as image:
                 return count_pages(image, str(path)) > 1
         except ValueError:
-            return False  # said when it is read, with its line
+            return False  # reading it raises the error, with its line
 
 
 def check_arms(arms: Sequence[Arm], side: int) -> None:
-    """Refuses arms that are defined for a single view: peers, another size of the image, halves, all patches.
+    """Refuses arms for a single view: peers, another size of the image, halves, all patches.
 
     Raises:
-        ValueError: so.
+        ValueError: such an arm.
     """
     other = [arm.name for arm in arms if arm.rule not in SCORERS or arm.side != side]
     if other:
@@ -228,7 +228,7 @@ def check_arms(arms: Sequence[Arm], side: int) -> None:
 def open_sources(
     model: ArrCocForConditionalGeneration, record: Record, tiles: str | int | None = None
 ) -> tuple[list[Source], ViewOptions]:
-    """All images, pages or frames that a record is about, and the options of views that they were opened with.
+    """All images, pages or frames of a record, and the options of views with which they were opened.
 
     Raises:
         ValueError, OSError: one cannot be read.
@@ -243,23 +243,23 @@ def open_sources(
 def encode_document(
     model: ArrCocForConditionalGeneration, record: Record, tiles: str | int | None
 ) -> tuple[ImageEncoding, str]:
-    """All sources of a record, encoded for one prompt, and a digest that tells them from others.
+    """All sources of a record, encoded for one prompt, and a digest of them.
 
     Raises:
-        ValueError: sources that cannot be read, or that are too many; the message names the record's line.
+        ValueError: sources that cannot be read, or too many; the message names the record's line.
     """
     try:
         sources, options = open_sources(model, record, tiles)
         encoding = encode_sources(model.model, model.processor.image_processor, [sources], options)
     except (ValueError, OSError) as error:
         raise ValueError(f"line {record.line}: {error}") from error
-    if len(sources) == 1:  # a prompt begins with its first source's base tokens alone
+    if len(sources) == 1:  # a prompt begins with the base tokens of its first source only
         encoding = model.prefilled(encoding)
     return encoding, digest_of(record.images)
 
 
 def digest_of(images: Sequence[Path | HeldImage]) -> str:
-    """16 hexadecimal digits that tell what a question is about from others, by content."""
+    """16 hexadecimal digits that identify the content of a question's sources."""
     content = hashlib.blake2b(digest_size=8)
     for image in images:
         content.update(image.read_bytes() if isinstance(image, Path) else load_image(image.make()).tobytes())
@@ -267,10 +267,10 @@ def digest_of(images: Sequence[Path | HeldImage]) -> str:
 
 
 def check_record(record: Record, sizes: Sequence[tuple[int, int]]) -> None:
-    """Refuses numbers of sources that are not there, and boxes beside their source, whose `sizes` are (height, width).
+    """Refuses unknown source numbers, and boxes outside their source, whose `sizes` are (height, width).
 
     Raises:
-        ValueError: so; the message names the record's line.
+        ValueError: the message names the record's line.
     """
     numbers = (*record.box_sources, *record.label_sources, *record.answer_sources)
     if numbers and max(numbers) >= len(sizes):
@@ -310,7 +310,7 @@ def all_boxes(record: Record, source: int) -> list[Box]:
 
 
 def view_prediction(line: int, answer: Answer, encoding: ImageEncoding, digest: str) -> Prediction:
-    """What is kept of an answer about a document: where each patch was fetched from, in px of its source."""
+    """The prediction for an answer about a document: the place of each patch, in px of its source."""
     fetch = answer.fetch
     assert encoding.source_sizes is not None, "sources were given"
     fetched = int(fetch.tokens.sum())
@@ -330,7 +330,7 @@ def view_prediction(line: int, answer: Answer, encoding: ImageEncoding, digest: 
 
 
 def _best_source(answer: Answer) -> int:
-    """The source of the patch with the highest relevance among those that were fetched; -1 where none was."""
+    """The source of the fetched patch with the highest relevance; -1 without fetched patches."""
     fetch = answer.fetch
     real = fetch.used & ~fetch.is_padding
     if not bool(real.any()):

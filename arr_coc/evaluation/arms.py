@@ -32,12 +32,13 @@ GROUPS = {
     "bounds": tuple(BOUNDS),
     "peers": tuple(PEERS),
 }
-"""Names that stand for several arms."""
+"""Names of groups of arms."""
 
 _RESIZED = {"larger": ("none", "fast"), "smaller": ("saliency", "all")}
 """Strategy and budget of arms that see another size of the image."""
 TRAINABLE = ("larger", "smaller", "patches_only", "keep_all")
-"""Arms that weights read well only if trained on such prompts: another size, no base, all patches at once."""
+"""Arms whose prompts the model reads well only if trained on such: another size, no base tokens, all patches at
+once."""
 
 CHANGES: dict[str, dict[str, Any]] = {
     "allow": {"overlap": "allow"},
@@ -45,8 +46,8 @@ CHANGES: dict[str, dict[str, Any]] = {
     "bypass": {"bypass": True},
     **{f"passes{passes}": {"passes": passes} for passes in (2, 3, 4)},
 }
-"""What RULE+CHANGE means: patches that are base tokens may be fetched again, or not; the bridge gives way to its linear
-projection; the budget is shared by several passes."""
+"""The meanings of RULE+CHANGE: whether patches that are base tokens may be fetched again; the bridge's linear
+projection alone; the budget shared by several passes."""
 
 
 @dataclass(frozen=True)
@@ -57,18 +58,18 @@ class Arm:
         name: unique; that of the strategy, the peer, of `BASELINES`, `HALVES` or `BOUNDS`; or RULE+CHANGE@K, see
             `make_arms`.
         role: "ladder", "baseline", "half", "bound", "peer", "ablation" or "contest".
-        strategy, budget, allocator: what `generate` is asked for; budget is K (of each pass), or the most where K
-            depends on the item.
+        strategy, budget, allocator: arguments of `generate`; budget is K (of each pass), or the most if K depends on
+            the item.
         side: px of the square that the image is fitted into.
-        tokens: positions that the image takes in the prompt, M + K (and those of the layout).
+        tokens: positions of the image in the prompt, M + K (and those of the layout).
         seeds: of random relevance; one run each. Other arms run once, with the config's own seed.
         note: for the report.
         overlap: "allow", "exclude" or "" as configured, see `ArrCocFetcherConfig`.
-        bypass: the bridge gives way to its linear projection.
-        trained: whether the weights were trained on such prompts as the arm, or the peer's rule, reads.
-        rule: the strategy, peer, baseline, half or bound, without what changes it; by default the name's beginning.
-        weights: of a contest's arm the models that are its own; one run each.
-        passes: `num_passes` of `generate`; FLOPs are counted as if one pass had fetched what all of them do.
+        bypass: whether the bridge uses its linear projection alone.
+        trained: whether the weights were trained on the prompts of the arm, or of the peer's rule.
+        rule: the strategy, peer, baseline, half or bound, without changes; by default the beginning of the name.
+        weights: for an arm of a contest its own models, with one run each.
+        passes: `num_passes` of `generate`; FLOPs are those of one pass with the patches of all passes.
     """
 
     name: str
@@ -99,7 +100,7 @@ class Arm:
         return {f"{self.name}.{seed}": seed for seed in self.seeds} if self.seeds else {self.name: None}
 
     def of_model(self, number: int) -> "Arm":
-        """The one run of a contest's arm that its model of this number makes."""
+        """The run of a contest's arm with its model of this number."""
         return replace(self, name=f"{self.name}.{number}", weights=())
 
 
@@ -128,8 +129,8 @@ def make_arms(
         seeds: of "random".
         room: image tokens that the language model's context holds beside the longest question; None: any number.
         boxed: whether every record has boxes.
-        several: whether the records are about more than one page.
-        trained_on: of `TRAINABLE`, what the weights were also trained to read.
+        several: whether the records have more than one page.
+        trained_on: arms of `TRAINABLE` that the weights were also trained on.
 
     Raises:
         ValueError: an unknown name, "oracle" without boxes, "other_base" without another page, no arms.
@@ -156,7 +157,7 @@ def make_arms(
 
 
 def _with_training(arm: Arm, trained_on: Sequence[str]) -> Arm:
-    """The arm, with a word on whether the weights were trained to read what it, or its rule, has them read."""
+    """The arm, with `trained` set if the weights were trained on its prompts or those of its rule."""
     if arm.rule in PEERS and PEERS[arm.rule].reads_all:
         trained, what = "keep_all" in trained_on, "all patches at once, as the rule needs"
     elif arm.rule in TRAINABLE:
@@ -168,7 +169,7 @@ def _with_training(arm: Arm, trained_on: Sequence[str]) -> Arm:
 
 
 def _members(config: ArrCocConfig, group: str, boxed: bool, several: bool) -> list[str]:
-    """Those of a group that can run."""
+    """The arms of a group that can run."""
     held = config.fetcher_config.scorers
     fit = [name for name in GROUPS[group] if name not in SCORERS or not SCORERS[name].trained or name in held]
     fit = [name for name in fit if several or not name.startswith("other_base")]
@@ -176,24 +177,24 @@ def _members(config: ArrCocConfig, group: str, boxed: bool, several: bool) -> li
 
 
 def _parse(name: str) -> tuple[str, list[str], str] | None:
-    """RULE+CHANGE+CHANGE@BUDGET -> (rule, changes, budget or ""); None where that means nothing."""
+    """RULE+CHANGE+CHANGE@BUDGET -> (rule, changes, budget or ""); None for other text."""
     head, at, budget = name.partition("@")
     rule, *changes = head.split("+")
     changed = bool(at or changes)
     known = {*SCORERS, *PEERS} if changed else {*SCORERS, *PEERS, *BASELINES, "keep_all"}
-    if not changes:  # they say what else the language model reads, and of which size of the image
+    if not changes:  # they change other parts of the prompt, or the size of the image
         known |= {*HALVES, *_RESIZED}
         if head in _RESIZED and at and not budget.isdecimal():
             return None
     if rule not in known or bool(at) != bool(budget) or not {*changes} <= {*ALLOCATORS, *CHANGES}:
         return None
-    if rule in PEERS and any("passes" in CHANGES.get(change, {}) for change in changes):  # they choose once
+    if rule in PEERS and any("passes" in CHANGES.get(change, {}) for change in changes):  # they choose patches once
         return None
     return rule, changes, budget
 
 
 class _Maker:
-    """What the arms of one experiment share."""
+    """Settings common to the arms of one experiment."""
 
     def __init__(self, config: ArrCocConfig, budget: int | str | None, allocator: str, room: int | None) -> None:
         self.config, self.wanted, self.allocator = config, budget, allocator
@@ -206,12 +207,13 @@ class _Maker:
         self.fetching = strategy if SCORERS[strategy].fetches else "saliency"
 
     def _most(self, overlap: str | None = None) -> int:
-        """Positions of an image with all its patches, as far as the context holds them."""
+        """Positions of an image with all its patches, as many as the context holds."""
         everything = sum(self.config.vision_tokens(budget="all", strategy="oracle", overlap=overlap))
         return everything if self.room is None else min(everything, self.room)
 
     def arm(self, name: str, rule: str, changes: list[str], budget: str, seeds: tuple[int, ...]) -> Arm | None:
-        """The arm of a parsed name; None for a resized image that the budget, of nearly all patches, leaves no size."""
+        """The arm of a parsed name; None for a resized image without a possible size, at a budget of nearly all
+        patches."""
         if rule in HALVES:
             return self._half(name, rule, budget)
         if rule in _RESIZED:
@@ -241,7 +243,7 @@ class _Maker:
         return plain
 
     def _half(self, name: str, rule: str, budget_name: str) -> Arm:
-        """The configured strategy's patches, as many as are asked for, beside no base tokens or another page's."""
+        """An arm with the configured strategy's patches, and no base tokens or those of another page."""
         asked = self.config.vision_tokens(budget=budget_name or self.wanted, strategy=self.fetching)[1]
         budget = min(asked, self.most - self.base)
         base = 0 if rule == "patches_only" else self.base
@@ -271,7 +273,7 @@ class _Maker:
         )  # fmt: skip
 
     def _resized(self, name: str, rule: str, wanted: int) -> Arm | None:
-        """The smallest image that gives at least `wanted` tokens: a baseline never gets fewer."""
+        """The smallest image with at least `wanted` tokens: a baseline never gets fewer."""
         strategy, budget = _RESIZED[rule]
         side = self.unit
         while sum(self.config.vision_tokens(side, budget, strategy=strategy)) < wanted:

@@ -1,4 +1,4 @@
-"""Questions of a data set, asked of a reader of a published model: what each strategy answers and fetches."""
+"""Questions of a data set to a reader of a published model: answers and fetched tokens of each strategy."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ from .prediction_loop import Item, by_image, new_tokens
 from .predictions import Prediction
 
 FIXED: Mapping[str, tuple[str, int | str]] = {"none": ("saliency", 0), "keep_all": ("saliency", "all")}
-"""Names beside those of strategies: base tokens alone, and all tokens, which is the plain model."""
+"""Names beside those of strategies: base tokens only, and all tokens, as in the plain model."""
 
 
 @dataclass(frozen=True)
 class AttachedArm:
-    """One way to ask: a strategy and how much it fetches, see `AttachedReader.generate`."""
+    """A strategy and a budget, see `AttachedReader.generate`."""
 
     name: str
     strategy: str
@@ -32,7 +32,7 @@ class AttachedArm:
 
     @property
     def arm(self) -> Arm:
-        """What scores are told of it: the sizes of prompts are those of each question."""
+        """The arm for scores; the sizes of prompts come with each question."""
         return Arm(self.name, "ladder", self.strategy, int(self.budget != 0), "topk", side=0, tokens=0)
 
 
@@ -68,7 +68,7 @@ def attached_arms(
 
 
 def usable_strategies(reader: AttachedReader, *, oracle: bool) -> list[str]:
-    """All that a reader can be measured with."""
+    """All arms of a reader."""
     unusable = {name for name, usable in (("realizer", reader.scorer is not None), ("oracle", oracle)) if not usable}
     return [name for name in (*STRATEGIES, *FIXED) if name not in unusable]
 
@@ -82,12 +82,12 @@ def predict_attached(
     seed: int | None = None,
     progress: bool = True,
 ) -> Iterator[tuple[str, dict[int, Prediction]]]:
-    """Each arm's predictions by place of the record, part by part; the images of a question are encoded once.
+    """Each arm's predictions by the record's number, part by part; the images of a question are encoded once.
 
-    Arguments as of `prediction_loop.predict_all`; "random" draws for each question by itself.
+    The arguments are those of `prediction_loop.predict_all`; "random" draws for each question alone.
 
     Raises:
-        ValueError: an image that cannot be read, or boxes beside it; the message names the record's line.
+        ValueError: an image that cannot be read, or boxes outside it; the message names the record's line.
     """
     with tqdm(total=len(arms) * len(records), unit="answer", disable=not progress) as bar:
         for group in by_image(records):
@@ -110,7 +110,7 @@ def predict_attached(
 
 
 def _encoded(reader: AttachedReader, group: Sequence[Item]) -> AttachedEncoding:
-    """The images that all questions of a group are about."""
+    """The images of a group of questions."""
     record = group[0].record
     try:
         encoding = reader.encode_image([[opened(image) for image in record.images]])
@@ -142,7 +142,7 @@ def _ask(
 
 
 def _prediction(line: int, answer: Answer, encoding: AttachedEncoding, digest: str) -> Prediction:
-    """What is kept of an answer, as of one over views: see `answers.view_prediction`."""
+    """The prediction for an answer, as over views: see `answers.view_prediction`."""
     (prompt,) = encoding.prompts
     indices = answer.fetch.indices[0].cpu()
     indices = indices[prompt.is_place[indices]]

@@ -1,8 +1,8 @@
-"""A bench: real pages with questions, for measuring only. Whatever reads pages is asked the same and scored the same.
+"""A bench: real pages with questions, for measuring only. All readers get the same questions and the same scoring.
 
-One folder holds a folder for each source, with `data.jsonl` (see `arr_coc.data.records`) and the images that it names.
-A record's `match` says how its answers are compared: "alnum" by letters and digits in lower case, "relaxed" by
-ChartQA's rule, and without it by all but case and white space. ANLS is over the text as it is.
+One folder holds a folder for each source, with `data.jsonl` (see `arr_coc.data.records`) and its images. A record's
+`match` names the comparison of its answers: "alnum" compares letters and digits in lower case, "relaxed" is ChartQA's
+rule; the default ignores case and white space. ANLS compares the text itself.
 """
 
 import json
@@ -27,34 +27,34 @@ from .reporting import percent, require_extra, to_text
 from .statistics import Interval, mean_of_intervals, score_interval
 
 MATCHES = {"": "caseless_match", "alnum": "alnum_match", "relaxed": "relaxed_accuracy"}
-"""What `match` of a record says -> the metric that decides whether an answer is right."""
+"""`match` of a record -> the metric that decides whether an answer is right."""
 
 Bench = Mapping[str, Sequence[Record]]
 """The questions of each source, by the name of its folder."""
 
 
 class Reader(Protocol):
-    """What is measured: it reads a page once and answers questions about it."""
+    """The measured system: it reads a page once and answers questions about it."""
 
     def read(self, image: Path) -> Any:
-        """Everything about a page that no question changes."""
+        """Encodes a page once for all questions."""
 
     def ask(self, page: Any, question: str, streamer: BaseStreamer) -> tuple[str, float]:
-        """The answer about what `read` returned, and its probability; `streamer` goes to transformers' `generate`."""
+        """The answer about a page from `read`, and its probability; `streamer` goes to transformers' `generate`."""
 
 
 @dataclass(frozen=True)
 class BenchAnswer:
-    """What a reader said to one question of a bench.
+    """A reader's answer to one question of a bench.
 
     Attributes:
         reader: its name.
         source, line: of the question.
         question, answer: as text.
         probability: of the whole answer, 0..1.
-        first: whether the page was read for this question; the seconds then include that.
+        first: whether the page was read for this question; the seconds then include it.
         first_token: seconds until the first token of the answer.
-        seconds: until its last one.
+        seconds: until its last token.
     """
 
     reader: str
@@ -69,12 +69,12 @@ class BenchAnswer:
 
 
 class ModelReader:
-    """A model as a user asks it: `encode_image`, then `generate` for each question.
+    """A model as users call it: `encode_image`, then `generate` for each question.
 
     Args:
         model: a checkpoint with a processor, or a reader of a published model.
-        tiles: of a checkpoint, see `views.ViewOptions`; None: what it says.
-        choices: what else `generate` is told, such as `strategy` and `budget`.
+        tiles: of a checkpoint, see `views.ViewOptions`; None: its default.
+        choices: other arguments of `generate`, such as `strategy` and `budget`.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ def read_bench(folder: Path, sources: Sequence[str] | None = None, *, limit: int
         limit: only the first so many questions of each.
 
     Raises:
-        ValueError: no such folder, none with questions in it, a source that is not there, a bad record.
+        ValueError: no such folder, no questions in it, an unknown source, or a bad record.
     """
     if not folder.is_dir():
         raise ValueError(f"bench: expected a folder with a folder for each source; got {str(folder)!r}")
@@ -137,7 +137,7 @@ def _record(row: Row, folder: Path) -> Record:
 
 
 class _Clock(BaseStreamer):
-    """When the prompt and each token came."""
+    """Times of the prompt and of each token."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
@@ -146,19 +146,20 @@ class _Clock(BaseStreamer):
         self.times.append(time.perf_counter())
 
     def end(self) -> None:
-        """Nothing is held back."""
+        """Buffers nothing."""
 
 
 def ask_bench(
     reader: Reader, name: str, bench: Bench, *, predictions: Path | None = None, progress: bool = True
 ) -> list[BenchAnswer]:
-    """Asks all questions, one at a time, those about one page after another; each page is read once.
+    """Asks all questions, one at a time, grouped by page; each page is read once.
 
     Args:
-        reader: what answers.
-        name: of it, kept with the answers.
-        bench: of `read_bench`.
-        predictions: JSONL of `BenchAnswer`, written answer by answer; what it holds already is not asked again.
+        reader: answers the questions.
+        name: the reader's, kept with the answers.
+        bench: from `read_bench`.
+        predictions: JSONL of `BenchAnswer`, written answer by answer; questions with an answer in it are not asked
+            again.
         progress: show a progress bar (on standard error).
 
     Returns:
@@ -199,7 +200,7 @@ def _ask_page(reader: Reader, name: str, source: str, records: Sequence[Record])
 
 
 def _read_answers(path: Path | None, name: str, bench: Bench) -> dict[tuple[str, int], BenchAnswer]:
-    """The answers in a file to questions of the bench, by source and line; a last line that was cut off goes."""
+    """The answers in a file to questions of the bench, by source and line; an incomplete last line is dropped."""
     if path is None or not path.is_file():
         return {}
     *whole, rest = path.read_text(encoding="utf-8").split("\n")

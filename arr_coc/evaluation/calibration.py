@@ -1,4 +1,4 @@
-"""Whether answers are right as often as their probabilities say.
+"""Calibration: the agreement of answers' probabilities with their accuracy.
 
 The expected calibration error (Guo et al., 2017, https://arxiv.org/abs/1706.04599) in bins of equal width.
 """
@@ -14,7 +14,7 @@ BINS = 5
 
 
 def calibration(probabilities: np.ndarray, right: np.ndarray, refused: np.ndarray) -> dict[str, Any]:
-    """How far the confidence of answers is from how often they are right.
+    """The calibration of the confidence of answers.
 
     Args:
         probabilities: of n answers, 0..1.
@@ -49,7 +49,7 @@ def _means(probabilities: np.ndarray, right: np.ndarray, among: np.ndarray) -> d
 def calibration_table(rows: Iterable[tuple[list[str], Mapping[str, Any]]], head: list[str]) -> Table:
     """A row for each result of `calibration`, behind the cells that name it under `head`.
 
-    The last column is left out where no answer is "not on the page".
+    The last column is left out if no answer is "not on the page".
     """
     edges = [f"{100 * each // BINS}-{100 * (each + 1) // BINS} %" for each in range(BINS)]
     cells = [
@@ -62,7 +62,7 @@ def calibration_table(rows: Iterable[tuple[list[str], Mapping[str, Any]]], head:
 
 
 LEGEND = "ECE: expected calibration error. Then, by probability: mean probability / share right, % (answers)."
-"""What stands below a `calibration_table`."""
+"""The note below a `calibration_table`."""
 
 
 def _cell(found: Mapping[str, Any]) -> str:

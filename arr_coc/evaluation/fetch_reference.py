@@ -1,4 +1,4 @@
-"""How a checkpoint fetches on questions like those it was trained for: what a server compares its traffic with.
+"""Statistics of a checkpoint's fetching on typical questions, with which a server compares its traffic.
 
 Notation: I image slots, N patches, D language-model width.
 """
@@ -26,15 +26,15 @@ REFERENCE = "fetch_reference.json"
 """The file's name, beside the weights."""
 
 BINS = 10
-"""Of each statistic, equally many of the reference's own values in each."""
+"""Bins of each statistic, with equally many of the reference's own values."""
 
 
 def fetch_statistics(prompt: EmbeddedPrompt) -> dict[str, Tensor]:
-    """What scorer and bridge did for each image slot, whatever the budget: [I] float32 by name.
+    """Statistics of scorer and bridge for each image slot, whatever the budget: [I] float32 by name.
 
-    `relevance_mean`, `relevance_peak`: over the patches that hold some of the image. `relevance_entropy`: of relevance
-    as a distribution over them, over that of equal relevance: 1 where all are alike. `token_norm`: mean length of the
-    tokens that the bridge made. `token_quality`: mean of what bridges with a quality adapter say of them.
+    `relevance_mean`, `relevance_peak`: over the real patches. `relevance_entropy`: of relevance as a distribution over
+    them, relative to that of equal relevance, which gives 1. `token_norm`: mean length of the bridge's tokens.
+    `token_quality`: their mean quality, from bridges with a quality adapter.
     """
     relevance, mask = prompt.fetch.relevance.float(), prompt.context.patch_mask
     mask = mask if mask.shape == relevance.shape else torch.ones_like(relevance, dtype=torch.bool)  # several views
@@ -63,20 +63,20 @@ class Distribution:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Distribution":
-        """The distribution of values, in bins of equally many; fewer bins where values repeat."""
+        """The distribution of values, in bins of equal counts; fewer bins if values repeat."""
         edges = np.unique(np.quantile(values, np.linspace(0, 1, BINS + 1)[1:-1])).tolist()
         bins = [bisect_right(edges, value) for value in values]
         counts = tuple(bins.count(number) for number in range(len(edges) + 1))
         return cls(float(np.mean(values)), tuple(edges), counts)
 
     def bin(self, value: float) -> int:
-        """The number of the bin that a value belongs to."""
+        """The number of a value's bin."""
         return bisect_right(self.edges, value)
 
     def drift(self, counts: Sequence[int]) -> float:
-        """The population stability index of other values, counted by bin: 0 for the same shares, without a limit.
+        """The population stability index of other values, counted by bin: 0 for equal shares, without an upper limit.
 
-        Sum over bins of (q - p) ln(q / p), with half a value added to each bin, so that empty ones can be compared.
+        Sum over bins of (q - p) ln(q / p), with half a value added to each bin, so that empty bins can be compared.
         """
         reference, other = _shares(self.counts), _shares(counts)
         return sum((q - p) * math.log(q / p) for p, q in zip(reference, other, strict=True))
@@ -92,8 +92,8 @@ class FetchReference:
     """A checkpoint's own statistics.
 
     Attributes:
-        strategy: by which it fetched.
-        questions: how many were asked, each counted once for every image that it is about.
+        strategy: its name.
+        questions: the number of questions, each counted once for each of its images.
         statistics: by name, see `fetch_statistics`.
     """
 
@@ -103,7 +103,7 @@ class FetchReference:
 
     @classmethod
     def of(cls, strategy: str, values: Mapping[str, Sequence[float]]) -> "FetchReference":
-        """The reference that these values of each statistic make."""
+        """The reference of these values of each statistic."""
         questions = max(map(len, values.values()), default=0)
         return cls(strategy, questions, {name: Distribution.of(own) for name, own in values.items()})
 
@@ -113,10 +113,10 @@ class FetchReference:
 
     @classmethod
     def load(cls, path: Path) -> "FetchReference":
-        """What `save` wrote.
+        """Reads a file that `save` wrote.
 
         Raises:
-            ValueError: something else.
+            ValueError: another kind of file.
         """
         content = read_json(path)
         try:
@@ -134,7 +134,7 @@ class FetchReference:
 
 
 def find_reference(model: ArrCocForConditionalGeneration) -> FetchReference | None:
-    """The reference beside a model's weights, in a folder or on the Hub; None where there is none."""
+    """The reference beside a model's weights, in a folder or on the Hub; None without one."""
     name = model.config._name_or_path
     if not name:
         return None
@@ -151,7 +151,7 @@ def find_reference(model: ArrCocForConditionalGeneration) -> FetchReference | No
 
 @torch.no_grad()
 def measure_reference(model: ArrCocForConditionalGeneration, records: Sequence[Record]) -> FetchReference:
-    """Asks all questions as configured, up to the embedded prompt: nothing is generated.
+    """Embeds the prompts of all questions with the model's configuration; it generates no answers.
 
     Raises:
         ValueError: no records, or an image that cannot be read.
@@ -171,7 +171,7 @@ def measure_reference(model: ArrCocForConditionalGeneration, records: Sequence[R
 
 
 def _prompts(model: ArrCocForConditionalGeneration, records: Sequence[Record]) -> Iterator[EmbeddedPrompt]:
-    """Embedded prompts of all records, those about the same images together where they follow each other."""
+    """Embedded prompts of all records; consecutive records about the same images are in one batch."""
     answer_generator = AnswerGenerator(model, model.processor)
     choices = model.model.fetcher.resolve(AS_CONFIGURED)
     for shown, group in groupby(records, key=lambda record: record.images):

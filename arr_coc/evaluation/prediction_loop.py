@@ -1,7 +1,7 @@
-"""From questions to predictions: the one loop that batches, encodes and asks, whoever wants the answers.
+"""From questions to predictions: the one loop that batches, encodes and generates for all evaluations.
 
-`OtherPages` gives arms the base tokens of another page; `model_identity` says by hashes what decides an answer: two
-runs may share a folder of predictions only where all of them agree.
+`OtherPages` gives arms the base tokens of another page. `model_identity` hashes all that decides an answer: two runs
+may share a folder of predictions only if their identities agree.
 """
 
 import hashlib
@@ -45,11 +45,10 @@ from .predictions import Prediction, boxed_patches, image_digest, prediction
 
 
 class OtherPages:
-    """For each image of the data the next one that shows something else.
+    """For each image of the data the next one with another content.
 
-    Images follow each other as the data first names them, the first one behind the last. Images with the same pixels
-    are one page, so a copy is nobody's other page. Which one it is depends on the data alone, not on batches or
-    processes.
+    Images have the order in which the data first names them, the first one behind the last. Images with the same pixels
+    are one page, so a copy is not another page. The choice depends on the data alone, not on batches or processes.
 
     Args:
         model: with a processor.
@@ -63,7 +62,7 @@ class OtherPages:
         self._digests: dict[Path | HeldImage, str] = {}
 
     def after(self, image: Path | HeldImage) -> Path | HeldImage | None:
-        """The other page of `image`; None where all pages are the same."""
+        """The other page of `image`; None if all pages are the same."""
         place = self._places[image]
         behind = (*self.images[place + 1 :], *self.images[:place])
         return next((other for other in behind if self._digest(other) != self._digest(image)), None)
@@ -77,7 +76,7 @@ class OtherPages:
 def as_read(arm: Arm, encoding: ImageEncoding, images: Tensor, others: Tensor) -> ImageEncoding:
     """The images at `images` [I] of an encoding, with the base tokens that the language model reads under `arm`.
 
-    `others` [I]: where in the encoding their other pages are.
+    `others` [I]: the numbers of their other pages in the encoding.
     """
     own = encoding.select(images)
     if arm.rule == "other_base":
@@ -86,7 +85,7 @@ def as_read(arm: Arm, encoding: ImageEncoding, images: Tensor, others: Tensor) -
 
 
 def with_base_of(encoding: ImageEncoding, others: ImageEncoding) -> ImageEncoding:
-    """The encoding with the base tokens of `others`, image by image, and the language model's reading of them."""
+    """The encoding with the base tokens of `others`, image by image, and the language model's prefill of them."""
     return replace(
         encoding, tokens=others.tokens, closing=others.closing, quality=others.quality, prefix_ids=others.prefix_ids,
         prefix_cache=others.prefix_cache,
@@ -94,26 +93,26 @@ def with_base_of(encoding: ImageEncoding, others: ImageEncoding) -> ImageEncodin
 
 
 MAX_NEW_TOKENS = 32
-"""Tokens of an answer where the checkpoint's generation config does not say."""
+"""Tokens of an answer, if the checkpoint's generation config does not set them."""
 
 
 OnAnswer = Callable[[int, Answer, Sequence[tuple[int, int]]], Any]
 
 
 class Item(NamedTuple):
-    """A record and its place among all records."""
+    """A record and its number among all records."""
 
     place: int
     record: Record
 
 
 def new_tokens(model: ArrCocForConditionalGeneration) -> int:
-    """Tokens of an answer at most."""
+    """The most tokens of an answer."""
     return model.generation_config.max_new_tokens or MAX_NEW_TOKENS
 
 
 def by_image(records: Sequence[Record]) -> list[list[Item]]:
-    """The records of each image or document, these in the order in which they first come."""
+    """The records of each image or document, in the order of their first use."""
     groups: dict[tuple[Path | HeldImage, ...], list[Item]] = {}
     for place, record in enumerate(records):
         groups.setdefault(record.images, []).append(Item(place, record))
@@ -178,12 +177,12 @@ def predict_all(
 
 
 def _ignored(place: int, answer: Answer, sizes: Sequence[tuple[int, int]]) -> None:
-    """Whoever wants predictions alone."""
+    """Ignores answers: for callers that need predictions only."""
 
 
 @contextmanager
 def _fetching_by(model: ArrCocForConditionalGeneration, fetcher: RunningBackFetcher | None) -> Iterator[None]:
-    """The model with another fetcher for a while; None: with its own."""
+    """The model with another fetcher within the context; None: with its own."""
     own = model.model.fetcher
     model.model.fetcher = own if fetcher is None else fetcher
     try:
@@ -193,7 +192,7 @@ def _fetching_by(model: ArrCocForConditionalGeneration, fetcher: RunningBackFetc
 
 
 def _batches(groups: Sequence[list[Item]], batch_size: int) -> Iterator[list[Item]]:
-    """Items of whole images, at least `batch_size` of them but for the last batch."""
+    """Items of whole images, at least `batch_size` of them except in the last batch."""
     batch: list[Item] = []
     for group in groups:
         batch += group
@@ -287,7 +286,7 @@ def _predict_document(
 def _other_pages(
     arms: Sequence[Arm], images: Sequence[Path | HeldImage], pages: OtherPages
 ) -> dict[Path | HeldImage, Path | HeldImage]:
-    """The other page of each image; each stands for itself where no arm reads another one's base tokens.
+    """The other page of each image; without an arm that reads another one's base tokens, each image itself.
 
     Raises:
         ValueError: all pages are the same.
@@ -306,7 +305,7 @@ def _check_boxes(
     batch: Sequence[Item],
     images: Mapping[Path | HeldImage, Image.Image],
 ) -> None:
-    """Refuses boxes outside their image before anything is answered, not when answers are scored."""
+    """Refuses boxes outside their image before any answer."""
     vision = model.config.vision_config
     for _, record in batch:
         image = images[record.image]
@@ -318,14 +317,14 @@ WEIGHTS = frozenset((".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".ms
 """Endings of files that hold weights, an adapter's among them."""
 
 _UNRELATED = ("_name_or_path", "transformers_version", "_from_model_config")
-"""Fields of configs that say where they come from, not what is done."""
+"""Fields about the origin of a config."""
 
 
 def model_identity(model: ArrCocForConditionalGeneration) -> dict[str, str]:
     """sha256 by part of all that decides a model's answers: {"weights_sha256", "config_sha256", ...}.
 
-    Configs, tokenizer, chat template and processor are taken as they are in memory, so that what was changed after
-    loading counts; weights as they lie in the checkpoint's folder, in any format.
+    Configs, tokenizer, chat template and processor are those in memory, so that changes after loading count; weights
+    are those in the checkpoint's folder, in any format.
     """
     processor = model.processor
     tokenizer = processor.tokenizer
@@ -348,7 +347,7 @@ def _settings(holder: Any) -> dict[str, Any]:
 
 
 def _weight_files(source: str) -> list[Path]:
-    """All files of a checkpoint that hold weights, in the order of their names."""
+    """All files of a checkpoint with weights, sorted by name."""
     folder = Path(source)
     if not folder.is_dir():
         config = cached_file(source, "config.json")
@@ -358,7 +357,7 @@ def _weight_files(source: str) -> list[Path]:
 
 
 def _hash_code(model: ArrCocForConditionalGeneration) -> str:
-    """Of the model's source files, of those that ask it, and of the versions of the libraries below."""
+    """Hash of the source files of the model and of evaluation, and of the versions of the libraries below."""
     modeling = Path(inspect.getfile(type(model))).parent
     asking = [Path(__file__), *(Path(inspect.getfile(module)) for module in (answers, arms, peers, peer_rules))]
     paths = [*sorted(modeling.glob("*.py")), *asking]
@@ -381,7 +380,7 @@ def hash_files(paths: Iterable[Path]) -> str:
 
 
 def hash_images(records: Sequence[Record]) -> str:
-    """sha256 over the image files in the order of their paths, then over the pixels of images that are no files."""
+    """sha256 over the image files in the order of their paths, then over the pixels of images that are not files."""
     images = dict.fromkeys(image for record in records for image in record.images)
     digest = hashlib.sha256()
     for path in sorted(image for image in images if isinstance(image, Path)):

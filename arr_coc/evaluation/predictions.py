@@ -1,6 +1,6 @@
-"""Predictions on disk, and what they say without a metric: recall, changed answers, what the tokens went to.
+"""Predictions on disk, and their statistics without a metric: recall, changed answers, tokens of hard questions.
 
-JSONL, one file per run and process, complete up to the last line whatever happened to the run.
+JSONL, one file per run and process, complete up to the last line even if the run was killed.
 
 Notation: N patches, G side of the fine grid, n questions.
 """
@@ -32,17 +32,17 @@ _OF_VIEWS = ("sources", "fetched", "best")
 
 
 _ACROSS = 16
-"""Points along each side of a box, by which is measured how much of it was fetched."""
+"""Points along each side of a box, at which the fetched share of it is measured."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a run said about one record.
+    """A run's answer to one record.
 
     Attributes:
         line: the record's.
         answer, probability: as in `Answer`.
-        tokens: positions that the image took in the prompt.
+        tokens: positions of the image in the prompt.
         grid: G.
         size: (height, width) of the source image, px.
         patches: the fetched patches, N bits in base64.
@@ -66,12 +66,12 @@ class Prediction:
 
     @property
     def over_views(self) -> bool:
-        """Whether it was asked over views, so that `patches` of one grid are not known."""
+        """Whether the question had several views; the patches of one grid are then not known."""
         return not self.patches
 
     @property
     def mask(self) -> np.ndarray:
-        """bool [N], True on the fetched patches; of none where it was asked over views."""
+        """bool [N], True on fetched patches; all False with several views."""
         if self.over_views:
             return np.zeros(self.grid**2, dtype=bool)
         return np.unpackbits(np.frombuffer(base64.b64decode(self.patches), np.uint8), count=self.grid**2).astype(bool)
@@ -83,7 +83,7 @@ class Prediction:
 
 
 def prediction(line: int, answer: Answer, encoding: ImageEncoding, image: Image.Image) -> Prediction:
-    """What is kept of an answer about one image, which `encoding` holds (perhaps among others of its size)."""
+    """The prediction for an answer about one image in `encoding` (perhaps among others of its size)."""
     grid = encoding.side
     bits = answer.fetch.covered()[0].cpu().numpy()
     return Prediction(
@@ -99,7 +99,7 @@ def prediction(line: int, answer: Answer, encoding: ImageEncoding, image: Image.
 
 
 def image_digest(image: Image.Image) -> str:
-    """16 hexadecimal digits that tell an image's pixels from others, whatever file or row they came from."""
+    """16 hexadecimal digits that identify an image's pixels, whatever file or row they came from."""
     content = hashlib.blake2b(f"{image.mode} {image.size} ".encode(), digest_size=8)
     content.update(image.tobytes())
     return content.hexdigest()
@@ -109,7 +109,7 @@ def boxed_patches(record: Record, size: tuple[int, int], grid: int, patch_size: 
     """bool [G, G]: the patches under the record's boxes in an image of `size` (height, width) px; none without boxes.
 
     Raises:
-        ValueError: boxes that do not reach into the image; the message names the record's line.
+        ValueError: boxes outside the image; the message names the record's line.
     """
     boxed = boxes_to_patches(map_boxes(record.boxes, *size, grid * patch_size), grid, patch_size)
     if record.boxes and not boxed.any():
@@ -118,7 +118,7 @@ def boxed_patches(record: Record, size: tuple[int, int], grid: int, patch_size: 
 
 
 def recall(prediction: Prediction, record: Record, patch_size: int) -> float:
-    """Share of the record's boxed patches that were fetched from its one view; NaN where it has no boxes."""
+    """Share of the record's boxed patches that were fetched from its one view; NaN without boxes."""
     if not record.boxes:
         return float("nan")
     boxed = boxed_patches(record, prediction.size, prediction.grid, patch_size)
@@ -126,9 +126,10 @@ def recall(prediction: Prediction, record: Record, patch_size: int) -> float:
 
 
 def right_source(said: Prediction, record: Record) -> tuple[float, float]:
-    """Whether what was fetched came from a source that answers: the patch with the highest relevance, and the most.
+    """Whether the fetched patches came from a source with the answer: the patch with the highest relevance, and most of
+    them.
 
-    NaN where it is not known which source answers, where there is one alone, or where nothing was fetched. Of sources
+    NaN if the source with the answer is unknown, if there is only one source, or without fetched patches. Of sources
     with equally many patches the first counts.
     """
     if not record.answer_sources or said.sources == 1 or not said.fetched:
@@ -138,9 +139,9 @@ def right_source(said: Prediction, record: Record) -> tuple[float, float]:
 
 
 def view_recall(said: Prediction, record: Record) -> float:
-    """Share of the area of the record's boxes that was fetched; of several sources that answer, of the best of them.
+    """Share of the area of the record's boxes that was fetched; with several sources of the answer, of the best one.
 
-    NaN where it has no boxes.
+    NaN without boxes.
     """
     if not record.boxes:
         return float("nan")
@@ -150,7 +151,7 @@ def view_recall(said: Prediction, record: Record) -> float:
 
 
 def _covered(said: Prediction, boxes: Sequence[tuple[Box, int]]) -> float:
-    """Share of the boxes' area, each on its source, that what was fetched covers."""
+    """Share of the boxes' area, each on its source, under the fetched patches."""
     whole = held = 0.0
     unit = (np.arange(_ACROSS) + 0.5) / _ACROSS
     for (x0, y0, x1, y1), source in boxes:
@@ -169,12 +170,12 @@ def append(path: Path, predictions: Iterable[Prediction]) -> None:
 
 
 def _entry(said: Prediction) -> dict[str, Any]:
-    """Its fields; of an answer about one view without those that are of views."""
+    """Its fields; without those of views for an answer about one view."""
     return {name: value for name, value in asdict(said).items() if said.over_views or name not in _OF_VIEWS}
 
 
 def mend(path: Path) -> None:
-    """Cuts off a last line that a killed process did not finish; killed itself, it leaves the file as it was."""
+    """Cuts off an incomplete last line of a killed process; if killed itself, it leaves the file unchanged."""
     if path.is_file():
         content = path.read_bytes()
         whole = content[: content.rfind(b"\n") + 1]
@@ -189,10 +190,10 @@ def run_files(folder: Path, run: str) -> list[Path]:
 
 
 def read_run(folder: Path, run: str) -> dict[int, Prediction]:
-    """The predictions of a run by line, of all processes; an unfinished last line does not count.
+    """The predictions of a run by line, of all processes; an incomplete last line does not count.
 
     Raises:
-        ValueError: a line that is no prediction.
+        ValueError: a line that is not a prediction.
     """
     predictions: dict[int, Prediction] = {}
     for path in run_files(folder, run):
@@ -211,14 +212,15 @@ def read_run(folder: Path, run: str) -> dict[int, Prediction]:
 
 
 def swapped_pairs(arms: Sequence[Arm]) -> list[tuple[Arm, Arm]]:
-    """(the arm with its own base, the same with another page's), the most patches first; those that are both there."""
+    """(the arm with its own base tokens, the same with another page's), for pairs with both arms, the most patches
+    first."""
     swapped = sorted((arm for arm in arms if arm.rule == "other_base"), key=lambda arm: -arm.budget)
     pairs = [(next((own for own in arms if _is_own(own, other)), None), other) for other in swapped]
     return [(own, other) for own, other in pairs if own is not None]
 
 
 def _is_own(own: Arm, other: Arm) -> bool:
-    """Whether `own` reads what `other` does, but for the base tokens."""
+    """Whether `own` and `other` differ in their base tokens only."""
     if own.rule in HALVES or own.rule != own.strategy or own.overlap or own.bypass or own.side != other.side:
         return False
     if own.weights != other.weights:
@@ -228,7 +230,8 @@ def _is_own(own: Arm, other: Arm) -> bool:
 
 
 def compared_halves(arms: Sequence[Arm]) -> list[tuple[str, str]]:
-    """The pairs of arms whose difference is what a half contributes: the base, then the patches, each both ways."""
+    """The pairs of arms whose difference is the contribution of a half: base tokens, then patches, each in both
+    orders."""
     pairs = swapped_pairs(arms)
     base = [(own.name, other.name) for own, other in pairs]
     patches = [(more.name, fewer.name) for bases in zip(*pairs, strict=True) for more, fewer in pairwise(bases)]
@@ -238,20 +241,21 @@ def compared_halves(arms: Sequence[Arm]) -> list[tuple[str, str]]:
 def changed_answers(
     own: Sequence[Prediction], other: Sequence[Prediction], images: Sequence[int] | np.ndarray
 ) -> Interval:
-    """Share of n questions that are answered otherwise, its interval drawn by `images` [n]."""
+    """Share of n questions with another answer, its interval drawn by `images` [n]."""
     changed = [float(first.answer != second.answer) for first, second in zip(own, other, strict=True)]
     return score_interval(changed, images)
 
 
 def query_dependence(rows: Sequence[Sequence[Prediction]], groups: np.ndarray) -> float | None:
-    """Mean Jaccard distance between what is fetched for two questions about one image: 0 the same patches, 1 no shared.
+    """Mean Jaccard distance between the patches of two questions about one image: 0 the same patches, 1 no common
+    patch.
 
     Args:
         rows: R runs of n predictions.
         groups: int [n], the number of each question's image.
 
     Returns:
-        None where no image has two questions, or nothing is fetched.
+        None if no image has two questions, or nothing is fetched.
     """
     distances: list[float] = []
     for image in np.unique(groups):
@@ -267,14 +271,14 @@ def query_dependence(rows: Sequence[Sequence[Prediction]], groups: np.ndarray) -
 
 
 def misallocated(rows: Sequence[Sequence[Prediction]], hard: np.ndarray) -> float | None:
-    """Share of the hard questions that got fewer tokens than the median question of their run.
+    """Share of the hard questions with fewer tokens than the median question of their run.
 
     Args:
         rows: R runs of n predictions.
         hard: bool [n].
 
     Returns:
-        None where all questions of a run get the same number, or none is hard.
+        None if all questions of a run get the same number, or none is hard.
     """
     tokens = np.array([[prediction.tokens for prediction in row] for row in rows])
     if not hard.any() or (tokens == tokens[:, :1]).all():
@@ -283,9 +287,9 @@ def misallocated(rows: Sequence[Sequence[Prediction]], hard: np.ndarray) -> floa
 
 
 def token_ranges(row: Sequence[Prediction], parts: int = 4) -> list[str]:
-    """The quarter of the run's numbers of tokens that each question's falls into, as "120 to 140".
+    """The quarter of the run's numbers of tokens that each question is in, as "120 to 140".
 
-    "" where all questions got the same number. Equal numbers always stand together.
+    "" if all questions got the same number. Equal numbers are in the same quarter.
     """
     tokens = np.array([prediction.tokens for prediction in row])
     if tokens.min() == tokens.max():

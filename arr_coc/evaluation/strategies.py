@@ -1,4 +1,4 @@
-"""Ask a model every question with every strategy; count what it got right and what it fetched."""
+"""Asks a model every question with every strategy, and scores answers and fetched patches."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -118,7 +118,7 @@ def score_strategies(
     tiles: str | int | None = None,
     progress: bool = True,
 ) -> dict[str, Scored]:
-    """What each strategy answered and how it scores, question by question. Arguments and errors as in `evaluate`."""
+    """Each strategy's answers and scores, question by question. Arguments and errors are those of `evaluate`."""
     strategies = list(dict.fromkeys(strategies))
     require_extra("scipy.stats", "intervals")
     check_request(model, records, strategies, batch_size, budget, allocator, metric)
@@ -141,7 +141,7 @@ def score_attached(
     metric: str = "exact_match",
     progress: bool = True,
 ) -> dict[str, Scored]:
-    """`score_strategies` of a reader of a published model. Arguments and errors as in `evaluate`."""
+    """`score_strategies` for a reader of a published model. Arguments and errors are those of `evaluate`."""
     require_extra("scipy.stats", "intervals")
     _check_sizes(records, strategies, batch_size)
     arms = attached_arms(reader, strategies, budget, records)
@@ -159,9 +159,9 @@ def score_fetchers(
     metric: str = "exact_match",
     progress: bool = True,
 ) -> dict[str, Scored]:
-    """What the model answers, as configured, with each fetcher in place of its own, question by question.
+    """The model's answers, as configured, with each fetcher in place of its own, question by question.
 
-    Every image is drawn and encoded once for all of them. Errors as in `evaluate`.
+    Every image is drawn and encoded once for all fetchers. Errors are those of `evaluate`.
     """
     strategy = model.config.fetcher_config.strategy
     require_extra("scipy.stats", "intervals")
@@ -178,7 +178,8 @@ def score_arms(
     metric: str,
     **settings: Any,
 ) -> tuple[dict[str, Scored], Items]:
-    """What each arm answered and how it scores, by its name; the questions that count. Settings as in `predict_all`."""
+    """Each arm's answers and scores, by its name; and the questions that count. The settings are those of
+    `predict_all`."""
     patch = model.config.vision_config.patch_size
     return _scored(arms, records, predict_all(model, arms, records, **settings), metric, patch)
 
@@ -199,7 +200,7 @@ def _scored(
 
 
 def with_allocators(strategies: Sequence[str], allocators: Sequence[str]) -> list[str]:
-    """Every strategy with every allocator, as STRATEGY+ALLOCATOR; those that fetch nothing once, by themselves.
+    """Every strategy with every allocator, as STRATEGY+ALLOCATOR; strategies that fetch nothing once, alone.
 
     Raises:
         ValueError: an unknown name.
@@ -212,13 +213,13 @@ def with_allocators(strategies: Sequence[str], allocators: Sequence[str]) -> lis
 
 
 def _parts(name: str) -> tuple[str, str | None]:
-    """STRATEGY or STRATEGY+ALLOCATOR -> both, None where none is named."""
+    """STRATEGY or STRATEGY+ALLOCATOR -> both, None without an allocator."""
     strategy, plus, allocator = name.partition("+")
     return strategy, allocator if plus else None
 
 
 def strategy_arm(model: ArrCocForConditionalGeneration, choices: FetchChoices) -> Arm:
-    """The arm of an experiment that asks as `generate(choices=...)` would with a strategy, a budget, an allocator."""
+    """The arm of an experiment that is `generate(choices=...)` with a strategy, a budget and an allocator."""
     config, chosen = model.config, model.model.fetcher.resolve(choices)
     strategy, side = chosen.strategy or config.fetcher_config.strategy, config.vision_config.image_size
     base, num_fetched = config.vision_tokens(budget=chosen.budget, strategy=strategy)
@@ -261,7 +262,7 @@ def check_request(
     allocator: str | None,
     metric: str,
 ) -> None:
-    """Refuses, with a ValueError, what would otherwise fail only after the first strategies have run."""
+    """Raises a ValueError for settings that would fail only after the first strategies have run."""
     _check_sizes(records, strategies, batch_size)
     named = [_parts(name) for name in strategies]
     for strategy, own in named:
@@ -292,7 +293,7 @@ def _circumstances(
     seed: int | None,
     data: str | Path | None,
 ) -> dict[str, Any]:
-    """What the numbers depend on, and when and where they were made."""
+    """The settings of the numbers, with date, versions and machine."""
     fetcher, patches = model.config.fetcher_config, model.config.vision_config.num_patches
     return {
         "model": shown(model.config._name_or_path),

@@ -1,4 +1,4 @@
-"""A suite: several data sets that a checkpoint is measured on in one run, and all that a card says of it.
+"""A suite: several data sets on which a checkpoint is measured in one run, for its card.
 
 A YAML file names them:
 
@@ -37,18 +37,18 @@ _EXTRA = {
     "best": "right page, %",
     "most": "by most patches, %",
 }
-"""Columns that only some sets fill."""
+"""Columns for some sets only."""
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """One data set of a suite and how it is asked about.
+    """One data set of a suite.
 
     Attributes:
         name: in the report.
-        source: where the records come from.
+        source: of the records.
         arms: names, see `make_arms`.
-        by: tags of the records that tell kinds of questions apart.
+        by: tags of the records for tables by kind of question.
         tiles, metric: see `evaluate`.
     """
 
@@ -68,7 +68,7 @@ def read_suite(path: Path, split: Split | None = None) -> list[DataSet]:
         split: of rendered pages, in place of the file's: "validation" to decide, "test" to report.
 
     Raises:
-        ValueError: no sets, settings that mean nothing, data that cannot be opened; a split, and nothing rendered.
+        ValueError: no sets, unknown settings, data that cannot be opened; a split without rendered pages.
     """
     content = read_yaml(path)
     sets = content.get("sets") if isinstance(content, Mapping) else None
@@ -150,7 +150,7 @@ class _Prepared:
 
 
 def _prepared(model: ArrCocForConditionalGeneration, each: DataSet, limit: int | None) -> _Prepared:
-    """A set's records and arms; refuses what could not be asked or reported."""
+    """A set's records and arms; refuses those that cannot be asked or reported."""
     records = list(each.source.read(limit=limit))  # rendered ones are drawn at every look
     if not isinstance(each.source, Rendered):  # what our own code draws can be scored, and costs time
         check_answers(records, each.metric)
@@ -186,14 +186,15 @@ def _measured(
 
 
 def _swap(own: Scored, other: Scored) -> dict[str, Any]:
-    """What another page's base tokens change."""
+    """The effect of another page's base tokens."""
     changed = changed_answers(own.predictions[0], other.predictions[0], own.images)
     difference = compare(own, other)["difference"]
     return {"arm": own.arm.name, "other": other.arm.name, "changed": asdict(changed), "difference": difference}
 
 
 def suite_text(result: Mapping[str, Any]) -> str:
-    """The result of `measure_suite` as tables: of every set and arm, of kinds of questions, of swaps, of confidence."""
+    """The result of `measure_suite` as tables: sets and arms, kinds of questions, other pages' base tokens,
+    confidence."""
     tables = [table for table in (_overall(result), _kinds(result), _swaps(result)) if table.rows]
     texts, confidence = [to_text(table.head, table.rows) for table in tables], _confidence(result)
     notes = ["In brackets: 95 % intervals.", f"{to_text(confidence.head, confidence.rows)}\n{LEGEND}"]
