@@ -134,7 +134,7 @@ def scorer_lora_config(
     alpha: int | None = None,
     **settings: Any,
 ) -> LoraConfig:
-    """LoRA for exactly the linear layers of one part, or of several, whatever language model stands beside it.
+    """LoRA for exactly the linear layers of one part, or of several, for any language model.
 
     Args:
         model: an ARR-COC model.

@@ -18,7 +18,7 @@ _SEGMENTS = 8
 
 
 class Entry(NamedTuple):
-    """An entry and where it stands: its file, and the bytes from the file's start to the line's."""
+    """An entry and its place: its file, and the bytes from the file's start to the line's."""
 
     path: Path
     offset: int

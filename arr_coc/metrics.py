@@ -58,7 +58,7 @@ def strip_spaces(text: str) -> str:
 
 
 def _strip_signs(text: str) -> str:
-    """A sign that stands beside a space somewhere goes; any other becomes a space. Then full stops go."""
+    """A sign that is beside a space somewhere goes; any other becomes a space. Then full stops go."""
     glued = _THOUSANDS.search(text) is not None
     out = text
     for sign in SIGNS:

@@ -4,7 +4,7 @@
 
 Random weights in the sizes of a published model; one A4 page. All take turns in one process, from the page's pixels in
 memory to the first token, preprocessing included: the plain model; the reader in each of its ways and budgets; and the
-next question about the same page. Beside the seconds stands the most memory that tensors took at once in one more run
+next question about the same page. Beside the seconds is the most memory that tensors took at once in one more run
 of each, weights not counted.
 """
 

@@ -4,10 +4,10 @@
         [--strategies oracle realizer none] [--seed 0]
 
 The same questions are asked with the same patches, read in three ways: as the bridge says them; in oracle tokens of
-what the grid encoder names there; in oracle tokens of what stands there. What the second reads better than the first
-the bridge loses, or the language model does not follow it; what the third reads better than the second the encoder
-misreads; what the third does not read the language model cannot. Answers are teacher-forced. MODEL is a folder with
-what training left beside the weights, `learner.safetensors`.
+what the grid encoder names there; in oracle tokens of the ground-truth text. What the second reads better than the
+first the bridge loses, or the language model does not follow it; what the third reads better than the second the
+encoder misreads; what the third does not read the language model cannot. Answers are teacher-forced. MODEL is a folder
+with what training left beside the weights, `learner.safetensors`.
 """
 
 import argparse

@@ -33,7 +33,7 @@ PROMPT = (
     f"<|im_start|>system\n{_SYSTEM}<|im_end|>\n<|im_start|>user\nDocument:\n",
     '\nQuestion: {question}<|im_end|>\n<|im_start|>assistant\nThe answer is "',
 )
-"""What stands before the text of a page and behind it; the answer ends with a quotation mark.
+"""What is before the text of a page and behind it; the answer ends with a quotation mark.
 
 The best of eight that were tried on 15 to 20 questions about receipts, forms and screens: without an opened quotation
 the model writes sentences or, shown examples, repeats those.
@@ -95,7 +95,7 @@ class Ocr:
 
 @dataclass(frozen=True)
 class ReadPage:
-    """A page's text, its tokens with what stands before them [1, n], and the language model's cache of these."""
+    """A page's text, its tokens with what is before them [1, n], and the language model's cache of these."""
 
     text: str
     ids: torch.Tensor

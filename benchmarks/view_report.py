@@ -133,7 +133,7 @@ HEADER = f"{'':28} {'n':>4} {'exact':>22} {'right source':>22} {'views':>6} enco
 
 
 def line_of(line: Measured, before: Sequence[Measured]) -> str:
-    """A line of the table; tiles asked for are compared with all tiles, which stand before."""
+    """A line of the table; tiles asked for are compared with all tiles, which are before."""
     whole = [other for other in before if other.name == "invoices, all tiles"]
     share = f"{line.views / whole[0].views:7.1%}" if whole and line.name == "invoices, tiles asked for" else ""
     return f"{line.name:28} {line.count:4} {_percent(line.exact):>22} {_percent(line.right):>22} {line.views:6} {share}"

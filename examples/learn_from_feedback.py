@@ -3,7 +3,7 @@
     python examples/learn_from_feedback.py --out runs/feedback
 
 Pages with new field names are rendered, and a simulated user says of every answer whether it is right, what would be,
-and where that stands, the field's name beside it included. About 100 of the corrections are learned, the other third is
+and where that is, the field's name beside it included. About 100 of the corrections are learned, the other third is
 held out; `arr-coc learn` promotes the scorer if it is better on those and no worse on the fields that the model knew.
 Then it is measured on further pages, in fonts that training never saw: of the split in which decisions are made, so
 that the test split stays unseen. Killed, the same command goes on.

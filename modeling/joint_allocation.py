@@ -293,13 +293,13 @@ def bridge_over_views(model: Core, encoding: ImageEncoding, fetched: JointFetch)
         base = _bases(model, encoding, views, numbers.cpu())
         detail = None if levels is None else levels[at].where(used, 0)
         bridged = model.bridge_fetched(base, indices[at].where(used, 0), used, detail, ranks[at])
-        stand = (slots[at[used]], places[at[used]])
-        tokens = tokens.index_put(stand, bridged.tokens[used])
+        entries = (slots[at[used]], places[at[used]])
+        tokens = tokens.index_put(entries, bridged.tokens[used])
         if quality is not None and bridged.quality is not None:
-            quality = quality.index_put(stand, bridged.quality[used])
+            quality = quality.index_put(entries, bridged.quality[used])
         if source is not None and bridged.source is not None:
             own_places = places[at].gather(1, bridged.source.clamp(min=0)).where(bridged.source >= 0, -1)
-            source = source.index_put(stand, own_places[used])
+            source = source.index_put(entries, own_places[used])
         if bridged.failed is not None:
             failed[views.slots[numbers.cpu()].to(failed.device)[bridged.failed]] = True
     if source is not None:  # the least relevant of all views come last

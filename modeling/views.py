@@ -72,7 +72,7 @@ AS_SEEN = ViewOptions()
 # ---- how high the print is ----------------------------------------------------------------------------------------
 
 STRIPS = 24
-"""Strips of columns that a page is divided into, as lines may be askew or stand side by side."""
+"""Strips of columns that a page is divided into, as lines may be askew or side by side."""
 
 FEWEST_LINES = 8
 """The least pieces of lines, one in each strip, on a page of text."""

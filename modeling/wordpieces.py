@@ -132,7 +132,7 @@ class TextReader(nn.Module):
         return [self._words(*page) for page in pages]
 
     def _words(self, present: Tensor, middles: Tensor, stem: Tensor) -> list[Word]:
-        """The words of one page; features [C, R, R] that stand above each other in one word are averaged."""
+        """The words of one page; features [C, R, R] that are above each other in one word are averaged."""
         on = present > 0
         if not on.any():
             return []
@@ -317,7 +317,7 @@ def reading_order(filled: Tensor, rank: Tensor, place: Tensor, room: Tensor) -> 
     by_rank = (rank[..., None] * slots + torch.arange(slots, device=rank.device)).masked_fill(~filled, last)
     chosen = by_rank.flatten(1).argsort(stable=True)[:, :count]
     within = torch.arange(count, device=room.device) < room[:, None]
-    stands = filled.flatten(1).gather(1, chosen) & within
+    filled_slots = filled.flatten(1).gather(1, chosen) & within
     behind = place + (rank < FOREMOST)[..., None] * (place.amax() + 1 if place.numel() else 0)
-    order = behind.flatten(1).gather(1, chosen).masked_fill(~stands, last).argsort(stable=True)
-    return chosen.gather(1, order), stands.gather(1, order)
+    order = behind.flatten(1).gather(1, chosen).masked_fill(~filled_slots, last).argsort(stable=True)
+    return chosen.gather(1, order), filled_slots.gather(1, order)

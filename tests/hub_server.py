@@ -3,7 +3,7 @@
     python hub_server.py      prints its port, then serves 127.0.0.1 until it is ended
 
 It is strict where the Hub is: a commit is taken whole or not at all, names files by what was uploaded before, and must
-stand on the commit that it names as its parent. Beyond the Hub's API: `POST /_fail` (see `Failure`), `GET /_heal` (no
+are on the commit that it names as its parent. Beyond the Hub's API: `POST /_fail` (see `Failure`), `GET /_heal` (no
 failures any more), `GET /_state` (repositories, commits, uploaded objects), `GET /_log` (every request and the status
 of its answer; 0: cut off), `GET /_reset` (an empty Hub again).
 """

@@ -42,7 +42,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
 
 def test_without_its_base_a_prompt_holds_patches_alone(config: ArrCocConfig, seen: list[tuple[int, int]]) -> None:  # noqa: F811
-    """And what stands there depends on the base all the same: patches are chosen and encoded beside it."""
+    """And what is there depends on the base all the same: patches are chosen and encoded beside it."""
     run = begun(config)
     batch = questions(config, prompts_for(config))
     for reads_base in (True, False):

@@ -52,7 +52,7 @@ def test_every_family_is_tested() -> None:
 
 @pytest.mark.parametrize(("llm", "bridge"), WHOLE_CASES)
 def test_an_assembled_checkpoint_loads_and_answers(published: Path, tmp_path: Path, llm: str, bridge: str) -> None:
-    """Fetching leaves the floor as it is, bit for bit; config, processor and generation settings are in place."""
+    """Fetching does not change base tokens, bit for bit; config, processor and generation settings are in place."""
     plan, tensors = assembled(published, tmp_path / "out", llm, bridge=bridge, max_shard_size=40_000)
     assert set(tensors) == set(plan.targets) and all(tensor.isfinite().all() for tensor in tensors.values())
     model = load(tmp_path / "out")
@@ -147,7 +147,7 @@ def test_experts_are_stacked_gate_above_up(published: Path, tmp_path: Path) -> N
 
 
 def test_new_parts_start_by_their_recipes(published: Path, tmp_path: Path) -> None:
-    """A fetched patch speaks the base tokens' language; what lifts tokens off the floor is zero."""
+    """A fetched patch starts as a token like base tokens; the parts that correct tokens start at zero."""
     plan, tensors = assembled(published, tmp_path / "out", bridge="transformer", max_shard_size=30_000)
     theirs = load_file(published / "vision" / "model.safetensors")
     first, second = (theirs[f"model.sam_model.{name}.weight"].sum((2, 3)) for name in ("net_2", "net_3"))

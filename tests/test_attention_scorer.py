@@ -88,7 +88,7 @@ def test_recording_ends_with_its_block() -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_attention_to_each_base_token_lands_on_its_patches(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Newlines and indicators stand between base tokens: one place off, and every row of the page is shifted."""
+    """Newlines and indicators are between base tokens: one place off, and every row of the page is shifted."""
     model = tiny_model(**LAYOUTS[layout])
     shown: list[torch.Tensor] = []
     before = AttentionRecorder._record
@@ -144,7 +144,7 @@ def test_batch_is_single(layout: str) -> None:
 
 @torch.no_grad()
 def test_with_a_prefix_and_without_one_it_is_the_same(model: Any) -> None:
-    """`forward` has no prefix, and its padding stands on the left."""
+    """`forward` has no prefix, and its padding is on the left."""
     processor, encoding = model.processor, model.encode_image([PAGE, OTHER])
     inputs = processor.prompts([QUESTION, "Who?"], images=[1, 1], placeholders=encoding.base_positions + 17)
     choices = FetchChoices(strategy="attention")

@@ -69,7 +69,7 @@ def test_too_many_bad_records_stop_after_all() -> None:
 
 
 def change(path: str, *keys: Any, to: Any) -> None:
-    """Sets, or with `to=...` removes, what stands at `keys` in a JSON file."""
+    """Sets, or with `to=...` removes, what is at `keys` in a JSON file."""
     content = json.loads(Path(path).read_text())
     *outer, last = keys
     target = content

@@ -81,7 +81,7 @@ def test_shapes_and_gradients(kind: str, settings: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("kind", ["linear", "quality", "vet", "cells"])
 def test_without_attention_each_token_crosses_by_itself(kind: str) -> None:
-    """A bridge that mixed tokens, or normalised over them, would lift the floor when something is fetched."""
+    """A bridge that mixed tokens, or normalised over them, would change base tokens when something is fetched."""
     bridge = build(kind)
     semantic, compressed = tokens(9)
     alone = bridge(semantic[:, :4], compressed[:, :4]).tokens
@@ -326,5 +326,5 @@ def test_base_tokens_are_the_mean_of_what_their_cells_hold() -> None:
 
 def test_reading_order_of_no_room_is_empty() -> None:
     filled, place = torch.ones(1, 2, 3, dtype=torch.bool), torch.arange(6).view(1, 2, 3)
-    _, stands = reading_order(filled, torch.tensor([[0, 1]]), place, torch.tensor([0]))
-    assert stands.tolist() == [[False, False]]
+    _, filled_slots = reading_order(filled, torch.tensor([[0, 1]]), place, torch.tensor([0]))
+    assert filled_slots.tolist() == [[False, False]]

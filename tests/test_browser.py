@@ -1,4 +1,4 @@
-"""Pages that a browser sets: HTML from fields without a browser, and with one letters that stand where it says."""
+"""Pages that a browser sets: HTML from fields without a browser, and with one letters that are where it says."""
 
 from __future__ import annotations
 

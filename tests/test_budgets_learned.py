@@ -42,7 +42,7 @@ class NeedsItsPatches(ArrCocTrainer):
     """In place of a language model that can read: one that answers the better, the more of what it needs it may see."""
 
     turned = 0
-    """So many places further in the batch stands the question whose needs count."""
+    """So many places further in the batch is the question whose needs count."""
 
     def _answer_by_tier(self, model: nn.Module, inputs: Mapping[str, Any], draw: Draw) -> Tensor:
         needed = inputs["relevance_targets"].sum(1, keepdim=True)

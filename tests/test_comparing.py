@@ -68,7 +68,7 @@ def test_both_amounts_are_written_in_the_order_of_the_pages_and_then_the_one_ask
 
 
 def test_characters_that_are_read_are_those_that_are_written(task: ComparingTask, batch: Pairs) -> None:
-    """The first amount's stand on the first page, the second's on the other; the answer is read off the thinking."""
+    """The first amount's are on the first page, the second's on the other; the answer is read off the thinking."""
     rows = zip(batch.spelt, batch.answer, batch.kinds, batch.pair, written(task, batch), strict=True)
     for spelt, answer, kind, pair, text in rows:
         numbers = spelt[answer].tolist()[:-1]  # the last is the end

@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md's scorer of ten lines, registered as it stands there, works by name wherever the package's own do."""
+"""CONTRIBUTING.md's scorer of ten lines, registered as it is there, works by name wherever the package's own do."""
 
 import json
 import re

@@ -109,7 +109,7 @@ def test_the_answer_stands_in_its_box(domain: str, split: str) -> None:
 
 @pytest.mark.parametrize("domain", NEW)
 def test_a_page_without_the_answer_differs_only_in_its_box(domain: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Boxes come from the drawn ink; what is left out here is the drawing of one text, wherever it stands."""
+    """Boxes come from the drawn ink; what is left out here is the drawing of one text, wherever it is."""
     write = Ink.text
     for number in range(3):
         page = draw_page(domain, 1, number, 320, "test")

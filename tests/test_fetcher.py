@@ -148,7 +148,7 @@ def test_more_than_the_candidates_is_an_error_never_a_repeat() -> None:
 
 
 def test_strategy_none_with_fetched_tokens_to_fill_is_refused() -> None:
-    """It filled them with the first K patches of the top rows, and called the result the floor."""
+    """It filled them with the first K patches of the top rows, and called the result base only."""
     with pytest.raises(ValueError, match="none"):
         fetcher()(context(), 3, choices=FetchChoices(strategy="none"))
     assert fetcher()(context(), 0, choices=FetchChoices(strategy="none")).indices.shape == (2, 0)

@@ -1,4 +1,4 @@
-"""Published formats as their files come: what becomes a record, what is refused, where answers stand."""
+"""Published formats as their files come: what becomes a record, what is refused, where answers are."""
 
 import json
 import pickle

@@ -1,4 +1,4 @@
-"""Generated pages: the same for a seed, held apart by split, and answers that stand where their boxes are."""
+"""Generated pages: the same for a seed, held apart by split, and answers that are where their boxes are."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_stop_strings_end_an_answer(model: Any, options: dict[str, Any]) -> None
 
 @pytest.mark.parametrize("form", ["question", "inputs"])
 def test_a_cache_that_holds_tokens_is_refused_beside_images(model: Any, form: str) -> None:
-    """The patches of the next turn's question stand before them: they were fetched, and never read."""
+    """The patches of the next turn's question are before them: they were fetched, and never read."""
     inputs = prompt(model, (PAGE, QUESTION))
     cache = getattr(model.generate(**inputs, max_new_tokens=2, return_dict_in_generate=True), CACHE)
     asked = {"image": PAGE, "question": QUESTION} if form == "question" else dict(inputs)

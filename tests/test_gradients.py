@@ -109,7 +109,7 @@ def test_straight_through_changes_no_bit_and_soft_only_in_training() -> None:
         assert torch.equal(evaluated.logits, expected.logits)
         assert torch.equal(trained.fetch.indices, expected.fetch.indices)
         base = trained.image_tokens.shape[1] - trained.fetch.budget
-        assert torch.equal(trained.image_tokens[:, :base], expected.image_tokens[:, :base]), "the floor"
+        assert torch.equal(trained.image_tokens[:, :base], expected.image_tokens[:, :base]), "base tokens"
         assert torch.equal(trained.logits, expected.logits) is (gradient != "soft")
 
 

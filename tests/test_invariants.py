@@ -49,23 +49,23 @@ class Calls:
             handle.remove()
 
 
-# ---- 1. the floor
+# ---- 1. base tokens
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_base_tokens_are_the_same_bits_whatever_is_fetched(either: Any, strategy: str) -> None:
-    floor = either.model.encode_image(**vision_of(prompt(either, (PAGE, QUESTION)))).tokens
+    base_only = either.model.encode_image(**vision_of(prompt(either, (PAGE, QUESTION)))).tokens
     for budget in (0, 1, "standard", 200):
         output = either(**prompt(either, (PAGE, QUESTION), budget=budget), choices={"strategy": strategy})
-        assert torch.equal(output.image_tokens[:, : floor.shape[1]], floor)
+        assert torch.equal(output.image_tokens[:, : base_only.shape[1]], base_only)
     off = either(**prompt(either, (PAGE, QUESTION), strategy="none"), choices={"strategy": "none"})
-    assert torch.equal(off.image_tokens, floor)
+    assert torch.equal(off.image_tokens, base_only)
 
 
 @torch.no_grad()
 def test_base_tokens_are_unchanged_inside_the_language_model(model: Any) -> None:
-    """Base first, fetched tokens after it: a causal model reads the floor before it knows of anything fetched."""
+    """Base first, fetched tokens after it: a causal model reads base tokens before fetched tokens."""
     base = model.config.vision_tokens()[0]
     states = []
     for budget in (0, 30):

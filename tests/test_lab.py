@@ -224,7 +224,7 @@ def test_characters_are_counted_by_how_many_their_cell_holds(monkeypatch: pytest
 def test_a_trained_floor_tells_characters_by_cell(
     config: ArrCocConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What its bridge names is what is counted: told what stands in every cell, it names all of it."""
+    """What its bridge names is what is counted: told what is in every cell, it names all of it."""
     model, processor = ArrCocForConditionalGeneration(config), ArrCocProcessor.from_pretrained(LAB)
     learner = Learner(model, processor.tokenizer)
     model.save_pretrained(tmp_path)

@@ -1,4 +1,4 @@
-"""Each bridge and each host, small: the floor, the layout around an image, training, saving, half precision."""
+"""Each bridge and each host, small: base tokens, the layout around an image, training, saving, half precision."""
 
 import re
 from pathlib import Path
@@ -56,21 +56,21 @@ def test_every_bridge_and_layout_has_a_host_here() -> None:
     assert {bridge.get("layout", "plain") for bridge in bridges} == set(LAYOUTS) - {"qwen3_vl"}  # test_spatial.py
 
 
-# ---- the floor
+# ---- base tokens
 
 
 @torch.no_grad()
 def test_base_tokens_are_the_same_bits_whatever_is_fetched(model: Any) -> None:
     inputs = prompt(model, (PAGE, QUESTION))
     encoding = model.model.encode_image(inputs.pixel_values, inputs.patch_mask)
-    floor = encoding.tokens
+    base_only = encoding.tokens
     for budget in (0, 1, "standard", 200):
         output = model(**prompt(model, (PAGE, QUESTION), budget=budget), choices={"strategy": "saliency"})
-        assert torch.equal(output.image_tokens[:, : floor.shape[1]], floor)
+        assert torch.equal(output.image_tokens[:, : base_only.shape[1]], base_only)
         if encoding.quality is not None:
             assert torch.equal(output.token_quality[:, : encoding.quality.shape[1]], encoding.quality)
     off = model(**prompt(model, (PAGE, QUESTION), strategy="none"), choices={"strategy": "none"}).image_tokens
-    assert torch.equal(off, floor if encoding.closing is None else torch.cat((floor, encoding.closing), 1))
+    assert torch.equal(off, base_only if encoding.closing is None else torch.cat((base_only, encoding.closing), 1))
 
 
 @torch.no_grad()
@@ -83,7 +83,7 @@ def test_batch_equals_single(model: Any) -> None:
         assert torch.allclose(together.image_tokens[i], alone.image_tokens[0], atol=1e-4)
 
 
-# ---- what stands around an image
+# ---- what is around an image
 
 
 @torch.no_grad()

@@ -22,7 +22,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("arr_coc.files",),
     ("arr_coc.version", "arr_coc.modeling"),
 )
-"""From the top down; a part imports itself and parts of lower layers. Beside them stands arr_coc itself, the user's
+"""From the top down; a part imports itself and parts of lower layers. Beside them is arr_coc itself, the user's
 door: it may import any part of the library, and no part imports it."""
 
 TRAVELS_WITH = {"torch", "transformers", "numpy", "PIL", "huggingface_hub", "safetensors"}
@@ -51,7 +51,7 @@ def sources() -> dict[str, Path]:
 
 
 def imports(module: str, path: Path, modules: dict[str, Path]) -> Iterator[str]:
-    """Every module that a module's code names in an import, wherever the import stands."""
+    """Every module that a module's code names in an import, wherever the import is."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

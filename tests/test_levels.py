@@ -69,7 +69,7 @@ def test_regions_stand_behind_the_base_in_reading_order_of_their_first_patch(lay
     bridged = core.bridge_fetched(encoded, fetch.indices, levels=fetch.levels).tokens
     start = encoded.tokens.shape[1]
     assert torch.allclose(output.image_tokens[:, start : start + fetch.budget], bridged, atol=1e-5)
-    assert torch.equal(output.image_tokens[:, :start], encoded.tokens), "the floor"
+    assert torch.equal(output.image_tokens[:, :start], encoded.tokens), "base tokens"
 
 
 @pytest.mark.parametrize("allocator", DETAIL)

@@ -154,7 +154,7 @@ def test_all_of_them_answer_by_name() -> None:
 
 
 def test_what_reads_the_overview_alone_says_so_where_there_are_several_views() -> None:
-    """The overview's depths stood beside a tile's features, and nobody knew: tiles keep their own."""
+    """A tile's features silently got the overview's depths: tiles keep their own."""
     model = tiny_model(fetcher={"scorers": ["hierarchical", "compositional"], "strategy": "hierarchical"})
     page = generated_image(512)
     with pytest.raises(ValueError, match='^strategy "attention": expected'):

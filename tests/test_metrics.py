@@ -67,7 +67,7 @@ def test_vqa_normalisation(text: str, normalised: str) -> None:
     [
         ("McDonald's", "mcdonald 's"),
         ("it's", "it 's"),
-        ("1,000 x-ray", "1000 x ray"),  # commas went first: the dash stands between words
+        ("1,000 x-ray", "1000 x ray"),  # commas went first: the dash is between words
         ("yes?no", "yesno"),
         (" The\tend\n", "end"),
         ("a-", ""),

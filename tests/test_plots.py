@@ -15,7 +15,7 @@ BUDGETS = {"0": 100, "64": 125, "100": 139, "150": 159, "200": 178, "273": 207, 
 
 
 def crowded() -> list[Point]:
-    """The ablation of the shipped model, in which 150 stood on 100 and 200 on 273, and as many alike as it had."""
+    """The ablation of the shipped model, in which 150 was on 100 and 200 on 273, and as many alike as it had."""
     rng = np.random.default_rng(0)
     points = [Point(name, at, 60 + 20 * (at > 120), 50, 90, "budget") for name, at in BUDGETS.items()]
     kinds = ("scorer", "allocator", "peer", "bridge")

@@ -34,9 +34,9 @@ def test_the_first_recipe_of_the_shipped_model_begins_with_nothing() -> None:
 
 def test_the_floor_goes_on_from_a_linear_bridge_and_its_first_stages_may_run_side_by_side() -> None:
     """What copying holds is what visual pretraining holds, so neither stage trains what the other one reads."""
-    before, floor = load_recipe(RECIPE), load_recipe(RECIPE.with_name("floor.yaml"))
-    assert (before.config().bridge_config.kind, floor.config().bridge_config.kind) == ("linear", "cells")
-    copying, visual, multi_task = floor.stages
+    before, base_tokens = load_recipe(RECIPE), load_recipe(RECIPE.with_name("base_tokens.yaml"))
+    assert (before.config().bridge_config.kind, base_tokens.config().bridge_config.kind) == ("linear", "cells")
+    copying, visual, multi_task = base_tokens.stages
     assert isinstance(copying, CopyingStage) and not copying.learns_language
     assert isinstance(visual, VisualPretrainingStage) and visual.encoder_rate == 0
     assert isinstance(multi_task, MultiTaskStage) and [part.name for part in multi_task.stages] == [

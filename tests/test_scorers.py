@@ -112,7 +112,7 @@ def test_scores_do_not_depend_on_batch_neighbours(name: str) -> None:
 @pytest.mark.parametrize("name", TRAINED)
 @torch.no_grad()
 def test_tokens_outside_the_question_are_not_read(name: str) -> None:
-    """The answer stands in the same row during training: reading it would make a perfect scorer that knows nothing."""
+    """The answer is in the same row during training: reading it would make a perfect scorer that knows nothing."""
     scorer, whole = build(name), context()
     leaked = whole.query.masked_fill(~whole.query_mask[..., None], 50.0)
     assert torch.allclose(scorer(whole), scorer(replace(whole, query=leaked)), atol=1e-5)

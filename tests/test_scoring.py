@@ -189,7 +189,7 @@ def embedded(model: Any, encoding: Any, arm: Any, image: int, other: int) -> tup
 
 @pytest.mark.parametrize("layout", ["plain", "rows"])
 def test_only_the_base_is_exchanged(layout: str, pages: list[Path]) -> None:
-    """Patches are chosen and encoded as ever; before them stands the other page's base, or nothing."""
+    """Patches are chosen and encoded as ever; before them is the other page's base, or nothing."""
     model = tiny_model(bridge={"layout": layout})
     encoding = encode(model, load_images(model, pages[:2]), 128)
     own, swapped, bare, alone = make_arms(model.config, ["realizer", "other_base", "patches_only", "other_base@0"])

@@ -397,7 +397,7 @@ def test_a_cache_by_hand_needs_positions(model: Any) -> None:
 def test_further_passes_put_their_tokens_at_their_places(
     model: Any, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What stands in the prompt of the second pass has the places and planes of all that was fetched, in that order."""
+    """What is in the prompt of the second pass has the places and planes of all that was fetched, in that order."""
     read: list[dict[str, Tensor]] = []
     generate = model.generate_tokens
     monkeypatch.setattr(

@@ -70,7 +70,7 @@ def questions(config: ArrCocConfig, prompts: Prompts, *, sketched: bool = False,
 
 
 def texts(tokens: Tensor, chosen: Tensor) -> list[str]:
-    """What stands on the chosen tokens of each row."""
+    """What is on the chosen tokens of each row."""
     rows = zip(tokens, chosen, strict=True)
     return [build_tokenizer().decode(row[mask]) for row, mask in rows]
 

@@ -73,8 +73,8 @@ def test_each_item_is_as_alone_with_just_its_placeholders(any_model: Any, alloca
         exact = prompt(any_model, pair, budget=count)
         alone = any_model(**exact, choices={"allocator": "topk"})
         assert together.fetch.select(torch.tensor([i])).indices.equal(alone.fetch.indices)
-        standing = together.image_tokens[i][stands(any_model, together, i)]
-        assert torch.allclose(standing, alone.image_tokens[0], atol=1e-4)
+        placed_tokens = together.image_tokens[i][placed(any_model, together, i)]
+        assert torch.allclose(placed_tokens, alone.image_tokens[0], atol=1e-4)
         length = exact.input_ids.shape[1]
         row = together.logits[i]
         own = row[-length:] if padding == "left" else row[:length]
@@ -83,7 +83,7 @@ def test_each_item_is_as_alone_with_just_its_placeholders(any_model: Any, alloca
     assert together.logits.shape[1] == max(lengths), "the shortest rectangle"
 
 
-def stands(model: Any, output: Any, item: int) -> torch.Tensor:
+def placed(model: Any, output: Any, item: int) -> torch.Tensor:
     """bool [positions]: the image tokens of an item that have a place in its prompt."""
     places = torch.ones(output.image_tokens.shape[1], dtype=torch.bool)
     closing = 1 if model.config.bridge_config.layout == "indicators" else 0
@@ -96,13 +96,15 @@ def stands(model: Any, output: Any, item: int) -> torch.Tensor:
 @pytest.mark.parametrize("allocator", CHOOSING)
 def test_base_tokens_are_the_same_bits_whatever_the_neighbours_fetch(any_model: Any, allocator: str) -> None:
     batch = prompt(any_model, *PAIRS, budget="auto")
-    floor = any_model.model.encode_image(batch.pixel_values, batch.patch_mask).tokens
-    assert torch.equal(any_model(**batch, choices={"allocator": allocator}).image_tokens[:, : floor.shape[1]], floor)
+    base_only = any_model.model.encode_image(batch.pixel_values, batch.patch_mask).tokens
+    assert torch.equal(
+        any_model(**batch, choices={"allocator": allocator}).image_tokens[:, : base_only.shape[1]], base_only
+    )
 
 
 @torch.no_grad()
 def test_a_host_of_absolute_positions_counts_from_the_prompt() -> None:
-    """Prompts of equal length get padding where they are trimmed: it had moved what stood behind it."""
+    """Prompts of equal length get padding where they are trimmed: it had moved what was behind it."""
     model = loud_model(
         fetcher={"adaptive_share": 0.06},
         text={"model_type": "gpt2", "n_embd": 24, "n_layer": 2, "n_head": 2, "n_positions": 1024},
@@ -273,7 +275,7 @@ def test_tokens_that_were_not_fetched_are_not_compared_with_text(model: Any) -> 
         output, batch, loss_weights({"distribution": 1.0}), config=model.config, target_tokens=17,
         text_statistics=(0.0, 1.0),
     )  # fmt: skip
-    tokens = [output.image_tokens[i][stands(model, output, i)] for i in range(len(PAIRS))]
+    tokens = [output.image_tokens[i][placed(model, output, i)] for i in range(len(PAIRS))]
     assert len({len(one) for one in tokens}) > 1
     expected = distribution_loss(torch.cat(tokens), 0.0, 1.0)
     assert terms["distribution"].total.item() == pytest.approx(len(PAIRS) * expected.item(), rel=1e-5)

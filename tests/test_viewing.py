@@ -175,8 +175,8 @@ def test_pages_that_were_fetched_from_are_outlined() -> None:
     encoding = model.encode_image(paged("TIFF"))
     answer = model.generate(encoding, "What is the total?", budget=12, return_fetch=True)
     sheet = draw_sheet(encoding.sources, answer, question="What is the total?")
-    floor = model.generate(encoding, "What is the total?", strategy="none", return_fetch=True)
-    assert outlined_pages(sheet) > 100 and outlined_pages(draw_sheet(encoding.sources, floor, question="?")) == 0
+    base_only = model.generate(encoding, "What is the total?", strategy="none", return_fetch=True)
+    assert outlined_pages(sheet) > 100 and outlined_pages(draw_sheet(encoding.sources, base_only, question="?")) == 0
     with pytest.raises(ValueError, match="answer: expected one about 1 sources; got source"):
         draw_sheet(encoding.sources[:1], answer, question="?")
 

@@ -198,8 +198,8 @@ def test_base_tokens_are_those_of_the_overview_bit_for_bit(model: Any) -> None:
     with_tiles, alone = model.encode_image(PAGE), model.encode_image(PAGE, tiles="never")
     assert with_tiles.tiles is not None and alone.tiles is None
     assert torch.equal(with_tiles.tokens, alone.tokens)
-    floor = [model.generate(seen, QUESTION, strategy="none", return_fetch=True) for seen in (with_tiles, alone)]
-    assert floor[0].text == floor[1].text and floor[0].fetch.budget == 0
+    base_only = [model.generate(seen, QUESTION, strategy="none", return_fetch=True) for seen in (with_tiles, alone)]
+    assert base_only[0].text == base_only[1].text and base_only[0].fetch.budget == 0
 
 
 @pytest.mark.parametrize(("spread", "counts"), [("each", [14, 13]), ("joint", None)])

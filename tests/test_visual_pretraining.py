@@ -186,7 +186,7 @@ def test_training_goes_on_from_a_learner_of_an_earlier_version(
 
 
 def test_copying_from_the_base_alone_needs_the_base(config: ArrCocConfig, batch: Batch) -> None:
-    """What is predicted does not change with patches, and does with what stands in the cells."""
+    """What is predicted does not change with patches, and does with what is in the cells."""
     torch.manual_seed(0)
     copying = Copying(ArrCocForConditionalGeneration(config), build_tokenizer())
     whole = batch.read_from(whole=True)

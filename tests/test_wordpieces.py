@@ -127,15 +127,15 @@ def test_wordpieces_of_several_views_stand_view_by_view(model: Any, tiles: str) 
     selected, choices = answer_generator.select_slots(asked, choices, (), {})
     fetched = model.model.fetch(selected, choices)
     bridged = bridge_over_views(model.model, selected.encoding, fetched)
-    stands = bridged.source >= 0
-    assert fetched.counts.sum() == 40 and 0 < stands.sum() < 40
-    assert not bridged.tokens[~stands].any() and bridged.tokens[stands].any(-1).all()
+    filled = bridged.source >= 0
+    assert fetched.counts.sum() == 40 and 0 < filled.sum() < 40
+    assert not bridged.tokens[~filled].any() and bridged.tokens[filled].any(-1).all()
     for slot, own in enumerate(bridged.source):
         places = own[own >= 0]
         assert (places < fetched.counts[slot]).all() and fetched.view[slot, places].diff().ge(0).all()
     placed = model.model.place(selected, fetched, attention_mask=selected.attention_mask)
     shown = int((placed.inputs["input_ids"] == model.config.image_token_id).sum())
-    assert shown == 2 * encoding.base_positions + int(placed.fetch.tokens.sum()) and int(stands.sum()) < 40
+    assert shown == 2 * encoding.base_positions + int(placed.fetch.tokens.sum()) and int(filled.sum()) < 40
     assert isinstance(model.generate(encoding, QUESTION, budget=40), str)
 
 
@@ -175,11 +175,11 @@ def test_over_all_views_the_most_relevant_patches_come_last(monkeypatch: pytest.
     fetched = model.model.fetch(selected, choices)
     source, ranks = bridge_over_views(model.model, selected.encoding, fetched).source, fetched.ranks()
     for own, rank in zip(source, ranks, strict=True):
-        stands = own[own >= 0]
-        last = min(5, len(stands))
-        assert len(stands.unique()) == len(stands) and (rank[stands[len(stands) - last :]] < 5).all()
-        assert (rank[stands[: len(stands) - last]] >= 5).all()
-        assert stands[len(stands) - last :].diff().gt(0).all()
+        sources = own[own >= 0]
+        first_of_last = len(sources) - min(5, len(sources))
+        assert len(sources.unique()) == len(sources) and (rank[sources[first_of_last:]] < 5).all()
+        assert (rank[sources[:first_of_last]] >= 5).all()
+        assert sources[first_of_last:].diff().gt(0).all()
 
 
 @torch.no_grad()

@@ -199,7 +199,7 @@ def as_text_config(published: dict[str, Any], model_type: str) -> dict[str, Any]
 def map_decoder(mapping: Mapping, wanted: Shapes, prefix: str = "", decoder: str = "model.") -> None:
     """A decoder-only language model under `prefix`, without single experts, and its vocabulary head unless tied.
 
-    `decoder`: what stands before its parts, behind the prefix.
+    `decoder`: what is before its parts, behind the prefix.
     """
     dotted, held = re.escape(prefix), re.escape(decoder)
     parts = held + r"((?:embed_tokens|norm|layers\.\d+)\.(?!mlp\.experts\.).+)"

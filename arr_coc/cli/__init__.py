@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code."""
     try:
         args, rest = parser().parse_known_args(argv)
-        # argparse takes no positional arguments behind an option that stands among them.
+        # argparse takes no positional arguments behind an option that is among them.
         if rest and (not hasattr(args, "settings") or not all(SETTING.fullmatch(part) for part in rest)):
             parser().error(f"unrecognized arguments: {' '.join(rest)}")
         if rest:

@@ -25,7 +25,7 @@ METRICS = (
 
 @dataclass(frozen=True)
 class Command:
-    """A subcommand: `examples` are whole command lines, the first one also stands in `arr-coc --help`."""
+    """A subcommand: `examples` are whole command lines, `arr-coc --help` shows the first one too."""
 
     name: str
     summary: str

@@ -281,7 +281,7 @@ MEASURE = Command(
     ),
     examples=(
         "arr-coc measure examples/measured.yaml --split validation --limit 60",
-        "arr-coc measure examples/measured.yaml --model runs/floor/model --json measured.json",
+        "arr-coc measure examples/measured.yaml --model runs/tiny-2-base/model --json measured.json",
         "arr-coc measure --bench ../bench --sources sroie funsd --limit 20 --predictions answers.jsonl",
         "arr-coc measure --bench ../bench --model Qwen/Qwen3-VL-2B-Instruct --budget 0.25",
     ),

@@ -1,4 +1,4 @@
-"""Headless Chromium, one process for many pages: it sets HTML and says where its texts stand, in px of the picture.
+"""Headless Chromium, one process for many pages: it sets HTML and says where its texts are, in px of the picture.
 
 Commands go through a pair of pipes (the DevTools protocol with `--remote-debugging-pipe`): no port, no further library,
 and the browser ends by itself once the process that started it is gone.
@@ -128,7 +128,7 @@ class Browser:
         """Shows a page and measures the texts of its elements with the attribute `data-text`.
 
         Args:
-            html: what stands in the element html; its lengths are in rem, so that it can be shrunk as a whole.
+            html: what is in the element html; its lengths are in rem, so that it can be shrunk as a whole.
             size: side of the window, px.
             least: smallest font size of the page's root, px, down to which it is shrunk until it fits.
 

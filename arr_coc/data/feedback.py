@@ -1,4 +1,4 @@
-"""What people said of answers: right or wrong, the right answer, where it stands. A journal holds it.
+"""What people said of answers: right or wrong, the right answer, where it is. A journal holds it.
 
 What is learned and what is held out is told by the image alone, so that no page is ever in both, however much follows.
 """
@@ -35,7 +35,7 @@ class Feedback:
         right: whether the model's answer was.
         said: that answer, if it is known.
         answer: the right one, if it is known.
-        boxes: where it stands, and what says that it is the answer, px of the image; none where that is not known.
+        boxes: where it is, and what says that it is the answer, px of the image; none where that is not known.
         history: earlier questions about the image and their answers.
         time: in ISO 8601.
         version: of the scorer that led to the answer.
@@ -63,7 +63,7 @@ def read_feedback(folder: Path, part: Part = "all") -> Iterator[Record]:
     Where it was only said that an answer is wrong, there is nothing to learn. Images are read when they are needed.
 
     Raises:
-        ValueError: no such journal, or a damaged entry; the message says where it stands.
+        ValueError: no such journal, or a damaged entry; the message says where it is.
     """
     latest: dict[Any, Record] = {}
     for number, entry in enumerate(read_journal(folder.absolute(), JOURNAL), 1):

@@ -1,4 +1,4 @@
-"""Characters on a page: where each stands, which patch it belongs to, and the text styles they are written with.
+"""Characters on a page: where each is, which patch it belongs to, and the text styles they are written with.
 
 Boxes are (x0, y0, x1, y1) in pixels of the final image; grids are [grid, grid], row-major, (y, x).
 """
@@ -205,7 +205,7 @@ def flow(
 ) -> list[tuple[int, float]] | None:
     """Row and x of every run, in reading order; None where they do not fit.
 
-    A page with room to spare uses it: lines are then broken early, stand in any of the rows, and leave wider gaps.
+    A page with room to spare uses it: lines then break early, may be in any of the rows, and have wider gaps.
 
     Args:
         rng: the only source of randomness.

@@ -1,6 +1,6 @@
 """Mixtures of pages that stages which train from scratch draw from, and pages without pixels.
 
-The latter say where the characters of a document would stand, which is much cheaper than rendering. Widths are rough,
+The latter say where the characters of a document would be, which is much cheaper than rendering. Widths are rough,
 and drawn anew for every page, so that nothing can be learnt by heart about one font.
 """
 

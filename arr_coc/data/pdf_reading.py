@@ -64,7 +64,7 @@ class Character:
     font: int
     ink: Box
     upright: bool
-    spaced: bool  # a space of the file stands before it
+    spaced: bool  # a space of the file is before it
     cap: float = 0.0
 
     @property
@@ -200,7 +200,7 @@ def _segments(characters: Iterable[Character]) -> list[list[Character]]:
 
 
 def _beside(one: Character, other: Character, gap: float) -> bool:
-    """Whether a character stands right of another, at most so many em away."""
+    """Whether a character is right of another, at most so many em away."""
     em = max(one.em, other.em)
     return -0.5 * em < other.left - one.right < gap * em and other.left > one.left - 0.05 * em
 

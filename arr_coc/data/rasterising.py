@@ -337,8 +337,8 @@ def compose(
 ) -> Image.Image:
     """The RGB page: ink layers, first at the bottom, over the paper; blurred, then `degrade`d.
 
-    `unit` is how much larger than on a page of 256 px text is (and so what blur and bending it stands); by default as
-    much larger as the page. `part`: the layers' side as a share of the page's.
+    `unit` is how much larger than on a page of 256 px text is (and so how much blur and bending it tolerates); by
+    default as much larger as the page. `part`: the layers' side as a share of the page's.
     """
     train = split == "train"
     unit = layers[0][0].size / 256 if unit is None else unit

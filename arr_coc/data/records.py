@@ -2,7 +2,7 @@
 
 `{"image": path, "question": str, "answers": [str], "boxes": [[x0, y0, x1, y1]], "label_box": [x0, y0, x1, y1]}`: the
 path is relative to the file, any of the answers is right. Optional, in px of the image, ends exclusive: `boxes` (where
-the answer stands) and `label_box` (the words beside it that say it is the answer: strategy "oracle" fetches them too),
+the answer is) and `label_box` (the words beside it that say it is the answer: strategy "oracle" fetches them too),
 or where there are several of the latter `label_boxes`, a list. Also optional: `absent`, true where the image does not
 show what is asked for, so that no part of it is relevant (the answer is then "not on the page", and there are no
 boxes); and `history`, a list of [question, answer], the turns of the chat before the question.
@@ -276,7 +276,7 @@ class Record:
 
 
 class Row(NamedTuple):
-    """What a source says of one record, unread: `where` it stands (for errors), its `number` from 1, its content."""
+    """What a source says of one record, unread: `where` it is (for errors), its `number` from 1, its content."""
 
     where: str
     number: int

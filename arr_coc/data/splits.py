@@ -38,7 +38,7 @@ def check_split(split: str) -> None:
 def split_of(word: str) -> Split:
     """The one split that shows a word of a pool: half of all words are for training, a quarter for each other split.
 
-    It depends on the word alone, in whatever case, so that one that stands in two pools (Milan) is held out of both,
+    It depends on the word alone, in whatever case, so that one that is in two pools (Milan) is held out of both,
     and a pool that grows moves none of its words.
     """
     return _QUARTERS[zlib.crc32(word.casefold().encode()) % len(_QUARTERS)]

@@ -89,7 +89,7 @@ def _write_images(folder: Path, stem: str, page: Page, *, paged: bool) -> dict[s
     sources = [source.convert("RGB") for source in page.sources]
     if paged:
         first, *rest = sources
-        epoch = gmtime(0)  # else the hour of writing would stand in the file
+        epoch = gmtime(0)  # else the hour of writing would be in the file
         first.save(
             folder / f"{stem}.pdf", save_all=True, append_images=rest, resolution=DPI, quality=JPEG_QUALITY,
             creationDate=epoch, modDate=epoch,

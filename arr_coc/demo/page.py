@@ -26,7 +26,7 @@ IDLE = 3600
 """Seconds after which a visitor's image is forgotten, and files are deleted."""
 
 TO_ANSWERS = "() => { if (innerWidth < 700) document.getElementById('answers').scrollIntoView() }"
-"""Where the answers stand below the questions, they come into sight."""
+"""Where the answers are below the questions, they come into sight."""
 
 Updates = dict[Any, Any]
 """New values of parts of the page, by part."""
@@ -34,7 +34,7 @@ Updates = dict[Any, Any]
 
 @dataclass(frozen=True)
 class Side:
-    """Where one strategy's answer stands: the column, the picture, the answer, a note below it."""
+    """Where one strategy's answer is: the column, the picture, the answer, a note below it."""
 
     column: Any
     picture: Any

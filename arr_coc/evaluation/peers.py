@@ -210,17 +210,17 @@ class Question:
 
     @property
     def places(self) -> Tensor:
-        """[n]: where in the prompt the candidates stand."""
+        """[n]: positions of the candidates in the prompt."""
         return self.prompt[2]
 
     @property
     def asked(self) -> Tensor:
-        """[L]: where in the prompt the question's tokens stand."""
+        """[L]: positions of the question's tokens in the prompt."""
         return self.prompt[1][0].nonzero()[:, 0]
 
     @property
     def behind(self) -> Tensor:
-        """[T]: where in the prompt the text behind the image stands, the question and the template's words after it."""
+        """[T]: positions of the text behind the image in the prompt: the question and the template's words after it."""
         is_text = self.prompt[0][0] != self.model.config.image_token_id
         is_text[: int(self.places[-1])] = False
         return is_text.nonzero()[:, 0]

@@ -112,7 +112,7 @@ def _length(record: Record) -> str:
 
 
 def _height(record: Record, prediction: Prediction, patch_size: int) -> str:
-    """How many patches high the answer stands, as the model sees it."""
+    """The height of the answer in patches of the model's grid."""
     if not record.boxes or prediction.over_views:  # which are of several scales
         return ""
     side = prediction.grid * patch_size
@@ -124,17 +124,17 @@ def _height(record: Record, prediction: Prediction, patch_size: int) -> str:
 
 
 def _difficulty(scored: Sequence["Scored"]) -> list[str]:
-    """By what the floor and the oracle can answer; empty without them."""
+    """Tiers by the scores of base tokens only and of the oracle; empty without them."""
     by_name = {of_arm.arm.name: of_arm.mean_scores for of_arm in scored}
     if not {"none", "oracle"} <= set(by_name):
         return [""] * len(scored[0].mean_scores)
-    floors, bounds = by_name["none"], by_name["oracle"]
-    return [_tier(floor, bound) for floor, bound in zip(floors, bounds, strict=True)]
+    base_only_scores, bounds = by_name["none"], by_name["oracle"]
+    return [_tier(base_only, bound) for base_only, bound in zip(base_only_scores, bounds, strict=True)]
 
 
-def _tier(floor: float, bound: float) -> str:
-    if floor >= 0.5:
-        return "the base suffices"
+def _tier(base_only: float, bound: float) -> str:
+    if base_only >= 0.5:
+        return "base tokens suffice"
     return "needs patches" if bound >= 0.5 else "not even with the oracle"
 
 
@@ -150,7 +150,7 @@ class Items:
 
     Attributes:
         records: n of them.
-        places: int [n], where each stood among all records.
+        places: int [n], where each was among all records.
         images: int [n], the number of each one's image; images with the same pixels are one.
         copies: how many records do not count.
     """

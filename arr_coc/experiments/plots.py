@@ -22,7 +22,7 @@ SIZES = ((7.0, 5.2), (8.5, 6.5), (10.0, 8.0), (12.0, 10.0))
 """Width and height in inches: the first one on which all names find room."""
 
 _REACHES = (9, 14, 20, 30, 42, 56, 72, 90, 110, 130)
-"""How far from its mark a name may stand."""
+"""How far from its mark a name may be."""
 
 _DIRECTIONS = 16
 _MARK = 6
@@ -209,7 +209,7 @@ SIZE = (7.0, 4.8)
 """Width and height in inches."""
 
 _STEP = 0.012
-"""How far apart the marks of neighbouring arms stand, in widths of the axis: intervals do not cover each other."""
+"""How far apart the marks of neighbouring arms are, in widths of the axis: intervals do not cover each other."""
 
 
 def curve_blocks(result: Mapping[str, Any], *, metric: str) -> list[Block]:

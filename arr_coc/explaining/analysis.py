@@ -146,7 +146,7 @@ WORDS = "words of the question"
 
 MOST_WORDS = 24
 LEAST_SHARE, MOST_SHARE = 0.01, 0.5
-"""Of the questions that a word stands in: rarer ones say little, others do not tell questions apart."""
+"""Of the questions that a word is in: rarer ones say little, others do not tell questions apart."""
 
 TYPICAL_WORDS = 4
 """Named of a cluster."""
@@ -375,7 +375,7 @@ def question_words(question: str) -> set[str]:
 
 
 def word_groups(words: Sequence[set[str]]) -> dict[str, list[int]]:
-    """{words that stand in the same questions: the places of these questions}, the most frequent words first.
+    """{words that are in the same questions: the places of these questions}, the most frequent words first.
 
     `words`: of each question. Words that nearly none or most questions have are left out.
     """

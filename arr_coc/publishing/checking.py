@@ -168,7 +168,7 @@ def _find_in_json(held: Any) -> str | None:
 
 
 def _strings(held: Any, key: str) -> Iterator[tuple[str, str]]:
-    """Every string in `held`, with the key it stands under."""
+    """Every string in `held`, with the key it is under."""
     if isinstance(held, str):
         yield held, key
     elif isinstance(held, dict):

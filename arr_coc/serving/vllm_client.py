@@ -3,7 +3,7 @@
     arr-coc export-language-model MODEL OUT
     vllm serve OUT --enable-prompt-embeds --dtype float32
 
-Each question is one chat message with one part of type "prompt_embeds": all that stands in the prompt between the
+Each question is one chat message with one part of type "prompt_embeds": all that is in the prompt between the
 template's first and last control tokens, which the server writes itself. One part, since some templates get a line
 break between several. The server's prefix cache goes by the bits of embeddings, block by block: the base tokens of an
 image are the same for every question, so it reads them once.

@@ -57,7 +57,7 @@ IMAGE = Image.effect_noise((90, 60), 80).convert("RGB")
 
 
 def odd_value(draw: Draw, value: Any) -> Any:
-    """Anything, or something near the `value` that stands there."""
+    """Anything, or something near the `value` that is there."""
     if type(value) in (int, float) and draw.random() < 0.3:
         near = [value + 1, value - 1, value * 2, -value, value * 1000, float(value), str(value), [value]]
         return draw.choice(near)

@@ -1,6 +1,6 @@
 """Domains `browser` and `stacked`: pages of fields that a browser has set and rasterised, from HTML of our own.
 
-In `stacked` labels stand above their values: there what answers is not what comes next. Letters, their distances and
+In `stacked` labels are above their values: there what answers is not what comes next. Letters, their distances and
 their edges are those of a screenshot. It needs Chromium, on whose version it depends too what the pages of a seed look
 like.
 
@@ -78,7 +78,7 @@ LAYOUTS = Layouts(
 )
 
 STACKED = LAYOUTS.only(lambda layout: layout.arrangement == "stacked")
-"""Those in which labels stand above their values."""
+"""Those in which labels are above their values."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class HtmlStyle:
         gap: between a label and its value, or between columns.
         radius: of the corners of boxes.
         width: px of borders.
-        band: the heading stands in the page's colours exchanged.
+        band: the heading is in the page's colours exchanged.
         palette: colours of paper, labels, values and borders.
     """
 

@@ -41,7 +41,7 @@ class Canvas:
         rng: the only source of randomness.
         size: side of the page, px.
         split: fonts, contrast and distortions.
-        upright: letters are neither stretched nor slanted, as they must be where texts do not stand in rows.
+        upright: letters are neither stretched nor slanted, as they must be where texts are not in rows.
         window: (x, y, side) of the square part of the page that is drawn, px; None: all of it. Positions and boxes are
             the page's.
     """

@@ -1,6 +1,6 @@
 """Domain `chart`: bar charts with named bars, a labelled axis, and with or without a number at every bar.
 
-Where bars have no numbers of their own they end at a tick of the axis, so that every value stands on the page.
+Where bars have no numbers of their own they end at a tick of the axis, so that every value is on the page.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ _MOST_ON = 192
 _MOST = 350
 """Characters that fit on a page of 192 px in nearly every font."""
 _MOST_FIELDS = 400
-"""Characters that all fields together nearly always have: each stands on a page once."""
+"""Characters that all fields together nearly always have: each is on a page once."""
 _FILLED = 0.93
 """Of the side of the print that a page would have room for, if lines broke anywhere."""
 INNER, OUTER = (0.3, 0.6), (1.0, 1.6)

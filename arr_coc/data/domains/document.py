@@ -424,7 +424,7 @@ COMPARED = ("total", "subtotal", "tax", "tip", "price")
 """Fields that are compared; their values are amounts."""
 
 _OWN = (3, 6)
-"""Fields that stand on one of the pages, from and to."""
+"""Fields that are on one of the pages, from and to."""
 _COMPARED_IN_TRAINING = 3
 """Fields that a training pair compares at most: comparing is learnt from many amounts."""
 _ASKED = 3
@@ -433,7 +433,7 @@ _ASKED = 3
 
 @register_sources("pair", LAYOUTS, WORDINGS, least=2, most=2)
 def draw_pair(rng: np.random.Generator, size: int, split: Split, count: int) -> Page:
-    """As many pages as are asked for, two by default: which shows the most, and what stands on one of them?"""
+    """As many pages as are asked for, two by default: which shows the most, and what is on one of them?"""
     compared, contents = draw_contents(rng, split, count)
     documents = [render_document(rng, size=size, split=split, pairs=pairs) for pairs in contents]
     questions = ask_about(rng, documents, compared, split)

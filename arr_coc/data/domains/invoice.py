@@ -30,9 +30,9 @@ ASPECT = 2**0.5
 PRINT = 34 / 1240
 """Font size as a share of the width, give or take `_VARIED`: 16 pt on A4."""
 SUMS = ("subtotal", "tax", "total")
-"""Fields that stand below the items, in this order."""
+"""Fields that are below the items, in this order."""
 REFERENCES = tuple(field for field in FIELDS if field not in (*SUMS, "price", "quantity"))
-"""Fields that stand above them; what the columns of the items are called is not among them."""
+"""Fields that are above them; what the columns of the items are called is not among them."""
 
 _VARIED = 0.1
 _MARGIN = (0.055, 0.085)
@@ -53,8 +53,8 @@ class Layout:
 
     Attributes:
         columns: of the fields above the items.
-        spaced: their values share a start; else each stands beside its label.
-        sums: where the sums stand, as a share of the width between the margins from the left.
+        spaced: their values share a start; else each is beside its label.
+        sums: where the sums are, as a share of the width between the margins from the left.
         ruled: lines around the items' header and above the sums.
         zebra: every other item is tinted.
     """
@@ -213,7 +213,7 @@ class _Writer:
         return self.y - 0.5 * (self.pitch - self.styles.value.cap_height)
 
     def fits(self, texts: Sequence[tuple[str, str]], layout: Layout) -> bool:
-        """Whether fields stand beside one another in the layout's columns at the widest gap."""
+        """Whether fields are beside one another in the layout's columns at the widest gap."""
         labels = [self.styles.label.width(label) for label, _ in texts]
         values = [self.styles.value.width(value) for _, value in texts]
         widest = max(labels) + max(values) if layout.spaced else max(map(sum, zip(labels, values, strict=True)))
@@ -283,7 +283,7 @@ class _Writer:
 
 
 _ASKED = 6
-"""Fields at most that are asked for; the others may stand on several pages."""
+"""Fields at most that are asked for; the others may be on several pages."""
 _SHOWN = (4, 9)
 """Other fields on a page, from and to."""
 

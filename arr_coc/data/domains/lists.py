@@ -123,7 +123,7 @@ def _rows(rng: np.random.Generator, listing: Listing, layout: Layout) -> tuple[l
 
 @dataclass(frozen=True)
 class _Card:
-    """Where an entry stands: its name, and its field labels (those of the header in a list) and values."""
+    """Where an entry is: its name, and its field labels (those of the header in a list) and values."""
 
     name: Span
     labels: list[Span]

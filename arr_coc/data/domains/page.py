@@ -46,7 +46,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Question:
-    """A question whose answer stands on the page, or that asks for what is not there.
+    """A question whose answer is on the page, or that asks for what is not there.
 
     Attributes:
         text: the question.
@@ -55,7 +55,7 @@ class Question:
         label_boxes: around what leads to it, what the question names first.
         kind: what is asked for, such as "price" or "cell"; "absent" for what is not there.
         hops: 2 where the question names neither the answer's label nor its row, but something that leads there.
-        history: earlier questions about the page and their answers, which stand before it in the chat.
+        history: earlier questions about the page and their answers, which are before it in the chat.
         box_sources, label_sources: of each box the source that it lies on, from 0; empty where that is the first one.
         answer_sources: any of these sources answers it; none where it takes several, or there is but one.
         thinking: what a model that is trained on it writes before the answer: what has to be read for it.
@@ -85,7 +85,7 @@ class Question:
 
     @property
     def turn(self) -> str:
-        """Where in a chat it stands."""
+        """Where in a chat it is."""
         return "second" if self.history else "first"
 
     @property

@@ -31,7 +31,7 @@ from .page import Layouts, Page, Question, QuestionWriter, Span, interleave, reg
 
 @dataclass(frozen=True)
 class Layout:
-    """The lines of a table, how its numbers are aligned, and where its title stands."""
+    """The lines of a table, how its numbers are aligned, and where its title is."""
 
     ruling: Ruling
     numbers: Align = "right"
@@ -167,7 +167,7 @@ def _questions(ask: QuestionWriter, noun: str, header: list[Span], body: list[li
 
 @dataclass(frozen=True)
 class ReceiptLayout:
-    """The order of the columns (n: name, q: quantity, p: price), where other lines stand, and the lines drawn."""
+    """The order of the columns (n: name, q: quantity, p: price), where other lines are, and the lines drawn."""
 
     columns: str
     header: bool = False

@@ -69,7 +69,7 @@ def with_absent(rng: np.random.Generator, page: Page, share: float, split: Split
 def missing_fields(fields: Sequence[str], glyphs: Sequence[Glyph]) -> list[str]:
     """Those fields that a page with such characters does not show.
 
-    One counts as shown where its name stands anywhere, also within a word: someone asked for the total could name a
+    One counts as shown where its name is anywhere, also within a word: someone asked for the total could name a
     subtotal.
     """
     shown = "".join(glyph.char for glyph in glyphs).lower()

@@ -101,7 +101,7 @@ class RowFormat(Format):
         """Reads a row as a question with its image and answers.
 
         Raises:
-            ValueError: the row is bad; the message leaves out where it stands, which `gather` knows.
+            ValueError: the row is bad; the message leaves out where it is, which `gather` knows.
         """
 
     def read(
@@ -305,7 +305,7 @@ def _answers(value: Any) -> tuple[str, ...]:
 
 
 def _as_written(path: Path) -> dict[str, Any]:
-    """How to load a CSV file so that every cell is the text that stands there: no `12.0` for 12, no nothing for NA.
+    """How to load a CSV file so that every cell is the text that is there: no `12.0` for 12, no nothing for NA.
 
     Raises:
         ValueError: the file has no line that names its columns.

@@ -20,10 +20,10 @@ from ..records import Record, Row, answers_of, image_file, numbers_of, require, 
 from .base import FORMATS, FileFormat, check_folder, image_size, list_in, numbered, read_json, tags_of
 
 MOST_PLACES = 3
-"""An answer that stands in more places than this is not located: most of them are not what was asked about."""
+"""An answer that is in more places than this is not located: most of them are not what was asked about."""
 
 NOT_READ = frozenset(("yes", "no", "unanswerable", "answering does not require reading text in the image"))
-"""Answers that are judgements, in lower case: where their words happen to stand says nothing."""
+"""Answers that are judgements, in lower case: the place of their words has no meaning."""
 
 _BETWEEN_DIGITS = re.compile(r"(?<!\d)[\W_]+|[\W_]+(?!\d)")
 
@@ -68,7 +68,7 @@ def reading_order(tokens: Iterable[OcrToken]) -> list[OcrToken]:
 
 
 def locate(answers: Sequence[str], tokens: Sequence[OcrToken]) -> tuple[Box, ...]:
-    """Boxes of the tokens that spell an answer, wherever it stands; none where no answer is found.
+    """Boxes of the tokens that spell an answer, wherever it is; none where no answer is found.
 
     Of several answers the one given most often counts that is found in at most `MOST_PLACES` places.
 

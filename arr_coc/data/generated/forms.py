@@ -69,7 +69,7 @@ class Look:
     colon: str
     rule: Colour
     leading: float
-    label_share: float  # of a column's width, for the label where it stands left
+    label_share: float  # of a column's width, for a label on the left
     mark: str  # in a ticked box
     hand: bool  # whether values are written by hand
 

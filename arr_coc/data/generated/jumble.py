@@ -1,6 +1,6 @@
 """A page full of words and values that have nothing to do with each other, to learn reading from.
 
-It has more print than a real page, and nothing on it can be guessed from what stands beside it: an encoder that knows
+It has more print than a real page, and nothing on it can be guessed from what is beside it: an encoder that knows
 nothing learns more from a crop of it than from one of a document.
 """
 

@@ -146,7 +146,7 @@ class _Flow:
         random.shuffle(self.names)
 
     def section(self) -> bool:
-        """A heading and what stands under it; False where there is no room left."""
+        """A heading and what is under it; False where there is no room left."""
         random, style = self.maker.random, self.writing.style
         if self.y + self.head.size * 2 + self.step * 4 > self.bottom:
             return False

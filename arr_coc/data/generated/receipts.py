@@ -295,7 +295,7 @@ def _column_heads(paper: _Receipt, at: dict[str, float]) -> None:
 
 
 def _amounts(paper: _Receipt, item: _Item, at: dict[str, float], money: str, each: str, tail: str) -> None:
-    """What stands beside or under an item's name."""
+    """What is beside or under an item's name."""
     random, body, layout, sheet = paper.random, paper.body, paper.layout, paper.sheet
     if tail:
         last = item.row[-1]
